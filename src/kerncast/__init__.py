@@ -1,0 +1,78 @@
+"""kerncast: learned performance models for kernels and tensor ops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from kerncast.data import Dataset
+    from kerncast.device import Device
+    from kerncast.errors import KerncastError
+    from kerncast.op import Config, Family, Op, Problem, Work
+    from kerncast.space import Constraint, Space
+
+# Loaded on first use: `import kerncast` stays under 100 ms and pulls in nothing heavy.
+_HOMES = {
+    "Config": "kerncast.op",
+    "Constraint": "kerncast.space",
+    "Dataset": "kerncast.data",
+    "Device": "kerncast.device",
+    "Family": "kerncast.op",
+    "KerncastError": "kerncast.errors",
+    "Op": "kerncast.op",
+    "Problem": "kerncast.op",
+    "Space": "kerncast.space",
+    "Work": "kerncast.op",
+}
+
+__all__ = [
+    "Config",
+    "Constraint",
+    "Dataset",
+    "Device",
+    "Family",
+    "KerncastError",
+    "Op",
+    "Problem",
+    "Space",
+    "Work",
+    "__version__",
+    "get_device",
+    "get_family",
+    "get_op",
+]
+
+
+def get_op(name: str) -> Op:
+    """The op called `name` (see `kerncast ops`)."""
+    from kerncast.registry import OPS
+
+    return OPS.get(name)
+
+
+def get_family(name: str) -> Family:
+    """The kernel family called `name` (see `kerncast families`)."""
+    from kerncast.registry import FAMILIES
+
+    return FAMILIES.get(name)
+
+
+def get_device(name: str) -> Device:
+    """The device called `name` (see `kerncast devices`); `local` is this machine."""
+    from kerncast import devices
+
+    return devices.get(name)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'kerncast' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,81 @@
+"""The command line: one file per verb, loaded when it is called."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+import kerncast
+
+# verb → module of this package (its function is `command`), and the line that `--help` shows.
+VERBS = {
+    "devices": ("devices", "List hardware profiles, or show one with the source of each number."),
+    "doctor": ("doctor", "Say what works on this machine, and what to install for the rest."),
+    "families": ("families", "List kernel families, or show one: parameters, constraints, features."),
+    "import": ("import_", "Read a foreign table of measurements into a dataset."),
+    "inspect": ("inspect", "Show what a dataset holds, how noisy it is and what is wrong with it."),
+    "merge": ("merge", "Join datasets into one, exact duplicates kept once."),
+    "ops": ("ops", "List ops, or show one: parameters, work, features."),
+}
+
+
+class _LazyVerbs(click.Group):
+    """Imports a verb's module only when that verb is used, so that --help stays fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        command: click.Command = import_module(f"kerncast.cli.{VERBS[name][0]}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, VERBS[name][1]) for name in sorted(VERBS)])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from kerncast.errors import NotFound
+
+            raise NotFound.named("verb", args[0], VERBS, "kerncast --help")
+        return super().resolve_command(ctx, args)
+
+
+@click.command(
+    cls=_LazyVerbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Results go to stdout (--json on every verb), progress to stderr. "
+    "Exit codes: 0 ok, 1 verdict failed, 2 wrong usage or bad input, 3 partial.",
+)
+@click.version_option(kerncast.__version__, prog_name="kerncast")
+def program() -> None:
+    """Learned performance models for kernels and tensor ops.
+
+    Measure a sample, learn the rest, choose in microseconds.
+    """
+
+
+def main(args: list[str] | None = None) -> None:
+    """The entry point: a deliberate refusal is one sentence and exit code 2, never a traceback."""
+    from kerncast.errors import KerncastError
+
+    try:
+        code = program.main(args=args, prog_name="kerncast", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except KerncastError as error:
+        click.echo(f"kerncast: {error}", err=True)
+        sys.exit(2)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("kerncast: stopped", err=True)
+        sys.exit(130)
+    except BrokenPipeError:  # `kerncast ... | head`
+        sys.stderr.close()
+        sys.exit(0)

@@ -1,0 +1,5 @@
+"""`python -m kerncast.cli`."""
+
+from kerncast.cli import main
+
+main()

@@ -1,0 +1,83 @@
+"""`kerncast doctor`."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from importlib import metadata
+from typing import Any
+
+import click
+
+import kerncast
+from kerncast import devices
+from kerncast.cli.output import json_option, print_json, table
+from kerncast.registry import FAMILIES, OPS
+
+CORE = ("click", "lightgbm", "msgspec", "numpy", "polars", "rich")
+COMPILERS = ("gcc", "clang", "cc")
+
+
+def _package(name: str) -> dict[str, Any]:
+    try:
+        return {"what": name, "kind": "package", "works": True, "detail": metadata.version(name)}
+    except metadata.PackageNotFoundError:
+        return {"what": name, "kind": "package", "works": False, "detail": f"not installed: pip install {name}"}
+
+
+def _compiler(name: str) -> dict[str, Any]:
+    path = shutil.which(name)
+    if path is None:
+        return {"what": name, "kind": "compiler", "works": False, "detail": f"not found: install {name} (apt install {name})"}
+    try:
+        answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False)
+        first = (answer.stdout or answer.stderr).splitlines()[:1] or ["no version"]
+        return {"what": name, "kind": "compiler", "works": answer.returncode == 0, "detail": first[0]}
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"what": name, "kind": "compiler", "works": False, "detail": f"{path} does not run: {error}"}
+
+
+@click.command("doctor")
+@json_option
+def command(as_json: bool) -> None:
+    """Say what works on this machine, what does not and what to install for it.
+
+    Exit code 1 when something that kerncast cannot do without is missing.
+    """
+    checks = [_package(name) for name in CORE]
+    compilers = [_compiler(name) for name in COMPILERS]
+    device = devices.local()
+    unknown = [name for name in ("num_cus", "l1_cache_kb", "l2_cache_kb", "vector_bytes") if name not in device.numbers]
+    checks += compilers
+    checks.append(
+        {
+            "what": device.name,
+            "kind": "device",
+            "works": not unknown,
+            "detail": f"{device.title}" + (f"; unknown: {', '.join(unknown)}" if unknown else ""),
+        }
+    )
+    checks.append(
+        {
+            "what": "plug-ins",
+            "kind": "registry",
+            "works": True,
+            "detail": f"{len(list(OPS))} ops, {len(list(FAMILIES))} families",
+        }
+    )
+    healthy = all(item["works"] for item in checks if item["kind"] == "package")
+    if as_json:
+        print_json(
+            {"kerncast": kerncast.__version__, "python": platform.python_version(), "healthy": healthy, "checks": checks}
+        )
+    else:
+        click.echo(f"kerncast {kerncast.__version__}, Python {platform.python_version()} on {platform.platform()}")
+        table(
+            ("kind", "what", "works", "detail"),
+            [(c["kind"], c["what"], "yes" if c["works"] else "no", c["detail"]) for c in checks],
+        )
+        if not any(item["works"] for item in compilers):
+            click.echo("no C compiler: exporting and measuring on the CPU need one; apt install gcc, or xcode-select --install")
+    if not healthy:
+        raise SystemExit(1)

@@ -1,0 +1,261 @@
+"""A dataset: a directory with `dataset.json` and `rows/<op>/<family>/*.parquet`.
+
+Rows are only ever added, in parts that `dataset.json` lists; a part it does not list does not exist, so a
+crash between the two writes loses nothing and leaves nothing half-written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from kerncast.data import filters, schema
+from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
+from kerncast.op import Family
+from kerncast.registry import FAMILIES
+
+FORMAT = "kerncast-dataset"
+VERSION = 1
+MANIFEST = "dataset.json"
+# From an older version to the next one; a manifest is upgraded when read, files stay as they are.
+UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One parquet file: `content` hashes its cells, `checksum` its bytes."""
+
+    family: str
+    file: str
+    rows: int
+    content: str
+    checksum: str
+
+
+class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where imported rows came from; a row's `source` column holds the digest."""
+
+    digest: str
+    name: str
+    format: str
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of `dataset.json`."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    parts: tuple[Part, ...] = ()
+    sources: tuple[Source, ...] = ()
+
+
+class Dataset:
+    """An opened dataset. `Dataset.create` makes an empty one, `Dataset.open` reads an existing one."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+
+    @classmethod
+    def create(cls, path: str | Path) -> Dataset:
+        """An empty dataset in a directory that does not exist yet."""
+        path = Path(path)
+        if path.exists():
+            raise InvalidValue(f"{path} exists already: choose another name, or remove it first")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir()
+        dataset = cls(path, Manifest())
+        dataset._write_manifest(dataset.manifest)
+        return dataset
+
+    @classmethod
+    def build(cls, path: str | Path, fill: Callable[[Dataset], None]) -> Dataset:
+        """A new dataset that appears whole or not at all."""
+        path = Path(path)
+        if path.exists():
+            raise InvalidValue(f"{path} exists already: choose another name, or remove it first")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        try:
+            draft = cls.create(scratch / "dataset")
+            fill(draft)
+            os.rename(draft.path, path)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        return cls(path, draft.manifest)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Dataset:
+        """A dataset on disk; foreign, newer, truncated or incomplete ones are refused by name."""
+        path = Path(path)
+        file = path / MANIFEST
+        if not path.exists():
+            raise NotFound(f"there is no dataset at {path}: make one with `kerncast import`")
+        if not file.is_file():
+            raise BadFile(f"{path} is not a kerncast dataset: it has no {MANIFEST}")
+        try:
+            data = msgspec.json.decode(file.read_bytes())
+            if not isinstance(data, dict) or data.get("format") != FORMAT:
+                raise BadFile(f"{file} is not a kerncast dataset: its format is {_format_of(data)!r}, not '{FORMAT}'")
+            manifest = msgspec.convert(_upgrade(data, file), Manifest)
+        except msgspec.DecodeError as error:
+            raise BadFile(f"{file} is damaged ({error}): restore it, or import the data again") from error
+        for part in manifest.parts:
+            if not (path / part.file).is_file():
+                raise BadFile(f"{path} is incomplete: {part.file} is missing; restore it, or import the data again")
+        return cls(path, manifest)
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    @property
+    def families(self) -> list[Family]:
+        """The families that have rows here, by id."""
+        return [FAMILIES.get(name) for name in sorted({part.family for part in self.manifest.parts})]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all families."""
+        return sum(part.rows for part in self.manifest.parts)
+
+    @property
+    def digest(self) -> str:
+        """A hash of the contents: equal rows in equal parts, equal digest."""
+        text = "\n".join(sorted(f"{part.family} {part.content}" for part in self.manifest.parts))
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def scan(self, family: Family | str | None = None, where: Sequence[str] = ()) -> pl.LazyFrame:
+        """The rows of one family, lazily (the family may be left out when there is only one)."""
+        found = self._family(family)
+        parts = [part for part in self.manifest.parts if part.family == found.id]
+        frames = []
+        for part in parts:
+            file = self.path / part.file
+            try:
+                frames.append(schema.upgrade_columns(found, pl.scan_parquet(file), str(file)))
+            except pl.exceptions.PolarsError as error:
+                raise BadFile(f"{file} is damaged ({error}): restore it, or import the data again") from error
+        rows = pl.concat(frames)
+        columns = {name: dtype() for name, dtype in schema.schema_of(found).items()}
+        return rows.filter(filters.combine(where, columns)) if where else rows
+
+    def read(self, family: Family | str | None = None, where: Sequence[str] = ()) -> pl.DataFrame:
+        """The rows of one family, loaded."""
+        try:
+            return self.scan(family, where).collect()
+        except pl.exceptions.PolarsError as error:
+            raise BadFile(f"{self.path} is damaged ({error}): restore it, or import the data again") from error
+
+    def verify(self) -> None:
+        """Compare every part with its checksum."""
+        for part in self.manifest.parts:
+            if _file_checksum(self.path / part.file) != part.checksum:
+                raise BadFile(f"{self.path / part.file} differs from its checksum: restore it, or import the data again")
+
+    def _family(self, family: Family | str | None) -> Family:
+        known = {item.id: item for item in self.families}
+        if not known:
+            raise InvalidValue(f"the dataset {self.path} is empty: import or collect rows first")
+        if family is None:
+            if len(known) > 1:
+                raise InvalidValue(f"{self.path} holds several families ({', '.join(known)}): name one of them")
+            return next(iter(known.values()))
+        name = family if isinstance(family, str) else family.id
+        if name not in known:
+            raise NotFound.named(f"family in {self.path}", name, known)
+        return known[name]
+
+    # -- writing -------------------------------------------------------------------------------------
+
+    def append(self, family: Family, rows: pl.DataFrame, sources: Iterable[Source] = ()) -> None:
+        """Add rows; they are checked and conformed first, and nothing is written if any is refused."""
+        self._append(family, schema.conform(family, rows), sources)
+
+    def _append(self, family: Family, rows: pl.DataFrame, sources: Iterable[Source]) -> None:
+        parts, known = list(self.manifest.parts), {source.digest: source for source in self.manifest.sources}
+        known |= {source.digest: source for source in sources}
+        if rows.height:
+            number = sum(part.family == family.id for part in parts)
+            file = Path("rows", *family.id.split("/"), f"part-{number:05d}.parquet")
+            target = self.path / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _write_atomically(target, lambda path: rows.write_parquet(path, compression="zstd", statistics=True))
+            content = schema.content_digest([rows])
+            parts.append(Part(family.id, file.as_posix(), rows.height, content, _file_checksum(target)))
+        sources_in_order = tuple(known[digest] for digest in sorted(known))
+        self._write_manifest(Manifest(parts=tuple(parts), sources=sources_in_order))
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        data = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+        _write_atomically(self.path / MANIFEST, lambda path: path.write_bytes(data + b"\n"))
+        self.manifest = manifest
+
+
+def merge(paths: Sequence[str | Path], out: str | Path) -> tuple[Dataset, int]:
+    """One dataset from several, rows that are equal in every cell kept once. Returns it and the number dropped."""
+    inputs = [Dataset.open(path) for path in paths]
+    for dataset in inputs:
+        dataset.verify()
+    names = sorted({family.id for dataset in inputs for family in dataset.families})
+    if not names:
+        raise InvalidValue(f"there is nothing to merge: {', '.join(map(str, paths))} hold no rows")
+    dropped = 0
+
+    def fill(draft: Dataset) -> None:
+        nonlocal dropped
+        sources = {source.digest: source for dataset in inputs for source in dataset.manifest.sources}
+        for name in names:
+            holders = [dataset for dataset in inputs if name in {family.id for family in dataset.families}]
+            rows = pl.concat([dataset.read(name) for dataset in holders])
+            distinct = rows.unique(maintain_order=True)
+            dropped += rows.height - distinct.height
+            draft._append(FAMILIES.get(name), distinct, sources.values())
+
+    return Dataset.build(out, fill), dropped
+
+
+def _format_of(data: object) -> object:
+    return data.get("format", "unknown") if isinstance(data, dict) else type(data).__name__
+
+
+def _upgrade(data: dict[str, Any], file: Path) -> dict[str, Any]:
+    version = data.get("version")
+    if not isinstance(version, int) or version < 1:
+        raise BadFile(f"{file} has no valid version: {version!r}")
+    if version > VERSION:
+        raise BadFile(f"{file} is version {version}, this kerncast reads up to version {VERSION}: upgrade kerncast")
+    while data["version"] < VERSION:
+        data = {**UPGRADES[data["version"]](data), "version": data["version"] + 1}
+    return data
+
+
+def _file_checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def _write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
+    """Temporary file, fsync, rename: the name holds the old bytes or the new ones, never a mixture."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(scratch)
+        with scratch.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise CannotWrite(
+            f"could not write {path}: {error.strerror or error}; free some space or choose another place"
+        ) from error
+    finally:
+        scratch.unlink(missing_ok=True)

@@ -1,0 +1,127 @@
+"""Importers: one file per foreign format, each turning a file into rows of known families.
+
+An importer is a class with `name`, `doc` and `read`; it is found by being in a module here, or by an entry
+point in the group `kerncast.importers`. It refuses what it does not know, with the line number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+import polars as pl
+
+from kerncast import devices
+from kerncast.data import schema
+from kerncast.data.dataset import Dataset, Source
+from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
+from kerncast.op import Family
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a file does not say about itself."""
+
+    device: str | None = None
+    software: Mapping[str, str] = field(default_factory=dict)
+    mapping: Path | None = None
+    values: Mapping[str, str] = field(default_factory=dict)
+    """Parameters that are the same in every row: `func` → `exp`."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Rows of one family. Columns as in `data.schema`; `device`, `software` and `source` may be left out."""
+
+    family: Family
+    rows: pl.DataFrame
+
+
+class Importer:
+    """The contract: `read` yields tables with a `source_line` for every row, or raises a KerncastError."""
+
+    name: str
+    doc: str
+
+    def read(self, path: Path, options: Options) -> Iterator[Imported]:
+        """The rows of one file."""
+        raise NotImplementedError
+
+
+@cache
+def importers() -> dict[str, Importer]:
+    """Every importer by format name."""
+    found: dict[str, Importer] = {}
+    classes: list[object] = []
+    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
+        classes += [item for item in vars(importlib.import_module(module.name)).values() if isinstance(item, type)]
+    classes += [entry.load() for entry in metadata.entry_points(group="kerncast.importers")]
+    for item in classes:
+        if isinstance(item, type) and issubclass(item, Importer) and hasattr(item, "name"):
+            found[item.name] = item()
+    return dict(sorted(found.items()))
+
+
+def get_importer(name: str) -> Importer:
+    """The importer of one format."""
+    if name not in importers():
+        raise NotFound.named("format", name, importers())
+    return importers()[name]
+
+
+def file_digest(path: Path) -> str:
+    """What identifies a source file, whatever it is called."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise BadFile(f"cannot read {path}: {error.strerror}") from error
+
+
+def import_files(format_name: str, paths: Sequence[Path], out: Path, options: Options) -> Dataset:
+    """Read files of one format into a new dataset, which appears whole or not at all."""
+    importer = get_importer(format_name)
+    if options.device is not None:
+        options = Options(devices.get(options.device).name, options.software, options.mapping, options.values)
+    software = msgspec.json.encode(dict(sorted(options.software.items()))).decode() if options.software else None
+
+    def fill(dataset: Dataset) -> None:
+        for path in paths:
+            digest = file_digest(path)
+            empty = True
+            for table in _read_named(importer, path, options):
+                rows = table.rows
+                if "device" not in rows.columns:
+                    if options.device is None:
+                        raise InvalidValue(f"{path} does not say which device it was measured on: add --device NAME")
+                    rows = rows.with_columns(device=pl.lit(options.device))
+                if "software" not in rows.columns:
+                    rows = rows.with_columns(software=pl.lit(software, dtype=pl.String))
+                rows = rows.with_columns(source=pl.lit(digest))
+                try:
+                    checked = schema.conform(table.family, rows)
+                except InvalidValue as error:
+                    raise BadFile(f"{path}, {error}") from error
+                empty &= checked.is_empty()
+                dataset._append(table.family, checked, [Source(digest, path.name, format_name)])
+            if empty:
+                raise BadFile(f"{path} holds no rows: there is nothing to import")
+
+    return Dataset.build(out, fill)
+
+
+def _read_named(importer: Importer, path: Path, options: Options) -> Iterator[Imported]:
+    """The tables of one file; an error that does not name the file gets its name."""
+    try:
+        yield from importer.read(path, options)
+    except KerncastError as error:
+        raise error if str(path) in str(error) else type(error)(f"{path}, {error}") from error
+    except OSError as error:
+        raise BadFile(f"cannot read {path}: {error.strerror}") from error

@@ -1,0 +1,245 @@
+"""`csv` and `parquet`: any table, by a small TOML file that says which column is which parameter.
+
+    family = "gemm/triton"
+    device = "a100"                                  # optional; --device says it too
+    ignore = ["notes"]                               # columns to leave out, knowingly
+
+    [problem]
+    M = "m"                                          # a column of the table
+    dtype = { column = "type", values = { "torch.float16" = "fp16" } }
+    layout = { value = "rcr" }                       # the same in every row
+
+    [config]
+    BLOCK_M = "block_m"
+
+    [time]
+    column = "latency_ms"
+    unit = "ms"                                      # ns, us, ms or s
+    failed = { "inf" = "launch_error" }              # cells that mean a failure, and which
+
+    [measured]                                       # optional columns of a measurement
+    samples = "repeats"
+    status = { column = "valid", values = { "1" = "ok", "0" = "invalid" } }
+
+`kerncast import csv TABLE --guess` drafts it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from kerncast import devices
+from kerncast.data import schema
+from kerncast.data.importers import Imported, Importer, Options
+from kerncast.data.text_table import LINE, read_csv_text, refuse_cells
+from kerncast.errors import BadFile, InvalidValue, KerncastError
+from kerncast.op import Family
+from kerncast.registry import FAMILIES
+
+NANOSECONDS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+
+
+class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a value comes from: a column (perhaps translated), or one value for every row."""
+
+    column: str | None = None
+    value: str | int | bool | None = None
+    values: dict[str, Any] | None = None
+
+
+class Time(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which column is the label, in which unit, and which cells mean a failure."""
+
+    column: str
+    unit: str
+    failed: dict[str, str] = {}
+
+
+class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A mapping file."""
+
+    family: str
+    time: Time
+    device: str | None = None
+    problem: dict[str, str | Cell] = {}
+    config: dict[str, str | Cell] = {}
+    measured: dict[str, str | Cell] = {}
+    ignore: list[str] = []
+
+
+def read_mapping(path: Path | None) -> Mapping:
+    """A mapping file, checked against what the family declares."""
+    if path is None:
+        raise InvalidValue("a csv or parquet table needs --mapping FILE.toml; draft one with --guess")
+    try:
+        mapping = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Mapping)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise BadFile(f"{path} is not a mapping file: {error}") from error
+    family = FAMILIES.get(mapping.family)
+    known = {
+        "problem": set(family.problem.parameters),
+        "config": set(family.config.parameters),
+        "measured": set(schema.MEASURED) - {"time_ns", "source", LINE},
+    }
+    for section, names in known.items():
+        unknown = sorted(set(getattr(mapping, section)) - names)
+        if unknown:
+            raise BadFile(f"{path}: [{section}] has no '{unknown[0]}' (known: {', '.join(sorted(names)) or 'none'})")
+    if mapping.time.unit not in NANOSECONDS:
+        raise BadFile(f"{path}: the unit of time must be one of {', '.join(NANOSECONDS)}, got '{mapping.time.unit}'")
+    wrong = sorted(set(mapping.time.failed.values()) - set(schema.Status))
+    if wrong:
+        raise BadFile(f"{path}: '{wrong[0]}' is not a status (known: {', '.join(schema.Status)})")
+    return mapping
+
+
+def _fixed(values: dict[str, str], family: Family) -> dict[str, Cell]:
+    """`--set M=4` as a cell, under its column name."""
+    columns = schema.parameter_columns(family)
+    cells = {}
+    for name, text in values.items():
+        matches = [column for column in columns if column in (name, f"problem.{name}", f"config.{name}")]
+        if not matches:
+            raise InvalidValue(f"--set {name}: {family.id} has no such parameter")
+        cells[matches[0]] = Cell(value=text)
+    return cells
+
+
+def _cell_of(spec: str | Cell, target: str) -> Cell:
+    cell = Cell(column=spec) if isinstance(spec, str) else spec
+    if (cell.column is None) == (cell.value is None):
+        raise BadFile(f"{target} needs either a column or a value, not {'both' if cell.column else 'neither'}")
+    return cell
+
+
+def _text(cell: Any) -> str:
+    """A cell as the mapping file spells it: booleans as in TOML."""
+    return str(cell).lower() if isinstance(cell, bool) else str(cell)
+
+
+def _column(table: pl.DataFrame, target: str, cell: Cell, dtype: type[pl.DataType]) -> pl.Series:
+    """One stored column from a cell specification; text is parsed as the type asks."""
+    if cell.value is not None:
+        texts = pl.repeat(_text(cell.value), table.height, dtype=pl.String, eager=True)
+        lines = table.select(LINE).with_columns(texts.alias(target))
+    else:
+        assert cell.column is not None
+        if cell.column not in table.columns:
+            known = ", ".join(name for name in table.columns if name != LINE)
+            raise BadFile(f"line 1: there is no column '{cell.column}' for {target} (columns: {known})")
+        texts = table[cell.column].cast(pl.String)
+        lines = table
+    column = target if cell.value is not None else str(cell.column)
+    if cell.values is not None:
+        translated = {key: _text(value) for key, value in cell.values.items()}
+        refuse_cells(lines, ~texts.is_in(list(translated)), column, f"must be one of {', '.join(translated)}")
+        texts = texts.replace(translated)
+    texts = texts.set(texts == "", None)
+    if dtype == pl.Boolean:
+        known_flags = {"true": True, "false": False, "1": True, "0": False}
+        lowered = texts.str.to_lowercase()
+        refuse_cells(lines, ~lowered.is_in(list(known_flags)), column, "must be true or false")
+        return lowered.replace_strict(known_flags, return_dtype=pl.Boolean)
+    parsed = texts.cast(dtype, strict=False)
+    refuse_cells(lines, parsed.is_null() & texts.is_not_null(), column, f"must be {_kind(dtype)}")
+    return parsed
+
+
+def _kind(dtype: type[pl.DataType]) -> str:
+    return {"Int64": "a whole number", "Float64": "a number"}.get(dtype.__name__, "text")
+
+
+def _label(table: pl.DataFrame, time: Time) -> dict[str, pl.Series]:
+    """`time_ns` and `status`; cells that mean a failure have no time."""
+    if time.column not in table.columns:
+        raise BadFile(f"line 1: there is no column '{time.column}' for the time")
+    texts = table[time.column].cast(pl.String)
+    failed = texts.is_in(list(time.failed))
+    values = texts.cast(pl.Float64, strict=False)
+    bad = ~failed & (values.is_null() | ~values.is_finite() | (values <= 0))
+    refuse_cells(table, bad, time.column, "must be a positive time (or be listed under `failed` in the mapping)")
+    status = (
+        texts.replace_strict(time.failed, default="ok", return_dtype=pl.String)
+        if time.failed
+        else texts.is_null().replace_strict({False: "ok", True: "ok"}, return_dtype=pl.String)
+    )
+    scaled = values * NANOSECONDS[time.unit]
+    return {"time_ns": scaled.set(failed, None), "status": status}
+
+
+def map_table(table: pl.DataFrame, mapping: Mapping, options: Options) -> Imported:
+    """The rows that a mapping makes of a table; a column that nothing mentions is refused."""
+    family = FAMILIES.get(mapping.family)
+    types = schema.schema_of(family)
+    cells: dict[str, Cell] = {}
+    for section in ("problem", "config", "measured"):
+        for name, spec in getattr(mapping, section).items():
+            target = name if section == "measured" else f"{section}.{name}"
+            cells[target] = _cell_of(spec, target)
+    cells |= _fixed(dict(options.values), family)
+    rows = {LINE: table[LINE], **_label(table, mapping.time)}
+    for target, cell in cells.items():
+        rows[target] = _column(table, target, cell, types[target])
+    used = {cell.column for cell in cells.values()} | {mapping.time.column, LINE, *mapping.ignore}
+    unknown = [name for name in table.columns if name not in used]
+    if unknown:
+        raise BadFile(f"line 1: the mapping does not mention the column '{unknown[0]}': map it, or list it under `ignore`")
+    if "status" in cells:
+        # A failed attempt has no time, whatever number stands in its cell.
+        rows["time_ns"] = rows["time_ns"].set(rows["status"] != "ok", None)
+    frame = pl.DataFrame(rows)
+    if mapping.device and options.device is None:
+        frame = frame.with_columns(device=pl.lit(devices.get(mapping.device).name))
+    return Imported(family, frame)
+
+
+class Csv(Importer):
+    """CSV files with a mapping."""
+
+    name = "csv"
+    doc = "any CSV table, with --mapping FILE.toml (draft one with --guess)"
+
+    def read(self, path: Path, options: Options) -> Iterator[Imported]:
+        mapping = read_mapping(options.mapping)
+        yield map_table(read_csv_text(path), mapping, options)
+
+
+class Parquet(Importer):
+    """Parquet files with a mapping."""
+
+    name = "parquet"
+    doc = "any parquet table, with --mapping FILE.toml (draft one with --guess)"
+
+    def read(self, path: Path, options: Options) -> Iterator[Imported]:
+        mapping = read_mapping(options.mapping)
+        yield map_table(read_parquet_table(path), mapping, options)
+
+
+def read_parquet_table(path: Path) -> pl.DataFrame:
+    """A parquet file with row numbers for lines."""
+    try:
+        table = pl.read_parquet(path)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise BadFile(f"not a parquet file ({str(error).splitlines()[0]})") from error
+    nested = [name for name, dtype in table.schema.items() if dtype.is_nested()]
+    if nested:
+        raise BadFile(f"column '{nested[0]}' is nested: flatten it first")
+    if LINE in table.columns:
+        raise BadFile(f"there is a column '{LINE}', which is reserved for provenance: rename it")
+    return table.with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.Int64).alias(LINE))
+
+
+def read_table(format_name: str, path: Path) -> pl.DataFrame:
+    """The raw table of either format, for drafting a mapping."""
+    try:
+        return read_csv_text(path) if format_name == "csv" else read_parquet_table(path)
+    except KerncastError as error:
+        raise BadFile(f"{path}, {error}") from error
+    except OSError as error:
+        raise BadFile(f"cannot read {path}: {error.strerror}") from error

@@ -1,0 +1,105 @@
+"""Tables of Tenstorrent's op runtime predictor: one-hot dtype and memory columns, left-aligned shapes.
+
+Two layouts are known, by their columns: a unary op (`input_shape_1` … `input_shape_4`, flags,
+`kernel_duration`) and a height-sharded matmul (`m_size`, `k_size`, `n_size`, `num_cores`, `duration`).
+https://github.com/tenstorrent/ttnn-op-runtime-predictor
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+
+from kerncast.data.importers import Imported, Importer, Options
+from kerncast.data.text_table import LINE, fold_one_hot, numbers, read_csv_text, refuse_cells, whole_numbers
+from kerncast.errors import BadFile, InvalidValue
+from kerncast.families.single import eltwise_unary_single, matmul_sharded_single
+
+SHAPE = tuple(f"input_shape_{i}" for i in range(1, 5))
+# TTNN's bfloat8_b is block floating point, not E5M2.
+DTYPES = {"bfloat16": "bf16", "bfloat8": "bfp8", "bfloat4": "bfp4", "float32": "fp32", "uint8": "uint8", "uint16": "uint16",
+          "uint32": "uint32", "int32": "int32"}  # fmt: skip
+BUFFERS = {"input_DRAM": "dram", "input_L1": "l1", "INPUTBUFFER0": "dram", "INPUTBUFFER1": "l1"}
+MATMUL = {"m_size": "problem.M", "k_size": "problem.K", "n_size": "problem.N", "num_cores": "problem.num_cores"}
+
+
+class TtnnCsv(Importer):
+    """CSV files of the TTNN op runtime predictor."""
+
+    name = "ttnn-csv"
+    doc = "CSV tables of the TTNN op runtime predictor (unary ops, height-sharded matmul); --set func=exp for a unary op"
+
+    def read(self, path: Path, options: Options) -> Iterator[Imported]:
+        table = read_csv_text(path)
+        columns = set(table.columns) - {LINE}
+        if columns == {*MATMUL, "duration"}:
+            _refuse_settings(options, set())
+            yield Imported(matmul_sharded_single, _matmul(table))
+        elif {*SHAPE, "kernel_duration"} <= columns:
+            unknown = sorted(columns - {*SHAPE, *DTYPES, *BUFFERS, "kernel_duration"})
+            if unknown:
+                raise BadFile(
+                    f"line 1: unknown column '{unknown[0]}'; known: {', '.join([*SHAPE, *DTYPES, *BUFFERS])}, kernel_duration"
+                )
+            _refuse_settings(options, {"func"})
+            if "func" not in options.values:
+                raise InvalidValue("the file does not say which unary function it timed: add --set func=exp")
+            yield Imported(eltwise_unary_single, _unary(table, options.values["func"]))
+        else:
+            raise BadFile(
+                f"line 1: these are not the columns of a known TTNN table: {', '.join(sorted(columns))}; expected "
+                f"{', '.join([*MATMUL, 'duration'])} or {', '.join(SHAPE)}, dtype and memory flags, kernel_duration"
+            )
+
+
+def _refuse_settings(options: Options, known: set[str]) -> None:
+    unknown = sorted(set(options.values) - known)
+    if unknown:
+        raise InvalidValue(f"--set {unknown[0]} means nothing for this table (known: {', '.join(sorted(known)) or 'none'})")
+    if options.mapping is not None:
+        raise InvalidValue("--mapping is for csv and parquet; the columns of a TTNN table are known")
+
+
+def _positive_time(table: pl.DataFrame, column: str) -> pl.Series:
+    values = numbers(table, column)
+    refuse_cells(table, values <= 0, column, "must be a positive number of nanoseconds")
+    return values
+
+
+def _matmul(table: pl.DataFrame) -> pl.DataFrame:
+    sizes = {target: whole_numbers(table, name) for name, target in MATMUL.items()}
+    return pl.DataFrame({**sizes, "time_ns": _positive_time(table, "duration"), LINE: table[LINE]}).with_columns(
+        status=pl.lit("ok")
+    )
+
+
+def _unary(table: pl.DataFrame, func: str) -> pl.DataFrame:
+    rows = _right_aligned(table)
+    for labels, target in ((DTYPES, "problem.dtype"), (BUFFERS, "problem.buffer")):
+        present = {name: label for name, label in labels.items() if name in table.columns}
+        if not present:
+            raise BadFile(f"line 1: no column says the {target.split('.')[1]}; expected some of {', '.join(labels)}")
+        rows[target] = fold_one_hot(table, present)
+    rows |= {"time_ns": _positive_time(table, "kernel_duration"), LINE: table[LINE]}
+    return pl.DataFrame(rows).with_columns(pl.lit(func).alias("problem.func"), status=pl.lit("ok"))
+
+
+def _right_aligned(table: pl.DataFrame) -> dict[str, pl.Series]:
+    """Shapes are left-aligned and filled with 0 there; here right-aligned and padded with 1."""
+    dims = pl.DataFrame({name: whole_numbers(table, name) for name in SHAPE})
+    for index, name in enumerate(SHAPE):
+        refuse_cells(table, dims[name] < 0, name, "must not be negative")
+        if index:
+            gap = (dims[SHAPE[index - 1]] == 0) & (dims[name] != 0)
+            refuse_cells(table, gap, name, f"stands behind a 0 in {SHAPE[index - 1]}, so the rank is unclear")
+    refuse_cells(table, dims[SHAPE[0]] == 0, SHAPE[0], "must be at least 1")
+    rank = dims.select(pl.sum_horizontal(pl.all() != 0)).to_series()
+    aligned = {}
+    for target in range(4):
+        # Dimension `target` of four is number target - (4 - rank) of the given ones.
+        source = target - (4 - rank)
+        expression = pl.coalesce(*(pl.when(pl.lit(source) == i).then(pl.col(name)) for i, name in enumerate(SHAPE)), 1)
+        aligned[f"problem.dim{target}"] = dims.select(expression.alias("d")).to_series()
+    return aligned

@@ -1,0 +1,254 @@
+"""What a dataset holds and what is wrong with it, as plain values that print and serialise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from kerncast import devices
+from kerncast.data import schema
+from kerncast.data.dataset import Dataset
+from kerncast.data.label_shift import find_label_shift
+from kerncast.errors import InvalidValue, NotFound
+from kerncast.op import Family
+
+SIZE_BANDS = (("under 10 us", 1e4), ("10 to 100 us", 1e5), ("100 us to 1 ms", 1e6), ("1 to 10 ms", 1e7), ("over 10 ms", np.inf))
+# Repeats of one measurement that differ by more than this factor contradict each other.
+DISAGREEMENT = 1.5
+# Aliases are looked for among at most this many configs, on this many problems.
+ALIAS_CONFIGS = 20_000
+ALIAS_PROBLEMS = 5
+
+Report = dict[str, Any]
+
+
+def inspect_dataset(dataset: Dataset, where: Sequence[str] = ()) -> Report:
+    """Everything `kerncast inspect` shows: one section per family, and the dataset as a whole."""
+    dataset.verify()
+    if not dataset.families:
+        raise InvalidValue(f"the dataset {dataset.path} is empty: import or collect rows first")
+    sections = []
+    for family in dataset.families:
+        rows = dataset.read(family, where)
+        if rows.height:
+            sections.append(inspect_family(family, rows))
+    if not sections:
+        raise InvalidValue(f"no row of {dataset.path} satisfies {' and '.join(where)}")
+    return {
+        "path": str(dataset.path),
+        "digest": dataset.digest,
+        "rows": sum(section["rows"] for section in sections),
+        "sources": [{"name": item.name, "format": item.format, "digest": item.digest} for item in dataset.manifest.sources],
+        "families": sections,
+    }
+
+
+def inspect_family(family: Family, rows: pl.DataFrame) -> Report:
+    """One family's section."""
+    problems = [name for name in rows.columns if name.startswith("problem.")]
+    configs = [name for name in rows.columns if name.startswith("config.")]
+    ok = rows.filter(pl.col("status") == "ok")
+    return {
+        "op": family.op.name,
+        "family": family.id,
+        "rows": rows.height,
+        "problems": rows.select(problems).n_unique(),
+        "configs": rows.select(configs).n_unique() if configs else 1,
+        "devices": _counts(rows, "device"),
+        "software": _counts(rows, "software"),
+        "backends": _counts(rows, "backend"),
+        "statuses": _counts(rows, "status"),
+        "coverage": coverage(rows, problems, configs),
+        "noise": noise(ok),
+        "disagreements": disagreements(rows),
+        "fastest": fastest(ok, problems, configs),
+        "constant_columns": constant_columns(rows, [*problems, *configs]),
+        "aliased_configs": aliased_configs(family, rows, configs),
+        "measured_though_impossible": measured_though_impossible(family, ok),
+        "label_shift": label_shift(family, rows),
+    }
+
+
+def _counts(rows: pl.DataFrame, column: str) -> dict[str, int]:
+    counted = rows.group_by(column).len().sort("len", column, descending=[True, False])
+    return {("unknown" if value is None else str(value)): count for value, count in counted.iter_rows()}
+
+
+def coverage(rows: pl.DataFrame, problems: list[str], configs: list[str]) -> Report:
+    """How much of the grid of problems × configs was attempted, and how evenly."""
+    pairs = rows.select([*problems, *configs]).unique()
+    per_problem = pairs.group_by(problems).len()["len"]
+    total = pairs.select(configs).n_unique() if configs else 1
+    return {
+        "configs_per_problem": {
+            "min": per_problem.min(),
+            "median": per_problem.median(),
+            "max": per_problem.max(),
+        },
+        "share_of_grid": pairs.height / (len(per_problem) * total),
+    }
+
+
+def repeats(ok: pl.DataFrame) -> pl.DataFrame:
+    """One row per measurement taken more than once: its median, extremes and relative deviation."""
+    grouped = ok.group_by(schema.REPEAT_OF, maintain_order=True).agg(
+        repeats=pl.len(),
+        median_ns=pl.col("time_ns").median(),
+        fastest_ns=pl.col("time_ns").min(),
+        slowest_ns=pl.col("time_ns").max(),
+        deviation=((pl.col("time_ns") - pl.col("time_ns").median()).abs().median() / pl.col("time_ns").median()),
+    )
+    return grouped.filter(pl.col("repeats") > 1)
+
+
+def noise(ok: pl.DataFrame) -> list[Report]:
+    """Spread of repeats by size of the measurement: relative MAD, and slowest ÷ fastest."""
+    again = repeats(ok)
+    bands = []
+    low = 0.0
+    for name, high in SIZE_BANDS:
+        band = again.filter((pl.col("median_ns") >= low) & (pl.col("median_ns") < high))
+        low = high
+        if band.height:
+            ratio = band["slowest_ns"] / band["fastest_ns"]
+            bands.append(
+                {
+                    "band": name,
+                    "measurements": band.height,
+                    "relative_mad_median": band["deviation"].median(),
+                    "relative_mad_p90": band["deviation"].quantile(0.9),
+                    "slowest_over_fastest_median": ratio.median(),
+                    "slowest_over_fastest_p99": ratio.quantile(0.99),
+                }
+            )
+    return bands
+
+
+def disagreements(rows: pl.DataFrame) -> Report:
+    """Repeats that contradict each other: times far apart, or success and failure of the same thing."""
+    again = repeats(rows.filter(pl.col("status") == "ok"))
+    far = again.filter(pl.col("slowest_ns") > DISAGREEMENT * pl.col("fastest_ns"))
+    mixed = (
+        rows.group_by(schema.REPEAT_OF, maintain_order=True)
+        .agg(statuses=pl.col("status").unique().sort(), rows=pl.len())
+        .filter(pl.col("statuses").list.len() > 1)
+    )
+    worst = far.with_columns(ratio=pl.col("slowest_ns") / pl.col("fastest_ns")).sort("ratio", "key", descending=[True, False])
+    return {
+        "factor": DISAGREEMENT,
+        "measurements": far.height,
+        "worst": worst.head(5).select("key", "repeats", "fastest_ns", "slowest_ns", "ratio").to_dicts(),
+        "mixed_statuses": mixed.height,
+        "mixed_examples": mixed.head(5).select("key", "statuses").to_dicts(),
+    }
+
+
+def fastest(ok: pl.DataFrame, problems: list[str], configs: list[str]) -> list[Report]:
+    """The fastest config of each problem, by the median of its repeats; ties go to the smaller key."""
+    if ok.is_empty():
+        return []
+    medians = ok.group_by("device", *problems, *configs, "key").agg(time_ns=pl.col("time_ns").median())
+    best = medians.sort("time_ns", "key").group_by("device", *problems, maintain_order=True).first()
+    counted = medians.group_by("device", *problems).agg(
+        measured_configs=pl.len(), slowest_over_fastest=pl.col("time_ns").max() / pl.col("time_ns").min()
+    )
+    joined = best.join(counted, on=["device", *problems], nulls_equal=True).sort(problems)
+    return [
+        {
+            "device": row["device"],
+            "problem": {name.removeprefix("problem."): row[name] for name in problems},
+            "config": {name.removeprefix("config."): row[name] for name in configs if row[name] is not None},
+            "time_ns": row["time_ns"],
+            "measured_configs": row["measured_configs"],
+            "slowest_over_fastest": row["slowest_over_fastest"],
+        }
+        for row in joined.iter_rows(named=True)
+    ]
+
+
+def constant_columns(rows: pl.DataFrame, columns: list[str]) -> dict[str, Any]:
+    """Parameters with one value everywhere: a model learns nothing about them."""
+    return {name: rows[name][0] for name in columns if rows[name].n_unique() == 1}
+
+
+def aliased_configs(family: Family, rows: pl.DataFrame, configs: list[str]) -> Report:
+    """Different configs with identical features on every problem looked at: no model can tell them apart."""
+    distinct = rows.select(configs).unique(maintain_order=True).head(ALIAS_CONFIGS) if configs else pl.DataFrame()
+    if distinct.height < 2:
+        return {"groups": 0, "configs": 0, "examples": []}
+    problems = rows.select([name for name in rows.columns if name.startswith("problem.")]).unique(maintain_order=True)
+    problems = problems[np.unique(np.linspace(0, problems.height - 1, ALIAS_PROBLEMS).astype(int))]
+    program = family.feature_program.bind(_hardware(family, rows))
+    features = []
+    for index in range(problems.height):
+        crossed = distinct.join(problems[index : index + 1], how="cross", maintain_order="left_right")
+        values = program.frame(schema.symbol_columns(family, crossed))
+        features.append(values.rename({name: f"{index}.{name}" for name in values.columns}))
+    table = pl.concat([distinct, *features], how="horizontal")
+    columns = [name for frame in features for name in frame.columns]
+    groups = table.group_by(columns, maintain_order=True).agg(pl.struct(configs).alias("configs"))
+    groups = groups.filter(pl.col("configs").list.len() > 1)
+    return {
+        "groups": groups.height,
+        "configs": int(groups["configs"].list.len().sum()),
+        "examples": [
+            [{name.removeprefix("config."): value for name, value in config.items()} for config in group[:4]]
+            for group in groups["configs"].head(3).to_list()
+        ],
+    }
+
+
+def _hardware(family: Family, rows: pl.DataFrame) -> dict[str, Any]:
+    """The device's numbers; unknown ones read as 1, which is enough to compare configs with each other."""
+    reads = [item.name for item in family.feature_program.symbols if item.name.startswith("hw.")]
+    try:
+        known: dict[str, Any] = devices.get(rows["device"][0]).bindings(family.op.dtype)
+    except NotFound:
+        known = {}
+    return {name: known.get(name, 1.0) for name in reads}
+
+
+def measured_though_impossible(family: Family, ok: pl.DataFrame) -> list[Report]:
+    """Constraints that rows with status ok break: the constraint, or the table, is wrong."""
+    found: list[Report] = []
+    if ok.is_empty():
+        return found
+    symbols = schema.symbol_columns(family, ok)
+    for name in sorted(ok["device"].unique()):
+        here = (ok["device"] == name).to_numpy()
+        try:
+            bindings = devices.get(name).bindings(family.op.dtype)
+        except NotFound:
+            bindings = {}
+        for constraint in (*family.problem.constraints, *family.config.constraints):
+            program = constraint.program.bind(bindings)
+            if any(item.name.startswith("hw.") for item in program.symbols):
+                continue
+            broken = here & (program.frame(symbols).to_series().to_numpy() == 0.0)
+            if broken.any():
+                found.append(
+                    {"device": name, "constraint": constraint.name, "sentence": constraint.sentence, "rows": int(broken.sum())}
+                )
+    return found
+
+
+def label_shift(family: Family, rows: pl.DataFrame) -> Report:
+    """Stretches of rows whose labels fit neighbouring rows better than their own."""
+    result = find_label_shift(family, rows)
+    lines = rows["source_line"]
+    suspects = rows.filter(pl.Series(result.suspect))
+    return {
+        "checked_rows": result.checked_rows,
+        "note": result.reason,
+        "suspect_rows": int(result.suspect.sum()),
+        "stretches": [
+            {"first_row": item.first, "last_row": item.last, "rows": item.last - item.first + 1, "shift": item.shift}
+            for item in result.stretches
+        ],
+        "suspect_lines": [suspects["source_line"].min(), suspects["source_line"].max()]
+        if suspects.height and lines.null_count() == 0
+        else None,
+    }

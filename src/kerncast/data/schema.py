@@ -1,0 +1,218 @@
+"""The columns of a measurement, and the one place where foreign values are checked against them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from enum import StrEnum
+
+import polars as pl
+
+from kerncast.errors import BadFile, InvalidValue
+from kerncast.op import Family, hash_key
+from kerncast.parameters import Bool, Categorical, Choice, Int, Parameter, PowerOfTwo
+from kerncast.space import Space
+
+
+class Status(StrEnum):
+    """How an attempt ended."""
+
+    OK = "ok"
+    INVALID = "invalid"
+    COMPILE_ERROR = "compile_error"
+    LAUNCH_ERROR = "launch_error"
+    OUT_OF_MEMORY = "out_of_memory"
+    WRONG_RESULT = "wrong_result"
+    TIMEOUT = "timeout"
+    CRASH = "crash"
+    UNSUPPORTED = "unsupported"
+    NOT_RUN = "not_run"
+
+
+# What identifies a row and how it ended: required of every import.
+IDENTITY = {"op": pl.String, "family": pl.String, "device": pl.String}
+# Everything else may be unknown. Times are nanoseconds of one launch.
+MEASURED: dict[str, type[pl.DataType]] = {
+    "backend": pl.String,
+    "status": pl.String,
+    "time_ns": pl.Float64,
+    "time_ns_min": pl.Float64,
+    "time_ns_mean": pl.Float64,
+    "time_ns_std": pl.Float64,
+    "time_ns_mad": pl.Float64,
+    "samples": pl.Int64,
+    "inner_loops": pl.Int64,
+    "warmup_ns": pl.Float64,
+    "cache": pl.String,
+    "compile_ns": pl.Float64,
+    "max_abs_err": pl.Float64,
+    "order": pl.Int64,
+    "block": pl.Int64,
+    "sentinel_ns": pl.Float64,
+    "worker": pl.String,
+    "started_at": pl.String,
+    "run_id": pl.String,
+    "software": pl.String,
+    "error": pl.String,
+    "source": pl.String,
+    "source_line": pl.Int64,
+}
+# Rows that agree in these are repeats of one measurement.
+REPEAT_OF = ("key", "backend", "software", "cache")
+POSITIVE_TIMES = ("time_ns", "time_ns_min", "time_ns_mean")
+
+
+def column_type(parameter: Parameter) -> type[pl.DataType]:
+    """How a parameter is stored."""
+    if isinstance(parameter, Categorical):
+        return pl.String
+    return pl.Boolean if isinstance(parameter, Bool) else pl.Int64
+
+
+def parameter_columns(family: Family) -> dict[str, tuple[Space, str]]:
+    """The columns `problem.*` and `config.*` of a family, each with its space and parameter."""
+    columns = {f"problem.{name}": (family.problem, name) for name in family.problem.parameters}
+    return columns | {f"config.{name}": (family.config, name) for name in family.config.parameters}
+
+
+def schema_of(family: Family) -> dict[str, type[pl.DataType]]:
+    """The stored columns of a family's rows, in order."""
+    parameters = {column: column_type(space.parameters[name]) for column, (space, name) in parameter_columns(family).items()}
+    return {"key": pl.String, **IDENTITY, **parameters, **MEASURED}
+
+
+def symbol_columns(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
+    """The parameters under their symbol names, ready for `Program.frame`."""
+    names = {column: f"{space.namespace}.{name}" for column, (space, name) in parameter_columns(family).items()}
+    return frame.select(list(names)).rename(names)
+
+
+def _outside(parameter: Parameter, column: pl.Expr) -> pl.Expr:
+    """Which cells are not one of the parameter's values (nulls are judged apart)."""
+    match parameter:
+        case Int(low=low, high=high, step=step):
+            inside = (column >= low) & (column <= high) & ((column - low) % step == 0)
+        case PowerOfTwo():
+            inside = column.is_in([parameter.number(i) for i in range(parameter.size)])
+        case Choice(values=values):
+            inside = column.is_in(list(values))
+        case Categorical(labels=labels):
+            inside = column.is_in([label for label, _ in labels])
+        case _:
+            inside = pl.lit(True)
+    return ~inside
+
+
+def _refuse_first(frame: pl.DataFrame, bad: pl.Series, rule: str, column: str) -> None:
+    """Refuse with the rule, the first offending value and where it stands."""
+    bad = bad.fill_null(False)
+    if bad.any():
+        row = bad.arg_max() or 0
+        line = frame["source_line"][row] if "source_line" in frame.columns else None
+        where = f"line {line}" if line is not None else f"row {row + 1}"
+        raise InvalidValue(f"{where}: {column} {rule}, got {frame[column][row]!r} ({int(bad.sum())} such rows)")
+
+
+def _check_parameters(family: Family, frame: pl.DataFrame) -> None:
+    symbols = None
+    for column, (space, name) in parameter_columns(family).items():
+        parameter = space.parameters[name]
+        values = frame[column]
+        _refuse_first(
+            frame, frame.select(_outside(parameter, pl.col(column))).to_series(), f"must be {parameter.describe()}", column
+        )
+        if name in space.active:
+            symbols = symbol_columns(family, frame) if symbols is None else symbols
+            applies = space.active[name].frame(symbols).to_series() != 0.0
+            _refuse_first(frame, applies & values.is_null(), f"applies here and must be {parameter.describe()}", column)
+            _refuse_first(frame, ~applies & values.is_not_null(), "does not apply here and must be empty", column)
+        else:
+            _refuse_first(frame, values.is_null(), f"must be {parameter.describe()}", column)
+
+
+def _cast(frame: pl.DataFrame, column: str, dtype: type[pl.DataType]) -> pl.Expr:
+    """A column in its stored type; what does not fit (2.5 as a size, text as a time) is refused."""
+    values = frame[column]
+    if values.dtype == dtype or values.dtype == pl.Null:
+        return pl.col(column).cast(dtype)
+    if dtype == pl.Boolean and values.dtype.is_integer():
+        _refuse_first(frame, ~values.is_in([0, 1]), "must be true or false", column)
+    if dtype == pl.Int64 and values.dtype.is_float():
+        _refuse_first(frame, values != values.floor(), "must be a whole number", column)
+    if dtype == pl.Int64 and values.dtype == pl.Boolean:
+        _refuse_first(frame, values.is_not_null(), "must be a whole number", column)
+    cast = values.cast(dtype, strict=False)
+    _refuse_first(frame, cast.is_null() & values.is_not_null(), f"must be of type {dtype.__name__}", column)
+    return pl.col(column).cast(dtype, strict=False)
+
+
+def conform(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
+    """`frame` as stored rows of `family`: columns in order, types, values checked, defaults and keys filled in."""
+    wanted = schema_of(family)
+    unknown = [name for name in frame.columns if name not in wanted]
+    if unknown:
+        raise InvalidValue(
+            f"unknown column '{unknown[0]}' for {family.id}: rename it to one of {', '.join(wanted)}, or drop it"
+        )
+    frame = frame.with_columns(op=pl.lit(family.op.name), family=pl.lit(family.id))
+    for column, (space, name) in parameter_columns(family).items():
+        default = space.parameters[name].default
+        if column not in frame.columns and (default is not None or name in space.active):
+            frame = frame.with_columns(pl.lit(default, dtype=wanted[column]).alias(column))
+    missing = [name for name in ("device", *parameter_columns(family), "status", "time_ns") if name not in frame.columns]
+    if missing:
+        raise InvalidValue(f"{family.id} rows need the columns {', '.join(missing)}: none of them has a default")
+    frame = frame.with_columns(pl.lit(None, dtype=wanted[name]).alias(name) for name in wanted if name not in frame.columns)
+    frame = frame.with_columns(_cast(frame, name, dtype) for name, dtype in wanted.items()).select(list(wanted))
+
+    _refuse_first(frame, frame["device"].is_null(), "must name a device", "device")
+    _refuse_first(frame, ~frame["status"].is_in(list(Status)), f"must be one of {', '.join(Status)}", "status")
+    _refuse_first(frame, frame["status"].is_null(), f"must be one of {', '.join(Status)}", "status")
+    ok = frame["status"] == Status.OK
+    _refuse_first(frame, ok & frame["time_ns"].is_null(), "must be there when status is ok", "time_ns")
+    for name in POSITIVE_TIMES:
+        _refuse_first(frame, ~((frame[name] > 0) & frame[name].is_finite()), "must be a positive number of nanoseconds", name)
+    _check_parameters(family, frame)
+    return frame.with_columns(row_keys(family, frame))
+
+
+def row_keys(family: Family, frame: pl.DataFrame) -> pl.Series:
+    """The key of every row: the vectorised form of `kerncast.op.key`."""
+    parts = [pl.lit(family.id), pl.col("device")]
+    columns = parameter_columns(family)
+    by_symbol = {f"{space.namespace}.{name}": column for column, (space, name) in columns.items()}
+    for prefix in ("p.", "c."):
+        for symbol in sorted(name for name in by_symbol if name.startswith(prefix)):
+            # A null part is skipped, so an inactive parameter does not take part.
+            parts.append(pl.lit(f"{symbol}=") + pl.col(by_symbol[symbol]).cast(pl.String))
+    texts = frame.select(pl.concat_str(parts, separator="|", ignore_nulls=True).alias("key")).to_series()
+    distinct = texts.unique()
+    hashes = pl.Series([hash_key(text) for text in distinct], dtype=pl.String)
+    return texts.replace_strict(distinct, hashes, return_dtype=pl.String).alias("key")
+
+
+def content_digest(frames: Iterable[pl.DataFrame]) -> str:
+    """A hash of cell values, the same whatever the file layout, compression or library version."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for frame in frames:
+        hasher.update(frame.write_csv(float_precision=None).encode())
+    return hasher.hexdigest()
+
+
+def upgrade_columns(family: Family, frame: pl.LazyFrame, where: str) -> pl.LazyFrame:
+    """Rows stored before a parameter existed get its default; other differences are refused by name."""
+    wanted = schema_of(family)
+    stored = frame.collect_schema()
+    unknown = [name for name in stored if name not in wanted]
+    if unknown:
+        raise BadFile(f"{where} has the column '{unknown[0]}', which {family.id} no longer declares: export the data again")
+    added = []
+    for name, dtype in wanted.items():
+        if name in stored:
+            continue
+        space, parameter = parameter_columns(family).get(name, (None, ""))
+        default = space.parameters[parameter].default if space else None
+        if space and default is None and parameter not in space.active:
+            raise BadFile(f"{where} has no column '{name}', which {family.id} needs and has no default for: import it again")
+        added.append(pl.lit(default, dtype=dtype).alias(name))
+    return frame.with_columns(added).select(list(wanted))

@@ -1,0 +1,98 @@
+"""A device: a named hardware profile whose numbers features read as `hw.*`.
+
+A number that is not known is absent, never guessed; what needs it is left out and says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kerncast import dtypes
+from kerncast.errors import InvalidValue
+from kerncast.expr import Expr, Namespace, Symbol, Table, constant, lookup, symbol
+
+# Every number a profile may hold. Units are in the names; bytes and KB are powers of two, GB/s is 10^9.
+NUMBERS: dict[str, str] = {
+    "num_cus": "compute units: CUs, SMs, Tensix cores or CPU cores",
+    "simds_per_cu": "SIMD units (AMD) or sub-partitions (NVIDIA) per compute unit",
+    "shader_engines": "shader engines (AMD) or GPCs (NVIDIA)",
+    "max_clock_mhz": "highest engine clock",
+    "max_waves_per_cu": "wavefronts or warps that one compute unit holds",
+    "wavefront_size": "lanes per wavefront or warp",
+    "lds_capacity_bytes": "LDS or shared memory per compute unit",
+    "smem_per_block_bytes": "LDS or shared memory that one block may use",
+    "l1_cache_kb": "L1 data cache per compute unit",
+    "l2_cache_kb": "L2 cache: per chiplet on AMD, per core on a CPU, in all on NVIDIA",
+    "l3_cache_kb": "last-level cache in all",
+    "num_xcd": "compute chiplets",
+    "memory_bandwidth_gb_s": "peak memory bandwidth",
+    "memory_capacity_gb": "device memory",
+    "vector_bytes": "widest SIMD register",
+    "cache_line_bytes": "cache line",
+    "grid_x": "compute grid, columns",
+    "grid_y": "compute grid, rows",
+    "l1_bytes_per_core": "local memory of one core of a grid",
+    "noc_link_bytes_per_cycle": "effective width of one network-on-chip link",
+    "max_registers_per_thread": "registers that one thread may use",
+}
+# The rate for the problem's own dtype, in FLOP/s: a table by dtype, bound to the problem's `dtype` parameter.
+PEAK = "peak_flops"
+
+KINDS = ("gpu", "npu", "cpu")
+
+
+def hardware_namespace() -> Namespace:
+    """The symbols `hw.*` while tracing."""
+    return Namespace("hw", {name: symbol(Symbol(f"hw.{name}")) for name in (*NUMBERS, PEAK)})
+
+
+@dataclass(frozen=True)
+class Device:
+    """A profile. `name` is its identity; `sources` say where each number comes from."""
+
+    name: str
+    title: str
+    kind: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    peak_tflops: Mapping[str, float] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InvalidValue(f"device {self.name}: kind must be one of {', '.join(KINDS)}, got '{self.kind}'")
+        for known, given, what in ((NUMBERS, self.numbers, "number"), (dtypes.CODES, self.peak_tflops, "dtype")):
+            unknown = sorted(set(given) - set(known))
+            if unknown:
+                raise InvalidValue(f"device {self.name}: unknown {what} '{unknown[0]}' (known: {', '.join(known)})")
+        for name, value in {**self.numbers, **self.peak_tflops}.items():
+            if not 0 < value < float("inf"):
+                raise InvalidValue(
+                    f"device {self.name}: {name} must be a positive number, got {value}; leave it out if unknown"
+                )
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @property
+    def digest(self) -> str:
+        """A stable hash of the name and the numbers."""
+        text = json.dumps([self.name, dict(self.numbers), dict(self.peak_tflops)], sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def bindings(self, dtype: Expr | None = None, used: Iterable[str] | None = None) -> dict[str, Expr]:
+        """What is known of `hw.*`, for `Program.bind`.
+
+        `dtype` is the problem's dtype symbol and `used` the dtypes that occur: the peak rate counts as known
+        only if it is known for all of them.
+        """
+        bound = {f"hw.{name}": constant(value) for name, value in self.numbers.items()}
+        needed = set(self.peak_tflops if used is None else used)
+        if dtype is not None and needed and needed <= set(self.peak_tflops):
+            # The zeros stand for dtypes that do not occur in the data at hand.
+            table = [self.peak_tflops.get(name, 0.0) * 1e12 for name in dtypes.CODES]
+            bound[f"hw.{PEAK}"] = lookup(Table.of(table), dtype)
+        return bound

@@ -1,0 +1,39 @@
+"""Everything kerncast raises on purpose, one class per thing the caller can do about it.
+
+Each message is one sentence with the rule, the value that broke it and the next step, so the command
+line can print it as it is.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class KerncastError(Exception):
+    """The root: catch this to catch every deliberate refusal."""
+
+
+class InvalidValue(KerncastError, ValueError):
+    """A value breaks a declared rule: change the value."""
+
+
+class NotFound(KerncastError, LookupError):
+    """A name is not known: choose one of the names in the message."""
+
+    @classmethod
+    def named(cls, kind: str, name: object, known: Iterable[str], listing: str = "") -> NotFound:
+        """A refusal that offers the nearest known name, then all of them (or where to list them)."""
+        names = sorted(known)
+        near = difflib.get_close_matches(str(name), names, n=1)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        where = f"see `{listing}`" if listing else f"known: {', '.join(names) or 'none'}"
+        return cls(f"unknown {kind} '{name}': {hint}{where}")
+
+
+class BadFile(KerncastError):
+    """A file is truncated, foreign, newer than this version or contradicts itself: mend or replace it."""
+
+
+class CannotWrite(KerncastError):
+    """The disk refused: free some space, or choose another place."""

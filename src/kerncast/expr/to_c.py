@@ -1,0 +1,95 @@
+"""The C99 compiler: one function, every shared subexpression a local constant.
+
+Build it with `-ffp-contract=off` (a fused multiply-add rounds once where we round twice) and without
+`-ffast-math`. Symbols arrive as doubles in name order; `read_number` is the caller's edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kerncast.expr import meaning
+from kerncast.expr.nodes import Expr, Symbol, Table, topological
+
+PRELUDE = f"""\
+#include <math.h>
+#include <stddef.h>
+
+static inline double kc_saturate(double x) {{
+    return x > {meaning.LARGEST.hex()} ? {meaning.LARGEST.hex()} : x < -{meaning.LARGEST.hex()} ? -{meaning.LARGEST.hex()} : x;
+}}
+static inline double kc_read(double x) {{ return x != x ? 0.0 : kc_saturate(x); }}
+static inline double kc_div(double a, double b) {{ return b == 0.0 ? 0.0 : kc_saturate(a / b); }}
+static inline double kc_min(double a, double b) {{ return b < a ? b : a; }}
+static inline double kc_max(double a, double b) {{ return b > a ? b : a; }}
+static inline double kc_sqrt(double x) {{ return x > 0.0 ? sqrt(x) : 0.0; }}
+static inline double kc_log2(double x) {{ return log(kc_max(x, {meaning.SMALLEST.hex()})) / {meaning.LN2.hex()}; }}
+static inline double kc_log1p(double x) {{ return log1p(kc_max(x, {meaning.ABOVE_MINUS_ONE.hex()})); }}
+static inline size_t kc_index(double i, size_t size) {{
+    return i >= (double)size ? size - 1 : i >= 1.0 ? (size_t)i : 0;
+}}
+"""
+
+_TEMPLATES = {
+    "add": "kc_saturate({0} + {1})",
+    "sub": "kc_saturate({0} - {1})",
+    "mul": "kc_saturate({0} * {1})",
+    "div": "kc_div({0}, {1})",
+    "min": "kc_min({0}, {1})",
+    "max": "kc_max({0}, {1})",
+    "abs": "fabs({0})",
+    "floor": "floor({0})",
+    "ceil": "ceil({0})",
+    "sqrt": "kc_sqrt({0})",
+    "log2": "kc_log2({0})",
+    "log1p": "kc_log1p({0})",
+    "lt": "(double)({0} < {1})",
+    "le": "(double)({0} <= {1})",
+    "eq": "(double)({0} == {1})",
+    "and": "(double)({0} != 0.0 && {1} != 0.0)",
+    "or": "(double)({0} != 0.0 || {1} != 0.0)",
+    "not": "(double)({0} == 0.0)",
+    "where": "({0} != 0.0 ? {1} : {2})",
+}
+
+
+def c_number(value: float) -> str:
+    """A double as a hexadecimal literal, which C99 reads back exactly."""
+    text = value.hex()
+    return f"({text})" if value < 0 else text
+
+
+def _table(name: str, table: Table) -> str:
+    rows = [", ".join(map(c_number, table.values[i : i + 6])) for i in range(0, len(table.values), 6)]
+    body = ",\n    ".join(rows)
+    return f"static const double {name}[{len(table.values)}] = {{\n    {body}\n}};\n"
+
+
+def generate(function: str, outputs: Mapping[str, Expr], symbols: Sequence[Symbol]) -> str:
+    """`void function(const double *symbols, double *outputs)` and the tables it reads."""
+    position = {declared.name: index for index, declared in enumerate(symbols)}
+    names: dict[bytes, str] = {}
+    tables: dict[Table, str] = {}
+    lines: list[str] = []
+    for expr in topological(list(outputs.values())):
+        if isinstance(expr.payload, float):
+            names[expr.digest] = c_number(expr.payload)
+            continue
+        args = [names[arg.digest] for arg in expr.args]
+        if isinstance(expr.payload, Symbol):
+            text = f"kc_read(symbols[{position[expr.payload.name]}])"
+        elif isinstance(expr.payload, Table):
+            table = tables.setdefault(expr.payload, f"{function}_table{len(tables)}")
+            offset = "0"
+            for size, arg in zip(expr.payload.shape, args, strict=True):
+                offset = f"({offset}) * {size} + kc_index({arg}, {size})"
+            text = f"{table}[{offset}]"
+        else:
+            text = _TEMPLATES[expr.kind].format(*args)
+        names[expr.digest] = f"t{len(lines)}"
+        lines.append(f"    const double {names[expr.digest]} = {text};")
+    lines += [f"    outputs[{i}] = {names[expr.digest]};  /* {name} */" for i, (name, expr) in enumerate(outputs.items())]
+    header = "".join(_table(name, table) for table, name in tables.items())
+    unused = "" if symbols else "    (void)symbols;\n"
+    body = "\n".join(lines)
+    return f"{header}void {function}(const double *symbols, double *outputs) {{\n{unused}{body}\n}}\n"

@@ -1,0 +1,1 @@
+"""Built-in kernel families, one file each: config space, constraints, features."""

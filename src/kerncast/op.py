@@ -1,0 +1,300 @@
+"""Op and Family, the two things a third party writes; Problem and Config, the values they validate.
+
+An op file declares what is computed, a family file the interchangeable kernels for it:
+
+    class Gemm(Op):
+        name = "gemm"
+        parameters = {"M": Int(1, 2**31), ...}
+        split_group = ("M", "N", "K")
+        def work(self, p): return Work(flops=2 * p.M * p.N * p.K, bytes=...)
+        def features(self, p, hw): return {"log2_M": log2(p.M), ...}
+
+    gemm = Gemm()
+
+Methods are traced once, with symbols for arguments (see `kerncast.expr`). A module-level instance in a
+module of `kerncast.ops`, or an entry point in the group `kerncast.ops`, is all the registration there is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from kerncast.device import Device, hardware_namespace
+from kerncast.errors import InvalidValue, NotFound
+from kerncast.expr import Expr, Namespace, Program, maximum
+from kerncast.expr.nodes import Operand
+from kerncast.space import Constraint, Parameter, Space, Value
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a problem asks of the hardware at the least: arithmetic, and bytes moved once."""
+
+    flops: Expr
+    bytes: Expr
+
+    def roofline_ns(self, hw: Namespace) -> Expr:
+        """The time below which no kernel can go: the slower of the arithmetic and the traffic."""
+        return maximum(self.flops / hw.peak_flops, self.bytes / (hw.memory_bandwidth_gb_s * 1e9)) * 1e9
+
+
+class Op:
+    """What is computed. Subclass it, declare, instantiate once at module level."""
+
+    name: ClassVar[str]
+    doc: ClassVar[str] = ""
+    parameters: ClassVar[Mapping[str, Parameter]]
+    split_group: ClassVar[tuple[str, ...]]
+    """What cross-validation folds group by: coarser than the problem, so near-copies stay on one side."""
+
+    def constraints(self, p: Namespace) -> Iterable[Constraint]:
+        """Rules between problem parameters."""
+        return ()
+
+    def derive(self, p: Namespace) -> Mapping[str, Expr]:
+        """Values that follow from the parameters, readable as `p.name` everywhere, not part of the key."""
+        return {}
+
+    def work(self, p: Namespace) -> Work | None:
+        """FLOPs and bytes, or None when they are unknown."""
+        return None
+
+    def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Operand]:
+        """Features of the problem alone."""
+        return {}
+
+    def __init__(self) -> None:
+        declared = Space(self.name, "p", self.parameters)
+        derived = dict(self.derive(Namespace(self.name, declared.symbols)))
+        clash = sorted(set(derived) & set(self.parameters))
+        if clash:
+            raise InvalidValue(f"op {self.name}: '{clash[0]}' is both a parameter and derived; rename one")
+        missing = sorted(set(self.split_group) - set(self.parameters))
+        if missing or not self.split_group:
+            raise InvalidValue(f"op {self.name}: split_group must name parameters, got {self.split_group}")
+        self.derived: dict[str, Expr] = derived
+        scope = Namespace(self.name, {**declared.symbols, **derived})
+        self.problem = Space(self.name, "p", self.parameters, self.constraints(scope))
+
+    def namespace(self, environment: Space | None = None) -> Namespace:
+        """The symbols `p.*`: parameters, a family's environment, derived values."""
+        extra = environment.symbols if environment else {}
+        return Namespace(self.name, {**self.problem.symbols, **extra, **self.derived})
+
+    @property
+    def dtype(self) -> Expr | None:
+        """The symbol that names the element type, for rates that depend on it."""
+        return self.problem.symbols.get("dtype")
+
+    def __repr__(self) -> str:
+        return f"<Op {self.name}>"
+
+
+class Family:
+    """Interchangeable kernels for one op. Subclass it, declare, instantiate once at module level."""
+
+    id: ClassVar[str]
+    doc: ClassVar[str] = ""
+    op: ClassVar[Op]
+    environment_parameters: ClassVar[Mapping[str, Parameter]] = {}
+    """Problem parameters that only this family knows (thread count …): part of the key, never chosen."""
+    parameters: ClassVar[Mapping[str, Parameter]] = {}
+
+    def constraints(self, p: Namespace, c: Namespace, hw: Namespace) -> Iterable[Constraint]:
+        """Which configs can be built, and which can run the problem."""
+        return ()
+
+    def features(self, p: Namespace, c: Namespace, hw: Namespace) -> Mapping[str, Operand]:
+        """Features of the config, and of the config on the problem."""
+        return {}
+
+    def __init__(self) -> None:
+        if self.id.split("/")[0] != self.op.name or self.id.count("/") != 1:
+            raise InvalidValue(f"family id must be '{self.op.name}/<name>', got '{self.id}'")
+        clash = sorted(set(self.environment_parameters) & {*self.op.parameters, *self.op.derived})
+        if clash:
+            raise InvalidValue(f"family {self.id}: environment parameter '{clash[0]}' is already one of op {self.op.name}")
+        self.environment = Space(self.id, "p", self.environment_parameters)
+        self.problem = Space(
+            self.op.name, "p", {**self.op.parameters, **self.environment_parameters}, self.op.problem.constraints
+        )
+        declared = Space(self.id, "c", self.parameters)
+        c, hw = Namespace(self.id, declared.symbols), hardware_namespace()
+        self.config = Space(self.id, "c", self.parameters, self.constraints(self.namespace, c, hw))
+
+    @property
+    def namespace(self) -> Namespace:
+        """The symbols `p.*` that this family's features may read."""
+        return self.op.namespace(self.environment)
+
+    @cached_property
+    def feature_program(self) -> Program:
+        """All features, the op's first, hardware numbers still symbols."""
+        hw = hardware_namespace()
+        problem = dict(self.op.features(self.op.namespace(), hw))
+        own = dict(self.features(self.namespace, Namespace(self.id, self.config.symbols), hw))
+        clash = sorted(set(problem) & set(own))
+        if clash:
+            raise InvalidValue(f"family {self.id}: feature '{clash[0]}' is already one of op {self.op.name}; rename it")
+        return Program({**problem, **own})
+
+    def features_on(self, device: Device, dtypes: Iterable[str] | None = None) -> FeatureSet:
+        """The features that can be computed for a device (and the dtypes that occur)."""
+        bound = self.feature_program.bind(device.bindings(self.op.dtype, dtypes))
+        kept, left_out = {}, {}
+        for name, expr in bound.outputs.items():
+            unknown = [item.name for item in Program({name: expr}).symbols if item.name.startswith("hw.")]
+            if unknown:
+                left_out[name] = tuple(unknown)
+            else:
+                kept[name] = expr
+        return FeatureSet(Program(kept), left_out)
+
+    def bindings(self, problem: Problem | Mapping[str, Any] | None = None, device: Device | None = None) -> dict[str, Any]:
+        """What is known outside the config, for the searches of `config`; a problem may be partial."""
+        known: dict[str, Any] = {}
+        if device is not None:
+            known |= device.bindings(self.op.dtype)
+        if problem is not None:
+            given = problem.values if isinstance(problem, Problem) else problem
+            unknown = [name for name in given if name not in self.problem.parameters]
+            if unknown:
+                raise NotFound.named(f"parameter of {self.op.name}", unknown[0], self.problem.parameters)
+            for name, value in given.items():
+                rule = self.problem.parameters[name]
+                if value is not None and rule.index(value) is None:
+                    raise InvalidValue(f"{name} must be {rule.describe()}, got {value!r}")
+            known |= self.problem.qualified(given)
+        if device is not None and problem is not None:
+            # A rate by dtype is an expression in p.dtype: resolve it with the problem's own.
+            known |= (
+                Program({k: v for k, v in known.items() if isinstance(v, Expr)})
+                .bind({k: v for k, v in known.items() if not isinstance(v, Expr)})
+                .outputs
+            )
+        return known
+
+    def __repr__(self) -> str:
+        return f"<Family {self.id}>"
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    """Features for one device, and those left out with the hardware numbers that are unknown."""
+
+    program: Program
+    left_out: Mapping[str, tuple[str, ...]]
+
+
+class _Values:
+    """A frozen point of a space, readable as attributes."""
+
+    __slots__ = ("_values",)
+    _values: tuple[tuple[str, Value], ...]
+
+    @property
+    def values(self) -> dict[str, Value]:
+        """The values by name, in declared order; inactive ones are None."""
+        return dict(self._values)
+
+    def __iter__(self) -> Iterator[tuple[str, Value]]:
+        return iter(self._values)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a {type(self).__name__.lower()} is frozen: make a new one to change {name}")
+
+
+class Problem(_Values):
+    """What to compute: `Problem(gemm, {"M": 128, ...})`, validated; `problem.M` reads a value."""
+
+    __slots__ = ("family", "op")
+    op: Op
+    family: Family | None
+
+    def __init__(self, target: Op | Family, values: Mapping[str, Any] | None = None, **more: Any) -> None:
+        op, family = (target, None) if isinstance(target, Op) else (target.op, target)
+        checked = target.problem.check({**(values or {}), **more})
+        for name, value in (("op", op), ("family", family), ("_values", tuple(checked.items()))):
+            object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        values = self.values
+        if name in values:
+            return values[name]
+        if name in self.op.derived:
+            return Program({name: self.op.derived[name]}).scalar(self.op.problem.qualified(values))[name]
+        raise AttributeError(f"{self.op.name} has no parameter or derived value '{name}'")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Problem) and self.op is other.op and self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash((self.op.name, self._values))
+
+    def __repr__(self) -> str:
+        return f"Problem({self.op.name}, {_assignments(self._values)})"
+
+
+class Config(_Values):
+    """Which kernel: `Config(family, {...})`, validated; `config.tile_m` reads a value."""
+
+    __slots__ = ("family",)
+    family: Family
+
+    def __init__(
+        self,
+        family: Family,
+        values: Mapping[str, Any] | None = None,
+        *,
+        problem: Problem | None = None,
+        device: Device | None = None,
+    ) -> None:
+        checked = family.config.check(values or {}, family.bindings(problem, device))
+        object.__setattr__(self, "family", family)
+        object.__setattr__(self, "_values", tuple(checked.items()))
+
+    def __getattr__(self, name: str) -> Any:
+        values = self.values if not name.startswith("_") else {}
+        if name not in values:
+            raise AttributeError(f"{'config' if name.startswith('_') else self.family.id} has no parameter '{name}'")
+        return values[name]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and self.family is other.family and self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash((self.family.id, self._values))
+
+    def __repr__(self) -> str:
+        return f"Config({self.family.id}, {_assignments(self._values)})"
+
+
+def _assignments(values: Iterable[tuple[str, Value]]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values if value is not None)
+
+
+def key_text(family: str, device: str, problem: Iterable[tuple[str, Value]], config: Iterable[tuple[str, Value]]) -> str:
+    """The canonical text that a key hashes; inactive parameters do not take part."""
+    parts = [family, device]
+    for prefix, values in (("p", problem), ("c", config)):
+        for name, value in sorted(values):
+            if value is not None:
+                text = ("true" if value else "false") if isinstance(value, bool) else str(value)
+                parts.append(f"{prefix}.{name}={text}")
+    return "|".join(parts)
+
+
+def hash_key(text: str) -> str:
+    """A key from its canonical text."""
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def key(problem: Problem, config: Config, device: str) -> str:
+    """What a measurement is found by: op, family, device, problem and config, never a position."""
+    return hash_key(key_text(config.family.id, device, problem, config))

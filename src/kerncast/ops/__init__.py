@@ -1,0 +1,1 @@
+"""Built-in ops, one file each: problem space, work, problem features."""

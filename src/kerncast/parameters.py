@@ -1,0 +1,245 @@
+"""The kinds of parameter a space is made of: what values it may take, in which order, by which codes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kerncast.errors import InvalidValue
+from kerncast.expr import Expr, Namespace, Symbol
+
+Value = int | bool | str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """What every kind shares.
+
+    `default` fills a missing key once, at the edge (None: a missing key is an error). `when` says in which
+    points the parameter applies; where it does not, it is None and reads as the number `inactive`.
+    """
+
+    default: Value = None
+    when: Callable[[Namespace], Expr] | None = None
+    inactive: int = 0
+    doc: str = ""
+
+    @property
+    def size(self) -> int:
+        """How many values there are."""
+        raise NotImplementedError
+
+    @property
+    def ordered(self) -> bool:
+        """Whether index steps measure a distance; otherwise any two values are one step apart."""
+        return True
+
+    @property
+    def codes(self) -> tuple[tuple[str, int], ...]:
+        """The declared number of each label; empty for numbers."""
+        return ()
+
+    def number(self, index: int) -> int:
+        """The value at `index` as the evaluators see it."""
+        raise NotImplementedError
+
+    def value(self, index: int) -> int | bool | str:
+        """The value at `index` as people see it."""
+        return self.number(index)
+
+    def index(self, value: Any) -> int | None:
+        """Where `value` stands, or None when it is not one of the values."""
+        raise NotImplementedError
+
+    def nearest(self, value: Any) -> int:
+        """The index of the closest value."""
+        found = self.index(value)
+        if found is None:
+            raise InvalidValue(f"{value!r} is not one of {self.describe()}, and no value is closer than another")
+        return found
+
+    def describe(self) -> str:
+        """The rule, for error messages and listings."""
+        raise NotImplementedError
+
+    def symbol(self, name: str) -> Symbol:
+        """How expressions read this parameter."""
+        return Symbol(name, self.codes, float(self.inactive) if self.when is not None else None)
+
+
+def _is_integer(value: Any) -> bool:
+    # numpy integers have __index__ too; a bool is not a number here, so that True never means tile_m = 1.
+    return hasattr(value, "__index__") and not isinstance(value, bool)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ordered(Parameter):
+    """Integers in ascending order."""
+
+    def nearest(self, value: Any) -> int:
+        if not _is_integer(value):
+            raise InvalidValue(f"{value!r} is not a whole number; expected {self.describe()}")
+        low, high = 0, self.size - 1
+        while low < high:
+            middle = (low + high) // 2
+            if self.number(middle) < value:
+                low = middle + 1
+            else:
+                high = middle
+        below = max(low - 1, 0)
+        return below if abs(self.number(below) - value) <= abs(self.number(low) - value) else low
+
+
+@dataclass(frozen=True)
+class Int(_Ordered):
+    """Whole numbers from `low` to `high`, both included, `step` apart."""
+
+    low: int
+    high: int
+    step: int = 1
+
+    def __post_init__(self) -> None:
+        if self.step < 1 or self.high < self.low:
+            raise InvalidValue(f"an integer range needs low ≤ high and step ≥ 1, got {self.low}..{self.high} step {self.step}")
+
+    @property
+    def size(self) -> int:
+        return (self.high - self.low) // self.step + 1
+
+    def number(self, index: int) -> int:
+        return self.low + index * self.step
+
+    def index(self, value: Any) -> int | None:
+        if not _is_integer(value) or not self.low <= value <= self.high or (int(value) - self.low) % self.step:
+            return None
+        return (int(value) - self.low) // self.step
+
+    def describe(self) -> str:
+        step = f" in steps of {self.step}" if self.step > 1 else ""
+        return f"a whole number from {self.low} to {self.high}{step}"
+
+
+@dataclass(frozen=True)
+class PowerOfTwo(_Ordered):
+    """Powers of two from `low` to `high`, both included."""
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        if self.low < 1 or self.high < self.low or self.low & (self.low - 1) or self.high & (self.high - 1):
+            raise InvalidValue(f"a power-of-two range needs two powers of two, low ≤ high, got {self.low}..{self.high}")
+
+    @property
+    def size(self) -> int:
+        return self.high.bit_length() - self.low.bit_length() + 1
+
+    def number(self, index: int) -> int:
+        return self.low << index
+
+    def index(self, value: Any) -> int | None:
+        if not _is_integer(value) or not self.low <= value <= self.high or int(value) & (int(value) - 1):
+            return None
+        return int(value).bit_length() - self.low.bit_length()
+
+    def describe(self) -> str:
+        return f"a power of two from {self.low} to {self.high}"
+
+
+@dataclass(frozen=True, init=False)
+class Choice(_Ordered):
+    """A few whole numbers, in ascending order."""
+
+    values: tuple[int, ...] = field(default=())
+
+    def __init__(self, *values: int, **shared: Any) -> None:
+        if not values or list(values) != sorted(set(values)):
+            raise InvalidValue(f"choices must be different whole numbers in ascending order, got {values}")
+        super().__init__(**shared)
+        object.__setattr__(self, "values", values)
+
+    @property
+    def size(self) -> int:
+        return len(self.values)
+
+    def number(self, index: int) -> int:
+        return self.values[index]
+
+    def index(self, value: Any) -> int | None:
+        return self.values.index(int(value)) if _is_integer(value) and value in self.values else None
+
+    def describe(self) -> str:
+        return f"one of {', '.join(map(str, self.values))}"
+
+
+@dataclass(frozen=True)
+class Bool(Parameter):
+    """False or true."""
+
+    @property
+    def size(self) -> int:
+        return 2
+
+    @property
+    def ordered(self) -> bool:
+        return False
+
+    def number(self, index: int) -> int:
+        return index
+
+    def value(self, index: int) -> bool:
+        return bool(index)
+
+    def index(self, value: Any) -> int | None:
+        return int(value) if isinstance(value, bool) or (type(value).__name__ == "bool" and value in (0, 1)) else None
+
+    def describe(self) -> str:
+        return "true or false"
+
+
+@dataclass(frozen=True, init=False)
+class Categorical(Parameter):
+    """Labels with explicit codes, which are never renumbered: datasets and models outlive a list's order."""
+
+    labels: tuple[tuple[str, int], ...] = field(default=())
+
+    def __init__(self, codes: Mapping[str, int], **shared: Any) -> None:
+        if not codes or len(set(codes.values())) != len(codes) or min(codes.values()) < 0:
+            raise InvalidValue(f"a categorical needs labels with different codes ≥ 0, got {dict(codes)}")
+        super().__init__(**shared)
+        object.__setattr__(self, "labels", tuple(codes.items()))
+
+    @property
+    def size(self) -> int:
+        return len(self.labels)
+
+    @property
+    def ordered(self) -> bool:
+        return False
+
+    @property
+    def codes(self) -> tuple[tuple[str, int], ...]:
+        return self.labels
+
+    def number(self, index: int) -> int:
+        return self.labels[index][1]
+
+    def value(self, index: int) -> str:
+        return self.labels[index][0]
+
+    def index(self, value: Any) -> int | None:
+        return next((i for i, (label, _) in enumerate(self.labels) if isinstance(value, str) and label == value), None)
+
+    def describe(self) -> str:
+        return f"one of {', '.join(label for label, _ in self.labels)}"
+
+    def only(self, *labels: str, **changes: Any) -> Categorical:
+        """The same parameter with some of its labels, codes unchanged."""
+        known = dict(self.labels)
+        unknown = [label for label in labels if label not in known]
+        if unknown:
+            raise InvalidValue(f"unknown labels {', '.join(unknown)}: {self.describe()}")
+        shared = {item.name: getattr(self, item.name) for item in dataclasses.fields(Parameter)}
+        return Categorical({label: known[label] for label in labels}, **{**shared, **changes})

@@ -1,0 +1,70 @@
+"""Finding ops and families: modules of this package, and entry points of others.
+
+A built-in is any module-level instance in a module of `kerncast.ops` or `kerncast.families`. Another package
+adds its own with an entry point in the group of the same name:
+
+    [project.entry-points."kerncast.ops"]
+    softmax = "my_package.softmax:softmax"
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from functools import cached_property
+from importlib import metadata
+from typing import Any, Generic, TypeVar
+
+from kerncast.errors import BadFile, NotFound
+from kerncast.op import Family, Op
+
+T = TypeVar("T", Op, Family)
+
+
+class Registry(Generic[T]):
+    """The things of one kind, by name, loaded on first use."""
+
+    def __init__(self, kind: type[T], package: str, identity: str, listing: str) -> None:
+        self.kind: type[T] = kind
+        self.package, self.identity, self.listing = package, identity, listing
+
+    @cached_property
+    def found(self) -> dict[str, T]:
+        """Everything, by name; a name that two packages claim is refused."""
+        found: dict[str, T] = {}
+        origin: dict[str, str] = {}
+        package = importlib.import_module(self.package)
+        candidates: list[tuple[str, Any]] = []
+        for module in pkgutil.iter_modules(package.__path__, f"{self.package}."):
+            names = vars(importlib.import_module(module.name))
+            candidates += [(module.name, item) for item in names.values() if isinstance(item, self.kind)]
+        for entry in metadata.entry_points(group=self.package):
+            item = entry.load()
+            if not isinstance(item, self.kind):
+                raise BadFile(
+                    f"entry point '{entry.name}' of group {self.package} ({entry.value}) must be an instance of "
+                    f"{self.kind.__name__}, got {type(item).__name__}: mend or uninstall the package that declares it"
+                )
+            candidates.append((entry.value, item))
+        for source, item in candidates:
+            name = getattr(item, self.identity)
+            if found.setdefault(name, item) is not item:
+                raise BadFile(
+                    f"{self.kind.__name__.lower()} '{name}' is declared by both {origin[name]} and {source}: rename one"
+                )
+            origin.setdefault(name, source)
+        return dict(sorted(found.items()))
+
+    def get(self, name: str) -> T:
+        """The one called `name`, or a NotFound that offers the nearest."""
+        if name not in self.found:
+            raise NotFound.named(self.kind.__name__.lower(), name, self.found, self.listing)
+        return self.found[name]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.found.values())
+
+
+OPS: Registry[Op] = Registry(Op, "kerncast.ops", "name", "kerncast ops")
+FAMILIES: Registry[Family] = Registry(Family, "kerncast.families", "id", "kerncast families")

@@ -1,0 +1,189 @@
+"""A space: declared parameters and constraints. Validate a point, list the valid ones, sample, project.
+
+Points travel as plain dicts here; `Problem` and `Config` (op.py) are the frozen values that a space has
+validated. The search itself is in `enumeration.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from kerncast.errors import InvalidValue, NotFound
+from kerncast.expr import Expr, Namespace, Program, symbol
+from kerncast.parameters import Bool, Categorical, Choice, Int, Parameter, PowerOfTwo, Value
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from kerncast.enumeration import Enumeration
+
+__all__ = [
+    "Bool",
+    "Categorical",
+    "Choice",
+    "Constraint",
+    "Int",
+    "Parameter",
+    "PowerOfTwo",
+    "Space",
+    "Value",
+    "Violation",
+]
+
+Point = dict[str, Value]
+Bindings = Mapping[str, "Value | Expr | float"]
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A predicate with a name, and the sentence that a user sees when it does not hold."""
+
+    name: str
+    sentence: str
+    holds: Expr
+
+    @cached_property
+    def program(self) -> Program:
+        """The predicate, ready to evaluate."""
+        return Program({self.name: self.holds})
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One broken rule: of a parameter (by its name) or a constraint (by its name)."""
+
+    name: str
+    sentence: str
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+class Space:
+    """Parameters in declared order. `namespace` is `p` (problems) or `c` (configs)."""
+
+    def __init__(
+        self, owner: str, namespace: str, parameters: Mapping[str, Parameter], constraints: Iterable[Constraint] = ()
+    ) -> None:
+        self.owner = owner
+        self.namespace = namespace
+        self.parameters: dict[str, Parameter] = dict(parameters)
+        self.symbols: dict[str, Expr] = {
+            name: symbol(parameter.symbol(f"{namespace}.{name}")) for name, parameter in self.parameters.items()
+        }
+        scope = Namespace(owner, self.symbols)
+        self.active: dict[str, Program] = {
+            name: Program({name: parameter.when(scope)})
+            for name, parameter in self.parameters.items()
+            if parameter.when is not None
+        }
+        self.constraints = tuple(constraints)
+
+    @cached_property
+    def digest(self) -> str:
+        """A stable hash of the declaration: values, codes, conditions and constraints."""
+        hasher = hashlib.blake2b(digest_size=16)
+        for name, parameter in self.parameters.items():
+            when = self.active[name].digest if name in self.active else ""
+            hasher.update(repr((name, parameter.describe(), parameter.codes, parameter.inactive, when)).encode())
+        for constraint in self.constraints:
+            hasher.update(repr((constraint.name, constraint.program.digest)).encode())
+        return hasher.hexdigest()
+
+    def qualified(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The same values under their symbol names."""
+        return {f"{self.namespace}.{name}": value for name, value in values.items()}
+
+    # -- one point ---------------------------------------------------------------------------------
+
+    def fill(self, values: Mapping[str, Any]) -> Point:
+        """The values in declared order, defaults filled in; inactive parameters are None."""
+        point: Point = {name: values.get(name, parameter.default) for name, parameter in self.parameters.items()}
+        for name, parameter in self.parameters.items():
+            found = parameter.index(point[name])
+            if found is not None:  # numpy integers and the like become plain Python values
+                point[name] = parameter.value(found)
+        for name in self.active:
+            if name not in values and not self._applies(name, point):
+                point[name] = None
+        return point
+
+    def _applies(self, name: str, point: Mapping[str, Any]) -> bool:
+        """Whether a conditional parameter applies; a condition that cannot be read counts as yes."""
+        if name not in self.active:
+            return True
+        try:
+            return bool(self.active[name].scalar(self.qualified(point))[name])
+        except InvalidValue:
+            return True
+
+    def validate(self, values: Mapping[str, Any], bindings: Bindings | None = None) -> list[Violation]:
+        """Every broken rule at once; constraints whose other symbols are not bound are left for later."""
+        broken = [
+            Violation(name, str(NotFound.named(f"parameter of {self.owner}", name, self.parameters)))
+            for name in values
+            if name not in self.parameters
+        ]
+        point = self.fill(values)
+        for name, parameter in self.parameters.items():
+            value = point[name]
+            if not self._applies(name, point):
+                if value is not None:
+                    broken.append(Violation(name, f"{name} does not apply here and must be left out, got {value!r}"))
+            elif value is None:
+                broken.append(Violation(name, f"{self.owner} needs {name}: {parameter.describe()}"))
+            elif parameter.index(value) is None:
+                broken.append(Violation(name, f"{name} must be {parameter.describe()}, got {value!r}"))
+        if not broken:
+            known = {**(bindings or {}), **self.qualified(point)}
+            for constraint in self.constraints:
+                program = constraint.program.bind(known)
+                if not program.symbols and not program.scalar({})[constraint.name]:
+                    broken.append(Violation(constraint.name, constraint.sentence))
+        return broken
+
+    def check(self, values: Mapping[str, Any], bindings: Bindings | None = None) -> Point:
+        """The filled point, or an InvalidValue that names every broken rule."""
+        broken = self.validate(values, bindings)
+        if broken:
+            raise InvalidValue("; ".join(map(str, broken)))
+        return self.fill(values)
+
+    # -- many points -------------------------------------------------------------------------------
+
+    def _search(self, bindings: Bindings | None) -> Enumeration:
+        from kerncast.enumeration import Enumeration
+
+        return Enumeration(self, bindings or {})
+
+    def frames(self, bindings: Bindings | None = None) -> Iterator[pl.DataFrame]:
+        """The valid points as dataframes, lazily, in a fixed order. Columns are named like parameters."""
+        return self._search(bindings).frames()
+
+    def enumerate(self, bindings: Bindings | None = None) -> Iterator[Point]:
+        """The valid points one by one, lazily, in a fixed order."""
+        for frame in self.frames(bindings):
+            yield from frame.iter_rows(named=True)
+
+    def count(self, bindings: Bindings | None = None) -> int:
+        """How many points are valid."""
+        return self._search(bindings).count()
+
+    def sample(self, n: int, seed: int, bindings: Bindings | None = None) -> pl.DataFrame:
+        """`n` different valid points (all of them if there are fewer), uniform over the valid ones."""
+        return self._search(bindings).sample(n, seed)
+
+    def project(self, values: Mapping[str, Any], bindings: Bindings | None = None) -> Point | None:
+        """The valid point with the fewest index steps from `values`; None when there is no valid point.
+
+        A change of a label or a flag is one step. A parameter given as None may become anything at no cost.
+        Ties go to the point whose values come first in declared order.
+        """
+        unknown = [name for name in values if name not in self.parameters]
+        if unknown:
+            raise NotFound.named(f"parameter of {self.owner}", unknown[0], self.parameters)
+        return self._search(bindings).project(values)

@@ -1,0 +1,193 @@
+"""The command line: results, JSON, exit codes, one-sentence refusals."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kerncast import cli
+
+EXP = b"""input_shape_1,input_shape_2,input_shape_3,input_shape_4,bfloat16,input_DRAM,input_L1,kernel_duration
+64,32,0,0,1,1,0,1000
+64,32,0,0,1,1,0,1010
+64,64,0,0,1,0,1,1800
+"""
+GEMM_CSV = (
+    b"M,N,K,dtype,layout,kind,BLOCK_M,BLOCK_N,BLOCK_K,num_stages,num_warps,time_us\n1,2,3,fp16,rcr,triton,16,16,16,2,4,7.5\n"
+)
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command line in this process: exit code, stdout, stderr."""
+
+    def call(*args):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main([str(arg) for arg in args])
+        captured = capsys.readouterr()
+        return stopped.value.code or 0, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def exp(tmp_path, run):
+    """A small dataset of eltwise_unary."""
+    (tmp_path / "exp.csv").write_bytes(EXP)
+    code, _, err = run(
+        "import", "ttnn-csv", tmp_path / "exp.csv", "--set", "func=exp", "--device", "wormhole_b0", "--out", tmp_path / "exp"
+    )
+    assert (code, err) == (0, "")
+    return tmp_path / "exp"
+
+
+def test_help_teaches_every_verb_without_loading_anything_heavy():
+    """`kerncast --help` lists the verbs and imports neither polars nor numpy."""
+    probe = "import sys; from kerncast.cli import program; program.main(['--help'], standalone_mode=False); " \
+            "print(sorted({'polars', 'numpy', 'lightgbm', 'rich', 'torch'} & set(sys.modules)))"  # fmt: skip
+    answer = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip().endswith("[]")
+    for verb in cli.VERBS:
+        assert f"  {verb} " in answer.stdout
+
+
+@pytest.mark.parametrize("verb", sorted(cli.VERBS))
+def test_every_verb_has_help_and_json(verb, run):
+    """A verb explains itself, with examples where it takes arguments."""
+    code, out, _ = run(verb, "--help")
+    assert code == 0
+    assert "--json" in out
+    assert verb == "doctor" or "kerncast " + verb in out
+
+
+@pytest.mark.parametrize("args", [["ops"], ["ops", "gemm"], ["families"], ["families", "gemm/triton", "dtype=fp16", "--device", "a100"],
+                                  ["devices"], ["devices", "h100"], ["devices", "local"], ["doctor"]])  # fmt: skip
+def test_listings_print_for_people_and_parse_for_programs(args, run):
+    """The same facts twice; nothing on stderr."""
+    code, out, err = run(*args)
+    assert code == 0
+    assert err == ""
+    assert len(out.splitlines()) > 3
+    code, out, _ = run(*args, "--json")
+    assert code == 0
+    assert json.loads(out)
+
+
+def test_families_counts_valid_configs_and_names_missing_features(run):
+    """What a device narrows, and what its profile cannot supply."""
+    _, out, _ = run("families", "gemm/triton", "dtype=fp16", "--device", "a100", "--json")
+    found = json.loads(out)
+    assert 0 < found["valid_configs"] < found["raw_configs"]
+    assert found["features_left_out"] == {}
+    _, out, _ = run("families", "gemm/triton", "--device", "cpu_generic")
+    assert "left out on cpu_generic: wave_quantization needs hw.num_cus" in out
+
+
+def test_import_inspect_merge_from_end_to_end(exp, tmp_path, run):
+    """What a user does with a table: rows in, facts out, twice the same when merged with itself."""
+    code, out, err = run("inspect", exp)
+    assert (code, err) == (0, "")
+    for text in ("eltwise_unary/single", "wormhole_b0 (3)", "exp.csv", "noise of repeats", "constant: "):
+        assert text in out
+    _, out, _ = run("inspect", exp, "--json", "--where", "problem.buffer=dram")
+    report = json.loads(out)
+    assert report["rows"] == 2
+    section = report["families"][0]
+    assert section["statuses"] == {"ok": 2}
+    assert section["fastest"][0]["time_ns"] == 1005
+    code, out, _ = run("merge", exp, exp, "--out", tmp_path / "both", "--json")
+    assert code == 0
+    merged = json.loads(out)
+    assert (merged["rows"], merged["duplicates_dropped"]) == (3, 3)
+
+
+def test_guess_prints_a_mapping_and_writes_nothing(tmp_path, run):
+    """A draft on stdout, to be read before it is used."""
+    (tmp_path / "t.csv").write_bytes(GEMM_CSV)
+    code, out, _ = run("import", "csv", tmp_path / "t.csv", "--guess")
+    assert code == 0
+    assert 'family = "gemm/triton"' in out
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["t.csv"]
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (["gem"], "unknown verb 'gem'"),
+        (["ops", "gem"], "unknown op 'gem': did you mean 'gemm'?"),
+        (["families", "gemm/tritn"], "unknown family 'gemm/tritn': did you mean 'gemm/triton'?"),
+        (["families", "gemm/triton", "--device", "b2000"], "unknown device 'b2000'"),
+        (["families", "gemm/triton", "colour=red"], "unknown parameter of gemm 'colour'"),
+        (["families", "gemm/triton", "dtype=fp9"], "dtype must be one of"),
+        (["families", "gemm/triton", "M=0"], "M must be a whole number from 1"),
+        (["families", "gemm/triton", "M"], "expected NAME=VALUE, got 'M'"),
+        (["devices", "h1000"], "did you mean 'h100'?"),
+        (["import", "xlsx", "t.csv", "--out", "out"], "unknown format 'xlsx'"),
+        (["import", "csv", "absent.csv", "--mapping", "t.toml", "--out", "out"], "cannot read absent.csv"),
+        (["import", "csv", "t.csv", "--out", "out"], "needs --mapping FILE.toml"),
+        (["import", "csv", "t.csv", "--mapping", "absent.toml", "--out", "out"], "absent.toml is not a mapping file"),
+        (["import", "csv", "t.csv"], "needs --out DATASET"),
+        (["import", "ttnn-csv", "exp.csv", "--set", "func=exp", "--out", "out"], "add --device NAME"),
+        (["import", "ttnn-csv", "exp.csv", "--set", "func", "--device", "n150", "--out", "out"], "--set takes NAME=VALUE"),
+        (["import", "ttnn-csv", "t.csv", "--device", "n150", "--out", "out"], "not the columns of a known TTNN table"),
+        (["import", "ttnn-csv", "cut.csv", "--device", "n150", "--set", "func=exp", "--out", "out"], "line 4 has 3 cells"),
+        (["import", "ttnn-csv", "exp.csv", "--guess"], "--guess drafts a mapping for csv and parquet"),
+        (["inspect", "absent"], "there is no dataset at absent"),
+        (["inspect", "foreign"], "it has no dataset.json"),
+        (["inspect", "newer"], "is version 9, this kerncast reads up to version 1: upgrade kerncast"),
+        (["inspect", "empty"], "the dataset empty is empty: import or collect rows first"),
+        (["inspect", "exp", "--where", "problem.colour=red"], "unknown column 'problem.colour'"),
+        (["inspect", "exp", "--where", "nonsense"], "--where takes column=value"),
+        (["inspect", "exp", "--top", "many"], "is not a valid integer"),
+        (["merge", "exp", "absent", "--out", "out"], "there is no dataset at absent"),
+        (["merge", "exp", "--out", "exp"], "exp exists already"),
+        (["merge", "empty", "--out", "out"], "there is nothing to merge"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(args, why, exp, tmp_path, run, monkeypatch):
+    """The rule, the value, the next step; no traceback; nothing written."""
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_bytes(GEMM_CSV)
+    Path("cut.csv").write_bytes(EXP[:-14])
+    Path("t.toml").write_text('family = "gemm/triton"\n[time]\ncolumn = "time_us"\nunit = "us"\n')
+    Path("foreign").mkdir()
+    for name, version in (("newer", 9), ("empty", 1)):
+        Path(name).mkdir()
+        Path(name, "dataset.json").write_text(json.dumps({"format": "kerncast-dataset", "version": version}))
+    before = sorted(str(path) for path in tmp_path.rglob("*"))
+    code, out, err = run(*args)
+    assert code == 2
+    assert out == ""
+    assert why in err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) <= (1 if err.startswith("kerncast: ") else 4)
+    assert sorted(str(path) for path in tmp_path.rglob("*")) == before
+
+
+def test_a_reader_that_goes_away_is_not_an_error(exp):
+    """`kerncast … | head -1`."""
+    command = f"{sys.executable} -m kerncast.cli devices --json | head -1"
+    answer = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert "Traceback" not in answer.stderr
+    assert answer.stdout == "[\n"
+
+
+def test_tables_are_ruled_on_a_terminal_and_plain_in_a_pipe():
+    """People see rules and colours, programs see aligned text."""
+    plain = subprocess.run([sys.executable, "-m", "kerncast.cli", "ops"], capture_output=True, text=True, check=True).stdout
+    assert plain.splitlines()[0].split() == ["op", "parameters", "families", "what"]
+    leader, follower = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kerncast.cli", "ops"], stdout=follower, env={**os.environ, "COLUMNS": "160"}
+    )
+    process.wait(timeout=60)
+    os.close(follower)
+    time.sleep(0.1)
+    shown = os.read(leader, 65536).decode()
+    os.close(leader)
+    assert "┃" in shown
+    assert "gemm" in shown

@@ -1,0 +1,227 @@
+"""Importers: the contract, and what each format promises beyond it."""
+
+import textwrap
+
+import polars as pl
+import pytest
+
+from kerncast.data.importers import Options, get_importer, import_files
+from kerncast.data.importers.guess import draft_mapping
+from kerncast.data.importers.mapped import read_table
+from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
+from kerncast.testing.importers import ImporterContract
+
+EXP = textwrap.dedent("""\
+    input_shape_1,input_shape_2,input_shape_3,input_shape_4,bfloat8,bfloat16,float32, uint32,input_DRAM,input_L1,kernel_duration
+    1760,800,0,0,0,1,0,0,1,0,43150
+    1760,800,0,0,0,1,0,0,1,0,43037
+    1,1,1760,800,0,1,0, 0,1,0,42480
+    64,32,32,0,1,0,0, 0,0,1,9001
+    7,0,0,0,0,0,0, 1,1,0,1200.5
+    """).encode()
+MATMUL = b"m_size,k_size,n_size,num_cores,duration\n640,32,32,10,1849.0\n640,32,96,10,2448.0\n"
+GEMM = textwrap.dedent("""\
+    m,n,k,type,impl,bm,bn,bk,stages,warps,latency_ms,n_runs,notes
+    128,256,512,torch.float16,triton,64,32,32,3,4,0.0123,50,warm
+    128,256,512,torch.float16,triton,64,32,32,3,4,0.0125,50,warm
+    128,256,512,torch.float16,cublas,,,,,,0.0101,50,
+    128,256,512,torch.bfloat16,triton,128,32,64,8,4,inf,0,out of shared memory
+    """).encode()
+GEMM_MAPPING = textwrap.dedent("""\
+    family = "gemm/triton"
+    ignore = ["notes"]
+    [problem]
+    M = "m"
+    N = "n"
+    K = "k"
+    dtype = { column = "type", values = { "torch.float16" = "fp16", "torch.bfloat16" = "bf16" } }
+    layout = { value = "rrr" }
+    [config]
+    kind = { column = "impl", values = { "triton" = "triton", "cublas" = "library" } }
+    BLOCK_M = "bm"
+    BLOCK_N = "bn"
+    BLOCK_K = "bk"
+    num_stages = "stages"
+    num_warps = "warps"
+    [time]
+    column = "latency_ms"
+    unit = "ms"
+    failed = { "inf" = "launch_error" }
+    [measured]
+    samples = "n_runs"
+    """)
+
+
+@pytest.fixture(scope="module")
+def mapping(tmp_path_factory):
+    path = tmp_path_factory.mktemp("mapping") / "gemm.toml"
+    path.write_text(GEMM_MAPPING)
+    return path
+
+
+class TestTtnnUnary(ImporterContract):
+    format_name, sample = "ttnn-csv", EXP
+    options = Options(device="wormhole_b0", values={"func": "exp"})
+
+
+class TestTtnnMatmul(ImporterContract):
+    format_name, sample, options = "ttnn-csv", MATMUL, Options(device="wormhole_b0")
+
+
+class TestCsv(ImporterContract):
+    format_name, sample = "csv", GEMM
+
+    @pytest.fixture(autouse=True)
+    def _options(self, mapping):
+        self.options = Options(device="a100", mapping=mapping)
+
+
+class TestParquet(ImporterContract):
+    format_name = "parquet"
+
+    @pytest.fixture(autouse=True)
+    def _options(self, mapping, tmp_path_factory):
+        path = tmp_path_factory.mktemp("table") / "t.parquet"
+        pl.read_csv(GEMM).write_parquet(path)
+        self.sample = path.read_bytes()
+        self.options = Options(device="a100", mapping=mapping)
+
+    # A parquet file has no header line to cut to; the other refusals hold.
+
+
+def imported(folder, format_name, content, options):
+    source = folder / "table"
+    source.write_bytes(content)
+    return import_files(format_name, [source], folder / "out", options)
+
+
+def test_ttnn_flags_are_folded_and_shapes_right_aligned(tmp_path):
+    """One tensor is one problem, whatever the rank it was written with; repeats stay repeats."""
+    rows = imported(tmp_path, "ttnn-csv", EXP, Options(device="n150", values={"func": "exp"})).read()
+    assert rows.select("problem.dim0", "problem.dim1", "problem.dim2", "problem.dim3").rows() == [
+        (1, 1, 1760, 800), (1, 1, 1760, 800), (1, 1, 1760, 800), (1, 64, 32, 32), (1, 1, 1, 7),
+    ]  # fmt: skip
+    assert rows["problem.dtype"].to_list() == ["bf16", "bf16", "bf16", "bfp8", "uint32"]
+    assert rows["problem.buffer"].to_list() == ["dram", "dram", "dram", "l1", "dram"]
+    assert rows["time_ns"].to_list() == [43150, 43037, 42480, 9001, 1200.5]
+    assert rows["source_line"].to_list() == [2, 3, 4, 5, 6]
+    assert rows["device"].unique().to_list() == ["wormhole_b0"]
+    assert rows["key"].n_unique() == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (
+            b"64,32,32,0,1,0,0",
+            b"64,32,32,0,1,1,0",
+            "line 5: exactly one of bfloat16, bfloat8, float32, uint32 must be 1, 2 are",
+        ),
+        (
+            b"64,32,32,0,1,0,0",
+            b"64,32,32,0,0,0,0",
+            "line 5: exactly one of bfloat16, bfloat8, float32, uint32 must be 1, 0 are",
+        ),
+        (b"64,32,32,0,1,0,0", b"64,0,32,0,1,0,0", "line 5: input_shape_3 stands behind a 0 in input_shape_2"),
+        (b",9001", b",kernel_duration", "line 5: kernel_duration must be a finite number, got 'kernel_duration'"),
+        (b",9001", b",-1", "line 5: kernel_duration must be a positive number of nanoseconds, got '-1'"),
+        (b",9001", b"", "line 5 has 10 cells, the header has 11: the file is cut or damaged"),
+        (b"float32", b"float64", "line 1: unknown column 'float64'"),
+        (b"bfloat8,", b"bfloat16,", "line 1 names the column 'bfloat16' twice"),
+    ],
+)
+def test_ttnn_refuses_what_it_does_not_know_with_the_line(tmp_path, old, new, why):
+    """A header trained as a row, a missing flag, a cut line: four shipped models learned from such rows."""
+    with pytest.raises(KerncastError) as caught:
+        imported(tmp_path, "ttnn-csv", EXP.replace(old, new, 1), Options(device="wormhole_b0", values={"func": "exp"}))
+    assert why in str(caught.value)
+
+
+def test_ttnn_asks_for_the_function_that_the_file_does_not_name(tmp_path):
+    """`--set func=exp`, and nothing else."""
+    with pytest.raises(InvalidValue, match="add --set func=exp"):
+        imported(tmp_path, "ttnn-csv", EXP, Options(device="wormhole_b0"))
+    with pytest.raises(InvalidValue, match="--set colour means nothing"):
+        imported(tmp_path, "ttnn-csv", EXP, Options(device="wormhole_b0", values={"func": "exp", "colour": "red"}))
+    with pytest.raises(BadFile, match=r"problem\.func must be one of exp, got 'sinh'"):
+        imported(tmp_path, "ttnn-csv", EXP, Options(device="wormhole_b0", values={"func": "sinh"}))
+
+
+@pytest.mark.parametrize("format_name", ["csv", "parquet"])
+def test_a_mapping_converts_units_labels_and_failures(tmp_path, mapping, format_name):
+    """Milliseconds become nanoseconds, `inf` a status, an empty cell an inactive parameter."""
+    content = GEMM
+    if format_name == "parquet":
+        pl.read_csv(GEMM).write_parquet(tmp_path / "t.parquet")
+        content = (tmp_path / "t.parquet").read_bytes()
+    rows = imported(tmp_path, format_name, content, Options(device="a100", mapping=mapping, software={"torch": "2.4"})).read()
+    assert rows["time_ns"].to_list() == [pytest.approx(12300), pytest.approx(12500), pytest.approx(10100), None]
+    assert rows["status"].to_list() == ["ok", "ok", "ok", "launch_error"]
+    assert rows["config.kind"].to_list() == ["triton", "triton", "library", "triton"]
+    assert rows["config.BLOCK_M"].to_list() == [64, 64, None, 128]
+    assert rows["problem.dtype"].to_list() == ["fp16", "fp16", "fp16", "bf16"]
+    assert rows["samples"].to_list() == [50, 50, 50, 0]
+    assert rows["software"].unique().to_list() == ['{"torch":"2.4"}']
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('ignore = ["notes"]', "", "the mapping does not mention the column 'notes'"),
+        ('M = "m"', 'M = "mm"', "there is no column 'mm' for problem.M"),
+        ('"torch.bfloat16" = "bf16"', '"x" = "bf16"', "line 5: type must be one of torch.float16, x, got 'torch.bfloat16'"),
+        ('failed = { "inf" = "launch_error" }', "", "line 5: latency_ms must be a positive time"),
+        ('unit = "ms"', 'unit = "minutes"', "the unit of time must be one of ns, us, ms, s, got 'minutes'"),
+        ('BLOCK_M = "bm"', 'BLOCK_Q = "bm"', "[config] has no 'BLOCK_Q'"),
+        ('"launch_error"', '"exploded"', "'exploded' is not a status"),
+        ('N = "n"', 'N = "type"', "line 2: type must be a whole number, got 'torch.float16'"),
+        ("[time]", "[tempo]", "is not a mapping file"),
+        ('"gemm/triton"', '"gemm/tritium"', "unknown family 'gemm/tritium'"),
+        (
+            'layout = { value = "rrr" }',
+            'layout = { value = "xyz" }',
+            "problem.layout must be one of rcr, rrr, crr, ccr, got 'xyz'",
+        ),
+    ],
+)
+def test_a_mapping_that_does_not_fit_is_refused_in_words(tmp_path, old, new, why):
+    """The file, the rule and the value."""
+    path = tmp_path / "gemm.toml"
+    path.write_text(GEMM_MAPPING.replace(old, new, 1))
+    with pytest.raises(KerncastError) as caught:
+        imported(tmp_path, "csv", GEMM, Options(device="a100", mapping=path))
+    assert why in str(caught.value)
+
+
+def test_guess_drafts_a_mapping_that_only_needs_its_question_marks_answered(tmp_path):
+    """Columns are recognised by name, labels are listed for translation, the unit is read off the name."""
+    source = tmp_path / "t.csv"
+    source.write_bytes(b"m_size,N,K,dtype,layout,kind,BLOCK_M,block_n,BLOCK_K,num_stages,num_warps,time_us,x\n"
+                       b"1,2,3,half,rcr,triton,16,16,16,2,4,7.5,q\n")  # fmt: skip
+    draft = draft_mapping(read_table("csv", source))
+    assert draft.startswith('family = "gemm/triton"')
+    for line in ('M = "m_size"', 'BLOCK_N = "block_n"', 'unit = "us"', 'ignore = ["x"]', '"half" = "?"'):
+        assert line in draft
+    path = tmp_path / "t.toml"
+    path.write_text(draft.replace('"half" = "?"', '"half" = "fp16"').replace('device = "?"', 'device = "a100"'))
+    dataset = import_files("csv", [source], tmp_path / "out", Options(mapping=path))
+    assert dataset.read().select("problem.M", "time_ns", "device").rows() == [(1, 7500.0, "a100")]
+    source.write_bytes(b"alpha,beta\n1,2\n")
+    with pytest.raises(InvalidValue, match="name one with --family"):
+        draft_mapping(read_table("csv", source))
+
+
+def test_several_files_become_one_dataset_with_several_sources(tmp_path):
+    """Rows keep apart where they came from."""
+    (tmp_path / "a").write_bytes(MATMUL)
+    (tmp_path / "b").write_bytes(MATMUL.replace(b"1849", b"1850"))
+    dataset = import_files("ttnn-csv", [tmp_path / "a", tmp_path / "b"], tmp_path / "out", Options(device="wormhole_b0"))
+    assert dataset.rows == 4
+    assert {source.name for source in dataset.manifest.sources} == {"a", "b"}
+    assert dataset.read()["source"].n_unique() == 2
+
+
+def test_an_unknown_format_is_refused_with_the_known_ones():
+    """Formats are found in the package and by entry point."""
+    with pytest.raises(NotFound, match="unknown format 'xlsx': known: csv, parquet, ttnn-csv"):
+        get_importer("xlsx")

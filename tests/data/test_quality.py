@@ -1,0 +1,130 @@
+"""Inspection: noise, disagreements, aliases, shifted labels."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+import kerncast
+from kerncast.data import Dataset, quality, schema
+from kerncast.data.label_shift import find_label_shift
+from kerncast.errors import InvalidValue
+
+UNARY = kerncast.get_family("eltwise_unary/single")
+TRITON = kerncast.get_family("gemm/triton")
+
+
+def unary_table(shapes=400, repeats=(2, 3, 4), seed=0, noise=0.02):
+    """A table as a sweep leaves it: runs of repeats, a time that follows the tile count, with noise."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(shapes):
+        dims = [int(rng.integers(1, 8)), int(rng.integers(1, 40)), 32 * int(rng.integers(1, 16)), 32 * int(rng.integers(1, 16))]
+        for dtype, slow in (("bf16", 1.0), ("fp32", 1.7), ("bfp8", 0.8)):
+            tiles = dims[0] * dims[1] * dims[2] * dims[3] / 1024
+            time = (900 + 110 * np.ceil(tiles / 64)) * slow
+            for _ in range(rng.choice(repeats)):
+                rows.append((*dims, dtype, time * float(np.exp(rng.normal(0, noise)))))
+    names = [f"problem.dim{i}" for i in range(4)]
+    frame = pl.DataFrame(rows, schema=[*names, "problem.dtype", "time_ns"], orient="row").with_columns(
+        pl.lit("exp").alias("problem.func"), pl.lit("dram").alias("problem.buffer"), device=pl.lit("wormhole_b0"),
+        status=pl.lit("ok"), source=pl.lit("s"),
+    )  # fmt: skip
+    return schema.conform(UNARY, frame.with_columns(source_line=pl.int_range(2, frame.height + 2)))
+
+
+def shifted(frame, first, last, by):
+    """The same table after a join by position that slipped by `by` rows between two places."""
+    times = frame["time_ns"].to_numpy().copy()
+    times[first:last] = frame["time_ns"].to_numpy()[first - by : last - by]
+    return frame.with_columns(time_ns=pl.Series(times))
+
+
+@pytest.mark.parametrize("by", [1, 5, 20])
+def test_shifted_labels_are_found_where_they_are(by):
+    """A slip of one row, of a few or of many: the stretch is found to within the size of the slip."""
+    frame = unary_table()
+    result = find_label_shift(UNARY, shifted(frame, 1000, 2000, by))
+    (stretch,) = result.stretches
+    assert stretch.shift == -by
+    assert abs(stretch.first - 1000) <= by + 8
+    assert abs(stretch.last - 1999) <= by + 8
+    assert result.suspect.sum() == stretch.last - stretch.first + 1
+
+
+def test_clean_tables_raise_no_suspicion():
+    """Silent on noise, on slow outliers and on tables without repeats."""
+    for frame in (unary_table(), unary_table(noise=0.15, seed=1), unary_table(shapes=900, repeats=(1,), seed=2)):
+        assert find_label_shift(UNARY, frame).stretches == ()
+    spikes = unary_table(seed=3)
+    slow = np.where(np.random.default_rng(0).random(spikes.height) < 0.1, 8.0, 1.0)
+    assert find_label_shift(UNARY, spikes.with_columns(time_ns=pl.col("time_ns") * pl.Series(slow))).stretches == ()
+
+
+def test_a_table_that_cannot_be_checked_says_why():
+    """Too small, or without an order: a reason, not a verdict."""
+    assert find_label_shift(UNARY, unary_table(shapes=5)).reason == "fewer than 100 ok rows"
+    no_order = unary_table().with_columns(source_line=pl.lit(None, dtype=pl.Int64))
+    assert "neither a source line nor an order" in find_label_shift(UNARY, no_order).reason
+
+
+def triton_rows(configs, times, **more):
+    frame = pl.DataFrame(configs, schema=["config.BLOCK_M", "config.BLOCK_N", "config.num_warps"], orient="row").with_columns(
+        pl.lit("triton").alias("config.kind"), pl.lit(32).alias("config.BLOCK_K"), pl.lit(2).alias("config.num_stages"),
+        *(pl.lit(v).alias(f"problem.{n}") for n, v in {"M": 512, "N": 512, "K": 64, "dtype": "fp16", "layout": "rcr"}.items()),
+        device=pl.lit("a100"), time_ns=pl.Series(times, dtype=pl.Float64), **{"status": pl.lit("ok"), **more},
+    )  # fmt: skip
+    return schema.conform(TRITON, frame)
+
+
+def test_noise_and_disagreements_come_from_repeats_only():
+    """Two runs of one thing are noise; two configs are not."""
+    frame = triton_rows(
+        [(16, 16, 4), (16, 16, 4), (16, 16, 4), (32, 16, 4), (32, 16, 4)], [1000.0, 1010.0, 990.0, 5000.0, 9000.0]
+    )
+    (band,) = quality.noise(frame)
+    assert (band["band"], band["measurements"]) == ("under 10 us", 2)
+    found = quality.disagreements(frame)
+    assert (found["measurements"], found["worst"][0]["ratio"]) == (1, pytest.approx(1.8))
+    mixed = triton_rows([(16, 16, 4), (16, 16, 4)], [1000.0, None], status=pl.Series(["ok", "timeout"]))
+    assert quality.disagreements(mixed)["mixed_statuses"] == 1
+
+
+def test_the_fastest_config_is_by_the_median_of_its_repeats():
+    """One lucky run does not win."""
+    frame = triton_rows([(16, 16, 4)] * 3 + [(32, 32, 4)], [10.0, 1000.0, 1100.0, 900.0])
+    (best,) = quality.fastest(
+        frame, [c for c in frame.columns if c.startswith("problem.")], [c for c in frame.columns if c.startswith("config.")]
+    )
+    assert (best["config"]["BLOCK_M"], best["time_ns"], best["measured_configs"]) == (32, 900.0, 2)
+
+
+def test_configs_that_no_feature_tells_apart_are_named(monkeypatch):
+    """Aliasing: the check looks at features, not at parameters."""
+    frame = triton_rows([(16, 16, 4), (16, 32, 4), (32, 16, 4)], [1.0, 2.0, 3.0])
+    columns = [c for c in frame.columns if c.startswith("config.")]
+    assert quality.aliased_configs(TRITON, frame, columns)["groups"] == 0
+    blind = type(TRITON)()
+    blind.features = lambda p, c, hw: {"block_mn": c.BLOCK_M * c.BLOCK_N}
+    found = quality.aliased_configs(blind, frame, columns)
+    assert (found["groups"], found["configs"]) == (1, 2)
+    assert {(c["BLOCK_M"], c["BLOCK_N"]) for c in found["examples"][0]} == {(16, 32), (32, 16)}
+
+
+def test_rows_that_ran_though_declared_impossible_are_counted():
+    """Either the constraint or the table is wrong; both are worth knowing."""
+    frame = triton_rows([(512, 512, 4), (16, 16, 4)], [1.0, 2.0])
+    (found,) = quality.measured_though_impossible(TRITON, frame.with_columns(pl.lit(8).alias("config.num_stages")))
+    assert (found["constraint"], found["rows"]) == ("shared_memory_fits", 1)
+
+
+def test_inspecting_nothing_says_so(tmp_path):
+    """An empty dataset, and a filter that leaves nothing."""
+    empty = Dataset.create(tmp_path / "e")
+    with pytest.raises(InvalidValue, match="is empty"):
+        quality.inspect_dataset(empty)
+    full = Dataset.create(tmp_path / "f")
+    full.append(TRITON, triton_rows([(16, 16, 4)], [1.0]))
+    with pytest.raises(InvalidValue, match=r"no row of .* satisfies problem\.M=7"):
+        quality.inspect_dataset(full, ["problem.M=7"])
+    report = quality.inspect_dataset(full)
+    assert report["families"][0]["constant_columns"]["problem.M"] == 512

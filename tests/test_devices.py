@@ -1,0 +1,94 @@
+"""Hardware profiles and the detection of this machine."""
+
+import pytest
+
+import kerncast
+from kerncast import devices
+from kerncast.devices import detect
+from kerncast.errors import BadFile
+
+CPUINFO = """\
+processor\t: 0
+model name\t: Intel(R) Xeon(R) Test CPU @ 2.10GHz
+cpu MHz\t\t: 2100.000
+flags\t\t: fpu sse2 avx avx2 avx512f
+
+processor\t: 1
+model name\t: another
+"""
+
+
+def test_all_promised_profiles_ship_and_every_number_has_a_source():
+    """A number without a source is a guess."""
+    known = devices.profiles()
+    promised = {"gfx942", "gfx950", "gfx90a", "a100", "h100", "h200", "b200", "l40s", "wormhole_b0", "cpu_generic"}
+    assert promised <= set(known)
+    for device in known.values():
+        assert set(device.sources) == {*device.numbers, *device.peak_tflops}
+        assert all(len(source) > 10 for source in device.sources.values()), device.name
+
+
+def test_the_reference_values_of_gfx950_are_honoured():
+    """The profile agrees with the table that CK Tile's heuristics use."""
+    numbers = devices.get("gfx950").numbers
+    assert (numbers["num_cus"], numbers["shader_engines"], numbers["max_clock_mhz"]) == (256, 32, 2400)
+    assert (numbers["lds_capacity_bytes"], numbers["num_xcd"], numbers["wavefront_size"]) == (160 * 1024, 8, 64)
+
+
+def machine(folder, cpuinfo=CPUINFO, sizes=(("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "2M"))):
+    proc, cache = folder / "proc", folder / "sys/devices/system/cpu/cpu0/cache"
+    proc.mkdir(parents=True)
+    (proc / "cpuinfo").write_text(cpuinfo)
+    for index, (level, kind, size) in enumerate(sizes):
+        entry = cache / f"index{index}"
+        entry.mkdir(parents=True)
+        (entry / "level").write_text(level + "\n")
+        (entry / "type").write_text(kind + "\n")
+        (entry / "size").write_text(size + "\n")
+    return detect.detect(proc, folder / "sys")
+
+
+def test_a_machine_is_described_by_what_it_says_about_itself(tmp_path):
+    """Model, cores and ISA are the identity; caches come from sysfs, data caches only."""
+    device = machine(tmp_path)
+    assert device.name.startswith("intel_xeon_test_cpu_2_10ghz-")
+    assert device.name.endswith("c-avx512")
+    assert (device.numbers["l1_cache_kb"], device.numbers["l2_cache_kb"], device.numbers["vector_bytes"]) == (48, 2048, 64)
+    assert device.numbers["max_clock_mhz"] == 2100
+
+
+def test_what_a_machine_does_not_say_stays_unknown(tmp_path):
+    """No cache size, clock or peak is made up."""
+    device = machine(tmp_path, cpuinfo="", sizes=())
+    assert set(device.numbers) == {"num_cus"}
+    assert not device.peak_tflops
+
+
+def test_this_machine_is_a_device():
+    """`local` and its full name are the same device."""
+    local = kerncast.get_device("local")
+    assert local.kind == "cpu"
+    assert kerncast.get_device(local.name) is local
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("name = 'x'", "title"),
+        ("name = 'x'\ntitle = 'x'\nkind = 'gpu'\n[numbers]\nnum_cus = 3", "Expected `object`, got `int` - at `$.numbers[...]`"),
+        ("name = 'x'\ntitle = 'x'\nkind = 'gpu'\n[numbers]\nspeed = { value = 3, source = 'y' }", "unknown number 'speed'"),
+        (
+            "name = 'x'\ntitle = 'x'\nkind = 'gpu'\n[numbers]\nnum_cus = { value = -3, source = 'y' }",
+            "must be a positive number",
+        ),
+        ("name = 'x'\ntitle = 'x'\nkind = 'toaster'", "kind must be one of"),
+        ("name = ", "not a device profile"),
+    ],
+)
+def test_a_bad_profile_is_refused_by_name(tmp_path, text, why):
+    """A file of one's own is checked like the shipped ones."""
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(BadFile, match=r"mine\.toml") as caught:
+        devices.get(str(path))
+    assert why in str(caught.value)

@@ -1,0 +1,101 @@
+"""The package as it is installed: imports, public names, the wheel, the third-party example."""
+
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import kerncast
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAVY = ("lightgbm", "numpy", "plotly", "polars", "pyopencl", "ray", "rich", "scipy", "sklearn", "torch")
+
+
+def test_importing_kerncast_loads_nothing_heavy():
+    """The first import stays cheap; what is heavy is loaded by what uses it."""
+    probe = f"import sys, kerncast; print([name for name in {HEAVY} if name in sys.modules])"
+    answer = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+def test_the_public_names_are_few_and_all_there():
+    """A public `__init__` one can read in a minute."""
+    assert len(kerncast.__all__) <= 20
+    for name in kerncast.__all__:
+        assert getattr(kerncast, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Dataest'"):
+        _ = kerncast.Dataest
+
+
+def test_the_version_is_one():
+    """The package, its metadata and the changelog agree."""
+    assert metadata.version("kerncast") == kerncast.__version__
+    assert f"## {kerncast.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def wheel_environment(tmp_path_factory):
+    """An environment in which kerncast comes from a freshly built wheel."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT]
+    subprocess.run(build, check=True)
+    (wheel,) = folder.glob("kerncast-*.whl")
+    site = folder / "site"
+    subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)
+    return {**os.environ, "PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}, site
+
+
+def test_the_wheel_is_complete_and_works_installed(wheel_environment, tmp_path):
+    """Profiles, type marker and verbs are in it; import and inspect run from it."""
+    environment, site = wheel_environment
+    assert (site / "kerncast/py.typed").is_file()
+
+    def run(*args):
+        command = [sys.executable, "-c", "import kerncast.cli as c; c.main()", *map(str, args)]
+        return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    where = subprocess.run(
+        [sys.executable, "-c", "import kerncast; print(kerncast.__file__)"], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout  # fmt: skip
+    assert where.startswith(str(site))
+    assert "gfx950" in run("devices")
+    (tmp_path / "t.csv").write_text("m_size,k_size,n_size,num_cores,duration\n640,32,32,10,1849.0\n")
+    run("import", "ttnn-csv", "t.csv", "--device", "wormhole_b0", "--out", "t")
+    assert "matmul_sharded/single" in run("inspect", "t")
+
+
+def test_the_third_party_example_is_found_by_its_entry_points(tmp_path):
+    """An op and a family from another package work like our own, down to the C code."""
+    family = kerncast.get_family("softmax/numpy")
+    assert family.op is kerncast.get_op("softmax")
+    assert family.config.count(family.bindings({"rows": 64})) == 7 * 2
+    features = family.features_on(kerncast.get_device("cpu_generic"))
+    assert features.left_out == {"chunk_in_l2": ("hw.l2_cache_kb",)}
+    assert "outputs[" in features.program.c_source("softmax_features")
+    table = tmp_path / "times.csv"
+    table.write_text(
+        "rows,columns,numpy_dtype,chunk,in_place,pass,latency_ms\n64,64,float32,8,True,0,0.05\n64,64,float32,8,False,0,0.06\n"
+    )
+    mapping = ROOT / "examples/softmax/times.toml"
+    command = [
+        sys.executable,
+        "-m",
+        "kerncast.cli",
+        "import",
+        "csv",
+        table,
+        "--mapping",
+        mapping,
+        "--device",
+        "local",
+        "--out",
+        tmp_path / "d",
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    rows = kerncast.Dataset.open(tmp_path / "d").read()
+    assert rows["time_ns"].to_list() == [pytest.approx(50_000), pytest.approx(60_000)]
+    assert rows["config.in_place"].to_list() == [True, False]
