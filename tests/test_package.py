@@ -54,14 +54,14 @@ def test_the_wheel_is_complete_and_works_installed(wheel_environment, tmp_path):
     environment, site = wheel_environment
     assert (site / "kerncast/py.typed").is_file()
 
-    def run(*args):
-        command = [sys.executable, "-c", "import kerncast.cli as c; c.main()", *map(str, args)]
+    def python(code, *args):
+        command = [sys.executable, "-c", code, *map(str, args)]
         return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
 
-    where = subprocess.run(
-        [sys.executable, "-c", "import kerncast; print(kerncast.__file__)"], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
-    ).stdout  # fmt: skip
-    assert where.startswith(str(site))
+    def run(*args):
+        return python("import kerncast.cli as c; c.main()", *args)
+
+    assert python("import kerncast; print(kerncast.__file__)").startswith(str(site))
     assert "gfx950" in run("devices")
     (tmp_path / "t.csv").write_text("m_size,k_size,n_size,num_cores,duration\n640,32,32,10,1849.0\n")
     run("import", "ttnn-csv", "t.csv", "--device", "wormhole_b0", "--out", "t")

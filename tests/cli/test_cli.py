@@ -64,8 +64,19 @@ def test_every_verb_has_help_and_json(verb, run):
     assert verb == "doctor" or "kerncast " + verb in out
 
 
-@pytest.mark.parametrize("args", [["ops"], ["ops", "gemm"], ["families"], ["families", "gemm/triton", "dtype=fp16", "--device", "a100"],
-                                  ["devices"], ["devices", "h100"], ["devices", "local"], ["doctor"]])  # fmt: skip
+LISTINGS = [
+    ["ops"],
+    ["ops", "gemm"],
+    ["families"],
+    ["families", "gemm/triton", "dtype=fp16", "--device", "a100"],
+    ["devices"],
+    ["devices", "h100"],
+    ["devices", "local"],
+    ["doctor"],
+]
+
+
+@pytest.mark.parametrize("args", LISTINGS)
 def test_listings_print_for_people_and_parse_for_programs(args, run):
     """The same facts twice; nothing on stderr."""
     code, out, err = run(*args)

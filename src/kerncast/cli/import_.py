@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kerncast.cli.output import json_option, print_json
+from kerncast.cli.output import json_option, print_json, working
 from kerncast.errors import InvalidValue
 
 
@@ -77,7 +77,8 @@ def command(
     if out is None:
         raise InvalidValue("an import needs --out DATASET, the directory to write")
     options = Options(device, _pairs(software, "--software"), mapping, _pairs(fixed, "--set"))
-    dataset = import_files(format_name, paths, out, options)
+    with working(f"importing {', '.join(path.name for path in paths)}"):
+        dataset = import_files(format_name, paths, out, options)
     summary = {
         "path": str(dataset.path),
         "rows": dataset.rows,

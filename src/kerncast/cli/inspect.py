@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kerncast.cli.output import assignments, duration, json_option, print_json, table, where_option
+from kerncast.cli.output import assignments, duration, json_option, print_json, table, where_option, working
 
 
 @click.command("inspect")
@@ -30,7 +30,8 @@ def command(path: Path, where: tuple[str, ...], top: int, as_json: bool) -> None
     from kerncast.data.dataset import Dataset
     from kerncast.data.quality import inspect_dataset
 
-    report = inspect_dataset(Dataset.open(path), where)
+    with working(f"inspecting {path}"):
+        report = inspect_dataset(Dataset.open(path), where)
     if as_json:
         print_json(report)
         return

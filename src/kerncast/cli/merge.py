@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kerncast.cli.output import duration, json_option, print_json
+from kerncast.cli.output import duration, json_option, print_json, working
 
 
 @click.command("merge")
@@ -31,8 +31,9 @@ def command(paths: tuple[Path, ...], out: Path, as_json: bool) -> None:
     from kerncast.data.dataset import merge
     from kerncast.data.quality import disagreements
 
-    dataset, dropped = merge(paths, out)
-    conflicts = {family.id: disagreements(dataset.read(family)) for family in dataset.families}
+    with working(f"merging {len(paths)} datasets"):
+        dataset, dropped = merge(paths, out)
+        conflicts = {family.id: disagreements(dataset.read(family)) for family in dataset.families}
     if as_json:
         print_json(
             {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -50,6 +51,18 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = ""
     for row in cells:
         ruled.add_row(*(Text(cell) for cell in row))
     Console().print(ruled)
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """A moving line on stderr while something takes its time; nothing when stderr is not a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield
 
 
 def duration(nanoseconds: float | None) -> str:

@@ -43,7 +43,7 @@ def maximum(first: Operand, *rest: Operand) -> Expr:
 
 
 def absolute(x: Operand) -> Expr:
-    """|x|. Also written `abs(x)`."""
+    """x without its sign. Also written `abs(x)`."""
     return node("abs", x)
 
 

@@ -1,0 +1,55 @@
+"""Shifted labels in public tables: found where they are, silent where there are none.
+
+    KERNCAST_DATA=/path/to/data python benchmarks/label_shift.py
+
+Reads `ttnn/big_exp_dataset.csv`, `ttnn/final_exp_dataset.csv` and `ttnn/matmul_height_sharded.csv` under
+KERNCAST_DATA: training tables of https://github.com/tenstorrent/ttnn-op-runtime-predictor. Exits non-zero when
+a row is missed. Without the data it says so and exits zero.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from kerncast.data.importers import Options, import_files
+from kerncast.data.quality import label_shift
+
+# file, parameters it does not name, first shifted row (from 0) and how many there are.
+TABLES = [
+    ("final_exp_dataset.csv", {"func": "exp"}, 2_672, 2_853),
+    ("big_exp_dataset.csv", {"func": "exp"}, None, 0),
+    ("matmul_height_sharded.csv", {}, None, 0),
+]
+
+
+def main() -> int:
+    root = os.environ.get("KERNCAST_DATA")
+    if root is None or not Path(root, "ttnn").is_dir():
+        print("label_shift: left out, KERNCAST_DATA does not name a folder with ttnn/*.csv")
+        return 0
+    missed = 0
+    print(f"{'table':28} {'rows':>7} {'suspect':>8} {'expected':>9} {'first':>6} {'shift':>6} {'s':>6}")
+    for name, values, first, expected in TABLES:
+        with tempfile.TemporaryDirectory() as folder:
+            options = Options(device="wormhole_b0", values=values)
+            dataset = import_files("ttnn-csv", [Path(root, "ttnn", name)], Path(folder, "d"), options)
+            rows = dataset.read()
+            start = time.perf_counter()
+            found = label_shift(dataset.families[0], rows)
+            spent = time.perf_counter() - start
+        stretch = found["stretches"][0] if found["stretches"] else {"first_row": None, "shift": ""}
+        wrong = found["suspect_rows"] != expected or stretch["first_row"] != first
+        missed += wrong
+        print(
+            f"{name:28} {rows.height:7,} {found['suspect_rows']:8,} {expected:9,} {stretch['first_row'] or '':>6} "
+            f"{stretch['shift']:>6} {spent:6.1f} {'MISSED' if wrong else ''}"
+        )
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
