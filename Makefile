@@ -21,11 +21,10 @@ $(VENV)/.core: pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/.example: $(VENV)/.core examples/softmax/pyproject.toml
-	$(PIP) --no-build-isolation hatchling
-	$(PIP) --no-build-isolation --no-deps -e examples/softmax
+	$(PIP) --no-deps -e examples/softmax
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.core $(VENV)/.example
+$(VENV)/.dev: $(VENV)/.example
 	$(PIP) -e ".[dev,docs]"
 	@touch $@
 
