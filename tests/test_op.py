@@ -213,7 +213,7 @@ def test_two_packages_cannot_claim_one_name(monkeypatch):
             return type(OPS.get("gemm"))()
 
     monkeypatch.setattr("kerncast.registry.metadata.entry_points", lambda group: [Entry])
-    with pytest.raises(BadFile, match=r"op 'gemm' is declared by both kerncast\.ops\.gemm and elsewhere:gemm"):
+    with pytest.raises(BadFile, match=r"op 'gemm' is declared by both kerncast\.ops\.gemm and entry point gemm \(elsewhere:gemm\)"):
         _ = Registry(Op, "kerncast.ops", "name", "kerncast ops").found
 
 

@@ -22,6 +22,20 @@ from kerncast.op import Family, Op
 T = TypeVar("T", Op, Family)
 
 
+def discover(package: str) -> Iterator[tuple[str, Any]]:
+    """What the modules of a package define, then what entry points in the group of that name load; with its origin."""
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+        for item in vars(importlib.import_module(module.name)).values():
+            yield module.name, item
+    for entry in metadata.entry_points(group=package):
+        origin = f"entry point {entry.name} ({entry.value})"
+        try:
+            item = entry.load()
+        except Exception as error:  # whatever a foreign package does on import
+            raise BadFile(f"{origin} of group {package} does not load ({error!r}): mend or uninstall its package") from error
+        yield origin, item
+
+
 class Registry(Generic[T]):
     """The things of one kind, by name, loaded on first use."""
 
@@ -34,20 +48,14 @@ class Registry(Generic[T]):
         """Everything, by name; a name that two packages claim is refused."""
         found: dict[str, T] = {}
         origin: dict[str, str] = {}
-        package = importlib.import_module(self.package)
-        candidates: list[tuple[str, Any]] = []
-        for module in pkgutil.iter_modules(package.__path__, f"{self.package}."):
-            names = vars(importlib.import_module(module.name))
-            candidates += [(module.name, item) for item in names.values() if isinstance(item, self.kind)]
-        for entry in metadata.entry_points(group=self.package):
-            item = entry.load()
+        for source, item in discover(self.package):
             if not isinstance(item, self.kind):
-                raise BadFile(
-                    f"entry point '{entry.name}' of group {self.package} ({entry.value}) must be an instance of "
-                    f"{self.kind.__name__}, got {type(item).__name__}: mend or uninstall the package that declares it"
-                )
-            candidates.append((entry.value, item))
-        for source, item in candidates:
+                if source.startswith("entry point"):
+                    raise BadFile(
+                        f"{source} of group {self.package} must be an instance of {self.kind.__name__}, got "
+                        f"{type(item).__name__}: mend or uninstall the package that declares it"
+                    )
+                continue
             name = getattr(item, self.identity)
             if found.setdefault(name, item) is not item:
                 raise BadFile(

@@ -1,18 +1,15 @@
 """Importers: one file per foreign format, each turning a file into rows of known families.
 
 An importer is a class with `name`, `doc` and `read`; it is found by being in a module here, or by an entry
-point in the group `kerncast.importers`. It refuses what it does not know, with the line number.
+point in the group `kerncast.data.importers`. It refuses what it does not know, with the line number.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
-import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 import msgspec
@@ -23,6 +20,7 @@ from kerncast.data import schema
 from kerncast.data.dataset import Dataset, Source
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.op import Family
+from kerncast.registry import discover
 
 
 @dataclass(frozen=True)
@@ -58,14 +56,11 @@ class Importer:
 @cache
 def importers() -> dict[str, Importer]:
     """Every importer by format name."""
-    found: dict[str, Importer] = {}
-    classes: list[object] = []
-    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
-        classes += [item for item in vars(importlib.import_module(module.name)).values() if isinstance(item, type)]
-    classes += [entry.load() for entry in metadata.entry_points(group="kerncast.importers")]
-    for item in classes:
-        if isinstance(item, type) and issubclass(item, Importer) and hasattr(item, "name"):
-            found[item.name] = item()
+    found = {
+        item.name: item()
+        for _, item in discover(__name__)
+        if isinstance(item, type) and issubclass(item, Importer) and hasattr(item, "name")
+    }
     return dict(sorted(found.items()))
 
 
