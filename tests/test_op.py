@@ -122,6 +122,7 @@ def test_features_that_need_an_unknown_hardware_number_are_left_out_and_named():
     known = Device("known", "x", "gpu", numbers={"memory_bandwidth_gb_s": 1000.0}, peak_tflops={"fp16": 100.0})
     assert "roofline_ns" in family.features_on(known, ["fp16"]).program.outputs
     assert "roofline_ns" in family.features_on(known, ["fp16", "fp8"]).left_out
+    assert "roofline_ns" in family.features_on(known).left_out  # the op declares dtypes whose rate is not known
 
 
 def test_problems_are_frozen_validated_and_readable():
@@ -213,7 +214,9 @@ def test_two_packages_cannot_claim_one_name(monkeypatch):
             return type(OPS.get("gemm"))()
 
     monkeypatch.setattr("kerncast.registry.metadata.entry_points", lambda group: [Entry])
-    with pytest.raises(BadFile, match=r"op 'gemm' is declared by both kerncast\.ops\.gemm and entry point gemm \(elsewhere:gemm\)"):
+    with pytest.raises(
+        BadFile, match=r"op 'gemm' is declared by both kerncast\.ops\.gemm and entry point gemm \(elsewhere:gemm\)"
+    ):
         _ = Registry(Op, "kerncast.ops", "name", "kerncast ops").found
 
 

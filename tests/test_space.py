@@ -5,6 +5,7 @@ import math
 import time
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -224,3 +225,34 @@ def test_a_spaces_digest_changes_with_its_meaning_only():
         base.digest
         != make_space({"kind": Categorical({"a": 0, "b": 1})}, lambda c: [Constraint("r", "s", c.kind == "a")]).digest
     )
+
+
+def test_the_corners_of_a_space_are_answers_too():
+    """No parameters, no points, no samples, numpy integers, a partial start, a search that would not end."""
+    empty = make_space({})
+    assert (empty.count(), list(empty.enumerate()), empty.project({})) == (1, [{}], {})
+    assert toy_space().sample(0, 0).height == 0
+    assert make_space({"a": Choice(1, 100)}).project({"a": np.uint32(3)}) == {"a": 1}
+    big = make_space({"M": Int(1, 2**31 - 1), "dtype": Categorical({"x": 0, "y": 1})})
+    assert big.project({"dtype": "y"}) == {"M": 1, "dtype": "y"}
+    diagonal = make_space({"a": Int(1, 2**30), "b": Int(1, 2**30)}, lambda c: [Constraint("same", "a must be b", c.a == c.b)])
+    with pytest.raises(InvalidValue, match="start closer"):
+        diagonal.project({"a": 1, "b": 2**29})
+    with pytest.raises(InvalidValue, match=r"c\.a is one of the parameters that are searched"):
+        diagonal.count({"c.a": 3})
+
+
+def test_conditions_may_build_on_each_other_but_not_in_a_circle():
+    """Declaration order does not matter; a circle is refused when declared."""
+    chain = make_space(
+        {"a": Bool(), "c": Int(1, 2, default=1, when=lambda c: c.b == 1), "b": Int(1, 2, default=1, when=lambda c: c.a)}
+    )
+    assert not chain.validate({"a": False})
+    assert chain.fill({"a": False}) == {"a": False, "c": None, "b": None}
+    assert chain.count() == 1 + 2 + 1
+    with pytest.raises(InvalidValue, match="depend on each other"):
+        make_space({"a": Int(1, 2, when=lambda c: c.b == 1), "b": Int(1, 2, when=lambda c: c.a == 1)})
+    with pytest.raises(InvalidValue, match="the default of a must be"):
+        make_space({"a": Int(1, 4, default=9)})
+    with pytest.raises(InvalidValue, match="at most 64 bits"):
+        Int(1, 2**64)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -62,6 +63,10 @@ class Device:
     aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", self.name) or self.name.endswith(".toml"):
+            raise InvalidValue(
+                f"a device's name is letters, digits, '_', '-', '.' and does not end in .toml, got '{self.name}'"
+            )
         if self.kind not in KINDS:
             raise InvalidValue(f"device {self.name}: kind must be one of {', '.join(KINDS)}, got '{self.kind}'")
         for known, given, what in ((NUMBERS, self.numbers, "number"), (dtypes.CODES, self.peak_tflops, "dtype")):
@@ -86,12 +91,15 @@ class Device:
     def bindings(self, dtype: Expr | None = None, used: Iterable[str] | None = None) -> dict[str, Expr]:
         """What is known of `hw.*`, for `Program.bind`.
 
-        `dtype` is the problem's dtype symbol and `used` the dtypes that occur: the peak rate counts as known
-        only if it is known for all of them.
+        `dtype` is the problem's dtype symbol and `used` the dtypes that occur (all that the op declares when
+        left out): the peak rate counts as known only if it is known for all of them.
         """
         bound = {f"hw.{name}": constant(value) for name, value in self.numbers.items()}
-        needed = set(self.peak_tflops if used is None else used)
-        if dtype is not None and needed and needed <= set(self.peak_tflops):
+        if dtype is None:
+            return bound
+        assert isinstance(dtype.payload, Symbol)
+        needed = {label for label, _ in dtype.payload.codes} if used is None else set(used)
+        if needed and needed <= set(self.peak_tflops):
             # The zeros stand for dtypes that do not occur in the data at hand.
             table = [self.peak_tflops.get(name, 0.0) * 1e12 for name in dtypes.CODES]
             bound[f"hw.{PEAK}"] = lookup(Table.of(table), dtype)

@@ -8,7 +8,7 @@ are listed apart and multiplied, so counting and sampling never walk the full pr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ LARGEST_BLOCK_ROWS = 262_144
 # Below this share of valid points among raw ones, a sample lists the valid points instead of trying.
 REJECTION_ACCEPTANCE = 0.02
 LISTED_ROWS_LIMIT = 20_000_000
+PROJECTED_ROWS_LIMIT = 10_000_000_000
 STEPS = "__steps"
 
 
@@ -47,6 +48,8 @@ class _Window:
 
     centre: Mapping[str, int | None]
     radius: int
+    free: bool
+    """No constraint speaks here, so a parameter given as None may as well take its first value."""
 
 
 class Enumeration:
@@ -55,6 +58,11 @@ class Enumeration:
     def __init__(self, space: Space, bindings: Mapping[str, Any]) -> None:
         self.space = space
         own = {f"{space.namespace}.{name}": name for name in space.parameters}
+        searched = sorted(set(own) & set(bindings))
+        if searched:
+            raise InvalidValue(
+                f"{searched[0]} is one of the parameters that are searched: bindings are for the problem and the device"
+            )
         checks: list[tuple[frozenset[str], Program]] = []
         self.impossible = False
         for constraint in space.constraints:
@@ -143,7 +151,7 @@ class Enumeration:
                 if window is None:
                     yield piece.join(values, how="cross", maintain_order="left_right")
                 else:
-                    values = values.with_columns(pl.Series("__more", steps[first : first + rows], dtype=pl.Int64))
+                    values = values.with_columns(pl.Series("__more", [steps(i) for i in chosen], dtype=pl.Int64))
                     crossed = piece.join(values, how="cross", maintain_order="left_right")
                     crossed = crossed.with_columns(pl.col(STEPS) + pl.col("__more")).drop("__more")
                     yield crossed.filter(pl.col(STEPS) <= window.radius)
@@ -166,6 +174,16 @@ class Enumeration:
         if not self.impossible:
             yield from descend(pl.DataFrame({STEPS: [0]}, schema={STEPS: pl.Int64}), 0)
 
+    def _limited(self, component: _Component, window: _Window) -> Iterator[pl.DataFrame]:
+        """The valid points within a window; refused when too many would have to be tried."""
+        tried = math.prod(len(_values(self.space.parameters[name], name, window)[0]) for name in component.names)
+        if tried > PROJECTED_ROWS_LIMIT:
+            raise InvalidValue(
+                f"no valid combination of {', '.join(component.names)} is near the values given, and there are too many "
+                f"further away ({tried:.1e}) to try them all: start closer"
+            )
+        return self._walk(component, window)
+
     def _listed(self, component: _Component) -> pl.DataFrame:
         """All valid points of one component."""
         parts, rows = [], 0
@@ -175,7 +193,7 @@ class Enumeration:
             if rows > LISTED_ROWS_LIMIT:
                 raise InvalidValue(
                     f"{self.space.owner} has over {LISTED_ROWS_LIMIT:,} valid combinations of "
-                    f"{', '.join(component.names)}: fix some of them or add constraints first"
+                    f"{', '.join(component.names)}: bind more of the problem and the device, or add constraints"
                 )
         return pl.concat(parts) if parts else self._nothing()
 
@@ -227,6 +245,8 @@ class Enumeration:
         """`n` different valid points, uniform, in an order that depends on the seed alone."""
         if n < 0:
             raise InvalidValue(f"a sample needs n ≥ 0, got {n}")
+        if n == 0:
+            return self.decoded(self._nothing())
         rng = np.random.default_rng(seed)
         draws = [] if self.impossible else [_Draw(self, component, rng) for component in self.components]
         total = math.prod(draw.count for draw in draws) if not self.impossible else 0
@@ -249,6 +269,8 @@ class Enumeration:
             name: None if values.get(name) is None else parameter.nearest(values[name])
             for name, parameter in self.space.parameters.items()
         }
+        if self.impossible:
+            return None
         best: list[pl.DataFrame] = []
         for component in self.components:
             furthest = sum(
@@ -256,14 +278,15 @@ class Enumeration:
             )
             radius, found = 0, pl.DataFrame()
             while found.is_empty():
-                parts = list(self._walk(component, _Window(centre, radius)))
+                window = _Window(centre, radius, free=not any(component.checks))
+                parts = list(self._limited(component, window))
                 found = pl.concat(parts) if parts else found
                 if radius >= furthest and found.is_empty():
                     return None
                 radius = min(max(2 * radius, 1), furthest) if furthest else 0
             declared = [self._column(name) for name in self.space.parameters if name in component.names]
             best.append(found.sort([STEPS, *declared], nulls_last=True).head(1).drop(STEPS))
-        return self.decoded(pl.concat(best, how="horizontal")).row(0, named=True)
+        return self.decoded(pl.concat(best, how="horizontal")).row(0, named=True) if best else {}
 
 
 def _all(programs: Iterable[Program]) -> Expr:
@@ -275,18 +298,16 @@ def _satisfying(check: Program | None, block: pl.DataFrame) -> pl.DataFrame:
     return block if check is None else block.filter(check.frame(block, trusted=True).to_series() != 0.0)
 
 
-def _values(parameter: Parameter, name: str, window: _Window | None) -> tuple[range | list[int], list[int]]:
+def _values(parameter: Parameter, name: str, window: _Window | None) -> tuple[range, Callable[[int], int]]:
     """The indices to try for one parameter, and the steps that each costs."""
-    if window is None:
-        return range(parameter.size), []
-    centre = window.centre[name]
-    if centre is None:
-        return range(parameter.size), [0] * parameter.size
+    centre = None if window is None else window.centre[name]
+    if window is None or centre is None:
+        return range(1 if window is not None and window.free else parameter.size), lambda index: 0
     if parameter.ordered:
         near = range(max(0, centre - window.radius), min(parameter.size, centre + window.radius + 1))
-        return near, [abs(index - centre) for index in near]
+        return near, lambda index: abs(index - centre)
     near = range(parameter.size) if window.radius else range(centre, centre + 1)
-    return near, [int(index != centre) for index in near]
+    return near, lambda index: int(index != centre)
 
 
 class _Draw:

@@ -21,7 +21,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from kerncast.device import Device, hardware_namespace
 from kerncast.errors import InvalidValue, NotFound
@@ -73,6 +73,9 @@ class Op:
         clash = sorted(set(derived) & set(self.parameters))
         if clash:
             raise InvalidValue(f"op {self.name}: '{clash[0]}' is both a parameter and derived; rename one")
+        reserved = sorted({*self.parameters, *derived} & {"op", "family", "values", "trusted"})
+        if reserved:
+            raise InvalidValue(f"op {self.name}: '{reserved[0]}' is reserved; rename the parameter")
         missing = sorted(set(self.split_group) - set(self.parameters))
         if missing or not self.split_group:
             raise InvalidValue(f"op {self.name}: split_group must name parameters, got {self.split_group}")
@@ -157,10 +160,10 @@ class Family:
     def bindings(self, problem: Problem | Mapping[str, Any] | None = None, device: Device | None = None) -> dict[str, Any]:
         """What is known outside the config, for the searches of `config`; a problem may be partial."""
         known: dict[str, Any] = {}
+        given: Mapping[str, Any] = {} if problem is None else problem.values if isinstance(problem, Problem) else problem
         if device is not None:
-            known |= device.bindings(self.op.dtype)
+            known |= device.bindings(self.op.dtype, [given["dtype"]] if given.get("dtype") is not None else None)
         if problem is not None:
-            given = problem.values if isinstance(problem, Problem) else problem
             unknown = [name for name in given if name not in self.problem.parameters]
             if unknown:
                 raise NotFound.named(f"parameter of {self.op.name}", unknown[0], self.problem.parameters)
@@ -204,6 +207,12 @@ class _Values:
     def __iter__(self) -> Iterator[tuple[str, Value]]:
         return iter(self._values)
 
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a {type(self).__name__.lower()} is frozen: make a new one to change {name}")
 
@@ -220,6 +229,14 @@ class Problem(_Values):
         checked = target.problem.check({**(values or {}), **more})
         for name, value in (("op", op), ("family", family), ("_values", tuple(checked.items()))):
             object.__setattr__(self, name, value)
+
+    @classmethod
+    def trusted(cls, family: Family, values: Mapping[str, Value]) -> Problem:
+        """A problem from values that were validated before, in declared order: no check, for the hot path."""
+        problem = object.__new__(cls)
+        for name, value in (("op", family.op), ("family", family), ("_values", tuple(values.items()))):
+            object.__setattr__(problem, name, value)
+        return problem
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -258,6 +275,14 @@ class Config(_Values):
         checked = family.config.check(values or {}, family.bindings(problem, device))
         object.__setattr__(self, "family", family)
         object.__setattr__(self, "_values", tuple(checked.items()))
+
+    @classmethod
+    def trusted(cls, family: Family, values: Mapping[str, Value]) -> Config:
+        """A config from values that were validated before, in declared order: no check, for the hot path."""
+        config = object.__new__(cls)
+        object.__setattr__(config, "family", family)
+        object.__setattr__(config, "_values", tuple(values.items()))
+        return config
 
     def __getattr__(self, name: str) -> Any:
         values = self.values if not name.startswith("_") else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,9 +70,21 @@ class Parameter:
         return Symbol(name, self.codes, float(self.inactive) if self.when is not None else None)
 
 
-def _is_integer(value: Any) -> bool:
-    # numpy integers have __index__ too; a bool is not a number here, so that True never means tile_m = 1.
-    return hasattr(value, "__index__") and not isinstance(value, bool)
+def _integer(value: Any) -> int | None:
+    """A whole number as a Python int (numpy's too), or None. True is not 1 here: a flag is no tile size."""
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def _declared(*numbers: Any) -> None:
+    """Refuse numbers that a declaration cannot hold: they must be whole and fit into 64 bits."""
+    for number in numbers:
+        if not isinstance(number, int) or isinstance(number, bool) or not -(2**63) <= number < 2**63:
+            raise InvalidValue(f"a parameter takes whole numbers of at most 64 bits, got {number!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +92,9 @@ class _Ordered(Parameter):
     """Integers in ascending order."""
 
     def nearest(self, value: Any) -> int:
-        if not _is_integer(value):
-            raise InvalidValue(f"{value!r} is not a whole number; expected {self.describe()}")
+        value = _integer(value)
+        if value is None:
+            raise InvalidValue(f"a whole number was expected ({self.describe()})")
         low, high = 0, self.size - 1
         while low < high:
             middle = (low + high) // 2
@@ -101,6 +115,7 @@ class Int(_Ordered):
     step: int = 1
 
     def __post_init__(self) -> None:
+        _declared(self.low, self.high, self.step)
         if self.step < 1 or self.high < self.low:
             raise InvalidValue(f"an integer range needs low ≤ high and step ≥ 1, got {self.low}..{self.high} step {self.step}")
 
@@ -112,9 +127,10 @@ class Int(_Ordered):
         return self.low + index * self.step
 
     def index(self, value: Any) -> int | None:
-        if not _is_integer(value) or not self.low <= value <= self.high or (int(value) - self.low) % self.step:
+        number = _integer(value)
+        if number is None or not self.low <= number <= self.high or (number - self.low) % self.step:
             return None
-        return (int(value) - self.low) // self.step
+        return (number - self.low) // self.step
 
     def describe(self) -> str:
         step = f" in steps of {self.step}" if self.step > 1 else ""
@@ -129,6 +145,7 @@ class PowerOfTwo(_Ordered):
     high: int
 
     def __post_init__(self) -> None:
+        _declared(self.low, self.high)
         if self.low < 1 or self.high < self.low or self.low & (self.low - 1) or self.high & (self.high - 1):
             raise InvalidValue(f"a power-of-two range needs two powers of two, low ≤ high, got {self.low}..{self.high}")
 
@@ -140,9 +157,10 @@ class PowerOfTwo(_Ordered):
         return self.low << index
 
     def index(self, value: Any) -> int | None:
-        if not _is_integer(value) or not self.low <= value <= self.high or int(value) & (int(value) - 1):
+        number = _integer(value)
+        if number is None or not self.low <= number <= self.high or number & (number - 1):
             return None
-        return int(value).bit_length() - self.low.bit_length()
+        return number.bit_length() - self.low.bit_length()
 
     def describe(self) -> str:
         return f"a power of two from {self.low} to {self.high}"
@@ -155,6 +173,7 @@ class Choice(_Ordered):
     values: tuple[int, ...] = field(default=())
 
     def __init__(self, *values: int, **shared: Any) -> None:
+        _declared(*values)
         if not values or list(values) != sorted(set(values)):
             raise InvalidValue(f"choices must be different whole numbers in ascending order, got {values}")
         super().__init__(**shared)
@@ -168,7 +187,8 @@ class Choice(_Ordered):
         return self.values[index]
 
     def index(self, value: Any) -> int | None:
-        return self.values.index(int(value)) if _is_integer(value) and value in self.values else None
+        number = _integer(value)
+        return self.values.index(number) if number in self.values and number is not None else None
 
     def describe(self) -> str:
         return f"one of {', '.join(map(str, self.values))}"
@@ -193,7 +213,7 @@ class Bool(Parameter):
         return bool(index)
 
     def index(self, value: Any) -> int | None:
-        return int(value) if isinstance(value, bool) or (type(value).__name__ == "bool" and value in (0, 1)) else None
+        return int(value) if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_") else None
 
     def describe(self) -> str:
         return "true or false"

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from kerncast.errors import InvalidValue, NotFound
@@ -38,7 +39,7 @@ Point = dict[str, Value]
 Bindings = Mapping[str, "Value | Expr | float"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Constraint:
     """A predicate with a name, and the sentence that a user sees when it does not hold."""
 
@@ -82,6 +83,21 @@ class Space:
             if parameter.when is not None
         }
         self.constraints = tuple(constraints)
+        self.condition_order = self._order_conditions()
+        for name, parameter in self.parameters.items():
+            if parameter.default is not None and parameter.index(parameter.default) is None:
+                raise InvalidValue(f"{owner}: the default of {name} must be {parameter.describe()}, got {parameter.default!r}")
+
+    def _order_conditions(self) -> tuple[str, ...]:
+        """Conditional parameters, each after those that its condition reads; a circle is refused."""
+        reads = {
+            name: {item.name.removeprefix(f"{self.namespace}.") for item in program.symbols}
+            for name, program in self.active.items()
+        }
+        try:
+            return tuple(name for name in TopologicalSorter(reads).static_order() if name in reads)
+        except CycleError as error:
+            raise InvalidValue(f"{self.owner}: the conditions of {', '.join(error.args[1])} depend on each other") from error
 
     @cached_property
     def digest(self) -> str:
@@ -107,7 +123,7 @@ class Space:
             found = parameter.index(point[name])
             if found is not None:  # numpy integers and the like become plain Python values
                 point[name] = parameter.value(found)
-        for name in self.active:
+        for name in self.condition_order:
             if name not in values and not self._applies(name, point):
                 point[name] = None
         return point
@@ -161,11 +177,16 @@ class Space:
         return Enumeration(self, bindings or {})
 
     def frames(self, bindings: Bindings | None = None) -> Iterator[pl.DataFrame]:
-        """The valid points as dataframes, lazily, in a fixed order. Columns are named like parameters."""
+        """The valid points as dataframes, lazily, in a fixed order. Columns are named like parameters.
+
+        The one point of a space without parameters has no columns to show: it gives no frame.
+        """
         return self._search(bindings).frames()
 
     def enumerate(self, bindings: Bindings | None = None) -> Iterator[Point]:
         """The valid points one by one, lazily, in a fixed order."""
+        if not self.parameters:
+            yield from ({} for _ in range(self.count(bindings)))
         for frame in self.frames(bindings):
             yield from frame.iter_rows(named=True)
 

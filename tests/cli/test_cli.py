@@ -147,6 +147,17 @@ def test_guess_prints_a_mapping_and_writes_nothing(tmp_path, run):
         (["import", "ttnn-csv", "t.csv", "--device", "n150", "--out", "out"], "not the columns of a known TTNN table"),
         (["import", "ttnn-csv", "cut.csv", "--device", "n150", "--set", "func=exp", "--out", "out"], "line 4 has 3 cells"),
         (["import", "ttnn-csv", "exp.csv", "--guess"], "--guess drafts a mapping for csv and parquet"),
+        (
+            ["import", "ttnn-csv", "exp.csv", "--set", "func=exp", "--device", "n150", "--out", "/proc/nowhere/x"],
+            "choose another place",
+        ),
+        (
+            ["import", "ttnn-csv", "exp.csv", "--set", "func=exp", "--set", "func=exp", "--device", "n150", "--out", "out"],
+            "func is given twice",
+        ),
+        (["import", "csv", "t.csv", "--guess", "--out", "out"], "only --family and --json go with it"),
+        (["families", "--device", "a100"], "--device goes with the name of a family"),
+        (["inspect", "exp", "--top", "-1"], "--top"),
         (["inspect", "absent"], "there is no dataset at absent"),
         (["inspect", "foreign"], "it has no dataset.json"),
         (["inspect", "newer"], "is version 9, this kerncast reads up to version 1: upgrade kerncast"),

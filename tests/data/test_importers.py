@@ -225,3 +225,45 @@ def test_an_unknown_format_is_refused_with_the_known_ones():
     """Formats are found in the package and by entry point."""
     with pytest.raises(NotFound, match="unknown format 'xlsx': known: csv, parquet, ttnn-csv"):
         get_importer("xlsx")
+
+
+def test_the_same_file_twice_is_refused(tmp_path):
+    """Its rows would look like repeats without noise."""
+    (tmp_path / "a").write_bytes(MATMUL)
+    (tmp_path / "b").write_bytes(MATMUL)
+    with pytest.raises(InvalidValue, match="is the same file as"):
+        import_files("ttnn-csv", [tmp_path / "a", tmp_path / "b"], tmp_path / "out", Options(device="wormhole_b0"))
+
+
+def test_a_refusal_leaves_no_folder_behind(tmp_path):
+    """Not even the parents of the dataset that did not come to be."""
+    (tmp_path / "a").write_bytes(b"nonsense\n1\n")
+    with pytest.raises(BadFile, match="not the columns"):
+        import_files("ttnn-csv", [tmp_path / "a"], tmp_path / "new1/new2/out", Options(device="wormhole_b0"))
+    assert [item.name for item in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_profile_of_ones_own_travels_with_the_dataset(tmp_path):
+    """The TOML file may be gone when the rows are inspected."""
+    profile = tmp_path / "mine.toml"
+    profile.write_text(
+        'name = "my_npu"\ntitle = "x"\nkind = "npu"\n[numbers]\ngrid_x = { value = 8, source = "a data sheet" }\n'
+    )
+    (tmp_path / "a").write_bytes(MATMUL)
+    dataset = import_files("ttnn-csv", [tmp_path / "a"], tmp_path / "out", Options(device=str(profile)))
+    profile.unlink()
+    assert dataset.read()["device"].unique().to_list() == ["my_npu"]
+    assert dataset.device("my_npu").numbers == {"grid_x": 8.0}
+
+
+def test_a_status_column_decides_which_times_count(tmp_path, mapping):
+    """A failed row may hold any number as its time; what the time cell itself says of a failure is kept."""
+    path = tmp_path / "m.toml"
+    path.write_text(mapping.read_text() + 'status = { column = "valid", values = { "1" = "ok", "0" = "invalid" } }\n')
+    lines = GEMM.decode().splitlines()
+    content = "\n".join(
+        [lines[0] + ",valid", lines[1] + ",1", lines[2].replace("0.0125", "0") + ",0", lines[3] + ",1", lines[4] + ",0"]
+    )
+    rows = imported(tmp_path, "csv", content.encode(), Options(device="a100", mapping=path)).read()
+    assert rows["status"].to_list() == ["ok", "invalid", "ok", "launch_error"]
+    assert rows["time_ns"].is_null().to_list() == [False, True, False, True]

@@ -60,9 +60,35 @@ def test_clean_tables_raise_no_suspicion():
     assert find_label_shift(UNARY, spikes.with_columns(time_ns=pl.col("time_ns") * pl.Series(slow))).stretches == ()
 
 
+def test_a_sorted_sweep_raises_no_suspicion():
+    """Neighbours are alike there, and a model that knew them would copy their noise."""
+    matmul = kerncast.get_family("matmul_sharded/single")
+    for noise in (0.0, 0.02, 0.3):
+        rng = np.random.default_rng(1)
+        sizes = np.arange(1, 1001)
+        times = (1e4 + np.ceil(sizes / 8) * 25600) * np.exp(rng.normal(0, noise, 1000))
+        frame = pl.DataFrame(
+            {"problem.M": sizes * 32, "problem.K": 512, "problem.N": 512, "problem.num_cores": 8, "time_ns": times}
+        )
+        frame = frame.with_columns(
+            device=pl.lit("wormhole_b0"), status=pl.lit("ok"), source=pl.lit("s"), source_line=pl.int_range(2, 1002)
+        )
+        assert find_label_shift(matmul, schema.conform(matmul, frame)).stretches == ()
+
+
+def test_shifts_are_reported_by_the_row_of_their_own_source():
+    """Failed rows count, other files and other devices do not."""
+    good, bad = unary_table(seed=4), shifted(unary_table(seed=5), 1000, 2000, 5)
+    failed = bad.head(300).with_columns(status=pl.lit("timeout"), time_ns=pl.lit(None, dtype=pl.Float64))
+    bad = pl.concat([failed, bad[300:]]).with_columns(source=pl.lit("a-bad-file"))
+    (stretch,) = find_label_shift(UNARY, pl.concat([good, bad])).stretches
+    assert stretch.source == "a-bad-file"
+    assert abs(stretch.first - 1000) <= 20
+
+
 def test_a_table_that_cannot_be_checked_says_why():
     """Too small, or without an order: a reason, not a verdict."""
-    assert find_label_shift(UNARY, unary_table(shapes=5)).reason == "fewer than 100 ok rows"
+    assert find_label_shift(UNARY, unary_table(shapes=5)).reason.startswith("a source has fewer than 100 ok rows")
     no_order = unary_table().with_columns(source_line=pl.lit(None, dtype=pl.Int64))
     assert "neither a source line nor an order" in find_label_shift(UNARY, no_order).reason
 

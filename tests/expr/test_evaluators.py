@@ -235,3 +235,12 @@ def test_substitute_replaces_a_symbol_by_an_expression():
     """How a device's rate by dtype becomes a lookup in the problem's dtype."""
     (doubled,) = substitute([SYMBOLS[0] + 1], {"p.a": SYMBOLS[1] * 2})
     assert Program({"y": doubled}).scalar({"p.b": 5.0}) == {"y": 11.0}
+
+
+def test_a_refusal_of_a_huge_graph_is_quick():
+    """Written out as a tree it would have 2^60 terms."""
+    x = log2(SYMBOLS[0])
+    for _ in range(60):
+        x = x + x * SYMBOLS[1]
+    with pytest.raises(InvalidValue, match="of a log or a root is refused"):
+        floor(x)

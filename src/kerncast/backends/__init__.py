@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 
 from kerncast.backends.contract import Backend
 from kerncast.errors import NotFound
@@ -21,7 +22,16 @@ def backends() -> dict[str, type[Backend]]:
 
 
 def get_backend(name: str) -> type[Backend]:
-    """The backend called `name`."""
+    """The backend called `name`, or the class that `module:Class` names."""
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        try:
+            found = getattr(import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise NotFound(f"backend '{name}' does not load ({error}): expected module:Class") from error
+        if not (isinstance(found, type) and issubclass(found, Backend)):
+            raise NotFound(f"backend '{name}' is not a subclass of kerncast.backends.contract.Backend")
+        return found
     if name not in backends():
         raise NotFound.named("backend", name, backends(), "kerncast doctor")
     return backends()[name]

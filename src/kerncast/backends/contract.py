@@ -39,6 +39,16 @@ class Unsupported(Failed):
     status = "unsupported"
 
 
+class WrongResult(Failed):
+    """It ran, but what it computed is not what it should be."""
+
+    status = "wrong_result"
+
+    def __init__(self, max_abs_err: float) -> None:
+        super().__init__(f"the largest error is {max_abs_err:g}")
+        self.max_abs_err = max_abs_err
+
+
 class Prepared(abc.ABC):
     """A kernel with its buffers, ready to launch."""
 
@@ -63,6 +73,9 @@ class Backend(abc.ABC):
     families: ClassVar[tuple[str, ...]]
     max_prepared: ClassVar[int] = 64
     """How many kernels may be prepared at once; 1 means that samples of different vectors cannot interleave."""
+
+    runs_on_cpu: ClassVar[bool] = False
+    """Kernels run on this process's own CPU time, so that a pre-empted sample can be told by it."""
 
     @classmethod
     def devices(cls) -> list[str]:
@@ -104,6 +117,10 @@ class Backend(abc.ABC):
     def tolerance(self, problem: Problem) -> float:
         """The largest absolute error that still counts as correct."""
         return 0.0
+
+    def flush_cache(self) -> bool:
+        """Make the next launch find cold caches; False when the backend cannot (then `--cache cold` is refused)."""
+        return False
 
     def reset(self) -> None:
         """Bring the device back after a failure that spoiled it."""

@@ -12,6 +12,7 @@ import kerncast
 
 # verb → module of this package (its function is `command`), and the line that `--help` shows.
 VERBS = {
+    "collect": ("collect", "Measure kernels on this machine into a dataset, without ever losing a row."),
     "devices": ("devices", "List hardware profiles, or show one with the source of each number."),
     "doctor": ("doctor", "Say what works on this machine, and what to install for the rest."),
     "families": ("families", "List kernel families, or show one: parameters, constraints, features."),
@@ -19,6 +20,7 @@ VERBS = {
     "inspect": ("inspect", "Show what a dataset holds, how noisy it is and what is wrong with it."),
     "merge": ("merge", "Join datasets into one, exact duplicates kept once."),
     "ops": ("ops", "List ops, or show one: parameters, work, features."),
+    "sweep": ("sweep", "List what to measure: problems × configs, checked, sampled, sliced, written to disk."),
 }
 
 
@@ -70,12 +72,16 @@ def main(args: list[str] | None = None) -> None:
     except KerncastError as error:
         click.echo(f"kerncast: {error}", err=True)
         sys.exit(2)
+    except BrokenPipeError:  # `kerncast ... | head`
+        sys.stderr.close()
+        sys.exit(0)
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        click.echo(f"kerncast: cannot use{where or ' a file'}: {error.strerror or error}; choose another place", err=True)
+        sys.exit(2)
     except click.ClickException as error:
         error.show()
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         click.echo("kerncast: stopped", err=True)
         sys.exit(130)
-    except BrokenPipeError:  # `kerncast ... | head`
-        sys.stderr.close()
-        sys.exit(0)

@@ -36,6 +36,8 @@ def parse_assignments(pairs: tuple[str, ...], parameter_names: dict[str, Any]) -
         name, separator, text = pair.partition("=")
         if not separator:
             raise InvalidValue(f"expected NAME=VALUE, got '{pair}'")
+        if name in values:
+            raise InvalidValue(f"{name} is given twice: keep one")
         parameter = parameter_names.get(name)
         if parameter is None or parameter.codes:
             values[name] = text
@@ -66,6 +68,8 @@ def command(name: str | None, problem: tuple[str, ...], device: str | None, as_j
     kerncast families gemm/ck_tile dtype=fp8 --device gfx950
     """
     if name is None:
+        if device is not None:
+            raise InvalidValue("--device goes with the name of a family: kerncast families gemm/triton --device a100")
         found = [_describe(family) for family in FAMILIES]
         if as_json:
             print_json(found)

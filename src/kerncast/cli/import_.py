@@ -16,6 +16,8 @@ def _pairs(pairs: tuple[str, ...], option: str) -> dict[str, str]:
         name, separator, text = pair.partition("=")
         if not separator or not name or not text:
             raise InvalidValue(f"{option} takes NAME=VALUE, got '{pair}'")
+        if name in values:
+            raise InvalidValue(f"{option} {name} is given twice: keep one")
         values[name] = text
     return values
 
@@ -67,6 +69,8 @@ def command(
         from kerncast.data.importers.guess import draft_mapping
         from kerncast.data.importers.mapped import read_table
 
+        if out is not None or device or software or mapping or fixed or len(paths) > 1:
+            raise InvalidValue("--guess reads one table and prints a draft: only --family and --json go with it")
         if format_name not in ("csv", "parquet"):
             raise InvalidValue(f"--guess drafts a mapping for csv and parquet; {format_name} needs none")
         draft = draft_mapping(read_table(format_name, paths[0]), family)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,12 @@ from kerncast.cli.output import assignments, duration, json_option, print_json, 
 @click.argument("path", metavar="DATASET", type=click.Path(path_type=Path))
 @where_option
 @click.option(
-    "--top", default=10, show_default=True, metavar="N", help="How many problems of the fastest-config table to print."
+    "--top",
+    default=10,
+    show_default=True,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="How many problems of the fastest-config table to print.",
 )
 @json_option
 def command(path: Path, where: tuple[str, ...], top: int, as_json: bool) -> None:
@@ -39,10 +45,10 @@ def command(path: Path, where: tuple[str, ...], top: int, as_json: bool) -> None
     for source in report["sources"]:
         click.echo(f"from {source['name']} ({source['format']}, sha256 {source['digest'][:12]}…)")
     for section in report["families"]:
-        _show_family(section, top)
+        _show_family(section, top, {source["digest"]: source["name"] for source in report["sources"]})
 
 
-def _show_family(section: dict[str, Any], top: int) -> None:
+def _show_family(section: dict[str, Any], top: int, names: dict[str, str]) -> None:
     coverage = section["coverage"]
     per_problem = coverage["configs_per_problem"]
     click.echo(f"\n{section['family']}")
@@ -74,7 +80,7 @@ def _show_family(section: dict[str, Any], top: int) -> None:
         click.echo("\nnoise: unknown, nothing was measured twice")
     _show_fastest(section["fastest"], top)
     click.echo()
-    findings = list(_findings(section))
+    findings = list(_findings(section, names))
     for line in findings or ["nothing suspicious was found"]:
         click.echo(line)
 
@@ -85,9 +91,10 @@ def _counted(counts: dict[str, int]) -> str:
 
 
 def _show_fastest(fastest: list[dict[str, Any]], top: int) -> None:
-    columns = ("problem", "fastest", "time", "configs", "slowest/fastest")
+    columns = ("device", "problem", "fastest", "time", "configs", "slowest/fastest")
     rows = [
         (
+            item["device"],
             assignments(item["problem"]),
             assignments(item["config"]) or "the only one",
             duration(item["time_ns"]),
@@ -98,10 +105,10 @@ def _show_fastest(fastest: list[dict[str, Any]], top: int) -> None:
     ]
     if rows:
         click.echo()
-        table(columns, rows, f"fastest config, {len(rows)} of {len(fastest):,} problems (all with --json)", right=columns[2:])
+        table(columns, rows, f"fastest config, {len(rows)} of {len(fastest):,} problems (all with --json)", right=columns[3:])
 
 
-def _findings(section: dict[str, Any]) -> Any:
+def _findings(section: dict[str, Any], names: dict[str, str]) -> Iterator[str]:
     disagreements, aliases, shift = section["disagreements"], section["aliased_configs"], section["label_shift"]
     if disagreements["measurements"]:
         worst = disagreements["worst"][0]
@@ -110,22 +117,25 @@ def _findings(section: dict[str, Any]) -> Any:
             f"(worst: {duration(worst['fastest_ns'])} and {duration(worst['slowest_ns'])}, key {worst['key']})"
         )
     if disagreements["mixed_statuses"]:
-        yield f"! {disagreements['mixed_statuses']:,} measurements succeeded in some rows and failed in others"
+        yield f"! {disagreements['mixed_statuses']:,} measurements have different statuses in different rows"
     if section["constant_columns"]:
         constants = assignments(section["constant_columns"])
         yield f"- constant: {constants}; a model learns nothing about these"
     if aliases["groups"]:
+        one, other = (assignments(config) for config in aliases["examples"][0][:2])
         yield (
-            f"! {aliases['configs']:,} configs fall into {aliases['groups']:,} groups that no feature tells apart, "
-            f"for example {assignments(aliases['examples'][0][0])} and {assignments(aliases['examples'][0][1])}"
+            f"! {aliases['configs']:,} configs fall into {aliases['groups']:,} groups that no feature tells apart on "
+            f"{aliases['problems']} problems, for example {one} and {other}"
         )
     for item in section["measured_though_impossible"]:
         yield f"! {item['rows']:,} rows on {item['device']} are ok though declared impossible: {item['sentence']}"
     for stretch in shift["stretches"]:
+        side = "before" if stretch["shift"] < 0 else "after"
+        name = names.get(stretch["source"], stretch["source"])
         yield (
-            f"! label shift: the labels of rows {stretch['first_row']:,} to {stretch['last_row']:,} (counted from 0; "
-            f"{stretch['rows']:,} rows) fit the rows {abs(stretch['shift'])} {'before' if stretch['shift'] < 0 else 'after'} "
-            "them better than their own: was this table joined by position?"
+            f"! label shift: the labels of rows {stretch['first_row']:,} to {stretch['last_row']:,} of {name} (counted from 0; "
+            f"{stretch['rows']:,} rows) fit the rows {abs(stretch['shift'])} {side} them better than their own: "
+            "was this table joined by position?"
         )
     if shift["note"]:
         yield f"- label shift: {'not checked, ' if not shift['checked_rows'] else ''}{shift['note']}"

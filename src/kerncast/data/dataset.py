@@ -6,18 +6,22 @@ crash between the two writes loses nothing and leaves nothing half-written.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import polars as pl
 
+from kerncast import devices
 from kerncast.data import filters, schema
+from kerncast.device import Device
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.op import Family
 from kerncast.registry import FAMILIES
@@ -47,6 +51,24 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: str
 
 
+class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A device as it was when rows were collected: its features can be computed anywhere."""
+
+    name: str
+    title: str
+    kind: str
+    numbers: dict[str, float] = {}
+    peak_tflops: dict[str, float] = {}
+    sources: dict[str, str] = {}
+
+
+def record_of(device: Device) -> DeviceRecord:
+    """A device as a dataset keeps it."""
+    return DeviceRecord(
+        device.name, device.title, device.kind, dict(device.numbers), dict(device.peak_tflops), dict(device.sources)
+    )
+
+
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of `dataset.json`."""
 
@@ -54,6 +76,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int = VERSION
     parts: tuple[Part, ...] = ()
     sources: tuple[Source, ...] = ()
+    devices: tuple[DeviceRecord, ...] = ()
 
 
 class Dataset:
@@ -81,11 +104,13 @@ class Dataset:
         path = Path(path)
         if path.exists():
             raise InvalidValue(f"{path} exists already: choose another name, or remove it first")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        # Beside the place it will take, or in the nearest folder that exists: a refusal must leave no folder behind.
+        beside = next(folder for folder in path.absolute().parents if folder.is_dir())
+        scratch = Path(tempfile.mkdtemp(prefix=".kerncast-", dir=beside))
         try:
             draft = cls.create(scratch / "dataset")
             fill(draft)
+            path.parent.mkdir(parents=True, exist_ok=True)
             os.rename(draft.path, path)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -95,18 +120,11 @@ class Dataset:
     def open(cls, path: str | Path) -> Dataset:
         """A dataset on disk; foreign, newer, truncated or incomplete ones are refused by name."""
         path = Path(path)
-        file = path / MANIFEST
         if not path.exists():
-            raise NotFound(f"there is no dataset at {path}: make one with `kerncast import`")
-        if not file.is_file():
+            raise NotFound(f"there is no dataset at {path}: make one with `kerncast import` or `kerncast collect`")
+        if not (path / MANIFEST).is_file():
             raise BadFile(f"{path} is not a kerncast dataset: it has no {MANIFEST}")
-        try:
-            data = msgspec.json.decode(file.read_bytes())
-            if not isinstance(data, dict) or data.get("format") != FORMAT:
-                raise BadFile(f"{file} is not a kerncast dataset: its format is {_format_of(data)!r}, not '{FORMAT}'")
-            manifest = msgspec.convert(_upgrade(data, file), Manifest)
-        except msgspec.DecodeError as error:
-            raise BadFile(f"{file} is damaged ({error}): restore it, or import the data again") from error
+        manifest = _read_manifest(path / MANIFEST)
         for part in manifest.parts:
             if not (path / part.file).is_file():
                 raise BadFile(f"{path} is incomplete: {part.file} is missing; restore it, or import the data again")
@@ -138,9 +156,9 @@ class Dataset:
         for part in parts:
             file = self.path / part.file
             try:
-                frames.append(schema.upgrade_columns(found, pl.scan_parquet(file), str(file)))
+                frames.append(schema.upgrade_columns(found, pl.scan_parquet(file, glob=False), str(file)))
             except pl.exceptions.PolarsError as error:
-                raise BadFile(f"{file} is damaged ({error}): restore it, or import the data again") from error
+                raise BadFile(f"{file} is damaged ({_first_line(error)}): restore it, or import the data again") from error
         rows = pl.concat(frames)
         columns = {name: dtype() for name, dtype in schema.schema_of(found).items()}
         return rows.filter(filters.combine(where, columns)) if where else rows
@@ -150,12 +168,19 @@ class Dataset:
         try:
             return self.scan(family, where).collect()
         except pl.exceptions.PolarsError as error:
-            raise BadFile(f"{self.path} is damaged ({error}): restore it, or import the data again") from error
+            raise BadFile(f"{self.path} is damaged ({_first_line(error)}): restore it, or import the data again") from error
+
+    def device(self, name: str) -> Device:
+        """A device of these rows: as it was recorded with them, else the profile of that name."""
+        for record in self.manifest.devices:
+            if record.name == name:
+                return Device(record.name, record.title, record.kind, record.numbers, record.peak_tflops, record.sources)
+        return devices.get(name)
 
     def verify(self) -> None:
         """Compare every part with its checksum."""
         for part in self.manifest.parts:
-            if _file_checksum(self.path / part.file) != part.checksum:
+            if file_checksum(self.path / part.file) != part.checksum:
                 raise BadFile(f"{self.path / part.file} differs from its checksum: restore it, or import the data again")
 
     def _family(self, family: Family | str | None) -> Family:
@@ -173,27 +198,41 @@ class Dataset:
 
     # -- writing -------------------------------------------------------------------------------------
 
-    def append(self, family: Family, rows: pl.DataFrame, sources: Iterable[Source] = ()) -> None:
+    def append(
+        self, family: Family, rows: pl.DataFrame, sources: Iterable[Source] = (), machines: Iterable[DeviceRecord] = ()
+    ) -> None:
         """Add rows; they are checked and conformed first, and nothing is written if any is refused."""
-        self._append(family, schema.conform(family, rows), sources)
+        self._append(family, schema.conform(family, rows), sources, machines)
 
-    def _append(self, family: Family, rows: pl.DataFrame, sources: Iterable[Source]) -> None:
+    def _append(
+        self, family: Family, rows: pl.DataFrame, sources: Iterable[Source], machines: Iterable[DeviceRecord] = ()
+    ) -> None:
+        with _exclusive(self.path):
+            self.manifest = _read_manifest(self.path / MANIFEST)  # another process may have appended meanwhile
+            self._append_part(family, rows, sources, machines)
+
+    def _append_part(
+        self, family: Family, rows: pl.DataFrame, sources: Iterable[Source], machines: Iterable[DeviceRecord]
+    ) -> None:
         parts, known = list(self.manifest.parts), {source.digest: source for source in self.manifest.sources}
         known |= {source.digest: source for source in sources}
+        # The first record of a device stays: measured clocks and rates differ a little from run to run.
+        recorded = {record.name: record for record in (*machines, *self.manifest.devices)}
         if rows.height:
             number = sum(part.family == family.id for part in parts)
             file = Path("rows", *family.id.split("/"), f"part-{number:05d}.parquet")
             target = self.path / file
             target.parent.mkdir(parents=True, exist_ok=True)
-            _write_atomically(target, lambda path: rows.write_parquet(path, compression="zstd", statistics=True))
+            write_atomically(target, lambda path: rows.write_parquet(path, compression="zstd", statistics=True))
             content = schema.content_digest([rows])
-            parts.append(Part(family.id, file.as_posix(), rows.height, content, _file_checksum(target)))
+            parts.append(Part(family.id, file.as_posix(), rows.height, content, file_checksum(target)))
         sources_in_order = tuple(known[digest] for digest in sorted(known))
-        self._write_manifest(Manifest(parts=tuple(parts), sources=sources_in_order))
+        machines_in_order = tuple(recorded[name] for name in sorted(recorded))
+        self._write_manifest(Manifest(parts=tuple(parts), sources=sources_in_order, devices=machines_in_order))
 
     def _write_manifest(self, manifest: Manifest) -> None:
         data = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-        _write_atomically(self.path / MANIFEST, lambda path: path.write_bytes(data + b"\n"))
+        write_atomically(self.path / MANIFEST, lambda path: path.write_bytes(data + b"\n"))
         self.manifest = manifest
 
 
@@ -215,9 +254,20 @@ def merge(paths: Sequence[str | Path], out: str | Path) -> tuple[Dataset, int]:
             rows = pl.concat([dataset.read(name) for dataset in holders])
             distinct = rows.unique(maintain_order=True)
             dropped += rows.height - distinct.height
-            draft._append(FAMILIES.get(name), distinct, sources.values())
+            machines = [record for dataset in inputs for record in dataset.manifest.devices]
+            draft._append(FAMILIES.get(name), distinct, sources.values(), reversed(machines))
 
     return Dataset.build(out, fill), dropped
+
+
+def _read_manifest(file: Path) -> Manifest:
+    try:
+        data = msgspec.json.decode(file.read_bytes())
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise BadFile(f"{file} is not a kerncast dataset: its format is {_format_of(data)!r}, not '{FORMAT}'")
+        return msgspec.convert(_upgrade(data, file), Manifest)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadFile(f"{file} is damaged ({error}): restore it, or import the data again") from error
 
 
 def _format_of(data: object) -> object:
@@ -235,12 +285,28 @@ def _upgrade(data: dict[str, Any], file: Path) -> dict[str, Any]:
     return data
 
 
-def _file_checksum(path: Path) -> str:
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+@contextmanager
+def _exclusive(path: Path) -> Iterator[None]:
+    """One appender at a time; the others wait, for an append is short."""
+    fd = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def file_checksum(path: Path) -> str:
+    """A hash of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
-def _write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
     """Temporary file, fsync, rename: the name holds the old bytes or the new ones, never a mixture."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:

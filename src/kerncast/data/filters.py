@@ -33,8 +33,10 @@ def parse_filter(text: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
         raise NotFound.named("column", name, schema)
     column, dtype = pl.col(name), schema[name]
     if operator in ("=", "!="):
-        values = [_literal(item.strip(), name, dtype) for item in right.split(",")]
-        return column.is_in(values) if operator == "=" else ~column.is_in(values)
+        # `software` is JSON, with commas of its own.
+        items = [right] if right.startswith("{") else right.split(",")
+        found = column.is_in([_literal(item.strip(), name, dtype) for item in items]).fill_null(False)
+        return found if operator == "=" else ~found
     value = pl.lit(_literal(right, name, dtype))
     return {"<": column < value, "<=": column <= value, ">": column > value, ">=": column >= value}[operator]
 

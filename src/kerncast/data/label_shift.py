@@ -7,6 +7,7 @@ several rows that plainly do not fit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +15,14 @@ import numpy.typing as npt
 import polars as pl
 
 from kerncast.data import schema
+from kerncast.device import Device
 from kerncast.devices import get as get_device
 from kerncast.errors import NotFound
 from kerncast.op import Family
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+DeviceOf = Callable[[str], Device]
 
 FURTHEST_SHIFT = 32
 # In units of the typical prediction error: what a row may count for at most, and what a change of shift costs.
@@ -27,17 +30,25 @@ WORST_FIT = 4.0
 SHIFT_CHANGE_COST = 30.0
 SMALLEST_ERROR = 0.02
 FEWEST_ROWS = 100
+FEWEST_SHAPES = 10
+FEWEST_TRUSTED = 0.4
+# A stretch is shifted only if its rows fit themselves this badly on average; the neighbour may fit well by chance.
+OWN_MISFIT = 1.5
+# Beyond the stretch itself, a row is taken for shifted when it is this many typical errors off.
+PLAIN_MISFIT = 3.0
 # Beyond these the check samples (training) or stops (rows looked at), and says so.
 TRAINING_ROWS = 50_000
 CHECKED_ROWS = 300_000
 FOLDS = 5
+MOST_STRETCHES = 200
 ROUNDS = 3
 
 
 @dataclass(frozen=True)
 class ShiftedRows:
-    """A stretch of rows whose labels belong `shift` rows further on."""
+    """A stretch of one source whose labels belong `shift` rows further on; rows are counted from 0 in that source."""
 
+    source: str | None
     first: int
     last: int
     shift: int
@@ -53,53 +64,72 @@ class LabelShift:
     suspect: npt.NDArray[np.bool_]
 
 
-def find_label_shift(family: Family, rows: pl.DataFrame) -> LabelShift:
-    """Look for shifted labels among the ok rows, in the order of their source."""
+def find_label_shift(family: Family, rows: pl.DataFrame, device_of: DeviceOf = get_device) -> LabelShift:
+    """Look for shifted labels, in each source by itself, in the order in which its rows were written down."""
     suspect = np.zeros(rows.height, dtype=bool)
-    ordered = _in_source_order(rows)
-    if ordered is None:
-        return LabelShift(0, "the rows carry neither a source line nor an order", (), suspect)
-    if len(ordered) < FEWEST_ROWS:
-        return LabelShift(0, f"fewer than {FEWEST_ROWS} ok rows", (), suspect)
-    ordered = ordered[:CHECKED_ROWS]
-    frame = rows[ordered]
-    runs = frame.select(pl.col("key").rle_id()).to_series().to_numpy().astype(np.int64)
-    groups = frame.select(pl.struct([f"problem.{name}" for name in family.op.split_group]).rank("dense")).to_series()
-    if groups.n_unique() < 2 * FOLDS:
-        return LabelShift(0, f"fewer than {2 * FOLDS} different shapes to learn from", (), suspect)
-    features = _features(family, frame)
-    labels = np.log(frame["time_ns"].to_numpy())
-    trusted = np.ones(len(ordered), dtype=bool)
     stretches: list[ShiftedRows] = []
+    reasons: list[str] = []
+    checked = 0
+    indexed = rows.with_row_index("__row")
+    for origin, line in (("source", "source_line"), ("run_id", "order")):
+        known = indexed.filter(pl.col(line).is_not_null())
+        if known.height:
+            break
+    else:
+        return LabelShift(0, "the rows carry neither a source line nor an order", (), suspect)
+    for part in known.sort(origin, line, maintain_order=True).partition_by(origin, maintain_order=True):
+        # The same numbering for every device of a source: a row's place among all rows of the source.
+        placed = part.with_row_index("__place").filter(pl.col("status") == "ok")
+        for table in placed.partition_by("device", maintain_order=True):
+            found, reason = _check(family, table.head(CHECKED_ROWS), device_of)
+            if reason:
+                reasons.append(reason)
+                continue
+            checked += min(table.height, CHECKED_ROWS)
+            places, positions = table["__place"].to_numpy(), table["__row"].to_numpy()
+            for first, last, shift in found:
+                stretches.append(ShiftedRows(table[origin][0], int(places[first]), int(places[last]), shift))
+                suspect[positions[first : last + 1]] = True
+    total = int((rows["status"] == "ok").sum())
+    if checked < total:
+        reasons.append(f"{total - checked:,} of {total:,} ok rows were not checked")
+    return LabelShift(checked, "; ".join(dict.fromkeys(reasons)), tuple(stretches), suspect)
+
+
+def _check(family: Family, table: pl.DataFrame, device_of: DeviceOf) -> tuple[list[tuple[int, int, int]], str]:
+    """The shifted stretches (first, last, shift) of one source on one device, or why it cannot be checked."""
+    if table.height < FEWEST_ROWS:
+        return [], f"a source has fewer than {FEWEST_ROWS} ok rows"
+    groups = table.select(pl.struct([f"problem.{name}" for name in family.op.split_group]).rank("dense")).to_series()
+    if groups.n_unique() < FEWEST_SHAPES:
+        return [], f"a source has fewer than {FEWEST_SHAPES} different shapes to learn from"
+    features = _features(family, table, device_of)
+    if not features.shape[1]:
+        return [], f"{family.id} has no features to learn from"
+    labels = np.log(table["time_ns"].to_numpy())
+    runs = table.select(pl.col("key").rle_id()).to_series().to_numpy().astype(np.int64)
+    # One run of equal rows is one piece of evidence: its prediction errors are one error.
+    weights = 1.0 / np.bincount(runs)[runs]
+    trusted = np.ones(table.height, dtype=bool)
+    found: list[tuple[int, int, int]] = []
     for _ in range(ROUNDS):
         predicted = _predict_held_out(features, labels, groups.to_numpy().astype(np.int64), trusted)
         costs = _costs(labels, predicted, trusted)
-        # One run of equal rows is one piece of evidence: its prediction errors are one error.
-        weights = 1.0 / np.bincount(runs)[runs]
-        stretches = _stretches(_likeliest_shifts(costs * weights[:, None]), costs)
-        now = np.ones(len(ordered), dtype=bool)
-        for stretch in stretches:
-            now[stretch.first : stretch.last + 1] = False
+        found = _stretches(_likeliest_shifts(costs * weights[:, None]), costs, weights)
+        now = np.ones(table.height, dtype=bool)
+        for first, last, _ in found:
+            now[first : last + 1] = False
+        if now.mean() < FEWEST_TRUSTED:
+            return [], "most labels of a source look shifted, so there is nothing to compare them with"
         if (now == trusted).all():
             break
         trusted = now
-    suspect[ordered[~trusted]] = True
-    reason = "" if len(ordered) == int((rows["status"] == "ok").sum()) else f"only the first {len(ordered):,} rows were checked"
-    return LabelShift(len(ordered), reason, tuple(stretches), suspect)
+    return found, ""
 
 
-def _in_source_order(rows: pl.DataFrame) -> Ints | None:
-    """Positions of the ok rows in the order in which they were written down."""
-    indexed = rows.with_row_index("__row").filter(pl.col("status") == "ok")
-    for columns in (["source", "source_line"], ["run_id", "order"]):
-        if indexed.height and indexed[columns[1]].null_count() == 0:
-            return indexed.sort(columns, maintain_order=True)["__row"].to_numpy().astype(np.int64)
-    return None
-
-
-def _features(family: Family, frame: pl.DataFrame) -> Floats:
+def _features(family: Family, frame: pl.DataFrame, device_of: DeviceOf) -> Floats:
     try:
-        device = get_device(frame["device"][0])
+        device = device_of(frame["device"][0])
         program = family.features_on(device).program
     except NotFound:  # an unknown device has no hardware numbers; the rest still predicts
         names = [item.name for item in family.feature_program.symbols if item.name.startswith("hw.")]
@@ -108,25 +138,37 @@ def _features(family: Family, frame: pl.DataFrame) -> Floats:
 
 
 def _predict_held_out(features: Floats, labels: Floats, groups: Ints, trusted: npt.NDArray[np.bool_]) -> Floats:
-    """Each row as predicted from other shapes; absolute error, so that the shifted rows do not steer it."""
+    """Each row as predicted from rows far away in the file and of other shapes, by absolute error.
+
+    Stretches of the file are held out whole, with a margin as wide as the furthest shift: in a sorted sweep a
+    neighbour's noise would otherwise be learned, and the label would seem to fit the neighbour.
+    """
     import lightgbm
 
     rng = np.random.default_rng(0)
-    shapes = np.unique(groups)
-    fold_of = dict(zip(shapes, rng.permutation(len(shapes)) % FOLDS, strict=True))
-    folds = np.array([fold_of[group] for group in groups])
+    count = len(labels)
+    stretch = max(4 * FURTHEST_SHIFT, -(-count // MOST_STRETCHES))
+    # Margins must not eat the file: a small one is cut into fewer, and a fold takes every FOLDS-th of them.
+    numbers = np.arange(count) // stretch
+    folds = numbers % min(FOLDS, int(numbers[-1]) + 1)
     predicted = np.empty_like(labels)
     params = {
         "objective": "regression_l1", "num_leaves": 31, "learning_rate": 0.1, "verbose": -1, "seed": 0,
-        "deterministic": True, "force_row_wise": True, "num_threads": 2,
+        "deterministic": True, "force_row_wise": True, "num_threads": 1,
     }  # fmt: skip
-    for fold in range(FOLDS):
-        train = np.flatnonzero(trusted & (folds != fold))
+    for fold in np.unique(folds):
+        held_out = folds == fold
+        near = np.convolve(held_out, np.ones(2 * FURTHEST_SHIFT + 1), mode="same") > 0
+        usable = trusted & ~near & ~np.isin(groups, groups[held_out])
+        train = np.flatnonzero(usable)
+        if len(train) < FEWEST_ROWS // 2:
+            predicted[held_out] = labels[held_out]  # too little is left to say anything about these
+            continue
         if len(train) > TRAINING_ROWS:
             train = np.sort(rng.choice(train, TRAINING_ROWS, replace=False))
         data = lightgbm.Dataset(features[train], labels[train], params={"verbose": -1})
         model = lightgbm.train(params, data, num_boost_round=200)
-        predicted[folds == fold] = np.asarray(model.predict(features[folds == fold]))
+        predicted[held_out] = np.asarray(model.predict(features[held_out]))
     return predicted
 
 
@@ -161,24 +203,29 @@ def _likeliest_shifts(costs: Floats) -> Ints:
     return path
 
 
-def _stretches(path: Ints, costs: Floats) -> list[ShiftedRows]:
-    """Runs of one shift, their ends widened over the rows that a slip of that size must have touched."""
+def _stretches(path: Ints, costs: Floats, weights: Floats) -> list[tuple[int, int, int]]:
+    """Runs of one shift whose rows plainly do not fit themselves, widened over what such a slip must have touched."""
     edges = np.flatnonzero(np.diff(path)) + 1
     own = costs[:, FURTHEST_SHIFT]
-    found = []
+    found: list[tuple[int, int, int]] = []
     for first, last in zip(np.r_[0, edges], np.r_[edges, len(path)] - 1, strict=True):
         shift = int(path[first])
-        if shift == 0:
+        inside = slice(int(first), int(last) + 1)
+        if shift == 0 or np.average(own[inside], weights=weights[inside]) < OWN_MISFIT:
             continue
         # Labels that belong |shift| rows back were preceded by as many that belong to no row here, and those
         # perhaps by smaller slips on the way: rows that plainly do not fit themselves.
         start = max(0, int(first) + min(shift, 0))
-        while start and first - start < 2 * abs(shift) and own[start - 1] > WORST_FIT / 2:
+        while start < first and own[start] < 1.0:
+            start += 1
+        while start and first - start < 2 * abs(shift) and own[start - 1] > PLAIN_MISFIT:
             start -= 1
         # After the last row that decides, rows that fit both ways belong to the stretch as well.
         end = int(last)
         shifted = costs[:, FURTHEST_SHIFT + shift]
         while end + 1 < len(path) and end - last < abs(shift) and shifted[end + 1] <= own[end + 1] + 0.5:
             end += 1
-        found.append(ShiftedRows(start, end, shift))
+        if found:
+            start = max(start, found[-1][1] + 1)  # two stretches never share a row
+        found.append((start, end, shift))
     return found

@@ -11,7 +11,7 @@ import polars as pl
 from kerncast import devices
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset
-from kerncast.data.label_shift import find_label_shift
+from kerncast.data.label_shift import DeviceOf, find_label_shift
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.op import Family
 
@@ -23,6 +23,12 @@ ALIAS_CONFIGS = 20_000
 ALIAS_PROBLEMS = 5
 
 Report = dict[str, Any]
+NOT_CHECKED: Report = {
+    "checked_rows": 0,
+    "note": "not with --where, which takes neighbouring rows away",
+    "suspect_rows": 0,
+    "stretches": [],
+}
 
 
 def inspect_dataset(dataset: Dataset, where: Sequence[str] = ()) -> Report:
@@ -31,10 +37,17 @@ def inspect_dataset(dataset: Dataset, where: Sequence[str] = ()) -> Report:
     if not dataset.families:
         raise InvalidValue(f"the dataset {dataset.path} is empty: import or collect rows first")
     sections = []
+    unknown: NotFound | None = None
     for family in dataset.families:
-        rows = dataset.read(family, where)
+        try:
+            rows = dataset.read(family, where)
+        except NotFound as error:  # a column that only another family has
+            unknown = error
+            continue
         if rows.height:
-            sections.append(inspect_family(family, rows))
+            sections.append(inspect_family(family, rows, dataset.device, filtered=bool(where)))
+    if not sections and unknown is not None:
+        raise unknown
     if not sections:
         raise InvalidValue(f"no row of {dataset.path} satisfies {' and '.join(where)}")
     return {
@@ -46,8 +59,8 @@ def inspect_dataset(dataset: Dataset, where: Sequence[str] = ()) -> Report:
     }
 
 
-def inspect_family(family: Family, rows: pl.DataFrame) -> Report:
-    """One family's section."""
+def inspect_family(family: Family, rows: pl.DataFrame, device_of: DeviceOf = devices.get, filtered: bool = False) -> Report:
+    """One family's section. Of a filtered table the neighbours are missing, so shifts are not looked for."""
     problems = [name for name in rows.columns if name.startswith("problem.")]
     configs = [name for name in rows.columns if name.startswith("config.")]
     ok = rows.filter(pl.col("status") == "ok")
@@ -66,9 +79,9 @@ def inspect_family(family: Family, rows: pl.DataFrame) -> Report:
         "disagreements": disagreements(rows),
         "fastest": fastest(ok, problems, configs),
         "constant_columns": constant_columns(rows, [*problems, *configs]),
-        "aliased_configs": aliased_configs(family, rows, configs),
-        "measured_though_impossible": measured_though_impossible(family, ok),
-        "label_shift": label_shift(family, rows),
+        "aliased_configs": aliased_configs(family, rows, configs, device_of),
+        "measured_though_impossible": measured_though_impossible(family, ok, device_of),
+        "label_shift": NOT_CHECKED if filtered else label_shift(family, rows, device_of),
     }
 
 
@@ -155,7 +168,7 @@ def fastest(ok: pl.DataFrame, problems: list[str], configs: list[str]) -> list[R
     counted = medians.group_by("device", *problems).agg(
         measured_configs=pl.len(), slowest_over_fastest=pl.col("time_ns").max() / pl.col("time_ns").min()
     )
-    joined = best.join(counted, on=["device", *problems], nulls_equal=True).sort(problems)
+    joined = best.join(counted, on=["device", *problems], nulls_equal=True).sort(*problems, "device")
     return [
         {
             "device": row["device"],
@@ -174,14 +187,14 @@ def constant_columns(rows: pl.DataFrame, columns: list[str]) -> dict[str, Any]:
     return {name: rows[name][0] for name in columns if rows[name].n_unique() == 1}
 
 
-def aliased_configs(family: Family, rows: pl.DataFrame, configs: list[str]) -> Report:
+def aliased_configs(family: Family, rows: pl.DataFrame, configs: list[str], device_of: DeviceOf = devices.get) -> Report:
     """Different configs with identical features on every problem looked at: no model can tell them apart."""
     distinct = rows.select(configs).unique(maintain_order=True).head(ALIAS_CONFIGS) if configs else pl.DataFrame()
     if distinct.height < 2:
-        return {"groups": 0, "configs": 0, "examples": []}
+        return {"groups": 0, "configs": 0, "problems": 0, "examples": []}
     problems = rows.select([name for name in rows.columns if name.startswith("problem.")]).unique(maintain_order=True)
     problems = problems[np.unique(np.linspace(0, problems.height - 1, ALIAS_PROBLEMS).astype(int))]
-    program = family.feature_program.bind(_hardware(family, rows))
+    program = family.feature_program.bind(_hardware(family, rows, device_of))
     features = []
     for index in range(problems.height):
         crossed = distinct.join(problems[index : index + 1], how="cross", maintain_order="left_right")
@@ -194,6 +207,7 @@ def aliased_configs(family: Family, rows: pl.DataFrame, configs: list[str]) -> R
     return {
         "groups": groups.height,
         "configs": int(groups["configs"].list.len().sum()),
+        "problems": problems.height,
         "examples": [
             [{name.removeprefix("config."): value for name, value in config.items()} for config in group[:4]]
             for group in groups["configs"].head(3).to_list()
@@ -201,17 +215,17 @@ def aliased_configs(family: Family, rows: pl.DataFrame, configs: list[str]) -> R
     }
 
 
-def _hardware(family: Family, rows: pl.DataFrame) -> dict[str, Any]:
+def _hardware(family: Family, rows: pl.DataFrame, device_of: DeviceOf) -> dict[str, Any]:
     """The device's numbers; unknown ones read as 1, which is enough to compare configs with each other."""
     reads = [item.name for item in family.feature_program.symbols if item.name.startswith("hw.")]
     try:
-        known: dict[str, Any] = devices.get(rows["device"][0]).bindings(family.op.dtype)
+        known: dict[str, Any] = device_of(rows["device"][0]).bindings(family.op.dtype)
     except NotFound:
         known = {}
     return {name: known.get(name, 1.0) for name in reads}
 
 
-def measured_though_impossible(family: Family, ok: pl.DataFrame) -> list[Report]:
+def measured_though_impossible(family: Family, ok: pl.DataFrame, device_of: DeviceOf = devices.get) -> list[Report]:
     """Constraints that rows with status ok break: the constraint, or the table, is wrong."""
     found: list[Report] = []
     if ok.is_empty():
@@ -220,7 +234,7 @@ def measured_though_impossible(family: Family, ok: pl.DataFrame) -> list[Report]
     for name in sorted(ok["device"].unique()):
         here = (ok["device"] == name).to_numpy()
         try:
-            bindings = devices.get(name).bindings(family.op.dtype)
+            bindings = device_of(name).bindings(family.op.dtype)
         except NotFound:
             bindings = {}
         for constraint in (*family.problem.constraints, *family.config.constraints):
@@ -235,20 +249,21 @@ def measured_though_impossible(family: Family, ok: pl.DataFrame) -> list[Report]
     return found
 
 
-def label_shift(family: Family, rows: pl.DataFrame) -> Report:
+def label_shift(family: Family, rows: pl.DataFrame, device_of: DeviceOf = devices.get) -> Report:
     """Stretches of rows whose labels fit neighbouring rows better than their own."""
-    result = find_label_shift(family, rows)
-    lines = rows["source_line"]
-    suspects = rows.filter(pl.Series(result.suspect))
+    result = find_label_shift(family, rows, device_of)
     return {
         "checked_rows": result.checked_rows,
         "note": result.reason,
         "suspect_rows": int(result.suspect.sum()),
         "stretches": [
-            {"first_row": item.first, "last_row": item.last, "rows": item.last - item.first + 1, "shift": item.shift}
+            {
+                "source": item.source,
+                "first_row": item.first,
+                "last_row": item.last,
+                "rows": item.last - item.first + 1,
+                "shift": item.shift,
+            }
             for item in result.stretches
         ],
-        "suspect_lines": [suspects["source_line"].min(), suspects["source_line"].max()]
-        if suspects.height and lines.null_count() == 0
-        else None,
     }

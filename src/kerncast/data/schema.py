@@ -60,6 +60,8 @@ MEASURED: dict[str, type[pl.DataType]] = {
 # Rows that agree in these are repeats of one measurement.
 REPEAT_OF = ("key", "backend", "software", "cache")
 POSITIVE_TIMES = ("time_ns", "time_ns_min", "time_ns_mean")
+# A picosecond to thirty years: what is outside is a unit gone wrong.
+POSSIBLE_NS = (1e-3, 1e18)
 
 
 def column_type(parameter: Parameter) -> type[pl.DataType]:
@@ -113,7 +115,8 @@ def _refuse_first(frame: pl.DataFrame, bad: pl.Series, rule: str, column: str) -
         raise InvalidValue(f"{where}: {column} {rule}, got {frame[column][row]!r} ({int(bad.sum())} such rows)")
 
 
-def _check_parameters(family: Family, frame: pl.DataFrame) -> None:
+def check_parameters(family: Family, frame: pl.DataFrame) -> None:
+    """Refuse the first row whose problem or config is not in the declared space (constraints aside)."""
     symbols = None
     for column, (space, name) in parameter_columns(family).items():
         parameter = space.parameters[name]
@@ -133,16 +136,23 @@ def _check_parameters(family: Family, frame: pl.DataFrame) -> None:
 def _cast(frame: pl.DataFrame, column: str, dtype: type[pl.DataType]) -> pl.Expr:
     """A column in its stored type; what does not fit (2.5 as a size, text as a time) is refused."""
     values = frame[column]
-    if values.dtype == dtype or values.dtype == pl.Null:
+    if values.dtype in (dtype, pl.Null):
         return pl.col(column).cast(dtype)
-    if dtype == pl.Boolean and values.dtype.is_integer():
-        _refuse_first(frame, ~values.is_in([0, 1]), "must be true or false", column)
+    rule = {pl.Boolean: "must be true or false", pl.Int64: "must be a whole number", pl.Float64: "must be a number"}.get(
+        dtype, "must be text"
+    )
+    numeric, textual = values.dtype.is_numeric(), values.dtype in (pl.String, pl.Categorical, pl.Enum)
+    if not (textual if dtype == pl.String else numeric or textual):
+        _refuse_first(frame, values.is_not_null(), rule, column)
+    if dtype == pl.Boolean:
+        flags = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}
+        texts = pl.col(column).cast(pl.String).str.to_lowercase()
+        _refuse_first(frame, ~frame.select(texts.is_in(list(flags))).to_series(), rule, column)
+        return texts.replace_strict(flags, default=None, return_dtype=pl.Boolean).alias(column)
     if dtype == pl.Int64 and values.dtype.is_float():
-        _refuse_first(frame, values != values.floor(), "must be a whole number", column)
-    if dtype == pl.Int64 and values.dtype == pl.Boolean:
-        _refuse_first(frame, values.is_not_null(), "must be a whole number", column)
+        _refuse_first(frame, values != values.floor(), rule, column)
     cast = values.cast(dtype, strict=False)
-    _refuse_first(frame, cast.is_null() & values.is_not_null(), f"must be of type {dtype.__name__}", column)
+    _refuse_first(frame, cast.is_null() & values.is_not_null(), rule, column)
     return pl.col(column).cast(dtype, strict=False)
 
 
@@ -155,25 +165,43 @@ def conform(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
             f"unknown column '{unknown[0]}' for {family.id}: rename it to one of {', '.join(wanted)}, or drop it"
         )
     frame = frame.with_columns(op=pl.lit(family.op.name), family=pl.lit(family.id))
+    defaulted: list[str] = []
     for column, (space, name) in parameter_columns(family).items():
         default = space.parameters[name].default
         if column not in frame.columns and (default is not None or name in space.active):
             frame = frame.with_columns(pl.lit(default, dtype=wanted[column]).alias(column))
+            defaulted.append(column)
     missing = [name for name in ("device", *parameter_columns(family), "status", "time_ns") if name not in frame.columns]
     if missing:
         raise InvalidValue(f"{family.id} rows need the columns {', '.join(missing)}: none of them has a default")
     frame = frame.with_columns(pl.lit(None, dtype=wanted[name]).alias(name) for name in wanted if name not in frame.columns)
     frame = frame.with_columns(_cast(frame, name, dtype) for name, dtype in wanted.items()).select(list(wanted))
 
-    _refuse_first(frame, frame["device"].is_null(), "must name a device", "device")
+    frame = _only_where_it_applies(family, frame, defaulted)
+    _refuse_first(frame, frame["device"].is_null() | (frame["device"] == ""), "must name a device", "device")
     _refuse_first(frame, ~frame["status"].is_in(list(Status)), f"must be one of {', '.join(Status)}", "status")
     _refuse_first(frame, frame["status"].is_null(), f"must be one of {', '.join(Status)}", "status")
     ok = frame["status"] == Status.OK
     _refuse_first(frame, ok & frame["time_ns"].is_null(), "must be there when status is ok", "time_ns")
+    _refuse_first(frame, ~ok & frame["time_ns"].is_not_null(), "must be empty when status is not ok", "time_ns")
+    shortest, longest = POSSIBLE_NS
     for name in POSITIVE_TIMES:
-        _refuse_first(frame, ~((frame[name] > 0) & frame[name].is_finite()), "must be a positive number of nanoseconds", name)
-    _check_parameters(family, frame)
+        possible = (frame[name] >= shortest) & (frame[name] <= longest)
+        _refuse_first(frame, ~possible, f"must be a positive number of nanoseconds ({shortest:g} to {longest:g})", name)
+    check_parameters(family, frame)
     return frame.with_columns(row_keys(family, frame))
+
+
+def _only_where_it_applies(family: Family, frame: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
+    """Defaults that were filled into conditional parameters, taken back where these do not apply."""
+    stored = parameter_columns(family)
+    for space in (family.problem, family.config):
+        for name in space.condition_order:
+            column = next((column for column in columns if stored[column] == (space, name)), None)
+            if column is not None:
+                applies = space.active[name].frame(symbol_columns(family, frame), trusted=True).to_series() != 0.0
+                frame = frame.with_columns(pl.when(applies).then(pl.col(column)).alias(column))
+    return frame
 
 
 def row_keys(family: Family, frame: pl.DataFrame) -> pl.Series:
@@ -203,6 +231,8 @@ def upgrade_columns(family: Family, frame: pl.LazyFrame, where: str) -> pl.LazyF
     """Rows stored before a parameter existed get its default; other differences are refused by name."""
     wanted = schema_of(family)
     stored = frame.collect_schema()
+    if list(stored) == list(wanted):
+        return frame
     unknown = [name for name in stored if name not in wanted]
     if unknown:
         raise BadFile(f"{where} has the column '{unknown[0]}', which {family.id} no longer declares: export the data again")
@@ -215,4 +245,6 @@ def upgrade_columns(family: Family, frame: pl.LazyFrame, where: str) -> pl.LazyF
         if space and default is None and parameter not in space.active:
             raise BadFile(f"{where} has no column '{name}', which {family.id} needs and has no default for: import it again")
         added.append(pl.lit(default, dtype=dtype).alias(name))
-    return frame.with_columns(added).select(list(wanted))
+    defaulted = [column for column in parameter_columns(family) if column not in stored]
+    rows = _only_where_it_applies(family, frame.with_columns(added).select(list(wanted)).collect(), defaulted)
+    return rows.with_columns(row_keys(family, rows)).lazy()

@@ -45,6 +45,7 @@ class Table:
     def __post_init__(self) -> None:
         if not self.shape or math.prod(self.shape) != len(self.values) or not self.values:
             raise InvalidValue(f"a table of shape {self.shape} needs {math.prod(self.shape)} values, got {len(self.values)}")
+        object.__setattr__(self, "values", tuple(float(value) for value in self.values))
         if not all(math.isfinite(value) for value in self.values):
             raise InvalidValue("a table holds finite numbers only: replace the NaN or infinity")
 
@@ -166,11 +167,15 @@ class Expr:
         raise TypeError("a traced expression does not travel between processes: trace it again there")
 
     def __repr__(self) -> str:
+        return self._words(depth=4)
+
+    def _words(self, depth: int) -> str:
+        """As text, cut at some depth: a graph written out as a tree can be exponentially long."""
         if isinstance(self.payload, Symbol):
             return self.payload.name
         if self.kind == "constant":
             return repr(self.payload)
-        return f"{self.kind}({', '.join(map(repr, self.args))})"
+        return f"{self.kind}({', '.join(arg._words(depth - 1) for arg in self.args) if depth else '…'})"
 
 
 def _label(expr: Expr, other: object) -> Operand:
@@ -245,7 +250,7 @@ def _refuse_inexact(kind: str, args: Sequence[Expr]) -> None:
         if not arg.exact:
             raise InvalidValue(
                 f"{kind} of a log or a root is refused, for a last-bit difference between machines would become a "
-                f"whole one: apply {kind} to the value before its log or root (in {arg!r:.120})"
+                f"whole one: apply {kind} to the value before its log or root (in {arg!r})"
             )
 
 

@@ -1,7 +1,7 @@
 """The C99 compiler: one function, every shared subexpression a local constant.
 
 Build it with `-ffp-contract=off` (a fused multiply-add rounds once where we round twice) and without
-`-ffast-math`. Symbols arrive as doubles in name order; `read_number` is the caller's edge.
+`-ffast-math`. Symbols arrive as doubles in name order, labels already as their codes.
 """
 
 from __future__ import annotations
@@ -88,7 +88,10 @@ def generate(function: str, outputs: Mapping[str, Expr], symbols: Sequence[Symbo
             text = _TEMPLATES[expr.kind].format(*args)
         names[expr.digest] = f"t{len(lines)}"
         lines.append(f"    const double {names[expr.digest]} = {text};")
-    lines += [f"    outputs[{i}] = {names[expr.digest]};  /* {name} */" for i, (name, expr) in enumerate(outputs.items())]
+    lines += [
+        f"    outputs[{i}] = {names[expr.digest]};  /* {name.replace('*/', '* /')} */"
+        for i, (name, expr) in enumerate(outputs.items())
+    ]
     header = "".join(_table(name, table) for table, name in tables.items())
     unused = "" if symbols else "    (void)symbols;\n"
     body = "\n".join(lines)

@@ -53,7 +53,7 @@ def sqrt(x: Operand) -> Expr:
 
 
 def log2(x: Operand) -> Expr:
-    """The binary logarithm; an argument that is not positive counts as the smallest positive number."""
+    """The binary logarithm; an argument that is not positive counts as the smallest positive normal number."""
     return node("log2", x)
 
 

@@ -17,7 +17,8 @@ import polars as pl
 
 from kerncast import devices
 from kerncast.data import schema
-from kerncast.data.dataset import Dataset, Source
+from kerncast.data.dataset import Dataset, Source, record_of
+from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.op import Family
 from kerncast.registry import discover
@@ -40,6 +41,8 @@ class Imported:
 
     family: Family
     rows: pl.DataFrame
+    device: Device | None = None
+    """The device of all rows, where the file or its mapping says it; the command line has the last word."""
 
 
 class Importer:
@@ -56,11 +59,12 @@ class Importer:
 @cache
 def importers() -> dict[str, Importer]:
     """Every importer by format name."""
-    found = {
-        item.name: item()
-        for _, item in discover(__name__)
-        if isinstance(item, type) and issubclass(item, Importer) and hasattr(item, "name")
-    }
+    found: dict[str, Importer] = {}
+    for source, item in discover(__name__):
+        if not (isinstance(item, type) and issubclass(item, Importer) and hasattr(item, "name")):
+            continue
+        if type(found.setdefault(item.name, item())) is not item:
+            raise BadFile(f"{source} declares the format '{item.name}', which there is already: rename one")
     return dict(sorted(found.items()))
 
 
@@ -83,20 +87,26 @@ def file_digest(path: Path) -> str:
 def import_files(format_name: str, paths: Sequence[Path], out: Path, options: Options) -> Dataset:
     """Read files of one format into a new dataset, which appears whole or not at all."""
     importer = get_importer(format_name)
-    if options.device is not None:
-        options = Options(devices.get(options.device).name, options.software, options.mapping, options.values)
+    named = devices.get(options.device) if options.device is not None else None
     software = msgspec.json.encode(dict(sorted(options.software.items()))).decode() if options.software else None
 
     def fill(dataset: Dataset) -> None:
+        seen: dict[str, Path] = {}
         for path in paths:
             digest = file_digest(path)
+            if digest in seen:
+                raise InvalidValue(f"{path} is the same file as {seen[digest]}: name it once")
+            seen[digest] = path
             empty = True
             for table in _read_named(importer, path, options):
-                rows = table.rows
+                rows, device = table.rows, named or table.device
                 if "device" not in rows.columns:
-                    if options.device is None:
+                    if device is None:
                         raise InvalidValue(f"{path} does not say which device it was measured on: add --device NAME")
-                    rows = rows.with_columns(device=pl.lit(options.device))
+                    rows = rows.with_columns(device=pl.lit(device.name))
+                # A profile that does not ship with kerncast goes into the dataset: nobody else could look it up.
+                shipped = device is None or device.name in devices.profiles()
+                machines = [] if shipped or device is None else [record_of(device)]
                 if "software" not in rows.columns:
                     rows = rows.with_columns(software=pl.lit(software, dtype=pl.String))
                 rows = rows.with_columns(source=pl.lit(digest))
@@ -105,7 +115,7 @@ def import_files(format_name: str, paths: Sequence[Path], out: Path, options: Op
                 except InvalidValue as error:
                     raise BadFile(f"{path}, {error}") from error
                 empty &= checked.is_empty()
-                dataset._append(table.family, checked, [Source(digest, path.name, format_name)])
+                dataset._append(table.family, checked, [Source(digest, path.name, format_name)], machines)
             if empty:
                 raise BadFile(f"{path} holds no rows: there is nothing to import")
 
@@ -117,6 +127,8 @@ def _read_named(importer: Importer, path: Path, options: Options) -> Iterator[Im
     try:
         yield from importer.read(path, options)
     except KerncastError as error:
-        raise error if str(path) in str(error) else type(error)(f"{path}, {error}") from error
+        if str(error).startswith(str(path)):
+            raise
+        raise type(error)(f"{path}, {error}") from error
     except OSError as error:
         raise BadFile(f"cannot read {path}: {error.strerror}") from error

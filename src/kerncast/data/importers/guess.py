@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 
@@ -56,7 +57,7 @@ def _translation(parameter: Parameter, cells: pl.Series) -> str:
     found = sorted(set(cells.drop_nulls().cast(pl.String).unique()))
     if set(found) <= labels or len(found) > 32:
         return ""
-    pairs = ", ".join(f'"{text}" = "{text if text in labels else "?"}"' for text in found)
+    pairs = ", ".join(f'{_quoted(text)} = "{text if text in labels else "?"}"' for text in found)
     return f", values = {{ {pairs} }}"
 
 
@@ -109,4 +110,5 @@ def draft_mapping(table: pl.DataFrame, family_name: str | None = None) -> str:
 
 
 def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    """A TOML basic string, which escapes as JSON does."""
+    return json.dumps(text, ensure_ascii=False)

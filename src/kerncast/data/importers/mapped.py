@@ -133,7 +133,7 @@ def _column(table: pl.DataFrame, target: str, cell: Cell, dtype: type[pl.DataTyp
         if cell.column not in table.columns:
             known = ", ".join(name for name in table.columns if name != LINE)
             raise BadFile(f"line 1: there is no column '{cell.column}' for {target} (columns: {known})")
-        texts = table[cell.column].cast(pl.String)
+        texts = _as_text(table, cell.column)
         lines = table
     column = target if cell.value is not None else str(cell.column)
     if cell.values is not None:
@@ -141,6 +141,9 @@ def _column(table: pl.DataFrame, target: str, cell: Cell, dtype: type[pl.DataTyp
         refuse_cells(lines, ~texts.is_in(list(translated)), column, f"must be one of {', '.join(translated)}")
         texts = texts.replace(translated)
     texts = texts.set(texts == "", None)
+    if dtype == pl.Int64:
+        # 8.0 is what pandas writes for a whole number in a column with empty cells.
+        texts = texts.str.replace(r"^(-?\d+)\.0+$", "${1}")
     if dtype == pl.Boolean:
         known_flags = {"true": True, "false": False, "1": True, "0": False}
         lowered = texts.str.to_lowercase()
@@ -155,20 +158,30 @@ def _kind(dtype: type[pl.DataType]) -> str:
     return {"Int64": "a whole number", "Float64": "a number"}.get(dtype.__name__, "text")
 
 
-def _label(table: pl.DataFrame, time: Time) -> dict[str, pl.Series]:
-    """`time_ns` and `status`; cells that mean a failure have no time."""
+def _as_text(table: pl.DataFrame, column: str) -> pl.Series:
+    """A column as text; parquet may hold things that have none, and nulls, which are empty cells."""
+    if not (
+        table[column].dtype.is_numeric() or table[column].dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Null)
+    ):
+        raise BadFile(f"line 1: column '{column}' is of type {table[column].dtype}: convert it to numbers or text first")
+    return table[column].cast(pl.String).fill_null("")
+
+
+def _label(table: pl.DataFrame, time: Time, given: pl.Series | None) -> dict[str, pl.Series]:
+    """`time_ns` and `status`; a failed attempt has no time, whatever number stands in its cell."""
     if time.column not in table.columns:
         raise BadFile(f"line 1: there is no column '{time.column}' for the time")
-    texts = table[time.column].cast(pl.String)
-    failed = texts.is_in(list(time.failed))
+    texts = _as_text(table, time.column)
+    status = pl.repeat("ok", table.height, dtype=pl.String, eager=True)
+    if time.failed:
+        status = texts.replace_strict(time.failed, default="ok", return_dtype=pl.String)
+    if given is not None:
+        # What the time cell says of a failure is more precise than a column that says valid or invalid.
+        status = status.zip_with(status != "ok", given)
+    failed = status != "ok"
     values = texts.cast(pl.Float64, strict=False)
     bad = ~failed & (values.is_null() | ~values.is_finite() | (values <= 0))
     refuse_cells(table, bad, time.column, "must be a positive time (or be listed under `failed` in the mapping)")
-    status = (
-        texts.replace_strict(time.failed, default="ok", return_dtype=pl.String)
-        if time.failed
-        else texts.is_null().replace_strict({False: "ok", True: "ok"}, return_dtype=pl.String)
-    )
     scaled = values * NANOSECONDS[time.unit]
     return {"time_ns": scaled.set(failed, None), "status": status}
 
@@ -183,20 +196,18 @@ def map_table(table: pl.DataFrame, mapping: Mapping, options: Options) -> Import
             target = name if section == "measured" else f"{section}.{name}"
             cells[target] = _cell_of(spec, target)
     cells |= _fixed(dict(options.values), family)
-    rows = {LINE: table[LINE], **_label(table, mapping.time)}
+    rows = {LINE: table[LINE]}
     for target, cell in cells.items():
         rows[target] = _column(table, target, cell, types[target])
+    rows |= _label(table, mapping.time, rows.get("status"))
     used = {cell.column for cell in cells.values()} | {mapping.time.column, LINE, *mapping.ignore}
     unknown = [name for name in table.columns if name not in used]
     if unknown:
         raise BadFile(f"line 1: the mapping does not mention the column '{unknown[0]}': map it, or list it under `ignore`")
-    if "status" in cells:
-        # A failed attempt has no time, whatever number stands in its cell.
-        rows["time_ns"] = rows["time_ns"].set(rows["status"] != "ok", None)
-    frame = pl.DataFrame(rows)
-    if mapping.device and options.device is None:
-        frame = frame.with_columns(device=pl.lit(devices.get(mapping.device).name))
-    return Imported(family, frame)
+    absent = [name for name in mapping.ignore if name not in table.columns]
+    if absent:
+        raise BadFile(f"line 1: the mapping ignores the column '{absent[0]}', but there is none of that name")
+    return Imported(family, pl.DataFrame(rows), devices.get(mapping.device) if mapping.device else None)
 
 
 class Csv(Importer):
@@ -224,7 +235,7 @@ class Parquet(Importer):
 def read_parquet_table(path: Path) -> pl.DataFrame:
     """A parquet file with row numbers for lines."""
     try:
-        table = pl.read_parquet(path)
+        table = pl.read_parquet(path, glob=False)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise BadFile(f"not a parquet file ({str(error).splitlines()[0]})") from error
     nested = [name for name, dtype in table.schema.items() if dtype.is_nested()]

@@ -1,0 +1,65 @@
+"""Streaming ten million vectors: gemm/triton on a100 in fp16, every valid config of enough problems.
+
+    python benchmarks/sweep.py
+
+Each line is a process of its own. `generate` only makes the blocks, `write` puts them on disk as parquet.
+Exits non-zero when memory grows by more than the bar.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+VECTORS = 10_000_000
+GROWTH_BAR_MB = 1_000
+
+
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def measure(what: str) -> dict[str, float]:
+    import kerncast
+    from kerncast.problems import problem_set
+    from kerncast.sweep import Sweep, write_vectors
+
+    family, device = kerncast.get_family("gemm/triton"), kerncast.get_device("a100")
+    per_problem = family.config.count(family.bindings({"dtype": "fp16"}, device))
+    problems = problem_set(family, [f"lognormal:{VECTORS // per_problem + 1}"], {"dtype": ["fp16"], "layout": ["rcr"]})
+    sweep = Sweep(family, device, problems)
+    before, start = peak_mb(), time.perf_counter()
+    if what == "generate":
+        vectors = sum(block.height for block in sweep.iter_blocks())
+    else:
+        with tempfile.TemporaryDirectory() as scratch:
+            vectors = write_vectors(sweep, Path(scratch) / "vectors").vectors
+    return {"vectors": vectors, "seconds": time.perf_counter() - start, "before_mb": before, "peak_mb": peak_mb()}
+
+
+def main() -> int:
+    if len(sys.argv) > 1:
+        print(json.dumps(measure(sys.argv[1])))
+        return 0
+    print(f"{'what':10} {'vectors':>12} {'vectors/s':>12} {'peak RSS MB':>12} {'growth MB':>10} {'bar MB':>7}")
+    missed = False
+    for what in ("generate", "write"):
+        answer = subprocess.run([sys.executable, __file__, what], capture_output=True, text=True, check=True)
+        found = json.loads(answer.stdout)
+        growth = found["peak_mb"] - found["before_mb"]
+        rate = found["vectors"] / found["seconds"]
+        missed |= growth > GROWTH_BAR_MB
+        print(
+            f"{what:10} {found['vectors']:12,.0f} {rate:12,.0f} {found['peak_mb']:12,.0f} {growth:10,.0f} {GROWTH_BAR_MB:7,}"
+            f"{' MISSED' if growth > GROWTH_BAR_MB else ''}"
+        )
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""The `cpu` backend: generated fp32 and fp64 GEMM kernels in C, compiled here, timed and checked bit for bit.
+
+The files are the pipeline: `codegen` (micro-kernels as C text), `build` (compile and cache), `plan` (what the C
+driver takes), `inputs` (matrices and the exact result), `profile` (how fast the machine is); `driver.c`,
+`kernels.h` and `probe.c` are the C side.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from functools import cache, cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from kerncast import devices
+from kerncast.backends.contract import Backend, OutOfMemory, Prepared, Unsupported
+from kerncast.backends.cpu import build, profile
+from kerncast.backends.cpu.build import Compiler, Library
+from kerncast.backends.cpu.codegen import C_TYPES, Item
+from kerncast.backends.cpu.inputs import InputCache, Inputs
+from kerncast.backends.cpu.plan import CPlan, Geometry, Kernels, fill, refusal
+from kerncast.device import Device
+from kerncast.op import Config, Problem
+
+# Sentinels: about 30 µs of arithmetic in registers, and a read that no L2 holds.
+COMPUTE_STEPS = 16_000
+MEMORY_BYTES = 8 * 2**20
+
+
+class _Kernel(Prepared):
+    """One config on the buffers of one problem."""
+
+    def __init__(self, library: Library, plan: CPlan, table: object, inputs: Inputs) -> None:
+        self.inputs = inputs
+        self._kept = plan, table
+        self._launch = partial(_functions(library)[1], ctypes.byref(plan))
+
+    def run(self, launches: int) -> int:
+        return int(self._launch(launches))
+
+    def check(self) -> float:
+        self.inputs.c.fill(np.nan)
+        self._launch(1)
+        return self.inputs.error()
+
+
+class _Sentinel(Prepared):
+    """A fixed kernel; there is nothing to check."""
+
+    def __init__(self, function: Any, *arguments: Any, keep: object = None) -> None:
+        self._function, self._arguments, self._keep = function, arguments, keep
+
+    def run(self, launches: int) -> int:
+        return int(self._function(launches, *self._arguments))
+
+    def check(self) -> float:
+        return 0.0
+
+
+@cache
+def _functions(library: Library) -> tuple[Any, Any]:
+    """`kc_reserve` and `kc_run`, typed once."""
+    reserve, run = library.driver.kc_reserve, library.driver.kc_run
+    reserve.argtypes, reserve.restype = [ctypes.POINTER(CPlan)], ctypes.c_int
+    run.argtypes, run.restype = [ctypes.POINTER(CPlan), ctypes.c_int64], ctypes.c_int64
+    probe = library.probe
+    for name in ("kc_clock", "kc_fma_fp32", "kc_fma_fp64"):
+        probe[name].argtypes, probe[name].restype = [ctypes.c_int64, ctypes.c_int64], ctypes.c_int64
+    probe.kc_stream.argtypes = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64]
+    probe.kc_stream.restype = probe.kc_vector_bytes.restype = ctypes.c_int64
+    return reserve, run
+
+
+class CpuBackend(Backend):
+    """Runs `gemm/cpu` on the machine at hand."""
+
+    name = "cpu"
+    doc = "generated GEMM kernels in C for this machine's CPU"
+    families = ("gemm/cpu",)
+
+    @classmethod
+    def unavailable(cls) -> str | None:
+        return None if build.find_compiler() else build.NO_COMPILER
+
+    def __init__(self, index: str = "0") -> None:
+        super().__init__(index)
+        self._inputs = InputCache()
+
+    @cached_property
+    def compiler(self) -> Compiler:
+        """The compiler in use."""
+        found = build.find_compiler()
+        if found is None:
+            raise Unsupported(build.NO_COMPILER)
+        return found
+
+    @cached_property
+    def library(self) -> Library:
+        """The compiled kernels."""
+        library = Library(self.compiler)
+        _functions(library)
+        return library
+
+    @cached_property
+    def _profile(self) -> Device:
+        return profile.measured(self.library, devices.local())
+
+    def device(self) -> Device:
+        return self._profile
+
+    def software(self) -> Mapping[str, str]:
+        return {
+            "compiler": self.compiler.version,
+            "flags": " ".join(self.compiler.flags),
+            "kernels": build.source_digest(),
+        }
+
+    def compile(self, vectors: Sequence[tuple[Problem, Config]], jobs: int = 1) -> None:
+        self.library.build(self._items(vectors), jobs)
+
+    def compilations(self, vectors: Sequence[tuple[Problem, Config]]) -> int:
+        return len(self.library.missing(self._items(vectors)))
+
+    def prepare(self, problem: Problem, config: Config) -> Prepared:
+        values, chosen, geometry = self._supported(problem, config)
+        kernels = Kernels.of(geometry, values["dtype"], chosen)
+        inputs = self._inputs.get(values)
+        plan = fill(geometry, kernels, values, chosen, inputs.pointers)
+        whole = kernels.micro
+        table = (ctypes.c_void_p * (whole.mr * whole.nv))()
+        for micro in (whole, *kernels.edges):
+            table[(micro.mr - 1) * whole.nv + micro.nv - 1] = self.library.function(micro, micro.name)
+        plan.micros = ctypes.cast(table, ctypes.POINTER(ctypes.c_void_p))
+        for operand, packer in ((plan.a, kernels.a_packer), (plan.b, kernels.b_packer)):
+            if packer is not None:
+                operand.packer = self.library.function(packer, packer.symbol(bool(operand.rows)))
+        if _functions(self.library)[0](ctypes.byref(plan)):
+            raise OutOfMemory(f"no memory or no threads for {config!r} on {problem!r}")
+        return _Kernel(self.library, plan, table, inputs)
+
+    def sentinel(self, kind: str) -> Prepared | None:
+        probe = self.library.probe
+        if kind == "compute":
+            return _Sentinel(probe.kc_fma_fp32, COMPUTE_STEPS)
+        if kind == "memory":
+            l2_bytes = int(devices.local().numbers.get("l2_cache_kb", 0)) * 1024
+            data = np.ones(max(MEMORY_BYTES, 2 * l2_bytes), np.uint8)
+            return _Sentinel(probe.kc_stream, data.ctypes.data, data.nbytes, keep=data)
+        return None
+
+    def _items(self, vectors: Sequence[tuple[Problem, Config]]) -> set[Item]:
+        found: set[Item] = set()
+        for problem, config in vectors:
+            values = problem.values
+            if values["dtype"] in C_TYPES:
+                found.update(Kernels.of(Geometry.of(values), str(values["dtype"]), config.values).items())
+        return found
+
+    def _supported(self, problem: Problem, config: Config) -> tuple[dict[str, Any], dict[str, Any], Geometry]:
+        """The values of both and the geometry, or why this machine cannot run them."""
+        values, chosen = problem.values, config.values
+        geometry = Geometry.of(values)
+        broken = refusal(geometry, values, chosen)
+        if broken:
+            raise Unsupported(next(item.sentence for item in config.family.config.constraints if item.name == broken))
+        if int(str(chosen["vector_bytes"])) > self.library.probe.kc_vector_bytes():
+            raise Unsupported(f"this CPU has no {chosen['vector_bytes']}-byte vectors that {self.compiler.version} would use")
+        return values, chosen, geometry

@@ -1,0 +1,202 @@
+"""Compiling kernels into a few shared objects, cached by source, compiler, flags and instruction set.
+
+    <cache>/cpu/<key>/<digest>.so      kernels of one compilation
+    <cache>/cpu/<key>/<digest>.json    their names
+
+Every file is written beside its place and renamed, so workers that build at the same time do no harm: at
+worst a kernel is compiled twice.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+from kerncast.backends.contract import CannotCompile
+from kerncast.backends.cpu.codegen import Item, translation_unit
+from kerncast.errors import CannotWrite
+
+SOURCES = Path(__file__).parent
+# Enough kernels to spread the compiler's start-up, few enough to keep every core busy.
+KERNELS_PER_OBJECT = 32
+COMPILE_SECONDS = 300
+NO_COMPILER = (
+    "the cpu backend compiles its kernels and needs gcc or clang, but found neither: install one "
+    "(Debian and Ubuntu: apt install gcc; Fedora: dnf install gcc; macOS: xcode-select --install) or name it in CC"
+)
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C compiler, and how it is called."""
+
+    path: str
+    version: str
+    flags: tuple[str, ...]
+
+
+@cache
+def find_compiler() -> Compiler | None:
+    """The compiler that CC names, else gcc, clang or cc; None when there is none that runs."""
+    for name in filter(None, (os.environ.get("CC"), "gcc", "clang", "cc")):
+        path = shutil.which(name)
+        if path is None:
+            continue
+        try:
+            shown = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
+        except (OSError, subprocess.SubprocessError):
+            continue
+        flags = ["-O2", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread", "-w"]
+        if "clang" in shown:
+            # Without it clang cuts 64-byte vectors in two and loses a third.
+            flags.append("-mprefer-vector-width=512")
+        return Compiler(path, shown.splitlines()[0].strip(), tuple(flags))
+    return None
+
+
+def cache_root() -> Path:
+    """Where compiled kernels live: KERNCAST_CACHE, else ~/.cache/kerncast."""
+    given = os.environ.get("KERNCAST_CACHE")
+    return (Path(given) if given else Path.home() / ".cache" / "kerncast") / "cpu"
+
+
+def instruction_set() -> str:
+    """What `-march=native` stands for on this machine."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return os.uname().machine
+    lines = [line for line in text.split("\n\n", 1)[0].splitlines() if line.startswith(("flags", "Features", "model name"))]
+    return "\n".join(lines)
+
+
+@cache
+def source_digest() -> str:
+    """A hash of everything that the kernels are generated from."""
+    hasher = hashlib.blake2b(digest_size=8)
+    for name in ("codegen.py", "kernels.h", "driver.c", "probe.c"):
+        hasher.update((SOURCES / name).read_bytes())
+    return hasher.hexdigest()
+
+
+class Library:
+    """The kernels that are built for one compiler on one machine."""
+
+    def __init__(self, compiler: Compiler, root: Path | None = None) -> None:
+        self.compiler = compiler
+        identity = "\n".join([source_digest(), compiler.path, compiler.version, *compiler.flags, instruction_set()])
+        self.folder = (root or cache_root()) / hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
+        self.homes: dict[str, Path] = {}
+        self.broken: dict[str, str] = {}
+        self._loaded: dict[Path, ctypes.CDLL] = {}
+
+    def missing(self, items: Iterable[Item]) -> list[Item]:
+        """Those of the items that no object holds yet, each once, in a fixed order."""
+        wanted = {item.name: item for item in items}
+        if any(name not in self.homes for name in wanted):
+            self._scan()
+        return [wanted[name] for name in sorted(wanted) if name not in self.homes]
+
+    def build(self, items: Iterable[Item], jobs: int = 1) -> None:
+        """Compile what is missing. A kernel that does not compile is remembered, the others are kept."""
+        todo = [item for item in self.missing(items) if item.name not in self.broken]
+        if not todo:
+            return
+        parts = max(-(-len(todo) // KERNELS_PER_OBJECT), min(jobs, len(todo)))
+        with ThreadPoolExecutor(max(jobs, 1)) as executor:
+            list(executor.map(self._build_part, [todo[part::parts] for part in range(parts)]))
+        self._scan()
+
+    def function(self, item: Item, symbol: str) -> int:
+        """The address of a kernel; it is compiled alone when no object holds it."""
+        if item.name not in self.homes:
+            self.build([item])
+        if item.name in self.broken:
+            raise CannotCompile(f"{item.name} does not compile with {self.compiler.version}: {self.broken[item.name]}")
+        address = ctypes.cast(getattr(self._open(self.homes[item.name]), symbol), ctypes.c_void_p).value
+        assert address is not None
+        return address
+
+    @cached_property
+    def driver(self) -> ctypes.CDLL:
+        """The blocked product and its threads."""
+        return self._fixed("driver")
+
+    @cached_property
+    def probe(self) -> ctypes.CDLL:
+        """The kernels that tell how fast the machine is."""
+        return self._fixed("probe")
+
+    def _fixed(self, name: str) -> ctypes.CDLL:
+        path = self.folder / f"{name}.so"
+        if not path.exists():
+            self._compile((SOURCES / f"{name}.c").read_text(), path)
+        return self._open(path)
+
+    def _open(self, path: Path) -> ctypes.CDLL:
+        if path not in self._loaded:
+            self._loaded[path] = ctypes.CDLL(str(path))
+        return self._loaded[path]
+
+    def _scan(self) -> None:
+        for index in sorted(self.folder.glob("*.json")) if self.folder.is_dir() else ():
+            for name in json.loads(index.read_text()):
+                self.homes.setdefault(name, index.with_suffix(".so"))
+
+    def _build_part(self, items: Sequence[Item]) -> None:
+        source = translation_unit(items)
+        digest = hashlib.blake2b(source.encode(), digest_size=10).hexdigest()
+        try:
+            self._compile(source, self.folder / f"{digest}.so")
+        except CannotCompile as error:
+            if len(items) == 1:
+                self.broken[items[0].name] = str(error)
+                return
+            middle = len(items) // 2
+            self._build_part(items[:middle])
+            self._build_part(items[middle:])
+            return
+        # The names come last: whoever reads them finds the object complete.
+        self._write(self.folder / f"{digest}.json", json.dumps([item.name for item in items]))
+
+    def _write(self, path: Path, text: str) -> None:
+        try:
+            with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", delete=False) as file:
+                file.write(text)
+            os.replace(file.name, path)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> CannotWrite:
+        return CannotWrite(f"compiled kernels cannot be kept in {self.folder} ({error}): free space, or set KERNCAST_CACHE")
+
+    def _compile(self, source: str, path: Path) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, made = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".so")
+            os.close(handle)
+        except OSError as error:
+            raise self._refused(error) from error
+        command = [self.compiler.path, *self.compiler.flags, f"-I{SOURCES}", "-x", "c", "-", "-o", made]
+        try:
+            done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=COMPILE_SECONDS)
+            if done.returncode:
+                reasons = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+                raise CannotCompile((reasons or [f"the compiler ended with {done.returncode}"])[0].strip())
+            os.replace(made, path)
+        except subprocess.TimeoutExpired as error:
+            raise CannotCompile(f"the compiler took more than {COMPILE_SECONDS} s") from error
+        except OSError as error:
+            raise self._refused(error) from error
+        finally:
+            Path(made).unlink(missing_ok=True)

@@ -1,0 +1,353 @@
+/* The blocked matrix product around the generated micro-kernels, on one thread or a pool of them.
+ *
+ * C (row-major) = A · B. Blocks of MC × KC of A and KC × NC of B are staged (packed into strips, or used where
+ * they are), then each MR × NR tile of C is one call of a micro-kernel. Edge tiles have kernels of their own
+ * size, so nothing is read or written out of bounds; only where the last vector of a row is partial, B's strip is
+ * copied with zeros and the tile is computed apart and merged.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAX_THREADS 256
+#define HUGE_PAGE (2 << 20)
+#define K_UNIT 8 /* blocks of K are whole vectors but for the last */
+/* About 0.1 ms: longer than the gap between two launches, short enough to leave the machine alone. */
+#define SPINS 4000
+
+enum { LOOPS_NKM = 0, LOOPS_MKN = 1 };
+enum { TILES_NM = 0, TILES_MN = 1 };
+enum { SPLIT_NONE = 0, SPLIT_M = 1, SPLIT_N = 2, SPLIT_K = 3 };
+enum { RESULT_FP32 = 0, RESULT_FP64 = 1 };
+
+typedef void micro_fn(int64_t k, const void *a, int64_t sa, const void *b, int64_t sb, void *c, int64_t sc, int64_t add);
+typedef void packer_fn(int64_t k, int64_t valid, const void *source, int64_t stride, void *strip);
+
+typedef struct {
+    const char *base;
+    int64_t stride;       /* elements between two rows (by rows) or two steps of K (k-major) */
+    int64_t batch_stride; /* elements */
+    int64_t width;        /* MR or NR */
+    int64_t rows;         /* stored by rows: contiguous along K */
+    int64_t pack;
+    packer_fn *packer;
+} operand;
+
+typedef struct {
+    operand a, b;
+    char *c;
+    micro_fn **micros; /* by rows and vectors of the tile: (rows - 1) * vectors + (vectors of it - 1) */
+    int64_t vectors, lanes; /* of a whole tile; columns of one vector (1 for dot products) */
+    int64_t m, n, k, batch;
+    int64_t mc, kc, nc;
+    int64_t loop_order, tile_order, threads, split;
+    int64_t element_bytes, result_bytes, result;
+} plan;
+
+/* A staged block: tile t starts at first + t * step, but for the one that was copied to `edge`. */
+typedef struct {
+    const char *first, *edge;
+    int64_t step, stride, copied;
+} block;
+
+typedef struct {
+    int64_t m0, m1, n0, n1, k0, k1;
+    char *c;
+    int64_t ldc;
+    char *a_strips, *b_strips, *edge, *tile, *partial;
+} job;
+
+static struct {
+    char *memory;
+    size_t bytes;
+} workspace[MAX_THREADS];
+static pthread_mutex_t running = PTHREAD_MUTEX_INITIALIZER;
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t round_up(int64_t a, int64_t unit) { return divide_up(a, unit) * unit; }
+
+/* Blocks of nearly equal size: 300 with a limit of 256 becomes 160 + 140, not 256 + 44. */
+static int64_t even_block(int64_t extent, int64_t limit, int64_t unit) {
+    return extent <= 0 ? unit : round_up(divide_up(extent, divide_up(extent, limit)), unit);
+}
+
+/* ---- one thread ------------------------------------------------------------------------------ */
+
+static block stage(const operand *o, int64_t bytes, int64_t first, int64_t count, int64_t k0, int64_t k, char *strips,
+                   char *edge, int64_t lanes) {
+    const int64_t w = o->width, whole = count / w, rest = count % w, neighbour = (o->rows ? o->stride : 1) * bytes;
+    const char *source = o->base + (o->rows ? first * o->stride + k0 : k0 * o->stride + first) * bytes;
+    if (o->pack) {
+        for (int64_t t = 0; t * w < count; t++)
+            o->packer(k, least(w, count - t * w), source + t * w * neighbour, o->stride, strips + t * w * k * bytes);
+        return (block){strips, 0, w * k * bytes, w, -1};
+    }
+    block b = {source, edge, w * neighbour, o->stride, -1};
+    if (rest % lanes) {
+        o->packer(k, rest, source + whole * b.step, o->stride, edge);
+        b.copied = whole;
+    }
+    return b;
+}
+
+#define MERGE(NAME, T)                                                                                      \
+    static void NAME(char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t m, int64_t n, int add) { \
+        for (int64_t i = 0; i < m; i++) {                                                                   \
+            T *restrict x = (T *)to + i * to_stride;                                                        \
+            const T *restrict y = (const T *)from + i * from_stride;                                        \
+            if (add) for (int64_t j = 0; j < n; j++) x[j] += y[j];                                          \
+            else for (int64_t j = 0; j < n; j++) x[j] = y[j];                                               \
+        }                                                                                                   \
+    }
+MERGE(merge_fp32, float)
+MERGE(merge_fp64, double)
+
+static void merge(const plan *p, char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t m, int64_t n,
+                  int add) {
+    (p->result == RESULT_FP64 ? merge_fp64 : merge_fp32)(to, to_stride, from, from_stride, m, n, add);
+}
+
+static inline void one_tile(const plan *p, const job *j, const block *a, const block *b, int64_t ti, int64_t tj, int64_t m,
+                            int64_t n, int64_t k, char *c, int add) {
+    const int64_t mr = p->a.width, nr = p->b.width;
+    const int64_t rows = least(mr, m - ti * mr), columns = least(nr, n - tj * nr);
+    const int64_t vectors = columns == nr ? p->vectors : divide_up(columns, p->lanes);
+    micro_fn *micro = p->micros[(rows - 1) * p->vectors + vectors - 1];
+    const char *pa = a->first + ti * a->step, *pb = tj == b->copied ? b->edge : b->first + tj * b->step;
+    const int64_t sb = tj == b->copied ? nr : b->stride;
+    char *at = c + (ti * mr * j->ldc + tj * nr) * p->result_bytes;
+    if (columns == nr || columns == vectors * p->lanes) {
+        micro(k, pa, a->stride, pb, sb, at, j->ldc, add);
+    } else {
+        micro(k, pa, a->stride, pb, sb, j->tile, nr, 0);
+        merge(p, at, j->ldc, j->tile, nr, rows, columns, add);
+    }
+}
+
+static void tiles(const plan *p, const job *j, const block *a, const block *b, int64_t m, int64_t n, int64_t k, char *c,
+                  int add) {
+    const int64_t tm = divide_up(m, p->a.width), tn = divide_up(n, p->b.width);
+    if (p->tile_order == TILES_NM) {
+        for (int64_t tj = 0; tj < tn; tj++)
+            for (int64_t ti = 0; ti < tm; ti++) one_tile(p, j, a, b, ti, tj, m, n, k, c, add);
+    } else {
+        for (int64_t ti = 0; ti < tm; ti++)
+            for (int64_t tj = 0; tj < tn; tj++) one_tile(p, j, a, b, ti, tj, m, n, k, c, add);
+    }
+}
+
+/* The part of C that a job owns; `a` and `b` are this batch item's operands. */
+static void product(const plan *p, const job *j, const operand *a, const operand *b) {
+    const int64_t mc = even_block(j->m1 - j->m0, p->mc, a->width), nc = even_block(j->n1 - j->n0, p->nc, b->width);
+    const int64_t kc = even_block(j->k1 - j->k0, p->kc, K_UNIT), bytes = p->element_bytes;
+    const int n_first = p->loop_order == LOOPS_NKM;
+    const int64_t begin = n_first ? j->n0 : j->m0, end = n_first ? j->n1 : j->m1, step = n_first ? nc : mc;
+    const int64_t begin2 = n_first ? j->m0 : j->n0, end2 = n_first ? j->m1 : j->n1, step2 = n_first ? mc : nc;
+    for (int64_t x = begin; x < end; x += step)
+        for (int64_t k0 = j->k0; k0 < j->k1; k0 += kc) {
+            const int64_t k = least(kc, j->k1 - k0), wide = least(step, end - x);
+            block outer = n_first ? stage(b, bytes, x, wide, k0, k, j->b_strips, j->edge, p->lanes)
+                                  : stage(a, bytes, x, wide, k0, k, j->a_strips, 0, 1);
+            for (int64_t y = begin2; y < end2; y += step2) {
+                const int64_t wide2 = least(step2, end2 - y);
+                block inner = n_first ? stage(a, bytes, y, wide2, k0, k, j->a_strips, 0, 1)
+                                      : stage(b, bytes, y, wide2, k0, k, j->b_strips, j->edge, p->lanes);
+                const int64_t i0 = n_first ? y : x, j0 = n_first ? x : y;
+                tiles(p, j, n_first ? &inner : &outer, n_first ? &outer : &inner, n_first ? wide2 : wide,
+                      n_first ? wide : wide2, k, j->c + (i0 * j->ldc + j0) * p->result_bytes, k0 > j->k0);
+            }
+        }
+}
+
+/* ---- memory of one thread -------------------------------------------------------------------- */
+
+static size_t carve(const plan *p, job *j, char *memory) {
+    const int64_t bytes = p->element_bytes, kc = least(p->kc + K_UNIT, round_up(p->k, K_UNIT));
+    const int64_t sizes[] = {
+        p->a.pack ? (least(p->mc, p->m) + p->a.width) * kc * bytes : 0,
+        p->b.pack ? (least(p->nc, p->n) + p->b.width) * kc * bytes : 0,
+        p->b.width * kc * bytes,
+        p->a.width * p->b.width * p->result_bytes,
+        p->split == SPLIT_K ? p->m * p->n * p->result_bytes : 0,
+    };
+    char **parts[] = {&j->a_strips, &j->b_strips, &j->edge, &j->tile, &j->partial};
+    size_t at = 0;
+    for (int i = 0; i < 5; i++) {
+        *parts[i] = memory + at;
+        at += (size_t)round_up(sizes[i], 64) + 64;
+    }
+    return at;
+}
+
+/* ---- the pool -------------------------------------------------------------------------------- */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    _Atomic uint64_t ticket; /* generation << 16 | threads at work: one word, so that a late waker reads one launch */
+    _Atomic int pending, sleepers;
+    _Atomic int64_t arrived, departed;
+    const plan *plan;
+    uint64_t joined[MAX_THREADS]; /* the launch before each thread's first */
+    int size;
+    pid_t owner;
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
+
+static void pause_briefly(int spins) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+    if (spins > SPINS) sched_yield();
+}
+
+/* All threads of a launch meet here; `round` counts the meetings. */
+static void meet(_Atomic int64_t *count, int64_t round, int threads) {
+    atomic_fetch_add(count, 1);
+    for (int spins = 0; atomic_load(count) < round * threads; spins++) pause_briefly(spins);
+}
+
+static int64_t share(int64_t units, int64_t part, int64_t parts) { return units * part / parts; }
+
+static void reduce(const plan *p, char *c, int thread, int threads) {
+    const int64_t r0 = share(p->m * p->n, thread, threads), r1 = share(p->m * p->n, thread + 1, threads);
+    for (int t = 1; t < threads; t++) {
+        job other;
+        carve(p, &other, workspace[t].memory);
+        merge(p, c + r0 * p->result_bytes, 0, other.partial + r0 * p->result_bytes, 0, 1, r1 - r0, 1);
+    }
+}
+
+static int useful_threads(const plan *p) {
+    const int64_t most[] = {1, divide_up(p->m, p->a.width), divide_up(p->n, p->b.width), p->k};
+    return (int)least(p->threads, most[p->split]);
+}
+
+static void work(const plan *p, int thread, int threads) {
+    job j = {.m1 = p->m, .n1 = p->n, .k1 = p->k, .ldc = p->n};
+    carve(p, &j, workspace[thread].memory);
+    const int64_t mr = p->a.width, nr = p->b.width, tm = divide_up(p->m, mr), tn = divide_up(p->n, nr);
+    if (p->split == SPLIT_M) {
+        j.m0 = share(tm, thread, threads) * mr, j.m1 = least(p->m, share(tm, thread + 1, threads) * mr);
+    } else if (p->split == SPLIT_N) {
+        j.n0 = share(tn, thread, threads) * nr, j.n1 = least(p->n, share(tn, thread + 1, threads) * nr);
+    } else if (p->split == SPLIT_K) {
+        j.k0 = share(p->k, thread, threads), j.k1 = share(p->k, thread + 1, threads);
+    }
+    operand a = p->a, b = p->b;
+    char *c = p->c;
+    for (int64_t item = 0; item < p->batch; item++) {
+        j.c = p->split == SPLIT_K && thread ? j.partial : c;
+        product(p, &j, &a, &b);
+        if (p->split == SPLIT_K && threads > 1) {
+            meet(&pool.arrived, item + 1, threads);
+            reduce(p, c, thread, threads);
+            meet(&pool.departed, item + 1, threads);
+        }
+        a.base += a.batch_stride * p->element_bytes, b.base += b.batch_stride * p->element_bytes;
+        c += p->m * p->n * p->result_bytes;
+    }
+}
+
+static void *worker(void *id) {
+    const int me = (int)(intptr_t)id;
+    uint64_t seen = pool.joined[me], word;
+    for (;;) {
+        for (int spins = 0; (word = atomic_load(&pool.ticket)) == seen && spins < SPINS; spins++) pause_briefly(0);
+        if (word == seen) {
+            pthread_mutex_lock(&pool.lock);
+            atomic_fetch_add(&pool.sleepers, 1);
+            while ((word = atomic_load(&pool.ticket)) == seen) pthread_cond_wait(&pool.wake, &pool.lock);
+            atomic_fetch_sub(&pool.sleepers, 1);
+            pthread_mutex_unlock(&pool.lock);
+        }
+        seen = word;
+        const int threads = (int)(word & 0xffff);
+        if (me < threads) {
+            if (pool.plan) work(pool.plan, me, threads);
+            atomic_fetch_sub(&pool.pending, 1);
+        }
+    }
+    return 0;
+}
+
+static void launch(const plan *p, int threads) {
+    pool.plan = p;
+    atomic_store(&pool.arrived, 0), atomic_store(&pool.departed, 0);
+    atomic_store(&pool.pending, threads - 1);
+    const uint64_t generation = (atomic_load(&pool.ticket) >> 16) + 1;
+    atomic_store(&pool.ticket, generation << 16 | (uint64_t)threads);
+    if (atomic_load(&pool.sleepers) > 0) {
+        pthread_mutex_lock(&pool.lock);
+        pthread_cond_broadcast(&pool.wake);
+        pthread_mutex_unlock(&pool.lock);
+    }
+    if (p) work(p, 0, threads);
+    for (int spins = 0; atomic_load(&pool.pending) > 0; spins++) pause_briefly(spins);
+}
+
+static int grow_pool(int threads) {
+    if (pool.owner != getpid()) { /* threads do not survive a fork */
+        pool.owner = getpid();
+        pool.size = 1;
+        atomic_store(&pool.ticket, 0), atomic_store(&pool.sleepers, 0);
+        pthread_mutex_init(&pool.lock, 0), pthread_cond_init(&pool.wake, 0);
+    }
+    for (; pool.size < threads; pool.size++) {
+        pthread_t made;
+        pool.joined[pool.size] = atomic_load(&pool.ticket);
+        if (pthread_create(&made, 0, worker, (void *)(intptr_t)pool.size)) return -1;
+        pthread_detach(made);
+    }
+    return 0;
+}
+
+/* ---- what Python calls ----------------------------------------------------------------------- */
+
+static int64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Memory and threads for a plan; 0, or -1 when the machine refuses. Never called while a plan runs. */
+int kc_reserve(const plan *p) {
+    int failed = 0;
+    job ignored;
+    const size_t bytes = (size_t)round_up((int64_t)carve(p, &ignored, 0), HUGE_PAGE);
+    pthread_mutex_lock(&running);
+    for (int t = 0; t < p->threads && !failed; t++) {
+        if (workspace[t].bytes >= bytes) continue;
+        void *memory = 0;
+        failed = posix_memalign(&memory, HUGE_PAGE, bytes) != 0;
+        if (failed) break;
+        madvise(memory, bytes, MADV_HUGEPAGE);
+        free(workspace[t].memory);
+        workspace[t].memory = memory, workspace[t].bytes = bytes;
+    }
+    if (!failed && p->threads > 1) failed = grow_pool((int)p->threads);
+    pthread_mutex_unlock(&running);
+    return failed ? -1 : 0;
+}
+
+/* Nanoseconds for `launches` launches. */
+int64_t kc_run(const plan *p, int64_t launches) {
+    const int threads = useful_threads(p);
+    pthread_mutex_lock(&running);
+    if (threads > 1) launch(0, threads); /* wakes the pool before the clock starts */
+    const int64_t start = now();
+    for (int64_t i = 0; i < launches; i++) {
+        if (threads > 1) launch(p, threads);
+        else work(p, 0, 1);
+    }
+    const int64_t spent = now() - start;
+    pthread_mutex_unlock(&running);
+    return spent;
+}

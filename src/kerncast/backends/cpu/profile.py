@@ -1,0 +1,92 @@
+"""How fast this machine really is: clock, FMA peak and memory bandwidth, measured in a fraction of a second.
+
+The advertised clock is not the real one, and under virtualisation it is often a label. Rates are measured once
+per boot and kept beside the compiled kernels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from kerncast.backends.cpu.build import Library
+from kerncast.device import Device
+
+SOURCE = "measured by the cpu backend's micro-benchmark"
+BURSTS = 200
+FMA_STEPS = 30_000
+CLOCK_STEPS = 20_000
+ADDITIONS_PER_STEP = 16
+FMAS_PER_STEP = 12
+STREAM_REPEATS = 4
+LANE_BYTES = {"fp32": 4, "fp64": 8}
+
+
+def _best(run: Callable[[], int]) -> int:
+    """The least disturbed of many short bursts."""
+    return min(run() for _ in range(BURSTS))
+
+
+def measure(library: Library, cores: int, stream_bytes: int) -> dict[str, float]:
+    """Rates by name: `clock_mhz`, `fp32` and `fp64` in TFLOP/s of one core, `bandwidth_gb_s` of all of them."""
+    probe = library.probe
+    rates = {"clock_mhz": CLOCK_STEPS * ADDITIONS_PER_STEP / _best(lambda: int(probe.kc_clock(1, CLOCK_STEPS))) * 1e3}
+    for dtype, size in LANE_BYTES.items():
+        kernel = probe[f"kc_fma_{dtype}"]
+        flops = 2 * FMA_STEPS * FMAS_PER_STEP * probe.kc_vector_bytes() / size
+        rates[dtype] = flops / _best(lambda kernel=kernel: int(kernel(1, FMA_STEPS))) / 1e3  # type: ignore[misc]
+    data = np.ones(cores * stream_bytes // 4, np.int32)
+    starts = [data.ctypes.data + core * stream_bytes for core in range(cores)]
+    with ThreadPoolExecutor(cores) as executor:
+        for _ in range(STREAM_REPEATS):
+            spent = max(executor.map(lambda start: int(probe.kc_stream(1, start, stream_bytes)), starts))
+            rates["bandwidth_gb_s"] = max(rates.get("bandwidth_gb_s", 0.0), cores * stream_bytes / spent)
+    return rates
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def rates(library: Library, device: Device) -> dict[str, float]:
+    """The measured rates, from disk when this boot has them."""
+    cores = int(device.numbers.get("num_cus", 1))
+    path = library.folder / f"rates-{_boot()}-{cores}.rates"
+    try:
+        return {name: float(value) for name, value in json.loads(path.read_text()).items()}
+    except (OSError, ValueError):
+        pass
+    # Twice the last-level cache in all, so that memory answers and not the cache.
+    cache_bytes = int(device.numbers.get("l3_cache_kb", 32 * 1024)) * 1024
+    found = measure(library, cores, max(2 * cache_bytes // cores, 16 * 2**20) // 4096 * 4096)
+    temporary = path.with_suffix(f".{os.getpid()}")
+    try:
+        temporary.write_text(json.dumps(found))
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # measuring again costs less than a failure here
+    return found
+
+
+def measured(library: Library, device: Device) -> Device:
+    """The device with its measured numbers; its identity does not change."""
+    found = rates(library, device)
+    cores = device.numbers.get("num_cus", 1.0)
+    peaks = {dtype: found[dtype] * cores for dtype in LANE_BYTES}
+    numbers = {"max_clock_mhz": found["clock_mhz"], "memory_bandwidth_gb_s": found["bandwidth_gb_s"]}
+    sources = {**dict.fromkeys(numbers, SOURCE), **dict.fromkeys(peaks, f"{SOURCE}: one core times the number of cores")}
+    return replace(
+        device,
+        numbers={**device.numbers, **numbers},
+        peak_tflops={**device.peak_tflops, **peaks},
+        sources={**device.sources, **sources},
+    )

@@ -1,0 +1,226 @@
+"""`kerncast collect`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kerncast.cli.collect_view import CollectView
+from kerncast.cli.output import json_option, print_json, table
+from kerncast.errors import InvalidValue, KerncastError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from kerncast.collect.messages import Policy
+    from kerncast.collect.run import Summary
+    from kerncast.op import Family
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+# What one vector takes with the default policy, for `--dry-run`: ten samples of the timed region, and the warm-up.
+DRY_RUN_BYTES = 150
+
+
+def seconds(text: str) -> float:
+    """`90s`, `10m`, `1.5h`, or a plain number of seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    if not match:
+        raise InvalidValue(f"a duration is a number with s, m or h (90s, 10m, 1.5h), got '{text}'")
+    return float(match[1]) * _SECONDS[match[2] or "s"]
+
+
+def _policy(samples: int | None, warmup: str | None, timeout: str | None, cache: str, verify: bool, memory: float) -> Policy:
+    from kerncast.collect.messages import Policy
+
+    changes: dict[str, Any] = {"cache": cache, "verify": verify, "memory_bytes": int(memory * 1e9)}
+    if samples is not None:
+        changes |= {"samples": samples, "fewest_samples": min(samples, Policy().fewest_samples)}
+    if warmup is not None:
+        changes["warmup_ns"] = int(seconds(warmup) * 1e9)
+    if timeout is not None:
+        ceiling = int(seconds(timeout) * 1e9)
+        changes |= {"deadline_ceiling_ns": ceiling, "deadline_floor_ns": min(ceiling, Policy().deadline_floor_ns)}
+    return Policy(**changes)
+
+
+def _blocks(
+    family: Family,
+    vectors: Path | None,
+    problems: tuple[str, ...],
+    vary: tuple[str, ...],
+    configs: str,
+    max_flops: float | None,
+    seed: int,
+) -> tuple[Iterable[pl.DataFrame], int]:
+    """The vectors to measure, and how many there are."""
+    from kerncast import devices
+    from kerncast.problems import parse_vary, problem_set
+    from kerncast.sweep import Sweep, Vectors, parse_selection
+
+    if vectors is not None:
+        if problems or vary or max_flops:
+            raise InvalidValue("--vectors names a finished sweep: --problems, --vary and --max-flops do not go with it")
+        found = Vectors.open(vectors)
+        if found.family is not family:
+            raise InvalidValue(f"{vectors} holds vectors of {found.family.id}, not of {family.id}")
+        return found.iter_blocks(), found.count()
+    if not problems:
+        raise InvalidValue("say what to measure: --problems SPEC (llm, wide, grid:M=1,2;…) or --vectors DIRECTORY")
+    chosen = problem_set(family, problems, parse_vary(family, vary), seed=seed, max_flops=max_flops)
+    sweep = Sweep(family, devices.local(), chosen, parse_selection(family, configs), seed=seed)
+    return sweep.iter_blocks(), sweep.count()
+
+
+def _dry_run(family: Family, backend: str, blocks: Iterable[pl.DataFrame], total: int, policy: Policy, as_json: bool) -> None:
+    """What a collection would take, without measuring anything."""
+    from kerncast.backends import get_backend
+    from kerncast.op import Config, Problem
+    from kerncast.sweep import vectors_of
+
+    kernels = get_backend(backend)("0")
+    pairs = [(vector.problem, vector.config) for block in blocks for vector in vectors_of(family, block)]
+    compilations = kernels.compilations(
+        [(Problem.trusted(family, p.values), Config.trusted(family, c.values)) for p, c in pairs]
+    )
+    per_vector = (policy.warmup_ns + 0.6 * policy.samples * policy.sample_ns) / 1e9
+    estimate = {
+        "vectors": total,
+        "compilations": compilations,
+        "seconds": round(total * per_vector),
+        "bytes": total * DRY_RUN_BYTES,
+    }
+    if as_json:
+        print_json(estimate)
+    else:
+        click.echo(
+            f"{total:,} vectors, {compilations:,} kernels to compile, about {estimate['seconds']:,} s of measuring for kernels "
+            f"shorter than {policy.sample_ns / 1e6:g} ms (longer ones take longer), about {estimate['bytes'] / 1e6:.1f} MB"
+        )
+
+
+@click.command("collect")
+@click.argument("family_id", metavar="FAMILY")
+@click.option(
+    "--problems", multiple=True, metavar="SPEC", help="As for `kerncast sweep`: llm, wide, edge, lognormal:N, grid:…, FILE."
+)
+@click.option(
+    "--vary", multiple=True, metavar="NAME=VALUES", help="One more axis: dtype=fp32, layout=all, threads=1,2. May be repeated."
+)
+@click.option("--max-flops", type=float, metavar="FLOP", help="Leave out problems with more arithmetic than this.")
+@click.option(
+    "--configs", default="all", show_default=True, metavar="SPEC", help="all, sample:N (per problem) or portfolio:FILE."
+)
+@click.option(
+    "--vectors", type=click.Path(path_type=Path), metavar="DIR", help="What `kerncast sweep` wrote, instead of --problems."
+)
+@click.option("--backend", metavar="NAME", help="What runs the kernels; the first that knows the family by default.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, metavar="DATASET", help="The dataset to write or to go on with."
+)
+@click.option("--devices", default="0", show_default=True, metavar="LIST", help="Device indices, one worker process each: 0,1.")
+@click.option(
+    "--resume", is_flag=True, help="Add what is missing to a finished dataset. (An unfinished one goes on by itself.)"
+)
+@click.option("--budget", metavar="TIME", help="Stop after this long: 90s, 10m, 1h.")
+@click.option("--samples", type=click.IntRange(min=1), metavar="N", help="At most so many samples of a vector.")
+@click.option("--warmup", metavar="TIME", help="Warm-up of each vector: 0.002s.")
+@click.option("--timeout", metavar="TIME", help="The longest that one step of a vector may take before its worker is killed.")
+@click.option(
+    "--chunk-size", type=click.IntRange(min=1), default=64, show_default=True, help="Vectors that are timed side by side."
+)
+@click.option(
+    "--cache", type=click.Choice(["warm", "cold"]), default="warm", show_default=True, help="Caches before each launch."
+)
+@click.option("--memory", type=float, default=0.0, metavar="GB", help="Memory that a worker may use; more is out_of_memory.")
+@click.option("--no-verify", is_flag=True, help="Do not check results before their time counts.")
+@click.option("--reset-command", metavar="CMD", help="Run after a worker was lost; {device} is its index. No shell.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--dry-run", is_flag=True, help="Print vectors, compilations, estimated time and disk; measure nothing.")
+@json_option
+def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
+    """Measure the kernels of a family and write a dataset, without ever losing a row.
+
+    Samples of one vector are spread in time and guarded by a sentinel; results are checked first; a kernel
+    that crashes, hangs or exhausts memory costs one row. Killed at any moment, the same command goes on.
+    Exit code 3 when some vectors have no row yet.
+
+    \b
+    kerncast collect gemm/cpu --problems llm --vary dtype=fp32 --vary layout=rrr --max-flops 1e8 \\
+        --configs sample:100 --out mine
+    kerncast collect gemm/cpu --vectors share-3 --devices 0 --budget 10m --out share-3-measured
+    """
+    from kerncast.backends import backend_for, get_backend
+    from kerncast.collect.run import Request, collect
+    from kerncast.registry import FAMILIES
+
+    family = FAMILIES.get(family_id)
+    backend = options["backend"] or backend_for(family_id).name
+    kind = get_backend(backend)
+    if family_id not in kind.families and "*" not in kind.families:
+        raise InvalidValue(f"backend {backend} does not run {family_id} (it runs {', '.join(kind.families)})")
+    why_not = kind.unavailable()
+    if why_not is not None:
+        raise KerncastError(why_not)
+    policy = _policy(
+        options["samples"], options["warmup"], options["timeout"], options["cache"], not options["no_verify"], options["memory"]
+    )
+    sweep = {name: options[name] for name in ("vectors", "problems", "vary", "configs", "max_flops", "seed")}
+    blocks, total = _blocks(family, **sweep)
+    if options["dry_run"]:
+        _dry_run(family, backend, blocks, total, policy, as_json)
+        return
+    request = Request(
+        family=family,
+        backend=backend,
+        devices=tuple(options["devices"].split(",")),
+        out=out,
+        policy=policy,
+        chunk_size=options["chunk_size"],
+        budget_seconds=seconds(options["budget"]) if options["budget"] else None,
+        extend=options["resume"],
+        reset_command=tuple((options["reset_command"] or "").split()),
+    )
+    with CollectView(total) as view:
+        summary = collect(request, blocks, view)
+    _report(summary, total, as_json)
+    if summary.without_a_row:
+        raise SystemExit(3)
+
+
+def _report(summary: Summary, total: int, as_json: bool) -> None:
+    """One summary that names the culprits, not one line a failure."""
+    disturbed = summary.retaken / max(1, summary.retaken + summary.samples)
+    if as_json:
+        errors = [{"status": s, "error": e, "rows": n} for (s, e), n in summary.errors.most_common(20)]
+        facts = {"path": str(summary.path), "device": summary.device, "vectors": total, "measured": summary.measured}
+        facts |= {"already_there": summary.already_there, "raced": summary.raced, "disturbed": disturbed}
+        print_json(
+            {
+                **facts,
+                "seconds": summary.seconds,
+                "statuses": summary.statuses,
+                "errors": errors,
+                "complete": not summary.without_a_row,
+            }
+        )
+        return
+    statuses = ", ".join(f"{name} {count:,}" for name, count in summary.statuses.most_common()) or "nothing new"
+    click.echo(f"{summary.path}: {statuses} in {summary.seconds:.0f} s on {summary.device}")
+    click.echo(
+        f"{summary.already_there:,} were there already, {summary.raced:,} near-ties were raced again, "
+        f"{disturbed:.1%} of the samples were taken again because the machine was disturbed"
+    )
+    if summary.errors:
+        rows = [(status, f"{count:,}", error) for (status, error), count in summary.errors.most_common(8)]
+        table(("status", "rows", "what they said"), rows, "culprits", right=("rows",))
+    if summary.without_a_row:
+        left = total - summary.measured - summary.already_there
+        click.echo(
+            f"{left:,} vectors have no row yet; everything measured is safe in {summary.path}: run the same command to go on"
+        )
+    else:
+        click.echo(f"next: kerncast inspect {summary.path}")

@@ -1,0 +1,1 @@
+"""Collecting: a supervisor that owns the journal, and worker processes that own the danger."""

@@ -1,0 +1,151 @@
+"""The journal: append-only, one checked line per result; what a killed supervisor leaves behind.
+
+A line is the CRC-32 of the rest in hexadecimal, a space, and JSON. The first line says who began it. A torn
+tail (the last line, cut by a crash) is cut off when the journal is opened again; a bad line anywhere else is
+damage that nobody should paper over.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kerncast.errors import BadFile, CannotWrite, InvalidValue
+
+NAME = "journal.jsonl"
+FORMAT = "kerncast-journal"
+VERSION = 1
+SYNC_SECONDS = 1.0
+
+
+class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who began the journal. A resume must agree in all of it but `run_id`."""
+
+    family: str
+    backend: str
+    device: str
+    software: dict[str, str]
+    run_id: str
+    format: str = FORMAT
+    version: int = VERSION
+
+
+def _line(value: Any) -> bytes:
+    body = msgspec.json.encode(value)
+    return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
+def _checked(line: bytes) -> bytes | None:
+    """The JSON of a line, or None when the line is torn or damaged."""
+    if len(line) < 11 or line[8:9] != b" " or not line.endswith(b"\n"):
+        return None
+    body = line[9:-1]
+    return body if line[:8] == b"%08x" % zlib.crc32(body) else None
+
+
+def read(path: Path) -> tuple[Header, list[dict[str, Any]], int]:
+    """The header, every record, and the length of the good part."""
+    data = path.read_bytes()
+    lines = data.splitlines(keepends=True)
+    good = 0
+    records: list[dict[str, Any]] = []
+    header: Header | None = None
+    for number, line in enumerate(lines, 1):
+        body = _checked(line)
+        if body is None:
+            if number == len(lines) and number > 1:
+                break
+            raise BadFile(f"{path}, line {number} is damaged: move the file away to start again, or restore it")
+        if header is None:
+            header = _header(body, path)
+        else:
+            records.append(msgspec.json.decode(body))
+        good += len(line)
+    if header is None:
+        raise BadFile(f"{path} is empty: remove it to start again")
+    return header, records, good
+
+
+def _header(body: bytes, path: Path) -> Header:
+    try:
+        raw = msgspec.json.decode(body)
+        if raw.get("format") != FORMAT or raw.get("version") != VERSION:
+            raise BadFile(f"{path} is not a journal of this version: finish it with the kerncast that began it")
+        return msgspec.convert(raw, Header)
+    except (msgspec.ValidationError, AttributeError) as error:
+        raise BadFile(f"{path} is not a kerncast journal ({error})") from error
+
+
+class Journal:
+    """An open journal. Lines are handed to the operating system at once, and to the disk every second."""
+
+    def __init__(self, path: Path, header: Header, fd: int) -> None:
+        self.path, self.header, self.fd = path, header, fd
+        self.pending: list[bytes] = []
+        self.synced = time.monotonic()
+
+    @classmethod
+    def begin(cls, path: Path, header: Header) -> Journal:
+        """A new journal."""
+        journal = cls(path, header, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644))
+        journal.pending.append(_line(header))
+        journal.flush()
+        journal.sync()
+        return journal
+
+    @classmethod
+    def resume(cls, path: Path, expected: Header) -> tuple[Journal, list[dict[str, Any]]]:
+        """Go on with a journal, torn tail cut off; refused unless the same things began it."""
+        header, records, good = read(path)
+        for name in ("family", "backend", "device", "software"):
+            then, now = getattr(header, name), getattr(expected, name)
+            if then != now:
+                raise InvalidValue(
+                    f"{path} was begun with {name} {then!r}, but this is {now!r}: "
+                    "resume it there, or collect into another dataset"
+                )
+        os.truncate(path, good)
+        return cls(path, header, os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)), records
+
+    def add(self, record: dict[str, Any]) -> None:
+        """One more result; `flush` hands it over."""
+        self.pending.append(_line(record))
+
+    def flush(self) -> None:
+        """Hand the pending lines to the operating system, which keeps them even if this process is killed."""
+        if self.pending:
+            data = b"".join(self.pending)
+            try:
+                while data:
+                    data = data[os.write(self.fd, data) :]
+            except OSError as error:
+                raise CannotWrite(
+                    f"could not write {self.path} ({error.strerror}): free some space and run the same command again; "
+                    "everything measured before is safe there"
+                ) from error
+            self.pending.clear()
+        if time.monotonic() - self.synced > SYNC_SECONDS:
+            self.sync()
+
+    def sync(self) -> None:
+        """To the disk."""
+        os.fsync(self.fd)
+        self.synced = time.monotonic()
+
+    def close(self) -> None:
+        """Everything to the disk, and done."""
+        self.flush()
+        self.sync()
+        os.close(self.fd)
+
+
+def final_records(records: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The last record of each key, in the order in which keys first appeared: a second race replaces the first."""
+    last = {record["key"]: record for record in records}
+    yield from last.values()

@@ -1,0 +1,183 @@
+"""What travels between the supervisor and a worker: msgpack frames over pipes, and one shared progress word."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+Values = dict[str, int | bool | str | None]
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """How a vector is timed; every choice ends up in its row."""
+
+    samples: int = 10
+    fewest_samples: int = 4
+    target_mad: float = 0.01
+    """Relative MAD at which sampling stops early."""
+    sample_ns: int = 400_000
+    """How long one timed region should be at the least: shorter kernels loop inside it."""
+    warmup_ns: int = 1_000_000
+    verify: bool = True
+    cache: str = "warm"
+    give_up: float = 3.0
+    """Stop sampling what is this many times slower than the best of its problem."""
+    disturbed: float = 1.08
+    """A sample next to a sentinel this many times slower than its floor is taken again."""
+    retries: int = 3
+    deadline_floor_ns: int = 2_000_000_000
+    deadline_ceiling_ns: int = 30_000_000_000
+    deadline_factor: float = 30.0
+    memory_bytes: int = 0
+    """Address space that a worker may use (0: no limit)."""
+    seed: int = 0
+
+
+class Item(msgspec.Struct, frozen=True, array_like=True):
+    """One vector to measure. `best_ns` is the best time known for its problem."""
+
+    key: str
+    problem: Values
+    config: Values
+    best_ns: float = 0.0
+
+
+class Start(msgspec.Struct, frozen=True, tag="start"):
+    """The first frame to a worker: what it will run, and how."""
+
+    backend: str
+    family: str
+    index: str
+    policy: Policy
+
+
+class Chunk(msgspec.Struct, frozen=True, tag="chunk"):
+    """Vectors to measure together."""
+
+    number: int
+    items: list[Item]
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """A worker's backend is up."""
+
+    device: dict[str, Any]
+    software: dict[str, str]
+
+
+class Result(msgspec.Struct, frozen=True, tag="result", omit_defaults=True):
+    """How one vector ended; the fields are columns of a measurement."""
+
+    key: str
+    status: str
+    time_ns: float | None = None
+    time_ns_min: float | None = None
+    time_ns_mean: float | None = None
+    time_ns_std: float | None = None
+    time_ns_mad: float | None = None
+    samples: int | None = None
+    inner_loops: int | None = None
+    warmup_ns: float | None = None
+    compile_ns: float | None = None
+    max_abs_err: float | None = None
+    sentinel_ns: float | None = None
+    started_at: str | None = None
+    error: str | None = None
+    retaken: int = 0
+    """Samples that were taken again because the machine was disturbed; not stored, shown live."""
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """A chunk is finished; `spoiled` asks for a new process before the next one."""
+
+    number: int
+    spoiled: bool = False
+
+
+class Broken(msgspec.Struct, frozen=True, tag="broken"):
+    """The backend did not start."""
+
+    error: str
+
+
+Reply = Ready | Result | Done | Broken
+Order = Start | Chunk
+
+_encoder = msgspec.msgpack.Encoder()
+_LENGTH = struct.Struct("<I")
+
+
+def frame(message: Order | Reply) -> bytes:
+    """A message with its length in front."""
+    body = _encoder.encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+class Frames:
+    """Cuts a byte stream into messages."""
+
+    def __init__(self, decoder: msgspec.msgpack.Decoder[Any]) -> None:
+        self.decoder = decoder
+        self.buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """The messages that are complete now."""
+        self.buffer += data
+        start = 0
+        while len(self.buffer) - start >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self.buffer, start)
+            end = start + _LENGTH.size + length
+            if len(self.buffer) < end:
+                break
+            yield self.decoder.decode(memoryview(self.buffer)[start + _LENGTH.size : end])
+            start = end
+        del self.buffer[:start]
+
+
+reply_decoder: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+order_decoder: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
+
+
+class Progress:
+    """Shared memory in which a worker says which vector it is at, and by when the current step must end.
+
+    The deadline is cleared before the vector changes, so that the supervisor never pairs a new vector with
+    an old deadline. Times are CLOCK_MONOTONIC, which all processes of one machine share.
+    """
+
+    SIZE = mmap.PAGESIZE
+    _WORDS = struct.Struct("<qq")
+    IDLE = -1
+
+    def __init__(self, fd: int) -> None:
+        self.memory = mmap.mmap(fd, self.SIZE)
+
+    @classmethod
+    def create(cls) -> tuple[Progress, int]:
+        """A new progress word and the descriptor that a worker inherits."""
+        fd = os.memfd_create("kerncast-progress", 0)
+        os.ftruncate(fd, cls.SIZE)
+        progress = cls(fd)
+        progress.idle()
+        return progress, fd
+
+    def idle(self) -> None:
+        """Between vectors."""
+        self._WORDS.pack_into(self.memory, 0, self.IDLE, 0)
+
+    def at(self, item: int, allowed_ns: int) -> None:
+        """A step of vector `item` begins and must end within `allowed_ns`."""
+        struct.pack_into("<q", self.memory, 8, 0)
+        struct.pack_into("<q", self.memory, 0, item)
+        struct.pack_into("<q", self.memory, 8, time.monotonic_ns() + allowed_ns)
+
+    def read(self) -> tuple[int, int]:
+        """The vector (or IDLE) and the deadline (0: none)."""
+        item, deadline = self._WORDS.unpack_from(self.memory, 0)
+        return int(item), int(deadline)

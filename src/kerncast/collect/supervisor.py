@@ -1,0 +1,307 @@
+"""The supervisor: hands chunks to workers, takes results by key, and survives whatever happens to a worker.
+
+A vector that crashes, hangs or exhausts memory costs one row; its worker is killed by pid, the spare takes
+over, and the rest of the chunk goes on. Only this process writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import IO, Protocol
+
+from kerncast.collect.messages import (
+    Broken,
+    Chunk,
+    Done,
+    Frames,
+    Item,
+    Progress,
+    Ready,
+    Reply,
+    Result,
+    Start,
+    frame,
+    reply_decoder,
+)
+from kerncast.errors import KerncastError
+
+POLL_SECONDS = 0.05
+START_SECONDS = 300.0
+# A device whose backend does not come up this many times in a row is given up.
+FAILED_STARTS = 3
+
+
+class DeviceLost(KerncastError):
+    """No worker can be started any more: mend the device, then resume."""
+
+
+class Observer(Protocol):
+    """What the supervisor tells while it works."""
+
+    def result(self, item: Item, result: Result, device: str) -> None:
+        """A vector has its final status."""
+
+    def tick(self) -> None:
+        """Called several times a second."""
+
+
+@dataclass
+class Worker:
+    """A process and what it is doing."""
+
+    process: subprocess.Popen[bytes]
+    orders: int
+    results: int
+    progress: Progress
+    last_words: IO[bytes]
+    frames: Frames = field(default_factory=lambda: Frames(reply_decoder))
+    chunk: Chunk | None = None
+    waiting: dict[str, Item] = field(default_factory=dict)
+    ready: Ready | None = None
+    started: float = field(default_factory=time.monotonic)
+    failed_starts: int = 0
+
+    def send(self, message: Start | Chunk) -> None:
+        """Hand over an order; a worker that died meanwhile is noticed by its closed pipe."""
+        data = frame(message)
+        with contextlib.suppress(BrokenPipeError):
+            while data:
+                data = data[os.write(self.orders, data) :]
+
+    def kill(self) -> None:
+        """End it, by its own pid, and give back its descriptors."""
+        self.process.kill()
+        self.process.wait()
+        os.close(self.orders)
+        os.close(self.results)
+        self.last_words.close()
+
+    def last_line(self) -> str:
+        """The last thing it said on standard error."""
+        self.last_words.seek(0)
+        lines = self.last_words.read()[-2000:].decode(errors="replace").strip().splitlines()
+        return lines[-1][:300] if lines else ""
+
+
+def spawn() -> Worker:
+    """A fresh process, imports done in the background, no backend yet. Never forked from this one's threads."""
+    progress, progress_fd = Progress.create()
+    order_read, order_write = os.pipe()
+    result_read, result_write = os.pipe()
+    inherited = (order_read, result_write, progress_fd)
+    last_words = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kerncast.collect.worker", *map(str, inherited)],
+        pass_fds=inherited,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=last_words,
+        start_new_session=True,  # Ctrl-C is for the supervisor alone
+    )
+    for fd in inherited:
+        os.close(fd)
+    return Worker(process, order_write, result_read, progress, last_words)
+
+
+class Supervisor:
+    """Measures chunks on one or more devices."""
+
+    def __init__(
+        self,
+        start: Callable[[str], Start],
+        devices: list[str],
+        record: Callable[[Item, Result, int, str], None],
+        flush: Callable[[], None],
+        observer: Observer,
+        reset: Callable[[str], None] | None = None,
+    ) -> None:
+        self.start, self.devices = start, devices
+        self.record, self.flush, self.observer, self.reset = record, flush, observer, reset
+        self.lanes: dict[str, Worker] = {}
+        self.spare: Worker | None = None
+        self.selector = selectors.DefaultSelector()
+        self.again: deque[Chunk] = deque()
+        self.failed_starts = dict.fromkeys(devices, 0)
+
+    # -- workers -------------------------------------------------------------------------------------
+
+    def _open_lane(self, device: str) -> None:
+        """Give a device a worker: the warm spare when there is one."""
+        worker, self.spare = self.spare or spawn(), None
+        worker.started = time.monotonic()
+        worker.send(self.start(device))
+        self.lanes[device] = worker
+        self.selector.register(worker.results, selectors.EVENT_READ, device)
+
+    def _close_lane(self, device: str) -> Worker:
+        worker = self.lanes.pop(device)
+        self.selector.unregister(worker.results)
+        return worker
+
+    def connect(self) -> Ready:
+        """Start a worker per device and wait for the first; what it reports identifies the collection."""
+        for device in self.devices:
+            self._open_lane(device)
+        while True:
+            for worker in self.lanes.values():
+                if worker.ready is not None:
+                    return worker.ready
+            self._step(POLL_SECONDS)
+
+    def close(self) -> None:
+        """End every worker."""
+        for device in list(self.lanes):
+            self._close_lane(device).kill()
+        if self.spare is not None:
+            self.spare.kill()
+            self.spare = None
+        self.selector.close()
+
+    # -- the loop ------------------------------------------------------------------------------------
+
+    def run(self, chunks: Iterator[Chunk], stop: Callable[[], bool]) -> bool:
+        """Measure all chunks; False when `stop` ended it before they were all handed out."""
+        exhausted = False
+        while True:
+            stopping = stop()
+            for worker in self.lanes.values():
+                if worker.ready is None or worker.chunk is not None or stopping:
+                    continue
+                chunk = self.again.popleft() if self.again else next(chunks, None)
+                if chunk is None:
+                    exhausted = True
+                    break
+                worker.chunk, worker.waiting = chunk, {item.key: item for item in chunk.items}
+                worker.send(chunk)
+            busy = any(worker.chunk is not None for worker in self.lanes.values())
+            finished = exhausted and not self.again
+            if not busy and (stopping or finished):
+                return finished
+            if self.spare is None:
+                self.spare = spawn()
+            self._step(POLL_SECONDS)
+
+    def _step(self, seconds: float) -> None:
+        """Take what arrived, look after deadlines, hand the journal's lines over."""
+        for event, _ in self.selector.select(seconds):
+            device = event.data
+            if device in self.lanes:
+                self._take(device)
+        now = time.monotonic_ns()
+        for device, worker in list(self.lanes.items()):
+            _, deadline = worker.progress.read()
+            if worker.chunk is not None and 0 < deadline < now:
+                self._expired(device)
+            elif worker.ready is None and time.monotonic() - worker.started > START_SECONDS:
+                self._lost_start(device, f"the backend did not start within {START_SECONDS:g} s")
+        self.flush()
+        self.observer.tick()
+
+    def _take(self, device: str) -> None:
+        worker = self.lanes[device]
+        data = os.read(worker.results, 1 << 20)
+        if not data:
+            self._died(device)
+            return
+        for message in worker.frames.feed(data):
+            self._reply(device, worker, message)
+            if self.lanes.get(device) is not worker:
+                return
+
+    def _reply(self, device: str, worker: Worker, message: Reply) -> None:
+        match message:
+            case Result():
+                item = worker.waiting.pop(message.key, None)
+                if item is not None:
+                    self._final(item, message, worker, device)
+            case Done():
+                if message.spoiled:
+                    self._replace(device)
+                else:
+                    worker.chunk = None
+            case Ready():
+                worker.ready, self.failed_starts[device] = message, 0
+            case Broken():
+                self._lost_start(device, message.error)
+
+    def _final(self, item: Item, result: Result, worker: Worker, device: str) -> None:
+        assert worker.chunk is not None
+        self.record(item, result, worker.chunk.number, device)
+        self.observer.result(item, result, device)
+
+    # -- what can happen to a worker -------------------------------------------------------------------
+
+    def _culprit(self, device: str, status: str, error: str) -> None:
+        """The vector that was running gets its row; the rest of the chunk goes to the next worker."""
+        worker = self.lanes[device]
+        index, _ = worker.progress.read()
+        if worker.chunk is not None:
+            item = worker.chunk.items[index] if 0 <= index < len(worker.chunk.items) else None
+            if item is not None and worker.waiting.pop(item.key, None) is not None:
+                self._final(item, Result(item.key, status, error=error), worker, device)
+        self._replace(device)
+
+    def _replace(self, device: str) -> None:
+        worker = self._close_lane(device)
+        if worker.chunk is not None and worker.waiting:
+            self.again.append(Chunk(worker.chunk.number, list(worker.waiting.values())))
+        worker.kill()
+        if self.reset is not None:
+            self.reset(device)
+        self._open_lane(device)
+
+    def _expired(self, device: str) -> None:
+        worker = self.lanes[device]
+        self._drain(device, worker)
+        if self.lanes.get(device) is worker:
+            self._culprit(device, "timeout", "no answer before its deadline; the worker was killed")
+
+    def _drain(self, device: str, worker: Worker) -> None:
+        """Results that are already in the pipe still count."""
+        while select_ready(worker.results):
+            data = os.read(worker.results, 1 << 20)
+            if not data:
+                return
+            for message in worker.frames.feed(data):
+                self._reply(device, worker, message)
+
+    def _died(self, device: str) -> None:
+        worker = self.lanes[device]
+        code = worker.process.wait()
+        if worker.ready is None:
+            self._lost_start(device, f"the worker ended with {_exit_words(code)}: {worker.last_line()}")
+            return
+        # Killed, and not by us: the kernel's answer to memory that is not there.
+        status = "out_of_memory" if code == -signal.SIGKILL else "crash"
+        words = worker.last_line()
+        self._culprit(device, status, f"the worker ended with {_exit_words(code)}" + (f": {words}" if words else ""))
+
+    def _lost_start(self, device: str, why: str) -> None:
+        self.failed_starts[device] += 1
+        if self.failed_starts[device] >= FAILED_STARTS:
+            raise DeviceLost(f"device {device} does not come up: {why}; mend it and run the same command again")
+        self._replace(device)
+
+
+def select_ready(fd: int) -> bool:
+    """Whether a descriptor can be read at once."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(fd, selectors.EVENT_READ)
+        return bool(selector.select(0))
+
+
+def _exit_words(code: int) -> str:
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-code).name
+    return f"exit code {code}"

@@ -1,0 +1,246 @@
+"""A worker: one process per device that prepares, checks and times vectors, and may die at any of them.
+
+It is started as `python -m kerncast.collect.worker ORDERS RESULTS PROGRESS` with three inherited descriptors.
+Whatever a kernel prints goes nowhere near them: standard output is thrown away, standard error is kept in a
+file by the supervisor, for the last words of a crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import datetime
+import math
+import os
+import random
+import resource
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+from kerncast.backends import get_backend
+from kerncast.backends.contract import Backend, Failed, Prepared, WrongResult
+from kerncast.collect.messages import (
+    Broken,
+    Chunk,
+    Done,
+    Frames,
+    Item,
+    Policy,
+    Progress,
+    Ready,
+    Reply,
+    Result,
+    Start,
+    frame,
+    order_decoder,
+)
+from kerncast.collect.timing import BlockTimer, Sentinel, Timed
+from kerncast.op import Config, Family, Problem
+from kerncast.registry import FAMILIES
+
+COMPILE_ALLOWED_NS = 600_000_000_000
+BUILD_JOBS = 2
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when the supervisor is gone, even in the middle of a hanging kernel."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def limit_memory(policy: Policy) -> None:
+    """A leak becomes a failed allocation here instead of an exhausted machine; a crash leaves no core file."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if policy.memory_bytes:
+        resource.setrlimit(resource.RLIMIT_DATA, (policy.memory_bytes, policy.memory_bytes))
+
+
+class Measurer:
+    """Measures chunks with one backend."""
+
+    def __init__(
+        self, backend: Backend, family: Family, policy: Policy, progress: Progress, send: Callable[[Reply], None]
+    ) -> None:
+        self.backend, self.family, self.policy = backend, family, policy
+        self.progress, self.send = progress, send
+        self.sentinel = Sentinel(backend.sentinel("compute"))
+        self.rng = random.Random(policy.seed)
+        flush = self._flush if policy.cache == "cold" else None
+        self.timer = BlockTimer(policy, self.sentinel, self._guard, backend.runs_on_cpu, flush)
+
+    def _flush(self) -> None:
+        if not self.backend.flush_cache():
+            raise Failed(f"backend {self.backend.name} cannot make caches cold: measure with --cache warm")
+
+    def _guard(self, index: int, expected_ns: float) -> None:
+        """Announce a step; it may take a multiple of what is expected, within the floor and the ceiling."""
+        allowed = max(self.policy.deadline_floor_ns, int(self.policy.deadline_factor * expected_ns))
+        self.progress.at(index, min(allowed, self.policy.deadline_ceiling_ns))
+
+    def measure(self, chunk: Chunk) -> None:
+        """Every vector of a chunk gets its result, unless one of them spoils the process: then the rest is left."""
+        vectors = [self._vector(item) for item in chunk.items]
+        self.progress.at(0, COMPILE_ALLOWED_NS)
+        with contextlib.suppress(Failed):  # what does not build fails by itself when it is prepared
+            self.backend.compile(vectors, BUILD_JOBS)
+        width = max(1, self.backend.max_prepared)
+        blocks = (range(start, min(start + width, len(vectors))) for start in range(0, len(vectors), width))
+        spoiled = any(self._block(chunk.items, vectors, indices) for indices in blocks)
+        self.progress.idle()
+        self.send(Done(chunk.number, spoiled))
+
+    def _vector(self, item: Item) -> tuple[Problem, Config]:
+        return Problem.trusted(self.family, item.problem), Config.trusted(self.family, item.config)
+
+    def _block(self, items: list[Item], vectors: list[tuple[Problem, Config]], indices: range) -> bool:
+        """Prepare and time some vectors together; True as soon as the process can no longer be trusted."""
+        started = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        waiting: dict[int, Timed] = {}
+
+        def failed(index: int, error: Exception) -> bool:
+            result = _failure(items[index].key, error, started)
+            self.send(result)
+            return result.status == "launch_error" and not self._healthy()
+
+        for index in indices:
+            try:
+                waiting[index] = self._prepare(index, items[index], vectors[index])
+            except Exception as error:  # whatever a kernel or its library throws
+                if failed(index, error):
+                    return True
+
+        def finish(timed: Timed) -> None:
+            del waiting[timed.index]
+            self.send(_result(items[timed.index].key, timed, started))
+            timed.kernel.close()
+
+        while waiting:
+            try:
+                self.timer.time(list(waiting.values()), finish, self.rng)
+            except Exception as error:
+                # The step that failed is the one announced last; the others are timed again without it.
+                index, _ = self.progress.read()
+                waiting.pop(index).kernel.close()
+                if failed(index, error):
+                    return True
+                for timed in waiting.values():
+                    timed.forget()
+        return False
+
+    def _prepare(self, index: int, item: Item, vector: tuple[Problem, Config]) -> Timed:
+        """Buffers, the check of the result, the warm-up."""
+        self._guard(index, 0.0)
+        begin = time.perf_counter_ns()
+        timed = Timed(index, self.backend.prepare(*vector), vector[0], item.best_ns)
+        timed.prepared_ns = float(time.perf_counter_ns() - begin)
+        try:
+            if self.policy.verify:
+                self._guard(index, 0.0)
+                timed.max_abs_err = float(timed.kernel.check())
+                if not timed.max_abs_err <= self.backend.tolerance(vector[0]):  # also when it is NaN
+                    raise WrongResult(timed.max_abs_err)
+            self.timer.warm_up(timed)
+        except Exception:
+            timed.kernel.close()
+            raise
+        return timed
+
+    def _healthy(self) -> bool:
+        """After a failed launch: does the sentinel still run? A process that cannot show it is replaced."""
+        kernel: Prepared | None = self.sentinel.kernel
+        if kernel is None:
+            return False
+        try:
+            return kernel.check() <= 0.0 and kernel.run(1) >= 0
+        except Exception:
+            return False
+
+
+def _words(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return " ".join(text.split())[:500]
+
+
+def _failure(key: str, error: Exception, started: str) -> Result:
+    status = (
+        error.status if isinstance(error, Failed) else "out_of_memory" if isinstance(error, MemoryError) else "launch_error"
+    )
+    wrong = error.max_abs_err if isinstance(error, WrongResult) and math.isfinite(error.max_abs_err) else None
+    return Result(key, status, max_abs_err=wrong, started_at=started, error=_words(error))
+
+
+def _result(key: str, timed: Timed, started: str) -> Result:
+    samples = timed.samples
+    return Result(
+        key=key,
+        status="ok",
+        time_ns=timed.median(),
+        time_ns_min=min(samples),
+        time_ns_mean=statistics.fmean(samples),
+        time_ns_std=statistics.stdev(samples) if len(samples) > 1 else None,
+        time_ns_mad=timed.mad(),
+        samples=len(samples),
+        inner_loops=timed.loops,
+        warmup_ns=float(timed.warmup_ns),
+        compile_ns=timed.prepared_ns,
+        max_abs_err=timed.max_abs_err,
+        sentinel_ns=statistics.median(timed.sentinels) if any(timed.sentinels) else None,
+        started_at=started,
+        retaken=timed.retaken,
+    )
+
+
+def _send_to(fd: int) -> Callable[[Reply], None]:
+    def send(message: Reply) -> None:
+        data = frame(message)
+        while data:
+            data = data[os.write(fd, data) :]
+
+    return send
+
+
+def main(orders: int, results: int, progress_fd: int) -> None:
+    """Read orders until the supervisor closes the pipe."""
+    die_with_parent()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.dup2(nowhere, 1)
+    progress, send = Progress(progress_fd), _send_to(results)
+    frames = Frames(order_decoder)
+    measurer: Measurer | None = None
+    while data := os.read(orders, 1 << 20):
+        for message in frames.feed(data):
+            if isinstance(message, Chunk):
+                assert measurer is not None
+                measurer.measure(message)
+            else:
+                measurer = _start(message, progress, send)
+
+
+def _start(message: Start, progress: Progress, send: Callable[[Reply], None]) -> Measurer | None:
+    try:
+        backend = get_backend(message.backend)(message.index)
+        device = backend.device()
+        profile = {
+            "name": device.name,
+            "title": device.title,
+            "kind": device.kind,
+            "numbers": dict(device.numbers),
+            "peak_tflops": dict(device.peak_tflops),
+            "sources": dict(device.sources),
+        }
+        software = dict(backend.software())
+        limit_memory(message.policy)
+        measurer = Measurer(backend, FAMILIES.get(message.family), message.policy, progress, send)
+    except Exception as error:  # said to the supervisor, which decides what to do
+        send(Broken(_words(error)))
+        return None
+    send(Ready(profile, software))
+    return measurer
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:4]))

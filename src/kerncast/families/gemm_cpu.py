@@ -1,0 +1,313 @@
+"""Blocked GEMM kernels for CPUs: register tiles in vector registers, packed or direct operands, cache blocks, threads.
+
+`outer` kernels add a column of A times a row of B to a tile of C; `dot` kernels multiply rows of A by columns of B
+that both lie contiguous along K. A product with one column is computed as its transpose (C is a vector either
+way), so "columns" below are those of the product that is really computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from kerncast.errors import NotFound
+from kerncast.expr import Expr, Namespace, ceil_div, log2, maximum, minimum, mod, where
+from kerncast.op import Family
+from kerncast.ops.gemm import gemm
+from kerncast.parameters import Bool, Categorical, Choice, Int
+from kerncast.space import Constraint
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from kerncast.device import Device
+
+DTYPES = ("fp32", "fp64")
+# AVX-512 has 32 vector registers, whatever the width in use; SSE and AVX have 16.
+REGISTERS, REGISTERS_AVX512, AVX512_BYTES = 16, 32, 64
+# A strip of B is read once per tile while the tile of C stays in registers; beyond this L1 prefetching fails.
+L1_STRIPS = 4
+PAGE_BYTES = 4096
+
+
+def _is_outer(c: Namespace) -> Expr:
+    return c.kernel == "outer"
+
+
+@dataclass(frozen=True)
+class _Geometry:
+    """The product as it is computed, and the tiles that a config cuts it into."""
+
+    p: Namespace
+    c: Namespace
+
+    @property
+    def swapped(self) -> Expr:
+        return self.p.N == 1
+
+    @property
+    def m(self) -> Expr:
+        return where(self.swapped, 1, self.p.M)
+
+    @property
+    def n(self) -> Expr:
+        return where(self.swapped, self.p.M, self.p.N)
+
+    @property
+    def _given_a_rows(self) -> Expr:
+        return (self.p.layout == "rcr") | (self.p.layout == "rrr") | (self.p.M == 1)
+
+    @property
+    def a_rows(self) -> Expr:
+        """The left operand is contiguous along K."""
+        return self.swapped | self._given_a_rows
+
+    @property
+    def b_rows(self) -> Expr:
+        """The right operand is contiguous along K."""
+        return where(self.swapped, self._given_a_rows, (self.p.layout == "rcr") | (self.p.layout == "ccr"))
+
+    @property
+    def lanes(self) -> Expr:
+        return self.c.vector_bytes / self.p.element_bytes
+
+    @property
+    def nr(self) -> Expr:
+        """Columns of a tile."""
+        return self.c.nv * where(_is_outer(self.c), self.lanes, 1)
+
+    @property
+    def registers(self) -> Expr:
+        """A tile of C, the operand that is held (the shorter one; A for dot), one to pass the other through."""
+        held = where(_is_outer(self.c), minimum(self.c.mr, self.c.nv), self.c.mr)
+        return self.c.mr * self.c.nv + held + 1
+
+    @property
+    def computed_n(self) -> Expr:
+        """Columns that are computed: whole vectors."""
+        lanes = where(_is_outer(self.c), self.lanes, 1)
+        return ceil_div(self.n, lanes) * lanes
+
+    def blocks(self, dimension: str) -> tuple[Expr, Expr]:
+        """How many cache blocks along m, n or k, and how long each is: the driver makes them nearly equal."""
+        extent, limit = {"m": (self.m, self.c.mc), "n": (self.n, self.c.nc), "k": (self.p.K, self.c.kc)}[dimension]
+        count = ceil_div(extent, limit)
+        return count, ceil_div(extent, count)
+
+
+class Cpu(Family):
+    id = "gemm/cpu"
+    doc = "generated C kernels for CPUs: register tiles, packing, cache blocks, threads"
+    op = gemm
+    environment_parameters = {"threads": Int(1, 256, default=1, doc="threads that may be used")}
+    parameters = {
+        "kernel": Categorical({"outer": 0, "dot": 1}, doc="rank-one updates, or dot products along K"),
+        "vector_bytes": Choice(16, 32, 64, doc="vector width in use"),
+        "mr": Choice(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, doc="rows of a register tile"),
+        "nv": Choice(1, 2, 3, 4, 5, 6, 8, 12, doc="vectors (outer) or columns (dot) along N of a register tile"),
+        "k_unroll": Choice(1, 2, 4, doc="steps of K per loop iteration"),
+        "prefetch": Choice(0, 8, 32, doc="steps of K that operands are prefetched ahead; 0: not at all"),
+        "pack_a": Bool(when=_is_outer, doc="A is copied into strips first"),
+        "pack_b": Bool(when=_is_outer, doc="B is copied into strips first"),
+        "mc": Choice(24, 48, 96, 192, 384, 768, 1536, doc="rows of a cache block"),
+        "kc": Choice(8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048, doc="depth of a cache block"),
+        "nc": Choice(64, 128, 256, 512, 1024, 2048, 4096, doc="columns of a cache block"),
+        "loop_order": Categorical({"nkm": 0, "mkn": 1}, doc="block loops, outermost first"),
+        "tile_order": Categorical({"nm": 0, "mn": 1}, doc="tile loops within a block, outermost first"),
+        "split": Categorical({"none": 0, "m": 1, "n": 2, "k": 3}, doc="what the threads divide; k sums partial results"),
+    }
+
+    def constraints(self, p: Namespace, c: Namespace, hw: Namespace) -> Iterable[Constraint]:
+        g, size = _Geometry(p, c), p.element_bytes
+        outer = _is_outer(c)
+        yield Constraint("dtype", f"gemm/cpu has kernels for {' and '.join(DTYPES)}", (p.dtype == "fp32") | (p.dtype == "fp64"))
+        yield Constraint("split_k", "gemm/cpu divides K by its own parameter split: leave split_k at 1", p.split_k == 1)
+        yield Constraint(
+            "vector_width", "vector_bytes must not be wider than the CPU's vectors", c.vector_bytes <= hw.vector_bytes
+        )
+        yield Constraint(
+            "registers",
+            f"the tile needs mr × nv + min(mr, nv) + 1 vector registers (dot: mr × nv + mr + 1), of {REGISTERS} "
+            f"({REGISTERS_AVX512} with AVX-512)",
+            g.registers <= where(hw.vector_bytes >= AVX512_BYTES, REGISTERS_AVX512, REGISTERS),
+        )
+        yield Constraint(
+            "l1_fits", "kc × nr elements must fit in 4 × L1", c.kc * g.nr * size <= L1_STRIPS * hw.l1_cache_kb * 1024
+        )
+        yield Constraint("l2_fits", "mc × kc elements must fit in L2", c.mc * c.kc * size <= hw.l2_cache_kb * 1024)
+        yield Constraint(
+            "l3_fits",
+            "kc × nc elements for each thread must fit in the last-level cache",
+            c.kc * c.nc * size * p.threads <= hw.l3_cache_kb * 1024,
+        )
+        yield Constraint(
+            "tile_in_block", "mc must hold a tile of mr rows, nc one of nr columns", (c.mr <= c.mc) & (g.nr <= c.nc)
+        )
+        yield Constraint(
+            "direct_b", "an outer kernel reads B unpacked only where B is row-major", ~outer | (c.pack_b == 1) | ~g.b_rows
+        )
+        yield Constraint(
+            "dot_layout",
+            "a dot kernel needs A and B contiguous along K (layout rcr, or vectors)",
+            outer | (g.a_rows & g.b_rows),
+        )
+        yield Constraint("one_thread", "one thread has nothing to split", (p.threads > 1) | (c.split == "none"))
+
+    def features(self, p: Namespace, c: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+        return {
+            "threads": p.threads,
+            **{f"c_{name}": getattr(c, name) for name in self.parameters},
+            **_tile_features(_Geometry(p, c), hw),
+            **_cache_features(_Geometry(p, c), hw),
+            **_thread_features(_Geometry(p, c), hw),
+        }
+
+
+def _tile_features(g: _Geometry, hw: Namespace) -> dict[str, Expr]:
+    """Register use, and what is lost at the edges."""
+    c, p = g.c, g.p
+    tiles_m, tiles_n = ceil_div(g.m, c.mr), ceil_div(g.n, g.nr)
+    rest_m, rest_n = mod(g.m, c.mr), mod(g.n, g.nr)
+    return {
+        "nr": g.nr,
+        "registers": g.registers,
+        "register_share": g.registers / where(hw.vector_bytes >= AVX512_BYTES, REGISTERS_AVX512, REGISTERS),
+        "vector_share": c.vector_bytes / hw.vector_bytes,
+        "chains": c.mr * c.nv,
+        "fma_per_load": c.mr * c.nv / (c.mr + c.nv),
+        "tiles_m": tiles_m,
+        "tiles_n": tiles_n,
+        "log2_tiles": log2(tiles_m * tiles_n),
+        "fill_m": g.m / (tiles_m * c.mr),
+        "fill_n": g.n / (tiles_n * g.nr),
+        "edge_waste": 1 - g.n / g.computed_n,
+        "edge_share": 1 - (g.m - rest_m) * (g.n - rest_n) / (g.m * g.n),
+        "k_tail": mod(p.K, where(_is_outer(c), c.k_unroll, g.lanes)) / p.K,
+        "a_rows": 1 * g.a_rows,
+        "b_rows": 1 * g.b_rows,
+        "direct_a_by_rows": 1 * (g.a_rows & (c.pack_a == 0)),
+    }
+
+
+def _cache_features(g: _Geometry, hw: Namespace) -> dict[str, Expr]:
+    """Footprints against each cache, and what packing and repeated passes move."""
+    c, p = g.c, g.p
+    size = p.element_bytes
+    (count_m, mc), (count_n, nc), (count_k, kc) = g.blocks("m"), g.blocks("n"), g.blocks("k")
+    n_outermost = c.loop_order == "nkm"
+    packed_a = c.pack_a * g.m * p.K * where(n_outermost, count_n, 1)
+    packed_b = c.pack_b * p.K * g.n * where(n_outermost, 1, count_m)
+    a_stride = where(g.a_rows, p.K, g.m) * size
+    b_stride = where(g.b_rows, p.K, g.n) * size
+    return {
+        "mc_used": mc,
+        "nc_used": nc,
+        "kc_used": kc,
+        "blocks_m": count_m,
+        "blocks_n": count_n,
+        "blocks_k": count_k,
+        "a_strip_l1": kc * c.mr * size / (hw.l1_cache_kb * 1024),
+        "b_strip_l1": kc * g.nr * size / (hw.l1_cache_kb * 1024),
+        "a_block_l2": mc * kc * size / (hw.l2_cache_kb * 1024),
+        "b_block_l2": nc * kc * size / (hw.l2_cache_kb * 1024),
+        "b_block_l3": nc * kc * size / (hw.l3_cache_kb * 1024),
+        "c_block_l2": mc * nc * size / (hw.l2_cache_kb * 1024),
+        "packed_bytes": (packed_a + packed_b) * size,
+        "packed_per_fma": (packed_a + packed_b) / (g.m * g.n * p.K),
+        "c_passes_per_fma": count_k / p.K,
+        "a_stride_pages": 1 * (mod(a_stride, PAGE_BYTES) == 0) * (1 - c.pack_a),
+        "b_stride_pages": 1 * (mod(b_stride, PAGE_BYTES) == 0) * (1 - c.pack_b),
+        "inner_reuse": where(c.tile_order == "nm", ceil_div(mc, c.mr), ceil_div(nc, g.nr)),
+    }
+
+
+def _thread_features(g: _Geometry, hw: Namespace) -> dict[str, Expr]:
+    """How many threads have work, how evenly, and the arithmetic that the busiest one does."""
+    c, p = g.c, g.p
+    tiles_m, tiles_n = ceil_div(g.m, c.mr), ceil_div(g.n, g.nr)
+    units = where(c.split == "m", tiles_m, where(c.split == "n", tiles_n, where(c.split == "k", p.K, 1)))
+    useful = minimum(p.threads, units)
+    busiest = ceil_div(units, useful)
+    padded = 2 * p.batch * g.m * g.computed_n * p.K * busiest / units
+    core_peak = hw.peak_flops / hw.num_cus
+    repacked = where(c.split == "m", c.pack_b * p.K * g.n, where(c.split == "n", c.pack_a * g.m * p.K, 0))
+    compute_ns = padded / core_peak * (hw.vector_bytes / c.vector_bytes) * 1e9
+    return {
+        "threads_used": useful,
+        "thread_balance": units / (useful * busiest),
+        "repacked_per_fma": (useful - 1) * repacked / (g.m * g.n * p.K),
+        "reduced_bytes": where(c.split == "k", (useful - 1) * g.m * g.n * p.batch * p.element_bytes, 0),
+        "log2_compute_ns": log2(maximum(compute_ns, 1)),
+    }
+
+
+gemm_cpu = Cpu()
+
+# -- named sets of configs -----------------------------------------------------------------------------
+
+SETS = {"quick": 256, "default": 1_000, "full": 4_000}
+# Drawn before choosing: enough that every tile meets every way of packing, blocking and splitting.
+DRAWN = 60_000
+TYPICAL_SIZE = 1024
+SEED = 0
+# How promising a value is: its share of a set. Everything that is valid keeps a chance.
+WEIGHTS: dict[str, dict[Any, float]] = {
+    "kernel": {"outer": 1.0, "dot": 0.8},
+    "k_unroll": {1: 1.0, 2: 1.0, 4: 1.0},
+    "prefetch": {0: 1.0, 8: 0.5, 32: 0.25},
+    "kc": {8: 0.1, 16: 0.1, 32: 0.1, 64: 0.2, 128: 0.5, 192: 0.5, 256: 1.0, 384: 1.0, 512: 1.0, 768: 0.5, 1024: 0.5, 2048: 0.5},
+    "mc": {24: 0.3, 48: 0.5, 96: 1.0, 192: 1.0, 384: 1.0, 768: 0.5, 1536: 0.3},
+    "nc": {64: 0.2, 128: 0.3, 256: 0.6, 512: 1.0, 1024: 1.0, 2048: 1.0, 4096: 0.6},
+    "split": {"none": 0.3, "m": 1.0, "n": 1.0, "k": 0.5},
+}
+# A register tile's share grows with what it gets out of each load, and vectors half as wide get a quarter.
+LOAD_POWER = 2.0
+WIDTH_POWER = 2.0
+# A tile with more rows than the product runs as a smaller one: it adds little to a set.
+OVERSIZE = 0.1
+TILE = ("kernel", "vector_bytes", "mr", "nv")
+
+
+def config_set(name: str, problem: Mapping[str, Any], device: Device) -> pl.DataFrame:
+    """A named set of valid configs for a problem (or a part of one: dtype, layout, threads …) on a device.
+
+    Always the same for the same arguments. Register tiles are served in turn, promising ones more often, and
+    within a tile the values that WEIGHTS calls promising come first; `quick` is a part of `default`, and that of `full`.
+    """
+    import polars as pl
+
+    if name not in SETS:
+        raise NotFound.named("config set", name, SETS)
+    # Without sizes a matrix is meant, not a vector, for which layouts would not matter.
+    values = {**dict.fromkeys(("M", "N", "K"), TYPICAL_SIZE), **problem}
+    # What matters to validity, so that one draw serves every size.
+    drawn_for = {key: value for key, value in values.items() if key not in ("M", "N", "K", "batch")}
+    drawn_for |= {size: min(values[size], 2) for size in ("M", "N")}
+    drawn = _draw(tuple(sorted(drawn_for.items())), device)
+    weight = pl.lit(1.0)
+    for parameter in ("k_unroll", "prefetch", "kc", "mc", "nc", "split"):
+        weight = weight * pl.col(parameter).replace_strict(WEIGHTS[parameter], return_dtype=pl.Float64)
+    rows = 1 if values["N"] == 1 else values["M"]
+    mr, nv = pl.min_horizontal(pl.col("mr"), rows).cast(pl.Float64), pl.col("nv").cast(pl.Float64)
+    served = (
+        (mr * nv / (mr + nv)).pow(LOAD_POWER)
+        * pl.col("vector_bytes").cast(pl.Float64).pow(WIDTH_POWER)
+        * pl.col("kernel").replace_strict(WEIGHTS["kernel"], return_dtype=pl.Float64)
+        * pl.when(pl.col("mr") > rows).then(OVERSIZE).otherwise(1.0)
+    )
+    # Weighted drawing without replacement (Efraimidis and Spirakis): the largest luck^(1/weight) win.
+    turn = (-pl.col("__luck").log() / weight).rank("ordinal").over(TILE) / served
+    ordered = drawn.with_columns(turn.alias("__turn")).sort("__turn", *TILE)
+    return ordered.head(SETS[name]).drop("__turn", "__luck")
+
+
+@lru_cache(maxsize=8)
+def _draw(problem: tuple[tuple[str, Any], ...], device: Device) -> pl.DataFrame:
+    """Valid configs, uniformly drawn, each with its luck."""
+    import numpy as np
+    import polars as pl
+
+    drawn = gemm_cpu.config.sample(DRAWN, SEED, gemm_cpu.bindings(dict(problem), device))
+    return drawn.with_columns(pl.Series("__luck", np.random.default_rng(SEED).random(drawn.height)))

@@ -1,0 +1,16 @@
+"""Sweeps: which vectors to measure. Generated lazily, block by block, checked against every constraint.
+
+    problems = problem_set(family, ["llm"], {"dtype": ["fp16"], "layout": ["rcr"]})
+    sweep = Sweep(family, device, problems, parse_selection(family, "sample:100"))
+    for block in sweep.iter_blocks():  # a polars frame with columns problem.* and config.*
+        ...
+
+`write_vectors` puts a sweep on disk, `Vectors.open` reads it back; both give blocks the same way.
+"""
+
+from kerncast.sweep.files import Summary, Vectors, write_vectors
+from kerncast.sweep.selection import Selection, parse_selection
+from kerncast.sweep.sweep import Slice, Sweep
+from kerncast.sweep.vectors import Vector, vectors_of
+
+__all__ = ["Selection", "Slice", "Summary", "Sweep", "Vector", "Vectors", "parse_selection", "vectors_of", "write_vectors"]

@@ -1,0 +1,324 @@
+"""Vectors on disk: a directory with `vectors.json` and parts, which appear whole or not at all.
+
+`vectors.json` says which sweep the parts belong to and lists the finished ones, so the same sweep continues
+where it stopped and any other is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from kerncast.data.dataset import file_checksum, write_atomically
+from kerncast.data.schema import column_type, content_digest, parameter_columns
+from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
+from kerncast.op import Family
+from kerncast.registry import FAMILIES
+from kerncast.sweep.pool import BLOCK_ROWS
+from kerncast.sweep.sweep import Sweep
+from kerncast.sweep.vectors import CONFIG, PROBLEM
+
+FORMAT = "kerncast-vectors"
+VERSION = 1
+MANIFEST = "vectors.json"
+# Rows of a part: what a crash may cost, against what a part costs to hold in memory.
+PART_ROWS = {"parquet": 524_288, "json": 65_536}
+
+
+class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What decides the vectors; two sweeps with equal headers have equal vectors."""
+
+    op: str
+    family: str
+    device: str
+    device_digest: str
+    problem_space: str
+    config_space: str
+    problems: str
+    portfolio: str | None
+    per_problem: int | None
+    max_vectors: int | None
+    seed: int
+    slice: str | None
+    file_format: str
+
+
+# Fields of the header that a reader can make nothing of, in words.
+_DIGESTS = {
+    "device_digest": "the profile of its device has other numbers",
+    "problem_space": "its problem space is declared otherwise",
+    "config_space": "its config space is declared otherwise",
+    "problems": "its problems are others",
+    "portfolio": "its portfolio is another",
+}
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One finished file."""
+
+    file: str
+    rows: int
+    bytes: int
+    checksum: str
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of `vectors.json`; `described` holds the words that asked for the sweep, for readers."""
+
+    header: Header
+    described: dict[str, str] = {}
+    parts: tuple[Part, ...] = ()
+    complete: bool = False
+    problems: int = 0
+    configs: int = 0
+    format: str = FORMAT
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a finished sweep holds; `reused` vectors were on disk already."""
+
+    path: Path
+    vectors: int
+    problems: int
+    configs: int
+    bytes: int
+    parts: int
+    reused: int
+
+
+# -- writing -----------------------------------------------------------------------------------------
+
+
+def header_of(sweep: Sweep, file_format: str) -> Header:
+    """The identity of a sweep."""
+    family, portfolio = sweep.family, sweep.selection.portfolio
+    return Header(
+        op=family.op.name,
+        family=family.id,
+        device=sweep.device.name,
+        device_digest=sweep.device.digest,
+        problem_space=family.problem.digest,
+        config_space=family.config.digest,
+        problems=content_digest([sweep.problems]),
+        portfolio=None if portfolio is None else content_digest([portfolio]),
+        per_problem=sweep.selection.per_problem,
+        max_vectors=sweep.max_vectors,
+        seed=sweep.seed,
+        slice=None if sweep.part is None else str(sweep.part),
+        file_format=file_format,
+    )
+
+
+def write_vectors(
+    sweep: Sweep,
+    path: str | Path,
+    *,
+    file_format: str = "parquet",
+    described: Mapping[str, str] | None = None,
+    progress: Callable[[int], None] = lambda vectors: None,
+) -> Summary:
+    """Write a sweep, or finish it where an earlier run stopped; `progress` hears how many vectors are done."""
+    path = Path(path)
+    if file_format not in PART_ROWS:
+        raise InvalidValue(f"vectors are written as {' or '.join(PART_ROWS)}, not '{file_format}'")
+    manifest = _begun(path, Manifest(header_of(sweep, file_format), dict(described or {})))
+    parts = list(manifest.parts)
+    reused = sum(part.rows for part in parts)
+    if not manifest.complete:
+        tally = _Tally()
+        for number, rows in enumerate(_cut(sweep.iter_blocks(), PART_ROWS[file_format])):
+            tally.add(rows)
+            if number >= len(parts):
+                parts.append(_write_part(path, number, rows, file_format))
+                _write_manifest(path, msgspec.structs.replace(manifest, parts=tuple(parts), complete=False))
+            elif parts[number].rows != rows.height:
+                raise BadFile(
+                    f"{path / parts[number].file} was cut by another version of kerncast: remove {path} and sweep again"
+                )
+            progress(tally.vectors)
+        if not tally.vectors:
+            (path / MANIFEST).unlink()
+            path.rmdir()
+            raise InvalidValue(
+                f"the sweep is empty: no config of {sweep.family.id} is valid on {sweep.device.name} for any of its "
+                f"{sweep.problems.height:,} problems; see `kerncast families {sweep.family.id} --device {sweep.device.name}`"
+            )
+        manifest = msgspec.structs.replace(
+            manifest, parts=tuple(parts), complete=True, problems=len(tally.problems), configs=len(tally.configs)
+        )
+        _write_manifest(path, manifest)
+    vectors, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
+    return Summary(path, vectors, manifest.problems, manifest.configs, size, len(parts), reused)
+
+
+def _begun(path: Path, fresh: Manifest) -> Manifest:
+    """What an earlier run of the same sweep left, up to the first damaged part; else an empty beginning."""
+    if not path.exists():
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            raise CannotWrite(f"could not make the directory {path}: {error.strerror}; choose another place") from error
+        _write_manifest(path, fresh)
+        return fresh
+    if path.is_dir() and not (path / MANIFEST).exists() and not any(path.iterdir()):
+        _write_manifest(path, fresh)
+        return fresh
+    found = _read_manifest(path)
+    for name in Header.__struct_fields__:
+        theirs, ours = getattr(found.header, name), getattr(fresh.header, name)
+        if theirs != ours:
+            what = _DIGESTS.get(name) or f"its {name.replace('_', ' ')} is {theirs}, this one's is {ours}"
+            asked = " ".join(text for text in found.described.values() if text)
+            raise InvalidValue(
+                f"{path} holds another sweep ({asked or found.header.family}): {what}; choose another --out, or remove {path}"
+            )
+    sound: list[Part] = []
+    for part in found.parts:
+        if _fault(path, part):
+            return msgspec.structs.replace(found, parts=tuple(sound), complete=False)
+        sound.append(part)
+    return found
+
+
+def _fault(path: Path, part: Part) -> str:
+    """What is wrong with a listed part, or nothing."""
+    file = path / part.file
+    if not file.is_file():
+        return f"{file} is missing"
+    size = file.stat().st_size
+    if size != part.bytes:
+        return f"{file} is truncated or overwritten: {size:,} bytes, not {part.bytes:,}"
+    return "" if file_checksum(file) == part.checksum else f"{file} differs from its checksum"
+
+
+class _Tally:
+    """Distinct problems and configs, by 64-bit hash: eight bytes each, whatever the number of vectors."""
+
+    def __init__(self) -> None:
+        self.vectors = 0
+        self.problems = self.configs = np.zeros(0, dtype=np.uint64)
+
+    def add(self, rows: pl.DataFrame) -> None:
+        self.vectors += rows.height
+        self.problems = np.union1d(self.problems, _hashes(rows, PROBLEM))
+        self.configs = np.union1d(self.configs, _hashes(rows, CONFIG))
+
+
+def _hashes(rows: pl.DataFrame, prefix: str) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    columns = [name for name in rows.columns if name.startswith(prefix)]
+    return rows.select(columns).hash_rows(seed=0).unique().to_numpy() if columns else np.zeros(1, dtype=np.uint64)
+
+
+def _cut(blocks: Iterator[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:
+    """The same rows in pieces of exactly `rows`, the last one shorter."""
+    held: list[pl.DataFrame] = []
+    height = 0
+    for block in blocks:
+        held.append(block)
+        height += block.height
+        while height >= rows:
+            joined = pl.concat(held)
+            yield joined.head(rows)
+            held, height = [joined.slice(rows)], height - rows
+    if height:
+        yield pl.concat(held)
+
+
+def _write_part(path: Path, number: int, rows: pl.DataFrame, file_format: str) -> Part:
+    name = f"part-{number:05d}.{file_format}"
+    if file_format == "json":
+        lines = b",\n".join(msgspec.json.encode(_nested(row)) for row in rows.iter_rows(named=True))
+        write_atomically(path / name, lambda scratch: scratch.write_bytes(b"[\n" + lines + b"\n]\n"))
+    else:
+        write_atomically(
+            path / name, lambda scratch: rows.write_parquet(scratch, compression="zstd", row_group_size=BLOCK_ROWS)
+        )
+    return Part(name, rows.height, (path / name).stat().st_size, file_checksum(path / name))
+
+
+def _nested(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """One vector of a JSON suite; what does not apply is left out."""
+    halves: dict[str, dict[str, Any]] = {"problem": {}, "config": {}}
+    for column, value in row.items():
+        if value is not None:
+            half, _, name = column.partition(".")
+            halves[half][name] = value
+    return halves
+
+
+def _write_manifest(path: Path, manifest: Manifest) -> None:
+    data = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+    write_atomically(path / MANIFEST, lambda scratch: scratch.write_bytes(data + b"\n"))
+
+
+# -- reading -----------------------------------------------------------------------------------------
+
+
+def _read_manifest(path: Path) -> Manifest:
+    file = path / MANIFEST
+    if not file.is_file():
+        raise BadFile(f"{path} is not a directory of vectors: it has no {MANIFEST}; make one with `kerncast sweep`")
+    try:
+        data = msgspec.json.decode(file.read_bytes())
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise BadFile(f"{file} is foreign: its format is not '{FORMAT}'; make vectors with `kerncast sweep`")
+        if data.get("version") != VERSION:
+            raise BadFile(f"{file} is version {data.get('version')}, this kerncast reads version {VERSION}: sweep again")
+        return msgspec.convert(data, Manifest)
+    except msgspec.DecodeError as error:
+        raise BadFile(f"{file} is damaged ({error}): remove {path} and sweep again") from error
+
+
+class Vectors:
+    """A finished sweep on disk, read part by part."""
+
+    def __init__(self, path: Path, manifest: Manifest, family: Family) -> None:
+        self.path, self.manifest, self.family = path, manifest, family
+
+    @classmethod
+    def open(cls, path: str | Path) -> Vectors:
+        """Vectors on disk; foreign, unfinished, incomplete or outdated ones are refused by name."""
+        path = Path(path)
+        if not path.exists():
+            raise NotFound(f"there are no vectors at {path}: make them with `kerncast sweep`")
+        manifest = _read_manifest(path)
+        header = manifest.header
+        family = FAMILIES.get(header.family)
+        for what, theirs, ours in (
+            ("problem", header.problem_space, family.problem.digest),
+            ("config", header.config_space, family.config.digest),
+        ):
+            if theirs != ours:
+                raise BadFile(f"{path} was made for another {what} space of {family.id} ({theirs}, now {ours}): sweep again")
+        if not manifest.complete:
+            raise BadFile(f"{path} is unfinished: run the same `kerncast sweep` again, it continues where it stopped")
+        return cls(path, manifest, family)
+
+    def count(self) -> int:
+        """How many vectors there are."""
+        return sum(part.rows for part in self.manifest.parts)
+
+    def iter_blocks(self) -> Iterator[pl.DataFrame]:
+        """The vectors as frames with columns `problem.*` and `config.*`; each part is checked before it is used."""
+        for part in self.manifest.parts:
+            fault = _fault(self.path, part)
+            if fault:
+                raise BadFile(f"{fault}; run the same `kerncast sweep` again to restore it")
+            yield from self._read(self.path / part.file).iter_slices(BLOCK_ROWS)
+
+    def _read(self, file: Path) -> pl.DataFrame:
+        columns = {name: column_type(space.parameters[item]) for name, (space, item) in parameter_columns(self.family).items()}
+        if file.suffix == ".parquet":
+            return pl.read_parquet(file).select(list(columns))
+        rows = msgspec.json.decode(file.read_bytes())
+        halves = {name: name.split(".", 1) for name in columns}
+        values = {name: [row[half].get(item) for row in rows] for name, (half, item) in halves.items()}
+        return pl.DataFrame(values, schema=columns)

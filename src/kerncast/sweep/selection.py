@@ -1,0 +1,45 @@
+"""Which configs of a family a sweep takes: all, a sample per problem, or a portfolio from a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from kerncast.errors import BadFile, InvalidValue
+from kerncast.op import Family
+from kerncast.problems.tables import complete, is_table, read_points
+
+
+@dataclass(frozen=True)
+class Selection:
+    """`per_problem` limits the configs of each problem; `portfolio` replaces the family's own configs."""
+
+    per_problem: int | None = None
+    portfolio: pl.DataFrame | None = None
+
+
+def parse_selection(family: Family, text: str) -> Selection:
+    """`all`, `sample:N` or `portfolio:FILE`."""
+    kind, _, rest = text.partition(":")
+    if text == "all":
+        return Selection()
+    if kind == "sample" and rest.isdigit() and int(rest) > 0:
+        return Selection(per_problem=int(rest))
+    if kind == "portfolio" and is_table(rest):
+        return Selection(portfolio=read_portfolio(family, Path(rest)))
+    raise InvalidValue(
+        f"configs are all, sample:N (N ≥ 1, per problem) or portfolio:FILE (.json, .parquet, .csv), got '{text}'"
+    )
+
+
+def read_portfolio(family: Family, path: Path) -> pl.DataFrame:
+    """The configs that a file lists; rules that the config alone breaks are refused, the others wait for a problem."""
+    if not family.config.parameters:
+        raise InvalidValue(f"{family.id} has exactly one config, so a portfolio has nothing to choose: use --configs all")
+    points = read_points(path, family.config, "config.")
+    try:
+        return complete(family.config, points, str(path), strict=True)
+    except InvalidValue as error:
+        raise BadFile(str(error)) from error

@@ -1,0 +1,327 @@
+"""The cpu backend: real kernels, compiled here, so everything but the family's declaration needs a C compiler."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from kerncast import devices
+from kerncast.backends.contract import CannotCompile, OutOfMemory, Unsupported
+from kerncast.backends.cpu import CpuBackend, build
+from kerncast.backends.cpu.build import Library
+from kerncast.backends.cpu.codegen import Packer
+from kerncast.backends.cpu.inputs import InputCache
+from kerncast.backends.cpu.plan import Geometry
+from kerncast.errors import CannotWrite, InvalidValue, NotFound
+from kerncast.families.gemm_cpu import SETS, config_set, gemm_cpu
+from kerncast.op import Config, Problem
+
+LAYOUTS = ("rcr", "rrr", "crr", "ccr")
+# Ones, primes, sizes just beside a tile or a vector, one long K that needs several blocks.
+AWKWARD = [(1, 1, 1), (1, 37, 19), (53, 1, 23), (7, 17, 1), (13, 31, 127), (25, 47, 8), (61, 33, 600), (2, 113, 65)]
+BASE: dict[str, Any] = {
+    "kernel": "outer",
+    "vector_bytes": 16,
+    "mr": 4,
+    "nv": 2,
+    "k_unroll": 1,
+    "prefetch": 0,
+    "pack_a": True,
+    "pack_b": True,
+    "mc": 24,
+    "kc": 64,
+    "nc": 64,
+    "loop_order": "nkm",
+    "tile_order": "nm",
+    "split": "none",
+}
+needs_compiler = pytest.mark.skipif(CpuBackend.unavailable() is not None, reason="no C compiler")
+
+
+@pytest.fixture(scope="module")
+def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuBackend]:
+    """One backend with a cache of its own."""
+    before = os.environ.get("KERNCAST_CACHE")
+    os.environ["KERNCAST_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    made = CpuBackend()
+    assert made.unavailable() is not None or made.library.folder.is_relative_to(os.environ["KERNCAST_CACHE"])
+    yield made
+    if before is None:
+        del os.environ["KERNCAST_CACHE"]
+    else:
+        os.environ["KERNCAST_CACHE"] = before
+
+
+def problem(m: int, n: int, k: int, layout: str = "rrr", **more: Any) -> Problem:
+    return Problem(gemm_cpu, {"M": m, "N": n, "K": k, "dtype": "fp32", "layout": layout, **more})
+
+
+def config(**changes: Any) -> Config:
+    return Config(gemm_cpu, {**BASE, **changes})
+
+
+def sampled(known: Problem, count: int, seed: int) -> list[Config]:
+    """Valid configs for a problem here, uniformly drawn."""
+    frame = gemm_cpu.config.sample(count, seed, gemm_cpu.bindings(known, devices.local()))
+    return [Config(gemm_cpu, {x: y for x, y in row.items() if y is not None}) for row in frame.iter_rows(named=True)]
+
+
+@needs_compiler
+def test_sampled_configs_are_exact_on_awkward_shapes(backend: CpuBackend) -> None:
+    """Any valid config gives the exact product: all layouts, edges in every dimension, batches, one and two threads."""
+    vectors = []
+    for at, (layout, threads) in enumerate((layout, threads) for layout in LAYOUTS for threads in (1, 2)):
+        drawn = sampled(problem(50, 50, 50, layout, threads=threads), 7, at)
+        for m, n, k in AWKWARD:
+            known = problem(m, n, k, layout, threads=threads, batch=1 + (m + n) % 2)
+            vectors += [(known, c) for c in drawn + (sampled(known, 1, at) if 1 in (m, n) else [])]
+    vectors = [(p, c) for p, c in vectors if not gemm_cpu.config.validate(c.values, gemm_cpu.bindings(p, devices.local()))]
+    assert len(vectors) > 400
+    assert {c.kernel for _, c in vectors} == {"outer", "dot"}
+    assert {c.split for _, c in vectors} == {"none", "m", "n", "k"}
+    backend.compile(vectors, 2)
+    wrong = [(p, c, error) for p, c in vectors if (error := backend.prepare(p, c).check()) != 0.0]
+    assert not wrong, f"{len(wrong)} of {len(vectors)}, first {wrong[0]}"
+
+
+@needs_compiler
+def test_every_tile_and_edge_is_exact(backend: CpuBackend) -> None:
+    """Each register tile, packed and direct, with every remainder of rows and columns: nothing is out of bounds."""
+    vectors = []
+    for mr, nv in ((1, 1), (4, 3), (6, 2), (3, 4), (12, 1), (1, 12)):
+        for pack_a, layout in ((True, "rrr"), (False, "rrr"), (False, "crr")):
+            for rest in range(0, mr * nv, 3):
+                known = problem(2 * mr + rest % mr, 8 * nv + 1 + rest, 21, layout)
+                vectors.append((known, config(mr=mr, nv=nv, pack_a=pack_a, pack_b=rest % 2 == 0, k_unroll=2, prefetch=8)))
+    backend.compile(vectors, 2)
+    assert backend.compilations(vectors) == 0
+    assert [v for v in vectors if backend.prepare(*v).check() != 0.0] == []
+
+
+@needs_compiler
+def test_double_precision_is_exact(backend: CpuBackend) -> None:
+    """fp64 has kernels of its own, dot products and both kinds of packing included."""
+    for layout in LAYOUTS:
+        known = problem(29, 43, 71, layout, dtype="fp64")
+        for chosen in sampled(known, 3, 5):
+            assert backend.prepare(known, chosen).check() == 0.0, (layout, chosen)
+
+
+@needs_compiler
+def test_check_sees_a_result_that_was_not_written(backend: CpuBackend) -> None:
+    """A kernel that leaves C alone, or writes a wrong number, does not pass the check."""
+    prepared: Any = backend.prepare(problem(9, 9, 9), config())
+    assert prepared.check() == 0.0
+    prepared.inputs.c[0, 4, 4] += 2.5
+    assert prepared.inputs.error() == 2.5
+    prepared.inputs.c[0, 0, 0] = math.nan
+    assert prepared.inputs.error() == math.inf
+
+
+@needs_compiler
+def test_inputs_are_shared_within_a_problem_and_bounded(backend: CpuBackend) -> None:
+    """Configs of one problem share buffers, whatever the threads; the cache gives up the oldest beyond its bytes."""
+    one: Any = backend.prepare(problem(40, 40, 40), config())
+    two: Any = backend.prepare(problem(40, 40, 40, threads=2), config(split="m"))
+    assert one.inputs is two.inputs
+    cache = InputCache(limit=4 * 4 * 32 * 32 + 1)
+    first = cache.get(problem(32, 32, 32).values)
+    assert cache.get(problem(32, 32, 32).values) is first
+    cache.get(problem(32, 32, 31).values)
+    assert cache.get(problem(32, 32, 32).values) is not first
+    assert (cache.get(problem(32, 32, 32).values).a == first.a).all(), "the same problem, the same numbers"
+
+
+@needs_compiler
+def test_times_grow_with_launches_and_sentinels_are_short(backend: CpuBackend) -> None:
+    """run(n) is the time of n launches by the backend's clock, and sentinels take well under a millisecond."""
+    kernel = backend.prepare(problem(96, 96, 96), config())
+    once, many = min(kernel.run(1) for _ in range(20)), min(kernel.run(40) for _ in range(10))
+    assert 10 * once < many < 400 * once
+    for kind in ("compute", "memory"):
+        sentinel = backend.sentinel(kind)
+        assert sentinel is not None
+        assert 5_000 < min(sentinel.run(1) for _ in range(20)) < 2_000_000
+    assert backend.sentinel("network") is None
+
+
+@needs_compiler
+def test_compiled_kernels_are_found_again(backend: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second process start finds every kernel on disk, compiles nothing and is quick about it."""
+    known = problem(64, 64, 64)
+    vectors = [(known, c) for c in sampled(known, 6, 3)]
+    backend.compile(vectors)
+    monkeypatch.setattr(Library, "_compile", lambda *_: pytest.fail("compiled again"))
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        fresh = CpuBackend()
+        assert fresh.compilations(vectors) == 0
+        fresh.compile(vectors)
+        assert fresh.prepare(*vectors[0]).check() == 0.0
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 0.3
+
+
+@needs_compiler
+def test_workers_may_build_the_same_kernel_at_once(tmp_path: Path) -> None:
+    """Two processes with one empty cache both end with working kernels and leave no half-written files."""
+    code = (
+        "from kerncast.backends.cpu import CpuBackend; from kerncast.families.gemm_cpu import gemm_cpu; import json, sys\n"
+        "from kerncast.op import Config, Problem\n"
+        "values, chosen = json.loads(sys.argv[1])\n"
+        "error = CpuBackend().prepare(Problem(gemm_cpu, values), Config(gemm_cpu, chosen)).check()\n"
+        "assert 'polars' not in sys.modules, 'a worker has no use for dataframes'\n"
+        "sys.exit(error != 0.0)"
+    )
+    arguments = json.dumps([problem(20, 20, 20).values, BASE])
+    environment = {**os.environ, "KERNCAST_CACHE": str(tmp_path)}
+    both = [subprocess.Popen([sys.executable, "-c", code, arguments], env=environment) for _ in range(2)]
+    assert [process.wait(60) for process in both] == [0, 0]
+    assert [path.name for path in tmp_path.rglob(".*")] == []
+
+
+@needs_compiler
+def test_a_kernel_that_does_not_compile_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One bad kernel in a compilation is named with the compiler's reason; the others are built."""
+    backend = CpuBackend()
+    backend.library = Library(backend.compiler, tmp_path)
+    real = Library._compile
+    bad = "outer_fp32_v16_5x2"
+
+    def compile_(self: Library, source: str, path: Path) -> None:
+        if bad in source:
+            raise CannotCompile("error: no such register")
+        real(self, source, path)
+
+    monkeypatch.setattr(Library, "_compile", compile_)
+    vectors = [(problem(40, 40, 8), config(mr=mr)) for mr in (4, 5, 2)]
+    backend.compile(vectors)
+    assert backend.prepare(*vectors[0]).check() == 0.0
+    with pytest.raises(CannotCompile, match=r"5x2.*no such register"):
+        backend.prepare(*vectors[1])
+
+
+def test_without_a_compiler_the_reason_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No compiler: unavailable() says so and how to get one, and nothing crashes on import or construction."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    build.find_compiler.cache_clear()
+    try:
+        reason = CpuBackend.unavailable()
+        assert reason is not None
+        assert "apt install gcc" in reason
+        assert "\n" not in reason
+        with pytest.raises(Unsupported, match="needs gcc or clang"):
+            CpuBackend().device()
+    finally:
+        build.find_compiler.cache_clear()
+
+
+@needs_compiler
+def test_refusals_are_one_sentence(backend: CpuBackend, tmp_path: Path) -> None:
+    """What this machine or the family cannot do is refused before anything runs, with the rule that is broken."""
+    with pytest.raises(Unsupported, match="leave split_k at 1"):
+        backend.prepare(problem(8, 8, 8, split_k=2), config())
+    with pytest.raises(Unsupported, match="fp32 and fp64"):
+        backend.prepare(problem(8, 8, 8, dtype="int8"), config())
+    with pytest.raises(Unsupported, match="only where B is row-major"):
+        backend.prepare(problem(8, 8, 8, "rcr"), config(pack_b=False))
+    with pytest.raises(OutOfMemory, match="GB"):
+        backend.prepare(problem(2**20, 2**20, 8), config())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CannotWrite, match="KERNCAST_CACHE"):
+        Library(backend.compiler, tmp_path / "file").build([Packer("fp32", 4)])
+
+
+@needs_compiler
+def test_the_device_is_the_local_one_with_measured_rates(backend: CpuBackend) -> None:
+    """Identity stays that of the machine; clock, peak and bandwidth are measured, plausible and kept on disk."""
+    device = backend.device()
+    assert device.name == devices.local().name
+    assert 0.8 < device.numbers["max_clock_mhz"] / 1000 < 7
+    lanes = device.numbers["vector_bytes"] / 4
+    per_cycle = device.peak_tflops["fp32"] * 1e6 / device.numbers["num_cus"] / device.numbers["max_clock_mhz"]
+    assert lanes < per_cycle < 4.6 * lanes, "one or two FMA units"
+    assert 1 < device.numbers["memory_bandwidth_gb_s"] < 2000
+    assert device.sources["memory_bandwidth_gb_s"].startswith("measured")
+    assert CpuBackend().device() == device, "the second process of a boot reads what the first measured"
+    assert {"compiler", "flags", "kernels"} <= backend.software().keys()
+
+
+def test_the_geometry_in_python_is_that_of_the_features() -> None:
+    """Features describe the product that is computed: columns, operand order and direct access agree with the plan."""
+    program = gemm_cpu.features_on(devices.local(), ["fp32"]).program
+    for m, n, k in AWKWARD:
+        for layout in LAYOUTS:
+            known = problem(m, n, k, layout)
+            geometry = Geometry.of(known.values)
+            bound = {**gemm_cpu.problem.qualified(known.values), **gemm_cpu.config.qualified(BASE)}
+            found = program.scalar({x.name: bound[x.name] for x in program.symbols})
+            assert found["tiles_m"] == math.ceil(geometry.m / 4)
+            assert found["tiles_n"] == math.ceil(geometry.n / 8)
+            assert (found["a_rows"], found["b_rows"]) == (geometry.a_rows, geometry.b_rows)
+
+
+@pytest.mark.parametrize("layout", ["rcr", "rrr"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_named_sets_are_valid_nested_and_diverse(layout: str, threads: int) -> None:
+    """Sets have their size, hold only valid configs, repeat exactly, and cover widths, tiles, packing and splits."""
+    known = {"dtype": "fp32", "layout": layout, "threads": threads}
+    sets = {name: config_set(name, known, devices.local()) for name in SETS}
+    assert {name: frame.height for name, frame in sets.items()} == SETS
+    assert sets["quick"].equals(sets["default"].head(SETS["quick"]))
+    assert sets["default"].equals(config_set("default", known, devices.local()))
+    assert all(frame.is_duplicated().sum() == 0 for frame in sets.values())
+    quick = sets["quick"]
+    for name, least in (("vector_bytes", 2), ("kc", 6), ("mc", 5), ("split", 1 if threads == 1 else 4), ("loop_order", 2)):
+        assert quick[name].n_unique() >= min(least, gemm_cpu.config.parameters[name].size), name
+    assert quick.select("mr", "nv").n_unique() >= 15
+    bindings = gemm_cpu.bindings({"M": 99, "N": 99, "K": 99, **known}, devices.local())
+    for row in quick.head(40).iter_rows(named=True):
+        assert gemm_cpu.config.validate({x: y for x, y in row.items() if y is not None}, bindings) == []
+    with pytest.raises(NotFound, match="quick"):
+        config_set("quik", known, devices.local())
+
+
+def test_features_are_finite_and_tell_configs_apart() -> None:
+    """No two of 4,000 configs share a feature row, and every feature is a finite number on degenerate shapes too."""
+    device = devices.local()
+    configs = config_set("full", {"dtype": "fp32", "layout": "rcr", "threads": 2}, device)
+    program = gemm_cpu.features_on(device, ["fp32"]).program
+    for m, n, k in ((1, 1, 1), (1, 4096, 7), (333, 1, 1000), (512, 512, 512)):
+        known = problem(m, n, k, "rcr", threads=2).values
+        rows = configs.rename(lambda name: f"c.{name}").with_columns(
+            [pl.lit(value).alias(f"p.{name}") for name, value in known.items()]
+        )
+        found = program.frame(rows)
+        assert found.select(pl.all().cast(pl.Float64).is_finite().all()).row(0) == (True,) * found.width
+        assert found.is_duplicated().sum() == 0
+
+
+def test_the_constraints_say_what_is_wrong() -> None:
+    """Too many registers, vectors too wide, blocks beyond a cache, a split for one thread: refused with the rule."""
+    avx2 = devices.local().__class__(
+        "box", "a box", "cpu", {"vector_bytes": 32, "l1_cache_kb": 32, "l2_cache_kb": 512, "l3_cache_kb": 32768}
+    )
+    known = problem(64, 64, 64, "crr")
+    for changes, sentence in (
+        ({"mr": 8, "nv": 2}, "vector registers"),
+        ({"vector_bytes": 64}, "wider than the CPU"),
+        ({"mc": 1536, "kc": 256}, "fit in L2"),
+        ({"split": "m"}, "nothing to split"),
+        ({"kernel": "dot", "pack_a": None, "pack_b": None}, "contiguous along K"),
+    ):
+        values = {name: value for name, value in {**BASE, **changes}.items() if value is not None}
+        with pytest.raises(InvalidValue, match=sentence):
+            Config(gemm_cpu, values, problem=known, device=avx2)
+    for mr, nv in ((6, 2), (4, 3), (12, 1), (3, 4)):
+        Config(gemm_cpu, {**BASE, "vector_bytes": 32, "mr": mr, "nv": nv}, problem=known, device=avx2)

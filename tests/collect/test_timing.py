@@ -1,0 +1,87 @@
+"""The timing protocol, on a machine whose slow moments are scripted."""
+
+import random
+
+import pytest
+
+from kerncast.backends.contract import Prepared
+from kerncast.collect.messages import Policy
+from kerncast.collect.timing import BlockTimer, Sentinel, Timed
+
+
+class Machine:
+    """A clock that every kernel moves, and a slowdown that depends on the time."""
+
+    def __init__(self, slow=lambda now: 1.0):
+        self.now, self.slow, self.launches = 0.0, slow, []
+
+    def kernel(self, time_ns, name="k"):
+        machine = self
+
+        class Kernel(Prepared):
+            def run(self, launches):
+                spent = time_ns * machine.slow(machine.now) * launches
+                machine.now += spent
+                machine.launches.append((name, launches))
+                return round(spent)
+
+            def check(self):
+                return 0.0
+
+        return Kernel()
+
+
+def timed_block(machine, times, policy, sentinel_ns=30_000):
+    sentinel = Sentinel(machine.kernel(sentinel_ns, "sentinel"))
+    timer = BlockTimer(policy, sentinel, lambda index, expected: None, cpu_clock=False)
+    block = [Timed(index, machine.kernel(time, f"v{index}"), "problem") for index, time in enumerate(times)]
+    for vector in block:
+        timer.warm_up(vector)
+    finished = []
+    timer.time(block, finished.append, random.Random(0))
+    assert sorted(v.index for v in finished) == list(range(len(times)))
+    return block
+
+
+def test_short_kernels_loop_until_the_region_is_long_enough_to_read():
+    """A 1 us kernel is timed 400 at a time, a 10 ms kernel alone; warm-up stays out of the label."""
+    block = timed_block(Machine(), [1_000, 10_000_000], Policy(give_up=1e9))
+    assert block[0].loops == 400
+    assert block[1].loops == 1
+    assert [v.median() for v in block] == [1_000, 10_000_000]
+    assert block[0].warmup_ns >= 500_000
+
+
+def test_a_slow_moment_does_not_reach_the_label():
+    """A slow mode that covers a third of the time is seen by the sentinel, and those samples are taken again."""
+    machine = Machine(lambda now: 1.4 if int(now / 3e6) % 3 == 0 else 1.0)
+    policy = Policy(samples=10, fewest_samples=10, give_up=1e9)
+    block = timed_block(machine, [50_000, 80_000, 120_000, 300_000], policy)
+    for vector, truth in zip(block, [50_000, 80_000, 120_000, 300_000], strict=True):
+        assert vector.median() == pytest.approx(truth, rel=0.02)
+    assert sum(vector.retaken for vector in block) > 0
+
+
+def test_samples_of_one_vector_are_spread_over_passes_in_shuffled_order():
+    """Never one burst: between two samples of a vector the others have their turn."""
+    machine = Machine()
+    timed_block(machine, [500_000, 510_000, 520_000], Policy(samples=6, fewest_samples=6))
+    order = [name for name, _ in machine.launches if name.startswith("v")][-18:]
+    passes = [tuple(order[i : i + 3]) for i in range(0, 18, 3)]
+    assert all(len(set(one)) == 3 for one in passes)
+    assert len(set(passes)) > 1
+
+
+def test_far_slower_vectors_are_given_up_early_and_steady_ones_stop_early():
+    """Two samples are enough to lose; a quiet machine needs only the fewest."""
+    block = timed_block(Machine(), [100_000, 100_100, 900_000], Policy(samples=10, fewest_samples=4, give_up=3.0))
+    assert [len(vector.samples) for vector in block] == [4, 4, 2]
+
+
+def test_give_up_compares_within_a_problem_only():
+    """A large problem is not slow because a small one is fast."""
+    machine = Machine()
+    timer = BlockTimer(Policy(give_up=3.0), Sentinel(None), lambda index, expected: None, cpu_clock=False)
+    block = [Timed(0, machine.kernel(1_000), "small"), Timed(1, machine.kernel(1_000_000), "large")]
+    timer.time(block, lambda vector: None, random.Random(0))
+    assert [len(vector.samples) for vector in block] == [4, 4]
