@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .PHONY: help quickstart test lint docs bench clean
 
 help:
-	@echo "make quickstart   measure a small kernel family on this machine and look at the result"
+	@echo "make quickstart   measure GEMM kernels on this machine and see what choosing is worth (under 5 minutes)"
 	@echo "make test         lint, types, layers, docs, tests"
 	@echo "make bench        the numbers in benchmarks/"
 	@echo "make docs         build docs/_build/html"
@@ -28,17 +28,8 @@ $(VENV)/.dev: $(VENV)/.example
 	$(PIP) -e ".[dev,docs]"
 	@touch $@
 
-quickstart: $(VENV)/.example
-	@rm -rf quickstart && mkdir quickstart
-	@echo "measuring softmax/numpy on this machine (about ten seconds) ..."
-	@OMP_NUM_THREADS=1 $(BIN)/python examples/softmax/measure.py quickstart/times.csv
-	@$(BIN)/kerncast import csv quickstart/times.csv --mapping examples/softmax/times.toml --device local --out quickstart/softmax
-	@$(BIN)/kerncast inspect quickstart/softmax --top 8
-	@echo
-	@echo "three commands to try next:"
-	@echo "  $(BIN)/kerncast inspect quickstart/softmax --where problem.dtype=fp32 --json"
-	@echo "  $(BIN)/kerncast families gemm/ck_tile dtype=fp8 --device gfx950"
-	@echo "  $(BIN)/kerncast devices local"
+quickstart: $(VENV)/.core
+	$(BIN)/kerncast quickstart
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -56,6 +47,9 @@ test: lint docs
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/label_shift.py
+	$(BIN)/python benchmarks/sweep.py
+	$(BIN)/python benchmarks/collect.py
+	$(BIN)/python benchmarks/gemm_cpu.py
 
 clean:
 	rm -rf $(VENV) quickstart docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis

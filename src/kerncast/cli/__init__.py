@@ -20,6 +20,7 @@ VERBS = {
     "inspect": ("inspect", "Show what a dataset holds, how noisy it is and what is wrong with it."),
     "merge": ("merge", "Join datasets into one, exact duplicates kept once."),
     "ops": ("ops", "List ops, or show one: parameters, work, features."),
+    "quickstart": ("quickstart", "Measure real GEMM kernels here and see what choosing the right one is worth."),
     "sweep": ("sweep", "List what to measure: problems × configs, checked, sampled, sliced, written to disk."),
 }
 

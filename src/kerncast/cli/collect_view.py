@@ -23,7 +23,7 @@ class CollectView:
     """Counts results and draws them; used as a context manager around the collection."""
 
     def __init__(self, total: int | None) -> None:
-        self.total = total
+        self.total, self.what = total, "vectors"
         self.statuses: Counter[str] = Counter()
         self.devices: Counter[str] = Counter()
         self.retaken = self.samples = 0
@@ -58,6 +58,12 @@ class CollectView:
             self.problem, self.best_ns = item.problem, None
         if result.time_ns is not None:
             self.best_ns = min(self.best_ns or result.time_ns, result.time_ns)
+
+    def phase(self, what: str, total: int | None) -> None:
+        """Count from the beginning again, under another name."""
+        self.what, self.total = what, total
+        self.statuses.clear()
+        self.history = [(time.monotonic(), 0)]
 
     def tick(self) -> None:
         """Draw, at most a few times a second."""
@@ -97,7 +103,8 @@ class CollectView:
         done = self.statuses.total()
         of = f" of {self.total:,}" if self.total is not None else ""
         counts = " ".join(f"{name} {count:,}" for name, count in self.statuses.most_common())
-        return f"{done:,}{of} vectors, {self.rate():.0f}/s, left {self.remaining()}, disturbed {self.disturbed():.1%}, {counts}"
+        speed = f"{self.rate():.0f}/s, left {self.remaining()}"
+        return f"{done:,}{of} {self.what}, {speed}, disturbed {self.disturbed():.1%}, {counts}"
 
     def _panel(self) -> Any:
         from rich.console import Group
@@ -114,7 +121,7 @@ class CollectView:
         head = f"{done:,}" + (f" of {self.total:,}" if self.total is not None else "")
         return Group(
             Text(
-                f"{head} vectors   {self.rate():.0f}/s   left {self.remaining()}   disturbed {self.disturbed():.1%}",
+                f"{head} {self.what}   {self.rate():.0f}/s   left {self.remaining()}   disturbed {self.disturbed():.1%}",
                 style="bold",
             ),
             ProgressBar(total=float(self.total or max(done, 1)), completed=float(done), pulse=self.total is None),

@@ -227,6 +227,7 @@ class _Collection:
         """The near-ties once more, side by side; the later record replaces the earlier one."""
         contests = list(self.ties.chunks(self.chunks_made))
         before = self.summary.statuses.copy()
+        self.observer.phase("racing near-ties", sum(len(chunk.items) for chunk in contests))
         self.ties = _Ties()
         supervisor.run(iter(contests), self.stop)
         self.summary.raced = (self.summary.statuses - before).total()

@@ -51,6 +51,9 @@ class Observer(Protocol):
     def result(self, item: Item, result: Result, device: str) -> None:
         """A vector has its final status."""
 
+    def phase(self, what: str, total: int | None) -> None:
+        """Something else begins, with so many vectors."""
+
     def tick(self) -> None:
         """Called several times a second."""
 

@@ -71,11 +71,10 @@ def find_label_shift(family: Family, rows: pl.DataFrame, device_of: DeviceOf = g
     reasons: list[str] = []
     checked = 0
     indexed = rows.with_row_index("__row")
-    for origin, line in (("source", "source_line"), ("run_id", "order")):
-        known = indexed.filter(pl.col(line).is_not_null())
-        if known.height:
-            break
-    else:
+    # Imported rows know their line, collected ones the order in which they were measured.
+    origin, line = ("source", "source_line") if rows["source_line"].null_count() < rows.height else ("run_id", "order")
+    known = indexed.filter(pl.col(line).is_not_null())
+    if known.is_empty():
         return LabelShift(0, "the rows carry neither a source line nor an order", (), suspect)
     for part in known.sort(origin, line, maintain_order=True).partition_by(origin, maintain_order=True):
         # The same numbering for every device of a source: a row's place among all rows of the source.

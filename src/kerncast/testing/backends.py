@@ -162,6 +162,9 @@ class Quiet:
     def result(self, item: Item, result: Result, device: str) -> None:
         """Nothing to show."""
 
+    def phase(self, what: str, total: int | None) -> None:
+        """Nothing to show."""
+
     def tick(self) -> None:
         """Nothing to show."""
 

@@ -79,6 +79,7 @@ class CpuBackend(Backend):
     name = "cpu"
     doc = "generated GEMM kernels in C for this machine's CPU"
     families = ("gemm/cpu",)
+    runs_on_cpu = True
 
     @classmethod
     def unavailable(cls) -> str | None:
@@ -87,6 +88,7 @@ class CpuBackend(Backend):
     def __init__(self, index: str = "0") -> None:
         super().__init__(index)
         self._inputs = InputCache()
+        self._evicting: np.ndarray[Any, np.dtype[np.uint8]] | None = None
 
     @cached_property
     def compiler(self) -> Compiler:
@@ -149,6 +151,14 @@ class CpuBackend(Backend):
             data = np.ones(max(MEMORY_BYTES, 2 * l2_bytes), np.uint8)
             return _Sentinel(probe.kc_stream, data.ctypes.data, data.nbytes, keep=data)
         return None
+
+    def flush_cache(self) -> bool:
+        """Read through twice the last-level cache, so that the operands are no longer in it."""
+        last_level = max(devices.local().numbers.get(f"l{level}_cache_kb", 0.0) for level in (2, 3))
+        if self._evicting is None:
+            self._evicting = np.ones(max(MEMORY_BYTES, 2 * int(last_level) * 1024), np.uint8)
+        self.library.probe.kc_stream(1, self._evicting.ctypes.data, self._evicting.nbytes)
+        return True
 
     def _items(self, vectors: Sequence[tuple[Problem, Config]]) -> set[Item]:
         found: set[Item] = set()

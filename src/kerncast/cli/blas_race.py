@@ -1,0 +1,59 @@
+"""The best measured kernel of each problem against numpy, interleaved: `python -m kerncast.cli.blas_race DATASET`.
+
+A process of its own, because the number of BLAS threads is fixed when numpy is first imported. Prints JSON:
+the key of the winning row and how many times faster than numpy it is.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+
+import numpy as np
+
+from kerncast.backends import get_backend
+from kerncast.data import Dataset
+from kerncast.op import Config, Problem
+
+ROUNDS = 9
+REGION_NS = 300_000
+
+
+def _loops(time_ns: float) -> int:
+    return max(1, round(REGION_NS / max(time_ns, 1.0)))
+
+
+def race(path: str) -> list[dict[str, object]]:
+    """One entry per problem; the ratio is the median over rounds in which both ran side by side."""
+    dataset = Dataset.open(path)
+    (family,) = dataset.families
+    rows = dataset.read(where=["status=ok"])
+    problem_columns = [f"problem.{name}" for name in family.problem.parameters]
+    winners = rows.sort("time_ns", "key").group_by(problem_columns, maintain_order=True).first()
+    backend = get_backend("cpu")("0")
+    rng = np.random.default_rng(0)
+    found: list[dict[str, object]] = []
+    for row in winners.iter_rows(named=True):
+        problem = Problem.trusted(family, {name: row[f"problem.{name}"] for name in family.problem.parameters})
+        config = Config.trusted(family, {name: row[f"config.{name}"] for name in family.config.parameters})
+        kernel = backend.prepare(problem, config)
+        dtype = {"fp32": np.float32, "fp64": np.float64}[problem.dtype]
+        a = rng.standard_normal((problem.M, problem.K)).astype(dtype, order="F" if problem.layout[0] == "c" else "C")
+        b = rng.standard_normal((problem.K, problem.N)).astype(dtype, order="F" if problem.layout[1] == "c" else "C")
+        out = np.empty((problem.M, problem.N), dtype)
+        loops = _loops(row["time_ns"])
+        ratios = []
+        for _ in range(ROUNDS + 1):
+            start = time.perf_counter_ns()
+            for _ in range(loops):
+                np.matmul(a, b, out=out)
+            ratios.append((time.perf_counter_ns() - start) / kernel.run(loops))
+        kernel.close()
+        found.append({"problem": row["key"], "ratio": statistics.median(ratios[1:])})
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(race(sys.argv[1])))
