@@ -130,7 +130,7 @@ def agreement() -> bool:
     _, second = run("cpu", [vectors], policy, family)
     naive_second = naive(vectors)
     joined = first.join(second, on="key", suffix="_2").filter(pl.col("time_ns") > 20_000)
-    # What was given up early is no label of the contest: compare what was measured in full.
+    # What was given up early is no contender: compare what was measured in full.
     full = joined.filter((pl.col("samples") >= policy.fewest_samples) & (pl.col("samples_2") >= policy.fewest_samples))
     ours = (full["time_ns_2"] / full["time_ns"] - 1).abs().to_numpy()
     everything = (joined["time_ns_2"] / joined["time_ns"] - 1).abs().to_numpy()

@@ -1,4 +1,4 @@
-"""Best of gemm/cpu ÷ numpy's OpenBLAS: 36 shapes in all four layouts, fp32, one and two threads.
+"""Best of gemm/cpu ÷ numpy's OpenBLAS: 38 shapes in all four layouts, fp32, one and two threads.
 
     python benchmarks/gemm_cpu.py [--threads 1,2] [--shapes N]
 
@@ -27,7 +27,7 @@ from typing import Any
 
 BARS = {1: 1.2, 2: 1.35}
 LAYOUTS = ("rcr", "rrr", "crr", "ccr")
-CUBES = [(s, s, s) for s in (48, 64, 100, 200, 256, 512)]
+CUBES = [(s, s, s) for s in (48, 64, 100, 128, 200, 256, 384, 512)]
 FEW_ROWS = [
     *((1, 1024, 1024), (1, 4096, 512), (2, 1024, 1024), (4, 1024, 1024), (8, 2048, 512)),
     *((12, 1024, 768), (16, 768, 768), (32, 1024, 512), (64, 512, 1024)),

@@ -193,11 +193,16 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
 
 def _report(summary: Summary, total: int, as_json: bool) -> None:
     """One summary that names the culprits, not one line a failure."""
-    disturbed = summary.retaken / max(1, summary.retaken + summary.samples)
+    disturbed = summary.disturbed_samples / max(1, summary.samples)
     if as_json:
         errors = [{"status": s, "error": e, "rows": n} for (s, e), n in summary.errors.most_common(20)]
         facts = {"path": str(summary.path), "device": summary.device, "vectors": total, "measured": summary.measured}
-        facts |= {"already_there": summary.already_there, "raced": summary.raced, "disturbed": disturbed}
+        facts |= {
+            "already_there": summary.already_there,
+            "raced": summary.raced,
+            "revisited": summary.revisited,
+            "disturbed": disturbed,
+        }
         print_json(
             {
                 **facts,
@@ -211,8 +216,8 @@ def _report(summary: Summary, total: int, as_json: bool) -> None:
     statuses = ", ".join(f"{name} {count:,}" for name, count in summary.statuses.most_common()) or "nothing new"
     click.echo(f"{summary.path}: {statuses} in {summary.seconds:.0f} s on {summary.device}")
     click.echo(
-        f"{summary.already_there:,} were there already, {summary.raced:,} near-ties were raced again, "
-        f"{disturbed:.1%} of the samples were taken again because the machine was disturbed"
+        f"{summary.already_there:,} were there already, {summary.raced:,} near-ties were raced again; the machine was "
+        f"disturbed during {disturbed:.1%} of the samples, {summary.revisited:,} vectors were visited a second time for it"
     )
     if summary.errors:
         rows = [(status, f"{count:,}", error) for (status, error), count in summary.errors.most_common(8)]

@@ -26,7 +26,7 @@ class CollectView:
         self.total, self.what = total, "vectors"
         self.statuses: Counter[str] = Counter()
         self.devices: Counter[str] = Counter()
-        self.retaken = self.samples = 0
+        self.disturbed_samples = self.samples = 0
         self.problem: dict[str, Any] = {}
         self.best_ns: float | None = None
         self.began = self.drawn = time.monotonic()
@@ -52,7 +52,7 @@ class CollectView:
         """A vector has its final status."""
         self.statuses[result.status] += 1
         self.devices[device] += 1
-        self.retaken += result.retaken
+        self.disturbed_samples += result.disturbed_samples
         self.samples += result.samples or 0
         if item.problem != self.problem:
             self.problem, self.best_ns = item.problem, None
@@ -95,8 +95,8 @@ class CollectView:
         return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
     def disturbed(self) -> float:
-        """The share of samples that had to be taken again."""
-        return self.retaken / max(1, self.retaken + self.samples)
+        """The share of samples that were taken while the machine was disturbed."""
+        return self.disturbed_samples / max(1, self.samples)
 
     def line(self) -> str:
         """Everything in one line of text."""

@@ -12,6 +12,8 @@ import click
 
 import kerncast
 from kerncast import devices
+from kerncast.backends import backends
+from kerncast.backends.contract import Backend
 from kerncast.cli.output import json_option, print_json, table
 from kerncast.registry import FAMILIES, OPS
 
@@ -38,6 +40,12 @@ def _compiler(name: str) -> dict[str, Any]:
         return {"what": name, "kind": "compiler", "works": False, "detail": f"{path} does not run: {error}"}
 
 
+def _backend(kind: type[Backend]) -> dict[str, Any]:
+    why_not = kind.unavailable()
+    detail = why_not or f"runs {', '.join(kind.families)} on device {', '.join(kind.devices())}"
+    return {"what": kind.name, "kind": "backend", "works": why_not is None, "detail": detail}
+
+
 @click.command("doctor")
 @json_option
 def command(as_json: bool) -> None:
@@ -58,6 +66,7 @@ def command(as_json: bool) -> None:
             "detail": f"{device.title}" + (f"; unknown: {', '.join(unknown)}" if unknown else ""),
         }
     )
+    checks += [_backend(kind) for kind in backends().values()]
     checks.append(
         {
             "what": "plug-ins",

@@ -17,11 +17,13 @@ Values = dict[str, int | bool | str | None]
 class Policy(msgspec.Struct, frozen=True):
     """How a vector is timed; every choice ends up in its row."""
 
-    samples: int = 10
+    samples: int = 16
+    """Passes at the most; disturbed ones count."""
     fewest_samples: int = 4
-    target_mad: float = 0.01
-    """Relative MAD at which sampling stops early."""
-    sample_ns: int = 400_000
+    """Quiet samples, close to the fastest, that make a label."""
+    close: float = 0.05
+    """How close: noise on a shared machine only ever slows down, so the fastest samples are the true ones."""
+    sample_ns: int = 300_000
     """How long one timed region should be at the least: shorter kernels loop inside it."""
     warmup_ns: int = 1_000_000
     verify: bool = True
@@ -29,8 +31,7 @@ class Policy(msgspec.Struct, frozen=True):
     give_up: float = 3.0
     """Stop sampling what is this many times slower than the best of its problem."""
     disturbed: float = 1.08
-    """A sample next to a sentinel this many times slower than its floor is taken again."""
-    retries: int = 3
+    """A sample next to a sentinel this many times slower than its floor does not count if there are others."""
     deadline_floor_ns: int = 2_000_000_000
     deadline_ceiling_ns: int = 30_000_000_000
     deadline_factor: float = 30.0
@@ -89,8 +90,10 @@ class Result(msgspec.Struct, frozen=True, tag="result", omit_defaults=True):
     sentinel_ns: float | None = None
     started_at: str | None = None
     error: str | None = None
-    retaken: int = 0
-    """Samples that were taken again because the machine was disturbed; not stored, shown live."""
+    disturbed_samples: int = 0
+    """Samples that were taken while the machine was disturbed; not stored, shown live."""
+    unsure: bool = False
+    """Too few quiet samples: worth another visit when everything else is done."""
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):

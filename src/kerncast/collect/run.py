@@ -62,7 +62,8 @@ class Summary:
     without_a_row: bool = False
     interrupted: bool = False
     raced: int = 0
-    retaken: int = 0
+    revisited: int = 0
+    disturbed_samples: int = 0
     samples: int = 0
     seconds: float = 0.0
     statuses: Counter[str] = field(default_factory=Counter)
@@ -125,6 +126,9 @@ class _Collection:
         self.request, self.observer, self.dataset = request, observer, dataset
         self.summary = Summary(dataset.path)
         self.ties = _Ties()
+        self.unsure: list[Item] = []
+        self.times: dict[str, float] = {}
+        """Labels that a second visit may improve."""
         self.done: set[str] = set()
         self.order = 0
         self.chunks_made = 0
@@ -166,7 +170,7 @@ class _Collection:
             self.ties.add(item, record["time_ns"], record["time_ns_mad"])
 
     def chunks(self, blocks: Iterable[pl.DataFrame]) -> Iterator[Chunk]:
-        """Vectors that have no row yet, some of one problem at a time."""
+        """Vectors that have no row yet, those of one problem together, small problems several at a time."""
         assert self.journal is not None
         family, device = self.request.family, self.journal.header.device
         problem_names = list(family.problem.parameters)
@@ -183,7 +187,8 @@ class _Collection:
                     continue
                 self.done.add(key)
                 problem = tuple(zip(problem_names, row, strict=False))
-                if pending and (problem != current or len(pending) >= self.request.chunk_size):
+                enough = self.request.chunk_size if problem == current else self.request.chunk_size // 4
+                if pending and len(pending) >= max(enough, 1):
                     yield self._chunk(pending)
                     pending = []
                 current = problem
@@ -201,7 +206,12 @@ class _Collection:
         assert self.journal is not None
         fields = msgspec.to_builtins(result)
         fields.pop("type")
-        self.summary.retaken += fields.pop("retaken", 0)
+        self.summary.disturbed_samples += fields.pop("disturbed_samples", 0)
+        if fields.pop("unsure", False):
+            self.unsure.append(item)
+        earlier = self.times.get(result.key)
+        if earlier is not None and (result.time_ns is None or result.time_ns > earlier):
+            return  # a second visit only ever improves a label
         fields |= {"problem": item.problem, "config": item.config, "order": self.order, "block": block, "worker": device_index}
         fields["cache"] = self.request.policy.cache
         self.journal.add(fields)
@@ -210,6 +220,8 @@ class _Collection:
         self.summary.samples += result.samples or 0
         if result.status == "ok":
             assert result.time_ns is not None
+            if result.unsure:
+                self.times[result.key] = result.time_ns
             self.ties.add(item, result.time_ns, result.time_ns_mad or 0.0)
         else:
             self.summary.errors[result.status, result.error or ""] += 1
@@ -223,15 +235,27 @@ class _Collection:
         budget = self.request.budget_seconds
         return self.stopping or (budget is not None and time.monotonic() - self.began > budget)
 
-    def race(self, supervisor: Supervisor) -> None:
-        """The near-ties once more, side by side; the later record replaces the earlier one."""
-        contests = list(self.ties.chunks(self.chunks_made))
+    def _again(self, supervisor: Supervisor, what: str, chunks: list[Chunk]) -> int:
+        """Vectors that have a row once more; a later record replaces an earlier one."""
         before = self.summary.statuses.copy()
-        self.observer.phase("racing near-ties", sum(len(chunk.items) for chunk in contests))
-        self.ties = _Ties()
-        supervisor.run(iter(contests), self.stop)
-        self.summary.raced = (self.summary.statuses - before).total()
+        count = sum(len(chunk.items) for chunk in chunks)
+        self.observer.phase(what, count)
+        supervisor.run(iter(chunks), self.stop)
         self.summary.statuses = before  # the same vectors again, not more of them
+        return count
+
+    def revisit(self, supervisor: Supervisor) -> None:
+        """What had too few quiet samples, at another time: a slow mode may last longer than a block."""
+        items, self.unsure = self.unsure, []
+        size = self.request.chunk_size
+        chunks = [self._chunk(items[start : start + size]) for start in range(0, len(items), size)]
+        self.summary.revisited = self._again(supervisor, "revisiting disturbed vectors", chunks)
+
+    def race(self, supervisor: Supervisor) -> None:
+        """The near-ties, side by side."""
+        contests = list(self.ties.chunks(self.chunks_made))
+        self.ties, self.times = _Ties(), {}
+        self.summary.raced = self._again(supervisor, "racing near-ties", contests)
 
 
 def collect(request: Request, blocks: Iterable[pl.DataFrame], observer: Observer) -> Summary:
@@ -253,6 +277,7 @@ def collect(request: Request, blocks: Iterable[pl.DataFrame], observer: Observer
                 collection.open_journal(ready)
                 finished = supervisor.run(collection.chunks(blocks), collection.stop)
                 if finished and not collection.stop():
+                    collection.revisit(supervisor)
                     collection.race(supervisor)
             finally:
                 supervisor.close()

@@ -110,6 +110,8 @@ def spawn() -> Worker:
         stdout=subprocess.DEVNULL,
         stderr=last_words,
         start_new_session=True,  # Ctrl-C is for the supervisor alone
+        # A backend's reference product must not leave BLAS threads spinning beside the kernel that is timed.
+        env={"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **os.environ},
     )
     for fd in inherited:
         os.close(fd)

@@ -2,14 +2,14 @@
 
 On shared machines a slow mode lasts from a fraction of a millisecond to seconds. Samples of one vector are
 therefore taken in several passes over the whole block, in shuffled order, never in one burst; a fixed tiny
-kernel, the sentinel, runs between samples, and a sample whose sentinel was slow is taken again.
+kernel, the sentinel, runs between samples, and a sample whose sentinel was slow counts only if there is no other.
+Noise only ever slows down: the label is the median of the samples close to the fastest, once several agree.
 """
 
 from __future__ import annotations
 
 import math
 import random
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,38 +20,7 @@ from kerncast.collect.messages import Policy
 # A sample whose process was off the CPU for more than this share of the time was pre-empted.
 PREEMPTED = 0.1
 LONGEST_LOOP = 1_000_000
-
-
-@dataclass
-class Timed:
-    """One vector of a block while it is being timed."""
-
-    index: int
-    kernel: Prepared
-    problem: object = None
-    best_ns: float = 0.0
-    loops: int = 1
-    warmup_ns: int = 0
-    samples: list[float] = field(default_factory=list)
-    sentinels: list[float] = field(default_factory=list)
-    retaken: int = 0
-    prepared_ns: float = 0.0
-    max_abs_err: float | None = None
-    expected_ns: float = 0.0
-
-    def forget(self) -> None:
-        """Drop the samples: the block is timed again after one of its vectors failed."""
-        self.samples.clear()
-        self.sentinels.clear()
-
-    def median(self) -> float:
-        """The label so far."""
-        return statistics.median(self.samples)
-
-    def mad(self) -> float:
-        """Median absolute deviation of the samples."""
-        middle = self.median()
-        return statistics.median(abs(sample - middle) for sample in self.samples)
+SENTINEL_WARMUP = 20
 
 
 class Sentinel:
@@ -60,21 +29,55 @@ class Sentinel:
     def __init__(self, kernel: Prepared | None) -> None:
         self.kernel = kernel
         self.floor = math.inf
+        self.last = 0.0
         if kernel is not None:
-            for _ in range(20):
+            for _ in range(SENTINEL_WARMUP):
                 self.read()
 
     def read(self) -> float:
         """One launch; the floor is the fastest ever seen."""
-        if self.kernel is None:
-            return 0.0
-        spent = float(self.kernel.run(1))
-        self.floor = min(self.floor, spent)
-        return spent
+        if self.kernel is not None:
+            self.last = float(self.kernel.run(1))
+            self.floor = min(self.floor, self.last)
+        return self.last
 
     def slowdown(self, spent: float) -> float:
         """How many times slower than the floor."""
         return spent / self.floor if self.kernel is not None and self.floor > 0 else 1.0
+
+
+@dataclass
+class Timed:
+    """One vector of a block while it is being timed."""
+
+    index: int
+    kernel: Prepared
+    sentinel: Sentinel
+    problem: object = None
+    best_ns: float = 0.0
+    loops: int = 1
+    warmup_ns: int = 0
+    quiet: list[float] = field(default_factory=list)
+    disturbed: list[float] = field(default_factory=list)
+    sentinels: list[float] = field(default_factory=list)
+    prepared_ns: float = 0.0
+    max_abs_err: float | None = None
+    expected_ns: float = 0.0
+
+    def forget(self) -> None:
+        """Drop the samples: the block is timed again after one of its vectors failed."""
+        for samples in (self.quiet, self.disturbed, self.sentinels):
+            samples.clear()
+
+    def taken(self) -> int:
+        """Samples of either kind."""
+        return len(self.quiet) + len(self.disturbed)
+
+    def accepted(self, close: float) -> list[float]:
+        """What the label is made of: the quiet samples (all, if there are none) close to the fastest of them."""
+        samples = self.quiet or self.disturbed
+        limit = min(samples) * (1 + close)
+        return [sample for sample in samples if sample <= limit]
 
 
 class BlockTimer:
@@ -83,12 +86,11 @@ class BlockTimer:
     def __init__(
         self,
         policy: Policy,
-        sentinel: Sentinel,
         guard: Callable[[int, float], None],
         cpu_clock: bool,
         flush: Callable[[], None] | None = None,
     ) -> None:
-        self.policy, self.sentinel, self.guard = policy, sentinel, guard
+        self.policy, self.guard = policy, guard
         self.cpu_clock, self.flush = cpu_clock, flush
 
     def warm_up(self, vector: Timed) -> None:
@@ -108,51 +110,47 @@ class BlockTimer:
         vector.warmup_ns, vector.expected_ns = total, float(spent)
         vector.loops = 1 if self.flush else min(LONGEST_LOOP, max(1, math.ceil(policy.sample_ns / max(spent, 1))))
 
-    def sample(self, vector: Timed, before: float) -> float:
-        """One accepted sample (or the last of several disturbed ones); returns the sentinel reading after it."""
-        after = before
-        for attempt in range(self.policy.retries + 1):
-            self.guard(vector.index, vector.expected_ns * vector.loops)
-            if self.flush:
-                self.flush()
-            cpu = time.process_time_ns()
-            spent = vector.kernel.run(vector.loops)
-            busy = time.process_time_ns() - cpu
-            after = self.sentinel.read()
-            slow = max(self.sentinel.slowdown(before), self.sentinel.slowdown(after)) > self.policy.disturbed
-            preempted = self.cpu_clock and busy < (1 - PREEMPTED) * spent
-            if not (slow or preempted) or attempt == self.policy.retries:
-                vector.samples.append(spent / vector.loops)
-                vector.sentinels.append(after)
-                return after
-            vector.retaken += 1
-            before = after
-        return after
+    def sample(self, vector: Timed) -> None:
+        """One sample, and whether the machine was quiet while it was taken."""
+        sentinel = vector.sentinel
+        self.guard(vector.index, vector.expected_ns * vector.loops)
+        before = sentinel.last
+        if self.flush:
+            self.flush()
+        cpu = time.process_time_ns()
+        spent = vector.kernel.run(vector.loops)
+        busy = time.process_time_ns() - cpu
+        after = sentinel.read()
+        slow = max(sentinel.slowdown(before), sentinel.slowdown(after)) > self.policy.disturbed
+        preempted = self.cpu_clock and busy < (1 - PREEMPTED) * spent
+        (vector.disturbed if slow or preempted else vector.quiet).append(spent / vector.loops)
+        vector.sentinels.append(after)
+
+    def confirmed(self, vector: Timed) -> bool:
+        """Whether enough quiet samples say the same."""
+        return len(vector.quiet) > 0 and len(vector.accepted(self.policy.close)) >= self.policy.fewest_samples
+
+    def given_up(self, vector: Timed) -> bool:
+        """Whether it is too far behind the best of its problem to be worth more samples."""
+        fastest = min(vector.quiet or vector.disturbed)
+        return vector.taken() >= min(2, self.policy.samples) and 0 < self.policy.give_up * vector.best_ns < fastest
 
     def enough(self, vector: Timed) -> bool:
         """Whether more samples would change anything."""
-        taken = len(vector.samples)
-        if taken >= self.policy.samples:
-            return True
-        if (
-            taken >= min(2, self.policy.samples)
-            and vector.best_ns
-            and min(vector.samples) > self.policy.give_up * vector.best_ns
-        ):
-            return True
-        return taken >= self.policy.fewest_samples and vector.mad() <= self.policy.target_mad * vector.median()
+        return vector.taken() >= self.policy.samples or self.given_up(vector) or self.confirmed(vector)
 
     def time(self, block: Sequence[Timed], finish: Callable[[Timed], None], rng: random.Random) -> None:
         """Passes over the block in shuffled order until every vector has enough samples."""
         active = list(block)
-        reading = self.sentinel.read()
+        for sentinel in {id(vector.sentinel): vector.sentinel for vector in block}.values():
+            sentinel.read()
         while active:
             rng.shuffle(active)
             for vector in active:
-                reading = self.sample(vector, reading)
+                self.sample(vector)
             best: dict[object, float] = {}
             for vector in block:
-                best[vector.problem] = min(best.get(vector.problem, math.inf), vector.median())
+                best[vector.problem] = min(best.get(vector.problem, math.inf), *vector.accepted(self.policy.close))
             still = []
             for vector in active:
                 vector.best_ns = min(vector.best_ns or math.inf, best[vector.problem])

@@ -19,6 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import lru_cache
 
 from kerncast.backends import get_backend
 from kerncast.backends.contract import Backend, Failed, Prepared, WrongResult
@@ -38,6 +39,8 @@ from kerncast.collect.messages import (
     order_decoder,
 )
 from kerncast.collect.timing import BlockTimer, Sentinel, Timed
+from kerncast.device import Device
+from kerncast.expr import Program
 from kerncast.op import Config, Family, Problem
 from kerncast.registry import FAMILIES
 
@@ -66,10 +69,13 @@ class Measurer:
     ) -> None:
         self.backend, self.family, self.policy = backend, family, policy
         self.progress, self.send = progress, send
-        self.sentinel = Sentinel(backend.sentinel("compute"))
         self.rng = random.Random(policy.seed)
         flush = self._flush if policy.cache == "cold" else None
-        self.timer = BlockTimer(policy, self.sentinel, self._guard, backend.runs_on_cpu, flush)
+        self.timer = BlockTimer(policy, self._guard, backend.runs_on_cpu, flush)
+        self.compute = Sentinel(backend.sentinel("compute"))
+        # A memory-bound vector is disturbed by what disturbs memory: it has a sentinel of its own kind.
+        self.memory = Sentinel(backend.sentinel("memory"))
+        self.memory_bound = _memory_bound(family, backend.device())
 
     def _flush(self) -> None:
         if not self.backend.flush_cache():
@@ -114,7 +120,7 @@ class Measurer:
 
         def finish(timed: Timed) -> None:
             del waiting[timed.index]
-            self.send(_result(items[timed.index].key, timed, started))
+            self.send(_result(items[timed.index].key, timed, self.timer, started))
             timed.kernel.close()
 
         while waiting:
@@ -134,7 +140,8 @@ class Measurer:
         """Buffers, the check of the result, the warm-up."""
         self._guard(index, 0.0)
         begin = time.perf_counter_ns()
-        timed = Timed(index, self.backend.prepare(*vector), vector[0], item.best_ns)
+        sentinel = self.memory if self.memory_bound(vector[0]) and self.memory.kernel is not None else self.compute
+        timed = Timed(index, self.backend.prepare(*vector), sentinel, vector[0], item.best_ns)
         timed.prepared_ns = float(time.perf_counter_ns() - begin)
         try:
             if self.policy.verify:
@@ -150,13 +157,33 @@ class Measurer:
 
     def _healthy(self) -> bool:
         """After a failed launch: does the sentinel still run? A process that cannot show it is replaced."""
-        kernel: Prepared | None = self.sentinel.kernel
+        kernel: Prepared | None = self.compute.kernel
         if kernel is None:
             return False
         try:
             return kernel.check() <= 0.0 and kernel.run(1) >= 0
         except Exception:
             return False
+
+
+def _memory_bound(family: Family, device: Device) -> Callable[[Problem], bool]:
+    """Whether a problem's operands exceed the last private cache and its roofline is the memory's."""
+    work = family.op.work(family.op.namespace())
+    l2_bytes = device.numbers.get("l2_cache_kb", math.inf) * 1024
+    bandwidth = device.numbers.get("memory_bandwidth_gb_s")
+    if work is None or bandwidth is None:
+        return lambda problem: False
+    program = Program({"flops": work.flops, "bytes": work.bytes})
+
+    @lru_cache(maxsize=256)
+    def bound(problem: Problem) -> bool:
+        peak = device.peak_tflops.get(str(problem.values.get("dtype")))
+        if peak is None:
+            return False
+        need = program.scalar(family.problem.qualified(problem.values))
+        return need["bytes"] > l2_bytes and need["bytes"] / (bandwidth * 1e9) > need["flops"] / (peak * 1e12)
+
+    return bound
 
 
 def _words(error: BaseException) -> str:
@@ -172,24 +199,28 @@ def _failure(key: str, error: Exception, started: str) -> Result:
     return Result(key, status, max_abs_err=wrong, started_at=started, error=_words(error))
 
 
-def _result(key: str, timed: Timed, started: str) -> Result:
-    samples = timed.samples
+def _result(key: str, timed: Timed, timer: BlockTimer, started: str) -> Result:
+    """The row of a timed vector: median and deviation of the accepted samples, mean and spread of all of them."""
+    everything = timed.quiet + timed.disturbed
+    accepted = timed.accepted(timer.policy.close)
+    middle = statistics.median(accepted)
     return Result(
         key=key,
         status="ok",
-        time_ns=timed.median(),
-        time_ns_min=min(samples),
-        time_ns_mean=statistics.fmean(samples),
-        time_ns_std=statistics.stdev(samples) if len(samples) > 1 else None,
-        time_ns_mad=timed.mad(),
-        samples=len(samples),
+        time_ns=middle,
+        time_ns_min=min(everything),
+        time_ns_mean=statistics.fmean(everything),
+        time_ns_std=statistics.stdev(everything) if len(everything) > 1 else None,
+        time_ns_mad=statistics.median(abs(sample - middle) for sample in accepted),
+        samples=len(everything),
         inner_loops=timed.loops,
         warmup_ns=float(timed.warmup_ns),
         compile_ns=timed.prepared_ns,
         max_abs_err=timed.max_abs_err,
         sentinel_ns=statistics.median(timed.sentinels) if any(timed.sentinels) else None,
         started_at=started,
-        retaken=timed.retaken,
+        disturbed_samples=len(timed.disturbed),
+        unsure=not timer.confirmed(timed) and not timer.given_up(timed),
     )
 
 

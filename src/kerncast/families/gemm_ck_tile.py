@@ -146,24 +146,27 @@ class CkTile(Family):
             "hw_l3_cache_kb": hw.l3_cache_kb,
             "hw_num_xcd": hw.num_xcd,
         }
+        return features | self._beyond_the_reference(p, c, hw, tiles)
 
-        blocks = output_tiles * p.split_k * p.batch
+    def _beyond_the_reference(self, p: Namespace, c: Namespace, hw: Namespace, tiles: Mapping[str, Expr]) -> dict[str, Expr]:
+        """Wave quantisation, true utilisation, traffic, and what padding does to this problem."""
+        blocks = tiles["m"] * tiles["n"] * p.split_k * p.batch
         waves = blocks / hw.num_cus
         padded = {x: tiles[x] * getattr(c, f"tile_{x}") for x in "mnk"}
         # Each block reads its strip of A and of B once; C is written once per part of K.
         traffic = p.batch * (tiles["n"] * p.M * p.K + tiles["m"] * p.K * p.N + p.split_k * p.M * p.N) * p.element_bytes
-        features |= {
+        features = {
             "blocks": blocks,
             "waves": waves,
             "wave_quantization": waves / ceil(waves),
             "true_utilization": p.M * p.N * p.K / (padded["m"] * padded["n"] * padded["k"]),
-            "work_per_wave": tile_mn * ceil_div(p.K, p.split_k) * ceil(waves),
+            "work_per_wave": c.tile_m * c.tile_n * ceil_div(p.K, p.split_k) * ceil(waves),
             "k_steps": ceil_div(ceil_div(p.K, p.split_k), c.tile_k),
             "operand_traffic_bytes": traffic,
             "traffic_ratio": traffic / gemm.work(p).bytes,
             "log2_traffic_ns": log2(traffic / hw.memory_bandwidth_gb_s),
-            "tile_intensity": tile_mn / (c.tile_m + c.tile_n),
-            "work_per_warp": c.tile_m * c.tile_n * c.tile_k / features["num_warps"],
+            "tile_intensity": c.tile_m * c.tile_n / (c.tile_m + c.tile_n),
+            "work_per_warp": c.tile_m * c.tile_n * c.tile_k / (c.warp_m * c.warp_n * c.warp_k),
         }
         for x in "mnk":
             size, tile = getattr(p, x.upper()), getattr(c, f"tile_{x}")

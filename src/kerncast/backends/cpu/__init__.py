@@ -22,10 +22,17 @@ from kerncast.backends.cpu.codegen import C_TYPES, Item
 from kerncast.backends.cpu.inputs import InputCache, Inputs
 from kerncast.backends.cpu.plan import CPlan, Geometry, Kernels, fill, refusal
 from kerncast.device import Device
+from kerncast.families.gemm_cpu import gemm_cpu
 from kerncast.op import Config, Problem
 
-# Sentinels: about 30 µs of arithmetic in registers, and a read that no L2 holds.
-COMPUTE_STEPS = 16_000
+# Sentinels: a product of about 20 µs that fits into any L2, and a read that none holds.
+SENTINEL_PROBLEM: dict[str, int | bool | str | None] = {
+    "M": 96, "N": 96, "K": 96, "split_k": 1, "batch": 1, "dtype": "fp32", "layout": "rrr", "threads": 1,
+}  # fmt: skip
+SENTINEL_CONFIG: dict[str, int | bool | str | None] = {
+    "kernel": "outer", "vector_bytes": 32, "mr": 4, "nv": 2, "k_unroll": 1, "prefetch": 0, "pack_a": True, "pack_b": True,
+    "mc": 96, "kc": 128, "nc": 256, "loop_order": "nkm", "tile_order": "mn", "split": "none",
+}  # fmt: skip
 MEMORY_BYTES = 8 * 2**20
 
 
@@ -145,7 +152,10 @@ class CpuBackend(Backend):
     def sentinel(self, kind: str) -> Prepared | None:
         probe = self.library.probe
         if kind == "compute":
-            return _Sentinel(probe.kc_fma_fp32, COMPUTE_STEPS)
+            # A product like those that are timed: arithmetic in registers alone does not feel a busy neighbour's loads.
+            problem = Problem.trusted(gemm_cpu, {**SENTINEL_PROBLEM})
+            width = min(32, int(probe.kc_vector_bytes()))
+            return self.prepare(problem, Config.trusted(gemm_cpu, {**SENTINEL_CONFIG, "vector_bytes": width}))
         if kind == "memory":
             l2_bytes = int(devices.local().numbers.get("l2_cache_kb", 0)) * 1024
             data = np.ones(max(MEMORY_BYTES, 2 * l2_bytes), np.uint8)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
+import mmap
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ NUMPY_TYPES = {"fp32": np.float32, "fp64": np.float64}
 EXACT = 2**24
 LARGEST_VALUE = 3
 ALIGNMENT = 64
+PAGE = 4096
+HUGE_PAGE = 2 * 2**20
 CACHED_BYTES = 512 * 2**20
 MEMORY_SHARE = 0.8
 
@@ -52,12 +56,29 @@ class Inputs:
         return difference if math.isfinite(difference) else math.inf
 
 
-def _aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """An array that begins at a cache line, so that times do not depend on where malloc put it."""
-    count = math.prod(shape) * np.dtype(dtype).itemsize
-    raw = np.empty(count + ALIGNMENT, np.uint8)
-    offset = -raw.ctypes.data % ALIGNMENT
-    return raw[offset : offset + count].view(dtype).reshape(shape)
+class _Arena:
+    """Room for the matrices of one problem in huge pages.
+
+    With small pages the physical addresses, and with them the conflicts in the L2 cache, are another draw in every
+    process: times of one kernel then differ by several per cent from run to run, however long it is timed.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        # A cache line more between neighbours, so that equal sizes do not begin in the same cache set.
+        room = sum(-(-size // PAGE) * PAGE + ALIGNMENT for size in sizes)
+        memory = mmap.mmap(-1, -(-room // HUGE_PAGE) * HUGE_PAGE + HUGE_PAGE)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without huge pages
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        self.bytes = np.frombuffer(memory, np.uint8)
+        self.used = -self.bytes.ctypes.data % HUGE_PAGE
+
+    def take(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+        """The next matrix; it begins at a cache line."""
+        count = math.prod(shape) * np.dtype(dtype).itemsize
+        found = self.bytes[self.used : self.used + count].view(dtype).reshape(shape)
+        self.used += -(-count // PAGE) * PAGE + ALIGNMENT
+        return found
 
 
 def _available_bytes() -> float:
@@ -81,16 +102,17 @@ def make(problem: Mapping[str, Any]) -> Inputs:
     bound = LARGEST_VALUE if LARGEST_VALUE**2 * k < EXACT else 1
 
     def matrix(rows: int, columns: int, row_major: bool) -> tuple[Array, Array]:
-        stored = _aligned((batch, rows, columns) if row_major else (batch, columns, rows), dtype)
+        stored = arena.take((batch, rows, columns) if row_major else (batch, columns, rows), dtype)
         stored[...] = rng.integers(-bound, bound + 1, stored.shape, np.int8)
         return stored, stored if row_major else stored.transpose(0, 2, 1)
 
     try:
+        arena = _Arena([batch * size * dtype.itemsize for size in (m * k, k * n, m * n)])
         a, a_view = matrix(m, k, layout[0] == "r")
         b, b_view = matrix(k, n, layout[1] == "r")
-        c = _aligned((batch, m, n), dtype)
+        c = arena.take((batch, m, n), dtype)
         return Inputs(a, b, c, np.matmul(a_view, b_view))
-    except MemoryError as error:
+    except (MemoryError, OSError) as error:
         raise OutOfMemory(f"the matrices need {needed / 1e9:.1f} GB: {error}") from error
 
 
