@@ -1,0 +1,74 @@
+"""The quickstart, with fewer shapes."""
+
+import json
+
+import pytest
+
+from kerncast import cli
+from kerncast.backends.cpu import CpuBackend
+from kerncast.cli import quickstart
+
+pytestmark = pytest.mark.skipif(CpuBackend.unavailable() is not None, reason="no C compiler")
+
+
+def run(capsys, *args):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([str(arg) for arg in args])
+    return stopped.value.code or 0, capsys.readouterr()
+
+
+def test_the_quickstart_measures_compares_and_goes_on_from_what_is_there(tmp_path, capsys, monkeypatch):
+    """Build, collect, race against numpy, table; a second call does not measure again."""
+    monkeypatch.setattr(quickstart, "QUICK", (4, 6))
+    monkeypatch.setattr(quickstart, "MOST_BYTES", 2e5)
+    code, shown = run(capsys, "quickstart", "--out", tmp_path / "q")
+    assert code == 0
+    assert "x the speed of numpy's BLAS" in shown.out
+    assert shown.out.count("rrr") + shown.out.count("rcr") >= 4
+    code, shown = run(capsys, "quickstart", "--out", tmp_path / "q", "--json")
+    found = json.loads(shown.out)
+    assert "measuring" not in shown.err
+    assert found["problems"] == 4
+    assert 0 < found["fixed_share_mean"] <= 1
+    assert all(item["against_blas"] > 0 for item in found["shapes"])
+    assert {item["problem"][-3:] for item in found["shapes"]} == {"rrr", "rcr"}
+
+
+def test_a_budget_leaves_exit_code_3_and_the_same_command_goes_on(tmp_path, capsys):
+    """What has no row yet is said, and then measured."""
+    command = ["collect", "gemm/cpu", "--problems", "grid:M=32;N=32;K=32", "--vary", "dtype=fp32", "--vary", "layout=rrr",
+               "--configs", "sample:8", "--out", tmp_path / "d"]  # fmt: skip
+    code, shown = run(capsys, *command, "--budget", "0s")
+    assert code == 3
+    assert "8 vectors have no row yet" in shown.out
+    code, shown = run(capsys, *command)
+    assert code == 0
+    assert "ok 8" in shown.out
+    code, shown = run(capsys, *command)
+    assert code == 2
+    assert "is a finished dataset: add --resume" in shown.err
+    code, shown = run(capsys, *command[:-2], "--dry-run", "--out", tmp_path / "e", "--json")
+    assert json.loads(shown.out)["vectors"] == 8
+    assert not (tmp_path / "e").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (["gemm/ck_tile", "--problems", "cubes"], "no backend here runs gemm/ck_tile"),
+        (["gemm/cpu"], "say what to measure"),
+        (["gemm/cpu", "--problems", "cubes", "--backend", "tpu"], "unknown backend 'tpu'"),
+        (["gemm/triton", "--problems", "cubes", "--backend", "cpu"], "backend cpu does not run gemm/triton"),
+        (["gemm/cpu", "--problems", "cubes", "--vectors", "v"], "do not go with it"),
+        (["gemm/cpu", "--vectors", "absent"], "there are no vectors at absent"),
+        (["gemm/cpu", "--problems", "cubes", "--budget", "soon"], "a duration is a number with s, m or h"),
+    ],
+)
+def test_collect_refuses_in_one_sentence(args, why, tmp_path, capsys, monkeypatch):
+    """Nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--vary", "dtype=fp32", "--vary", "layout=rrr"] if "--problems" in args and "--vectors" not in args else []
+    code, shown = run(capsys, "collect", *args, *arguments, "--out", "d")
+    assert code == 2
+    assert why in shown.err
+    assert list(tmp_path.iterdir()) == []
