@@ -30,7 +30,7 @@ LARGEST_BLOCK_ROWS = 262_144
 # Below this share of valid points among raw ones, a sample lists the valid points instead of trying.
 REJECTION_ACCEPTANCE = 0.02
 LISTED_ROWS_LIMIT = 20_000_000
-PROJECTED_ROWS_LIMIT = 10_000_000_000
+PROJECTED_ROWS_LIMIT = 2_000_000
 STEPS = "__steps"
 
 
@@ -158,31 +158,27 @@ class Enumeration:
 
     def _walk(self, component: _Component, window: _Window | None = None) -> Iterator[pl.DataFrame]:
         """The valid partial points of one component, depth first, a block at a time."""
-        limit = FIRST_BLOCK_ROWS
+        limit, tried = FIRST_BLOCK_ROWS, 0
 
         def descend(block: pl.DataFrame, depth: int) -> Iterator[pl.DataFrame]:
-            nonlocal limit
+            nonlocal limit, tried
             if depth == len(component.names):
                 limit = min(limit * 2, LARGEST_BLOCK_ROWS)
                 yield block
                 return
             for expanded in self._expand(block, component.names[depth], limit, window):
+                tried += expanded.height
+                if window is not None and tried > PROJECTED_ROWS_LIMIT:
+                    raise InvalidValue(
+                        f"no valid combination of {', '.join(component.names)} is near the values given, and there are "
+                        "too many further away to try them all: start closer"
+                    )
                 expanded = _satisfying(component.checks[depth], expanded)
                 if expanded.height:
                     yield from descend(expanded, depth + 1)
 
         if not self.impossible:
             yield from descend(pl.DataFrame({STEPS: [0]}, schema={STEPS: pl.Int64}), 0)
-
-    def _limited(self, component: _Component, window: _Window) -> Iterator[pl.DataFrame]:
-        """The valid points within a window; refused when too many would have to be tried."""
-        tried = math.prod(len(_values(self.space.parameters[name], name, window)[0]) for name in component.names)
-        if tried > PROJECTED_ROWS_LIMIT:
-            raise InvalidValue(
-                f"no valid combination of {', '.join(component.names)} is near the values given, and there are too many "
-                f"further away ({tried:.1e}) to try them all: start closer"
-            )
-        return self._walk(component, window)
 
     def _listed(self, component: _Component) -> pl.DataFrame:
         """All valid points of one component."""
@@ -279,7 +275,7 @@ class Enumeration:
             radius, found = 0, pl.DataFrame()
             while found.is_empty():
                 window = _Window(centre, radius, free=not any(component.checks))
-                parts = list(self._limited(component, window))
+                parts = list(self._walk(component, window))
                 found = pl.concat(parts) if parts else found
                 if radius >= furthest and found.is_empty():
                     return None
