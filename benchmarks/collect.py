@@ -73,7 +73,7 @@ def faults() -> bool:
     problem = {name.removeprefix("problem."): value for name, value in row.items() if name.startswith("problem.")}
     config = {name.removeprefix("config."): value for name, value in row.items() if name.startswith("config.")}
     text = vector_text(Problem.trusted(TRITON, {n: problem[n] for n in TRITON.problem.parameters}), Config(TRITON, config))
-    policy = structs.replace(FAST, deadline_floor_ns=2_000_000_000)
+    policy = structs.replace(FAST, deadline_floor_ns=2_000_000_000, deadline_ceiling_ns=2_000_000_000)
     good = True
     costs = {}
     for fault, allowed, bar in (("segfault", 0.0, 0.5), ("hang", 2.0, 1.0)):

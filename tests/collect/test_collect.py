@@ -12,8 +12,8 @@ import pytest
 
 import kerncast
 from kerncast.collect.journal import NAME, Header, Journal, final_records, read
-from kerncast.collect.messages import Policy
-from kerncast.collect.run import Request, collect, locked
+from kerncast.collect.messages import Item, Policy, Result
+from kerncast.collect.run import Request, _Collection, collect, locked
 from kerncast.data import Dataset
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.testing.backends import QUICK, BackendContract, Quiet
@@ -152,6 +152,28 @@ def test_the_last_record_of_a_key_counts():
     """A second race replaces the first label, and keeps its place."""
     records = [{"key": "a", "t": 1}, {"key": "b", "t": 2}, {"key": "a", "t": 3}]
     assert list(final_records(records)) == [{"key": "a", "t": 3}, {"key": "b", "t": 2}]
+
+
+def test_measuring_again_never_worsens_a_label(tmp_path):
+    """A slow moment or a crash in the race does not cost a vector the time it had."""
+    collection = _Collection(request(tmp_path / "d"), Quiet(), Dataset.create(tmp_path / "d"))
+    collection.journal = Journal.begin(tmp_path / "d" / NAME, Header("gemm/triton", "instant", "d", {}, "r"))
+    item = Item("k", {"M": 1}, {"kind": "library"})
+    for status, time_ns in (("ok", 100.0), ("timeout", None), ("ok", 120.0), ("ok", 90.0), ("crash", None)):
+        collection.record(item, Result("k", status, time_ns=time_ns, time_ns_mad=0.0, unsure=time_ns == 100.0), 0, "0")
+    collection.journal.close()
+    _, records, _ = read(tmp_path / "d" / NAME)
+    assert [record["time_ns"] for record in records] == [100.0, 90.0]
+    assert collection.unsure == {}
+
+
+def test_a_finished_dataset_of_another_compiler_is_not_extended(tmp_path):
+    """The same refusal as for an unfinished one."""
+    collect(request(tmp_path / "a"), [vectors(3)], Quiet())
+    rows = Dataset.open(tmp_path / "a").read().with_columns(software=pl.lit('{"instant":"0"}'))
+    Dataset.create(tmp_path / "d").append(TRITON, rows)
+    with pytest.raises(InvalidValue, match=r'was measured on .* with \{"instant":"0"\}, but this is'):
+        collect(request(tmp_path / "d", extend=True), [vectors(6)], Quiet())
 
 
 def test_near_ties_are_raced_again(tmp_path):

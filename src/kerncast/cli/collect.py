@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from kerncast.op import Family
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-# What one vector takes with the default policy, for `--dry-run`: ten samples of the timed region, and the warm-up.
-DRY_RUN_BYTES = 150
+# What a row takes on disk, for `--dry-run`.
+ROW_BYTES = 150
 
 
 def seconds(text: str) -> float:
@@ -78,20 +78,17 @@ def _blocks(
 def _dry_run(family: Family, backend: str, blocks: Iterable[pl.DataFrame], total: int, policy: Policy, as_json: bool) -> None:
     """What a collection would take, without measuring anything."""
     from kerncast.backends import get_backend
-    from kerncast.op import Config, Problem
     from kerncast.sweep import vectors_of
 
     kernels = get_backend(backend)("0")
     pairs = [(vector.problem, vector.config) for block in blocks for vector in vectors_of(family, block)]
-    compilations = kernels.compilations(
-        [(Problem.trusted(family, p.values), Config.trusted(family, c.values)) for p, c in pairs]
-    )
+    compilations = kernels.compilations(pairs)
     per_vector = (policy.warmup_ns + 0.6 * policy.samples * policy.sample_ns) / 1e9
     estimate = {
         "vectors": total,
         "compilations": compilations,
         "seconds": round(total * per_vector),
-        "bytes": total * DRY_RUN_BYTES,
+        "bytes": total * ROW_BYTES,
     }
     if as_json:
         print_json(estimate)
@@ -128,7 +125,7 @@ def _dry_run(family: Family, backend: str, blocks: Iterable[pl.DataFrame], total
 @click.option("--budget", metavar="TIME", help="Stop after this long: 90s, 10m, 1h.")
 @click.option("--samples", type=click.IntRange(min=1), metavar="N", help="At most so many samples of a vector.")
 @click.option("--warmup", metavar="TIME", help="Warm-up of each vector: 0.002s.")
-@click.option("--timeout", metavar="TIME", help="The longest that one step of a vector may take before its worker is killed.")
+@click.option("--timeout", metavar="TIME", help="The longest that one launch may take before its worker is killed (10s).")
 @click.option(
     "--chunk-size", type=click.IntRange(min=1), default=64, show_default=True, help="Vectors that are timed side by side."
 )

@@ -146,6 +146,6 @@ class Journal:
 
 
 def final_records(records: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The last record of each key, in the order in which keys first appeared: a second race replaces the first."""
+    """The last record of each key, in the order in which keys first appeared: a faster one replaces the first."""
     last = {record["key"]: record for record in records}
     yield from last.values()

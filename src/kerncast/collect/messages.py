@@ -33,7 +33,7 @@ class Policy(msgspec.Struct, frozen=True):
     disturbed: float = 1.08
     """A sample next to a sentinel this many times slower than its floor does not count if there are others."""
     deadline_floor_ns: int = 2_000_000_000
-    deadline_ceiling_ns: int = 30_000_000_000
+    deadline_ceiling_ns: int = 10_000_000_000
     deadline_factor: float = 30.0
     memory_bytes: int = 0
     """Address space that a worker may use (0: no limit)."""

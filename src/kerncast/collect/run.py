@@ -126,9 +126,9 @@ class _Collection:
         self.request, self.observer, self.dataset = request, observer, dataset
         self.summary = Summary(dataset.path)
         self.ties = _Ties()
-        self.unsure: list[Item] = []
+        self.unsure: dict[str, Item] = {}
         self.times: dict[str, float] = {}
-        """Labels that a second visit may improve."""
+        """Labels so far: measuring again may only improve them, for noise only ever slows down."""
         self.done: set[str] = set()
         self.order = 0
         self.chunks_made = 0
@@ -155,11 +155,25 @@ class _Collection:
         else:
             self.journal = journals.Journal.begin(path, header)
         if request.family in self.dataset.families:
-            rows = self.dataset.scan(request.family).filter(
-                pl.col("device") == header.device, pl.col("backend") == header.backend
-            )
-            self.done |= set(rows.select("key").collect().to_series())
+            self._skip_stored(header)
         self.summary.device = header.device
+
+    def _skip_stored(self, header: journals.Header) -> None:
+        """Rows of a finished dataset need no measuring; those of another device or compiler must not be mixed in."""
+        rows = self.dataset.scan(self.request.family).filter(pl.col("backend") == header.backend)
+        software = _software_text(header.software)
+        begun = rows.select("device", "software").unique().collect().rows()
+        if begun and (header.device, software) not in begun:
+            raise InvalidValue(
+                f"{self.dataset.path} was measured on {begun[0][0]} with {begun[0][1]}, but this is {header.device} with "
+                f"{software}: resume it there, or collect into another dataset"
+            )
+        same = rows.filter(
+            pl.col("device") == header.device,
+            pl.col("software") == software,
+            pl.col("cache") == self.request.policy.cache,
+        )
+        self.done |= set(same.select("key").collect().to_series())
 
     def _remember(self, record: dict[str, Any]) -> None:
         self.done.add(record["key"])
@@ -167,7 +181,16 @@ class _Collection:
         self.chunks_made = max(self.chunks_made, record["block"] + 1)
         if record["status"] == "ok":
             item = Item(record["key"], record["problem"], record["config"])
-            self.ties.add(item, record["time_ns"], record["time_ns_mad"])
+            self._label(item, record["time_ns"], record["time_ns_mad"], record.get("unsure", False))
+
+    def _label(self, item: Item, time_ns: float, mad: float, unsure: bool) -> None:
+        """A vector has a time: for the race, and for the second visit if it is not sure."""
+        self.times[item.key] = time_ns
+        self.ties.add(item, time_ns, mad)
+        if unsure:
+            self.unsure[item.key] = item
+        else:
+            self.unsure.pop(item.key, None)
 
     def chunks(self, blocks: Iterable[pl.DataFrame]) -> Iterator[Chunk]:
         """Vectors that have no row yet, those of one problem together, small problems several at a time."""
@@ -207,22 +230,18 @@ class _Collection:
         fields = msgspec.to_builtins(result)
         fields.pop("type")
         self.summary.disturbed_samples += fields.pop("disturbed_samples", 0)
-        if fields.pop("unsure", False):
-            self.unsure.append(item)
+        self.summary.samples += result.samples or 0
         earlier = self.times.get(result.key)
-        if earlier is not None and (result.time_ns is None or result.time_ns > earlier):
-            return  # a second visit only ever improves a label
+        if earlier is not None and (result.time_ns is None or result.time_ns >= earlier):
+            return
         fields |= {"problem": item.problem, "config": item.config, "order": self.order, "block": block, "worker": device_index}
         fields["cache"] = self.request.policy.cache
         self.journal.add(fields)
         self.order += 1
         self.summary.statuses[result.status] += 1
-        self.summary.samples += result.samples or 0
         if result.status == "ok":
             assert result.time_ns is not None
-            if result.unsure:
-                self.times[result.key] = result.time_ns
-            self.ties.add(item, result.time_ns, result.time_ns_mad or 0.0)
+            self._label(item, result.time_ns, result.time_ns_mad or 0.0, result.unsure)
         else:
             self.summary.errors[result.status, result.error or ""] += 1
 
@@ -236,7 +255,7 @@ class _Collection:
         return self.stopping or (budget is not None and time.monotonic() - self.began > budget)
 
     def _again(self, supervisor: Supervisor, what: str, chunks: list[Chunk]) -> int:
-        """Vectors that have a row once more; a later record replaces an earlier one."""
+        """Vectors that have a row once more; a faster record replaces the earlier one."""
         before = self.summary.statuses.copy()
         count = sum(len(chunk.items) for chunk in chunks)
         self.observer.phase(what, count)
@@ -246,7 +265,7 @@ class _Collection:
 
     def revisit(self, supervisor: Supervisor) -> None:
         """What had too few quiet samples, at another time: a slow mode may last longer than a block."""
-        items, self.unsure = self.unsure, []
+        items, self.unsure = list(self.unsure.values()), {}
         size = self.request.chunk_size
         chunks = [self._chunk(items[start : start + size]) for start in range(0, len(items), size)]
         self.summary.revisited = self._again(supervisor, "revisiting disturbed vectors", chunks)
@@ -254,7 +273,6 @@ class _Collection:
     def race(self, supervisor: Supervisor) -> None:
         """The near-ties, side by side."""
         contests = list(self.ties.chunks(self.chunks_made))
-        self.ties, self.times = _Ties(), {}
         self.summary.raced = self._again(supervisor, "racing near-ties", contests)
 
 

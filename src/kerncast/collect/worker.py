@@ -82,9 +82,13 @@ class Measurer:
             raise Failed(f"backend {self.backend.name} cannot make caches cold: measure with --cache warm")
 
     def _guard(self, index: int, expected_ns: float) -> None:
-        """Announce a step; it may take a multiple of what is expected, within the floor and the ceiling."""
+        """Announce a step; it may take a multiple of what is expected, within the floor and the ceiling.
+
+        Of the first launch on a new problem nothing is expected (0): it may take as long as any.
+        """
+        ceiling = self.policy.deadline_ceiling_ns
         allowed = max(self.policy.deadline_floor_ns, int(self.policy.deadline_factor * expected_ns))
-        self.progress.at(index, min(allowed, self.policy.deadline_ceiling_ns))
+        self.progress.at(index, min(allowed, ceiling) if expected_ns else ceiling)
 
     def measure(self, chunk: Chunk) -> None:
         """Every vector of a chunk gets its result, unless one of them spoils the process: then the rest is left."""
@@ -145,7 +149,7 @@ class Measurer:
         timed.prepared_ns = float(time.perf_counter_ns() - begin)
         try:
             if self.policy.verify:
-                self._guard(index, 0.0)
+                self._guard(index, item.best_ns)
                 timed.max_abs_err = float(timed.kernel.check())
                 if not timed.max_abs_err <= self.backend.tolerance(vector[0]):  # also when it is NaN
                     raise WrongResult(timed.max_abs_err)

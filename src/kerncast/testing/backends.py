@@ -51,7 +51,14 @@ EXPECTED = {
     "poison": "launch_error",
     "print": "ok",
 }
-QUICK = Policy(samples=3, fewest_samples=2, sample_ns=20_000, warmup_ns=20_000, deadline_floor_ns=3_000_000_000)
+QUICK = Policy(
+    samples=3,
+    fewest_samples=2,
+    sample_ns=20_000,
+    warmup_ns=20_000,
+    deadline_floor_ns=2_000_000_000,
+    deadline_ceiling_ns=3_000_000_000,
+)
 
 
 class Instant(Backend):
