@@ -61,6 +61,7 @@ def test_a_budget_leaves_exit_code_3_and_the_same_command_goes_on(tmp_path, caps
         (["gemm/triton", "--problems", "cubes", "--backend", "cpu"], "backend cpu does not run gemm/triton"),
         (["gemm/cpu", "--problems", "cubes", "--vectors", "v"], "do not go with it"),
         (["gemm/cpu", "--vectors", "absent"], "there are no vectors at absent"),
+        (["gemm/cpu", "--problems", "grid:M=8;N=8;K=8;split_k=2"], "no config of gemm/cpu can run any of the 1 problems"),
         (["gemm/cpu", "--problems", "cubes", "--budget", "soon"], "a duration is a number with s, m or h"),
     ],
 )

@@ -14,6 +14,7 @@ import kerncast
 from kerncast.collect.journal import NAME, Header, Journal, final_records, read
 from kerncast.collect.messages import Item, Policy, Result
 from kerncast.collect.run import Request, _Collection, collect, locked
+from kerncast.collect.supervisor import DeviceLost
 from kerncast.data import Dataset
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.testing.backends import QUICK, BackendContract, Quiet
@@ -123,8 +124,9 @@ def test_ctrl_c_finishes_the_chunk_at_hand_and_keeps_everything(tmp_path):
 
 def test_a_backend_that_never_starts_is_given_up_with_its_reason(tmp_path):
     """Three tries, then a sentence that says what to do."""
-    with pytest.raises(Exception, match="does not come up"):
+    with pytest.raises(DeviceLost, match="does not come up"):
         collect(request(tmp_path / "d", backend="kerncast.testing.backends:Faulty"), [vectors(2)], Quiet())
+    assert not (tmp_path / "d").exists()
 
 
 def test_a_torn_tail_is_cut_and_damage_elsewhere_is_refused(tmp_path):

@@ -72,7 +72,13 @@ def _blocks(
         raise InvalidValue("say what to measure: --problems SPEC (llm, wide, grid:M=1,2;…) or --vectors DIRECTORY")
     chosen = problem_set(family, problems, parse_vary(family, vary), seed=seed, max_flops=max_flops)
     sweep = Sweep(family, devices.local(), chosen, parse_selection(family, configs), seed=seed)
-    return sweep.iter_blocks(), sweep.count()
+    total = sweep.count()
+    if not total:
+        raise InvalidValue(
+            f"no config of {family.id} can run any of the {chosen.height:,} problems on this machine: "
+            f"see the constraints in `kerncast families {family.id}`"
+        )
+    return sweep.iter_blocks(), total
 
 
 def _dry_run(family: Family, backend: str, blocks: Iterable[pl.DataFrame], total: int, policy: Policy, as_json: bool) -> None:

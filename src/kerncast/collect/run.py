@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -278,7 +279,23 @@ class _Collection:
 
 def collect(request: Request, blocks: Iterable[pl.DataFrame], observer: Observer) -> Summary:
     """Measure every vector of `blocks` that has no row yet; the dataset is complete, or the journal is safe."""
+    fresh = not request.out.exists()
     dataset = _open(request)
+    try:
+        return _collect(request, blocks, observer, dataset)
+    except Exception:
+        # A refusal before the first result leaves nothing behind.
+        if fresh and not _has_results(dataset.path):
+            shutil.rmtree(dataset.path)
+        raise
+
+
+def _has_results(path: Path) -> bool:
+    journal = path / journals.NAME
+    return journal.exists() and bool(journals.read(journal)[1])
+
+
+def _collect(request: Request, blocks: Iterable[pl.DataFrame], observer: Observer, dataset: Dataset) -> Summary:
     with locked(dataset.path):
         collection = _Collection(request, observer, dataset)
         supervisor = Supervisor(

@@ -46,7 +46,8 @@ def guess_time(columns: Iterable[str]) -> tuple[str, str] | None:
             words = _words(name)
             if any(word in part for part in words):
                 return name, next((_UNITS[part] for part in reversed(words) if part in _UNITS), "?")
-    return None
+    # A column that is called after a unit, `us`, is a time as well.
+    return next(((name, _UNITS[name.lower()]) for name in columns if name.lower() in _UNITS), None)
 
 
 def _translation(parameter: Parameter, cells: pl.Series) -> str:
