@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -185,8 +186,10 @@ def _show(
         f"Choosing the best kernel for each shape: {totals['best_against_blas']:.2f} x the speed of numpy's BLAS "
         "(geometric mean)."
     )
+    # `make quickstart` runs it from an environment that is not on the PATH.
+    kerncast = "kerncast" if shutil.which("kerncast") else sys.argv[0]
     click.echo("\nthree commands to try next:")
-    click.echo(f"  kerncast inspect {path}")
-    click.echo(f"  kerncast inspect {path} --where problem.layout=rcr --top 20")
-    click.echo("  kerncast collect gemm/cpu --problems llm --vary dtype=fp32 --vary layout=all --max-flops 1e8 \\")
+    click.echo(f"  {kerncast} inspect {path}")
+    click.echo(f"  {kerncast} inspect {path} --where problem.layout=rcr --top 20")
+    click.echo(f"  {kerncast} collect gemm/cpu --problems llm --vary dtype=fp32 --vary layout=all --max-flops 1e8 \\")
     click.echo("      --configs sample:50 --out mine")
