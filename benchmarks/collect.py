@@ -35,7 +35,7 @@ def triton_vectors(configs: int, problems: int) -> list[pl.DataFrame]:
     device = kerncast.get_device("a100")
     found = TRITON.config.sample(configs, 0, TRITON.bindings({"dtype": "fp16"}, device))
     found = found.rename({name: f"config.{name}" for name in found.columns})
-    values = {"N": 64, "K": 64, "split_k": 1, "batch": 1, "dtype": "fp16", "layout": "rcr"}
+    values = {"N": 64, "K": 64, "split_k": 1, "batch": 1, "dtype": "fp16", "layout": "rcr", "tf32": False}
     return [
         found.with_columns(*(pl.lit(v).alias(f"problem.{n}") for n, v in {"M": number + 1, **values}.items()))
         for number in range(problems)

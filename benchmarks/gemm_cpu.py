@@ -1,18 +1,20 @@
-"""Best of gemm/cpu ÷ numpy's OpenBLAS: 38 shapes in all four layouts, fp32, one and two threads.
+"""Best of gemm/cpu against numpy's OpenBLAS and torch's MKL: 38 shapes in all four layouts, fp32, one and two threads.
 
     python benchmarks/gemm_cpu.py [--threads 1,2] [--shapes N]
 
 Every config of the `quick` set is tried, the best few are raced, and the winner is raced again, interleaved
-with the BLAS, which alone gives the ratio: best-of-many noise does not flatter. OpenBLAS is called as numpy
-calls it (gemv for vectors), but from a C loop, so that Python's overhead flatters nobody. Samples wait until no
-other process runs; a run in which that was rare is worth nothing, whatever its ratio, and says so. Exits non-zero
-when a bar is missed or the machine was too busy to tell.
+with the libraries, which alone gives the ratios: best-of-many noise does not flatter. Both libraries are called as
+numpy and torch call them (sgemm, or sgemv for vectors), but from a C loop, so that Python's overhead flatters
+nobody. Samples wait until no other process runs; a run in which that was rare is worth nothing, whatever its
+ratios, and says so. Without torch that comparison is left out, and the last line says so. Exits non-zero when a bar
+is missed or the machine was too busy to tell.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import importlib.util
 import json
 import math
 import os
@@ -22,10 +24,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-BARS = {1: 1.2, 2: 1.35}
+# Library time ÷ ours, by library and threads.
+BARS = {"OpenBLAS": {1: 1.2, 2: 1.35}, "torch": {1: 0.97, 2: 1.1}}
 LAYOUTS = ("rcr", "rrr", "crr", "ccr")
 CUBES = [(s, s, s) for s in (48, 64, 100, 128, 200, 256, 384, 512)]
 FEW_ROWS = [
@@ -45,82 +49,99 @@ SETTLE_SECONDS = 0.0005
 PATIENCE = 10
 MOST_DISTURBED = 0.25
 FINALISTS, WINNERS = 16, 4
-BLAS_LOOP = """
+LOOPS = """
 #include <stdint.h>
 #include <time.h>
-typedef void gemm_fn(int, int, int, int64_t, int64_t, int64_t, float, const float *, int64_t, const float *, int64_t, float,
-                     float *, int64_t);
-typedef void gemv_fn(int, int, int64_t, int64_t, float, const float *, int64_t, const float *, int64_t, float, float *,
-                     int64_t);
 static int64_t now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1000000000L + t.tv_nsec; }
-int64_t run_gemm(int64_t launches, gemm_fn *f, int ta, int tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
-                 const float *b, int64_t ldb, float *c) {
-    int64_t start = now();
-    for (int64_t i = 0; i < launches; i++) f(101, ta, tb, m, n, k, 1, a, lda, b, ldb, 0, c, n);
-    return now() - start;
-}
-int64_t run_gemv(int64_t launches, gemv_fn *f, int t, int64_t rows, int64_t columns, const float *a, const float *x, float *y) {
-    int64_t start = now();
-    for (int64_t i = 0; i < launches; i++) f(101, t, rows, columns, 1, a, columns, x, 1, 0, y, 1);
-    return now() - start;
-}
+/* Fortran's interface, which both libraries have: 64-bit integers in numpy's, 32-bit ones in torch's. */
+#define LOOPS(NAME, INT)                                                                                               \\
+    typedef void NAME##_gemm_fn(const char *, const char *, const INT *, const INT *, const INT *, const float *,      \\
+                                const float *, const INT *, const float *, const INT *, const float *, float *,        \\
+                                const INT *);                                                                          \\
+    typedef void NAME##_gemv_fn(const char *, const INT *, const INT *, const float *, const float *, const INT *,     \\
+                                const float *, const INT *, const float *, float *, const INT *);                      \\
+    int64_t NAME##_gemm(int64_t launches, NAME##_gemm_fn *f, int ta, int tb, int64_t m_, int64_t n_, int64_t k_,       \\
+                        const float *a, int64_t lda_, const float *b, int64_t ldb_, float *c) {                        \\
+        const char sa = ta, sb = tb;                                                                                   \\
+        const INT m = m_, n = n_, k = k_, lda = lda_, ldb = ldb_;                                                      \\
+        const float one = 1, zero = 0;                                                                                 \\
+        const int64_t start = now();                                                                                   \\
+        for (int64_t i = 0; i < launches; i++) f(&sb, &sa, &n, &m, &k, &one, b, &ldb, a, &lda, &zero, c, &n);          \\
+        return now() - start;                                                                                          \\
+    }                                                                                                                  \\
+    int64_t NAME##_gemv(int64_t launches, NAME##_gemv_fn *f, int t, int64_t rows_, int64_t columns_, const float *a,   \\
+                        const float *x, float *y) {                                                                    \\
+        const char st = t;                                                                                             \\
+        const INT rows = rows_, columns = columns_, step = 1;                                                          \\
+        const float one = 1, zero = 0;                                                                                 \\
+        const int64_t start = now();                                                                                   \\
+        for (int64_t i = 0; i < launches; i++) f(&st, &columns, &rows, &one, a, &columns, x, &step, &zero, y, &step);  \\
+        return now() - start;                                                                                          \\
+    }
+LOOPS(OpenBLAS, int64_t)
+LOOPS(torch, int32_t)
 """
+NO_TORCH = "torch is not installed (pip install torch), so there is no comparison with it"
+NO_MKL = "this torch is built without MKL's sgemm, so there is no comparison with it"
 
 
-def blas_runner(problem: dict[str, object], inputs: object) -> Callable[[int], int]:
-    """What numpy's matmul does for this problem, as nanoseconds for so many calls."""
+def library_runner(name: str, problem: dict[str, object], inputs: object) -> Callable[[int], int]:
+    """What numpy's or torch's matmul does for this problem, as nanoseconds for so many calls."""
     m, n, k = (int(str(problem[x])) for x in "MNK")
     layout = str(problem["layout"])
-    loop, blas = _blas()
-    a, b, c = inputs.pointers  # type: ignore[attr-defined]
-    pointers = [ctypes.c_void_p(x) for x in (a, b, c)]
-    transposed = {"r": 111, "c": 112}
+    gemm, gemv = functions()[name]
+    a, b, c = (ctypes.c_void_p(x) for x in inputs.pointers)  # type: ignore[attr-defined]
+    # A matrix by rows is its transpose by columns, as Fortran sees it: C' = B' · A'.
     if m == 1 or n == 1:
-        stored, vector = (pointers[0], pointers[1]) if n == 1 else (pointers[1], pointers[0])
+        stored, vector = (a, b) if n == 1 else (b, a)
         by_rows = layout[0] == "r" if n == 1 else layout[1] == "c"
         long = m if n == 1 else n
-        rows, columns = (long, k) if by_rows else (k, long)
-        gemv = ctypes.cast(blas.scipy_cblas_sgemv64_, ctypes.c_void_p)
-        sizes = [ctypes.c_int64(x) for x in (rows, columns)]
-        return lambda launches: loop.run_gemv(
-            ctypes.c_int64(launches), gemv, 111 if by_rows else 112, *sizes, stored, vector, pointers[2]
+        sizes = [ctypes.c_int64(x) for x in ((long, k) if by_rows else (k, long))]
+        run_gemv = loops()[f"{name}_gemv"]
+        return lambda launches: int(
+            run_gemv(ctypes.c_int64(launches), gemv, ord("T" if by_rows else "N"), *sizes, stored, vector, c)
         )
-    gemm = ctypes.cast(blas.scipy_cblas_sgemm64_, ctypes.c_void_p)
+    ta, tb = (ord("N" if order == "r" else "T") for order in layout[:2])
     sizes = [ctypes.c_int64(x) for x in (m, n, k)]
     lda, ldb = ctypes.c_int64(k if layout[0] == "r" else m), ctypes.c_int64(n if layout[1] == "r" else k)
-    ta, tb = transposed[layout[0]], transposed[layout[1]]
-    return lambda launches: loop.run_gemm(
-        ctypes.c_int64(launches), gemm, ta, tb, *sizes, pointers[0], lda, pointers[1], ldb, pointers[2]
-    )
+    run_gemm = loops()[f"{name}_gemm"]
+    return lambda launches: int(run_gemm(ctypes.c_int64(launches), gemm, ta, tb, *sizes, a, lda, b, ldb, c))
 
 
-def _blas() -> tuple[ctypes.CDLL, ctypes.CDLL]:
+@cache
+def loops() -> ctypes.CDLL:
+    from kerncast.backends.cpu.build import find_compiler
+
+    compiler = find_compiler()
+    assert compiler is not None
+    with tempfile.TemporaryDirectory() as scratch:
+        made = Path(scratch) / "loops.so"
+        command = [compiler.path, "-O2", "-shared", "-fPIC", "-x", "c", "-", "-o", str(made)]
+        subprocess.run(command, input=LOOPS, text=True, check=True)
+        library = ctypes.CDLL(str(made))
+    for name in ("OpenBLAS_gemm", "OpenBLAS_gemv", "torch_gemm", "torch_gemv"):
+        library[name].restype = ctypes.c_int64
+    return library
+
+
+@cache
+def functions() -> dict[str, tuple[ctypes.c_void_p, ctypes.c_void_p]]:
+    """sgemm and sgemv of each library that is here."""
     import numpy as np
 
-    if not _LOADED:
-        folder = Path(np.__file__).parent.parent / "numpy.libs"
-        found = sorted(folder.glob("libscipy_openblas64*"))
-        if not found:
-            sys.exit(f"numpy here does not bring its own OpenBLAS in {folder}: install numpy from PyPI")
-        from kerncast.backends.cpu.build import find_compiler
+    folder = Path(np.__file__).parent.parent / "numpy.libs"
+    found = sorted(folder.glob("libscipy_openblas64*"))
+    if not found:
+        sys.exit(f"numpy here does not bring its own OpenBLAS in {folder}: install numpy from PyPI")
+    blas = ctypes.CDLL(str(found[0]))
+    pairs = {"OpenBLAS": (blas.scipy_sgemm_64_, blas.scipy_sgemv_64_)}
+    if importlib.util.find_spec("torch"):
+        import torch
 
-        compiler = find_compiler()
-        assert compiler is not None
-        with tempfile.TemporaryDirectory() as scratch:
-            made = Path(scratch) / "loop.so"
-            subprocess.run(
-                [compiler.path, "-O2", "-shared", "-fPIC", "-x", "c", "-", "-o", str(made)],
-                input=BLAS_LOOP,
-                text=True,
-                check=True,
-            )
-            loop = ctypes.CDLL(str(made))
-        loop.run_gemm.restype = loop.run_gemv.restype = ctypes.c_int64
-        _LOADED.extend([loop, ctypes.CDLL(str(found[0]))])
-    return _LOADED[0], _LOADED[1]
-
-
-_LOADED: list[ctypes.CDLL] = []
+        mkl = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        if hasattr(mkl, "SGEMM"):
+            pairs["torch"] = mkl.SGEMM, mkl.SGEMV
+    return {name: (ctypes.cast(x, ctypes.c_void_p), ctypes.cast(y, ctypes.c_void_p)) for name, (x, y) in pairs.items()}
 
 
 def per_launch(run: Callable[[int], int], sample_ns: int, guess: float | None = None) -> float:
@@ -167,7 +188,7 @@ def _lower_quartile(samples: list[tuple[float, bool]]) -> float:
 
 
 def measure(backend: object, problem: object, configs: list[object]) -> dict[str, object]:
-    """The winner of the set, raced against the BLAS."""
+    """The winner of the set, raced against the libraries."""
     prepared = [backend.prepare(problem, config) for config in configs]  # type: ignore[attr-defined]
     first = [per_launch(item.run, SAMPLE_NS) for item in prepared]
     order = sorted(range(len(first)), key=first.__getitem__)[:FINALISTS]
@@ -177,16 +198,18 @@ def measure(backend: object, problem: object, configs: list[object]) -> dict[str
     winner = order[min(range(len(order)), key=final.__getitem__)]
     error = prepared[winner].check()
     assert error == 0.0, f"{configs[winner]} is wrong by {error}"
-    blas = blas_runner(problem.values, prepared[winner].inputs)  # type: ignore[attr-defined]
-    prepared[winner].inputs.c.fill(math.nan)
-    blas(1)
-    assert prepared[winner].inputs.error() == 0.0, "the BLAS call is wrong"
-    (ours, theirs), disturbed = race([prepared[winner].run, blas], 15, RACE_NS)
+    inputs = prepared[winner].inputs
+    libraries = {name: library_runner(name, problem.values, inputs) for name in functions()}  # type: ignore[attr-defined]
+    for name, run in libraries.items():
+        inputs.poison()
+        run(1)
+        assert inputs.error() == 0.0, f"the call of {name} is wrong"
+    (ours, *theirs), disturbed = race([prepared[winner].run, *libraries.values()], 15, RACE_NS)
     return {
         "problem": problem.values,  # type: ignore[attr-defined]
         "config": configs[winner].values,  # type: ignore[attr-defined]
         "ours_ns": ours,
-        "blas_ns": theirs,
+        "library_ns": dict(zip(libraries, theirs, strict=True)),
         "disturbed": disturbed,
         "worst_ns": max(first),
     }
@@ -213,9 +236,13 @@ def geometric_mean(values: list[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, values)))
 
 
+def ratio(row: dict[str, Any], library: str) -> float:
+    return float(row["library_ns"][library] / row["ours_ns"])
+
+
 def table_row(group: list[dict[str, Any]]) -> str:
     p, c = group[0]["problem"], group[1]["config"]
-    ratios = "  ".join(f"{row['blas_ns'] / row['ours_ns']:6.2f}" for row in group)
+    ratios = "  | ".join("  ".join(f"{ratio(row, name):6.2f}" for row in group) for name in group[0]["library_ns"])
     rate = 2 * p["M"] * p["N"] * p["K"] / min(row["ours_ns"] for row in group)
     return (
         f"{p['M']:6} {p['N']:6} {p['K']:6}  {ratios}  {rate:8.1f}  {c['kernel']} v{c['vector_bytes']} {c['mr']}x{c['nv']} "
@@ -223,15 +250,36 @@ def table_row(group: list[dict[str, Any]]) -> str:
     )
 
 
+def verdict(rows: list[dict[str, Any]], library: str, threads: int) -> bool:
+    """One line for one library, and whether its bar was met."""
+    ratios, bar = sorted(ratio(row, library) for row in rows), BARS[library].get(threads, 0.0)
+    mean, cut = geometric_mean(ratios), len(ratios) // 20
+    trimmed = geometric_mean(ratios[cut : len(ratios) - cut])
+    disturbed = statistics.fmean(row["disturbed"] for row in rows)
+    passed = min(mean, trimmed) >= bar and disturbed <= MOST_DISTURBED
+    said = "ok" if passed else "TOO BUSY TO TELL" if disturbed > MOST_DISTURBED else "MISSED"
+    print(
+        f"{said}: {library} ÷ gemm/cpu, {threads} thread(s): geometric mean over {len(rows)} problems {mean:.3f}, without the "
+        f"5 % at either end {trimmed:.3f} (bar {bar} for both); {disturbed:.0%} of samples while other processes ran"
+    )
+    return passed
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Idle threads of either library spin for milliseconds unless told otherwise, and would take a core from what runs next."""
+    count = str(threads)
+    openblas = {"OPENBLAS_NUM_THREADS": count, "OPENBLAS_THREAD_TIMEOUT": "20"}
+    return {**os.environ, **openblas, "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "GOMP_SPINCOUNT": "20000"}
+
+
 def report(threads: int, shapes: int) -> bool:
     start = time.perf_counter()
-    # OpenBLAS's idle threads spin for 2^26 cycles unless told otherwise, and would take a core from what runs next.
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": str(threads), "OPENBLAS_THREAD_TIMEOUT": "20"}
     command = [sys.executable, __file__, "--worker", str(threads), "--shapes", str(shapes)]
-    print(f"\n{threads} thread(s): OpenBLAS time ÷ gemm/cpu time, by layout")
-    print(f"{'M':>6} {'N':>6} {'K':>6}  " + "  ".join(f"{layout:>6}" for layout in LAYOUTS) + "   GFLOP/s  winner (rrr)")
+    print(f"\n{threads} thread(s): library time ÷ gemm/cpu time, by layout, for {' | '.join(functions())}")
+    layouts = "  | ".join(["  ".join(f"{layout:>6}" for layout in LAYOUTS)] * len(functions()))
+    print(f"{'M':>6} {'N':>6} {'K':>6}  {layouts}   GFLOP/s  winner (rrr)")
     rows: list[dict[str, Any]] = []
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, env=environment(threads), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             rows.append(json.loads(line))
@@ -239,19 +287,12 @@ def report(threads: int, shapes: int) -> bool:
                 print(table_row(rows[-len(LAYOUTS) :]), flush=True)
     if process.returncode or not rows:
         sys.exit(f"the measurements with {threads} threads failed")
-    ratios = sorted(row["blas_ns"] / row["ours_ns"] for row in rows)
-    mean, cut = geometric_mean(ratios), len(ratios) // 20
-    trimmed = geometric_mean(ratios[cut : len(ratios) - cut])
+    passed = [verdict(rows, library, threads) for library in functions()]
     spread = geometric_mean([row["worst_ns"] / row["ours_ns"] for row in rows])
-    disturbed = statistics.fmean(row["disturbed"] for row in rows)
-    passed = min(mean, trimmed) >= BARS.get(threads, 0.0) and disturbed <= MOST_DISTURBED
-    verdict = "ok" if passed else "TOO BUSY TO TELL" if disturbed > MOST_DISTURBED else "MISSED"
-    print(
-        f"{verdict}: geometric mean over {len(rows)} problems {mean:.3f}, without the 5 % at either end {trimmed:.3f} "
-        f"(bar {BARS.get(threads, 0.0)} for both); slowest ÷ fastest config {spread:.1f}; "
-        f"{disturbed:.0%} of samples while other processes ran; {time.perf_counter() - start:.0f} s"
-    )
-    return passed
+    print(f"slowest ÷ fastest config {spread:.1f}; {time.perf_counter() - start:.0f} s")
+    if "torch" not in functions():
+        print(NO_MKL if importlib.util.find_spec("torch") else NO_TORCH)
+    return all(passed)
 
 
 def main() -> int:

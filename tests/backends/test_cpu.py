@@ -231,8 +231,8 @@ def test_refusals_are_one_sentence(backend: CpuBackend, tmp_path: Path) -> None:
     """What this machine or the family cannot do is refused before anything runs, with the rule that is broken."""
     with pytest.raises(Unsupported, match="leave split_k at 1"):
         backend.prepare(problem(8, 8, 8, split_k=2), config())
-    with pytest.raises(Unsupported, match="fp32 and fp64"):
-        backend.prepare(problem(8, 8, 8, dtype="int8"), config())
+    with pytest.raises(Unsupported, match="fp32, fp64, bf16 and int8"):
+        backend.prepare(problem(8, 8, 8, dtype="fp16"), config())
     with pytest.raises(Unsupported, match="only where B is row-major"):
         backend.prepare(problem(8, 8, 8, "rcr"), config(pack_b=False))
     with pytest.raises(OutOfMemory, match="GB"):

@@ -29,7 +29,7 @@ def vectors(count=12, problems=1):
     configs = configs.rename({name: f"config.{name}" for name in configs.columns})
     frames = []
     for number in range(problems):
-        values = {"M": 64 + number, "N": 64, "K": 64, "split_k": 1, "batch": 1, "dtype": "fp16", "layout": "rcr"}
+        values = {"M": 64 + number, "N": 64, "K": 64, "split_k": 1, "batch": 1, "dtype": "fp16", "layout": "rcr", "tf32": False}
         frames.append(configs.with_columns(*(pl.lit(value).alias(f"problem.{name}") for name, value in values.items())))
     return pl.concat(frames)
 

@@ -8,17 +8,19 @@ below; any other exception counts as a launch error.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
 from kerncast.device import Device
+from kerncast.errors import InvalidValue
 from kerncast.op import Config, Problem
 
 
 class Failed(Exception):
     """A vector that cannot be measured; `status` is what its row will say."""
 
-    status: ClassVar[str] = "launch_error"
+    status: str = "launch_error"
 
 
 class CannotCompile(Failed):
@@ -47,6 +49,14 @@ class WrongResult(Failed):
     def __init__(self, max_abs_err: float) -> None:
         super().__init__(f"the largest error is {max_abs_err:g}")
         self.max_abs_err = max_abs_err
+
+
+class Ended(Failed):
+    """A program of its own came to such an end."""
+
+    def __init__(self, status: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Prepared(abc.ABC):
@@ -90,6 +100,13 @@ class Backend(abc.ABC):
     def __init__(self, index: str = "0") -> None:
         self.index = index
 
+    @classmethod
+    def configured(cls, index: str, options: Mapping[str, str]) -> Self:
+        """One as the user asked for it; `options` travel to every worker as they are."""
+        if options:
+            raise InvalidValue(f"backend {cls.name} takes no options, got {', '.join(options)}: leave them out")
+        return cls(index)
+
     @abc.abstractmethod
     def device(self) -> Device:
         """The profile of the device, measured numbers included."""
@@ -105,6 +122,10 @@ class Backend(abc.ABC):
     def compile(self, vectors: Sequence[tuple[Problem, Config]], jobs: int = 1) -> None:
         """Build what the vectors need, many at a time; `prepare` must then be quick."""
         return
+
+    def compile_seconds(self, vectors: Sequence[tuple[Problem, Config]], jobs: int = 1) -> float:
+        """How long `compile` may take before it counts as hanging."""
+        return 600.0
 
     def compilations(self, vectors: Sequence[tuple[Problem, Config]]) -> int:
         """How many kernels `compile` would have to build (0: none, or all are cached)."""
@@ -125,3 +146,56 @@ class Backend(abc.ABC):
     def reset(self) -> None:
         """Bring the device back after a failure that spoiled it."""
         return
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a program that times itself said about one vector."""
+
+    time_ns: float
+    max_abs_err: float | None = None
+    """None: it did not say, whether or not it checked."""
+    compile_ns: float | None = None
+
+
+class TimesItself(Backend):
+    """A backend of programs that warm up, repeat and take the time themselves: one answer is one sample.
+
+    The collector neither warms up nor loops such kernels. It asks in passes, as for launches, and a pass may go
+    to one program as a whole.
+    """
+
+    max_prepared = 1
+
+    @abc.abstractmethod
+    def ask(
+        self, vectors: Sequence[tuple[Problem, Config]], begin: Callable[[int, float], None], verify: bool, cache: str
+    ) -> Iterator[tuple[int, Answer | Failed]]:
+        """One answer or failure for each vector, by its position, in any order.
+
+        `begin(position, seconds)` comes before each program: that vector runs now and ends within so many
+        seconds, which the backend itself must see to; the collector's own deadline is later.
+        """
+
+    def prepare(self, problem: Problem, config: Config) -> Prepared:
+        return _OneAnswer(self, (problem, config))
+
+
+class _OneAnswer(Prepared):
+    """A vector of a backend that times itself, for those who want launches."""
+
+    def __init__(self, backend: TimesItself, vector: tuple[Problem, Config]) -> None:
+        self.backend, self.vector = backend, vector
+
+    def _ask(self, verify: bool) -> Answer:
+        ((_, answer),) = self.backend.ask([self.vector], lambda position, seconds: None, verify, "warm")
+        if isinstance(answer, Failed):
+            raise answer
+        return answer
+
+    def run(self, launches: int) -> int:
+        return max(1, round(launches * self._ask(False).time_ns))
+
+    def check(self) -> float:
+        """0.0 also when the program says no more than that it is correct."""
+        return self._ask(True).max_abs_err or 0.0

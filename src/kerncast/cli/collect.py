@@ -16,8 +16,11 @@ from kerncast.errors import InvalidValue, KerncastError
 if TYPE_CHECKING:
     import polars as pl
 
+    from kerncast.backends.command.recipe import Recipe
+    from kerncast.backends.contract import Backend
     from kerncast.collect.messages import Policy
     from kerncast.collect.run import Summary
+    from kerncast.device import Device
     from kerncast.op import Family
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -33,10 +36,14 @@ def seconds(text: str) -> float:
     return float(match[1]) * _SECONDS[match[2] or "s"]
 
 
-def _policy(samples: int | None, warmup: str | None, timeout: str | None, cache: str, verify: bool, memory: float) -> Policy:
+def _policy(options: dict[str, Any], recipe: Recipe | None) -> Policy:
     from kerncast.collect.messages import Policy
 
-    changes: dict[str, Any] = {"cache": cache, "verify": verify, "memory_bytes": int(memory * 1e9)}
+    samples, warmup, timeout = options["samples"], options["warmup"], options["timeout"]
+    cache = options["cache"] or "warm"
+    if recipe is not None:
+        samples, cache = samples or recipe.samples, options["cache"] or recipe.cache
+    changes: dict[str, Any] = {"cache": cache, "verify": not options["no_verify"], "memory_bytes": int(options["memory"] * 1e9)}
     if samples is not None:
         changes |= {"samples": samples, "fewest_samples": min(samples, Policy().fewest_samples)}
     if warmup is not None:
@@ -47,6 +54,39 @@ def _policy(samples: int | None, warmup: str | None, timeout: str | None, cache:
     return Policy(**changes)
 
 
+def _recipe(name: str | None, settings: tuple[str, ...], family: Family, options: dict[str, Any]) -> Recipe | None:
+    """The recipe of an external program, as the other options change it."""
+    if name is None:
+        if settings:
+            raise InvalidValue("--set changes a setting of a recipe: name one with --recipe")
+        return None
+    from msgspec import structs
+
+    from kerncast.backends.command.recipe import load
+
+    if options["backend"] not in (None, "command"):
+        raise InvalidValue(f"--recipe is for the backend command, not for {options['backend']}: leave one of them out")
+    pairs = [item.partition("=") for item in settings]
+    broken = [item for item, (key, equals, _) in zip(settings, pairs, strict=True) if not (key and equals)]
+    if broken:
+        raise InvalidValue(f"--set takes NAME=VALUE, got '{broken[0]}'")
+    recipe = load(name, {key: value for key, _, value in pairs})
+    if recipe.family != family.id:
+        raise InvalidValue(f"recipe {recipe.name} measures {recipe.family}, not {family.id}")
+    if options["warmup"]:
+        raise InvalidValue(f"the program of recipe {recipe.name} warms up by itself: leave out --warmup, or see its settings")
+    if options["timeout"]:
+        recipe = structs.replace(recipe, timeout=seconds(options["timeout"]))
+    if options["reset_command"]:
+        recipe = structs.replace(recipe, reset=options["reset_command"].split())
+    if options["cache"] not in (None, recipe.cache) and not recipe.tells("cache"):
+        raise InvalidValue(
+            f"recipe {recipe.name} measures {recipe.cache} caches: leave out --cache {options['cache']}, "
+            "or use {cache} in its argv"
+        )
+    return recipe
+
+
 def _blocks(
     family: Family,
     vectors: Path | None,
@@ -55,6 +95,7 @@ def _blocks(
     configs: str,
     max_flops: float | None,
     seed: int,
+    device: Device | None = None,
 ) -> tuple[Iterable[pl.DataFrame], int]:
     """The vectors to measure, and how many there are."""
     from kerncast import devices
@@ -71,37 +112,45 @@ def _blocks(
     if not problems:
         raise InvalidValue("say what to measure: --problems SPEC (llm, wide, grid:M=1,2;…) or --vectors DIRECTORY")
     chosen = problem_set(family, problems, parse_vary(family, vary), seed=seed, max_flops=max_flops)
-    sweep = Sweep(family, devices.local(), chosen, parse_selection(family, configs), seed=seed)
+    where = "this machine" if device is None else device.name
+    sweep = Sweep(family, device or devices.local(), chosen, parse_selection(family, configs), seed=seed)
     total = sweep.count()
     if not total:
         raise InvalidValue(
-            f"no config of {family.id} can run any of the {chosen.height:,} problems on this machine: "
+            f"no config of {family.id} can run any of the {chosen.height:,} problems on {where}: "
             f"see the constraints in `kerncast families {family.id}`"
         )
     return sweep.iter_blocks(), total
 
 
-def _dry_run(family: Family, backend: str, blocks: Iterable[pl.DataFrame], total: int, policy: Policy, as_json: bool) -> None:
+def _dry_run(
+    family: Family, kernels: Backend, blocks: Iterable[pl.DataFrame], total: int, policy: Policy, as_json: bool
+) -> None:
     """What a collection would take, without measuring anything."""
-    from kerncast.backends import get_backend
+    from kerncast.backends.contract import TimesItself
     from kerncast.sweep import vectors_of
 
-    kernels = get_backend(backend)("0")
     pairs = [(vector.problem, vector.config) for block in blocks for vector in vectors_of(family, block)]
     compilations = kernels.compilations(pairs)
     per_vector = (policy.warmup_ns + 0.6 * policy.samples * policy.sample_ns) / 1e9
     estimate = {
         "vectors": total,
         "compilations": compilations,
-        "seconds": round(total * per_vector),
+        # A program of its own takes as long as it takes.
+        "seconds": None if isinstance(kernels, TimesItself) else round(total * per_vector),
         "bytes": total * ROW_BYTES,
     }
     if as_json:
         print_json(estimate)
+    elif isinstance(kernels, TimesItself):
+        click.echo(
+            f"{total:,} vectors, {compilations:,} kernels to build, at most {policy.samples * total:,} answers of the program "
+            f"(and a second visit to those that disagree), about {total * ROW_BYTES / 1e6:.1f} MB"
+        )
     else:
         click.echo(
             f"{total:,} vectors, {compilations:,} kernels to compile, about {estimate['seconds']:,} s of measuring for kernels "
-            f"shorter than {policy.sample_ns / 1e6:g} ms (longer ones take longer), about {estimate['bytes'] / 1e6:.1f} MB"
+            f"shorter than {policy.sample_ns / 1e6:g} ms (longer ones take longer), about {total * ROW_BYTES / 1e6:.1f} MB"
         )
 
 
@@ -122,6 +171,16 @@ def _dry_run(family: Family, backend: str, blocks: Iterable[pl.DataFrame], total
 )
 @click.option("--backend", metavar="NAME", help="What runs the kernels; the first that knows the family by default.")
 @click.option(
+    "--recipe",
+    "recipe_name",
+    metavar="NAME|FILE",
+    help="An external benchmark program instead: ck-tile, cutlass-profiler, tt-metal-sweep, or a TOML file (docs/command.md).",
+)
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the recipe. May be repeated.")
+@click.option(
+    "--build-jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Kernels that are built at the same time."
+)
+@click.option(
     "--out", type=click.Path(path_type=Path), required=True, metavar="DATASET", help="The dataset to write or to go on with."
 )
 @click.option("--devices", default="0", show_default=True, metavar="LIST", help="Device indices, one worker process each: 0,1.")
@@ -131,13 +190,11 @@ def _dry_run(family: Family, backend: str, blocks: Iterable[pl.DataFrame], total
 @click.option("--budget", metavar="TIME", help="Stop after this long: 90s, 10m, 1h.")
 @click.option("--samples", type=click.IntRange(min=1), metavar="N", help="At most so many samples of a vector.")
 @click.option("--warmup", metavar="TIME", help="Warm-up of each vector: 0.002s.")
-@click.option("--timeout", metavar="TIME", help="The longest that one launch may take before its worker is killed (10s).")
+@click.option("--timeout", metavar="TIME", help="The longest that one launch (10s) or program may take before it is killed.")
 @click.option(
     "--chunk-size", type=click.IntRange(min=1), default=64, show_default=True, help="Vectors that are timed side by side."
 )
-@click.option(
-    "--cache", type=click.Choice(["warm", "cold"]), default="warm", show_default=True, help="Caches before each launch."
-)
+@click.option("--cache", type=click.Choice(["warm", "cold"]), help="Caches before each launch: warm by default.")
 @click.option("--memory", type=float, default=0.0, metavar="GB", help="Memory that a worker may use; more is out_of_memory.")
 @click.option("--no-verify", is_flag=True, help="Do not check results before their time counts.")
 @click.option("--reset-command", metavar="CMD", help="Run after a worker was lost; {device} is its index. No shell.")
@@ -155,43 +212,65 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
     kerncast collect gemm/cpu --problems llm --vary dtype=fp32 --vary layout=rrr --max-flops 1e8 \\
         --configs sample:100 --out mine
     kerncast collect gemm/cpu --vectors share-3 --devices 0 --budget 10m --out share-3-measured
+    kerncast collect gemm/ck_tile --recipe ck-tile --set build_dir=/ck/build --set arch=gfx942 --problems llm \\
+        --configs sample:200 --build-jobs 16 --out mi300
     """
-    from kerncast.backends import backend_for, get_backend
+    from kerncast.backends.command import CommandBackend
     from kerncast.collect.run import Request, collect
     from kerncast.registry import FAMILIES
 
     family = FAMILIES.get(family_id)
-    backend = options["backend"] or backend_for(family_id).name
-    kind = get_backend(backend)
-    if family_id not in kind.families and "*" not in kind.families:
-        raise InvalidValue(f"backend {backend} does not run {family_id} (it runs {', '.join(kind.families)})")
-    why_not = kind.unavailable()
-    if why_not is not None:
-        raise KerncastError(why_not)
-    policy = _policy(
-        options["samples"], options["warmup"], options["timeout"], options["cache"], not options["no_verify"], options["memory"]
-    )
+    recipe = _recipe(options["recipe_name"], options["settings"], family, options)
+    kind = CommandBackend if recipe else _backend(family_id, options["backend"])
+    backend_options = CommandBackend.options(recipe) if recipe else {}
+    # Made here once for its refusals: a program that is not there is said before anything is written.
+    # A sweep for a device that is not this CPU is checked against that device's limits.
+    first = str(options["devices"]).split(",")[0]
+    device = kind.configured(first, backend_options).device() if recipe or not kind.runs_on_cpu else None
+    policy = _policy(options, recipe)
     sweep = {name: options[name] for name in ("vectors", "problems", "vary", "configs", "max_flops", "seed")}
-    blocks, total = _blocks(family, **sweep)
+    blocks, total = _blocks(family, **sweep, device=device)
     if options["dry_run"]:
-        _dry_run(family, backend, blocks, total, policy, as_json)
+        _dry_run(family, kind.configured("0", backend_options), blocks, total, policy, as_json)
         return
     request = Request(
         family=family,
-        backend=backend,
+        backend=options["backend"] or kind.name,
         devices=tuple(options["devices"].split(",")),
         out=out,
         policy=policy,
         chunk_size=options["chunk_size"],
         budget_seconds=seconds(options["budget"]) if options["budget"] else None,
         extend=options["resume"],
-        reset_command=tuple((options["reset_command"] or "").split()),
+        reset_command=tuple(recipe.reset_words() if recipe else (options["reset_command"] or "").split()),
+        options=backend_options,
+        build_jobs=options["build_jobs"],
     )
     with CollectView(total) as view:
         summary = collect(request, blocks, view)
     _report(summary, total, as_json)
     if summary.without_a_row:
         raise SystemExit(3)
+
+
+def _backend(family_id: str, name: str | None) -> type[Backend]:
+    """The backend to use, if it can run the family on this machine."""
+    from kerncast.backends import backend_for, get_backend
+    from kerncast.backends.command import CommandBackend
+    from kerncast.backends.command.recipe import shipped_for
+
+    kind = get_backend(name) if name else backend_for(family_id)
+    if kind is CommandBackend:
+        known = ", ".join([*shipped_for(family_id), "or a TOML file"])
+        raise InvalidValue(
+            f"no backend here runs {family_id} by itself: name the recipe of its benchmark program with --recipe ({known})"
+        )
+    if family_id not in kind.families and "*" not in kind.families:
+        raise InvalidValue(f"backend {name} does not run {family_id} (it runs {', '.join(kind.families)})")
+    why_not = kind.unavailable()
+    if why_not is not None:
+        raise KerncastError(why_not)
+    return kind
 
 
 def _report(summary: Summary, total: int, as_json: bool) -> None:

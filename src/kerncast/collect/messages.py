@@ -56,6 +56,9 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     family: str
     index: str
     policy: Policy
+    options: dict[str, str] = {}
+    """What the backend is configured with."""
+    build_jobs: int = 2
 
 
 class Chunk(msgspec.Struct, frozen=True, tag="chunk"):

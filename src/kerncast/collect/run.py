@@ -50,6 +50,9 @@ class Request:
     extend: bool = False
     """Add what is missing to a dataset that is already finished."""
     reset_command: tuple[str, ...] = ()
+    options: dict[str, str] = field(default_factory=dict)
+    """What the backend is configured with."""
+    build_jobs: int = 2
 
 
 @dataclass
@@ -299,7 +302,9 @@ def _collect(request: Request, blocks: Iterable[pl.DataFrame], observer: Observe
     with locked(dataset.path):
         collection = _Collection(request, observer, dataset)
         supervisor = Supervisor(
-            start=lambda device: Start(request.backend, request.family.id, device, request.policy),
+            start=lambda device: Start(
+                request.backend, request.family.id, device, request.policy, request.options, request.build_jobs
+            ),
             devices=list(request.devices),
             record=collection.record,
             flush=collection.flush,

@@ -21,8 +21,10 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 
+from msgspec import structs
+
 from kerncast.backends import get_backend
-from kerncast.backends.contract import Backend, Failed, Prepared, WrongResult
+from kerncast.backends.contract import Backend, Failed, Prepared, TimesItself, WrongResult
 from kerncast.collect.messages import (
     Broken,
     Chunk,
@@ -40,12 +42,10 @@ from kerncast.collect.messages import (
 )
 from kerncast.collect.timing import BlockTimer, Sentinel, Timed
 from kerncast.device import Device
+from kerncast.errors import KerncastError
 from kerncast.expr import Program
 from kerncast.op import Config, Family, Problem
 from kerncast.registry import FAMILIES
-
-COMPILE_ALLOWED_NS = 600_000_000_000
-BUILD_JOBS = 2
 
 
 def die_with_parent() -> None:
@@ -65,9 +65,15 @@ class Measurer:
     """Measures chunks with one backend."""
 
     def __init__(
-        self, backend: Backend, family: Family, policy: Policy, progress: Progress, send: Callable[[Reply], None]
+        self,
+        backend: Backend,
+        family: Family,
+        policy: Policy,
+        progress: Progress,
+        send: Callable[[Reply], None],
+        build_jobs: int = 2,
     ) -> None:
-        self.backend, self.family, self.policy = backend, family, policy
+        self.backend, self.family, self.policy, self.build_jobs = backend, family, policy, build_jobs
         self.progress, self.send = progress, send
         self.rng = random.Random(policy.seed)
         flush = self._flush if policy.cache == "cold" else None
@@ -93,9 +99,18 @@ class Measurer:
     def measure(self, chunk: Chunk) -> None:
         """Every vector of a chunk gets its result, unless one of them spoils the process: then the rest is left."""
         vectors = [self._vector(item) for item in chunk.items]
-        self.progress.at(0, COMPILE_ALLOWED_NS)
+        self.progress.at(0, int(self.backend.compile_seconds(vectors, self.build_jobs) * 1e9))
         with contextlib.suppress(Failed):  # what does not build fails by itself when it is prepared
-            self.backend.compile(vectors, BUILD_JOBS)
+            self.backend.compile(vectors, self.build_jobs)
+        if isinstance(self.backend, TimesItself):
+            try:
+                self._ask(self.backend, chunk.items, vectors)
+            except KerncastError as error:  # the device cannot be brought back: nothing more to measure here
+                self.send(Broken(_words(error)))
+                return
+            self.progress.idle()
+            self.send(Done(chunk.number))
+            return
         width = max(1, self.backend.max_prepared)
         blocks = (range(start, min(start + width, len(vectors))) for start in range(0, len(vectors), width))
         spoiled = any(self._block(chunk.items, vectors, indices) for indices in blocks)
@@ -158,6 +173,51 @@ class Measurer:
             timed.kernel.close()
             raise
         return timed
+
+    def _ask(self, backend: TimesItself, items: list[Item], vectors: list[tuple[Problem, Config]]) -> None:
+        """Passes over programs that time themselves: one answer a pass, until they agree or there are enough."""
+        started = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        waiting = {
+            index: Timed(index, backend.prepare(*vector), self.compute, vector[0], items[index].best_ns)
+            for index, vector in enumerate(vectors)
+        }
+        verify, cache = self.policy.verify, self.policy.cache
+        while waiting:
+            order = list(waiting)
+            self.rng.shuffle(order)
+            silent = set(order)
+
+            def begin(position: int, seconds: float, order: list[int] = order) -> None:
+                self.progress.at(order[position], int(seconds * 1e9))
+
+            for position, answer in backend.ask([vectors[index] for index in order], begin, verify, cache):
+                index = order[position]
+                silent.discard(index)
+                if isinstance(answer, Failed):
+                    del waiting[index]
+                    self.send(_failure(items[index].key, answer, started))
+                    continue
+                timed = waiting[index]
+                timed.quiet.append(answer.time_ns)
+                timed.max_abs_err = answer.max_abs_err
+                timed.prepared_ns = answer.compile_ns or 0.0
+            for index in silent:
+                del waiting[index]
+                self.send(_failure(items[index].key, Failed("the backend gave no answer"), started))
+            self._settle(waiting, items, started)
+
+    def _settle(self, waiting: dict[int, Timed], items: list[Item], started: str) -> None:
+        """Rows for the vectors that have been asked often enough."""
+        best: dict[object, float] = {}
+        for timed in waiting.values():
+            best[timed.problem] = min(best.get(timed.problem, math.inf), *timed.quiet)
+        for index, timed in list(waiting.items()):
+            timed.best_ns = min(timed.best_ns or math.inf, best[timed.problem])
+            if self.timer.enough(timed):
+                del waiting[index]
+                row = _result(items[index].key, timed, self.timer, started)
+                # How often it was launched and how it was warmed up, only the program knows.
+                self.send(structs.replace(row, inner_loops=None, warmup_ns=None, compile_ns=timed.prepared_ns or None))
 
     def _healthy(self) -> bool:
         """After a failed launch: does the sentinel still run? A process that cannot show it is replaced."""
@@ -257,7 +317,7 @@ def main(orders: int, results: int, progress_fd: int) -> None:
 
 def _start(message: Start, progress: Progress, send: Callable[[Reply], None]) -> Measurer | None:
     try:
-        backend = get_backend(message.backend)(message.index)
+        backend = get_backend(message.backend).configured(message.index, message.options)
         device = backend.device()
         profile = {
             "name": device.name,
@@ -269,7 +329,7 @@ def _start(message: Start, progress: Progress, send: Callable[[Reply], None]) ->
         }
         software = dict(backend.software())
         limit_memory(message.policy)
-        measurer = Measurer(backend, FAMILIES.get(message.family), message.policy, progress, send)
+        measurer = Measurer(backend, FAMILIES.get(message.family), message.policy, progress, send, message.build_jobs)
     except Exception as error:  # said to the supervisor, which decides what to do
         send(Broken(_words(error)))
         return None

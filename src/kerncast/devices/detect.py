@@ -16,6 +16,7 @@ from kerncast.device import Device
 # Widest first: an instruction set, the register width it brings, the flag that /proc/cpuinfo shows.
 _X86_VECTORS = (("avx512", 64, "avx512f"), ("avx2", 32, "avx2"), ("avx", 32, "avx"), ("sse2", 16, "sse2"))
 _ARM_VECTORS = (("neon", 16, "asimd"),)
+_AMX, _AMX_ROWS = {"amx_tile", "amx_bf16", "amx_int8"}, 16
 
 
 def _read(path: Path) -> str | None:
@@ -34,6 +35,15 @@ def parse_cpuinfo(text: str) -> dict[str, str]:
 def vector_isa(flags: set[str]) -> tuple[str, int] | None:
     """The widest vector instruction set among the flags, and its register width in bytes."""
     return next(((name, width) for name, width, flag in (*_X86_VECTORS, *_ARM_VECTORS) if flag in flags), None)
+
+
+def product_numbers(flags: set[str]) -> dict[str, float]:
+    """What instructions there are for products of narrow types; a CPU without them says so with a one."""
+    return {
+        "bf16_group": 2.0 if "avx512_bf16" in flags else 1.0,
+        "int8_group": 4.0 if flags & {"avx512_vnni", "avx_vnni"} else 1.0,
+        "matrix_tile_rows": float(_AMX_ROWS) if flags >= _AMX else 1.0,
+    }
 
 
 def parse_size_kb(text: str) -> float | None:
@@ -71,6 +81,10 @@ def detect(proc: Path = Path("/proc"), sys_root: Path = Path("/sys")) -> Device:
         numbers["num_cus"], sources["num_cus"] = float(cores), "CPUs that this process may run on"
     if isa:
         numbers["vector_bytes"], sources["vector_bytes"] = float(isa[1]), f"/proc/cpuinfo flags: {isa[0]}"
+    if flags:
+        found = product_numbers(flags)
+        numbers |= found
+        sources |= dict.fromkeys(found, "/proc/cpuinfo flags")
     highest = _read(cpu0 / "cpufreq/cpuinfo_max_freq")
     if highest and highest.isdigit() and int(highest):
         numbers["max_clock_mhz"], sources["max_clock_mhz"] = int(highest) / 1000, "sysfs cpufreq/cpuinfo_max_freq"

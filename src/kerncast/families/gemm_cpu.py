@@ -3,6 +3,11 @@
 `outer` kernels add a column of A times a row of B to a tile of C; `dot` kernels multiply rows of A by columns of B
 that both lie contiguous along K. A product with one column is computed as its transpose (C is a vector either
 way), so "columns" below are those of the product that is really computed.
+
+bf16 is summed in fp32 and C rounded once, to the nearest bf16, ties to even; int8 is summed in int32, and so is C.
+`outer` and `dot` kernels widen both to 32 bits and run on any CPU (`dot` for int8 to 16). Grouped kernels take
+several steps of K as one product, and always pack: `pairs` (bf16 with AVX512-BF16; int8 widened to 16 bits, on any
+CPU), `quads` (int8 with VNNI), `amx` (both, in tile registers of 16 × 16 sums).
 """
 
 from __future__ import annotations
@@ -24,16 +29,28 @@ if TYPE_CHECKING:
 
     from kerncast.device import Device
 
-DTYPES = ("fp32", "fp64")
+DTYPES = ("fp32", "fp64", "bf16", "int8")
+# Sums are of 32 bits at least.
+SUM_BYTES = 4
 # AVX-512 has 32 vector registers, whatever the width in use; SSE and AVX have 16.
 REGISTERS, REGISTERS_AVX512, AVX512_BYTES = 16, 32, 64
 # A strip of B is read once per tile while the tile of C stays in registers; beyond this L1 prefetching fails.
 L1_STRIPS = 4
 PAGE_BYTES = 4096
+# AMX: eight registers of 16 rows.
+TILE_REGISTERS, TILE_ROWS = 8, 16
 
 
 def _is_outer(c: Namespace) -> Expr:
     return c.kernel == "outer"
+
+
+def _is_dot(c: Namespace) -> Expr:
+    return c.kernel == "dot"
+
+
+def _is_grouped(c: Namespace) -> Expr:
+    return (c.kernel != "outer") & (c.kernel != "dot")
 
 
 @dataclass(frozen=True)
@@ -71,23 +88,58 @@ class _Geometry:
 
     @property
     def lanes(self) -> Expr:
-        return self.c.vector_bytes / self.p.element_bytes
+        """Sums of one vector."""
+        return self.c.vector_bytes / maximum(self.p.element_bytes, SUM_BYTES)
+
+    @property
+    def mr(self) -> Expr:
+        """Rows of a tile."""
+        return self.c.mr * where(self.c.kernel == "amx", TILE_ROWS, 1)
 
     @property
     def nr(self) -> Expr:
         """Columns of a tile."""
-        return self.c.nv * where(_is_outer(self.c), self.lanes, 1)
+        return self.c.nv * where(_is_dot(self.c), 1, self.lanes)
+
+    @property
+    def group(self) -> Expr:
+        """Steps of K that are one product."""
+        quads = (self.c.kernel == "quads") | ((self.c.kernel == "amx") & (self.p.dtype == "int8"))
+        return where(_is_grouped(self.c), where(quads, 4, 2), 1)
+
+    @property
+    def packed_bytes(self) -> Expr:
+        """Bytes of an element that the kernel reads: widened for outer kernels and pairs of int8."""
+        wide = where(self.c.kernel == "pairs", SUM_BYTES / 2, SUM_BYTES)
+        widens = _is_outer(self.c) | (self.c.kernel == "pairs")
+        return where(widens, maximum(self.p.element_bytes, wide), self.p.element_bytes)
+
+    @property
+    def packs_a(self) -> Expr:
+        return maximum(self.c.pack_a, _is_grouped(self.c))
+
+    @property
+    def packs_b(self) -> Expr:
+        return maximum(self.c.pack_b, _is_grouped(self.c))
 
     @property
     def registers(self) -> Expr:
-        """A tile of C, the operand that is held (the shorter one; A for dot), one to pass the other through."""
-        held = where(_is_outer(self.c), minimum(self.c.mr, self.c.nv), self.c.mr)
-        return self.c.mr * self.c.nv + held + 1
+        """A tile of C, the operand that is held (the shorter one; A for dot), one to pass the other through.
+
+        For quads also the sums of B, by which the unsigned operand is put right, and a vector of ones.
+        """
+        held = where(_is_dot(self.c), self.c.mr, minimum(self.c.mr, self.c.nv))
+        return self.c.mr * self.c.nv + held + 1 + where(self.c.kernel == "quads", self.c.nv + 1, 0)
+
+    def register_limit(self, hw: Namespace) -> Expr:
+        """Registers that there are for them."""
+        vectors = where(hw.vector_bytes >= AVX512_BYTES, REGISTERS_AVX512, REGISTERS)
+        return where(self.c.kernel == "amx", TILE_REGISTERS, vectors)
 
     @property
     def computed_n(self) -> Expr:
         """Columns that are computed: whole vectors."""
-        lanes = where(_is_outer(self.c), self.lanes, 1)
+        lanes = where(_is_dot(self.c), 1, self.lanes)
         return ceil_div(self.n, lanes) * lanes
 
     def blocks(self, dimension: str) -> tuple[Expr, Expr]:
@@ -103,9 +155,12 @@ class Cpu(Family):
     op = gemm
     environment_parameters = {"threads": Int(1, 256, default=1, doc="threads that may be used")}
     parameters = {
-        "kernel": Categorical({"outer": 0, "dot": 1}, doc="rank-one updates, or dot products along K"),
+        "kernel": Categorical(
+            {"outer": 0, "dot": 1, "pairs": 2, "quads": 3, "amx": 4},
+            doc="rank-one updates; dot products along K; updates with 2 or 4 steps of K at once; tile registers",
+        ),
         "vector_bytes": Choice(16, 32, 64, doc="vector width in use"),
-        "mr": Choice(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, doc="rows of a register tile"),
+        "mr": Choice(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, doc="rows of a register tile (amx: 16 rows each)"),
         "nv": Choice(1, 2, 3, 4, 5, 6, 8, 12, doc="vectors (outer) or columns (dot) along N of a register tile"),
         "k_unroll": Choice(1, 2, 4, doc="steps of K per loop iteration"),
         "prefetch": Choice(0, 8, 32, doc="steps of K that operands are prefetched ahead; 0: not at all"),
@@ -120,18 +175,20 @@ class Cpu(Family):
     }
 
     def constraints(self, p: Namespace, c: Namespace, hw: Namespace) -> Iterable[Constraint]:
-        g, size = _Geometry(p, c), p.element_bytes
-        outer = _is_outer(c)
-        yield Constraint("dtype", f"gemm/cpu has kernels for {' and '.join(DTYPES)}", (p.dtype == "fp32") | (p.dtype == "fp64"))
+        g = _Geometry(p, c)
+        size = g.packed_bytes
+        known = f"gemm/cpu has kernels for {', '.join(DTYPES[:-1])} and {DTYPES[-1]}"
+        yield Constraint("dtype", known, (p.dtype == "fp32") | (p.dtype == "fp64") | (p.dtype == "bf16") | (p.dtype == "int8"))
+        yield from _instruction_constraints(p, c, hw)
         yield Constraint("split_k", "gemm/cpu divides K by its own parameter split: leave split_k at 1", p.split_k == 1)
         yield Constraint(
             "vector_width", "vector_bytes must not be wider than the CPU's vectors", c.vector_bytes <= hw.vector_bytes
         )
         yield Constraint(
             "registers",
-            f"the tile needs mr × nv + min(mr, nv) + 1 vector registers (dot: mr × nv + mr + 1), of {REGISTERS} "
-            f"({REGISTERS_AVX512} with AVX-512)",
-            g.registers <= where(hw.vector_bytes >= AVX512_BYTES, REGISTERS_AVX512, REGISTERS),
+            f"the tile needs mr × nv + min(mr, nv) + 1 vector registers (dot: mr × nv + mr + 1; quads: nv + 1 more), of "
+            f"{REGISTERS} ({REGISTERS_AVX512} with AVX-512; amx: {TILE_REGISTERS} tile registers)",
+            g.registers <= g.register_limit(hw),
         )
         yield Constraint(
             "l1_fits", "kc × nr elements must fit in 4 × L1", c.kc * g.nr * size <= L1_STRIPS * hw.l1_cache_kb * 1024
@@ -143,15 +200,17 @@ class Cpu(Family):
             c.kc * c.nc * size * p.threads <= hw.l3_cache_kb * 1024,
         )
         yield Constraint(
-            "tile_in_block", "mc must hold a tile of mr rows, nc one of nr columns", (c.mr <= c.mc) & (g.nr <= c.nc)
+            "tile_in_block", "mc must hold a tile of mr rows, nc one of nr columns", (g.mr <= c.mc) & (g.nr <= c.nc)
         )
         yield Constraint(
-            "direct_b", "an outer kernel reads B unpacked only where B is row-major", ~outer | (c.pack_b == 1) | ~g.b_rows
+            "direct_b",
+            "an outer kernel reads B unpacked only where B is row-major",
+            ~_is_outer(c) | (c.pack_b == 1) | ~g.b_rows,
         )
         yield Constraint(
             "dot_layout",
             "a dot kernel needs A and B contiguous along K (layout rcr, or vectors)",
-            outer | (g.a_rows & g.b_rows),
+            ~_is_dot(c) | (g.a_rows & g.b_rows),
         )
         yield Constraint("one_thread", "one thread has nothing to split", (p.threads > 1) | (c.split == "none"))
 
@@ -165,42 +224,60 @@ class Cpu(Family):
         }
 
 
+def _instruction_constraints(p: Namespace, c: Namespace, hw: Namespace) -> Iterable[Constraint]:
+    """Which kernels there are for a dtype, and what they need of the CPU."""
+    bf16, int8, amx = p.dtype == "bf16", p.dtype == "int8", c.kernel == "amx"
+    yield Constraint(
+        "kernel_dtype",
+        "pairs and amx kernels multiply bf16 or int8, quads kernels int8",
+        ~_is_grouped(c) | int8 | (bf16 & (c.kernel != "quads")),
+    )
+    yield Constraint("bf16_pairs", "pairs of bf16 need AVX512-BF16", (c.kernel != "pairs") | ~bf16 | (hw.bf16_group >= 2))
+    yield Constraint("int8_quads", "quads of int8 need VNNI", (c.kernel != "quads") | (hw.int8_group >= 4))
+    yield Constraint("tile_registers", "an amx kernel needs AMX", ~amx | (hw.matrix_tile_rows >= TILE_ROWS))
+    yield Constraint(
+        "tile_steps",
+        "an amx kernel takes 64 bytes of K at a time: vector_bytes must be 64, k_unroll 1 and prefetch 0",
+        ~amx | ((c.vector_bytes == AVX512_BYTES) & (c.k_unroll == 1) & (c.prefetch == 0)),
+    )
+
+
 def _tile_features(g: _Geometry, hw: Namespace) -> dict[str, Expr]:
     """Register use, and what is lost at the edges."""
     c, p = g.c, g.p
-    tiles_m, tiles_n = ceil_div(g.m, c.mr), ceil_div(g.n, g.nr)
-    rest_m, rest_n = mod(g.m, c.mr), mod(g.n, g.nr)
+    tiles_m, tiles_n = ceil_div(g.m, g.mr), ceil_div(g.n, g.nr)
+    rest_m, rest_n = mod(g.m, g.mr), mod(g.n, g.nr)
     return {
         "nr": g.nr,
         "registers": g.registers,
-        "register_share": g.registers / where(hw.vector_bytes >= AVX512_BYTES, REGISTERS_AVX512, REGISTERS),
+        "register_share": g.registers / g.register_limit(hw),
         "vector_share": c.vector_bytes / hw.vector_bytes,
         "chains": c.mr * c.nv,
         "fma_per_load": c.mr * c.nv / (c.mr + c.nv),
         "tiles_m": tiles_m,
         "tiles_n": tiles_n,
         "log2_tiles": log2(tiles_m * tiles_n),
-        "fill_m": g.m / (tiles_m * c.mr),
+        "fill_m": g.m / (tiles_m * g.mr),
         "fill_n": g.n / (tiles_n * g.nr),
         "edge_waste": 1 - g.n / g.computed_n,
         "edge_share": 1 - (g.m - rest_m) * (g.n - rest_n) / (g.m * g.n),
-        "k_tail": mod(p.K, where(_is_outer(c), c.k_unroll, g.lanes)) / p.K,
+        "k_tail": mod(p.K, where(_is_dot(c), g.lanes, c.k_unroll * g.group)) / p.K,
         "a_rows": 1 * g.a_rows,
         "b_rows": 1 * g.b_rows,
-        "direct_a_by_rows": 1 * (g.a_rows & (c.pack_a == 0)),
+        "direct_a_by_rows": 1 * (g.a_rows & (g.packs_a == 0)),
     }
 
 
 def _cache_features(g: _Geometry, hw: Namespace) -> dict[str, Expr]:
     """Footprints against each cache, and what packing and repeated passes move."""
     c, p = g.c, g.p
-    size = p.element_bytes
+    size = g.packed_bytes
     (count_m, mc), (count_n, nc), (count_k, kc) = g.blocks("m"), g.blocks("n"), g.blocks("k")
     n_outermost = c.loop_order == "nkm"
-    packed_a = c.pack_a * g.m * p.K * where(n_outermost, count_n, 1)
-    packed_b = c.pack_b * p.K * g.n * where(n_outermost, 1, count_m)
-    a_stride = where(g.a_rows, p.K, g.m) * size
-    b_stride = where(g.b_rows, p.K, g.n) * size
+    packed_a = g.packs_a * g.m * p.K * where(n_outermost, count_n, 1)
+    packed_b = g.packs_b * p.K * g.n * where(n_outermost, 1, count_m)
+    a_stride = where(g.a_rows, p.K, g.m) * p.element_bytes
+    b_stride = where(g.b_rows, p.K, g.n) * p.element_bytes
     return {
         "mc_used": mc,
         "nc_used": nc,
@@ -208,37 +285,37 @@ def _cache_features(g: _Geometry, hw: Namespace) -> dict[str, Expr]:
         "blocks_m": count_m,
         "blocks_n": count_n,
         "blocks_k": count_k,
-        "a_strip_l1": kc * c.mr * size / (hw.l1_cache_kb * 1024),
+        "a_strip_l1": kc * g.mr * size / (hw.l1_cache_kb * 1024),
         "b_strip_l1": kc * g.nr * size / (hw.l1_cache_kb * 1024),
         "a_block_l2": mc * kc * size / (hw.l2_cache_kb * 1024),
         "b_block_l2": nc * kc * size / (hw.l2_cache_kb * 1024),
         "b_block_l3": nc * kc * size / (hw.l3_cache_kb * 1024),
-        "c_block_l2": mc * nc * size / (hw.l2_cache_kb * 1024),
+        "c_block_l2": mc * nc * maximum(p.element_bytes, SUM_BYTES) / (hw.l2_cache_kb * 1024),
         "packed_bytes": (packed_a + packed_b) * size,
         "packed_per_fma": (packed_a + packed_b) / (g.m * g.n * p.K),
         "c_passes_per_fma": count_k / p.K,
-        "a_stride_pages": 1 * (mod(a_stride, PAGE_BYTES) == 0) * (1 - c.pack_a),
-        "b_stride_pages": 1 * (mod(b_stride, PAGE_BYTES) == 0) * (1 - c.pack_b),
-        "inner_reuse": where(c.tile_order == "nm", ceil_div(mc, c.mr), ceil_div(nc, g.nr)),
+        "a_stride_pages": 1 * (mod(a_stride, PAGE_BYTES) == 0) * (1 - g.packs_a),
+        "b_stride_pages": 1 * (mod(b_stride, PAGE_BYTES) == 0) * (1 - g.packs_b),
+        "inner_reuse": where(c.tile_order == "nm", ceil_div(mc, g.mr), ceil_div(nc, g.nr)),
     }
 
 
 def _thread_features(g: _Geometry, hw: Namespace) -> dict[str, Expr]:
     """How many threads have work, how evenly, and the arithmetic that the busiest one does."""
     c, p = g.c, g.p
-    tiles_m, tiles_n = ceil_div(g.m, c.mr), ceil_div(g.n, g.nr)
+    tiles_m, tiles_n = ceil_div(g.m, g.mr), ceil_div(g.n, g.nr)
     units = where(c.split == "m", tiles_m, where(c.split == "n", tiles_n, where(c.split == "k", p.K, 1)))
     useful = minimum(p.threads, units)
     busiest = ceil_div(units, useful)
     padded = 2 * p.batch * g.m * g.computed_n * p.K * busiest / units
     core_peak = hw.peak_flops / hw.num_cus
-    repacked = where(c.split == "m", c.pack_b * p.K * g.n, where(c.split == "n", c.pack_a * g.m * p.K, 0))
+    repacked = where(c.split == "m", g.packs_b * p.K * g.n, where(c.split == "n", g.packs_a * g.m * p.K, 0))
     compute_ns = padded / core_peak * (hw.vector_bytes / c.vector_bytes) * 1e9
     return {
         "threads_used": useful,
         "thread_balance": units / (useful * busiest),
         "repacked_per_fma": (useful - 1) * repacked / (g.m * g.n * p.K),
-        "reduced_bytes": where(c.split == "k", (useful - 1) * g.m * g.n * p.batch * p.element_bytes, 0),
+        "reduced_bytes": where(c.split == "k", (useful - 1) * g.m * g.n * p.batch * maximum(p.element_bytes, SUM_BYTES), 0),
         "log2_compute_ns": log2(maximum(compute_ns, 1)),
     }
 
@@ -254,7 +331,8 @@ TYPICAL_SIZE = 1024
 SEED = 0
 # How promising a value is: its share of a set. Everything that is valid keeps a chance.
 WEIGHTS: dict[str, dict[Any, float]] = {
-    "kernel": {"outer": 1.0, "dot": 0.8},
+    # Grouped kernels do more with each instruction; pairs of bf16 and quads are not valid where they are not native.
+    "kernel": {"outer": 1.0, "dot": 0.8, "pairs": 3.0, "quads": 4.0, "amx": 8.0},
     "k_unroll": {1: 1.0, 2: 1.0, 4: 1.0},
     "prefetch": {0: 1.0, 8: 0.5, 32: 0.25},
     "kc": {8: 0.1, 16: 0.1, 32: 0.1, 64: 0.2, 128: 0.5, 192: 0.5, 256: 1.0, 384: 1.0, 512: 1.0, 768: 0.5, 1024: 0.5, 2048: 0.5},

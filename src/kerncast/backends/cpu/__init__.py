@@ -1,8 +1,9 @@
-"""The `cpu` backend: generated fp32 and fp64 GEMM kernels in C, compiled here, timed and checked bit for bit.
+"""The `cpu` backend: generated GEMM kernels in C for fp32, fp64, bf16 and int8, compiled here, timed and checked bit for bit.
 
 The files are the pipeline: `codegen` (micro-kernels as C text), `build` (compile and cache), `plan` (what the C
-driver takes), `inputs` (matrices and the exact result), `profile` (how fast the machine is); `driver.c`,
-`kernels.h` and `probe.c` are the C side.
+driver takes), `inputs` (matrices and the exact result), `profile` (how fast the machine is); on the C
+side, `driver.c` is the blocked product, `kernels.h`, `products.h` and `packing.h` are what kernels are made of, and
+`probe.c` tells how fast the machine is.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kerncast import devices
 from kerncast.backends.contract import Backend, OutOfMemory, Prepared, Unsupported
 from kerncast.backends.cpu import build, profile
 from kerncast.backends.cpu.build import Compiler, Library
-from kerncast.backends.cpu.codegen import C_TYPES, Item
+from kerncast.backends.cpu.codegen import Item
 from kerncast.backends.cpu.inputs import InputCache, Inputs
 from kerncast.backends.cpu.plan import CPlan, Geometry, Kernels, fill, refusal
 from kerncast.device import Device
@@ -34,6 +35,8 @@ SENTINEL_CONFIG: dict[str, int | bool | str | None] = {
     "mc": 96, "kc": 128, "nc": 256, "loop_order": "nkm", "tile_order": "mn", "split": "none",
 }  # fmt: skip
 MEMORY_BYTES = 8 * 2**20
+# kc_reserve's answer when tile registers are refused.
+NO_TILES = -2
 
 
 class _Kernel(Prepared):
@@ -48,7 +51,7 @@ class _Kernel(Prepared):
         return int(self._launch(launches))
 
     def check(self) -> float:
-        self.inputs.c.fill(np.nan)
+        self.inputs.poison()
         self._launch(1)
         return self.inputs.error()
 
@@ -73,7 +76,9 @@ def _functions(library: Library) -> tuple[Any, Any]:
     reserve.argtypes, reserve.restype = [ctypes.POINTER(CPlan)], ctypes.c_int
     run.argtypes, run.restype = [ctypes.POINTER(CPlan), ctypes.c_int64], ctypes.c_int64
     probe = library.probe
-    for name in ("kc_clock", "kc_fma_fp32", "kc_fma_fp64"):
+    for name in ("kc_bf16_group", "kc_int8_group", "kc_tile_rows", "kc_products_bf16", "kc_products_int8"):
+        probe[name].restype = ctypes.c_int64
+    for name in ("kc_clock", "kc_fma_fp32", "kc_fma_fp64", "kc_multiply_bf16", "kc_multiply_int8"):
         probe[name].argtypes, probe[name].restype = [ctypes.c_int64, ctypes.c_int64], ctypes.c_int64
     probe.kc_stream.argtypes = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64]
     probe.kc_stream.restype = probe.kc_vector_bytes.restype = ctypes.c_int64
@@ -145,7 +150,10 @@ class CpuBackend(Backend):
         for operand, packer in ((plan.a, kernels.a_packer), (plan.b, kernels.b_packer)):
             if packer is not None:
                 operand.packer = self.library.function(packer, packer.symbol(bool(operand.rows)))
-        if _functions(self.library)[0](ctypes.byref(plan)):
+        refused = _functions(self.library)[0](ctypes.byref(plan))
+        if refused == NO_TILES:
+            raise Unsupported("the kernel does not grant this process the tile registers of AMX")
+        if refused:
             raise OutOfMemory(f"no memory or no threads for {config!r} on {problem!r}")
         return _Kernel(self.library, plan, table, inputs)
 
@@ -174,8 +182,10 @@ class CpuBackend(Backend):
         found: set[Item] = set()
         for problem, config in vectors:
             values = problem.values
-            if values["dtype"] in C_TYPES:
-                found.update(Kernels.of(Geometry.of(values), str(values["dtype"]), config.values).items())
+            geometry, dtype = Geometry.of(values), str(values["dtype"])
+            if refusal(geometry, values, config.values) or self._missing_instructions(str(config.values["kernel"]), dtype):
+                continue
+            found.update(Kernels.of(geometry, dtype, config.values).items())
         return found
 
     def _supported(self, problem: Problem, config: Config) -> tuple[dict[str, Any], dict[str, Any], Geometry]:
@@ -185,6 +195,20 @@ class CpuBackend(Backend):
         broken = refusal(geometry, values, chosen)
         if broken:
             raise Unsupported(next(item.sentence for item in config.family.config.constraints if item.name == broken))
+        missing = self._missing_instructions(str(chosen["kernel"]), str(values["dtype"]))
+        if missing:
+            raise Unsupported(f"{chosen['kernel']} kernels for {values['dtype']} need {missing}, which this CPU has not")
         if int(str(chosen["vector_bytes"])) > self.library.probe.kc_vector_bytes():
             raise Unsupported(f"this CPU has no {chosen['vector_bytes']}-byte vectors that {self.compiler.version} would use")
         return values, chosen, geometry
+
+    def _missing_instructions(self, kernel: str, dtype: str) -> str | None:
+        """What a kernel needs of the CPU (and the compiler) that is not there."""
+        probe = self.library.probe
+        if kernel == "amx" and probe.kc_tile_rows() == 1:
+            return "AMX"
+        if kernel == "pairs" and dtype == "bf16" and probe.kc_bf16_group() == 1:
+            return "AVX512-BF16"
+        if kernel == "quads" and probe.kc_int8_group() == 1:
+            return "VNNI"
+        return None

@@ -3,29 +3,33 @@
  * C (row-major) = A · B. Blocks of MC × KC of A and KC × NC of B are staged (packed into strips, or used where
  * they are), then each MR × NR tile of C is one call of a micro-kernel. Edge tiles have kernels of their own
  * size, so nothing is read or written out of bounds; only where the last vector of a row is partial, B's strip is
- * copied with zeros and the tile is computed apart and merged.
+ * copied with zeros and the tile is computed apart and merged. A result that is narrower than its sums (bf16) is
+ * rounded once, with the last block of K.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+#include "kernels.h"
+#include "results.h"
+#include "tiles.h"
 
 #define MAX_THREADS 256
 #define HUGE_PAGE (2 << 20)
 #define K_UNIT 8 /* blocks of K are whole vectors but for the last */
+/* A k-major operand is packed in parts that L1 holds: all strips of a part share its rows, which are read once and in
+ * order. */
+#define PACKED_AT_ONCE 24576
 /* About 0.1 ms: longer than the gap between two launches, short enough to leave the machine alone. */
 #define SPINS 4000
 
 enum { LOOPS_NKM = 0, LOOPS_MKN = 1 };
 enum { TILES_NM = 0, TILES_MN = 1 };
 enum { SPLIT_NONE = 0, SPLIT_M = 1, SPLIT_N = 2, SPLIT_K = 3 };
-enum { RESULT_FP32 = 0, RESULT_FP64 = 1 };
 
 typedef void micro_fn(int64_t k, const void *a, int64_t sa, const void *b, int64_t sb, void *c, int64_t sc, int64_t add);
 typedef void packer_fn(int64_t k, int64_t valid, const void *source, int64_t stride, void *strip);
@@ -45,10 +49,12 @@ typedef struct {
     char *c;
     micro_fn **micros; /* by rows and vectors of the tile: (rows - 1) * vectors + (vectors of it - 1) */
     int64_t vectors, lanes; /* of a whole tile; columns of one vector (1 for dot products) */
+    int64_t row_unit;       /* rows that are computed together: those of a tile register, else 1 */
+    int64_t group, k_unit;  /* steps of K in a packed cell; packed strips are filled up to whole units */
     int64_t m, n, k, batch;
     int64_t mc, kc, nc;
     int64_t loop_order, tile_order, threads, split;
-    int64_t element_bytes, result_bytes, result;
+    int64_t element_bytes, cell_bytes, sum_bytes, result_bytes, result; /* of operands, packed cells, sums, C */
 } plan;
 
 /* A staged block: tile t starts at first + t * step, but for the one that was copied to `edge`. */
@@ -59,7 +65,7 @@ typedef struct {
 
 typedef struct {
     int64_t m0, m1, n0, n1, k0, k1;
-    char *c;
+    char *sums, *c; /* sums may be C, or nothing when a tile is rounded to C at once; c only where that rounds */
     int64_t ldc;
     char *a_strips, *b_strips, *edge, *tile, *partial;
 } job;
@@ -81,14 +87,23 @@ static int64_t even_block(int64_t extent, int64_t limit, int64_t unit) {
 
 /* ---- one thread ------------------------------------------------------------------------------ */
 
-static block stage(const operand *o, int64_t bytes, int64_t first, int64_t count, int64_t k0, int64_t k, char *strips,
+/* Steps that a micro-kernel makes over k elements of packed strips. */
+static int64_t steps(const plan *p, int64_t k) { return round_up(k, p->k_unit) / p->group; }
+
+static block stage(const plan *p, const operand *o, int64_t first, int64_t count, int64_t k0, int64_t k, char *strips,
                    char *edge, int64_t lanes) {
-    const int64_t w = o->width, whole = count / w, rest = count % w, neighbour = (o->rows ? o->stride : 1) * bytes;
+    const int64_t w = o->width, whole = count / w, rest = count % w, bytes = p->element_bytes;
+    const int64_t neighbour = (o->rows ? o->stride : 1) * bytes;
     const char *source = o->base + (o->rows ? first * o->stride + k0 : k0 * o->stride + first) * bytes;
     if (o->pack) {
-        for (int64_t t = 0; t * w < count; t++)
-            o->packer(k, least(w, count - t * w), source + t * w * neighbour, o->stride, strips + t * w * k * bytes);
-        return (block){strips, 0, w * k * bytes, w, -1};
+        const int64_t step = w * steps(p, k) * p->cell_bytes;
+        const int64_t unit = p->k_unit > K_UNIT ? p->k_unit : K_UNIT;
+        const int64_t chunk = o->rows ? k : round_up(PACKED_AT_ONCE / (count * bytes) + 1, unit);
+        for (int64_t q = 0; q < k; q += chunk)
+            for (int64_t t = 0; t * w < count; t++)
+                o->packer(least(chunk, k - q), least(w, count - t * w), source + t * w * neighbour + q * o->stride * bytes,
+                          o->stride, strips + t * step + steps(p, q) * w * p->cell_bytes);
+        return (block){strips, 0, step, w, -1};
     }
     block b = {source, edge, w * neighbour, o->stride, -1};
     if (rest % lanes) {
@@ -98,71 +113,69 @@ static block stage(const operand *o, int64_t bytes, int64_t first, int64_t count
     return b;
 }
 
-#define MERGE(NAME, T)                                                                                      \
-    static void NAME(char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t m, int64_t n, int add) { \
-        for (int64_t i = 0; i < m; i++) {                                                                   \
-            T *restrict x = (T *)to + i * to_stride;                                                        \
-            const T *restrict y = (const T *)from + i * from_stride;                                        \
-            if (add) for (int64_t j = 0; j < n; j++) x[j] += y[j];                                          \
-            else for (int64_t j = 0; j < n; j++) x[j] = y[j];                                               \
-        }                                                                                                   \
-    }
-MERGE(merge_fp32, float)
-MERGE(merge_fp64, double)
+/* Where a block of C begins and which part of K it gets. */
+typedef struct {
+    int64_t i0, j0, m, n, k;
+    int add, last;
+} extent;
 
-static void merge(const plan *p, char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t m, int64_t n,
-                  int add) {
-    (p->result == RESULT_FP64 ? merge_fp64 : merge_fp32)(to, to_stride, from, from_stride, m, n, add);
-}
-
-static inline void one_tile(const plan *p, const job *j, const block *a, const block *b, int64_t ti, int64_t tj, int64_t m,
-                            int64_t n, int64_t k, char *c, int add) {
+static inline void one_tile(const plan *p, const job *j, const block *a, const block *b, int64_t ti, int64_t tj,
+                            const extent *e) {
     const int64_t mr = p->a.width, nr = p->b.width;
-    const int64_t rows = least(mr, m - ti * mr), columns = least(nr, n - tj * nr);
+    const int64_t rows = least(mr, e->m - ti * mr), columns = least(nr, e->n - tj * nr);
     const int64_t vectors = columns == nr ? p->vectors : divide_up(columns, p->lanes);
-    micro_fn *micro = p->micros[(rows - 1) * p->vectors + vectors - 1];
+    const int64_t units = p->row_unit == 1 ? rows : divide_up(rows, p->row_unit);
+    micro_fn *micro = p->micros[(units - 1) * p->vectors + vectors - 1];
     const char *pa = a->first + ti * a->step, *pb = tj == b->copied ? b->edge : b->first + tj * b->step;
-    const int64_t sb = tj == b->copied ? nr : b->stride;
-    char *at = c + (ti * mr * j->ldc + tj * nr) * p->result_bytes;
-    if (columns == nr || columns == vectors * p->lanes) {
-        micro(k, pa, a->stride, pb, sb, at, j->ldc, add);
+    const int64_t sb = tj == b->copied ? nr : b->stride, at = (e->i0 + ti * mr) * j->ldc + e->j0 + tj * nr;
+    const int whole = (columns == nr || columns == vectors * p->lanes) && rows == units * p->row_unit;
+    const char *sums = j->tile;
+    int64_t sums_stride = nr;
+    if (whole && j->sums) {
+        micro(e->k, pa, a->stride, pb, sb, j->sums + at * p->sum_bytes, j->ldc, e->add);
+        if (!j->c) return;
     } else {
-        micro(k, pa, a->stride, pb, sb, j->tile, nr, 0);
-        merge(p, at, j->ldc, j->tile, nr, rows, columns, add);
+        micro(e->k, pa, a->stride, pb, sb, j->tile, nr, 0);
+        if (j->sums) merge(p->result, j->sums + at * p->sum_bytes, j->ldc, j->tile, nr, rows, columns, e->add);
+    }
+    if (j->c && e->last) {
+        if (j->sums) sums = j->sums + at * p->sum_bytes, sums_stride = j->ldc;
+        round_to_bf16(j->c + at * p->result_bytes, j->ldc, sums, sums_stride, rows, columns);
     }
 }
 
-static void tiles(const plan *p, const job *j, const block *a, const block *b, int64_t m, int64_t n, int64_t k, char *c,
-                  int add) {
-    const int64_t tm = divide_up(m, p->a.width), tn = divide_up(n, p->b.width);
+static void tiles(const plan *p, const job *j, const block *a, const block *b, const extent *e) {
+    const int64_t tm = divide_up(e->m, p->a.width), tn = divide_up(e->n, p->b.width);
     if (p->tile_order == TILES_NM) {
         for (int64_t tj = 0; tj < tn; tj++)
-            for (int64_t ti = 0; ti < tm; ti++) one_tile(p, j, a, b, ti, tj, m, n, k, c, add);
+            for (int64_t ti = 0; ti < tm; ti++) one_tile(p, j, a, b, ti, tj, e);
     } else {
         for (int64_t ti = 0; ti < tm; ti++)
-            for (int64_t tj = 0; tj < tn; tj++) one_tile(p, j, a, b, ti, tj, m, n, k, c, add);
+            for (int64_t tj = 0; tj < tn; tj++) one_tile(p, j, a, b, ti, tj, e);
     }
 }
+
+static int64_t k_block(const plan *p, int64_t k) { return even_block(k, p->kc, p->k_unit > K_UNIT ? p->k_unit : K_UNIT); }
 
 /* The part of C that a job owns; `a` and `b` are this batch item's operands. */
 static void product(const plan *p, const job *j, const operand *a, const operand *b) {
     const int64_t mc = even_block(j->m1 - j->m0, p->mc, a->width), nc = even_block(j->n1 - j->n0, p->nc, b->width);
-    const int64_t kc = even_block(j->k1 - j->k0, p->kc, K_UNIT), bytes = p->element_bytes;
+    const int64_t kc = k_block(p, j->k1 - j->k0);
     const int n_first = p->loop_order == LOOPS_NKM;
     const int64_t begin = n_first ? j->n0 : j->m0, end = n_first ? j->n1 : j->m1, step = n_first ? nc : mc;
     const int64_t begin2 = n_first ? j->m0 : j->n0, end2 = n_first ? j->m1 : j->n1, step2 = n_first ? mc : nc;
     for (int64_t x = begin; x < end; x += step)
         for (int64_t k0 = j->k0; k0 < j->k1; k0 += kc) {
             const int64_t k = least(kc, j->k1 - k0), wide = least(step, end - x);
-            block outer = n_first ? stage(b, bytes, x, wide, k0, k, j->b_strips, j->edge, p->lanes)
-                                  : stage(a, bytes, x, wide, k0, k, j->a_strips, 0, 1);
+            block outer = n_first ? stage(p, b, x, wide, k0, k, j->b_strips, j->edge, p->lanes)
+                                  : stage(p, a, x, wide, k0, k, j->a_strips, 0, 1);
             for (int64_t y = begin2; y < end2; y += step2) {
                 const int64_t wide2 = least(step2, end2 - y);
-                block inner = n_first ? stage(a, bytes, y, wide2, k0, k, j->a_strips, 0, 1)
-                                      : stage(b, bytes, y, wide2, k0, k, j->b_strips, j->edge, p->lanes);
-                const int64_t i0 = n_first ? y : x, j0 = n_first ? x : y;
-                tiles(p, j, n_first ? &inner : &outer, n_first ? &outer : &inner, n_first ? wide2 : wide,
-                      n_first ? wide : wide2, k, j->c + (i0 * j->ldc + j0) * p->result_bytes, k0 > j->k0);
+                block inner = n_first ? stage(p, a, y, wide2, k0, k, j->a_strips, 0, 1)
+                                      : stage(p, b, y, wide2, k0, k, j->b_strips, j->edge, p->lanes);
+                const extent e = {n_first ? y : x, n_first ? x : y, n_first ? wide2 : wide, n_first ? wide : wide2,
+                                  steps(p, k), k0 > j->k0, k0 + k >= j->k1};
+                tiles(p, j, n_first ? &inner : &outer, n_first ? &outer : &inner, &e);
             }
         }
 }
@@ -170,13 +183,15 @@ static void product(const plan *p, const job *j, const operand *a, const operand
 /* ---- memory of one thread -------------------------------------------------------------------- */
 
 static size_t carve(const plan *p, job *j, char *memory) {
-    const int64_t bytes = p->element_bytes, kc = least(p->kc + K_UNIT, round_up(p->k, K_UNIT));
+    const int64_t unit = p->k_unit > K_UNIT ? p->k_unit : K_UNIT, kc = least(p->kc + unit, round_up(p->k, unit));
+    const int64_t cells = kc / p->group * p->cell_bytes;
+    const int own_sums = p->split == SPLIT_K || (p->result == RESULT_BF16 && k_block(p, p->k) < p->k);
     const int64_t sizes[] = {
-        p->a.pack ? (least(p->mc, p->m) + p->a.width) * kc * bytes : 0,
-        p->b.pack ? (least(p->nc, p->n) + p->b.width) * kc * bytes : 0,
-        p->b.width * kc * bytes,
-        p->a.width * p->b.width * p->result_bytes,
-        p->split == SPLIT_K ? p->m * p->n * p->result_bytes : 0,
+        p->a.pack ? (least(p->mc, p->m) + p->a.width) * cells : 0,
+        p->b.pack ? (least(p->nc, p->n) + p->b.width) * cells : 0,
+        p->b.width * kc * p->element_bytes,
+        p->a.width * p->b.width * p->sum_bytes,
+        own_sums ? p->m * p->n * p->sum_bytes : 0,
     };
     char **parts[] = {&j->a_strips, &j->b_strips, &j->edge, &j->tile, &j->partial};
     size_t at = 0;
@@ -218,11 +233,15 @@ static int64_t share(int64_t units, int64_t part, int64_t parts) { return units 
 
 static void reduce(const plan *p, char *c, int thread, int threads) {
     const int64_t r0 = share(p->m * p->n, thread, threads), r1 = share(p->m * p->n, thread + 1, threads);
+    job other;
+    carve(p, &other, workspace[0].memory);
+    const int rounds = p->result == RESULT_BF16;
+    char *sums = (rounds ? other.partial : c) + r0 * p->sum_bytes;
     for (int t = 1; t < threads; t++) {
-        job other;
         carve(p, &other, workspace[t].memory);
-        merge(p, c + r0 * p->result_bytes, 0, other.partial + r0 * p->result_bytes, 0, 1, r1 - r0, 1);
+        merge(p->result, sums, 0, other.partial + r0 * p->sum_bytes, 0, 1, r1 - r0, 1);
     }
+    if (rounds) round_to_bf16(c + r0 * p->result_bytes, 0, sums, 0, 1, r1 - r0);
 }
 
 static int useful_threads(const plan *p) {
@@ -243,10 +262,14 @@ static void work(const plan *p, int thread, int threads) {
     }
     operand a = p->a, b = p->b;
     char *c = p->c;
+    const int splits_k = p->split == SPLIT_K && threads > 1, rounds = p->result == RESULT_BF16;
+    const int one_block = k_block(p, j.k1 - j.k0) >= j.k1 - j.k0;
+    if (p->row_unit > 1) begin_tiles();
     for (int64_t item = 0; item < p->batch; item++) {
-        j.c = p->split == SPLIT_K && thread ? j.partial : c;
+        j.sums = splits_k && (thread || rounds) ? j.partial : !rounds ? c : one_block ? 0 : j.partial;
+        j.c = rounds && !splits_k ? c : 0;
         product(p, &j, &a, &b);
-        if (p->split == SPLIT_K && threads > 1) {
+        if (splits_k) {
             meet(&pool.arrived, item + 1, threads);
             reduce(p, c, thread, threads);
             meet(&pool.departed, item + 1, threads);
@@ -254,6 +277,7 @@ static void work(const plan *p, int thread, int threads) {
         a.base += a.batch_stride * p->element_bytes, b.base += b.batch_stride * p->element_bytes;
         c += p->m * p->n * p->result_bytes;
     }
+    if (p->row_unit > 1) end_tiles();
 }
 
 static void *worker(void *id) {
@@ -317,9 +341,11 @@ static int64_t now(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Memory and threads for a plan; 0, or -1 when the machine refuses. Never called while a plan runs. */
+/* Memory and threads for a plan; 0, -1 when the machine refuses those, -2 when it refuses tile registers. Never
+ * called while a plan runs. */
 int kc_reserve(const plan *p) {
     int failed = 0;
+    if (p->row_unit > 1 && !tiles_allowed()) return -2;
     job ignored;
     const size_t bytes = (size_t)round_up((int64_t)carve(p, &ignored, 0), HUGE_PAGE);
     pthread_mutex_lock(&running);

@@ -18,10 +18,17 @@ import numpy.typing as npt
 from kerncast.backends.contract import OutOfMemory
 
 Array = npt.NDArray[Any]
-NUMPY_TYPES = {"fp32": np.float32, "fp64": np.float64}
-# fp32 counts exactly up to 2^24.
-EXACT = 2**24
-LARGEST_VALUE = 3
+# numpy has no bf16: its bits are kept.
+NUMPY_TYPES = {"fp32": np.float32, "fp64": np.float64, "bf16": np.uint16, "int8": np.int8}
+OUTPUT_TYPES = {**NUMPY_TYPES, "int8": np.int32}
+# The type in which numpy's product of the inputs is exact.
+EXACT_TYPES = {"fp32": np.float32, "fp64": np.float64, "bf16": np.float32, "int8": np.float64}
+# fp32 counts exactly up to 2^24, int32 up to 2^31.
+EXACT = {"fp32": 2**24, "fp64": 2**24, "bf16": 2**24, "int8": 2**31}
+# Small numbers for floats; the whole range of int8, so that a wrong sign or an overflow shows.
+LARGEST_VALUES = {"fp32": 3, "fp64": 3, "bf16": 3, "int8": 128}
+# What C is filled with before it is checked, and what no sum can be: NaN, or the least int32.
+NAN_BF16, LEAST_INT32 = 0x7FC0, -(2**31)
 ALIGNMENT = 64
 PAGE = 4096
 HUGE_PAGE = 2 * 2**20
@@ -48,12 +55,32 @@ class Inputs:
         """What they take in memory."""
         return self.a.nbytes + self.b.nbytes + self.c.nbytes + self.reference.nbytes
 
+    def poison(self) -> None:
+        """Fill C with what no product is."""
+        self.c.fill({"i": LEAST_INT32, "u": NAN_BF16, "f": np.nan}[self.c.dtype.kind])
+
     def error(self) -> float:
         """The largest absolute difference of C from what it must be; infinite where nothing was written."""
         if np.array_equal(self.c, self.reference):
             return 0.0
-        difference = float(np.max(np.abs(self.c - self.reference)))
+        found, wanted = as_float(self.c), as_float(self.reference)
+        difference = float(np.max(np.abs(found - wanted)))
         return difference if math.isfinite(difference) else math.inf
+
+
+def as_float(values: Array) -> Array:
+    """The numbers that an array stands for: bf16 by its bits, an int32 that was never written as NaN."""
+    if values.dtype == np.uint16:
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    if values.dtype == np.int32:
+        return np.where(values == LEAST_INT32, np.nan, values)
+    return values
+
+
+def to_bf16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """The bits of the nearest bf16, ties to even; for finite numbers."""
+    bits = values.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 class _Arena:
@@ -92,26 +119,31 @@ def _available_bytes() -> float:
 def make(problem: Mapping[str, Any]) -> Inputs:
     """The inputs of a problem: always the same for the same problem."""
     m, n, k, batch, layout = (problem[name] for name in ("M", "N", "K", "batch", "layout"))
-    dtype = np.dtype(NUMPY_TYPES[problem["dtype"]])
-    # One more copy of the inputs as whole numbers while they are drawn.
-    needed = batch * ((m * k + k * n) * (dtype.itemsize + 1) + 2 * m * n * dtype.itemsize)
+    name = problem["dtype"]
+    dtype, output, exact = (np.dtype(types[name]) for types in (NUMPY_TYPES, OUTPUT_TYPES, EXACT_TYPES))
+    # While they are made, one more copy of the inputs as whole numbers, and for narrow types one to multiply.
+    widened = 0 if exact == dtype else exact.itemsize
+    needed = batch * ((m * k + k * n) * (dtype.itemsize + 1 + widened) + m * n * (2 * output.itemsize + 2 * widened))
     if needed > MEMORY_SHARE * _available_bytes():
         raise OutOfMemory(f"the matrices need {needed / 1e9:.1f} GB, more than {MEMORY_SHARE:.0%} of the memory that is free")
     seed = hashlib.blake2b(repr((m, n, k, batch, layout)).encode(), digest_size=8).digest()
     rng = np.random.default_rng(int.from_bytes(seed, "little"))
-    bound = LARGEST_VALUE if LARGEST_VALUE**2 * k < EXACT else 1
+    bound = LARGEST_VALUES[name] if LARGEST_VALUES[name] ** 2 * k < EXACT[name] else 1
 
     def matrix(rows: int, columns: int, row_major: bool) -> tuple[Array, Array]:
         stored = arena.take((batch, rows, columns) if row_major else (batch, columns, rows), dtype)
-        stored[...] = rng.integers(-bound, bound + 1, stored.shape, np.int8)
-        return stored, stored if row_major else stored.transpose(0, 2, 1)
+        drawn = rng.integers(-bound, min(bound, 127) + 1, stored.shape, np.int8)
+        stored[...] = to_bf16(drawn.astype(np.float32)) if name == "bf16" else drawn
+        numbers = stored if exact == dtype else drawn.astype(exact)
+        return stored, numbers if row_major else numbers.transpose(0, 2, 1)
 
     try:
-        arena = _Arena([batch * size * dtype.itemsize for size in (m * k, k * n, m * n)])
-        a, a_view = matrix(m, k, layout[0] == "r")
-        b, b_view = matrix(k, n, layout[1] == "r")
-        c = arena.take((batch, m, n), dtype)
-        return Inputs(a, b, c, np.matmul(a_view, b_view))
+        arena = _Arena([batch * size for size in (m * k * dtype.itemsize, k * n * dtype.itemsize, m * n * output.itemsize)])
+        a, a_numbers = matrix(m, k, layout[0] == "r")
+        b, b_numbers = matrix(k, n, layout[1] == "r")
+        c = arena.take((batch, m, n), output)
+        product = np.matmul(a_numbers, b_numbers)
+        return Inputs(a, b, c, to_bf16(product) if name == "bf16" else product.astype(output, copy=False))
     except (MemoryError, OSError) as error:
         raise OutOfMemory(f"the matrices need {needed / 1e9:.1f} GB: {error}") from error
 

@@ -1,8 +1,7 @@
-/* Vector types, sums over lanes, and the packers that bring strips of A and B into k-major order.
+/* What generated kernels are made of: vector types, sums over lanes, loads that widen bf16 and int8.
  *
- * A strip is `width` neighbours (rows of A, columns of B) over a block of K. It is stored either by rows
- * (element (i, k) at i * stride + k) or k-major (element (i, k) at k * stride + i). Generated kernels and
- * packers include this file; GNU vector extensions alone, so gcc and clang build it for any instruction set.
+ * GNU vector extensions, so gcc and clang build it for any instruction set; products of narrow types are in
+ * products.h, packers in packing.h.
  */
 #include <stdint.h>
 #include <string.h>
@@ -19,7 +18,8 @@
  * product, says that both factors are still wanted, so that the sum must stay in its own register: otherwise gcc
  * lets accumulators wander through the registers of the factors, and moves or spills them all. No code comes of
  * either. */
-#if defined(__AVX512F__)
+#if defined(KC_EMULATE) /* vectors wider than the machine's are in no register */
+#elif defined(__AVX512F__)
 #define KC_REGISTER "v"
 #elif defined(__x86_64__)
 #define KC_REGISTER "x"
@@ -43,61 +43,12 @@
         return D##_sum##HALF(u.half[0] + u.half[1]);                \
     }
 
-/* Transposing 4 × 4 at a time is what keeps packing cheap for short M or N. */
-#define KC_PACKING(D, T, I)                                                                               \
-    typedef T D##_quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));        \
-    typedef I D##_quad_mask __attribute__((vector_size(4 * sizeof(I))));                                  \
-    KC_INLINE void D##_transpose(const T *s, int64_t stride, T *d, int64_t width) {                       \
-        D##_quad r0 = *(const D##_quad *)s, r1 = *(const D##_quad *)(s + stride);                         \
-        D##_quad r2 = *(const D##_quad *)(s + 2 * stride), r3 = *(const D##_quad *)(s + 3 * stride);      \
-        D##_quad x0 = KC_PICK(D##_quad, r0, r1, 0, 4, 1, 5), x1 = KC_PICK(D##_quad, r0, r1, 2, 6, 3, 7);  \
-        D##_quad y0 = KC_PICK(D##_quad, r2, r3, 0, 4, 1, 5), y1 = KC_PICK(D##_quad, r2, r3, 2, 6, 3, 7);  \
-        *(D##_quad *)d = KC_PICK(D##_quad, x0, y0, 0, 1, 4, 5);                                           \
-        *(D##_quad *)(d + width) = KC_PICK(D##_quad, x0, y0, 2, 3, 6, 7);                                 \
-        *(D##_quad *)(d + 2 * width) = KC_PICK(D##_quad, x1, y1, 0, 1, 4, 5);                             \
-        *(D##_quad *)(d + 3 * width) = KC_PICK(D##_quad, x1, y1, 2, 3, 6, 7);                             \
-    }                                                                                                     \
-    KC_INLINE void D##_pack_rows(int64_t k, int64_t valid, const T *s, int64_t stride, T *d, const int64_t width) { \
-        int64_t q = 0;                                                                                    \
-        if (width == 1) {                                                                                 \
-            memcpy(d, s, (size_t)k * sizeof(T));                                                          \
-            return;                                                                                       \
-        }                                                                                                 \
-        /* 16 steps of K: a whole cache line of a group of rows before the next group evicts it. */       \
-        for (; width >= 4 && valid == width && q + 16 <= k; q += 16)                                      \
-            for (int64_t i = 0; i < width; i += 4) {                                                      \
-                int64_t g = i + 4 <= width ? i : width - 4;                                               \
-                for (int64_t p = q; p < q + 16; p += 4)                                                   \
-                    D##_transpose(s + g * stride + p, stride, d + p * width + g, width);                  \
-            }                                                                                             \
-        for (; q < k; q++)                                                                                \
-            for (int64_t i = 0; i < width; i++) d[q * width + i] = i < valid ? s[i * stride + q] : (T)0;  \
-    }                                                                                                     \
-    KC_INLINE void D##_pack_kmajor(int64_t k, int64_t valid, const T *s, int64_t stride, T *d, const int64_t width) { \
-        for (int64_t q = 0; q < k; q++, s += stride, d += width) {                                        \
-            if (valid == width) {                                                                         \
-                memcpy(d, s, (size_t)width * sizeof(T));                                                  \
-                continue;                                                                                 \
-            }                                                                                             \
-            for (int64_t i = 0; i < width; i++) d[i] = i < valid ? s[i] : (T)0;                           \
-        }                                                                                                 \
-    }
-
-#define KC_PACKER(D, T, WIDTH)                                                                            \
-    void pack_rows_##D##_##WIDTH(int64_t k, int64_t valid, const void *s, int64_t stride, void *d) {      \
-        D##_pack_rows(k, valid, (const T *)s, stride, (T *)d, WIDTH);                                     \
-    }                                                                                                     \
-    void pack_kmajor_##D##_##WIDTH(int64_t k, int64_t valid, const void *s, int64_t stride, void *d) {    \
-        D##_pack_kmajor(k, valid, (const T *)s, stride, (T *)d, WIDTH);                                   \
-    }
-
 KC_VECTOR(fp32, float, 16)
 KC_VECTOR(fp32, float, 32)
 KC_VECTOR(fp32, float, 64)
 KC_INLINE float fp32_sum16(fp32_v16 v) { return (v[0] + v[1]) + (v[2] + v[3]); }
 KC_HALVES(fp32, float, 32, 16)
 KC_HALVES(fp32, float, 64, 32)
-KC_PACKING(fp32, float, int32_t)
 
 KC_VECTOR(fp64, double, 16)
 KC_VECTOR(fp64, double, 32)
@@ -105,4 +56,48 @@ KC_VECTOR(fp64, double, 64)
 KC_INLINE double fp64_sum16(fp64_v16 v) { return v[0] + v[1]; }
 KC_HALVES(fp64, double, 32, 16)
 KC_HALVES(fp64, double, 64, 32)
-KC_PACKING(fp64, double, int64_t)
+
+KC_VECTOR(int32, int32_t, 16)
+KC_VECTOR(int32, int32_t, 32)
+KC_VECTOR(int32, int32_t, 64)
+KC_INLINE int32_t int32_sum16(int32_v16 v) { return (v[0] + v[1]) + (v[2] + v[3]); }
+KC_HALVES(int32, int32_t, 32, 16)
+KC_HALVES(int32, int32_t, 64, 32)
+
+/* bf16 is the upper half of an fp32: widening is a shift. */
+KC_INLINE float bf16_one(uint16_t x) {
+    union { uint32_t bits; float value; } u = {(uint32_t)x << 16};
+    return u.value;
+}
+KC_INLINE int32_t int8_one(int8_t x) { return x; }
+
+/* D_loadN: as many elements as 32-bit lanes; D_allN: one element in every lane; int8_wideN: elements as int16, in
+ * the pairs that int16 products take. */
+#define KC_WIDEN(BYTES, QUARTER)                                                                              \
+    typedef uint32_t kc_cells##BYTES __attribute__((vector_size(BYTES), aligned(4), may_alias));              \
+    typedef uint16_t kc_shorts##BYTES __attribute__((vector_size(BYTES), aligned(2), may_alias));             \
+    typedef uint16_t kc_half##BYTES __attribute__((vector_size(BYTES / 2), aligned(2), may_alias));           \
+    typedef int16_t kc_words##BYTES __attribute__((vector_size(BYTES), aligned(2), may_alias));               \
+    typedef int8_t kc_octets##BYTES __attribute__((vector_size(BYTES / 2), aligned(1), may_alias));           \
+    typedef int8_t kc_quarter##BYTES __attribute__((vector_size(QUARTER), aligned(1), may_alias));            \
+    KC_INLINE fp32_v##BYTES bf16_load##BYTES(const uint16_t *s) {                                             \
+        return (fp32_v##BYTES)(__builtin_convertvector(*(const kc_half##BYTES *)s, kc_cells##BYTES) << 16);   \
+    }                                                                                                         \
+    KC_INLINE fp32_v##BYTES bf16_all##BYTES(uint16_t x) {                                                     \
+        return (fp32_v##BYTES)((kc_cells##BYTES)(x - (kc_shorts##BYTES){0}) << 16);                           \
+    }                                                                                                         \
+    KC_INLINE int32_v##BYTES int8_load##BYTES(const int8_t *s) {                                              \
+        kc_quarter##BYTES v;                                                                                  \
+        memcpy(&v, s, sizeof v);                                                                              \
+        return __builtin_convertvector(v, int32_v##BYTES);                                                    \
+    }                                                                                                         \
+    KC_INLINE int32_v##BYTES int8_all##BYTES(int8_t x) { return (int32_t)x - (int32_v##BYTES){0}; }           \
+    KC_INLINE int32_v##BYTES int8_wide##BYTES(const int8_t *s) {                                              \
+        return (int32_v##BYTES)__builtin_convertvector(*(const kc_octets##BYTES *)s, kc_words##BYTES);        \
+    }
+KC_WIDEN(16, 4)
+KC_WIDEN(32, 8)
+KC_WIDEN(64, 16)
+
+#include "products.h"
+#include "packing.h"

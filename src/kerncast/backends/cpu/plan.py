@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kerncast.backends.cpu.codegen import C_TYPES, Item, Micro, Packer
+from kerncast.backends.cpu.codegen import C_TYPES, GROUPS, SUMS, Item, Micro, Packer
 
 LOOP_ORDERS = {"nkm": 0, "mkn": 1}
 TILE_ORDERS = {"nm": 0, "mn": 1}
 SPLITS = {"none": 0, "m": 1, "n": 2, "k": 3}
-RESULTS = {"fp32": 0, "fp64": 1}
+RESULTS = {"fp32": 0, "fp64": 1, "bf16": 2, "int32": 3}
+# What C holds: bf16 is rounded once from sums in fp32; sums of int8 are left as they are.
+OUTPUTS = {"fp32": "fp32", "fp64": "fp64", "bf16": "bf16", "int8": "int32"}
 
 
 class COperand(ctypes.Structure):
@@ -37,10 +39,10 @@ class CPlan(ctypes.Structure):
         ("b", COperand),
         ("c", ctypes.c_void_p),
         ("micros", ctypes.POINTER(ctypes.c_void_p)),
-        *((name, ctypes.c_int64) for name in ("vectors", "lanes")),
+        *((name, ctypes.c_int64) for name in ("vectors", "lanes", "row_unit", "group", "k_unit")),
         *((name, ctypes.c_int64) for name in ("m", "n", "k", "batch", "mc", "kc", "nc")),
         *((name, ctypes.c_int64) for name in ("loop_order", "tile_order", "threads", "split")),
-        *((name, ctypes.c_int64) for name in ("element_bytes", "result_bytes", "result")),
+        *((name, ctypes.c_int64) for name in ("element_bytes", "cell_bytes", "sum_bytes", "result_bytes", "result")),
     ]
 
 
@@ -79,6 +81,25 @@ def _tiles(extent: int, tile: int) -> set[int]:
     return {size for size in (tile if extent >= tile else 0, extent % tile) if size}
 
 
+def packs(config: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether A and B are packed: as the config says for outer kernels, always for grouped ones."""
+    if config["kernel"] in ("outer", "dot"):
+        return bool(config["pack_a"]), bool(config["pack_b"])
+    return True, True
+
+
+def _forms(kind: str, dtype: str, pack_a: bool, pack_b: bool) -> tuple[str, str]:
+    """What strips of A and B are packed to (see packing.h); unpacked, B's last columns are copied as they are."""
+    if kind == "amx":
+        return f"{dtype}_lines", f"{dtype}_{'pairs' if dtype == 'bf16' else 'quads'}"
+    if kind == "quads":
+        return f"{dtype}_unsigned", f"{dtype}_quads"
+    if kind == "pairs":
+        return f"{dtype}_pairs", f"{dtype}_pairs"
+    wide = dtype if SUMS[dtype] == dtype else f"{dtype}_{SUMS[dtype]}"
+    return wide if pack_a else dtype, wide if pack_b else dtype
+
+
 @dataclass(frozen=True)
 class Kernels:
     """What a vector needs compiled."""
@@ -92,22 +113,29 @@ class Kernels:
     @classmethod
     def of(cls, geometry: Geometry, dtype: str, config: Mapping[str, Any]) -> Kernels:
         """The kernels for one config."""
-        dot = config["kernel"] == "dot"
+        kind = config["kernel"]
+        grouped = (kind, dtype) in GROUPS
+        pack_a, pack_b = packs(config)
+        narrow = dtype if SUMS[dtype] != dtype and not grouped else ""
         micro = Micro(
-            kind=config["kernel"],
-            dtype=dtype,
+            kind=kind,
+            dtype=dtype if grouped else SUMS[dtype],
             vector_bytes=config["vector_bytes"],
             mr=config["mr"],
             nv=config["nv"],
             k_unroll=config["k_unroll"],
             prefetch=config["prefetch"],
-            rows=dot or (geometry.a_rows and not config["pack_a"]),
+            rows=geometry.a_rows and not pack_a,
+            a="" if pack_a else narrow,
+            b="" if pack_b else narrow,
         )
-        sizes = {(rows, columns) for rows in _tiles(geometry.m, micro.mr) for columns in _tiles(geometry.n, micro.nr)}
+        sizes = {(rows, columns) for rows in _tiles(geometry.m, micro.height) for columns in _tiles(geometry.n, micro.nr)}
         edges = tuple(sorted({micro.edge(*size) for size in sizes} - {micro}))
-        if dot:
+        if kind == "dot":
             return cls(micro, edges, None, None)
-        return cls(micro, edges, Packer(dtype, micro.mr), Packer(dtype, micro.nr))
+        a_form, b_form = _forms(kind, dtype, pack_a, pack_b)
+        tiles = kind == "amx"
+        return cls(micro, edges, Packer(a_form, micro.height), Packer(b_form, micro.nr, tiles))
 
     def items(self) -> list[Item]:
         """All of them."""
@@ -119,10 +147,12 @@ def refusal(geometry: Geometry, problem: Mapping[str, Any], config: Mapping[str,
 
     Constraints on registers and caches are about speed; whoever made the config has checked them.
     """
-    if problem["dtype"] not in C_TYPES:
+    if problem["dtype"] not in SUMS:
         return "dtype"
     if problem["split_k"] != 1:
         return "split_k"
+    if config["kernel"] not in ("outer", "dot"):
+        return None if (config["kernel"], problem["dtype"]) in GROUPS else "kernel_dtype"
     if config["kernel"] == "dot":
         return None if geometry.a_rows and geometry.b_rows else "dot_layout"
     return None if config["pack_b"] or not geometry.b_rows else "direct_b"
@@ -133,19 +163,17 @@ def fill(
 ) -> CPlan:
     """The plan, functions still missing. `pointers` are those of A, B and C as the problem has them."""
     left, right = (pointers[1], pointers[0]) if geometry.swapped else pointers[:2]
-    size = C_TYPES[problem["dtype"]][1]
     plan = CPlan(c=pointers[2], m=geometry.m, n=geometry.n, k=geometry.k, batch=problem["batch"])
-    plan.a = COperand(
-        left, geometry.a_stride, geometry.m * geometry.k, kernels.micro.mr, geometry.a_rows, bool(config["pack_a"]), None
-    )
-    plan.b = COperand(
-        right, geometry.b_stride, geometry.n * geometry.k, kernels.micro.nr, geometry.b_rows, bool(config["pack_b"]), None
-    )
-    micro = kernels.micro
-    plan.vectors, plan.lanes = micro.nv, micro.nr // micro.nv
+    micro, (pack_a, pack_b) = kernels.micro, packs(config)
+    plan.a = COperand(left, geometry.a_stride, geometry.m * geometry.k, micro.height, geometry.a_rows, pack_a, None)
+    plan.b = COperand(right, geometry.b_stride, geometry.n * geometry.k, micro.nr, geometry.b_rows, pack_b, None)
+    plan.vectors, plan.lanes, plan.row_unit = micro.nv, micro.nr // micro.nv, micro.row_unit
+    plan.group, plan.k_unit = micro.group, micro.k_unit
     plan.mc, plan.kc, plan.nc = config["mc"], config["kc"], config["nc"]
     plan.loop_order, plan.tile_order = LOOP_ORDERS[config["loop_order"]], TILE_ORDERS[config["tile_order"]]
     plan.threads, plan.split = problem.get("threads", 1), SPLITS[config["split"]]
-    plan.element_bytes = plan.result_bytes = size
-    plan.result = RESULTS[problem["dtype"]]
+    output = OUTPUTS[problem["dtype"]]
+    plan.element_bytes, plan.result_bytes = C_TYPES[problem["dtype"]][1], C_TYPES[output][1]
+    plan.cell_bytes = plan.sum_bytes = C_TYPES[micro.sums][1]
+    plan.result = RESULTS[output]
     return plan

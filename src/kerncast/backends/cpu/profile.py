@@ -26,6 +26,7 @@ ADDITIONS_PER_STEP = 16
 FMAS_PER_STEP = 12
 STREAM_REPEATS = 4
 LANE_BYTES = {"fp32": 4, "fp64": 8}
+NARROW = ("bf16", "int8")
 
 
 def _best(run: Callable[[], int]) -> int:
@@ -34,12 +35,15 @@ def _best(run: Callable[[], int]) -> int:
 
 
 def measure(library: Library, cores: int, stream_bytes: int) -> dict[str, float]:
-    """Rates by name: `clock_mhz`, `fp32` and `fp64` in TFLOP/s of one core, `bandwidth_gb_s` of all of them."""
+    """Rates by name: `clock_mhz`, each dtype in TFLOP/s of one core, `bandwidth_gb_s` of all of them."""
     probe = library.probe
     rates = {"clock_mhz": CLOCK_STEPS * ADDITIONS_PER_STEP / _best(lambda: int(probe.kc_clock(1, CLOCK_STEPS))) * 1e3}
     for dtype, size in LANE_BYTES.items():
         kernel = probe[f"kc_fma_{dtype}"]
         flops = 2 * FMA_STEPS * FMAS_PER_STEP * probe.kc_vector_bytes() / size
+        rates[dtype] = flops / _best(lambda kernel=kernel: int(kernel(1, FMA_STEPS))) / 1e3  # type: ignore[misc]
+    for dtype in NARROW:
+        kernel, flops = probe[f"kc_multiply_{dtype}"], 2 * FMA_STEPS * probe[f"kc_products_{dtype}"]()
         rates[dtype] = flops / _best(lambda kernel=kernel: int(kernel(1, FMA_STEPS))) / 1e3  # type: ignore[misc]
     data = np.ones(cores * stream_bytes // 4, np.int32)
     starts = [data.ctypes.data + core * stream_bytes for core in range(cores)]
@@ -81,7 +85,7 @@ def measured(library: Library, device: Device) -> Device:
     """The device with its measured numbers; its identity does not change."""
     found = rates(library, device)
     cores = device.numbers.get("num_cus", 1.0)
-    peaks = {dtype: found[dtype] * cores for dtype in LANE_BYTES}
+    peaks = {dtype: found[dtype] * cores for dtype in (*LANE_BYTES, *NARROW)}
     numbers = {"max_clock_mhz": found["clock_mhz"], "memory_bandwidth_gb_s": found["bandwidth_gb_s"]}
     sources = {**dict.fromkeys(numbers, SOURCE), **dict.fromkeys(peaks, f"{SOURCE}: one core times the number of cores")}
     return replace(

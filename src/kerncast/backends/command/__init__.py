@@ -1,0 +1,376 @@
+"""The `command` backend: any external benchmark, by a recipe that says how to call it and how to read its answer.
+
+The files are the pipeline: `recipe` (the TOML file) and `rules` (what it must obey), `template` (placeholders),
+`build` (a binary per kernel), `process` and `guard` (programs that may do anything), `reading` (their answers).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from kerncast import devices
+from kerncast.backends.command.build import Binary, Builder
+from kerncast.backends.command.process import Outcome, Programs, located
+from kerncast.backends.command.reading import answer_of, row_for, rows_of
+from kerncast.backends.command.recipe import Recipe
+from kerncast.backends.command.template import Scope, Value, Word, names_in, text_of
+from kerncast.backends.contract import Answer, Ended, Failed, TimesItself, Unsupported
+from kerncast.device import Device
+from kerncast.errors import CannotWrite, InvalidValue, KerncastError, NotFound
+from kerncast.expr import Program
+from kerncast.op import Config, Problem
+from kerncast.registry import FAMILIES
+
+RECIPE = "recipe"
+VERSION_SECONDS = 60.0
+RESET_SECONDS = 300.0
+# Beyond a program's own deadline, for killing it, reading its files and a reset.
+MARGIN_SECONDS = 30.0
+RESULT_BYTES = 256 << 20
+HASHED_BYTES = 64 << 20
+
+Vector = tuple[Problem, Config]
+Ask = tuple[int, Vector]
+
+
+class CommandBackend(TimesItself):
+    """Runs the external program of a recipe."""
+
+    name = "command"
+    doc = "any external benchmark program, by a recipe"
+    # Those that a shipped recipe measures; a recipe of the user's own names any other.
+    families = ("eltwise_unary/single", "gemm/ck_tile", "gemm/cutlass")
+
+    @classmethod
+    def configured(cls, index: str, options: Mapping[str, str]) -> Self:
+        if RECIPE not in options:
+            raise InvalidValue("backend command runs what a recipe describes: name one with --recipe")
+        return cls(index, msgspec.json.decode(options[RECIPE], type=Recipe))
+
+    @classmethod
+    def options(cls, recipe: Recipe) -> dict[str, str]:
+        """What brings a recipe to the workers, as it is now: the file may change meanwhile."""
+        return {RECIPE: msgspec.json.encode(recipe).decode()}
+
+    def __init__(self, index: str = "0", recipe: Recipe | None = None) -> None:
+        super().__init__(index)
+        if recipe is None:
+            raise InvalidValue("backend command runs what a recipe describes: name one with --recipe")
+        self.recipe = recipe
+        self.family = FAMILIES.get(recipe.family)
+        self.words = {name: Word(item.of, item.values, item.text) for name, item in recipe.words.items()}
+        self.static: dict[str, Value] = {**recipe.setting_values(), "device": index}
+        self._ids = itertools.count()
+        self._check_program()
+
+    def _check_program(self) -> None:
+        """A program that is the same for all vectors must be there before anything is measured."""
+        calls = [("argv", self.recipe.argv, self.recipe.directory)]
+        if self.recipe.build is not None:
+            calls.append(("build.argv", self.recipe.build.argv, self.recipe.build.directory))
+        for where, argv, folder in calls:
+            if not set(names_in(argv[0]) + names_in(folder)) <= set(self.static):
+                continue
+            program = self._early(argv[0])
+            if shutil.which(located(program, self._early(folder))) is None:
+                settings = [name.partition(".")[2] for name in names_in(argv[0]) if name.startswith("setting.")]
+                hint = f"give its path with --set {settings[0]}=…" if settings else f"install it, or mend {where} of the recipe"
+                raise NotFound(f"recipe {self.recipe.name} runs '{program}', which is not a program here: {hint}")
+
+    def _early(self, text: str) -> str:
+        return Scope(self.static, self.words).fill(text)
+
+    # -- what is measured on ---------------------------------------------------------------------------
+
+    @cached_property
+    def programs(self) -> Programs:
+        """Starts programs, and ends them."""
+        return Programs()
+
+    def device(self) -> Device:
+        return devices.get(self._early(self.recipe.device))
+
+    @cached_property
+    def _versions(self) -> dict[str, str]:
+        found = {}
+        for name, source in self.recipe.software.items():
+            if isinstance(source, str):
+                found[name] = self._early(source)
+                continue
+            argv = [self._early(part) for part in source]
+            try:
+                outcome = self.programs.run(argv, VERSION_SECONDS, self._environment(self.static))
+                failure = outcome.failure({})
+            except Ended as error:
+                failure = error
+            if failure is not None:
+                raise InvalidValue(f"recipe {self.recipe.name} asks {argv} for {name}: {failure}; mend software.{name}")
+            found[name] = next(iter(outcome.stdout.split("\n")), "").strip()
+        return found
+
+    def software(self) -> Mapping[str, str]:
+        checked = "checked by the program" if self.recipe.checks else "not checked"
+        known = {"recipe": f"{self.recipe.name} {self.recipe.digest}", "results": checked, **self._versions}
+        hasher = hashlib.blake2b(digest_size=6)
+        folder = self._early(self.recipe.directory) if self._known(self.recipe.directory, self.static) else ""
+        for part in self.recipe.argv:
+            if set(names_in(part)) <= set(self.static):
+                text = self._early(part)
+                _hash_file(shutil.which(located(text, folder)) or os.path.join(folder, text), hasher)
+        return known | {"program": hasher.hexdigest()}
+
+    def _environment(self, values: Mapping[str, Value]) -> dict[str, str]:
+        """The recipe's variables, as far as the values at hand fill them."""
+        scope = Scope(values, self.words)
+        texts = self.recipe.environment.items()
+        return {name: scope.fill(text) for name, text in texts if self._known(text, values)}
+
+    def _known(self, text: str, values: Mapping[str, Value]) -> bool:
+        names = set(names_in(text))
+        while words := names & set(self.words):
+            names -= words
+            for word in words:
+                item = self.words[word]
+                names |= {item.of} if item.of else set(names_in(item.text))
+        return names <= set(values)
+
+    def reset(self) -> None:
+        """The recipe's reset command; a device that cannot be reset is of no more use."""
+        if not self.recipe.reset:
+            return
+        argv = [self._early(part) for part in self.recipe.reset]
+        try:
+            failure = self.programs.run(argv, RESET_SECONDS, self._environment(self.static)).failure({})
+        except Ended as error:
+            failure = error
+        if failure is not None:
+            raise KerncastError(f"the reset command {argv} failed ({failure}): mend it and run the same command again")
+
+    # -- building --------------------------------------------------------------------------------------
+
+    @cached_property
+    def builder(self) -> Builder | None:
+        """What makes binaries, for a recipe that has a build step."""
+        if self.recipe.build is None:
+            return None
+        return Builder(self.recipe.build, self._environment(self.static), dict(self._versions), self.programs)
+
+    def _binaries(self, vectors: Sequence[Vector]) -> list[Binary]:
+        found = []
+        for vector in vectors:
+            with contextlib.suppress(Failed):  # says so itself when it is its turn
+                if self.builder is not None:
+                    found.append(self.builder.binary(self._scope(vector, "", {})))
+        return found
+
+    def compile(self, vectors: Sequence[Vector], jobs: int = 1) -> None:
+        if self.builder is not None:
+            self.builder.jobs = jobs
+            with contextlib.suppress(CannotWrite):  # said when the first of them is asked for
+                self.builder.make(self._binaries(vectors), jobs)
+
+    def compile_seconds(self, vectors: Sequence[Vector], jobs: int = 1) -> float:
+        # One call for all may fail and be followed by one for each.
+        build, count = self.recipe.build, self.compilations(vectors)
+        return MARGIN_SECONDS + (build.timeout * (2 * count if build.each else -(-count // max(1, jobs))) if build else 0.0)
+
+    def compilations(self, vectors: Sequence[Vector]) -> int:
+        return len(self.builder.missing(self._binaries(vectors))) if self.builder is not None else 0
+
+    # -- asking ----------------------------------------------------------------------------------------
+
+    def _scope(self, vector: Vector, identity: str, more: Mapping[str, Value]) -> Scope:
+        """The placeholders of one vector; a value that the recipe does not allow is unsupported."""
+        values: dict[str, Value] = {**self.static, **more, "id": identity}
+        for prefix, point in (("problem", vector[0]), ("config", vector[1])):
+            for name, value in point:
+                values[f"{prefix}.{name}"] = value
+                allowed = self.recipe.only.get(f"{prefix}.{name}")
+                # An inactive parameter means nothing to the program either; 1 is not true.
+                if allowed is not None and value is not None and text_of(value) not in map(text_of, allowed):
+                    raise Unsupported(
+                        f"recipe {self.recipe.name} has {prefix}.{name} only as {', '.join(map(text_of, allowed))}"
+                    )
+        return Scope(values, self.words)
+
+    def ask(
+        self, vectors: Sequence[Vector], begin: Callable[[int, float], None], verify: bool, cache: str
+    ) -> Iterator[tuple[int, Answer | Failed]]:
+        if cache != self.recipe.cache and not self.recipe.tells("cache"):
+            refusal = f"recipe {self.recipe.name} measures {self.recipe.cache} caches and has no {{cache}} to say otherwise"
+            yield from ((position, Failed(refusal)) for position in range(len(vectors)))
+            return
+        run = _Run(self, begin, {"verify": verify, "cache": cache})
+        asked = list(enumerate(vectors))
+        size = self.recipe.chunk if self.recipe.mode == "chunk" else 1
+        for start in range(0, len(asked), size):
+            yield from run.together(asked[start : start + size])
+
+    def _next_id(self, vector: Vector) -> str:
+        """A name for a vector in this very call: what older calls left behind never carries it."""
+        digest = hashlib.blake2b(repr((vector[0].values, vector[1].values)).encode(), digest_size=8).hexdigest()
+        return f"{digest}-{os.getpid()}-{next(self._ids)}"
+
+    def _flops(self, problem: Problem) -> float:
+        return self._work.scalar(self.family.problem.qualified(problem.values))["flops"] if self._work else 0.0
+
+    @cached_property
+    def _work(self) -> Program | None:
+        work = self.family.op.work(self.family.op.namespace())
+        return Program({"flops": work.flops}) if work is not None else None
+
+
+class _Run:
+    """One pass of questions: programs, their answers, and who is to blame when there is none."""
+
+    def __init__(self, backend: CommandBackend, begin: Callable[[int, float], None], wanted: Mapping[str, Value]) -> None:
+        self.backend, self.recipe, self.begin, self.wanted = backend, backend.recipe, begin, wanted
+
+    def together(self, asked: Sequence[Ask]) -> Iterator[tuple[int, Answer | Failed]]:
+        """One program for these vectors; where it fails without an answer, fewer at a time, down to the culprit."""
+        scopes: dict[int, Scope] = {}
+        for position, vector in asked:
+            try:
+                scopes[position] = self.backend._scope(vector, self.backend._next_id(vector), self.wanted)
+            except Failed as error:
+                yield position, error
+        if not scopes:
+            return
+        left = [item for item in asked if item[0] in scopes]
+        self.begin(left[0][0], self._seconds(len(left)) + MARGIN_SECONDS)
+        try:
+            failure, answers = self._program(left, scopes)
+        except Failed as error:
+            failure, answers = error, {}
+        yield from answers.items()
+        if failure is not None and failure.status in self.recipe.reset_after:
+            self.backend.reset()
+        missing = [item for item in left if item[0] not in answers]
+        if failure is None or len(left) == 1:
+            lost = failure or Ended("launch_error", "the program ended well, but its answer has no result for this vector")
+            yield from ((position, lost) for position, _ in missing)
+        elif missing:
+            # A program that answers as it goes stopped at the first without an answer; another says nothing of where.
+            cut = 1 if answers else len(missing) // 2
+            yield from self.together(missing[:cut])
+            if missing[cut:]:
+                yield from self.together(missing[cut:])
+
+    def _seconds(self, count: int) -> float:
+        return self.recipe.startup + self.recipe.timeout * count
+
+    def _program(self, asked: Sequence[Ask], scopes: Mapping[int, Scope]) -> tuple[Failed | None, dict[int, Answer | Failed]]:
+        """Start it, wait, read: how it failed, and the answers that there are all the same."""
+        backend, recipe = self.backend, self.recipe
+        with backend.programs.folder() as scratch:
+            files: dict[str, Value] = {"scratch": str(scratch), "vectors_file": str(scratch / "vectors.json")}
+            files["result_file"] = str(scratch / "result")
+            scopes = {position: Scope({**scope.values, **files}, scope.words) for position, scope in scopes.items()}
+            first = scopes[asked[0][0]]
+            compile_ns: float | None = None
+            if backend.builder is not None:
+                binary = backend.builder.binary(first)
+                compile_ns = float(backend.builder.ready(binary))
+                first = Scope({**first.values, "binary": str(binary.path)}, first.words)
+            stdin = self._input(scopes, first, scratch)
+            directory = first.fill(recipe.directory)
+            program, *arguments = first.fill_all(recipe.argv)
+            outcome = backend.programs.run(
+                [located(program, directory), *arguments],
+                self._seconds(len(asked)),
+                {name: first.fill(text) for name, text in recipe.environment.items()},
+                directory or scratch,
+                stdin,
+            )
+            failure = self._pattern(outcome) or outcome.failure(recipe.exit_codes)
+            text = _read_file(directory or scratch, first.fill(recipe.result.file)) if recipe.result.file else outcome.stdout
+            if failure is not None and recipe.mode == "vector":
+                return failure, {}
+            return failure, self._answers(asked, scopes, text, compile_ns, outcome)
+
+    def _input(self, scopes: Mapping[int, Scope], first: Scope, scratch: Path) -> Path | None:
+        """The document with the vectors, in the scratch folder."""
+        recipe = self.recipe
+        if recipe.input is None:
+            return None
+        shape: Mapping[str, Any] | None = recipe.input.vector or None
+        vectors = {text_of(scope["id"]): scope.document(shape) if shape else _plain(scope) for scope in scopes.values()}
+        whole = {"vectors": list(vectors.values()), "vectors_by_id": vectors, "vector": next(iter(vectors.values()))}
+        document = recipe.input.document
+        if document is None:
+            document = "{vectors}" if recipe.mode == "chunk" else "{vector}"
+        path = scratch / "vectors.json"
+        path.write_text(json.dumps(first.document(document, whole)), encoding="utf-8")
+        return path if recipe.input.to == "stdin" else None
+
+    def _pattern(self, outcome: Outcome) -> Failed | None:
+        for pattern in self.recipe.patterns:
+            for text in (outcome.stderr, outcome.stdout):
+                if found := re.search(pattern.text, text):
+                    line = text[text.rfind("\n", 0, found.start()) + 1 :].split("\n", 1)[0]
+                    return Ended(pattern.status, " ".join(line.split())[:300])
+        return None
+
+    def _answers(
+        self, asked: Sequence[Ask], scopes: Mapping[int, Scope], text: str, compile_ns: float | None, outcome: Outcome
+    ) -> dict[int, Answer | Failed]:
+        result = self.recipe.result
+        rows = rows_of(result, text)
+        answers: dict[int, Answer | Failed] = {}
+        for position, (problem, _) in asked:
+            try:
+                row = row_for(result, rows, scopes[position])
+            except Failed as error:
+                answers[position] = error
+                continue
+            if row is not None:
+                said = answer_of(result, row, self.backend._flops(problem))
+                answers[position] = Answer(said.time_ns, said.max_abs_err, compile_ns) if isinstance(said, Answer) else said
+            elif self.recipe.mode == "vector":
+                words = f"; its last line is: {outcome.last_line}" if outcome.last_line else "; it printed nothing"
+                answers[position] = Ended("launch_error", f"the program's answer has no {result.format} result{words}")
+        return answers
+
+
+def _plain(scope: Scope) -> dict[str, Any]:
+    """A vector as it is, for programs that read kerncast's own form."""
+    parts = {
+        kind: {name.partition(".")[2]: value for name, value in scope.values.items() if name.startswith(f"{kind}.")}
+        for kind in ("problem", "config")
+    }
+    return {"id": scope["id"], **parts}
+
+
+def _read_file(directory: str | Path, path: str) -> str:
+    """A result file, as far as it is there; a relative path is the program's."""
+    try:
+        with open(os.path.join(directory, path), "rb") as file:
+            return file.read(RESULT_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _hash_file(path: str, hasher: Any) -> None:
+    """A program by its content; one too large to read in a moment by its size and age."""
+    try:
+        found = os.stat(path)
+        if not os.path.isfile(path):
+            return
+        if found.st_size <= HASHED_BYTES:
+            hasher.update(Path(path).read_bytes())
+        else:
+            hasher.update(f"{found.st_size} {found.st_mtime_ns}".encode())
+    except OSError:
+        return

@@ -1,0 +1,202 @@
+"""A recipe: how an external benchmark is called and what its answer means, as a TOML file that is checked when it is loaded.
+
+docs/command.md explains every key. Recipes that ship are the files in `recipes/`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import structs
+
+from kerncast.backends.command.template import Scope, leaves, names_in
+from kerncast.errors import BadFile, InvalidValue, NotFound
+
+At = str | list[str | int]
+SHIPPED = "recipes"
+# What a recipe may change without its times meaning something else.
+_NOT_IDENTITY = ("doc", "timeout", "startup", "samples", "reset", "reset_after", "chunk")
+
+
+class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the user says with `--set NAME=VALUE`; without a default it must be said."""
+
+    doc: str
+    default: str | None = None
+
+
+class WordTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A text made from the vector: a translation (`of`, `values`), or a template (`text`)."""
+
+    of: str = ""
+    values: dict[str, str] = {}
+    text: str = ""
+
+
+class Match(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of the answer belongs to the vector if what stands `at` a place is this."""
+
+    at: At
+    equals: str | None = None
+    pattern: str | None = None
+
+
+class Time(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the time stands, and its unit; or a rate, from which the time follows."""
+
+    at: At
+    unit: str
+
+
+class Read(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where something else stands."""
+
+    at: At
+    values: dict[str, str] = {}
+
+
+class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How an answer is read."""
+
+    format: Literal["json", "csv", "regex"]
+    time: Time
+    file: str = ""
+    rows: list[str | int] = []
+    match: list[Match] = []
+    pick: Literal["only", "first", "last"] = "only"
+    status: Read | None = None
+    error: Read | None = None
+    max_abs_err: Read | None = None
+    tolerance: float | None = None
+
+
+class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """JSON for the program: what it looks like, and where it goes."""
+
+    to: Literal["stdin", "file"]
+    vector: dict[str, Any] = {}
+    document: Any = None
+
+
+class Pattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A regular expression that, found in what the program printed, decides the status."""
+
+    text: str
+    status: str
+
+
+class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the binary of one kernel is made."""
+
+    argv: list[str]
+    each: str = ""
+    output: str = ""
+    sources: list[str] = []
+    directory: str = ""
+    timeout: float = 600.0
+
+
+class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything about one external benchmark."""
+
+    name: str
+    family: str
+    device: str
+    argv: list[str]
+    result: Result
+    doc: str = ""
+    mode: Literal["vector", "chunk"] = "vector"
+    chunk: int = 64
+    directory: str = ""
+    timeout: float = 60.0
+    startup: float = 0.0
+    samples: int | None = None
+    cache: Literal["warm", "cold"] = "warm"
+    checks: bool = False
+    reset: list[str] = []
+    reset_after: tuple[str, ...] = ("crash", "timeout")
+    settings: dict[str, Setting] = {}
+    words: dict[str, WordTable] = {}
+    only: dict[str, list[int | bool | str]] = {}
+    environment: dict[str, str] = {}
+    input: Input | None = None
+    patterns: list[Pattern] = []
+    exit_codes: dict[str, str] = {}
+    software: dict[str, str | list[str]] = {}
+    build: Build | None = None
+
+    @property
+    def digest(self) -> str:
+        """A hash of what decides the meaning of a time."""
+        body = {name: value for name, value in msgspec.to_builtins(self).items() if name not in _NOT_IDENTITY}
+        return hashlib.blake2b(msgspec.json.encode(body, order="sorted"), digest_size=6).hexdigest()
+
+    def setting_values(self) -> dict[str, str]:
+        """The settings, as placeholders name them."""
+        return {f"setting.{name}": item.default or "" for name, item in self.settings.items()}
+
+    def tells(self, name: str) -> bool:
+        """Whether the program is told what a placeholder stands for, perhaps through a word."""
+        texts = [*self.argv, *self.environment.values(), *leaves(self.input.document if self.input else None)]
+        names = {name, *(word for word, item in self.words.items() if item.of == name)}
+        return any(names & set(names_in(text)) for text in texts)
+
+    def reset_words(self) -> list[str]:
+        """The reset command with everything but `{device}` filled in."""
+        return [Scope({**self.setting_values(), "device": "{device}"}, {}).fill(text) for text in self.reset]
+
+
+def shipped() -> dict[str, str]:
+    """The recipes that come with kerncast, name → text."""
+    folder = resources.files(__package__) / SHIPPED
+    files = sorted((item for item in folder.iterdir() if item.name.endswith(".toml")), key=lambda item: item.name)
+    return {item.name.removesuffix(".toml"): item.read_text(encoding="utf-8") for item in files}
+
+
+def shipped_for(family: str) -> list[str]:
+    """The names of the shipped recipes that measure a family."""
+    return [name for name, text in shipped().items() if tomllib.loads(text)["family"] == family]
+
+
+def load(name: str, settings: Mapping[str, str] | None = None) -> Recipe:
+    """A recipe by name or by the path of its file, checked, with its settings in place."""
+    from kerncast.backends.command.rules import check
+
+    known = shipped()
+    if name in known:
+        text = known[name]
+    elif name.endswith(".toml") or "/" in name:
+        try:
+            text = Path(name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadFile(
+                f"the recipe {name} cannot be read ({error}): name a TOML file or one of {', '.join(known)}"
+            ) from error
+    else:
+        raise NotFound(f"{NotFound.named('recipe', name, known)}, or the path of a .toml file")
+    try:
+        recipe = msgspec.convert(tomllib.loads(text), Recipe)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise BadFile(f"{name} is not a recipe: {error} (every key is explained in docs/command.md)") from error
+    try:
+        check(recipe)
+    except BadFile as error:
+        raise BadFile(f"recipe {name}: {error}") from error
+    return _with_settings(recipe, settings or {})
+
+
+def _with_settings(recipe: Recipe, given: Mapping[str, str]) -> Recipe:
+    for name in given:
+        if name not in recipe.settings:
+            raise NotFound.named(f"setting of recipe {recipe.name}", name, recipe.settings)
+    filled = {name: structs.replace(item, default=given.get(name, item.default)) for name, item in recipe.settings.items()}
+    for name, item in filled.items():
+        if item.default is None:
+            raise InvalidValue(f"recipe {recipe.name} needs --set {name}=… ({item.doc})")
+    return structs.replace(recipe, settings=filled)

@@ -1,0 +1,173 @@
+"""What a recipe must obey, checked once when it is loaded: a refusal names the key, the value and what is known.
+
+The rule that matters most: every parameter of the problem and of the config either reaches the program or is
+fixed under `[only]`. A program that is not told the batch measures another problem under this one's name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from kerncast.backends.command.reading import RATES, UNITS
+from kerncast.backends.command.recipe import At, Recipe, Result
+from kerncast.backends.command.template import check_names, leaves, text_of
+from kerncast.errors import BadFile, NotFound
+from kerncast.op import Family
+from kerncast.registry import FAMILIES
+
+# As in kerncast.data.schema, which loads more than a worker needs; a test holds the two together.
+STATUSES = (
+    "ok", "invalid", "compile_error", "launch_error", "out_of_memory", "wrong_result", "timeout", "crash", "unsupported",
+    "not_run",
+)  # fmt: skip
+# Known before any vector is: the device's index, a fresh folder, what the user asked for.
+STATIC = ("device", "scratch", "verify", "cache", "vectors_file", "result_file")
+WHOLE = ("vector", "vectors", "vectors_by_id")
+
+
+class _Names:
+    """The placeholders of a recipe, by what they depend on."""
+
+    def __init__(self, recipe: Recipe, family: Family) -> None:
+        self.recipe = recipe
+        self.parameters = {f"problem.{name}" for name in family.problem.parameters}
+        self.parameters |= {f"config.{name}" for name in family.config.parameters}
+        self.settings = {f"setting.{name}" for name in recipe.settings}
+        self.static = {*self.settings, *STATIC}
+        self.vector = {*self.parameters, "id"}
+        self.reads: dict[str, set[str]] = {}
+        for name, word in recipe.words.items():
+            where = f"words.{name}"
+            if name in self.static | self.vector | set(WHOLE) | {"binary"} or "." in name:
+                raise BadFile(f"{where}: the name is taken or has a dot; choose another")
+            if bool(word.of) == bool(word.text) or bool(word.of) != bool(word.values):
+                raise BadFile(f"{where} needs either `of` and `values`, or `text`")
+            # Only what stands above: so words cannot go in circles.
+            used = check_names(["{" + word.of + "}"] if word.of else [word.text], self.static | self.vector, where)
+            self.reads[name] = {leaf for item in used for leaf in self.reads.get(item, {item})}
+            (self.vector if self.reads[name] & self.vector else self.static).add(name)
+
+    def parameters_of(self, used: Iterable[str]) -> set[str]:
+        """The parameters that placeholders stand for, through words."""
+        return {leaf for name in used for leaf in self.reads.get(name, {name})} & self.parameters
+
+
+def check(recipe: Recipe) -> None:
+    """Refuse a recipe that cannot work, by name."""
+    family = FAMILIES.get(recipe.family)
+    names = _Names(recipe, family)
+    if not recipe.argv:
+        raise BadFile("argv must name a program and its arguments, got none")
+    if recipe.chunk < 1 or recipe.timeout <= 0 or recipe.startup < 0 or (recipe.samples is not None and recipe.samples < 1):
+        raise BadFile("chunk and samples must be at least 1, timeout more than 0 and startup not negative")
+    _check_statuses(recipe)
+    _check_result(recipe.result, family, recipe.mode == "chunk")
+    _check_only(recipe, family)
+    used = _check_templates(recipe, names)
+    told = names.parameters_of(used)
+    if recipe.input is not None and not recipe.input.vector:
+        told = names.parameters  # without a shape of its own the vector goes as a whole
+    left = sorted(names.parameters - told - set(recipe.only))
+    if left:
+        raise BadFile(f"nothing tells the program {left[0]}: put {{{left[0]}}} where it reads it, or fix it under [only]")
+    if "cache" in used and recipe.cache != "warm":
+        raise BadFile("cache says what the program measures when it is not told: leave it out where {cache} is used")
+
+
+def _check_templates(recipe: Recipe, names: _Names) -> set[str]:
+    """Every template uses known placeholders; returns those that reach the program."""
+    early, build = names.settings | {"device"}, recipe.build
+    static, chunk = names.static, recipe.mode == "chunk"
+    every = static | names.vector
+    check_names([recipe.device], names.settings, "device")
+    check_names(recipe.reset, early, "reset")
+    check_names(leaves(recipe.software), early, "software")
+    used: set[str] = set()
+    if build is not None:
+        made = every - {"vectors_file", "result_file", "scratch", "id", "verify", "cache"}
+        if build.each and not build.output:
+            raise BadFile("build.each makes many binaries in one call: build.output must say where each of them is")
+        one = names.settings | {"device", "build_jobs"} if build.each else made | {"build_jobs"}
+        target = set() if build.output else {"binary"}
+        used |= check_names([*build.argv, build.directory], one | target, "build.argv")
+        used |= check_names([build.each, build.output, *build.sources], made, "build.each, build.output and build.sources")
+        every = every | {"binary"}
+    if chunk and (recipe.patterns or build is not None or recipe.input is None or not recipe.result.match):
+        raise BadFile('mode = "chunk" needs [input] and result.match, and goes without patterns and without a build step')
+    # In a chunk the vectors travel in the document alone; a program is started once for many.
+    outer = static if chunk else every
+    texts = [*recipe.argv, *recipe.environment.values(), recipe.directory]
+    used |= check_names(texts, outer, "argv, environment and directory")
+    if build is not None and "binary" not in used:
+        raise BadFile("a build step makes {binary}, but argv does not use it")
+    check_names([recipe.result.file], outer - {"binary"}, "result.file")
+    check_names([text for item in recipe.result.match for text in (item.equals, item.pattern) if text], every, "result.match")
+    if recipe.input is not None:
+        used |= check_names(leaves(recipe.input.vector), every - {"binary"}, "input.vector")
+        used |= check_names(leaves(recipe.input.document), outer | set(WHOLE), "input.document")
+    return used
+
+
+def _check_statuses(recipe: Recipe) -> None:
+    said = [*recipe.exit_codes.values(), *recipe.reset_after, *(item.status for item in recipe.patterns)]
+    said += recipe.result.status.values.values() if recipe.result.status else []
+    for status in said:
+        if status not in STATUSES:
+            raise BadFile(str(NotFound.named("status", status, STATUSES)))
+    for code in recipe.exit_codes:
+        if not re.fullmatch(r"\d{1,3}", code):
+            raise BadFile(f"exit_codes must be numbers, got '{code}' (signals are crashes by themselves)")
+    for pattern in recipe.patterns:
+        _check_regex(pattern.text, "patterns", 0)
+
+
+def _check_regex(text: str, where: str, groups: int) -> None:
+    try:
+        compiled = re.compile(text)
+    except re.error as error:
+        raise BadFile(f"{where}: '{text}' is not a regular expression ({error})") from error
+    if compiled.groups < groups:
+        raise BadFile(f"{where}: '{text}' needs a group around the value: (…)")
+
+
+def _check_result(result: Result, family: Family, chunk: bool) -> None:
+    places: list[tuple[str, At]] = [("result.time", result.time.at)]
+    places += [(f"result.{name}", item.at) for name in ("status", "error", "max_abs_err") if (item := getattr(result, name))]
+    places += [("result.match", item.at) for item in result.match]
+    for where, at in places:
+        if isinstance(at, str) != (result.format != "json") or not at:
+            form = (
+                'a list of keys, as ["a", 0]'
+                if result.format == "json"
+                else "a column"
+                if result.format == "csv"
+                else "a regular expression"
+            )
+            raise BadFile(f"{where}: for {result.format} `at` is {form}, got {at!r}")
+        if result.format == "regex":
+            _check_regex(str(at), where, 1)
+    if result.format == "regex" and (result.match or chunk or result.rows):
+        raise BadFile("a regex answer has no rows: use json or csv for match, rows and chunks")
+    for item in result.match:
+        if (item.equals is None) == (item.pattern is None):
+            raise BadFile("each result.match needs either equals or pattern")
+    if result.time.unit not in (*UNITS, *RATES):
+        raise BadFile(f"result.time.unit must be one of {', '.join((*UNITS, *RATES))}, got '{result.time.unit}'")
+    if result.time.unit in RATES and family.op.work(family.op.namespace()) is None:
+        raise BadFile(f"{family.op.name} does not know its arithmetic: read a time instead of {result.time.unit}")
+    if result.tolerance is not None and result.max_abs_err is None:
+        raise BadFile("result.tolerance needs result.max_abs_err")
+
+
+def _check_only(recipe: Recipe, family: Family) -> None:
+    for name, values in recipe.only.items():
+        kind, _, short = name.partition(".")
+        space = {"problem": family.problem, "config": family.config}.get(kind)
+        if space is None or short not in space.parameters:
+            known = [f"problem.{n}" for n in family.problem.parameters] + [f"config.{n}" for n in family.config.parameters]
+            raise BadFile(f"[only] {NotFound.named('parameter', name, known)}")
+        rule = space.parameters[short]
+        for value in values:
+            if rule.index(value) is None:
+                raise BadFile(f"[only] {name} must be {rule.describe()}, got {text_of(value)}")

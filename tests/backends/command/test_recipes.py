@@ -1,0 +1,97 @@
+"""A recipe is refused when it is loaded: the key, the value, and what is known."""
+
+import pytest
+
+from kerncast.backends.command.recipe import load
+from kerncast.backends.command.rules import STATUSES
+from kerncast.backends.command.template import Scope, Word
+from kerncast.data.schema import Status
+from kerncast.errors import KerncastError
+
+GOOD = """
+name = "mine"
+family = "matmul_sharded/single"
+device = "wormhole_b0"
+argv = ["bench", "{problem.M}", "{problem.K}", "{problem.N}", "{cores}"]
+[settings]
+speed = { doc = "how fast", default = "7" }
+[words.cores]
+of = "problem.num_cores"
+values = { 1 = "one", 8 = "eight" }
+[result]
+format = "json"
+time = { at = ["t"], unit = "us" }
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (('"{problem.K}", ', ""), "nothing tells the program problem.K: put {problem.K} where it reads it"),
+        (("{problem.M}", "{problem.m}"), "unknown placeholder '{problem.m}': did you mean '{problem."),
+        (("{cores}", "{core}"), "unknown placeholder '{core}': did you mean '{cores}'?"),
+        (("{problem.M}", "{problem.M"), "a single '{' in '{problem.M': write {{ for the character itself"),
+        (("matmul_sharded/single", "matmul/single"), "unknown family 'matmul/single'"),
+        (("of = ", "off = "), "unknown field `off`"),
+        (('"us"', '"weeks"'), "result.time.unit must be one of ns, us, ms, s, gflops, tflops, got 'weeks'"),
+        (('["t"]', '"t"'), "result.time: for json `at` is a list of keys"),
+        (("[settings]", 'mode = "chunk"\n[settings]'), 'mode = "chunk" needs [input] and result.match'),
+        (("[settings]", 'exit_codes = { 3 = "broken" }\n[settings]'), "unknown status 'broken'"),
+        (("[settings]", 'exit_codes = { SIGSEGV = "crash" }\n[settings]'), "exit_codes must be numbers, got 'SIGSEGV'"),
+        (("[settings]", 'only = { "problem.K" = [0] }\n[settings]'), "[only] problem.K must be a whole number from 1"),
+        (("[settings]", 'patterns = [{ text = "(", status = "crash" }]\n[settings]'), "'(' is not a regular expression"),
+        (("[settings]", 'build = { argv = ["make"] }\n[settings]'), "a build step makes {binary}, but argv does not use it"),
+        (("[settings]", 'reset = ["r", "{problem.M}"]\n[settings]'), "reset: unknown placeholder '{problem.M}'"),
+        (("argv = [", "argv = "), "is not a recipe"),
+    ],
+)  # fmt: skip
+def test_a_recipe_that_cannot_work_is_refused_by_name(change, why, tmp_path):
+    """Before anything is started."""
+    assert change[0] in GOOD
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD)
+    load(str(path))
+    path.write_text(GOOD.replace(*change))
+    with pytest.raises(KerncastError) as refused:
+        load(str(path))
+    assert why in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--recipe", "mine"], "unknown recipe 'mine'"),
+        (["--recipe", "absent.toml"], "the recipe absent.toml cannot be read"),
+        (["--recipe", "mine.toml"], "recipe mine runs 'bench', which is not a program here: install it, or mend argv"),
+        (["--recipe", "mine.toml", "--set", "sped=8"], "unknown setting of recipe mine 'sped': did you mean 'speed'?"),
+        (["--recipe", "mine.toml", "--set", "speed"], "--set takes NAME=VALUE, got 'speed'"),
+        (["--recipe", "mine.toml", "--backend", "cpu"], "--recipe is for the backend command, not for cpu"),
+        (["--recipe", "mine.toml", "--warmup", "1s"], "the program of recipe mine warms up by itself: leave out --warmup"),
+        (["--recipe", "mine.toml", "--cache", "cold"], "recipe mine measures warm caches: leave out --cache cold"),
+        (["--recipe", "ck-tile", "--set", "arch=gfx942"], "recipe ck-tile needs --set build_dir=…"),
+        (["--set", "speed=8"], "--set changes a setting of a recipe"),
+        (["--backend", "command"], "name the recipe of its benchmark program with --recipe"),
+    ],
+)
+def test_the_command_line_refuses_in_one_sentence_and_writes_nothing(arguments, why, tmp_path, collect):
+    """A missing program is said before the first vector."""
+    (tmp_path / "mine.toml").write_text(GOOD)
+    code, rows, shown = collect("matmul_sharded/single", *arguments, "--problems", "grid:M=32;K=32;N=32;num_cores=1")
+    assert (code, rows) == (2, None)
+    assert why in shown.err
+    assert len(shown.err.strip().splitlines()) == 1
+
+
+def test_a_value_without_a_word_is_unsupported_and_texts_keep_their_braces():
+    """Filling fails over a value alone; a text that is one placeholder keeps its type in JSON."""
+    scope = Scope({"a": 3, "b": True}, {"w": Word("a", {"1": "one"}, ""), "t": Word("", {}, "{a}-{b}")})
+    assert scope.fill("{{{t}}}") == "{3-true}"
+    assert scope.document({"x": ["{a}", "{b}", "<{a}>", 5]}) == {"x": [3, True, "<3>", 5]}
+    with pytest.raises(Exception, match="the recipe has no word for a = 3") as unsupported:
+        scope.fill("{w}")
+    assert unsupported.value.status == "unsupported"
+
+
+def test_the_statuses_are_those_of_a_measurement():
+    """One list, spelled twice to keep workers light."""
+    assert tuple(STATUSES) == tuple(Status)
