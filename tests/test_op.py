@@ -77,7 +77,7 @@ def test_the_library_kernel_of_gemm_triton_has_no_tiles():
     family, device = kerncast.get_family("gemm/triton"), kerncast.get_device("a100")
     library = Config(family, {"kind": "library"})
     assert library.values["BLOCK_M"] is None
-    problem = gemm_problem(dtype="fp16")
+    problem = Problem(family, {"M": 1000, "N": 130, "K": 200, "dtype": "fp16", "layout": "rcr"})
     values = {**family.problem.qualified(problem.values), **family.config.qualified(library.values)}
     got = family.features_on(device, ["fp16"]).program.scalar(values)
     assert got["kind"] == 1

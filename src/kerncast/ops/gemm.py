@@ -26,6 +26,12 @@ class Gemm(Op):
         "layout": Categorical({"rcr": 0, "rrr": 1, "crr": 2, "ccr": 3}, doc="storage order of A, B and C"),
     }
     split_group = ("M", "N", "K", "batch")
+    splits = {"nk": ("N", "K")}
+    line_group = ("split_k", "dtype", "layout")
+    bands = {
+        "M": (("tiny (to 16)", 16), ("small (to 128)", 128), ("medium (to 1,024)", 1024), ("large", float("inf"))),
+        "K": (("shallow (to 512)", 512), ("medium (to 4,096)", 4096), ("deep", float("inf"))),
+    }
 
     def derive(self, p: Namespace) -> Mapping[str, Expr]:
         return {"element_bytes": bytes_per_element(p.dtype)}

@@ -76,6 +76,17 @@ def _matches(family: Family, columns: list[str]) -> dict[str, str]:
     return found
 
 
+def _unanswered(family: Family, columns: list[str]) -> int:
+    """Parameters that have neither a column nor a default."""
+    found = _matches(family, columns)
+    spaces = (("problem", family.problem), ("config", family.config))
+    return sum(
+        f"{prefix}.{name}" not in found and parameter.default is None
+        for prefix, space in spaces
+        for name, parameter in space.parameters.items()
+    )
+
+
 def draft_mapping(table: pl.DataFrame, family_name: str | None = None) -> str:
     """The text of a mapping file for `table`; what could not be guessed is marked `?`."""
     columns = [name for name in table.columns if name != LINE]
@@ -83,7 +94,8 @@ def draft_mapping(table: pl.DataFrame, family_name: str | None = None) -> str:
         family = FAMILIES.get(family_name)
     else:
         scored = {item.id: len(_matches(item, columns)) for item in FAMILIES}
-        best = max(scored, key=lambda name: (scored[name], name))
+        # Of families that match as many columns, the one that leaves fewest questions.
+        best = max(scored, key=lambda name: (scored[name], -_unanswered(FAMILIES.get(name), columns), name))
         if not scored[best]:
             raise InvalidValue(f"no column looks like a parameter of any family: name one with --family ({', '.join(scored)})")
         family = FAMILIES.get(best)

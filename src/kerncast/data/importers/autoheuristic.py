@@ -1,0 +1,355 @@
+"""Logs of PyTorch's AutoHeuristic: a JSON line, a CSV header, one row per choice that was timed.
+
+    {"shared_memory": 166912, "device_capa": [8, 0], "name": "mm", "numerical_features": …, "categorical_features": …}
+    m,k,n,mat1_dtype,…,choice,feedback
+    1920,1024,12288,torch.float16,…,extern_mm,0.2266560047864914
+
+`name` says what was timed, `choice` which kernel, `feedback` the milliseconds of one launch (inf: the choice did not
+run). A row that comes again is a repeat. The log may lie in a zip archive. Formats as written by
+https://github.com/pytorch/pytorch/tree/main/torch/_inductor/autoheuristic
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import polars as pl
+
+from kerncast import devices
+from kerncast.data.importers import Imported, Importer, Options
+from kerncast.data.schema import Status
+from kerncast.data.text_table import LINE, refuse_cells, whole_numbers
+from kerncast.errors import BadFile, InvalidValue, KerncastError
+from kerncast.families.flex_attention_triton import flex_attention_triton
+from kerncast.families.gemm_triton import triton
+from kerncast.families.mixed_mm_triton import mixed_mm_triton
+from kerncast.families.pad_mm_inductor import pad_mm_inductor
+from kerncast.op import Family
+
+DTYPES = {"torch.float64": "fp64", "torch.float32": "fp32", "torch.float16": "fp16", "torch.bfloat16": "bf16",
+          "torch.float8_e4m3fn": "fp8", "torch.float8_e5m2": "bf8", "torch.int8": "int8", "torch.uint8": "uint8"}  # fmt: skip
+FLAGS = {"True": True, "False": False}
+# What `using_tf32` says of a product that is not of fp32.
+NOT_FP32 = "not_float_32"
+TILE = r"^type=triton_BLOCK-M=(\d+)_BLOCK-K=(-?\d+)_BLOCK-N=(\d+)_numstages=(\d+)_numwarps=(\d+)$"
+TILE_NAMES = ("BLOCK_M", "BLOCK_K", "BLOCK_N", "num_stages", "num_warps")
+EXTERN = "extern_"
+MATRICES = ("mat1", "mat2")
+STRIDES = tuple(f"{matrix}_stride_{axis}" for matrix in MATRICES for axis in (0, 1))
+CONTIGUOUS = tuple(f"{matrix}_iscontig" for matrix in MATRICES)
+PRODUCT = ("m", "k", "n", "mat1_dtype", "mat2_dtype", *STRIDES)
+
+Columns = dict[str, pl.Series]
+
+
+class Metadata(msgspec.Struct, frozen=True):
+    """The first line of a log. Keys that later versions add say nothing about the rows."""
+
+    name: str
+    shared_memory: int
+    device_capa: tuple[int, int]
+    numerical_features: list[str]
+    categorical_features: list[str]
+
+
+@dataclass(frozen=True)
+class Log:
+    """One log: its rows as text, with `source_line` counted from its own first line."""
+
+    metadata: Metadata
+    table: pl.DataFrame
+
+
+@dataclass(frozen=True)
+class Format:
+    """What a log of one name holds: required features, those that may be missing, and what they mean."""
+
+    family: Family
+    required: Sequence[str]
+    optional: Sequence[str]
+    read: Callable[[pl.DataFrame], Columns]
+
+
+class AutoHeuristic(Importer):
+    """AutoHeuristic logs, as text or in a zip archive."""
+
+    name = "autoheuristic"
+    doc = "logs of PyTorch's AutoHeuristic (mm, mixed_mm, flex_attention, pad_mm), text or zip; --device says the GPU"
+
+    def read(self, path: Path, options: Options) -> Iterator[Imported]:
+        if options.values or options.mapping is not None:
+            raise InvalidValue("an AutoHeuristic log names its own columns: --set and --mapping mean nothing for it")
+        before = 0
+        for member, data in _texts(path):
+            try:
+                log = parse_log(data)
+                _check_device(log.metadata, options.device)
+                table = _rows(log)
+            except KerncastError as error:
+                raise type(error)(f"{member}{error}") from error
+            # Lines of an archive are numbered through, so that every row keeps a place of its own.
+            yield Imported(table.family, table.rows.with_columns(pl.col(LINE) + before))
+            before += data.count(b"\n") + 1
+
+
+def _texts(path: Path) -> Iterator[tuple[str, bytes]]:
+    """The logs of a file, each with what an error message says before its line."""
+    data = path.read_bytes()
+    if not data.startswith(b"PK"):
+        yield "", data
+        return
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = sorted(item.filename for item in archive.infolist() if not item.is_dir())
+            # What a Mac adds to an archive is not a log.
+            names = [name for name in names if not name.startswith("__MACOSX/") and not Path(name).name.startswith(".")]
+            texts = [(f"{name}, " if len(names) > 1 else "", archive.read(name)) for name in names]
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BadFile(f"the zip archive cannot be unpacked ({reason}): is it cut or damaged?") from error
+    if not texts:
+        raise BadFile("the zip archive is empty: there is no log in it")
+    yield from texts
+
+
+def parse_log(data: bytes) -> Log:
+    """A log taken apart: metadata, header, rows as text. Empty lines are skipped, ragged ones refused."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadFile(f"not a text file ({error.reason} at byte {error.start}): is it compressed?") from error
+    lines = pl.Series(text.split("\n"), dtype=pl.String).str.strip_chars_end("\r")
+    if lines.len() < 2 or not lines[0].startswith("{"):
+        raise BadFile("line 1 must be AutoHeuristic's JSON line, and line 2 the names of the columns")
+    try:
+        metadata = msgspec.json.decode(lines[0], type=Metadata)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadFile(f"line 1 is not AutoHeuristic's JSON line: {error}") from error
+    header = lines[1].split(",")
+    features = [*metadata.numerical_features, *metadata.categorical_features]
+    if sorted(header) != sorted([*features, "choice", "feedback"]) or len(set(header)) != len(header) or LINE in header:
+        raise BadFile(f"line 2 must name the features of line 1, choice and feedback, each once; it is '{lines[1][:200]}'")
+    rows = pl.DataFrame({LINE: pl.int_range(3, lines.len() + 1, dtype=pl.Int64, eager=True), "row": lines[2:]})
+    rows = rows.filter(pl.col("row") != "")
+    commas = rows["row"].str.count_matches(",", literal=True)
+    ragged = (commas != len(header) - 1).fill_null(False)
+    if ragged.any():
+        at = ragged.arg_max() or 0
+        raise BadFile(
+            f"line {rows[LINE][at]} has {commas[at] + 1} cells, the header has {len(header)}: the file is cut or damaged"
+        )
+    cells = rows["row"].str.split_exact(",", len(header) - 1).struct.rename_fields(header).struct.unnest()
+    return Log(metadata, cells.with_columns(rows[LINE]))
+
+
+def _check_device(metadata: Metadata, name: str | None) -> None:
+    """A log tells capability and shared memory, which several GPUs share: it can contradict --device, not replace it."""
+    fitting = [
+        device.name
+        for device in devices.profiles().values()
+        if device.numbers.get("smem_per_block_bytes") == metadata.shared_memory
+    ]
+    told = (
+        f"compute capability {'.'.join(map(str, metadata.device_capa))} with {metadata.shared_memory:,} bytes of shared memory"
+    )
+    if name is None:
+        hint = f"add --device {fitting[0]}" if fitting else "add --device NAME"
+        others = f" (profiles with as much: {', '.join(fitting)})" if len(fitting) > 1 else ""
+        raise InvalidValue(f"line 1 says {told}, which is not the name of a device: {hint}, if that is what it was{others}")
+    known = devices.get(name).numbers.get("smem_per_block_bytes")
+    if known is not None and known != metadata.shared_memory:
+        raise InvalidValue(f"line 1 says {told}, but {name} has {known:,.0f} per block: --device names another GPU")
+
+
+def _rows(log: Log) -> Imported:
+    """The rows of a log in the columns of its family."""
+    name, table = log.metadata.name, log.table
+    if name not in FORMATS:
+        raise BadFile(f"line 1: logs named '{name}' are not known (known: {', '.join(FORMATS)})")
+    form = FORMATS[name]
+    given = [column for column in table.columns if column not in (LINE, "choice", "feedback")]
+    for wrong, what in (
+        ([feature for feature in form.required if feature not in given], "lacks"),
+        ([feature for feature in given if feature not in (*form.required, *form.optional)], "has, and nobody here knows,"),
+    ):
+        if wrong:
+            raise BadFile(f"line 2: a log of {name} {what} the feature '{wrong[0]}' (known: {', '.join(form.required)})")
+    return Imported(form.family, pl.DataFrame({**form.read(table), **_label(table), LINE: table[LINE]}))
+
+
+def _label(table: pl.DataFrame) -> Columns:
+    """`time_ns`, `status` and `error`; the log does not say why a choice did not run."""
+    times = table["feedback"].cast(pl.Float64, strict=False)
+    failed = times == float("inf")
+    good = times.is_finite() & (times > 0)
+    refuse_cells(table, ~(good.fill_null(False) | failed.fill_null(False)), "feedback", "must be milliseconds, or inf")
+    reason = "feedback is inf: the choice could not be launched, the log does not say why"
+    return {
+        "time_ns": (times * 1e6).set(failed, None),
+        "status": pl.select(
+            pl.when(failed).then(pl.lit(str(Status.LAUNCH_ERROR))).otherwise(pl.lit(str(Status.OK)))
+        ).to_series(),
+        "error": pl.select(pl.when(failed).then(pl.lit(reason))).to_series(),
+    }
+
+
+def _translated(
+    table: pl.DataFrame, column: str, values: Mapping[str, object], dtype: type[pl.DataType] = pl.String
+) -> pl.Series:
+    """A column of known words as what they mean."""
+    refuse_cells(table, ~table[column].is_in(list(values)), column, f"must be one of {', '.join(values)}")
+    return table[column].replace_strict(values, return_dtype=dtype)
+
+
+def _by_choice(table: pl.DataFrame, parsed: pl.DataFrame) -> Columns:
+    """Columns `config.*` of every row from those of every different choice: there are few of these."""
+    joined = table.select("choice").join(parsed, on="choice", how="left", maintain_order="left")
+    return {name: joined[name] for name in parsed.columns if name != "choice"}
+
+
+def _tiles(table: pl.DataFrame) -> pl.DataFrame:
+    """The different choices, with the numbers of those that are Triton templates (null where one is not)."""
+    choices = table["choice"].unique().sort()
+    parts = choices.str.extract_groups(TILE).struct.rename_fields(list(TILE_NAMES)).struct.unnest()
+    return pl.DataFrame({"choice": choices}).hstack(parts.select(pl.all().cast(pl.Int64, strict=False)))
+
+
+def _template_or_library(table: pl.DataFrame) -> Columns:
+    """The config of a matmul template; `extern_…` is the library, of which a log may have one kernel."""
+    parsed = _tiles(table)
+    library = parsed.filter(pl.col("choice").str.starts_with(EXTERN))["choice"].to_list()
+    known = parsed.filter(pl.col("BLOCK_M").is_not_null())["choice"].to_list()
+    rule = f"must be {EXTERN}… or type=triton_BLOCK-M=…_BLOCK-K=…_BLOCK-N=…_numstages=…_numwarps=…"
+    refuse_cells(table, ~table["choice"].is_in([*known, *library]), "choice", rule)
+    if len(library) > 1:
+        refuse_cells(table, table["choice"] == library[1], "choice", f"is a second library kernel beside {library[0]}")
+    kind = pl.when(pl.col("BLOCK_M").is_null()).then(pl.lit("library")).otherwise(pl.lit("triton"))
+    return _by_choice(
+        table, parsed.with_columns(kind.alias("config.kind")).rename({name: f"config.{name}" for name in TILE_NAMES})
+    )
+
+
+def _layout(table: pl.DataFrame) -> pl.Series:
+    """`rcr` and so on from the strides: a row-major matrix has (columns, 1), a column-major one (1, rows)."""
+    letters = []
+    for matrix, (rows, columns) in zip(MATRICES, (("m", "k"), ("k", "n")), strict=True):
+        size = pl.DataFrame({"rows": whole_numbers(table, rows), "columns": whole_numbers(table, columns)})
+        outer, inner = (whole_numbers(table, f"{matrix}_stride_{axis}") for axis in (0, 1))
+        # The stride of a side of length 1 addresses nothing, so it is not what decides.
+        letter = size.select(
+            pl.when((outer == pl.col("columns")) & (inner == 1)).then(pl.lit("r"))
+            .when((outer == 1) & (inner == pl.col("rows"))).then(pl.lit("c"))
+            .when((inner == 1) & (pl.col("rows") == 1)).then(pl.lit("r"))
+            .when((outer == 1) & (pl.col("columns") == 1)).then(pl.lit("r"))
+        ).to_series()  # fmt: skip
+        refuse_cells(
+            table,
+            letter.is_null(),
+            f"{matrix}_stride_0",
+            f"and {matrix}_stride_1 must be those of a packed {rows} × {columns} matrix",
+        )
+        letters.append(letter)
+    return letters[0] + letters[1] + "r"
+
+
+def _product(table: pl.DataFrame) -> Columns:
+    """The problem parameters that mm, mixed_mm and pad_mm share."""
+    sizes = {f"problem.{name.upper()}": whole_numbers(table, name) for name in ("m", "n", "k")}
+    for name in CONTIGUOUS:
+        if name in table.columns:  # follows from the strides; a word that is neither is damage
+            _translated(table, name, FLAGS, pl.Boolean)
+    return {**sizes, "problem.dtype": _translated(table, "mat1_dtype", DTYPES), "problem.layout": _layout(table)}
+
+
+def _same_dtypes(table: pl.DataFrame) -> None:
+    refuse_cells(table, table["mat2_dtype"] != table["mat1_dtype"], "mat2_dtype", "must be the type of mat1")
+
+
+def _tf32(table: pl.DataFrame) -> pl.Series:
+    """Whether fp32 may be computed as TF32; never for other types."""
+    flag = _translated(table, "using_tf32", {**FLAGS, NOT_FP32: False}, pl.Boolean)
+    bad = (table["mat1_dtype"] == "torch.float32") == (table["using_tf32"] == NOT_FP32)
+    refuse_cells(table, bad, "using_tf32", f"must be True or False for torch.float32 and {NOT_FP32} for other types")
+    return flag
+
+
+def _mm(table: pl.DataFrame) -> Columns:
+    _same_dtypes(table)
+    return {**_product(table), "problem.tf32": _tf32(table), **_template_or_library(table)}
+
+
+def _mixed_mm(table: pl.DataFrame) -> Columns:
+    return {**_product(table), "problem.b_dtype": _translated(table, "mat2_dtype", DTYPES), **_template_or_library(table)}
+
+
+def _pad_mm(table: pl.DataFrame) -> Columns:
+    _same_dtypes(table)
+    refuse_cells(table, table["mat2_align_size"] != table["mat1_align_size"], "mat2_align_size", "must be that of mat1")
+    return {
+        **_product(table),
+        **{f"problem.pad_{name}": whole_numbers(table, f"{name}_padded_length") for name in ("m", "n", "k")},
+        "problem.align": whole_numbers(table, "mat1_align_size"),
+        "problem.a_prepadded": _translated(table, "prepadded_mat1", FLAGS, pl.Boolean),
+        "problem.b_prepadded": _translated(table, "prepadded_mat2", FLAGS, pl.Boolean),
+        "problem.tf32": _tf32(table),
+        "config.choice": _translated(table, "choice", {"orig": "orig", "pad": "pad"}),
+    }
+
+
+FLEX = {"b": "batch", "h": "heads", "m": "q_len", "n": "head_dim", "kv_seq_length": "kv_len",
+        "subgraph_num_nodes": "mod_nodes", "subgraph_num_args_used": "mod_args"}  # fmt: skip
+Q_STRIDES = tuple(f"q_stride_{axis}" for axis in range(4))
+
+
+def _flex_attention(table: pl.DataFrame) -> Columns:
+    problem = {f"problem.{target}": whole_numbers(table, name) for name, target in FLEX.items()}
+    parsed = _tiles(table).filter(pl.col("BLOCK_K") == -1).drop("BLOCK_K")
+    rule = "must be type=triton_BLOCK-M=…_BLOCK-K=-1_BLOCK-N=…_numstages=…_numwarps=…"
+    refuse_cells(table, ~table["choice"].is_in(parsed["choice"].to_list()), "choice", rule)
+    config = _by_choice(table, parsed.rename({name: f"config.{name}" for name in TILE_NAMES if name != "BLOCK_K"}))
+    dtype = _translated(table, "dtype", DTYPES)
+    return {**problem, "problem.dtype": dtype, "problem.q_layout": _query_layout(table), **config}
+
+
+def _query_layout(table: pl.DataFrame) -> pl.Series:
+    """The order of Q's axes from its strides; that of an axis of length 1 addresses nothing."""
+    numbers = table.select(whole_numbers(table, name).alias(name) for name in (*"bhmn", *Q_STRIDES))
+    b, h, m, n = (pl.col(name) for name in "bhmn")
+    orders = {"bhmd": (h * m * n, m * n, n), "bmhd": (h * m * n, n, h * n)}
+    matches = pl.coalesce(
+        pl.when(
+            *(
+                (size == 1) | (pl.col(stride) == wanted)
+                for size, stride, wanted in zip((b, h, m), Q_STRIDES, strides, strict=False)
+            ),
+            (n == 1) | (pl.col(Q_STRIDES[3]) == 1),
+        ).then(pl.lit(label))
+        for label, strides in orders.items()
+    )
+    layout = numbers.select(matches).to_series()
+    refuse_cells(
+        table, layout.is_null(), Q_STRIDES[0], f"and the next three must be those of a packed Q ({' or '.join(orders)})"
+    )
+    return layout
+
+
+FORMATS = {
+    "mm": Format(triton, (*PRODUCT, "using_tf32"), CONTIGUOUS, _mm),
+    "mixed_mm": Format(mixed_mm_triton, PRODUCT, CONTIGUOUS, _mixed_mm),
+    "flex_attention": Format(flex_attention_triton, (*FLEX, "dtype", *Q_STRIDES), (), _flex_attention),
+    "pad_mm": Format(
+        pad_mm_inductor,
+        (
+            *PRODUCT, "m_padded_length", "k_padded_length", "n_padded_length", "mat1_align_size", "mat2_align_size",
+            "prepadded_mat1", "prepadded_mat2", "using_tf32",
+        ),
+        CONTIGUOUS,
+        _pad_mm,
+    ),
+}  # fmt: skip

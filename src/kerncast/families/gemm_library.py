@@ -1,0 +1,23 @@
+"""A framework's own product: one kernel per code path, its tiles unknown. Linear layers, as servers of LLMs run them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kerncast.expr import Expr, Namespace
+from kerncast.families.library_tiles import kernel_source_parameter, library_features
+from kerncast.op import Family
+from kerncast.ops.gemm import gemm
+
+
+class GemmLibrary(Family):
+    id = "gemm/library"
+    doc = "a framework's or library's own GEMM, by the code path that ran"
+    op = gemm
+    parameters = {"kernel_source": kernel_source_parameter()}
+
+    def features(self, p: Namespace, c: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+        return {"kernel_source": c.kernel_source, **library_features(p, hw, gemm.work(p), p.batch)}
+
+
+gemm_library = GemmLibrary()

@@ -1,0 +1,99 @@
+"""Features for a library's own product, whose tiles are not known: how well each plausible tile would fit.
+
+A library picks its tile by shape and device. The times it gives step where the tiles of some shape fill a wave, so
+a model gets the steps of several shapes and finds out which ones it follows. Extend `TILES` to offer it more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kerncast.expr import Expr, Namespace, ceil, ceil_div, log2, maximum, minimum, mod
+from kerncast.op import Work
+from kerncast.parameters import Categorical
+
+# Rows × columns of C that one block computes, in vendor libraries of the last GPU generations.
+TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 192), (192, 128), (128, 256), (256, 64), (256, 128), (256, 256))
+ALIGNMENTS = (8, 16, 64, 128)
+
+# Which code path ran, as the framework that timed it calls it. Append, never renumber.
+KERNEL_SOURCES = {
+    "other": 0,
+    "torch.nn.functional.linear": 1,
+    "torch_flow": 2,
+    "deepgemm": 3,
+    "sglang": 4,
+    "sglang_torch_linear": 5,
+    "sglang_sgl_kernel_fp8_scaled_mm": 6,
+    "sglang_deepgemm_gemm_nt_f8f8bf16": 7,
+    "sglang_flashinfer_cutedsl_nvfp4": 8,
+    "sglang_flashinfer_cutlass_nvfp4": 9,
+    "vllm_default": 10,
+    "CutlassFP8ScaledMMLinearKernel": 11,
+    "CutlassFp8BlockScaledMMKernel": 12,
+    "DeepGemmFp8BlockScaledMMKernel": 13,
+    "FlashInferFp8BlockScaledMMKernel": 14,
+    "TritonFp8BlockScaledMMKernel": 15,
+    "FlashInferCuteDslNvFp4LinearKernel": 16,
+    "FlashInferCutlassNvFp4LinearKernel": 17,
+    "trt_flow_/smooth_quant_gemm_L96/PLUGIN_V2_SmoothQuantGemm_0": 18,
+    "trt_flow_/weight_only_quant_matmul_L257/PLUGIN_V2_WeightOnlyQuantMatmul_0": 19,
+}
+
+
+def kernel_source_parameter() -> Categorical:
+    """The config of a library family."""
+    return Categorical(KERNEL_SOURCES, doc="the code path that ran; other: one that has no name here")
+
+
+def library_features(p: Namespace, hw: Namespace, work: Work, batch: Expr | int = 1) -> Mapping[str, Expr]:
+    """Features of a product M × N × K in the hands of a library."""
+    compute_ns = work.flops / hw.peak_flops * 1e9
+    memory_ns = work.bytes / hw.memory_bandwidth_gb_s
+    features: dict[str, Expr] = {
+        "compute_ns": compute_ns,
+        "memory_ns": memory_ns,
+        "compute_share": compute_ns / (compute_ns + memory_ns),
+        "log2_smaller_side": log2(minimum(p.M, p.N)),
+        "log2_larger_side": log2(maximum(p.M, p.N)),
+    }
+    for name in ("M", "N", "K"):
+        for size in ALIGNMENTS:
+            features[f"{name}_aligned_{size}"] = 1 * (mod(getattr(p, name), size) == 0)
+    for rows, columns in TILES:
+        features |= _tile(p, hw, work, batch, rows, columns)
+    return features
+
+
+# Stand-ins for what a library would take, for families in which it is one candidate among tiles that are known.
+HINTS = ((256, 128), (128, 256), (128, 128), (64, 64))
+
+
+def library_hints(p: Namespace, hw: Namespace, batch: Expr | int = 1) -> Mapping[str, Expr]:
+    """When the library does badly: its tiles leave a wave half empty, or a side is not a multiple of what it loads."""
+    features: dict[str, Expr] = {}
+    for rows, columns in HINTS:
+        waves = ceil_div(p.M, rows) * ceil_div(p.N, columns) * batch / hw.num_cus
+        features[f"wave_fill_{rows}x{columns}"] = waves / ceil(waves)
+    for name in ("M", "N", "K"):
+        # How many times two divides it, up to eight.
+        features[f"powers_of_two_in_{name}"] = sum((1 * (mod(getattr(p, name), 2**power) == 0) for power in range(2, 9)),
+                                                   1 * (mod(getattr(p, name), 2) == 0))  # fmt: skip
+    return features
+
+
+def _tile(p: Namespace, hw: Namespace, work: Work, batch: Expr | int, rows: int, columns: int) -> Mapping[str, Expr]:
+    """How one tile shape would do."""
+    tiles = ceil_div(p.M, rows) * ceil_div(p.N, columns) * batch
+    waves = tiles / hw.num_cus
+    # One tile of C is one block's work; a block has its share of the device's rate.
+    tile_ns = 2 * rows * columns * p.K * hw.num_cus / hw.peak_flops * 1e9
+    at = f"{rows}x{columns}"
+    return {
+        f"tiles_{at}": tiles,
+        f"waves_{at}": ceil(waves),
+        f"wave_fill_{at}": waves / ceil(waves),
+        f"last_wave_{at}": mod(tiles, hw.num_cus) / hw.num_cus,
+        f"tile_fill_{at}": p.M * p.N * batch / (tiles * rows * columns),
+        f"log2_waves_ns_{at}": log2(ceil(waves) * tile_ns),
+    }

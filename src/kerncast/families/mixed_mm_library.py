@@ -1,0 +1,23 @@
+"""A framework's own weight-only product, by the code path that ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kerncast.expr import Expr, Namespace
+from kerncast.families.library_tiles import kernel_source_parameter, library_features
+from kerncast.op import Family
+from kerncast.ops.mixed_mm import mixed_mm
+
+
+class MixedMmLibrary(Family):
+    id = "mixed_mm/library"
+    doc = "a framework's or library's own weight-only product, by the code path that ran"
+    op = mixed_mm
+    parameters = {"kernel_source": kernel_source_parameter()}
+
+    def features(self, p: Namespace, c: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+        return {"kernel_source": c.kernel_source, **library_features(p, hw, mixed_mm.work(p))}
+
+
+mixed_mm_library = MixedMmLibrary()
