@@ -25,7 +25,7 @@ $(VENV)/.example: $(VENV)/.core examples/softmax/pyproject.toml
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.example
-	$(PIP) -e ".[dev,docs]"
+	$(PIP) -e ".[dev,docs,opencl,tune]"
 	@touch $@
 
 quickstart: $(VENV)/.core

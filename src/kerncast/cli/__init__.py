@@ -13,8 +13,10 @@ import kerncast
 # verb → module of this package (its function is `command`), and the line that `--help` shows.
 VERBS = {
     "collect": ("collect", "Measure kernels on this machine into a dataset, without ever losing a row."),
+    "compare": ("compare", "Say whether a new model is safe to ship: BETTER, SAME, WORSE or AMBIGUOUS."),
     "devices": ("devices", "List hardware profiles, or show one with the source of each number."),
     "doctor": ("doctor", "Say what works on this machine, and what to install for the rest."),
+    "evaluate": ("evaluate", "Score a model on problems it has not seen, beside the baselines; write a report."),
     "families": ("families", "List kernel families, or show one: parameters, constraints, features."),
     "import": ("import_", "Read a foreign table of measurements into a dataset."),
     "inspect": ("inspect", "Show what a dataset holds, how noisy it is and what is wrong with it."),
@@ -22,6 +24,7 @@ VERBS = {
     "ops": ("ops", "List ops, or show one: parameters, work, features."),
     "quickstart": ("quickstart", "Measure real GEMM kernels here and see what choosing the right one is worth."),
     "sweep": ("sweep", "List what to measure: problems × configs, checked, sampled, sliced, written to disk."),
+    "train": ("train", "Train a model on measurements and say how good it is on problems it has not seen."),
 }
 
 

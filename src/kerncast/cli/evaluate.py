@@ -1,0 +1,114 @@
+"""`kerncast evaluate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kerncast.cli.evaluation_view import show_figures, show_slices, show_worst
+from kerncast.cli.output import json_option, print_json, where_option, working
+from kerncast.cli.training_view import TrainingView
+
+
+@click.command("evaluate")
+@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
+@click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--split",
+    metavar="HOW",
+    help="Refit the model's recipe fold by fold: problem, size, config, device, or one that the op names (gemm: nk).",
+)
+@click.option("--include-seen", is_flag=True, help="Score problems the model was trained on too; labelled as such.")
+@where_option
+@click.option("--report", type=click.Path(path_type=Path), metavar="HTML", help="Write a report to look at (one offline file).")
+@click.option("--budget-curve", is_flag=True, help="How much must be measured? Refits on parts of the data; takes a while.")
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="SOLUTIONS",
+    help="Somebody else's choices (JSON: a list of {problem, config}) scored beside the model.",
+)
+@click.option("--worst", default=10, show_default=True, type=click.IntRange(min=0), metavar="N", help="Problems to list.")
+@click.option("--save-predictions", type=click.Path(path_type=Path), metavar="PARQUET", help="Write one row per vector.")
+@click.option("--threads", default=0, type=click.IntRange(min=0), help="Threads to refit with. [default: all cores]")
+@json_option
+def command(
+    model: Path,
+    datasets: tuple[Path, ...],
+    split: str | None,
+    include_seen: bool,
+    where: tuple[str, ...],
+    report: Path | None,
+    budget_curve: bool,
+    against: Path | None,
+    worst: int,
+    save_predictions: Path | None,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Score a model against the best measured config of every problem that it has not seen.
+
+    Problems that the model was trained on are left out and counted. To judge on the training data itself, refit
+    the recipe fold by fold with --split.
+
+    \b
+    kerncast evaluate model new_measurements
+    kerncast evaluate model quickstart/gemm_cpu --split problem --report report.html
+    kerncast evaluate model h100 --split nk --json
+    """
+    from kerncast.evaluate import evaluate
+    from kerncast.models import Model
+
+    with TrainingView() as view:
+        found = evaluate(
+            model, datasets, split=split, include_seen=include_seen, where=where, worst=max(worst, 20), threads=threads,
+            stage=view.stage, step=view.step,
+        )  # fmt: skip
+        summary = found.summary
+        budget = None
+        if budget_curve:
+            from kerncast.evaluate.budget import budget_curves
+
+            budget = summary["budget"] = budget_curves(model, datasets, where, threads, view.stage)
+    if against is not None:
+        from kerncast.evaluate.solutions import score_solutions
+
+        summary["against"] = score_solutions(against, found, Model.load(model).family)
+    if save_predictions is not None:
+        found.rows.write_parquet(save_predictions)
+    if report is not None:
+        from kerncast.evaluate.report import write_report
+
+        with working(f"writing {report}"):
+            write_report(found, Model.load(model), report, budget)
+    if as_json:
+        print_json(summary)
+        return
+    _show(summary, worst)
+    if report is not None:
+        click.echo(f"\nreport: {report}")
+
+
+def _show(summary: dict[str, object], worst: int) -> None:
+    seen = summary["problems_seen_in_training"]
+    if summary["includes_training_data"]:
+        click.echo(f"! {seen} of these problems were trained on: these figures are of the training data")
+    elif seen:
+        click.echo(f"{seen} problems that the model was trained on were left out")
+    how = f"refitted, split by {summary['split']}" if summary["split"] else "not seen in training"
+    show_figures(summary, how)
+    against = summary.get("against")
+    if isinstance(against, dict):
+        click.echo(
+            f"\nagainst {against['name']}: on {against['n_problems']:,} problems the model gets "
+            f"{against['model_efficiency_mean']:.2%}, the solutions {against['solutions_efficiency_mean']:.2%} "
+            f"({against['solutions_not_measured']:,} of the solutions were not measured and are left out)"
+        )
+    budget = summary.get("budget")
+    if isinstance(budget, dict):
+        from kerncast.cli.budget_view import show_budget
+
+        show_budget(budget)
+    show_slices(summary["slices"])  # type: ignore[arg-type]
+    show_worst(summary["worst"], worst)  # type: ignore[arg-type]

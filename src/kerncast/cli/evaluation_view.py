@@ -1,0 +1,103 @@
+"""How figures are printed: the model beside the baselines, each with its interval."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from kerncast.cli.output import assignments, duration, table
+
+CHOOSING = (
+    ("efficiency_mean", "mean"), ("efficiency_p10", "P10"), ("efficiency_p1", "P1"), ("efficiency_min", "worst"),
+    ("efficiency_gmean", "geometric mean"), ("top1", "best chosen"),
+)  # fmt: skip
+RUNTIME = (
+    ("mape", "MAPE"), ("median_ape", "median"), ("ape_p95", "P95"), ("rmsre", "RMSRE"), ("r2", "R2"), ("r2_log", "R2 log"),
+    ("coverage_90", "90 % interval covers"),
+)  # fmt: skip
+
+
+def value(figure: dict[str, float] | None, percent: bool = True) -> str:
+    """A figure without its interval."""
+    if figure is None:
+        return "-"
+    return f"{figure['value']:.2%}" if percent else f"{figure['value']:.4f}"
+
+
+def interval(figure: dict[str, float] | None) -> str:
+    """A figure's 95 % interval."""
+    if figure is None or figure.get("lower") is None:
+        return ""
+    return f"{figure['lower']:.2%} to {figure['upper']:.2%}"
+
+
+def show_figures(evaluation: dict[str, Any], title: str) -> None:
+    """What a model gets, with every baseline beside it."""
+    overall, others = evaluation["overall"], evaluation["baselines"]
+    choosers = {name: card for name, card in others.items() if card["efficiency_mean"] is not None}
+    if overall["efficiency_mean"] is not None:
+        columns = ("efficiency", "model", "95 % interval", *choosers)
+        lines = [
+            (label, value(overall[name]), interval(overall[name]), *(value(card[name]) for card in choosers.values()))
+            for name, label in CHOOSING
+        ]
+        click.echo()
+        table(columns, lines, f"efficiency of the choice ({overall['n_problems']:,} problems, {title})", right=columns[1:])
+        _show_noise(evaluation)
+    predictors = {name: card for name, card in others.items() if card["mape"] is not None}
+    if overall["mape"] is not None:
+        columns = ("error of the time", "model", "95 % interval", *predictors)
+        lines = []
+        for name, label in RUNTIME:
+            whole = not name.startswith("r2")
+            cells = [value(card[name], whole) for card in predictors.values()]
+            lines.append((label, value(overall[name], whole), interval(overall[name]) if whole else "", *cells))
+        click.echo()
+        table(columns, lines, f"predicted against measured time ({overall['n_problems']:,} problems)", right=columns[1:])
+
+
+def _show_noise(evaluation: dict[str, Any]) -> None:
+    overall = evaluation["overall"]
+    ceiling, floor = overall["noise_ceiling"], evaluation.get("noise_floor")
+    parts = [f"noise ceiling {value(ceiling)}" if ceiling else "noise ceiling unknown (nothing was repeated)"]
+    if floor is not None:
+        parts.append(f"a label's relative standard error {floor:.2%}")
+    if overall.get("efficiency_mean_ties"):
+        parts.append(f"counting ties within the noise as the best {value(overall['efficiency_mean_ties'])}")
+    click.echo("; ".join(parts))
+    curve = evaluation.get("top_k") or []
+    if len(curve) > 1:
+        click.echo("measuring the best-scored k: " + ", ".join(f"k={p['k']} {p['efficiency_mean']:.2%}" for p in curve))
+
+
+def show_slices(slices: list[dict[str, Any]]) -> None:
+    """Parts of the data, one line each."""
+    columns = ("of", "by", "value", "problems", "mean", "P10", "worst", "rows", "MAPE")
+
+    def share(number: float | None) -> str:
+        return "-" if number is None else f"{number:.2%}"
+
+    lines = [
+        (s["of"], s["by"], s["value"], f"{s['n_problems']:,}", share(s["efficiency_mean"]), share(s["efficiency_p10"]),
+         share(s["efficiency_min"]), f"{s['n_rows']:,}", share(s["mape"]))
+        for s in slices
+    ]  # fmt: skip
+    if lines:
+        click.echo()
+        table(columns, lines, "by part", right=columns[3:])
+
+
+def show_worst(worst: list[dict[str, Any]], count: int) -> None:
+    """The problems that cost most, with what was chosen and what was best."""
+    if not worst or not count:
+        return
+    columns = ("efficiency", "problem", "chosen", "time", "best", "time of the best")
+    only = "the only one"
+    lines = [
+        (f"{w['efficiency']:.1%}", assignments(w["problem"]), assignments(w["chosen"]) or only, duration(w["chosen_ns"]),
+         assignments(w["best"]) or only, duration(w["best_ns"]))
+        for w in worst[:count]
+    ]  # fmt: skip
+    click.echo()
+    table(columns, lines, f"the worst {len(lines)} problems", right=("efficiency", "time", "time of the best"))

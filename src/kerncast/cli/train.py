@@ -1,0 +1,128 @@
+"""`kerncast train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kerncast.cli.evaluation_view import show_figures
+from kerncast.cli.output import json_option, print_json, where_option
+from kerncast.cli.training_view import TrainingView
+from kerncast.errors import InvalidValue
+
+TARGETS = "relative, latency, tflops, bandwidth"
+
+
+def _hidden(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    try:
+        return None if value is None else tuple(int(part) for part in value.split(","))
+    except ValueError as error:
+        raise InvalidValue(f"--hidden is a list of layer sizes such as 100,50, got '{value}'") from error
+
+
+@click.command("train")
+@click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="MODELDIR", help="Where to write the model.")
+@click.option("--model", "kind", default="gbdt", show_default=True, metavar="KIND", help="roofline, linear, mlp, gbdt or deep.")
+@click.option("--family", metavar="FAMILY", help="Which family, when the data holds several.")
+@where_option
+@click.option("--pool", is_flag=True, help="Train on several devices, software versions or cache states together.")
+@click.option(
+    "--targets",
+    metavar="NAME",
+    help=f"What to predict: {TARGETS}; with --format ck several of the last three. [default: relative]",
+)
+@click.option("--raw-target", is_flag=True, help="The target as it is, instead of its logarithm (log1p for tflops).")
+@click.option("--folds", default=5, show_default=True, type=click.IntRange(min=2), help="Cross-validation folds.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Same data and seed, same bytes.")
+@click.option("--threads", default=0, type=click.IntRange(min=0), help="Threads to train with. [default: all cores]")
+@click.option("--warm-start", type=click.Path(path_type=Path), metavar="MODEL", help="Go on from this model with new data.")
+@click.option(
+    "--hard-mining",
+    default=0,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Re-weight problems that are chosen badly, N rounds; reported beside the run without it.",
+)
+@click.option(
+    "--tune", default=0, type=click.IntRange(min=0), metavar="N", help="Try N settings of the knobs, judged inside each fold."
+)
+@click.option("--trees", type=int, help="gbdt: most trees in each forest.")
+@click.option("--leaves", type=int, help="gbdt: leaves of a tree.")
+@click.option("--epochs", type=int, help="mlp, deep: most passes over the data.")
+@click.option("--batch-size", type=int, help="mlp, deep: rows per step.")
+@click.option("--lr", type=float, help="gbdt, mlp, deep: learning rate.")
+@click.option("--hidden", callback=_hidden, metavar="SIZES", help="mlp, deep: layer sizes such as 100,50.")
+@click.option("--loss", metavar="NAME", help="deep: pointwise or listwise.")
+@click.option(
+    "--format", "layout", type=click.Choice(["kerncast", "ck"]), default="kerncast", show_default=True,
+    help="ck: also write the files of CK Tile's heuristics into MODELDIR.",
+)  # fmt: skip
+@json_option
+def command(
+    datasets: tuple[Path, ...],
+    out: Path,
+    kind: str,
+    family: str | None,
+    where: tuple[str, ...],
+    pool: bool,
+    targets: str | None,
+    raw_target: bool,
+    folds: int,
+    seed: int,
+    threads: int,
+    warm_start: Path | None,
+    hard_mining: int,
+    tune: int,
+    layout: str,
+    as_json: bool,
+    **knobs: Any,
+) -> None:
+    """Train a model on measurements and say how good it is on problems it has not seen.
+
+    The figures are out of fold: the folds hold whole groups of problems, early stopping looks at groups of its
+    own, and the model that is written comes from the same procedure run on everything. Interrupted, the same
+    command goes on with the folds that are left.
+
+    \b
+    kerncast train quickstart/gemm_cpu --out model
+    kerncast train a100 --model mlp --hidden 128,64 --out mlp
+    kerncast train new --warm-start model --trees 100 --out model2
+    """
+    from kerncast.models.train import Recipe, train
+
+    first, *others = (targets or ("tflops" if layout == "ck" else "")).split(",")
+    if others and layout != "ck":
+        raise InvalidValue(f"one model has one target, got {targets}: train one each, or several with --format ck")
+    recipe = Recipe(
+        kind=kind,
+        knobs={name: value for name, value in knobs.items() if value is not None},
+        target=first or None,
+        target_log=False if raw_target else None,
+        folds=folds,
+        seed=seed,
+        threads=threads,
+        hard_mining=hard_mining,
+        tune=tune,
+    )
+    with TrainingView() as view:
+        model = train(
+            list(datasets), out, recipe, family=family, where=where, pool=pool, warm_start=warm_start,
+            ck=tuple(others) if layout == "ck" else None, progress=view,
+        )  # fmt: skip
+    if as_json:
+        print_json({"model": str(out), **model.evaluation})
+        return
+    data, features = model.manifest.data, model.manifest.features
+    click.echo(
+        f"{model.family.id} on {', '.join(item.name for item in model.manifest.devices)}: {data.rows:,} vectors, "
+        f"{data.problems:,} problems, {data.configs:,} configs, {data.failures:,} failures"
+    )
+    if features.aliased_rows:
+        click.echo(f"! {features.aliased_rows:,} rows have the same features as another config on their problem")
+    for name, needs in features.left_out.items():
+        click.echo(f"- left out: {name} needs {', '.join(needs)}, unknown for this device")
+    show_figures(model.evaluation, f"out of fold, {model.evaluation['folds']} folds by {model.evaluation['split']}")
+    click.echo(f"\nwritten to {out}. Next: kerncast evaluate {out} {datasets[0]} --split problem --report report.html")

@@ -1,0 +1,86 @@
+"""Rows to judge models by: of their family, device and dtypes, and not among what they were trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+
+from kerncast.data.dataset import Dataset
+from kerncast.errors import InvalidValue
+from kerncast.models.model import Model
+from kerncast.models.table import NOT_TRIED, Table, build_table
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A table for some models, and what was left out of it."""
+
+    table: Table
+    seen_problems: int
+    """Problems left out because a model was trained on their group (or kept, with `include_seen`)."""
+    includes_seen: bool
+
+
+def rows_for(model: Model, datasets: Sequence[Dataset], where: Sequence[str] = ()) -> pl.DataFrame:
+    """The rows of the model's family, refused when they are of another device or dtype."""
+    holders = [dataset for dataset in datasets if model.family.id in {item.id for item in dataset.families}]
+    if not holders:
+        held = sorted({item.id for dataset in datasets for item in dataset.families})
+        raise InvalidValue(f"{model.path} is a model of {model.family.id}; the data holds {', '.join(held) or 'no rows'}")
+    rows = pl.concat([dataset.read(model.family, where) for dataset in holders]).filter(~pl.col("status").is_in(NOT_TRIED))
+    if not (rows["status"] == "ok").any():
+        raise InvalidValue(f"no row of {model.family.id} has status ok: there is nothing to judge {model.path} by")
+    own = {record.name for record in model.manifest.devices}
+    _refuse_others(rows["device"], own, f"{model.path} was trained on", "device")
+    if model.manifest.dtypes:
+        _refuse_others(rows["problem.dtype"], set(model.manifest.dtypes), f"{model.path} was trained on", "problem.dtype")
+    return rows
+
+
+def _refuse_others(values: pl.Series, own: set[str], who: str, column: str) -> None:
+    others = sorted(set(values.unique()) - own)
+    if others:
+        raise InvalidValue(
+            f"{who} {', '.join(sorted(own))}; {int(values.is_in(others).sum()):,} rows are of {', '.join(others)}: keep the "
+            f"others with --where '{column}={','.join(sorted(own))}'"
+        )
+
+
+def table_for(model: Model, rows: pl.DataFrame) -> Table:
+    """Rows as this model reads them: its own device numbers, its own features in its own order."""
+    from kerncast.device import Device
+
+    machines = {
+        item.name: Device(item.name, item.title, item.kind, item.numbers, item.peak_tflops, item.sources)
+        for item in model.manifest.devices
+        if item.name in set(rows["device"].unique())
+    }
+    table = build_table(model.family, rows, machines, "")
+    return replace(table, rows=table.rows.only(model.manifest.features.names))
+
+
+def judged(models: Sequence[Model], datasets: Sequence[Dataset], where: Sequence[str], include_seen: bool) -> Judged:
+    """What none of the models has seen."""
+    rows = rows_for(models[0], datasets, where)
+    for model in models[1:]:
+        rows_for(model, datasets, where)
+    columns = models[0].seen.columns
+    seen = pl.concat([model.seen.select(columns) for model in models]).unique()
+    problem = [name for name in rows.columns if name.startswith("problem.")]
+    known = rows.join(seen, on=columns, how="semi", nulls_equal=True).select(problem).n_unique() if seen.height else 0
+    if not include_seen:
+        rows = rows.join(seen, on=columns, how="anti", nulls_equal=True)
+        if rows.is_empty() or not (rows["status"] == "ok").any():
+            raise InvalidValue(
+                f"all {known:,} problems were trained on by {' or '.join(str(model.path) for model in models)}: give other "
+                "data, refit fold by fold with --split problem, or look at the training data with --include-seen"
+            )
+    return Judged(table_for(models[0], rows), known, include_seen and known > 0)
+
+
+def mask_to(table: Table, problems: Sequence[int]) -> Table:
+    """The rows of some problems."""
+    return table.take(np.isin(table.problem, list(problems)))

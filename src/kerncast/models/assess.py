@@ -1,0 +1,104 @@
+"""The figures of a model and of the baselines on one table: what `evaluation.json` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kerncast.models.table import Table
+from kerncast.op import Family
+from kerncast.score import baselines
+from kerncast.score.scorecard import Predicted, baseline_card, runtime_card, scorecard, top_k
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+PORTFOLIO = 8
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What the learning baselines know from training: each config's mean share, and a portfolio."""
+
+    shares: Floats
+    portfolio: list[int]
+
+
+def assess(table: Table, predicted: Predicted, fold: Ints, learned: Learned | None = None) -> dict[str, Any]:
+    """Figures of `predicted`, which came from models that did not see the fold they predict.
+
+    Two of the baselines learn too: from the other folds, unless `learned` says what they know already.
+    """
+    card = scorecard(table.trials, predicted)
+    result: dict[str, Any] = {"overall": card, "baselines": {}}
+    if card["efficiency_mean"] is not None:
+        result["baselines"] = {name: baseline_card(values) for name, values in choosing_baselines(table, fold, learned).items()}
+        result["top_k"] = top_k(table.trials, predicted.score)
+    if table.rows.roofline_ns is not None:
+        result["baselines"]["roofline"] = runtime_card(table.trials, table.rows.roofline_ns)
+    result["noise_floor"] = table.noise_floor
+    return result
+
+
+def choosing_baselines(table: Table, fold: Ints, learned: Learned | None) -> dict[str, Floats]:
+    """Efficiency per problem of the choosers that need no model."""
+    found = {"random": baselines.random_choice(table.trials)}
+    found |= learned_choices(table, fold, learned)
+    library = library_rows(table.family, table.rows.frame)
+    if library is not None:
+        always = baselines.marked_choice(table.trials, library)
+        if always is not None:
+            found["library"] = always
+    return found
+
+
+def learned_choices(table: Table, fold: Ints, learned: Learned | None) -> dict[str, Floats]:
+    """The best single config and the oracle of a small portfolio, both chosen on other problems."""
+    count = int(table.config.max()) + 1
+    single, portfolio = (np.full(int(table.problem.max()) + 1, np.nan) for _ in range(2))
+    for number in np.unique(fold):
+        own, others = table.take(fold == number), table.take(fold != number)
+        knows = learned
+        if knows is None:
+            if not len(others.problem) or not others.trials.solvable.any():
+                continue
+            shares = baselines.mean_shares(others.trials, count)
+            knows = Learned(shares, baselines.greedy_portfolio(others.trials, count, PORTFOLIO))
+        solved = own.trials.problems[own.trials.solvable]
+        single[solved] = baselines.fixed_choice(own.trials, knows.shares)
+        portfolio[solved] = baselines.portfolio_oracle(own.trials, knows.portfolio)
+    values = {"best_single": single, f"portfolio_{PORTFOLIO}_oracle": portfolio}
+    return {name: item[np.isfinite(item)] for name, item in values.items() if np.isfinite(item).any()}
+
+
+def library_rows(family: Family, frame: pl.DataFrame) -> npt.NDArray[np.bool_] | None:
+    """The rows of the vendor library's own choice, where the family declares which config that is."""
+    if not family.library:
+        return None
+    condition = [pl.col(f"config.{name}") == value for name, value in family.library.items()]
+    return frame.select(pl.all_horizontal(condition)).to_series().fill_null(False).to_numpy()
+
+
+def candidates(table: Table, most: int = 64) -> pl.DataFrame:
+    """Configs that worked at least once: how often, how well on average, and their place in a greedy portfolio."""
+    count = int(table.config.max()) + 1
+    worked = np.bincount(table.config, table.ok, count).astype(np.int64)
+    tried = np.bincount(table.config, minlength=count)
+    shares = baselines.mean_shares(table.trials, count)
+    places = _places(baselines.greedy_portfolio(table.trials, count, most), count)
+    figures = {"ok": worked, "failed": tried - worked, "share": shares, "portfolio_place": pl.Series(places, dtype=pl.Int64)}
+    # Side by side rather than as more columns: a family with nothing to choose has none to begin with.
+    frame = pl.concat([table.configs, pl.DataFrame(figures)], how="horizontal")
+    return frame.filter(pl.col("ok") > 0)
+
+
+def _places(picked: Sequence[int], count: int) -> list[int | None]:
+    places: list[int | None] = [None] * count
+    for place, config in enumerate(picked):
+        places[config] = place
+    return places

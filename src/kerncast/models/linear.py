@@ -1,0 +1,125 @@
+"""`linear`: one straight line per group, time against size, as reshard and other single kernels follow.
+
+The op declares what a group is (`line_group`) and what the size is (`line_size`); a config is always a group
+of its own. Rows of equal size are averaged first, so that a size measured often does not pull the line.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kerncast.data import schema
+from kerncast.errors import BadFile, InvalidValue
+from kerncast.models.contract import Fitting, Learner, Options, Output
+from kerncast.models.rows import Rows
+from kerncast.models.table import Table
+from kerncast.models.target import Target
+from kerncast.op import Family
+
+Floats = npt.NDArray[np.float64]
+FILE = "lines.parquet"
+# The fewest different sizes that make a line; below it the group answers with the line of all rows.
+FEWEST_SIZES = 2
+
+
+def group_columns(family: Family) -> list[str]:
+    """What makes a group: the op's declared columns, the family's environment and the config."""
+    problem = [*family.op.line_group, *family.environment_parameters]
+    return [f"problem.{name}" for name in problem] + [f"config.{name}" for name in family.config.parameters]
+
+
+def sizes(rows: Rows) -> Floats:
+    """What the time grows with: as the op declares it, else the roofline, else the bytes or FLOPs."""
+    program = rows.family.op.line_program
+    if program is not None:
+        return program.frame(schema.symbol_columns(rows.family, rows.frame), trusted=True).to_series().to_numpy()
+    for known in (rows.roofline_ns, rows.bytes, rows.flops):
+        if known is not None:
+            return known
+    raise InvalidValue(f"op {rows.family.op.name} declares no line_size and no work: a line needs a size; use another model")
+
+
+class Linear(Learner):
+    """time = intercept + slope × size, by least squares in nanoseconds, one line per group."""
+
+    kind = "linear"
+    doc = "one line per group: time against size"
+
+    def fit(self, table: Table, fitting: Fitting, base: Self | None = None) -> Self:
+        ok = table.take(table.ok)
+        self.target_ = fitting.target
+        frame = ok.rows.frame.select(group_columns(table.family)).with_columns(
+            size=pl.Series(sizes(ok.rows)), time_ns=pl.Series(ok.time_ns)
+        )
+        self.lines_ = self._lines(frame, group_columns(table.family))
+        pooled = self._lines(frame.select("size", "time_ns"), [])
+        self.lines_ = pl.concat([self.lines_, pooled], how="diagonal") if group_columns(table.family) else pooled
+        return self
+
+    @staticmethod
+    def _lines(frame: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
+        averaged = (
+            frame.group_by(*columns, "size").agg(pl.mean("time_ns"), rows=pl.len()).sort(*columns, "size", nulls_last=True)
+        )
+        x, y = pl.col("size"), pl.col("time_ns")
+        dx = x - x.mean()
+        slope = (dx * (y - y.mean())).sum() / (dx**2).sum()
+        by = averaged.group_by(columns, maintain_order=True) if columns else averaged.group_by(pl.lit(0).alias("__all"))
+        lines = by.agg(
+            slope=pl.when(x.n_unique() >= FEWEST_SIZES).then(slope),
+            mean_size=x.mean(),
+            mean_time=y.mean(),
+            shortest=y.min(),
+            sizes=x.n_unique(),
+            points=pl.sum("rows"),
+        )
+        lines = lines.drop("__all", strict=False).with_columns(
+            intercept=pl.col("mean_time") - pl.col("slope") * pl.col("mean_size")
+        )
+        return lines.with_columns(pooled=pl.lit(not columns)).drop("mean_size", "mean_time")
+
+    def predict(self, rows: Rows) -> Output:
+        columns = group_columns(rows.family)
+        size = sizes(rows)
+        pooled = self.lines_.filter("pooled").row(0, named=True)
+        found = rows.frame.select(columns).with_row_index("__row")
+        if columns:
+            lines = self.lines_.filter(~pl.col("pooled") & pl.col("slope").is_not_null())
+            found = found.join(lines, on=columns, how="left", nulls_equal=True, maintain_order="left")
+        else:
+            found = found.with_columns(pl.lit(None, pl.Float64).alias(name) for name in ("slope", "intercept", "shortest"))
+
+        def line(name: str) -> Floats:
+            # A group that was never measured, or at one size only, follows the line of all rows.
+            return found[name].fill_null(pooled[name] or 0.0).to_numpy()
+
+        # A line with a negative intercept crosses zero; no size runs faster than a tenth of the fastest measured.
+        time_ns = np.maximum(line("intercept") + line("slope") * size, line("shortest") / 10.0)
+        return Output(self.target_.encode(time_ns, rows))
+
+    def save(self, folder: Path) -> None:
+        lines = self.lines_.with_columns(target=pl.lit(self.target_.name), target_log=pl.lit(self.target_.log))
+        lines.write_parquet(folder / FILE)
+
+    @classmethod
+    def load(cls, folder: Path, options: Options) -> Self:
+        learner = cls(options)
+        try:
+            lines = pl.read_parquet(folder / FILE)
+            learner.target_ = Target(lines["target"][0], bool(lines["target_log"][0]))
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise BadFile(f"{folder / FILE} is damaged ({error}): train the model again, or restore the file") from error
+        learner.lines_ = lines.drop("target", "target_log")
+        return learner
+
+    def size(self) -> dict[str, int]:
+        return {"lines": self.lines_.height - 1, "negative_intercepts": int((self.lines_["intercept"] < 0).sum())}
+
+    def table(self) -> list[dict[str, Any]]:
+        """The lines, for a CSV file or a report."""
+        return self.lines_.filter(~pl.col("pooled")).to_dicts()

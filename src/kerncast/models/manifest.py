@@ -1,0 +1,129 @@
+"""`model.json`: what a model is, what it was made from, and the checksums of the files beside it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kerncast.data.dataset import DeviceRecord, file_checksum
+from kerncast.device import Device
+from kerncast.errors import BadFile, NotFound
+from kerncast.models.conformal import Interval
+
+FORMAT = "kerncast-model"
+VERSION = 1
+MANIFEST = "model.json"
+CANDIDATES = "candidates.parquet"
+PROBLEMS = "problems.parquet"
+PREDICTIONS = "predictions.parquet"
+EVALUATION = "evaluation.json"
+IMPORTANCES = "importances.json"
+CARD = "MODEL_CARD.md"
+
+
+class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The inputs, in order; `digest` hashes the arithmetic that computes them."""
+
+    names: tuple[str, ...]
+    digest: str
+    left_out: dict[str, tuple[str, ...]] = {}
+    constant: tuple[str, ...] = ()
+    aliased_rows: int = 0
+
+
+class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What it learned from."""
+
+    digest: str
+    rows: int
+    failures: int
+    problems: int
+    groups: int
+    configs: int
+    noise_floor: float | None
+    where: tuple[str, ...] = ()
+
+
+class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The values of one problem parameter that were seen: an interval, or a list of labels."""
+
+    low: int | None = None
+    high: int | None = None
+    labels: tuple[str | bool, ...] = ()
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of `model.json`. Nothing in it depends on the day or the machine it was trained on."""
+
+    kind: str
+    op: str
+    family: str
+    devices: tuple[DeviceRecord, ...]
+    dtypes: tuple[str, ...]
+    software: tuple[str, ...]
+    features: Features
+    target: str
+    target_log: bool
+    options: dict[str, Any]
+    size: dict[str, int]
+    folds: int
+    seed: int
+    split_group: tuple[str, ...]
+    data: Data
+    hull: dict[str, Range]
+    interval: Interval | None
+    versions: dict[str, str]
+    files: dict[str, str]
+    recipe: dict[str, Any] = {}
+    warm_start: tuple[str, ...] = ()
+    """Data digests of the models it goes on from, the first one first."""
+    format: str = FORMAT
+    version: int = VERSION
+    checksum: str = ""
+    """Of this manifest without it."""
+
+    def sealed(self) -> Manifest:
+        """With the checksum that belongs to the rest."""
+        bare = msgspec.json.encode(msgspec.structs.replace(self, checksum=""))
+        return msgspec.structs.replace(self, checksum=hashlib.blake2b(bare, digest_size=16).hexdigest())
+
+    @property
+    def device(self) -> Device:
+        """The device it was trained for (the first one of a pooled model)."""
+        record = self.devices[0]
+        return Device(record.name, record.title, record.kind, record.numbers, record.peak_tflops, record.sources)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of a model directory; foreign, newer, damaged or incomplete ones are refused by name."""
+    if not path.exists():
+        raise NotFound(f"there is no model at {path}: make one with `kerncast train`")
+    file = path / MANIFEST
+    if not file.is_file():
+        raise BadFile(f"{path} is not a kerncast model: it has no {MANIFEST}")
+    try:
+        data = msgspec.json.decode(file.read_bytes())
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise BadFile(f"{file} is not a kerncast model's manifest: its format is not '{FORMAT}'")
+        version = data.get("version")
+        if not isinstance(version, int) or version > VERSION:
+            raise BadFile(f"{file} is version {version!r}, this kerncast reads up to version {VERSION}: upgrade kerncast")
+        manifest = msgspec.convert(data, Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadFile(f"{file} is damaged ({error}): restore it, or train the model again") from error
+    if manifest.checksum != manifest.sealed().checksum:
+        raise BadFile(f"{file} differs from its checksum: restore it, or train the model again")
+    for name, checksum in manifest.files.items():
+        if "/" in name or not (path / name).is_file():
+            raise BadFile(f"{path} is incomplete: {name} is missing; restore it, or train the model again")
+        if file_checksum(path / name) != checksum:
+            raise BadFile(f"{path / name} differs from its checksum: restore it, or train the model again")
+    return manifest
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Into a directory whose other files are complete."""
+    (path / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest.sealed()), indent=2) + b"\n")

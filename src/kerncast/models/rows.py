@@ -1,0 +1,131 @@
+"""Vectors described for a model: features, roofline, work. The same code for training and for serving."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kerncast.data import schema
+from kerncast.device import Device, hardware_namespace
+from kerncast.errors import InvalidValue
+from kerncast.expr import Program, Symbol
+from kerncast.op import Family
+
+Floats = npt.NDArray[np.float64]
+
+WORK = ("roofline_ns", "expected_ns", "flops", "bytes")
+# About what an empty launch takes, by kind of device: a constant of the learning, not a fact of the hardware.
+LAUNCH_NS = {"gpu": 5000.0, "npu": 1000.0, "cpu": 50.0}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some vectors of one family, as a learner reads them."""
+
+    family: Family
+    frame: pl.DataFrame
+    """`problem.*` and `config.*`, as stored in a dataset."""
+    features: Floats
+    names: tuple[str, ...]
+    codes: dict[str, tuple[int, ...]]
+    """The features that are a categorical parameter as it is, with the codes it may have."""
+    roofline_ns: Floats | None
+    expected_ns: Floats | None
+    """The softened roofline that times are learned relative to (`Work.expected_ns`)."""
+    flops: Floats | None
+    bytes: Floats | None
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def take(self, index: npt.NDArray[Any]) -> Rows:
+        """The rows at some positions (or where a mask holds)."""
+        mask = index if index.dtype != np.bool_ else np.flatnonzero(index)
+
+        def part(values: Floats | None) -> Floats | None:
+            return None if values is None else values[mask]
+
+        return replace(
+            self,
+            frame=self.frame[mask],
+            features=self.features[mask],
+            roofline_ns=part(self.roofline_ns),
+            expected_ns=part(self.expected_ns),
+            flops=part(self.flops),
+            bytes=part(self.bytes),
+        )
+
+    def only(self, names: Sequence[str]) -> Rows:
+        """The same rows with some of the features, in that order."""
+        places = [self.names.index(name) for name in names]
+        codes = {name: self.codes[name] for name in names if name in self.codes}
+        return replace(self, features=np.ascontiguousarray(self.features[:, places]), names=tuple(names), codes=codes)
+
+
+@dataclass(frozen=True)
+class Describer:
+    """Computes the features of one family on one device for the dtypes that occur."""
+
+    family: Family
+    device: Device
+    dtypes: tuple[str, ...] | None
+
+    @property
+    def program(self) -> Program:
+        return self.family.features_on(self.device, self.dtypes).program
+
+    @property
+    def left_out(self) -> dict[str, tuple[str, ...]]:
+        """Features that need a number this device's profile does not have, with those numbers."""
+        return dict(self.family.features_on(self.device, self.dtypes).left_out)
+
+    def work(self) -> Program:
+        """`flops`, `bytes`, `roofline_ns` and `expected_ns`, each only if it is known."""
+        work = self.family.op.work(self.family.op.namespace())
+        if work is None:
+            return Program({})
+        bound = self.device.bindings(self.family.op.dtype, self.dtypes)
+        hw = hardware_namespace()
+        expected = work.expected_ns(hw, LAUNCH_NS[self.device.kind])
+        known = {"flops": work.flops, "bytes": work.bytes, "roofline_ns": work.roofline_ns(hw), "expected_ns": expected}
+        outputs = Program(known).bind(bound).outputs
+        return Program({name: expr for name, expr in outputs.items() if not _hardware_symbols(Program({name: expr}))})
+
+    def describe(self, frame: pl.DataFrame) -> Rows:
+        """Features and work of the vectors in `frame` (columns `problem.*`, `config.*`)."""
+        program = self.program
+        symbols = schema.symbol_columns(self.family, frame)
+        computed = program.frame(symbols, trusted=True)
+        features = np.ascontiguousarray(computed.to_numpy()) if computed.width else np.empty((frame.height, 0))
+        features = features.astype(np.float64, copy=False)
+        _refuse_unusable(features, list(computed.columns), frame)
+        work = self.work()
+        known = work.frame(symbols, trusted=True) if work.outputs else pl.DataFrame()
+        parts = {name: known[name].to_numpy() if name in known.columns else None for name in WORK}
+        columns = list(schema.parameter_columns(self.family))
+        codes = {
+            name: tuple(code for _, code in expr.payload.codes)
+            for name, expr in program.outputs.items()
+            if isinstance(expr.payload, Symbol) and expr.payload.codes
+        }
+        return Rows(self.family, frame.select(columns), features, tuple(computed.columns), codes, **parts)
+
+
+def _hardware_symbols(program: Program) -> list[str]:
+    return [item.name for item in program.symbols if item.name.startswith("hw.")]
+
+
+def _refuse_unusable(features: Floats, names: Sequence[str], frame: pl.DataFrame) -> None:
+    """A feature that is not a number teaches nonsense: name it, with the row that shows it."""
+    # Expressions saturate where they would be infinite, so the largest number there is counts as infinite.
+    bad = ~(np.abs(features) < np.finfo(np.float64).max)
+    if bad.any():
+        row, column = (int(place[0]) for place in np.nonzero(bad))
+        values = {name: value for name, value in frame.row(row, named=True).items() if name.startswith(("problem.", "config."))}
+        shown = " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
+        raise InvalidValue(f"feature '{names[column]}' is {features[row, column]} for {shown}: mend its formula")

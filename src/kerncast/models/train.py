@@ -1,0 +1,286 @@
+"""Training: cross-validate the procedure, run it once more on everything, write a model directory whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+import kerncast
+from kerncast.data.dataset import Dataset, file_checksum, record_of
+from kerncast.errors import CannotWrite, InvalidValue
+from kerncast.models import assess, card
+from kerncast.models.conformal import calibrate, cross_bounds
+from kerncast.models.contract import Learner
+from kerncast.models.folds import Partial, Predictions, cross_validate
+from kerncast.models.manifest import (
+    CANDIDATES,
+    CARD,
+    EVALUATION,
+    IMPORTANCES,
+    PREDICTIONS,
+    PROBLEMS,
+    Data,
+    Features,
+    Manifest,
+    Range,
+    write_manifest,
+)
+from kerncast.models.model import Model, feature_digest
+from kerncast.models.procedure import Procedure, Recipe
+from kerncast.models.rows import Describer
+from kerncast.models.table import Table, load_table
+from kerncast.models.warm_start import Continuation, continue_model
+from kerncast.op import Family
+from kerncast.parameters import Bool, Categorical
+from kerncast.score.scorecard import Predicted
+
+__all__ = ["Progress", "Recipe", "train"]
+
+Floats = npt.NDArray[np.float64]
+
+
+class Progress(Protocol):
+    """What is told while training."""
+
+    def stage(self, name: str, number: int, of: int) -> None:
+        """A fold, or the final fit, begins."""
+
+    def step(self, what: str, done: int, of: int) -> None:
+        """How far that is."""
+
+
+class _Quiet:
+    def stage(self, name: str, number: int, of: int) -> None:
+        return
+
+    def step(self, what: str, done: int, of: int) -> None:
+        return
+
+
+def train(
+    datasets: Sequence[str | Path] | str | Path,
+    out: str | Path,
+    recipe: Recipe | None = None,
+    *,
+    family: str | None = None,
+    where: Sequence[str] = (),
+    pool: bool = False,
+    warm_start: str | Path | None = None,
+    ck: tuple[str, ...] | None = None,
+    progress: Progress | None = None,
+) -> Model:
+    """Train a model on one or several datasets and write it to `out`.
+
+    Interrupted, the folds that are finished are kept beside `out`, and the same call goes on from there. `ck`
+    adds the files of CK Tile's heuristics; it names the targets to write beside the recipe's own.
+    """
+    out, recipe, told = Path(out), recipe or Recipe(), progress or _Quiet()
+    if out.exists():
+        raise InvalidValue(f"{out} exists already: choose another name, or remove it first")
+    paths = [datasets] if isinstance(datasets, str | Path) else list(datasets)
+    base = None if warm_start is None else Model.load(warm_start)
+    table = load_table([Dataset.open(path) for path in _expand(paths)], family, where, pool)
+    _refuse_too_little(table, recipe)
+    recipe = recipe.resolved(table, base)
+    procedure = Procedure(recipe, told.step)
+    trained = _continued(table, procedure, base, told) if base is not None else _from_scratch(table, procedure, out, told)
+
+    def fill(folder: Path) -> None:
+        if ck is not None:
+            from kerncast.models.ck import write_ck
+
+            write_ck(folder, table, trained.learner, procedure.fitting, ck)
+        _write(folder, table, procedure, trained, tuple(where), base)
+
+    build_directory(out, fill)
+    Partial.beside(out, table, recipe).discard()
+    return Model.load(out)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A learner with the out-of-fold predictions of the procedure that made it."""
+
+    learner: Learner
+    table: Table
+    """The rows that were predicted without having been seen."""
+    fold: npt.NDArray[np.int64]
+    predictions: Predictions
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def _from_scratch(table: Table, procedure: Procedure, out: Path, told: Progress) -> Trained:
+    partial = Partial.beside(out, table, procedure.recipe)
+    fold, predictions, extra = cross_validate(table, procedure, told.stage, partial=partial)
+    told.stage("the final fit", procedure.recipe.folds + 1, procedure.recipe.folds + 1)
+    return Trained(procedure.fit(table), table, fold, predictions, extra)
+
+
+def _continued(table: Table, procedure: Procedure, base: Model, told: Progress) -> Trained:
+    done: Continuation = continue_model(table, procedure, base, told.stage)
+    return Trained(done.learner, done.held_out, np.zeros(len(done.held_out.problem), np.int64), done.predictions, done.extra)
+
+
+def _expand(paths: Sequence[str | Path]) -> list[Path]:
+    """Datasets as they are; a directory of datasets becomes all of them."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        inside = sorted(item.parent for item in path.glob("*/dataset.json")) if path.is_dir() else []
+        found += inside if inside and not (path / "dataset.json").exists() else [path]
+    return found
+
+
+def _refuse_too_little(table: Table, recipe: Recipe) -> None:
+    groups = len(np.unique(table.group[table.ok]))
+    if groups < 2:
+        raise InvalidValue(
+            f"there is one problem only ({', '.join(table.family.op.split_group)} are the same in all rows that worked): "
+            "nothing could be held out to judge a model; measure more problems"
+        )
+    if groups < recipe.folds:
+        raise InvalidValue(
+            f"{groups} groups of problems worked and {recipe.folds} folds were asked for: measure more problems, or use "
+            f"--folds {groups}"
+        )
+
+
+def build_directory(out: Path, fill: Callable[[Path], None]) -> None:
+    """A directory that appears whole or not at all."""
+    beside = next(folder for folder in out.absolute().parents if folder.is_dir())
+    scratch = Path(tempfile.mkdtemp(prefix=".kerncast-", dir=beside))
+    try:
+        draft = scratch / "model"
+        draft.mkdir()
+        fill(draft)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(draft, out)
+    except OSError as error:
+        raise CannotWrite(
+            f"could not write {out}: {error.strerror or error}; free some space or choose another place"
+        ) from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _write(
+    folder: Path, table: Table, procedure: Procedure, trained: Trained, where: tuple[str, ...], base: Model | None
+) -> None:
+    recipe = procedure.recipe
+    held = trained.table
+    lower, upper = cross_bounds(held.problem, trained.fold, held.time_ns, trained.predictions.time_ns)
+    if base is not None and base.manifest.interval is not None:
+        # One hold-out has no other folds to calibrate on: what is claimed is the base's interval.
+        lower, upper = base.manifest.interval.bounds(trained.predictions.time_ns)
+    predicted = Predicted(trained.predictions.score, trained.predictions.time_ns, *_known(lower, upper))
+    evaluation = assess.assess(held, predicted, trained.fold) | {
+        "folds": recipe.folds if base is None else 1,
+        "split": ",".join(table.family.op.split_group),
+        "problems_trained_on": int(table.trials.solvable.sum()),
+        **trained.extra,
+    }
+    ok = np.isfinite(held.time_ns) & np.isfinite(trained.predictions.time_ns)
+    interval = calibrate(held.problem[ok], held.time_ns[ok], trained.predictions.time_ns[ok])
+    importances = dict(sorted(trained.learner.importances().items(), key=lambda item: (-item[1], item[0])))
+    trained.learner.save(folder)
+    assess.candidates(table).write_parquet(folder / CANDIDATES)
+    _seen(table, base).write_parquet(folder / PROBLEMS)
+    held.rows.frame.with_columns(
+        fold=pl.Series(trained.fold), time_ns=pl.Series(trained.predictions.time_ns), score=pl.Series(trained.predictions.score)
+    ).write_parquet(folder / PREDICTIONS)
+    _write_json(folder / EVALUATION, evaluation)
+    _write_json(folder / IMPORTANCES, importances)
+    manifest = _manifest(folder, table, procedure, trained.learner, where, base)
+    manifest = msgspec.structs.replace(manifest, interval=interval)
+    (folder / CARD).write_text(card.model_card(manifest, evaluation, importances), encoding="utf-8")
+    files = {file.name: file_checksum(file) for file in sorted(folder.iterdir())}
+    write_manifest(folder, msgspec.structs.replace(manifest, files=files))
+
+
+def _known(lower: Floats, upper: Floats) -> tuple[Floats | None, Floats | None]:
+    return (lower, upper) if np.isfinite(lower).any() else (None, None)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+
+
+def _seen(table: Table, base: Model | None) -> pl.DataFrame:
+    """The groups that were trained on, the base's included."""
+    columns = [f"problem.{name}" for name in table.family.op.split_group]
+    groups = table.rows.frame.select(columns).unique()
+    if base is not None:
+        groups = pl.concat([groups, base.seen]).unique()
+    return groups.sort(columns)
+
+
+def _hull(family: Family, table: Table) -> dict[str, Range]:
+    """What values of each problem parameter were trained on."""
+    hull = {}
+    for name, parameter in family.problem.parameters.items():
+        values = table.rows.frame[f"problem.{name}"].drop_nulls()
+        if isinstance(parameter, Categorical | Bool):
+            hull[name] = Range(labels=tuple(values.unique().sort()))
+        elif len(values):
+            low, high = values.min(), values.max()
+            assert isinstance(low, int)
+            assert isinstance(high, int)
+            hull[name] = Range(low=low, high=high)
+    return hull
+
+
+def _manifest(
+    folder: Path, table: Table, procedure: Procedure, learner: Learner, where: tuple[str, ...], base: Model | None
+) -> Manifest:
+    recipe, names = procedure.recipe, table.rows.names
+    constant = tuple(name for name, low, high in zip(names, table.rows.features.min(0), table.rows.features.max(0), strict=True)
+                     if low == high)  # fmt: skip
+    dtypes = table.rows.frame["problem.dtype"].unique().sort().to_list() if "problem.dtype" in table.rows.frame.columns else []
+    describer = Describer(table.family, table.devices[0], tuple(dtypes) or None)
+    assert recipe.target is not None
+    assert recipe.target_log is not None
+    return Manifest(
+        kind=recipe.kind,
+        op=table.family.op.name,
+        family=table.family.id,
+        devices=tuple(record_of(device) for device in table.devices),
+        dtypes=tuple(dtypes),
+        software=table.software,
+        features=Features(names, feature_digest(describer, names), table.left_out, constant, aliased_rows(table)),
+        target=recipe.target,
+        target_log=recipe.target_log,
+        options=msgspec.to_builtins(learner.options),
+        size=learner.size(),
+        folds=recipe.folds,
+        seed=recipe.seed,
+        split_group=table.family.op.split_group,
+        data=Data(
+            table.digest, len(table.time_ns), int((~table.ok).sum()), int(table.trials.solvable.sum()),
+            len(np.unique(table.group)), len(np.unique(table.config)), table.noise_floor, where,
+        ),
+        hull=_hull(table.family, table),
+        interval=None,
+        versions={"kerncast": kerncast.__version__, **{name: version_of(name) for name in ("lightgbm", "numpy", "polars")}},
+        files={},
+        recipe=recipe.as_options(),
+        warm_start=() if base is None else (*base.manifest.warm_start, base.manifest.data.digest),
+    )  # fmt: skip
+
+
+def aliased_rows(table: Table) -> int:
+    """Rows whose features are those of another config on the same problem: no model can tell them apart."""
+    if not table.rows.features.shape[1]:
+        return 0
+    rows = np.column_stack([table.problem.astype(np.float64), table.rows.features])
+    hashes = pl.DataFrame(rows).hash_rows(seed=0)
+    return int(hashes.is_duplicated().sum()) if len(np.unique(table.config)) > 1 else 0

@@ -1,0 +1,97 @@
+"""Going on from an existing model with new data, scored beside it on problems that neither has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from kerncast.errors import InvalidValue
+from kerncast.models.contract import Learner
+from kerncast.models.folds import Predictions
+from kerncast.models.model import Model, feature_digest
+from kerncast.models.procedure import Procedure
+from kerncast.models.rows import Describer
+from kerncast.models.table import Table
+from kerncast.score.scorecard import Predicted, scorecard
+from kerncast.score.splits import held_out
+
+HELD_OUT = 0.2
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """The continued learner, and the one fixed hold-out that it and its base were scored on."""
+
+    learner: Learner
+    held_out: Table
+    predictions: Predictions
+    extra: dict[str, Any]
+
+
+def continue_model(table: Table, procedure: Procedure, base: Model, stage: Callable[[str, int, int], None]) -> Continuation:
+    """Continue on 80 % of the new groups to be judged on the rest, then on all of them to be shipped."""
+    refuse_strangers(table, procedure, base)
+    fresh = ~_seen_by(base, table)
+    seen_too = len(np.unique(table.group[fresh])) < 2
+    pool = np.ones(len(fresh), dtype=bool) if seen_too else fresh
+    aside = np.zeros(len(fresh), dtype=bool)
+    aside[np.flatnonzero(pool)] = held_out(table.group[pool], HELD_OUT, procedure.recipe.seed)
+    judge = table.take(aside)
+    stage("continuing on 80 % of the new problems", 1, 2)
+    trial = procedure.fit(table.take(~aside), base.learner)
+    time_ns, score = procedure.scores(trial, judge)
+    before = base.predict_rows(judge.rows)
+    stage("continuing on all of them", 2, 2)
+    learner = procedure.fit(table, base.learner)
+    extra = {
+        "warm_start": {
+            "base": scorecard(judge.trials, before),
+            "continued": scorecard(judge.trials, Predicted(score, time_ns)),
+            # Then both figures flatter: the base was trained on these problems.
+            "hold_out_seen_by_base": seen_too,
+        }
+    }
+    return Continuation(learner, judge, Predictions(time_ns, score), extra)
+
+
+def _seen_by(base: Model, table: Table) -> Any:
+    columns = base.seen.columns
+    marked = base.seen.unique().with_columns(__seen=pl.lit(True))
+    joined = table.rows.frame.select(columns).join(marked, on=columns, how="left", nulls_equal=True, maintain_order="left")
+    return joined["__seen"].fill_null(False).to_numpy()
+
+
+def refuse_strangers(table: Table, procedure: Procedure, base: Model) -> None:
+    """A warm start needs the same inputs, the same goal and the same world."""
+    manifest, recipe = base.manifest, procedure.recipe
+    if not type(base.learner).continues:
+        raise InvalidValue(f"a {manifest.kind} model cannot be continued: train it from scratch, without --warm-start")
+    dtypes = tuple(table.rows.frame["problem.dtype"].unique().sort()) if "problem.dtype" in table.rows.frame.columns else ()
+    device = {item.name for item in table.devices}
+    describer = Describer(table.family, table.devices[0], dtypes or None)
+    same = (
+        ("op", manifest.op, table.family.op.name),
+        ("family", manifest.family, table.family.id),
+        ("kind of model", manifest.kind, recipe.kind),
+        ("target", f"{manifest.target}{'' if manifest.target_log else ' (raw)'}",
+         f"{recipe.target}{'' if recipe.target_log else ' (raw)'}"),
+        ("device", ", ".join(sorted(item.name for item in manifest.devices)), ", ".join(sorted(device))),
+        ("dtypes", ", ".join(manifest.dtypes), ", ".join(dtypes)),
+        ("features", " ".join(manifest.features.names), " ".join(table.rows.names)),
+    )  # fmt: skip
+    for what, theirs, ours in same:
+        if theirs != ours:
+            raise InvalidValue(
+                f"--warm-start {base.path}: its {what} is {_short(theirs)}, the data's is {_short(ours)}; they must agree: "
+                "train from scratch, or choose other data"
+            )
+    if manifest.features.digest != feature_digest(describer, table.rows.names):
+        raise InvalidValue(f"--warm-start {base.path}: the formulas of its features are not today's: train from scratch")
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:77] + "…")

@@ -1,0 +1,1 @@
+"""Splits, metrics, intervals and baselines: arrays in, numbers out. Names are defined in docs/metrics.md."""

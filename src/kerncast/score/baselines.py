@@ -1,0 +1,62 @@
+"""What choosing without thinking gets: the figures that every model stands beside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from kerncast.score.trials import Floats, Trials
+
+
+def random_choice(trials: Trials) -> Floats:
+    """Expected efficiency of a config drawn at random, per problem."""
+    sums = np.add.reduceat(trials.share[trials.order], trials.starts)
+    counts = np.diff(np.r_[trials.starts, len(trials.order)])
+    return np.asarray((sums / counts)[trials.solvable])
+
+
+def mean_shares(trials: Trials, configs: int) -> Floats:
+    """For each config: the mean of best over own time, counting 0 where it failed or was not tried."""
+    solvable = trials.per_row(trials.solvable)
+    sums = np.bincount(trials.config, np.where(solvable, trials.share, 0.0), configs)
+    return sums / max(1, int(trials.solvable.sum()))
+
+
+def fixed_choice(trials: Trials, shares: Floats) -> Floats:
+    """Efficiency of always taking the config with the highest share that was tried on the problem."""
+    chosen = trials.choose(-shares[trials.config])
+    return trials.share[chosen][trials.solvable]
+
+
+def greedy_portfolio(trials: Trials, configs: int, size: int) -> list[int]:
+    """Configs in the order in which each adds most to the oracle of those before it."""
+    covered = np.zeros(int(trials.problem.max()) + 1)
+    picked: list[int] = []
+    left = np.ones(configs, dtype=bool)
+    for _ in range(min(size, configs)):
+        gain = np.bincount(trials.config, np.maximum(0.0, trials.share - covered[trials.problem]), configs)
+        best = int(np.argmax(np.where(left, gain, -1.0)))
+        if gain[best] <= 0.0:
+            break
+        picked.append(best)
+        left[best] = False
+        rows = trials.config == best
+        np.maximum.at(covered, trials.problem[rows], trials.share[rows])
+    return picked
+
+
+def portfolio_oracle(trials: Trials, portfolio: Sequence[int]) -> Floats:
+    """Efficiency of the best of a few configs, chosen with hindsight."""
+    inside = np.where(np.isin(trials.config, list(portfolio)), trials.share, 0.0)
+    return np.maximum.reduceat(inside[trials.order], trials.starts)[trials.solvable]
+
+
+def marked_choice(trials: Trials, marked: npt.NDArray[np.bool_]) -> Floats | None:
+    """Efficiency of always taking a marked config (the library's own), None unless it was tried everywhere."""
+    tried = np.logical_or.reduceat(marked[trials.order], trials.starts)
+    if not tried[trials.solvable].all():
+        return None
+    chosen = trials.choose(np.where(marked, 0.0, 1.0))
+    return trials.share[chosen][trials.solvable]

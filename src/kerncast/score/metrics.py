@@ -1,0 +1,125 @@
+"""One definition per metric name, each with a bootstrap interval over whole problems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Figure = dict[str, float | None]
+
+RESAMPLES = 1000
+# Row quantiles are recomputed for every resample, so there are fewer of them.
+ROW_RESAMPLES = 200
+INTERVAL = (2.5, 97.5)
+
+SELECTION: dict[str, Callable[[Floats], npt.NDArray[np.float64]]] = {
+    "efficiency_mean": lambda e: e.mean(axis=-1),
+    "efficiency_p10": lambda e: np.quantile(e, 0.10, axis=-1),
+    "efficiency_p1": lambda e: np.quantile(e, 0.01, axis=-1),
+    "efficiency_min": lambda e: e.min(axis=-1),
+    "top1": lambda e: (e >= 1.0).mean(axis=-1),
+    # One choice that failed makes it 0, as it should.
+    "efficiency_gmean": lambda e: np.exp(np.log(np.maximum(e, 1e-300)).mean(axis=-1)) * (e > 0.0).all(axis=-1),
+}
+RUNTIME = ("mape", "median_ape", "ape_p95", "rmsre", "rrmse", "r2", "r2_log", "coverage_90")
+
+
+def figure(value: float, samples: Floats | None = None) -> Figure:
+    """A value with the 95 % interval of its bootstrap samples."""
+    if samples is None or not len(samples):
+        return {"value": float(value), "lower": None, "upper": None}
+    lower, upper = np.percentile(samples, INTERVAL)
+    return {"value": float(value), "lower": float(lower), "upper": float(upper)}
+
+
+def resampled(values: Floats, statistic: Callable[[Floats], Floats], seed: int = 0, resamples: int = RESAMPLES) -> Floats:
+    """A statistic of values drawn again with replacement, many times; in pieces, to bound the memory."""
+    rng = np.random.default_rng(seed)
+    piece = max(1, 4_000_000 // max(1, len(values)))
+    found: list[Floats] = []
+    done = 0
+    while done < resamples:
+        count = min(piece, resamples - done)
+        found.append(statistic(values[rng.integers(0, len(values), (count, len(values)))]))
+        done += count
+    return np.concatenate(found)
+
+
+def selection_figures(efficiency: Floats) -> dict[str, Figure]:
+    """The efficiency figures of one chooser, one value per problem in."""
+    return {name: figure(float(f(efficiency)), resampled(efficiency, f)) for name, f in SELECTION.items()}
+
+
+class _Errors:
+    """Row errors sorted and summed once, so that a resample of problems costs little."""
+
+    def __init__(self, problem: Ints, measured: Floats, predicted: Floats, covered: npt.NDArray[np.bool_] | None) -> None:
+        _, self.dense = np.unique(problem, return_inverse=True)
+        self.problems = int(self.dense.max()) + 1
+        self.ape = np.abs(predicted - measured) / measured
+        self.order = np.argsort(self.ape, kind="stable")
+        log_measured, log_predicted = np.log(measured), np.log(np.maximum(predicted, 1e-300))
+        columns = {
+            "n": np.ones_like(measured),
+            "ape": self.ape,
+            "ape2": self.ape**2,
+            "y": measured,
+            "yy": measured**2,
+            "ee": (predicted - measured) ** 2,
+            "ly": log_measured,
+            "lyy": log_measured**2,
+            "lee": (log_predicted - log_measured) ** 2,
+            "covered": np.zeros_like(measured) if covered is None else covered.astype(np.float64),
+        }
+        self.sums = {name: np.bincount(self.dense, values, self.problems) for name, values in columns.items()}
+        self.has_interval = covered is not None
+
+    def figures(self, weights: Floats) -> dict[str, float]:
+        """Every runtime metric with each problem counted `weights` times."""
+        s = {name: float(values @ weights) for name, values in self.sums.items()}
+        rows = np.cumsum(weights[self.dense[self.order]])
+        quantile = self.ape[self.order][np.minimum(np.searchsorted(rows, np.array([0.5, 0.95]) * rows[-1]), len(rows) - 1)]
+        scatter = s["yy"] - s["y"] ** 2 / s["n"]
+        log_scatter = s["lyy"] - s["ly"] ** 2 / s["n"]
+        return {
+            "mape": s["ape"] / s["n"],
+            "median_ape": float(quantile[0]),
+            "ape_p95": float(quantile[1]),
+            "rmsre": float(np.sqrt(s["ape2"] / s["n"])),
+            "rrmse": float(np.sqrt(s["ee"] / s["n"]) / (s["y"] / s["n"])),
+            "r2": 1.0 - s["ee"] / scatter if scatter > 0 else float("nan"),
+            "r2_log": 1.0 - s["lee"] / log_scatter if log_scatter > 0 else float("nan"),
+            "coverage_90": s["covered"] / s["n"],
+        }
+
+
+def runtime_figures(
+    problem: Ints, measured: Floats, predicted: Floats, covered: npt.NDArray[np.bool_] | None = None, seed: int = 0
+) -> dict[str, Figure | None]:
+    """The runtime figures over rows that worked; intervals resample whole problems."""
+    errors = _Errors(problem, measured, predicted, covered)
+    values = errors.figures(np.ones(errors.problems))
+    rng = np.random.default_rng(seed)
+    drawn = [
+        errors.figures(np.bincount(rng.integers(0, errors.problems, errors.problems), minlength=errors.problems).astype(float))
+        for _ in range(ROW_RESAMPLES)
+    ]
+    figures: dict[str, Figure | None] = {}
+    for name, value in values.items():
+        samples = np.array([item[name] for item in drawn])
+        known = np.isfinite(value) and (name != "coverage_90" or errors.has_interval)
+        figures[name] = figure(value, samples[np.isfinite(samples)]) if known else None
+    return figures
+
+
+def flat(figures: Mapping[str, object], name: str) -> float | None:
+    """The value of one figure, for tables and tests."""
+    found = figures.get(name)
+    if isinstance(found, dict):
+        value = found["value"]
+        return None if value is None else float(value)
+    return None

@@ -1,0 +1,129 @@
+"""What was measured, as arrays: who is fastest on each problem, what a choice costs, what noise allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+# Two configs are a tie when their times differ by less than this many standard errors of the difference.
+TIE_SIGMAS = 2.0
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Every config attempted on some problems. Failed attempts have an infinite time."""
+
+    problem: Ints
+    """0, 1, 2 …; any order of rows."""
+    config: Ints
+    time_ns: Floats
+    noise: Floats
+    """Relative standard error of each time; NaN where unknown."""
+    half_a: Floats
+    half_b: Floats
+    """Medians of the two halves of the repeats; NaN where something was measured once."""
+
+    @cached_property
+    def order(self) -> Ints:
+        """Rows by problem, then by config: what breaks ties."""
+        return np.lexsort((self.config, self.problem))
+
+    @cached_property
+    def starts(self) -> Ints:
+        """Where each problem's rows begin in `order`."""
+        problems = self.problem[self.order]
+        return np.flatnonzero(np.r_[True, problems[1:] != problems[:-1]]).astype(np.int64)
+
+    @cached_property
+    def problems(self) -> Ints:
+        """The problem numbers, ascending, one per entry of `starts`."""
+        return self.problem[self.order[self.starts]]
+
+    def per_row(self, values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        """One value per problem, repeated for each of its rows (in row order)."""
+        counts = np.diff(np.r_[self.starts, len(self.order)])
+        spread = np.empty(len(self.order), dtype=values.dtype)
+        spread[self.order] = np.repeat(values, counts)
+        return spread
+
+    @cached_property
+    def best_ns(self) -> Floats:
+        """The fastest time of each problem; infinite where nothing worked."""
+        return np.minimum.reduceat(self.time_ns[self.order], self.starts)
+
+    @cached_property
+    def share(self) -> Floats:
+        """For each row: the best time of its problem over its own; 0 for a failure or where nothing worked."""
+        best = self.per_row(self.best_ns)
+        return np.where(np.isfinite(self.time_ns), best / np.where(np.isfinite(self.time_ns), self.time_ns, 1.0), 0.0)
+
+    @cached_property
+    def solvable(self) -> Flags:
+        """Problems on which something worked: on the others there is nothing to choose."""
+        return np.isfinite(self.best_ns)
+
+    def choose(self, scores: Floats) -> Ints:
+        """The row with the lowest score on each problem; of equals the config that comes first."""
+        rank = np.lexsort((self.config, scores, self.problem))
+        return rank[self.starts]
+
+    def top(self, scores: Floats, k: int) -> Floats:
+        """What trying the k lowest scores and keeping the fastest gets: best time over the best of the k."""
+        rank = np.lexsort((self.config, scores, self.problem))
+        counts = np.diff(np.r_[self.starts, len(rank)])
+        place = np.arange(len(rank)) - np.repeat(self.starts, counts)
+        kept = np.where(place < k, self.share[rank], 0.0)
+        return np.maximum.reduceat(kept, self.starts)[self.solvable]
+
+    def tied(self, chosen: Ints) -> Flags:
+        """Which chosen rows are within the noise of the best of their problem (False where noise is unknown)."""
+        best = self.choose(self.time_ns)
+        spread = np.hypot(self.noise[chosen], self.noise[best])
+        limit = 1.0 + TIE_SIGMAS * np.where(np.isfinite(spread), spread, 0.0)
+        return self.time_ns[chosen] <= self.time_ns[best] * limit
+
+    @cached_property
+    def noise_ceiling(self) -> Floats | None:
+        """Per problem: what a chooser gets that knows one half of the repeats and is scored on the other.
+
+        Where nothing was repeated but the noise is known, halves are drawn with it; None when neither is known.
+        """
+        halves = self._measured_halves()
+        if halves is None:
+            halves = self._drawn_halves()
+        if halves is None:
+            return None
+        first, second, usable = halves
+        scores = []
+        for seen, hidden in ((first, second), (second, first)):
+            chosen = self.choose(seen)
+            best = np.minimum.reduceat(hidden[self.order], self.starts)
+            with np.errstate(invalid="ignore"):
+                scores.append(best / hidden[chosen])
+        return np.asarray(np.mean(scores, axis=0)[usable])
+
+    def _measured_halves(self) -> tuple[Floats, Floats, Flags] | None:
+        known = np.isfinite(self.half_a) & np.isfinite(self.half_b)
+        usable = np.logical_and.reduceat((known | ~np.isfinite(self.time_ns))[self.order], self.starts) & self.solvable
+        # A problem counts when every config that worked on it was repeated.
+        if usable.sum() < 0.1 * self.solvable.sum() or not usable.any():
+            return None
+        return np.where(known, self.half_a, np.inf), np.where(known, self.half_b, np.inf), usable
+
+    def _drawn_halves(self) -> tuple[Floats, Floats, Flags] | None:
+        known = np.isfinite(self.noise) | ~np.isfinite(self.time_ns)
+        usable = np.logical_and.reduceat(known[self.order], self.starts) & self.solvable
+        if not usable.any():
+            return None
+        draws = np.random.default_rng(0).standard_normal((2, len(self.time_ns)))
+        # Half of the samples: the standard error grows by the square root of two.
+        spread = np.sqrt(2.0) * np.nan_to_num(self.noise)
+        halves = self.time_ns * np.exp(draws * spread)
+        return halves[0], halves[1], usable
