@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from kerncast.data import Dataset
     from kerncast.device import Device
     from kerncast.errors import KerncastError
+    from kerncast.models.model import Model
+    from kerncast.models.procedure import Recipe
+    from kerncast.models.train import train
     from kerncast.op import Config, Family, Op, Problem, Work
     from kerncast.space import Constraint, Space
 
@@ -21,10 +24,13 @@ _HOMES = {
     "Device": "kerncast.device",
     "Family": "kerncast.op",
     "KerncastError": "kerncast.errors",
+    "Model": "kerncast.models",
     "Op": "kerncast.op",
     "Problem": "kerncast.op",
+    "Recipe": "kerncast.models",
     "Space": "kerncast.space",
     "Work": "kerncast.op",
+    "train": "kerncast.models",
 }
 
 __all__ = [
@@ -34,14 +40,17 @@ __all__ = [
     "Device",
     "Family",
     "KerncastError",
+    "Model",
     "Op",
     "Problem",
+    "Recipe",
     "Space",
     "Work",
     "__version__",
     "get_device",
     "get_family",
     "get_op",
+    "train",
 ]
 
 

@@ -18,19 +18,22 @@ def run(capsys, *args):
 
 
 def test_the_quickstart_measures_compares_and_goes_on_from_what_is_there(tmp_path, capsys, monkeypatch):
-    """Build, collect, race against numpy, table; a second call does not measure again."""
-    monkeypatch.setattr(quickstart, "QUICK", (4, 6))
+    """Build, collect, train, report, race against numpy, table; a second call does not measure or train again."""
+    monkeypatch.setattr(quickstart, "QUICK", (8, 6))
     monkeypatch.setattr(quickstart, "MOST_BYTES", 2e5)
     code, shown = run(capsys, "quickstart", "--out", tmp_path / "q")
     assert code == 0
-    assert "x the speed of numpy's BLAS" in shown.out
-    assert shown.out.count("rrr") + shown.out.count("rcr") >= 4
+    assert "the model's choice runs at" in shown.out
+    assert shown.out.count("rrr") + shown.out.count("rcr") >= 8
+    assert (tmp_path / "q" / "report.html").stat().st_size > 1e6
     code, shown = run(capsys, "quickstart", "--out", tmp_path / "q", "--json")
     found = json.loads(shown.out)
     assert "measuring" not in shown.err
-    assert found["problems"] == 4
+    assert "training" not in shown.err
+    assert found["problems"] == 8
     assert 0 < found["fixed_share_mean"] <= 1
-    assert all(item["against_blas"] > 0 for item in found["shapes"])
+    assert 0 < found["model_share_min"] <= found["model_share_mean"] <= 1
+    assert all(item["best_against_blas"] > 0 for item in found["shapes"])
     assert {item["problem"][-3:] for item in found["shapes"]} == {"rrr", "rcr"}
 
 

@@ -11,9 +11,10 @@ import polars as pl
 import pytest
 
 import kerncast
+from kerncast.collect.collection import Collection
 from kerncast.collect.journal import NAME, Header, Journal, final_records, read
 from kerncast.collect.messages import Item, Policy, Result
-from kerncast.collect.run import Request, _Collection, collect, locked
+from kerncast.collect.run import Request, collect, locked
 from kerncast.collect.supervisor import DeviceLost
 from kerncast.data import Dataset
 from kerncast.errors import BadFile, InvalidValue
@@ -158,7 +159,7 @@ def test_the_last_record_of_a_key_counts():
 
 def test_measuring_again_never_worsens_a_label(tmp_path):
     """A slow moment or a crash in the race does not cost a vector the time it had."""
-    collection = _Collection(request(tmp_path / "d"), Quiet(), Dataset.create(tmp_path / "d"))
+    collection = Collection(request(tmp_path / "d"), Quiet(), Dataset.create(tmp_path / "d"))
     collection.journal = Journal.begin(tmp_path / "d" / NAME, Header("gemm/triton", "instant", "d", {}, "r"))
     item = Item("k", {"M": 1}, {"kind": "library"})
     for status, time_ns in (("ok", 100.0), ("timeout", None), ("ok", 120.0), ("ok", 90.0), ("crash", None)):

@@ -1,12 +1,15 @@
 """The timing protocol, on a machine whose slow moments are scripted."""
 
+import os
 import random
 
 import pytest
 
 from kerncast.backends.contract import Prepared
 from kerncast.collect.messages import Policy
+from kerncast.collect.pressure import WINDOW_NS, CpuPressure, watch
 from kerncast.collect.timing import BlockTimer, Sentinel, Timed
+from kerncast.collect.worker import _result
 
 
 class Machine:
@@ -110,3 +113,76 @@ def test_give_up_compares_within_a_problem_only():
     block = [Timed(0, machine.kernel(1_000), none, "small"), Timed(1, machine.kernel(1_000_000), none, "large")]
     timer.time(block, lambda vector: None, random.Random(0))
     assert [vector.taken() for vector in block] == [4, 4]
+
+
+class Crowd:
+    """A count of waiting that goes on while somebody waits, on the machine's own clock."""
+
+    def __init__(self, machine, waits):
+        self.machine, self.waits, self.counted, self.waited = machine, waits, 0.0, 0.0
+
+    def read(self):
+        self.waited += self.waits(self.machine.now) * (self.machine.now - self.counted)
+        self.counted = self.machine.now
+        return self.waited
+
+
+def threaded(waits, threads, samples=12, cpus=None):
+    """One kernel of 30 ms, timed while others wait as scripted."""
+    machine = Machine()
+    pressure = CpuPressure(Crowd(machine, waits).read, cpus, lambda: int(machine.now))
+    timer = BlockTimer(Policy(samples=samples), lambda index, expected: None, cpu_clock=False, pressure=pressure)
+    vector = Timed(0, machine.kernel(30_000_000), Sentinel(None), threads=threads)
+    timer.time([vector], lambda timed: None, random.Random(0))
+    return vector, _result("key", vector, timer, "")
+
+
+@pytest.fixture
+def two_cpus(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+
+
+def test_several_threads_are_timed_again_until_nobody_waits_for_a_cpu(two_cpus):
+    """Samples under pressure do not count once there are others; one thread does not care."""
+    vector, row = threaded(lambda now: 0.5 if now < 250e6 else 0.0, threads=2)
+    assert (len(vector.quiet), row.error, row.unsure) == (4, None, False)
+    assert row.disturbed_samples == len(vector.pressures) == 8
+    vector, row = threaded(lambda now: 0.5, threads=1)
+    assert (len(vector.quiet), len(vector.disturbed), row.error) == (4, 0, None)
+
+
+def test_a_row_that_was_timed_under_pressure_says_so(two_cpus):
+    """When it never ends, the retries do; the label stands, the row says how much, and it is worth another visit."""
+    _, row = threaded(lambda now: 0.25, threads=2, samples=6)
+    assert (row.status, row.samples, row.unsure) == ("ok", 6, True)
+    assert row.error == "timed under CPU pressure: others wanted the CPUs of its 2 threads for 25% of the time"
+
+
+def test_threads_that_are_too_many_for_the_machine_are_not_retried_for_ever(two_cpus):
+    """They wait for each other: that is the kernel's own time."""
+    vector, row = threaded(lambda now: 1.0, threads=3)
+    assert (len(vector.quiet), row.error) == (4, None)
+
+
+def test_without_psi_the_time_of_others_counts_where_it_leaves_too_few_cpus(two_cpus):
+    """One busy neighbour is no pressure on two threads of four CPUs, and is on two of two."""
+    assert threaded(lambda now: 1.0, threads=2, cpus=4)[1].error is None
+    assert "for 100% of the time" in threaded(lambda now: 1.0, threads=2, cpus=2)[1].error
+
+
+def test_pressure_is_read_once_a_window():
+    """Linux forgets what is read more often than it ticks, and a sample must not pay for a reading."""
+    now, reads = [0], []
+    pressure = CpuPressure(lambda: reads.append(now[0]) or 0.0, clock=lambda: now[0])
+    for _ in range(1000):
+        now[0] += WINDOW_NS // 100
+        pressure.now(2)
+    assert len(reads) == 1 + 10
+
+
+def test_this_machine_can_tell_its_pressure():
+    """PSI or /proc/stat, whichever is there; a share."""
+    pressure = watch()
+    if pressure is not None:
+        pressure.began -= WINDOW_NS
+        assert 0.0 <= pressure.now(2) <= 1.0

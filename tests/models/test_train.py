@@ -24,8 +24,8 @@ FIGURES = (
     "mape median_ape ape_p95 rmsre rrmse r2 r2_log coverage_90"
 ).split()
 FILES = {
-    "model.json", "evaluation.json", "importances.json", "candidates.parquet", "problems.parquet", "predictions.parquet", "MODEL_CARD.md",
-    "time.0.lgbm.gz", "rank.0.lgbm.gz", "rank.1.lgbm.gz", "rank.2.lgbm.gz", "valid.0.lgbm.gz", "target.npz",
+    "model.json", "evaluation.json", "importances.json", "candidates.parquet", "problems.parquet", "predictions.parquet",
+    "MODEL_CARD.md", "time.0.lgbm.gz", "rank.0.lgbm.gz", "valid.0.lgbm.gz", "target.npz",
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Sweeps: the right vectors, in blocks, sliced, thinned out, written and resumed."""
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -246,3 +247,26 @@ def test_the_verb_writes_says_and_refuses(tmp_path, capsys):
     assert all(
         isinstance(vector.config, Config) for vector in vectors_of(triton, next(Vectors.open(tmp_path / "v").iter_blocks()))
     )
+
+
+def test_a_second_sweep_into_a_directory_that_is_being_written_is_refused(tmp_path):
+    """One writer, told by its process; the lock leaves nothing behind, and neither does a holder that was killed."""
+    sweep = Sweep(TOY, A100, toy_problems())
+    refused = []
+
+    def meanwhile(done):
+        with pytest.raises(InvalidValue, match=f"is being written by process {os.getpid()}: wait for it, or choose another"):
+            write_vectors(sweep, tmp_path / "v")
+        refused.append(done)
+
+    write_vectors(sweep, tmp_path / "v", progress=meanwhile)
+    assert refused
+    assert sorted(path.name for path in (tmp_path / "v").iterdir()) == ["part-00000.parquet", "vectors.json"]
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / files.LOCK).write_text("1234567")
+    assert write_vectors(sweep, tmp_path / "w").vectors == sweep.count()
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "letter.txt").write_text("dear")
+    with pytest.raises(BadFile, match="is not a directory of vectors"):
+        write_vectors(sweep, tmp_path / "foreign")
+    assert [path.name for path in (tmp_path / "foreign").iterdir()] == ["letter.txt"]

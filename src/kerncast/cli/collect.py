@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kerncast.backends.command.recipe import Recipe
     from kerncast.backends.contract import Backend
     from kerncast.collect.messages import Policy
-    from kerncast.collect.run import Summary
+    from kerncast.collect.run import Active, Request, Summary
     from kerncast.device import Device
     from kerncast.op import Family
 
@@ -36,6 +36,15 @@ def seconds(text: str) -> float:
     return float(match[1]) * _SECONDS[match[2] or "s"]
 
 
+def memory_bytes(text: str | None) -> int | None:
+    """`2.5` (GB), `none` for no limit (0), nothing for the default (None)."""
+    if text is None:
+        return None
+    if text != "none" and not re.fullmatch(r"\d+(?:\.\d+)?", text):
+        raise InvalidValue(f"--memory takes GB (2.5), or none for no limit, got '{text}'")
+    return 0 if text == "none" else int(float(text) * 1e9)
+
+
 def _policy(options: dict[str, Any], recipe: Recipe | None) -> Policy:
     from kerncast.collect.messages import Policy
 
@@ -43,7 +52,11 @@ def _policy(options: dict[str, Any], recipe: Recipe | None) -> Policy:
     cache = options["cache"] or "warm"
     if recipe is not None:
         samples, cache = samples or recipe.samples, options["cache"] or recipe.cache
-    changes: dict[str, Any] = {"cache": cache, "verify": not options["no_verify"], "memory_bytes": int(options["memory"] * 1e9)}
+    changes: dict[str, Any] = {
+        "cache": cache,
+        "verify": not options["no_verify"],
+        "memory_bytes": memory_bytes(options["memory"]) or 0,
+    }
     if samples is not None:
         changes |= {"samples": samples, "fewest_samples": min(samples, Policy().fewest_samples)}
     if warmup is not None:
@@ -95,6 +108,7 @@ def _blocks(
     configs: str,
     max_flops: float | None,
     seed: int,
+    max_vectors: int | None = None,
     device: Device | None = None,
 ) -> tuple[Iterable[pl.DataFrame], int]:
     """The vectors to measure, and how many there are."""
@@ -105,6 +119,10 @@ def _blocks(
     if vectors is not None:
         if problems or vary or max_flops:
             raise InvalidValue("--vectors names a finished sweep: --problems, --vary and --max-flops do not go with it")
+        if max_vectors is not None:
+            raise InvalidValue(
+                "--vectors names a finished sweep: give --max-vectors to `kerncast sweep`, or choose from it with --active"
+            )
         found = Vectors.open(vectors)
         if found.family is not family:
             raise InvalidValue(f"{vectors} holds vectors of {found.family.id}, not of {family.id}")
@@ -113,7 +131,8 @@ def _blocks(
         raise InvalidValue("say what to measure: --problems SPEC (llm, wide, grid:M=1,2;…) or --vectors DIRECTORY")
     chosen = problem_set(family, problems, parse_vary(family, vary), seed=seed, max_flops=max_flops)
     where = "this machine" if device is None else device.name
-    sweep = Sweep(family, device or devices.local(), chosen, parse_selection(family, configs), seed=seed)
+    selection = parse_selection(family, configs)
+    sweep = Sweep(family, device or devices.local(), chosen, selection, seed=seed, max_vectors=max_vectors)
     total = sweep.count()
     if not total:
         raise InvalidValue(
@@ -188,6 +207,14 @@ def _dry_run(
     "--resume", is_flag=True, help="Add what is missing to a finished dataset. (An unfinished one goes on by itself.)"
 )
 @click.option("--budget", metavar="TIME", help="Stop after this long: 90s, 10m, 1h.")
+@click.option(
+    "--max-vectors", type=click.IntRange(min=1), metavar="N", help="Measure N vectors in all: of each problem its share."
+)
+@click.option(
+    "--active",
+    is_flag=True,
+    help="Within --budget or --max-vectors, measure next what a model knows least about near the top.",
+)
 @click.option("--samples", type=click.IntRange(min=1), metavar="N", help="At most so many samples of a vector.")
 @click.option("--warmup", metavar="TIME", help="Warm-up of each vector: 0.002s.")
 @click.option("--timeout", metavar="TIME", help="The longest that one launch (10s) or program may take before it is killed.")
@@ -195,7 +222,11 @@ def _dry_run(
     "--chunk-size", type=click.IntRange(min=1), default=64, show_default=True, help="Vectors that are timed side by side."
 )
 @click.option("--cache", type=click.Choice(["warm", "cold"]), help="Caches before each launch: warm by default.")
-@click.option("--memory", type=float, default=0.0, metavar="GB", help="Memory that a worker may use; more is out_of_memory.")
+@click.option(
+    "--memory",
+    metavar="GB|none",
+    help="Memory that a worker may use; more is out_of_memory. [default: its share of 80 % of what is free]",
+)
 @click.option("--no-verify", is_flag=True, help="Do not check results before their time counts.")
 @click.option("--reset-command", metavar="CMD", help="Run after a worker was lost; {device} is its index. No shell.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
@@ -206,34 +237,50 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
 
     Samples of one vector are spread in time and guarded by a sentinel; results are checked first; a kernel
     that crashes, hangs or exhausts memory costs one row. Killed at any moment, the same command goes on.
-    Exit code 3 when some vectors have no row yet.
+    Exit code 3 when some vectors have no row yet; with --active, leaving some out is the purpose.
 
     \b
     kerncast collect gemm/cpu --problems llm --vary dtype=fp32 --vary layout=rrr --max-flops 1e8 \\
         --configs sample:100 --out mine
     kerncast collect gemm/cpu --vectors share-3 --devices 0 --budget 10m --out share-3-measured
+    kerncast collect gemm/cpu --vectors share-3 --active --budget 10m --out share-3-chosen
     kerncast collect gemm/ck_tile --recipe ck-tile --set build_dir=/ck/build --set arch=gfx942 --problems llm \\
         --configs sample:200 --build-jobs 16 --out mi300
     """
     from kerncast.backends.command import CommandBackend
-    from kerncast.collect.run import Request, collect
+    from kerncast.collect.run import collect
     from kerncast.registry import FAMILIES
 
     family = FAMILIES.get(family_id)
     recipe = _recipe(options["recipe_name"], options["settings"], family, options)
     kind = CommandBackend if recipe else _backend(family_id, options["backend"])
-    backend_options = CommandBackend.options(recipe) if recipe else {}
     # Made here once for its refusals: a program that is not there is said before anything is written.
     # A sweep for a device that is not this CPU is checked against that device's limits.
     first = str(options["devices"]).split(",")[0]
-    device = kind.configured(first, backend_options).device() if recipe or not kind.runs_on_cpu else None
     policy = _policy(options, recipe)
+    request = _request(family, kind, recipe, out, policy, options)
+    device = kind.configured(first, request.options).device() if recipe or not kind.runs_on_cpu else None
     sweep = {name: options[name] for name in ("vectors", "problems", "vary", "configs", "max_flops", "seed")}
-    blocks, total = _blocks(family, **sweep, device=device)
+    blocks, total = _blocks(family, **sweep, max_vectors=None if request.active else options["max_vectors"], device=device)
     if options["dry_run"]:
-        _dry_run(family, kind.configured("0", backend_options), blocks, total, policy, as_json)
+        most = min(total, options["max_vectors"] or total)
+        _dry_run(family, kind.configured("0", request.options), blocks, most, policy, as_json)
         return
-    request = Request(
+    with CollectView(total) as view:
+        summary = collect(request, blocks, view)
+    _report(summary, total, as_json)
+    if summary.without_a_row:
+        raise SystemExit(3)
+
+
+def _request(
+    family: Family, kind: type[Backend], recipe: Recipe | None, out: Path, policy: Policy, options: dict[str, Any]
+) -> Request:
+    """What the options ask for."""
+    from kerncast.backends.command import CommandBackend
+    from kerncast.collect.run import Request
+
+    return Request(
         family=family,
         backend=options["backend"] or kind.name,
         devices=tuple(options["devices"].split(",")),
@@ -243,14 +290,21 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
         budget_seconds=seconds(options["budget"]) if options["budget"] else None,
         extend=options["resume"],
         reset_command=tuple(recipe.reset_words() if recipe else (options["reset_command"] or "").split()),
-        options=backend_options,
+        options=CommandBackend.options(recipe) if recipe else {},
         build_jobs=options["build_jobs"],
+        memory_bytes=memory_bytes(options["memory"]),
+        active=_active(family, options),
     )
-    with CollectView(total) as view:
-        summary = collect(request, blocks, view)
-    _report(summary, total, as_json)
-    if summary.without_a_row:
-        raise SystemExit(3)
+
+
+def _active(family: Family, options: dict[str, Any]) -> Active | None:
+    """Who chooses what to measure, if anybody is to."""
+    from kerncast.cli.active import worth_by_model
+    from kerncast.collect.run import Active
+
+    if not options["active"]:
+        return None
+    return Active(worth_by_model(family, options["seed"]), options["seed"], options["max_vectors"])
 
 
 def _backend(family_id: str, name: str | None) -> type[Backend]:
@@ -281,6 +335,7 @@ def _report(summary: Summary, total: int, as_json: bool) -> None:
         facts = {"path": str(summary.path), "device": summary.device, "vectors": total, "measured": summary.measured}
         facts |= {
             "already_there": summary.already_there,
+            "left_out": summary.left_out,
             "raced": summary.raced,
             "revisited": summary.revisited,
             "disturbed": disturbed,
@@ -309,5 +364,9 @@ def _report(summary: Summary, total: int, as_json: bool) -> None:
         click.echo(
             f"{left:,} vectors have no row yet; everything measured is safe in {summary.path}: run the same command to go on"
         )
-    else:
-        click.echo(f"next: kerncast inspect {summary.path}")
+        return
+    if summary.left_out:
+        click.echo(
+            f"{total - summary.left_out:,} of {total:,} vectors measured, chosen actively; --resume and a larger limit add more"
+        )
+    click.echo(f"next: kerncast inspect {summary.path}")

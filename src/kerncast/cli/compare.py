@@ -51,13 +51,14 @@ def command(
     kerncast compare model model2 held_out
     kerncast compare model model2 held_out --strict --max-p10 1 --json
     """
+    from kerncast.data.dataset import write_atomically
     from kerncast.evaluate import Limits, compare
 
+    limits = Limits(max_mean, max_median, max_p10, max_problem)
     with working("comparing"):
-        limits = Limits(max_mean, max_median, max_p10, max_problem)
         found = compare(old, new, datasets, limits=limits, include_seen=include_seen, where=where)
     if save_predictions is not None:
-        found.problems.write_parquet(save_predictions)
+        write_atomically(save_predictions, found.problems.write_parquet)
     if as_json:
         print_json({"verdict": found.verdict, "reasons": found.reasons, **found.summary})
     else:

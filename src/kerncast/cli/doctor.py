@@ -17,7 +17,14 @@ from kerncast.backends.contract import Backend
 from kerncast.cli.output import json_option, print_json, table
 from kerncast.registry import FAMILIES, OPS
 
-CORE = ("click", "lightgbm", "msgspec", "numpy", "polars", "rich")
+CORE = ("click", "jinja2", "lightgbm", "msgspec", "numpy", "plotly", "polars", "rich", "scikit-learn")
+# Package → the extra that brings it, and what for.
+EXTRAS = {
+    "optuna": "tune: kerncast train --tune",
+    "pyopencl": "opencl: the backend opencl",
+    "torch": "torch: training deep models",
+    "triton": "triton: the backend triton",
+}
 COMPILERS = ("gcc", "clang", "cc")
 
 
@@ -26,6 +33,14 @@ def _package(name: str) -> dict[str, Any]:
         return {"what": name, "kind": "package", "works": True, "detail": metadata.version(name)}
     except metadata.PackageNotFoundError:
         return {"what": name, "kind": "package", "works": False, "detail": f"not installed: pip install {name}"}
+
+
+def _extra(name: str) -> dict[str, Any]:
+    extra, purpose = EXTRAS[name].split(": ")
+    found = {**_package(name), "kind": "extra"}
+    if not found["works"]:
+        found["detail"] = f"not installed: pip install 'kerncast[{extra}]' for {purpose}"
+    return found
 
 
 def _compiler(name: str) -> dict[str, Any]:
@@ -53,7 +68,7 @@ def command(as_json: bool) -> None:
 
     Exit code 1 when something that kerncast cannot do without is missing.
     """
-    checks = [_package(name) for name in CORE]
+    checks = [_package(name) for name in CORE] + [_extra(name) for name in EXTRAS]
     compilers = [_compiler(name) for name in COMPILERS]
     device = devices.local()
     unknown = [name for name in ("num_cus", "l1_cache_kb", "l2_cache_kb", "vector_bytes") if name not in device.numbers]

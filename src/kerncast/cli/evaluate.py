@@ -57,9 +57,14 @@ def command(
     kerncast evaluate model quickstart/gemm_cpu --split problem --report report.html
     kerncast evaluate model h100 --split nk --json
     """
+    from kerncast.data.dataset import write_atomically
     from kerncast.evaluate import evaluate
     from kerncast.models import Model
 
+    if against is not None:
+        from kerncast.evaluate.solutions import read_solutions, score_solutions
+
+        read_solutions(against)  # refused before anything is fitted
     with TrainingView() as view:
         found = evaluate(
             model, datasets, split=split, include_seen=include_seen, where=where, worst=max(worst, 20), threads=threads,
@@ -72,18 +77,16 @@ def command(
 
             budget = summary["budget"] = budget_curves(model, datasets, where, threads, view.stage)
     if against is not None:
-        from kerncast.evaluate.solutions import score_solutions
-
         summary["against"] = score_solutions(against, found, Model.load(model).family)
     if save_predictions is not None:
-        found.rows.write_parquet(save_predictions)
+        write_atomically(save_predictions, found.rows.write_parquet)
     if report is not None:
         from kerncast.evaluate.report import write_report
 
         with working(f"writing {report}"):
             write_report(found, Model.load(model), report, budget)
     if as_json:
-        print_json(summary)
+        print_json({**summary, "worst": found.summary["worst"][:worst]})
         return
     _show(summary, worst)
     if report is not None:
@@ -96,7 +99,8 @@ def _show(summary: dict[str, object], worst: int) -> None:
         click.echo(f"! {seen} of these problems were trained on: these figures are of the training data")
     elif seen:
         click.echo(f"{seen} problems that the model was trained on were left out")
-    how = f"refitted, split by {summary['split']}" if summary["split"] else "not seen in training"
+    unseen = "training data included" if summary["includes_training_data"] else "not seen in training"
+    how = f"refitted, split by {summary['split']}" if summary["split"] else unseen
     show_figures(summary, how)
     against = summary.get("against")
     if isinstance(against, dict):

@@ -92,12 +92,20 @@ def show_worst(worst: list[dict[str, Any]], count: int) -> None:
     """The problems that cost most, with what was chosen and what was best."""
     if not worst or not count:
         return
+    click.echo()
+    if all(w["configs"] == 1 for w in worst):  # nothing to choose: the list is of times
+        columns: tuple[str, ...] = ("off by", "problem", "measured", "predicted")
+        lines: list[tuple[str, ...]] = [
+            (f"{w['predicted_ns'] / w['best_ns'] - 1.0:+.1%}", assignments(w["problem"]), duration(w["best_ns"]),
+             duration(w["predicted_ns"]))
+            for w in worst[:count]
+        ]  # fmt: skip
+        table(columns, lines, f"the worst {len(lines)} problems", right=("off by", "measured", "predicted"))
+        return
     columns = ("efficiency", "problem", "chosen", "time", "best", "time of the best")
-    only = "the only one"
     lines = [
-        (f"{w['efficiency']:.1%}", assignments(w["problem"]), assignments(w["chosen"]) or only, duration(w["chosen_ns"]),
-         assignments(w["best"]) or only, duration(w["best_ns"]))
+        (f"{w['efficiency']:.1%}", assignments(w["problem"]), assignments(w["chosen"]), duration(w["chosen_ns"]),
+         assignments(w["best"]), duration(w["best_ns"]))
         for w in worst[:count]
     ]  # fmt: skip
-    click.echo()
     table(columns, lines, f"the worst {len(lines)} problems", right=("efficiency", "time", "time of the best"))

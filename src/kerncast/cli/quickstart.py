@@ -21,6 +21,7 @@ from kerncast.errors import KerncastError
 if TYPE_CHECKING:
     import polars as pl
 
+    from kerncast.evaluate import Evaluation
     from kerncast.op import Family
 
 PROBLEM_SETS = ("cubes", "llm", "tall_skinny", "k_heavy", "primes")
@@ -79,25 +80,39 @@ def _race_blas(path: Path) -> dict[str, float]:
     return {entry["problem"]: entry["ratio"] for entry in json.loads(answer.stdout)}
 
 
-def _compare(family: Family, rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Per problem: the best measured config, and the one config that is best everywhere."""
+def _fixed(family: Family, rows: pl.DataFrame) -> tuple[dict[str, Any], dict[tuple[Any, ...], float]]:
+    """The one config that is best everywhere, with hindsight, and its time on each problem."""
     import polars as pl
 
     problem = [f"problem.{name}" for name in family.problem.parameters]
     config = [f"config.{name}" for name in family.config.parameters]
     ok = rows.filter(pl.col("status") == "ok")
     scored = ok.with_columns(share=pl.col("time_ns").min().over(problem) / pl.col("time_ns"))
-    problems = scored.select(problem).n_unique()
     # A config that cannot run a problem, or lost its row, is worth nothing there.
     fixed = (
         scored.group_by(config)
-        .agg(share=pl.col("share").sum() / problems)
+        .agg(share=pl.col("share").sum())
         .sort("share", *config, descending=True, nulls_last=True)
+        .select(config)
     )
-    chosen = fixed.select(config).row(0, named=True)
-    best = scored.sort("time_ns", "key").group_by(problem, maintain_order=True).first()
-    fixed_times = scored.join(fixed.head(1).select(config), on=config, nulls_equal=True).select(*problem, fixed_ns="time_ns")
-    return best.join(fixed_times, on=problem, how="left").sort(*problem), chosen
+    times = scored.join(fixed.head(1), on=config, nulls_equal=True).select(*problem, "share")
+    return fixed.row(0, named=True), {row[:-1]: row[-1] for row in times.iter_rows()}
+
+
+def _learn(out: Path, dataset: Path) -> Evaluation:
+    """A model of what was measured, judged out of fold, and the report to look at."""
+    from kerncast.cli.training_view import TrainingView
+    from kerncast.evaluate import evaluate
+    from kerncast.evaluate.report import write_report
+    from kerncast.models import Model, train
+
+    if not (out / "model").exists():
+        click.echo("training a model and judging it on shapes that it has not seen ...", err=True)
+        with TrainingView() as view:
+            train(dataset, out / "model", progress=view)
+    found = evaluate(out / "model", [dataset], split="problem")
+    write_report(found, Model.load(out / "model"), out / "report.html")
+    return found
 
 
 @click.command("quickstart")
@@ -109,13 +124,14 @@ def _compare(family: Family, rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[str
     metavar="DIR",
     help="Where to write.",
 )
-@click.option("--full", is_flag=True, help="300 shapes instead of 44.")
+@click.option("--full", is_flag=True, help="300 shapes in fp32 and bf16 instead of 44 in fp32: about an hour.")
 @json_option
 def command(out: Path, full: bool, as_json: bool) -> None:
-    """Measure real GEMM kernels on this machine and see what choosing the right one is worth.
+    """Measure real GEMM kernels on this machine, learn to choose among them, and see what that is worth.
 
-    Builds the family gemm/cpu, measures a few dozen shapes with 160 kernels each, races the winners against
-    numpy's BLAS and prints a table. Interrupted, the same command goes on.
+    Builds the family gemm/cpu, measures a few dozen shapes with 160 kernels each, trains a model, judges it on shapes
+    that it has not seen, writes a report, races the winners against numpy's BLAS and prints a table. Interrupted,
+    the same command goes on.
 
     \b
     kerncast quickstart
@@ -131,7 +147,7 @@ def command(out: Path, full: bool, as_json: bool) -> None:
     if why_not is not None:
         raise KerncastError(why_not)
     count, configs = FULL if full else QUICK
-    problems = _problems(family, count, ["fp32"])
+    problems = _problems(family, count, ["fp32", "bf16"] if full else ["fp32"])
     dataset = out / "gemm_cpu"
     if not dataset.exists() or (dataset / "journal.jsonl").exists():
         click.echo(f"measuring {problems.height} shapes with about 160 kernels each on this machine ...", err=True)
@@ -141,10 +157,9 @@ def command(out: Path, full: bool, as_json: bool) -> None:
             click.echo(f"stopped; everything measured is safe in {dataset}: run the same command to go on", err=True)
             raise SystemExit(3)
     rows = Dataset.open(dataset).read()
+    found = _learn(out, dataset)
     click.echo("racing the winners against numpy's BLAS ...", err=True)
-    blas = _race_blas(dataset)
-    best, fixed = _compare(family, rows)
-    _show(best, fixed, blas, rows, dataset, as_json)
+    _show(family, found, rows, _race_blas(dataset), out, as_json)
 
 
 def _mean(values: list[float]) -> float:
@@ -152,44 +167,72 @@ def _mean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def _show(
-    best: pl.DataFrame, fixed: dict[str, Any], blas: dict[str, float], rows: pl.DataFrame, path: Path, as_json: bool
-) -> None:
-    shown = []
-    for row in best.iter_rows(named=True):
-        name = f"{row['problem.M']}x{row['problem.N']}x{row['problem.K']} {row['problem.layout']}"
-        share = row["time_ns"] / row["fixed_ns"] if row["fixed_ns"] is not None else None
-        shown.append({"problem": name, "best_ns": row["time_ns"], "fixed_share": share, "against_blas": blas[row["key"]]})
-    shares = [item["fixed_share"] or 0.0 for item in shown]
-    against = [item["against_blas"] for item in shown]
-    fixed_config = {name.removeprefix("config."): value for name, value in fixed.items() if value is not None}
+def _shapes(
+    family: Family, found: Evaluation, fixed: dict[tuple[Any, ...], float], blas: dict[str, float]
+) -> list[dict[str, Any]]:
+    """One entry per problem: what the model, the best fixed kernel and numpy get of the best measured speed."""
+    from kerncast.op import Problem, key_text
+
+    names = list(family.problem.parameters)
+    shapes = []
+    for row in found.problems.iter_rows(named=True):
+        values = {name: row[f"problem.{name}"] for name in names}
+        key = key_text(family.id, "", Problem.trusted(family, values), [])
+        text = f"{values['M']}x{values['N']}x{values['K']} {values['dtype']} {values['layout']}"
+        shapes.append(
+            {"problem": text, "best_ns": row["best_ns"], "model_share": row["efficiency"],
+             "fixed_share": fixed.get(tuple(values.values()), 0.0), "best_against_blas": blas.get(key)}
+        )  # fmt: skip
+    return shapes
+
+
+def _show(family: Family, found: Evaluation, rows: pl.DataFrame, blas: dict[str, float], out: Path, as_json: bool) -> None:
+    fixed, fixed_shares = _fixed(family, rows)
+    shapes = _shapes(family, found, fixed_shares, blas)
+    raced = [item for item in shapes if item["best_against_blas"] is not None]
+    overall = found.summary["overall"]
     totals = {
-        "problems": len(shown),
+        "problems": len(shapes),
         "rows": rows.height,
-        "best_fixed_config": fixed_config,
-        "fixed_share_mean": sum(shares) / len(shares),
-        "fixed_share_min": min(shares),
-        "best_against_blas": _mean(against),
+        "model_share_mean": overall["efficiency_mean"]["value"],
+        "model_share_p10": overall["efficiency_p10"]["value"],
+        "model_share_min": overall["efficiency_min"]["value"],
+        "best_fixed_config": {name.removeprefix("config."): value for name, value in fixed.items() if value is not None},
+        "fixed_share_mean": sum(item["fixed_share"] for item in shapes) / len(shapes),
+        "fixed_share_min": min(item["fixed_share"] for item in shapes),
+        "best_against_blas": _mean([item["best_against_blas"] for item in raced]),
+        # A choice that failed has no speed; it counts as a thousandth.
+        "model_against_blas": _mean([item["best_against_blas"] * max(item["model_share"], 1e-3) for item in raced]),
+        "report": str(out / "report.html"),
+        "model": str(out / "model"),
     }
     if as_json:
-        print_json({**totals, "shapes": shown})
+        print_json({**totals, "shapes": shapes})
         return
-    columns = ("shape", "best kernel", "the best fixed kernel gets", "numpy's BLAS gets")
-    lines = [
-        (item["problem"], duration(item["best_ns"]), f"{item['fixed_share'] or 0:.0%}", f"{1 / item['against_blas']:.0%}")
-        for item in shown
-    ]
-    table(columns, lines, "of the speed of the best measured kernel", right=columns[1:])
-    click.echo(
-        f"\n{len(shown)} shapes, {rows.height:,} measurements. Best fixed kernel ({assignments(fixed_config)}): "
-        f"{totals['fixed_share_mean']:.1%} of the best on average, {totals['fixed_share_min']:.1%} at worst. "
-        f"Choosing the best kernel for each shape: {totals['best_against_blas']:.2f} x the speed of numpy's BLAS "
-        "(geometric mean)."
-    )
+    _print_table(shapes, totals)
     # `make quickstart` runs it from an environment that is not on the PATH.
     kerncast = "kerncast" if shutil.which("kerncast") else sys.argv[0]
-    click.echo("\nthree commands to try next:")
-    click.echo(f"  {kerncast} inspect {path}")
-    click.echo(f"  {kerncast} inspect {path} --where problem.layout=rcr --top 20")
+    dataset = out / "gemm_cpu"
+    click.echo(f"\nlook at {out / 'report.html'} in a browser. Three commands to try next:")
+    click.echo(f"  {kerncast} evaluate {out / 'model'} {dataset} --split size")
+    click.echo(f"  {kerncast} inspect {dataset} --where problem.layout=rcr --top 20")
     click.echo(f"  {kerncast} collect gemm/cpu --problems llm --vary dtype=fp32 --vary layout=all --max-flops 1e8 \\")
     click.echo("      --configs sample:50 --out mine")
+
+
+def _print_table(shapes: list[dict[str, Any]], totals: dict[str, Any]) -> None:
+    columns = ("shape", "best kernel", "the model's choice gets", "the best fixed kernel gets", "numpy's BLAS gets")
+    lines = [
+        (item["problem"], duration(item["best_ns"]), f"{item['model_share']:.0%}", f"{item['fixed_share']:.0%}",
+         "-" if item["best_against_blas"] is None else f"{1 / item['best_against_blas']:.0%}")
+        for item in shapes
+    ]  # fmt: skip
+    table(columns, lines, "of the speed of the best measured kernel", right=columns[1:])
+    click.echo(
+        f"\n{totals['problems']} shapes, {totals['rows']:,} measurements. On shapes that it had not seen, the model's choice "
+        f"runs at {totals['model_share_mean']:.1%} of the best measured speed (P10 {totals['model_share_p10']:.1%}, worst "
+        f"{totals['model_share_min']:.1%}). The best fixed kernel ({assignments(totals['best_fixed_config'])}), picked with "
+        f"hindsight: {totals['fixed_share_mean']:.1%}, worst {totals['fixed_share_min']:.1%}. Against numpy's BLAS: the "
+        f"model's choice is {totals['model_against_blas']:.2f} x as fast, the best measured kernel "
+        f"{totals['best_against_blas']:.2f} x (geometric means)."
+    )

@@ -22,6 +22,13 @@ def _hidden(context: click.Context, parameter: click.Parameter, value: str | Non
         raise InvalidValue(f"--hidden is a list of layer sizes such as 100,50, got '{value}'") from error
 
 
+def _refuse_unknown(*targets: str) -> None:
+    """Before the hours of training that would come before the last of them is asked for."""
+    strange = [name for name in targets if name and name not in TARGETS.split(", ")]
+    if strange:
+        raise InvalidValue(f"--targets is one of {TARGETS}, got '{strange[0]}'")
+
+
 @click.command("train")
 @click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="MODELDIR", help="Where to write the model.")
@@ -91,11 +98,13 @@ def command(
     kerncast train a100 --model mlp --hidden 128,64 --out mlp
     kerncast train new --warm-start model --trees 100 --out model2
     """
+    from kerncast.models.procedure import Procedure
     from kerncast.models.train import Recipe, train
 
-    first, *others = (targets or ("tflops" if layout == "ck" else "")).split(",")
+    first, *others = (name.strip() for name in (targets or ("tflops" if layout == "ck" else "")).split(","))
     if others and layout != "ck":
         raise InvalidValue(f"one model has one target, got {targets}: train one each, or several with --format ck")
+    _refuse_unknown(first, *others)
     recipe = Recipe(
         kind=kind,
         knobs={name: value for name, value in knobs.items() if value is not None},
@@ -107,6 +116,7 @@ def command(
         hard_mining=hard_mining,
         tune=tune,
     )
+    Procedure(recipe).options()  # an unknown kind or knob is refused before the data are read
     with TrainingView() as view:
         model = train(
             list(datasets), out, recipe, family=family, where=where, pool=pool, warm_start=warm_start,
@@ -125,4 +135,5 @@ def command(
     for name, needs in features.left_out.items():
         click.echo(f"- left out: {name} needs {', '.join(needs)}, unknown for this device")
     show_figures(model.evaluation, f"out of fold, {model.evaluation['folds']} folds by {model.evaluation['split']}")
-    click.echo(f"\nwritten to {out}. Next: kerncast evaluate {out} {datasets[0]} --split problem --report report.html")
+    held = "HELD_OUT_DATASET" if warm_start else f"{datasets[0]} --split problem"
+    click.echo(f"\nwritten to {out}. Next: kerncast evaluate {out} {held} --report report.html")

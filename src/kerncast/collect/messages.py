@@ -36,7 +36,7 @@ class Policy(msgspec.Struct, frozen=True):
     deadline_ceiling_ns: int = 10_000_000_000
     deadline_factor: float = 30.0
     memory_bytes: int = 0
-    """Address space that a worker may use (0: no limit)."""
+    """What a worker may allocate before an allocation fails (0: no limit); data, not reserved address space."""
     seed: int = 0
 
 

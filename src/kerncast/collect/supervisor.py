@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Protocol
 
+from kerncast.collect.memory import resident_bytes
 from kerncast.collect.messages import (
     Broken,
     Chunk,
@@ -72,7 +73,8 @@ class Worker:
     waiting: dict[str, Item] = field(default_factory=dict)
     ready: Ready | None = None
     started: float = field(default_factory=time.monotonic)
-    failed_starts: int = 0
+    starting_bytes: int = 0
+    """What its backend took before the first vector."""
 
     def send(self, message: Start | Chunk) -> None:
         """Hand over an order; a worker that died meanwhile is noticed by its closed pipe."""
@@ -129,6 +131,7 @@ class Supervisor:
         flush: Callable[[], None],
         observer: Observer,
         reset: Callable[[str], None] | None = None,
+        memory_bytes: int = 0,
     ) -> None:
         self.start, self.devices = start, devices
         self.record, self.flush, self.observer, self.reset = record, flush, observer, reset
@@ -137,6 +140,7 @@ class Supervisor:
         self.selector = selectors.DefaultSelector()
         self.again: deque[Chunk] = deque()
         self.failed_starts = dict.fromkeys(devices, 0)
+        self.memory_bytes, self.looked = memory_bytes, time.monotonic()
 
     # -- workers -------------------------------------------------------------------------------------
 
@@ -209,6 +213,7 @@ class Supervisor:
                 self._expired(device)
             elif worker.ready is None and time.monotonic() - worker.started > START_SECONDS:
                 self._lost_start(device, f"the backend did not start within {START_SECONDS:g} s")
+        self._watch_memory()
         self.flush()
         self.observer.tick()
 
@@ -236,6 +241,7 @@ class Supervisor:
                     worker.chunk = None
             case Ready():
                 worker.ready, self.failed_starts[device] = message, 0
+                worker.starting_bytes = resident_bytes(worker.process.pid)
             case Broken():
                 self._lost_start(device, message.error)
 
@@ -270,6 +276,19 @@ class Supervisor:
         self._drain(device, worker)
         if self.lanes.get(device) is worker:
             self._culprit(device, "timeout", "no answer before its deadline; the worker was killed")
+
+    def _watch_memory(self) -> None:
+        """End a worker before it takes what everybody else needs."""
+        if not self.memory_bytes or time.monotonic() - self.looked < POLL_SECONDS:
+            return
+        self.looked = time.monotonic()
+        for device, worker in list(self.lanes.items()):
+            taken = resident_bytes(worker.process.pid) - worker.starting_bytes
+            if worker.ready is not None and taken > self.memory_bytes:
+                self._drain(device, worker)
+                if self.lanes.get(device) is worker:
+                    words = f"{taken / 1e9:.2f} GB taken, more than the {self.memory_bytes / 1e9:.2f} GB that a worker may have"
+                    self._culprit(device, "out_of_memory", f"{words}; the worker was killed (see --memory)")
 
     def _drain(self, device: str, worker: Worker) -> None:
         """Results that are already in the pipe still count."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from kerncast.backends.contract import Prepared
 from kerncast.collect.messages import Policy
+from kerncast.collect.pressure import CpuPressure, pressed
 
 # A sample whose process was off the CPU for more than this share of the time was pre-empted.
 PREEMPTED = 0.1
@@ -56,18 +57,22 @@ class Timed:
     sentinel: Sentinel
     problem: object = None
     best_ns: float = 0.0
+    threads: int = 1
+    """Of the kernel, where they are this machine's: more than one are timed only while nobody waits for a CPU."""
     loops: int = 1
     warmup_ns: int = 0
     quiet: list[float] = field(default_factory=list)
     disturbed: list[float] = field(default_factory=list)
     sentinels: list[float] = field(default_factory=list)
+    pressures: list[float] = field(default_factory=list)
+    """For each sample under CPU pressure, how much there was."""
     prepared_ns: float = 0.0
     max_abs_err: float | None = None
     expected_ns: float = 0.0
 
     def forget(self) -> None:
         """Drop the samples: the block is timed again after one of its vectors failed."""
-        for samples in (self.quiet, self.disturbed, self.sentinels):
+        for samples in (self.quiet, self.disturbed, self.sentinels, self.pressures):
             samples.clear()
 
     def taken(self) -> int:
@@ -90,9 +95,10 @@ class BlockTimer:
         guard: Callable[[int, float], None],
         cpu_clock: bool,
         flush: Callable[[], None] | None = None,
+        pressure: CpuPressure | None = None,
     ) -> None:
         self.policy, self.guard = policy, guard
-        self.cpu_clock, self.flush = cpu_clock, flush
+        self.cpu_clock, self.flush, self.pressure = cpu_clock, flush, pressure
 
     def warm_up(self, vector: Timed) -> None:
         """Run it for a while, and find out how many launches make a region long enough to read."""
@@ -124,8 +130,19 @@ class BlockTimer:
         after = sentinel.read()
         slow = max(sentinel.slowdown(before), sentinel.slowdown(after)) > self.policy.disturbed
         preempted = self.cpu_clock and busy < (1 - PREEMPTED) * spent
-        (vector.disturbed if slow or preempted else vector.quiet).append(spent / vector.loops)
+        crowded = vector.threads > 1 and self._crowded(vector)
+        (vector.disturbed if slow or preempted or crowded else vector.quiet).append(spent / vector.loops)
         vector.sentinels.append(after)
+
+    def _crowded(self, vector: Timed) -> bool:
+        """Whether somebody waited for a CPU lately: then another sample is taken in a later pass."""
+        if self.pressure is None:
+            return False
+        share = self.pressure.now(vector.threads)
+        if not pressed(share, vector.threads):
+            return False
+        vector.pressures.append(share)
+        return True
 
     def confirmed(self, vector: Timed) -> bool:
         """Whether enough quiet samples say the same."""

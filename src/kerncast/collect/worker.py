@@ -40,6 +40,7 @@ from kerncast.collect.messages import (
     frame,
     order_decoder,
 )
+from kerncast.collect.pressure import watch
 from kerncast.collect.timing import BlockTimer, Sentinel, Timed
 from kerncast.device import Device
 from kerncast.errors import KerncastError
@@ -77,7 +78,8 @@ class Measurer:
         self.progress, self.send = progress, send
         self.rng = random.Random(policy.seed)
         flush = self._flush if policy.cache == "cold" else None
-        self.timer = BlockTimer(policy, self._guard, backend.runs_on_cpu, flush)
+        self.watches_threads = backend.runs_on_cpu and "threads" in family.environment.parameters
+        self.timer = BlockTimer(policy, self._guard, backend.runs_on_cpu, flush, watch() if self.watches_threads else None)
         self.compute = Sentinel(backend.sentinel("compute"))
         # A memory-bound vector is disturbed by what disturbs memory: it has a sentinel of its own kind.
         self.memory = Sentinel(backend.sentinel("memory"))
@@ -160,7 +162,8 @@ class Measurer:
         self._guard(index, 0.0)
         begin = time.perf_counter_ns()
         sentinel = self.memory if self.memory_bound(vector[0]) and self.memory.kernel is not None else self.compute
-        timed = Timed(index, self.backend.prepare(*vector), sentinel, vector[0], item.best_ns)
+        threads = int(item.problem["threads"] or 1) if self.watches_threads else 1
+        timed = Timed(index, self.backend.prepare(*vector), sentinel, vector[0], item.best_ns, threads)
         timed.prepared_ns = float(time.perf_counter_ns() - begin)
         try:
             if self.policy.verify:
@@ -283,9 +286,18 @@ def _result(key: str, timed: Timed, timer: BlockTimer, started: str) -> Result:
         max_abs_err=timed.max_abs_err,
         sentinel_ns=statistics.median(timed.sentinels) if any(timed.sentinels) else None,
         started_at=started,
+        error=None if timer.confirmed(timed) else _crowded_words(timed),
         disturbed_samples=len(timed.disturbed),
         unsure=not timer.confirmed(timed) and not timer.given_up(timed),
     )
+
+
+def _crowded_words(timed: Timed) -> str | None:
+    """What a row says of a time that has too few quiet samples because others wanted the CPUs."""
+    if not timed.pressures:
+        return None
+    share = statistics.fmean(timed.pressures)
+    return f"timed under CPU pressure: others wanted the CPUs of its {timed.threads} threads for {share:.0%} of the time"
 
 
 def _send_to(fd: int) -> Callable[[Reply], None]:

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
-from kerncast.evaluate.unseen import rows_for, table_for
+from kerncast.evaluate.unseen import Paths, open_all, recipe_of, rows_for, table_for
 from kerncast.models.acquire import acquisition
 from kerncast.models.model import Model
-from kerncast.models.procedure import Procedure, Recipe
+from kerncast.models.procedure import Procedure
 from kerncast.models.table import Table
 from kerncast.score.metrics import figure, resampled
 from kerncast.score.splits import folds_by_group
@@ -33,16 +32,21 @@ FOLDS = 3
 
 
 def budget_curves(
-    model: Model | str | Path, datasets: Sequence[str | Path], where: Sequence[str] = (), threads: int = 0,
+    model: Model | str | Path, datasets: Paths, where: Sequence[str] = (), threads: int = 0,
     stage: Stage = lambda name, number, of: None,
 ) -> dict[str, Any]:  # fmt: skip
     """The three curves, each point the mean efficiency on problems held out from it."""
     model = model if isinstance(model, Model) else Model.load(model)
-    table = table_for(model, rows_for(model, [Dataset.open(path) for path in datasets], where))
+    table = table_for(model, rows_for(model, open_all(datasets), where))
     if len(table.trials.starts) == len(table.trials.order):
         raise InvalidValue(f"{table.family.id} has one config per problem here: a budget curve is about choosing")
-    procedure = Procedure(replace(Recipe.from_options(model.manifest.recipe, threads), tune=0, hard_mining=0))
-    total = len(PROBLEM_SHARES) + len(CONFIG_SHARES) + 2 * len(ACTIVE_SHARES)
+    groups = len(np.unique(table.group[table.ok]))
+    if groups < 2 * FOLDS:
+        raise InvalidValue(f"a budget curve needs {2 * FOLDS} groups of problems that worked, here are {groups}: measure more")
+    procedure = Procedure(replace(recipe_of(model, threads), tune=0, hard_mining=0))
+    problem_shares = _different(PROBLEM_SHARES, np.array([groups * (FOLDS - 1) // FOLDS]))
+    config_shares = _different(CONFIG_SHARES, _counts(table))
+    total = len(problem_shares) + len(config_shares) + 2 * len(ACTIVE_SHARES)
     done = 0
 
     def tell(name: str) -> None:
@@ -51,15 +55,33 @@ def budget_curves(
         stage(name, done, total)
 
     curves: dict[str, Any] = {"problems": [], "configs": [], "active": []}
-    for share in PROBLEM_SHARES:
+    for share in problem_shares:
         tell(f"{share:.0%} of the problems")
         curves["problems"].append(_point(table, procedure, lambda part, s=share: _some_groups(part, s), "problems"))  # type: ignore[misc]
-    for share in CONFIG_SHARES:
-        tell(f"{share:.0%} of the configs per problem")
+    for share, real in config_shares.items():
+        tell(f"{real:.0%} of the configs per problem")
         point = _point(table, procedure, lambda part, s=share: _some_rows(part, s), "problems")  # type: ignore[misc]
-        curves["configs"].append({"share": share, **point})
+        curves["configs"].append({"share": real, **point})
     curves["active"] = _active(table, procedure, tell)
     return curves
+
+
+def _counts(table: Table) -> npt.NDArray[np.int64]:
+    """Rows of each problem."""
+    return np.asarray(np.diff(np.r_[table.trials.starts, len(table.trials.order)]))
+
+
+def _kept(counts: npt.NDArray[np.int64], share: float) -> npt.NDArray[np.int64]:
+    """A share of each of them, at least two: from one alone nothing about choosing is learned."""
+    return np.minimum(counts, np.maximum(2, np.round(share * counts))).astype(np.int64)
+
+
+def _different(shares: Sequence[float], counts: npt.NDArray[np.int64]) -> dict[float, float]:
+    """The shares that do not come to the same number, each with what it really comes to."""
+    found: dict[int, float] = {}
+    for share in shares:
+        found.setdefault(int(_kept(counts, share).sum()), share)
+    return {share: kept / int(counts.sum()) for kept, share in found.items()}
 
 
 def _point(table: Table, procedure: Procedure, kept: Callable[[Table], Flags], count: str) -> dict[str, Any]:
@@ -94,11 +116,10 @@ def _some_groups(table: Table, share: float) -> Flags:
 def _some_rows(table: Table, share: float) -> Flags:
     """A random share of each problem's configs, at least two."""
     order = np.lexsort((np.random.default_rng(2).random(len(table.problem)), table.problem))
-    trials = table.trials
-    counts = np.diff(np.r_[trials.starts, len(order)])
-    place = np.arange(len(order)) - np.repeat(trials.starts, counts)
+    counts = _counts(table)
+    place = np.arange(len(order)) - np.repeat(table.trials.starts, counts)
     kept = np.zeros(len(order), dtype=bool)
-    kept[order] = place < np.repeat(np.maximum(2, np.round(share * counts)), counts)
+    kept[order] = place < np.repeat(_kept(counts, share), counts)
     return kept
 
 
@@ -108,11 +129,11 @@ def _active(table: Table, procedure: Procedure, tell: Callable[[str], None]) -> 
     pool, judge = table.take(fold != 0), table.take(fold == 0)
     total = len(pool.problem)
     shuffled = np.random.default_rng(3).permutation(total)
-    start = round(ACTIVE_SHARES[0] * total)
+    start = max(2, round(ACTIVE_SHARES[0] * total))
     chosen = {"random": shuffled[:start], "active": shuffled[:start]}
     points = []
     for share in ACTIVE_SHARES:
-        count = round(share * total)
+        count = max(start, round(share * total))
         point: dict[str, Any] = {"vectors": count, "share": share}
         for how in ("random", "active"):
             tell(f"{how} choice of {share:.0%} of the vectors")

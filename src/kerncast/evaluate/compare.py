@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
-from kerncast.evaluate.unseen import judged
+from kerncast.evaluate.unseen import Judged, Paths, judged, listed, open_all, table_for
 from kerncast.models.model import Model
 from kerncast.models.table import Table
 from kerncast.score.metrics import INTERVAL, resampled
+from kerncast.score.scorecard import Predicted
 from kerncast.score.trials import TIE_SIGMAS
 
 Floats = npt.NDArray[np.float64]
@@ -35,6 +35,11 @@ class Limits:
     p10: float = 0.02
     problem: float = 0.10
 
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not 0.0 <= value <= 1.0:  # NaN neither
+                raise InvalidValue(f"--max-{name} is a drop of efficiency from 0 to 100 %, got {100 * value:g}")
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -49,7 +54,7 @@ class Verdict:
 def compare(
     old: Model | str | Path,
     new: Model | str | Path,
-    datasets: Sequence[str | Path],
+    datasets: Paths,
     *,
     limits: Limits | None = None,
     include_seen: bool = False,
@@ -63,19 +68,19 @@ def compare(
             f"{models[0].path} is a model of {models[0].family.id}, {models[1].path} of {models[1].family.id}: "
             "only models of one family can be compared"
         )
-    opened = [Dataset.open(path) for path in datasets]
-    found = judged(models, opened, where, include_seen)
-    table = found.table
+    found = judged(models, open_all(datasets), where, include_seen)
+    table, facts = found.table, _facts(models, datasets, found)
+    predicted = _predictions(models, found)
     if len(table.trials.starts) == len(table.trials.order):
-        return _compare_times(models, table, limits, found.seen_problems, found.includes_seen)
-    chosen = [_choices(model, table) for model in models]
+        return _compare_times(predicted, table, limits, facts)
     trials = table.trials
+    chosen = [trials.choose(item.score) for item in predicted]
     kept = trials.solvable
     efficiency = [trials.share[rows][kept] for rows in chosen]
     before, after = chosen[0][kept], chosen[1][kept]
     # A loss counts only beyond the noise of the two choices themselves.
-    spread = np.nan_to_num(np.hypot(table.noise[before], table.noise[after])) * TIE_SIGMAS
-    margin = np.where(np.isfinite(spread), spread, 0.0)
+    spread = np.hypot(table.noise[before], table.noise[after])
+    margin = np.where(np.isfinite(spread), TIE_SIGMAS * spread, 0.0)
     agreement = float((table.config[before] == table.config[after]).mean())
     points = (
         table.rows.frame[before]
@@ -86,27 +91,31 @@ def compare(
             same_choice=pl.Series(before == after),
         )
     )
-    facts = {
-        "problems_seen_in_training": found.seen_problems,
-        "includes_training_data": found.includes_seen,
-        "agreement": agreement,
-    }
+    facts["agreement"] = agreement
     return judge(efficiency[0], efficiency[1], margin, limits, points, facts, "efficiency")
 
 
-def _choices(model: Model, table: Table) -> npt.NDArray[np.int64]:
-    rows = model.describe(table.rows.frame)
-    return table.trials.choose(model.predict_rows(rows).score)
+def _facts(models: Sequence[Model], datasets: Paths, found: Judged) -> dict[str, Any]:
+    return {
+        "old_model": str(models[0].path), "new_model": str(models[1].path), "family": models[0].family.id,
+        "datasets": [str(path) for path in listed(datasets)], "problems_seen_in_training": found.seen_problems,
+        "includes_training_data": found.includes_seen,
+    }  # fmt: skip
 
 
-def _compare_times(models: Sequence[Model], table: Table, limits: Limits, seen: int, includes: bool) -> Verdict:
+def _predictions(models: Sequence[Model], found: Judged) -> list[Predicted]:
+    """Each model reads the rows with its own features, and with the numbers of each row's device as it knew them."""
+    tables = [found.table, *(table_for(model, found.rows) for model in models[1:])]
+    return [model.predict_rows(table.rows) for model, table in zip(models, tables, strict=True)]
+
+
+def _compare_times(predicted: Sequence[Predicted], table: Table, limits: Limits, facts: dict[str, Any]) -> Verdict:
     """With nothing to choose, accuracy takes the place of efficiency: min(predicted, measured) over the larger."""
     accuracy = []
     ok = table.ok
-    for model in models:
-        time_ns = model.predict_rows(model.describe(table.rows.frame)).time_ns
-        assert time_ns is not None
-        ratio = time_ns[ok] / table.time_ns[ok]
+    for item in predicted:
+        assert item.time_ns is not None
+        ratio = item.time_ns[ok] / table.time_ns[ok]
         accuracy.append(np.minimum(ratio, 1.0 / ratio))
     margin = TIE_SIGMAS * np.nan_to_num(table.noise[ok])
     points = (
@@ -114,8 +123,7 @@ def _compare_times(models: Sequence[Model], table: Table, limits: Limits, seen: 
         .select(pl.col("^problem\\..*$"))
         .with_columns(old_efficiency=pl.Series(accuracy[0]), new_efficiency=pl.Series(accuracy[1]), same_choice=pl.lit(True))
     )
-    facts = {"problems_seen_in_training": seen, "includes_training_data": includes, "agreement": 1.0}
-    return judge(accuracy[0], accuracy[1], margin, limits, points, facts, "accuracy")
+    return judge(accuracy[0], accuracy[1], margin, limits, points, {**facts, "agreement": 1.0}, "accuracy")
 
 
 def judge(
@@ -124,26 +132,14 @@ def judge(
     """The rule: WORSE on a breach with the interval below 0 (or on one problem's alone), BETTER, SAME, else AMBIGUOUS."""
     change = new - old
     lower, upper = (float(v) for v in np.percentile(resampled(change, lambda e: np.asarray(e.mean(axis=-1))), INTERVAL))
-    drops = {
-        "mean": float(old.mean() - new.mean()),
-        "median": float(np.median(old) - np.median(new)),
-        "p10": float(np.quantile(old, 0.1) - np.quantile(new, 0.1)),
-    }
+    before, after = _figures(old), _figures(new)
+    drops = {name: before[name] - after[name] for name in ("mean", "median", "p10")}
     breached = [
         f"{name} {what} down {drop:.2%} (limit {getattr(limits, name):.2%})"
         for name, drop in drops.items()
         if drop > getattr(limits, name)
     ]
-    beyond = old - new - margin * new
-    lost = np.flatnonzero(beyond > limits.problem)
-    alone = []
-    if len(lost):
-        row = points.row(int(lost[np.argmax(beyond[lost])]), named=True)
-        shown = " ".join(
-            f"{name.split('.', 1)[1]}={v}" for name, v in row.items() if name.startswith("problem.") and v is not None
-        )
-        alone = [f"{len(lost)} problems down more than {limits.problem:.0%} beyond their noise (worst: {shown}, "
-                 f"{row['old_efficiency']:.1%} to {row['new_efficiency']:.1%})"]  # fmt: skip
+    alone = _lost(old - new - margin * new, limits, points)
     interval = f"the 95 % interval of the mean difference is {lower:+.3%} to {upper:+.3%}"
     if alone or (breached and upper < 0):
         verdict, reasons = WORSE, [*alone, *breached, interval]
@@ -152,28 +148,36 @@ def judge(
     elif not breached and lower <= 0 <= upper and -limits.mean <= lower and upper <= limits.mean:
         verdict, reasons = SAME, [interval]
     else:
-        verdict, reasons = AMBIGUOUS, [*breached, f"{interval}: more problems would tell"]
+        told = "a loss, within the limits" if upper < 0 and not breached else "more problems would tell"
+        verdict, reasons = AMBIGUOUS, [*breached, f"{interval}: {told}"]
     summary = {
-        **facts,
-        "measure": what,
-        "n_problems": len(old),
-        "old": {
-            "mean": float(old.mean()),
-            "median": float(np.median(old)),
-            "p10": float(np.quantile(old, 0.1)),
-            "min": float(old.min()),
-        },
-        "new": {
-            "mean": float(new.mean()),
-            "median": float(np.median(new)),
-            "p10": float(np.quantile(new, 0.1)),
-            "min": float(new.min()),
-        },
+        **facts, "measure": what, "n_problems": len(old), "old": before, "new": after,
         "mean_difference": {"value": float(change.mean()), "lower": lower, "upper": upper},
         "worst_drop": float(max(0.0, (old - new).max())),
         "improved": int((change > UNCHANGED).sum()),
         "same": int((np.abs(change) <= UNCHANGED).sum()),
         "degraded": int((change < -UNCHANGED).sum()),
         "limits": asdict(limits),
-    }
+    }  # fmt: skip
     return Verdict(verdict, reasons, summary, points)
+
+
+def _figures(values: Floats) -> dict[str, float]:
+    return {
+        "mean": float(values.mean()), "median": float(np.median(values)), "p10": float(np.quantile(values, 0.1)),
+        "min": float(values.min()),
+    }  # fmt: skip
+
+
+def _lost(beyond: Floats, limits: Limits, points: pl.DataFrame) -> list[str]:
+    """The reason, if any one problem lost more than its limit."""
+    lost = np.flatnonzero(beyond > limits.problem)
+    if not len(lost):
+        return []
+    row = points.row(int(lost[np.argmax(beyond[lost])]), named=True)
+    shown = " ".join(f"{name.split('.', 1)[1]}={v}" for name, v in row.items() if name.startswith("problem.") and v is not None)
+    many = f"{len(lost)} problems" if len(lost) > 1 else "1 problem"
+    return [
+        f"{many} down more than {limits.problem:.0%} beyond the noise (worst: {shown}, {row['old_efficiency']:.1%} to "
+        f"{row['new_efficiency']:.1%})"
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.evaluate.slices import slices
-from kerncast.evaluate.unseen import judged, rows_for, table_for
+from kerncast.evaluate.unseen import Paths, digest_of, judged, listed, open_all, recipe_of, rows_for, table_for
 from kerncast.models.assess import Learned, assess
 from kerncast.models.conformal import LEVEL, cross_bounds
 from kerncast.models.folds import cross_validate
@@ -36,12 +35,14 @@ class Evaluation:
     problems: pl.DataFrame
     """Per problem: its parameters, chosen and best config (`chosen.*`, `best.*`), times, efficiency."""
     rows: pl.DataFrame
-    """Per row that worked: `problem` (its number), measured and predicted time, bounds, roofline."""
+    """Per row that worked: its parameters, `number` (its problem's), measured and predicted time, bounds, score."""
+    failures: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """Per row that failed: its parameters, and its problem's `number`."""
 
 
 def evaluate(
     model: Model | str | Path,
-    datasets: Sequence[str | Path],
+    datasets: Paths,
     *,
     split: str | None = None,
     include_seen: bool = False,
@@ -53,10 +54,10 @@ def evaluate(
 ) -> Evaluation:
     """Judge a model; with `split`, judge the recipe it was made by on folds that are harder than its own."""
     model = model if isinstance(model, Model) else Model.load(model)
-    opened = [Dataset.open(path) for path in datasets]
+    opened = open_all(datasets)
     facts: dict[str, Any] = {
         "model": str(model.path), "kind": model.manifest.kind, "op": model.manifest.op, "family": model.family.id,
-        "devices": [item.name for item in model.manifest.devices], "datasets": [str(path) for path in datasets],
+        "devices": [item.name for item in model.manifest.devices], "datasets": [str(path) for path in listed(datasets)],
         "split": split, "interval_level": LEVEL,
     }  # fmt: skip
     if split is None:
@@ -68,28 +69,36 @@ def evaluate(
     else:
         table = table_for(model, rows_for(model, opened, where))
         facts |= {"problems_seen_in_training": 0, "includes_training_data": False}
-        digest = "+".join(sorted(dataset.digest for dataset in opened))
-        same_data = digest == model.manifest.data.digest and tuple(where) == model.manifest.data.where
+        same_data = digest_of(model, opened) == model.manifest.data.digest and tuple(where) == model.manifest.data.where
         remembered = _remembered(model, table) if split == "problem" and same_data else None
         predicted, fold = remembered or refitted(model, table, split, threads, stage, step)
         keep = np.isfinite(predicted.score)
         table, fold = table.take(keep), fold[keep]
         predicted = Predicted(*(None if v is None else v[keep] for v in _parts(predicted)))  # type: ignore[arg-type]
-        summary = assess(table, predicted, fold)
+        summary = assess(table, predicted, _unseen_problems(table, fold) if split == "config" else fold)
     problems = problem_points(table, predicted)
     summary = {**facts, **summary, "slices": slices(table, predicted), "worst": worst_problems(table, problems, worst)}
-    return Evaluation(summary, problems, row_points(table, predicted))
+    failed = table.rows.frame.with_columns(number=pl.Series(table.problem)).filter(pl.Series(~table.ok))
+    return Evaluation(summary, problems, row_points(table, predicted), failed)
 
 
 def _parts(predicted: Predicted) -> tuple[Any, ...]:
     return predicted.score, predicted.time_ns, predicted.lower_ns, predicted.upper_ns
 
 
-def learned_by(model: Model, table: Table) -> Learned:
-    """What the learning baselines know: how well each config did where the model was trained."""
+def _unseen_problems(table: Table, fold: Ints) -> Ints:
+    """Folds of whole problems for the baselines: a config that was never measured is none they could always take."""
+    groups = len(np.unique(table.group))
+    return folds_by_group(table.group, min(groups, len(np.unique(fold))), 0) if groups > 1 else np.zeros_like(fold)
+
+
+def learned_by(model: Model, table: Table) -> Learned | None:
+    """What the learning baselines know: how well each config did where the model was trained. None: nothing is recorded."""
     columns = list(table.configs.columns)
     if not columns:
         return Learned(np.ones(1), [0])
+    if not model.candidates.height:
+        return None
     numbered = table.configs.with_columns(__number=pl.Series(np.unique(table.config)))
     joined = numbered.join(model.candidates, on=columns, how="left", nulls_equal=True, maintain_order="left")
     shares = np.zeros(int(table.config.max()) + 1)
@@ -102,9 +111,9 @@ def folds_of(table: Table, split: str, recipe: Recipe) -> Ints:
     """Which rows are held out together."""
     op = table.family.op
     if split == "problem":
-        return folds_by_group(table.group, recipe.folds, recipe.seed)
+        return _dealt(table.group, recipe, f"problem ({', '.join(op.split_group)})")
     if split == "config":
-        return folds_by_group(table.config, recipe.folds, recipe.seed)
+        return _dealt(table.config, recipe, "config")
     if split == "device":
         if len(table.devices) < 2:
             raise InvalidValue(f"--split device needs rows of two devices; all are of {table.devices[0].name}")
@@ -113,12 +122,36 @@ def folds_of(table: Table, split: str, recipe: Recipe) -> Ints:
         size = table.rows.roofline_ns if table.rows.roofline_ns is not None else table.rows.bytes
         if size is None:
             raise InvalidValue(f"--split size needs the work of {op.name}, which is unknown: use --split problem")
-        return folds_by_size(size, recipe.folds)
+        # A shape is as large as in its largest dtype: in all of them it is on one side.
+        largest = np.zeros(int(table.group.max()) + 1)
+        np.maximum.at(largest, table.group, size)
+        fold = folds_by_size(largest[table.group], recipe.folds)
+        if len(np.unique(fold)) < 2:
+            raise InvalidValue("--split size needs problems of two sizes; all are of one: measure others")
+        return fold
     if split in op.splits:
-        columns = [f"problem.{name}" for name in op.splits[split]]
-        groups = table.rows.frame.select(pl.struct(columns).rank("dense")).to_series().to_numpy().astype(np.int64)
-        return folds_by_group(groups, recipe.folds, recipe.seed)
+        return _dealt(split_groups(table, split), recipe, f"value of {', '.join(op.splits[split])}")
     raise InvalidValue(f"--split is one of {', '.join([*SPLITS, *op.splits])} for {op.name}, got '{split}'")
+
+
+def split_groups(table: Table, split: str) -> Ints:
+    """What a split keeps together: early stopping must hold out the same, or it stops for an easier question."""
+    if split == "config":
+        return table.config
+    if split not in table.family.op.splits:
+        return table.group
+    columns = [f"problem.{name}" for name in table.family.op.splits[split]]
+    return table.rows.frame.select(pl.struct(columns).rank("dense")).to_series().to_numpy().astype(np.int64)
+
+
+def _dealt(groups: Ints, recipe: Recipe, what: str) -> Ints:
+    """As many folds as the recipe has, or one for each group where there are fewer."""
+    count = len(np.unique(groups))
+    if count < 2:
+        raise InvalidValue(
+            f"all rows are of one {what}: nothing else is there to learn from; measure more, or use another --split"
+        )
+    return folds_by_group(groups, min(recipe.folds, count), recipe.seed)
 
 
 def refitted(
@@ -130,9 +163,10 @@ def refitted(
     step: Callable[[str, int, int], None],
 ) -> tuple[Predicted, Ints]:
     """Out-of-fold predictions of the model's own recipe."""
-    recipe = Recipe.from_options(model.manifest.recipe, threads)
+    recipe = recipe_of(model, threads)
     fold = folds_of(table, split, recipe)
-    fold, found, _ = cross_validate(table, Procedure(recipe, step), stage, fold)
+    asked = replace(table, group=split_groups(table, split))
+    fold, found, _ = cross_validate(asked, Procedure(recipe, step), stage, fold)
     return _bounded(table, fold, found.time_ns, found.score), fold
 
 

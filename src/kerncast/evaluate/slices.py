@@ -31,7 +31,7 @@ def slices(table: Table, predicted: Predicted) -> list[Slice]:
         if isinstance(parameter, Categorical | Bool):
             labels = first[f"config.{name}"].cast(pl.String).fill_null("none")
             rows = table.rows.frame[f"config.{name}"].cast(pl.String).fill_null("none").to_numpy()
-            found += _lines("chosen config", name, labels, efficiency, rows, table, predicted)
+            found += _lines("chosen config", name, labels, efficiency if choosing else None, rows, table, predicted)
     return found
 
 
@@ -47,6 +47,8 @@ def _problem_cuts(table: Table, first: pl.DataFrame, chosen: npt.NDArray[np.int6
     for name, parameter in table.family.problem.parameters.items():
         if isinstance(parameter, Categorical | Bool):
             cuts[name] = first[f"problem.{name}"].cast(pl.String).fill_null("none")
+    if len(table.devices) > 1:
+        cuts["device"] = pl.Series([table.devices[number].name for number in table.device[chosen]])
     work = table.rows.roofline_ns if table.rows.roofline_ns is not None else table.rows.bytes
     if work is not None and not op.bands:
         quarter = np.searchsorted(np.quantile(work[chosen], [0.25, 0.5, 0.75]), work[chosen], side="left")
@@ -72,7 +74,8 @@ def _lines(
 ) -> list[Slice]:
     lines = []
     values = labels.to_numpy()
-    for value in sorted(set(row_labels[table.ok].tolist()) - {""}):
+    # What was chosen counts even if it never worked: that is where most is lost.
+    for value in sorted((set(row_labels[table.ok].tolist()) | set(values.tolist())) - {""}):
         line: Slice = {"of": what, "by": name, "value": value, "n_problems": int((values == value).sum())}
         part = efficiency[values == value] if efficiency is not None else np.empty(0)
         known = len(part) > 0

@@ -35,32 +35,46 @@ def read_solutions(path: Path) -> list[Solution]:
         ) from error
 
 
-def score_solutions(path: Path, found: Evaluation, family: Family) -> dict[str, Any]:
-    """The efficiency of the solutions beside the model's, on the problems that both answer."""
+def _chosen(path: Path, family: Family) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Problem → config, by their values in declared order; two choices for one problem are refused."""
     chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
+    place_of: dict[tuple[Any, ...], int] = {}
     for place, solution in enumerate(read_solutions(path), 1):
         try:
-            problem = Problem(family, solution.problem)
-            config = Config(family, solution.config)
+            problem = tuple(Problem(family, solution.problem).values.values())
+            config = Config(family, solution.config).values
         except InvalidValue as error:
             raise BadFile(f"{path}, solution {place}: {error}") from error
-        chosen[tuple(problem.values.values())] = config.values
+        if chosen.setdefault(problem, config) != config:
+            raise BadFile(
+                f"{path}, solution {place}: solution {place_of[problem]} chooses otherwise for this problem; keep one"
+            )
+        place_of.setdefault(problem, place)
+    return chosen
+
+
+def score_solutions(path: Path, found: Evaluation, family: Family) -> dict[str, Any]:
+    """The efficiency of the solutions beside the model's, on the problems that both answer; one that failed gets 0."""
+    chosen = _chosen(path, family)
     problems = [f"problem.{name}" for name in family.problem.parameters]
-    configs = list(family.config.parameters)
     answered, theirs, ours, missing = 0, [], [], 0
     measured = {number: part for (number,), part in found.rows.group_by("number")}
+    failed = {number: part for (number,), part in found.failures.group_by("number")} if found.failures.height else {}
     for row in found.problems.iter_rows(named=True):
         picked = chosen.get(tuple(row[name] for name in problems))
         if picked is None:
             continue
         answered += 1
-        part = measured[row["number"]]
-        same = [pl.col(f"config.{name}").eq_missing(pl.lit(picked[name])) for name in configs]
-        time = part.filter(pl.all_horizontal(same) if same else pl.lit(True))["measured_ns"]
-        if not len(time):
+        same = [pl.col(f"config.{name}").eq_missing(pl.lit(value)) for name, value in picked.items()]
+        this = pl.all_horizontal(same) if same else pl.lit(True)
+        time = measured[row["number"]].filter(this)["measured_ns"]
+        if len(time):
+            theirs.append(row["best_ns"] / time[0])
+        elif row["number"] in failed and failed[row["number"]].filter(this).height:
+            theirs.append(0.0)
+        else:
             missing += 1
             continue
-        theirs.append(row["best_ns"] / time[0])
         ours.append(row["efficiency"])
     if not theirs:
         raise InvalidValue(

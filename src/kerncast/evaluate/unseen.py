@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -11,7 +12,11 @@ import polars as pl
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.models.model import Model
+from kerncast.models.procedure import Recipe
 from kerncast.models.table import NOT_TRIED, Table, build_table
+from kerncast.models.train import expand
+
+Paths = Sequence[str | Path] | str | Path
 
 
 @dataclass(frozen=True)
@@ -19,9 +24,41 @@ class Judged:
     """A table for some models, and what was left out of it."""
 
     table: Table
+    rows: pl.DataFrame
+    """What the table was made from: another model reads it with its own features and device numbers."""
     seen_problems: int
     """Problems left out because a model was trained on their group (or kept, with `include_seen`)."""
     includes_seen: bool
+
+
+def listed(paths: Paths) -> list[str | Path]:
+    """One path, or several."""
+    return [paths] if isinstance(paths, str | Path) else list(paths)
+
+
+def open_all(paths: Paths) -> list[Dataset]:
+    """Datasets as `train` takes them: one, several, or a directory of them."""
+    return [Dataset.open(path) for path in expand(listed(paths))]
+
+
+def digest_of(model: Model, datasets: Sequence[Dataset]) -> str:
+    """Of those that hold rows of the model's family, as its manifest has it."""
+    return "+".join(sorted(item.digest for item in datasets if model.family.id in {family.id for family in item.families}))
+
+
+def recipe_of(model: Model, threads: int) -> Recipe:
+    """How the model was made, to make it again."""
+    if not model.manifest.recipe:
+        raise InvalidValue(
+            f"{model.path} does not say how it was trained, so it cannot be fitted again: leave out --split and "
+            "--budget-curve, or train a model here with `kerncast train`"
+        )
+    if model.manifest.warm_start:
+        raise InvalidValue(
+            f"{model.path} went on from another model, so refitting its recipe alone would not make it again: give data "
+            "that neither has seen and leave out --split and --budget-curve"
+        )
+    return Recipe.from_options(model.manifest.recipe, threads)
 
 
 def rows_for(model: Model, datasets: Sequence[Dataset], where: Sequence[str] = ()) -> pl.DataFrame:
@@ -37,7 +74,20 @@ def rows_for(model: Model, datasets: Sequence[Dataset], where: Sequence[str] = (
     _refuse_others(rows["device"], own, f"{model.path} was trained on", "device")
     if model.manifest.dtypes:
         _refuse_others(rows["problem.dtype"], set(model.manifest.dtypes), f"{model.path} was trained on", "problem.dtype")
+    # What was pooled in training was asked for there; anything else is measured twice, not repeated.
+    if digest_of(model, datasets) != model.manifest.data.digest:
+        _refuse_mixtures(rows, "software", "software versions", set(model.manifest.software))
+        _refuse_mixtures(rows, "cache", "cache states", set())
     return rows
+
+
+def _refuse_mixtures(rows: pl.DataFrame, column: str, what: str, pooled: set[str]) -> None:
+    values = sorted(str(value) for value in rows[column].drop_nulls().unique())
+    if len(values) > 1 and not set(values) <= pooled:
+        raise InvalidValue(
+            f"the rows come from {len(values)} {what} ({', '.join(values[:3])}{' …' if len(values) > 3 else ''}), whose times "
+            f"are not repeats of each other: keep one with --where '{column}=…'"
+        )
 
 
 def _refuse_others(values: pl.Series, own: set[str], who: str, column: str) -> None:
@@ -69,16 +119,19 @@ def judged(models: Sequence[Model], datasets: Sequence[Dataset], where: Sequence
         rows_for(model, datasets, where)
     columns = models[0].seen.columns
     seen = pl.concat([model.seen.select(columns) for model in models]).unique()
-    problem = [name for name in rows.columns if name.startswith("problem.")]
+    problem = ["device", *(name for name in rows.columns if name.startswith("problem."))]
     known = rows.join(seen, on=columns, how="semi", nulls_equal=True).select(problem).n_unique() if seen.height else 0
     if not include_seen:
         rows = rows.join(seen, on=columns, how="anti", nulls_equal=True)
-        if rows.is_empty() or not (rows["status"] == "ok").any():
+        if not (rows["status"] == "ok").any():
+            names = " or ".join(str(model.path) for model in models)
+            rest = f", and on none of the other {rows.select(problem).n_unique():,} did anything work" if rows.height else ""
+            split = "refit fold by fold with --split problem, " if len(models) == 1 else ""
             raise InvalidValue(
-                f"all {known:,} problems were trained on by {' or '.join(str(model.path) for model in models)}: give other "
-                "data, refit fold by fold with --split problem, or look at the training data with --include-seen"
+                f"{'all ' if rows.is_empty() else ''}{known:,} problems were trained on by {names}{rest}: give other data, "
+                f"{split}or look at the training data with --include-seen"
             )
-    return Judged(table_for(models[0], rows), known, include_seen and known > 0)
+    return Judged(table_for(models[0], rows), rows, known, include_seen and known > 0)
 
 
 def mask_to(table: Table, problems: Sequence[int]) -> Table:

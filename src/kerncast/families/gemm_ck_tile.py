@@ -174,6 +174,9 @@ class CkTile(Family):
             features[f"ratio_{x.upper()}_to_tile_{x}"] = size / tile
             features[f"needs_padding_{x}"] = needs
             features[f"missing_required_padding_{x}"] = needs * (1 - getattr(c, f"pad_{x}"))
+            features[f"has_padding_when_needed_{x}"] = needs * getattr(c, f"pad_{x}")
+            features[f"problem_smaller_than_tile_{x}"] = 1 * (size < tile)
+        features["missing_any_required_padding"] = maximum(*(features[f"missing_required_padding_{x}"] for x in "mnk"))
         features["any_dim_too_small"] = maximum(*(1 * (getattr(p, x.upper()) < getattr(c, f"tile_{x}")) for x in "mnk"))
         return features
 

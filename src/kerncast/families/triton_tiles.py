@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kerncast.expr import Expr, Namespace, ceil, ceil_div, log2, maximum, minimum, mod, where
@@ -78,7 +78,7 @@ def tile_features(p: Namespace, c: Namespace, hw: Namespace, size: Operands) -> 
     traffic = size.batch * (tiles_n * p.M * p.K * size.a + tiles_m * p.K * p.N * size.b + p.M * p.N * size.c)
     block_mn = c.BLOCK_M * c.BLOCK_N
     threads = c.num_warps * hw.wavefront_size
-    return {
+    return _residency(p, c, hw, size, only_triton) | {
         **{name: getattr(c, name) for name in PARAMETERS},
         "num_tiles_m": tiles_m,
         "num_tiles_n": tiles_n,
@@ -103,4 +103,51 @@ def tile_features(p: Namespace, c: Namespace, hw: Namespace, size: Operands) -> 
         "work_per_wave": block_mn * p.K * ceil(waves),
         "log2_work_per_wave": log2(1 + block_mn * p.K * ceil(waves)),
         "even_k": only_triton(1 * (mod(p.K, c.BLOCK_K) == 0)),
+    }
+
+
+# Accumulators, the tiles of one step in flight, and about forty more; a register file of 64 K words on every GPU so far.
+REGISTERS_PER_CU, OTHER_REGISTERS, MOST_REGISTERS = 65_536, 40, 255
+# Triton's matmul walks tiles in groups of eight rows, so that blocks that run together share operands.
+GROUP_ROWS = 8
+
+
+def _residency(
+    p: Namespace, c: Namespace, hw: Namespace, size: Operands, only_triton: Callable[[Expr], Expr]
+) -> dict[str, Expr]:
+    """What runs at the same time: blocks that fit a compute unit, the waves they make, the traffic they share."""
+    tiles_m, tiles_n = ceil_div(p.M, c.BLOCK_M), ceil_div(p.N, c.BLOCK_N)
+    threads = c.num_warps * hw.wavefront_size
+    step = stage_bytes(c, size)
+    registers = minimum(c.BLOCK_M * c.BLOCK_N / threads + step / (8 * threads) + OTHER_REGISTERS, MOST_REGISTERS)
+    resident = maximum(
+        minimum(
+            hw.lds_capacity_bytes // (step * c.num_stages + 1024),
+            REGISTERS_PER_CU // (registers * threads),
+            hw.max_waves_per_cu // c.num_warps,
+        ),
+        1,
+    )
+    blocks = tiles_m * tiles_n * size.batch
+    waves = blocks / (hw.num_cus * resident)
+    together = minimum(blocks, hw.num_cus * resident)
+    rows = minimum(GROUP_ROWS, tiles_m)
+    columns = minimum(ceil_div(together, rows), tiles_n)
+    strip = rows * c.BLOCK_M * size.a + columns * c.BLOCK_N * size.b
+    fetched = maximum(1, blocks / together) * strip * p.K + p.M * p.N * size.c * size.batch
+    compute_ns = ceil(waves) * resident * c.BLOCK_M * c.BLOCK_N * ceil_div(p.K, c.BLOCK_K) * c.BLOCK_K * 2 * hw.num_cus
+    a_rows = (p.layout == "rcr") | (p.layout == "rrr")
+    b_rows = (p.layout == "rrr") | (p.layout == "crr")
+    return {
+        "resident_blocks": only_triton(resident),
+        "resident_waves": only_triton(waves),
+        "register_wave_fill": only_triton(waves / ceil(waves)),
+        "empty_in_last_wave": only_triton(ceil(waves) - waves),
+        "pipeline_turns": only_triton(ceil_div(p.K, c.BLOCK_K) / maximum(c.num_stages, 1)),
+        "bytes_in_flight": only_triton(step * maximum(c.num_stages - 1, 0) * resident),
+        # The run of contiguous bytes that one row of a tile is loaded in.
+        "contiguous_a": only_triton(where(a_rows, c.BLOCK_K, c.BLOCK_M) * size.a),
+        "contiguous_b": only_triton(where(b_rows, c.BLOCK_N, c.BLOCK_K) * size.b),
+        "log2_fetched_ns": log2(1 + only_triton(fetched / hw.memory_bandwidth_gb_s)),
+        "log2_wave_compute_ns": log2(1 + only_triton(compute_ns / hw.peak_flops * 1e9)),
     }

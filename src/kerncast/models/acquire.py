@@ -30,7 +30,8 @@ def acquisition(known: Table, rest: Rows, problem: npt.NDArray[np.int64], proced
         some = rng.permutation(groups)[: max(2, (2 * len(groups) + 2) // 3)]
         recipe = replace(procedure.recipe, seed=procedure.recipe.seed + member, tune=0, hard_mining=0)
         one = replace(procedure, recipe=recipe)
-        learner = one.fit(known.take(np.isin(known.group, some)))
+        part = known.take(np.isin(known.group, some))
+        learner = one.fit(part if part.ok.any() else known)
         opinions.append(np.log(one.target.decode(learner.predict(rest).target, rest)))
     mean, deviation = np.mean(opinions, axis=0), np.std(opinions, axis=0)
     best = np.full(int(problem.max()) + 1, np.inf)

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import polars as pl
 
 from kerncast.models.table import Table
-from kerncast.op import Family
 from kerncast.score import baselines
 from kerncast.score.scorecard import Predicted, baseline_card, runtime_card, scorecard, top_k
 
@@ -49,9 +48,8 @@ def choosing_baselines(table: Table, fold: Ints, learned: Learned | None) -> dic
     """Efficiency per problem of the choosers that need no model."""
     found = {"random": baselines.random_choice(table.trials)}
     found |= learned_choices(table, fold, learned)
-    library = library_rows(table.family, table.rows.frame)
-    if library is not None:
-        always = baselines.marked_choice(table.trials, library)
+    if table.rows.is_library.any():
+        always = baselines.marked_choice(table.trials, table.rows.is_library)
         if always is not None:
             found["library"] = always
     return found
@@ -74,14 +72,6 @@ def learned_choices(table: Table, fold: Ints, learned: Learned | None) -> dict[s
         portfolio[solved] = baselines.portfolio_oracle(own.trials, knows.portfolio)
     values = {"best_single": single, f"portfolio_{PORTFOLIO}_oracle": portfolio}
     return {name: item[np.isfinite(item)] for name, item in values.items() if np.isfinite(item).any()}
-
-
-def library_rows(family: Family, frame: pl.DataFrame) -> npt.NDArray[np.bool_] | None:
-    """The rows of the vendor library's own choice, where the family declares which config that is."""
-    if not family.library:
-        return None
-    condition = [pl.col(f"config.{name}") == value for name, value in family.library.items()]
-    return frame.select(pl.all_horizontal(condition)).to_series().fill_null(False).to_numpy()
 
 
 def candidates(table: Table, most: int = 64) -> pl.DataFrame:

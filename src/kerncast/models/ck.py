@@ -1,25 +1,32 @@
 """The model layout of CK Tile's heuristics: `model_<target>.lgbm(.gz)`, `feature_spec.json`, `train_manifest.json`.
 
 Their feature names are ours (`gemm/ck_tile` declares them under the same names), so a directory trained there
-can be evaluated here, and one trained here can be read there. A name that is not known is refused: feeding a
-forest the wrong column is the mistake that this layout has suffered from most.
+can be evaluated here; what is written here reads no other features, so it can be used there. A name that is not
+known is refused: feeding a forest the wrong column is the mistake that this layout has suffered from most. Rates
+are TFLOPS and GB/s, log1p of them where `log_targets` says so; latency is milliseconds.
 """
 
 from __future__ import annotations
 
 import gzip
+import re
+import zlib
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from kerncast import devices
 from kerncast.data.dataset import record_of
+from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.models.contract import Fitting
+from kerncast.models.contract import Fitting, Output
 from kerncast.models.gbdt import Gbdt, GbdtOptions
 from kerncast.models.manifest import Data, Features, Manifest
+from kerncast.models.rows import Rows
 from kerncast.models.table import Table
 from kerncast.models.target import Target
 from kerncast.op import Family
@@ -33,6 +40,34 @@ SPEC, TRAINING = "feature_spec.json", "train_manifest.json"
 FAMILY_OF = {"gemm_universal": "gemm/ck_tile", "gemm": "gemm/ck_tile"}
 OP_TYPE = {"gemm/ck_tile": "gemm_universal"}
 TARGETS = ("tflops", "latency", "bandwidth")
+NS_PER_MS = 1e6
+# What features are called there, in the order of their engine: a forest that reads others cannot be used there.
+NAMES = (
+    *("M", "N", "K", "split_k", "log2_M", "log2_N", "log2_K", "log2_MNK", "arithmetic_intensity"),
+    *("aspect_ratio_mn", "aspect_ratio_mk", "aspect_ratio_nk", "layout"),
+    *("tile_m", "tile_n", "tile_k", "warp_m", "warp_n", "warp_k", "warp_tile_m", "warp_tile_n", "warp_tile_k"),
+    *("pipeline", "scheduler", "epilogue", "pad_m", "pad_n", "pad_k", "persistent"),
+    *("num_warps", "tile_volume", "tile_mn", "lds_usage_estimate", "lds_usage_ratio"),
+    *("num_tiles_m", "num_tiles_n", "num_tiles_k", "total_output_tiles"),
+    *("tile_eff_m", "tile_eff_n", "tile_eff_k", "overall_tile_efficiency", "cu_utilization"),
+    *("ratio_M_to_tile_m", "ratio_N_to_tile_n", "ratio_K_to_tile_k"),
+    *("problem_smaller_than_tile_m", "problem_smaller_than_tile_n", "problem_smaller_than_tile_k", "any_dim_too_small"),
+    *("needs_padding_m", "needs_padding_n", "needs_padding_k"),
+    *("has_padding_when_needed_m", "has_padding_when_needed_n", "has_padding_when_needed_k"),
+    *("missing_required_padding_m", "missing_required_padding_n", "missing_required_padding_k"),
+    *("missing_any_required_padding", "hw_num_cus", "hw_simds_per_cu", "hw_total_simds", "hw_shader_engines"),
+    *("hw_max_clock_mhz", "hw_max_waves_per_cu", "hw_wavefront_size", "hw_lds_capacity"),
+    *("hw_l1_cache_kb", "hw_l2_cache_kb", "hw_l3_cache_kb", "hw_num_xcd"),
+)
+# Their name of a hardware number → ours.
+HARDWARE = {
+    "num_cus": "num_cus", "lds_capacity": "lds_capacity_bytes", "max_clock_mhz": "max_clock_mhz",
+    "simds_per_cu": "simds_per_cu", "shader_engines": "shader_engines", "max_waves_per_cu": "max_waves_per_cu",
+    "wavefront_size": "wavefront_size", "l1_cache_kb": "l1_cache_kb", "l2_cache_kb": "l2_cache_kb",
+    "l3_cache_kb": "l3_cache_kb", "num_xcd": "num_xcd",
+}  # fmt: skip
+
+Floats = npt.NDArray[np.float64]
 
 
 class FeatureSpec(msgspec.Struct, frozen=True):
@@ -45,6 +80,37 @@ class FeatureSpec(msgspec.Struct, frozen=True):
     targets: tuple[str, ...] = ("tflops",)
     log_targets: tuple[str, ...] = ()
     categorical_features: tuple[str, ...] = ()
+    hardware: dict[str, float] = {}
+    """The numbers that features were computed from; older files do not tell."""
+    feature_encoding_version: int = 0
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """One there; of a model trained here on several, all of them."""
+        return tuple(self.dtype.split(","))
+
+
+@dataclass(frozen=True)
+class Milliseconds(Target):
+    """Latency as that layout has it: milliseconds, log1p of them where the spec says so."""
+
+    name: str = "latency"
+    log: bool = False
+
+    def encode(self, time_ns: Floats, rows: Rows) -> Floats:
+        time_ms = time_ns / NS_PER_MS
+        return np.log1p(time_ms) if self.log else time_ms
+
+    def decode(self, predicted: Floats, rows: Rows) -> Floats:
+        time_ms = np.expm1(predicted) if self.log else predicted
+        return np.maximum(time_ms * NS_PER_MS, 1e-3)  # as everywhere: no time is shorter than a picosecond
+
+
+class LatencyForest(Gbdt):
+    """A forest of milliseconds that answers as models here do: with the logarithm of nanoseconds."""
+
+    def predict(self, rows: Rows) -> Output:
+        return Output(np.log(self.target_.decode(super().predict(rows).target, rows)))
 
 
 def read_ck(path: Path) -> tuple[Manifest, Family, Gbdt]:
@@ -52,12 +118,17 @@ def read_ck(path: Path) -> tuple[Manifest, Family, Gbdt]:
     spec = _read_spec(path / SPEC)
     if spec.op_type not in FAMILY_OF:
         raise BadFile(f"{path}: op_type '{spec.op_type}' is not known here (known: {', '.join(FAMILY_OF)})")
-    family = FAMILIES.get(FAMILY_OF[spec.op_type])
-    try:
-        device = devices.get(spec.arch)
-    except NotFound as error:
-        raise BadFile(f"{path}: arch {spec.arch}: {error}") from error
-    known = family.features_on(device, [spec.dtype]).program.outputs
+    if spec.feature_encoding_version:
+        raise BadFile(
+            f"{path}: feature_encoding_version {spec.feature_encoding_version} gives the names of features another meaning; "
+            "version 0 is known here"
+        )
+    family, device = FAMILIES.get(FAMILY_OF[spec.op_type]), _device(path, spec)
+    rule = family.problem.parameters["dtype"]
+    for dtype in spec.dtypes:
+        if rule.index(dtype) is None:
+            raise BadFile(f"{path}: dtype must be {rule.describe()}, got '{dtype}'")
+    known = family.features_on(device, spec.dtypes).program.outputs
     strange = [name for name in spec.feature_names if name not in known]
     if strange:
         raise BadFile(
@@ -67,15 +138,38 @@ def read_ck(path: Path) -> tuple[Manifest, Family, Gbdt]:
     if target is None:
         raise BadFile(f"{path} has no model_tflops.lgbm, model_latency.lgbm or model_bandwidth.lgbm (plain or .gz)")
     booster = _booster(path, target)
+    _refuse_other_names(path, spec, booster)
+    log = target in spec.log_targets
+    learner = (LatencyForest if target == "latency" else Gbdt)(GbdtOptions(blend=0.0))
+    learner.forests_, learner.names_ = {"time": [booster]}, spec.feature_names
+    learner.target_ = Milliseconds(log=log) if target == "latency" else Target(target, log)
+    return _manifest(path, spec, family, device, learner), family, learner
+
+
+def _device(path: Path, spec: FeatureSpec) -> Device:
+    """The profile of its architecture, with the numbers that its features were computed from where it tells them."""
+    try:
+        device = devices.get(spec.arch)
+        told = {HARDWARE[name]: value for name, value in spec.hardware.items() if name in HARDWARE}
+        return replace(device, numbers={**device.numbers, **told})
+    except (NotFound, InvalidValue) as error:
+        raise BadFile(f"{path}: arch {spec.arch}: {error}") from error
+
+
+def _refuse_other_names(path: Path, spec: FeatureSpec, booster: Booster) -> None:
+    """The forest and the spec must mean the same columns; a forest may have no names of its own."""
     if booster.num_feature() != len(spec.feature_names):
         raise BadFile(
             f"{path}: the forest reads {booster.num_feature()} features, {SPEC} names {len(spec.feature_names)}: they do not "
             "belong together"
         )
-    learner = Gbdt(GbdtOptions(blend=0.0))
-    learner.forests_, learner.names_ = {"time": [booster]}, spec.feature_names
-    learner.target_ = Target(target, target in spec.log_targets)
-    return _manifest(path, spec, family, target, learner), family, learner
+    own = booster.feature_name()
+    if own != list(spec.feature_names) and not all(re.fullmatch(r"Column_\d+", name) for name in own):
+        place = next(number for number, pair in enumerate(zip(own, spec.feature_names, strict=True)) if pair[0] != pair[1])
+        raise BadFile(
+            f"{path}: feature {place} is '{own[place]}' in the forest and '{spec.feature_names[place]}' in {SPEC}: they do not "
+            "belong together"
+        )
 
 
 def _read_spec(file: Path) -> FeatureSpec:
@@ -98,18 +192,19 @@ def _booster(path: Path, target: str) -> Booster:
     try:
         data = file.read_bytes()
         return Booster(model_str=(gzip.decompress(data) if file.suffix == ".gz" else data).decode())
-    except (OSError, EOFError, UnicodeDecodeError, LightGBMError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, LightGBMError) as error:
         raise BadFile(f"{file} is damaged ({error}): restore it") from error
 
 
-def _manifest(path: Path, spec: FeatureSpec, family: Family, target: str, learner: Gbdt) -> Manifest:
+def _manifest(path: Path, spec: FeatureSpec, family: Family, device: Device, learner: Gbdt) -> Manifest:
     from kerncast.expr import Program
 
     outputs = family.feature_program.outputs
     digest = Program({name: outputs[name] for name in spec.feature_names}).digest
     return Manifest(
-        kind="gbdt", op=family.op.name, family=family.id, devices=(record_of(devices.get(spec.arch)),), dtypes=(spec.dtype,),
-        software=(), features=Features(spec.feature_names, digest), target=target, target_log=target in spec.log_targets,
+        kind="gbdt", op=family.op.name, family=family.id, devices=(record_of(device),), dtypes=spec.dtypes,
+        software=(), features=Features(spec.feature_names, digest), target=learner.target_.name,
+        target_log=learner.target_.log or learner.target_.name == "latency",
         options=msgspec.to_builtins(learner.options), size=learner.size(), folds=0, seed=0, split_group=family.op.split_group,
         data=Data(_training_digest(path), 0, 0, 0, 0, 0, None), hull={}, interval=None, versions={}, files={},
     )  # fmt: skip
@@ -121,29 +216,46 @@ def _training_digest(path: Path) -> str:
     return file_checksum(path / TRAINING) if (path / TRAINING).is_file() else "unknown"
 
 
+def refuse_unfit(family: Family, kind: str, machines: int, targets: tuple[str, ...]) -> None:
+    """What the layout has no place for, before anything is trained."""
+    if family.id not in OP_TYPE or kind != Gbdt.kind:
+        raise InvalidValue(f"--format ck is for gbdt models of {', '.join(OP_TYPE)}, not for {kind} models of {family.id}")
+    if machines > 1:
+        raise InvalidValue(
+            f"--format ck has a place for one device, the rows are of {machines}: keep one with --where 'device=…'"
+        )
+    strange = [name for name in targets if name not in TARGETS]
+    if strange:
+        raise InvalidValue(f"--format ck needs targets that its readers know ({', '.join(TARGETS)}), not {strange[0]}")
+
+
 def write_ck(folder: Path, table: Table, learner: Any, fitting: Fitting, others: tuple[str, ...]) -> None:
-    """The three files beside ours: the primary forest, one more per other target, the spec and what was trained on."""
-    family = table.family
-    if family.id not in OP_TYPE or not isinstance(learner, Gbdt):
-        raise InvalidValue(f"--format ck is for gbdt models of {', '.join(OP_TYPE)}, not for {family.id}")
-    target = fitting.target
-    if target.name not in TARGETS:
-        raise InvalidValue(f"--format ck needs a target that its readers know ({', '.join(TARGETS)}), not {target.name}")
-    # Their layout holds one forest: one of a single bag, grown on the same rows.
-    forests = {}
-    for name in (target.name, *others):
-        extra = Fitting(Target(name, target.log), fitting.seed, fitting.threads, fitting.step)
-        options = msgspec.structs.replace(learner.options, blend=0.0, bags=1)
-        forests[name] = Gbdt(options).fit(table, extra).forests_["time"][0]
-    for name, forest in forests.items():
-        text = forest.model_to_string(num_iteration=-1)
+    """The three files beside ours: a forest per target, the spec and what was trained on.
+
+    The forests are grown for this: they read only what the readers of this layout can compute.
+    """
+    family, target = table.family, fitting.target
+    refuse_unfit(family, learner.kind, len(table.devices), (target.name, *others))
+    names = [name for name in NAMES if name in table.rows.names]
+    worked = table.take(table.ok)  # failures have no time, and no forest of them is written
+    worked = replace(worked, rows=worked.rows.only(names))
+    options = msgspec.structs.replace(learner.options, blend=0.0, bags=1)
+    forests, logs = {}, []
+    for name in dict.fromkeys((target.name, *others)):
+        wanted = Milliseconds() if name == "latency" else Target(name, target.log)
+        logs += [name] if wanted.log else []
+        grown = Gbdt(options).fit(worked, replace(fitting, target=wanted)).forests_["time"][0]
+        # The number of threads is written into the text; it changes nothing else.
+        text = re.sub(r"\[num_threads: \d+\]", "[num_threads: 0]", grown.model_to_string(num_iteration=-1))
         (folder / f"model_{name}.lgbm.gz").write_bytes(gzip.compress(text.encode(), compresslevel=6, mtime=0))
-    trees = forests[target.name].num_trees()
-    dtypes = table.rows.frame["problem.dtype"].unique().sort().to_list()
+        forests[name] = grown.num_trees()
+    trees, numbers = forests[target.name], table.devices[0].numbers
     spec = {
-        "op_type": OP_TYPE[family.id], "dtype": ",".join(dtypes), "arch": table.devices[0].name,
-        "feature_names": list(table.rows.names), "categorical_features": [], "targets": list(forests),
-        "log_targets": list(forests) if target.log else [], "params": msgspec.to_builtins(learner.options),
+        "op_type": OP_TYPE[family.id], "dtype": ",".join(table.rows.frame["problem.dtype"].unique().sort()),
+        "arch": table.devices[0].name, "feature_names": names, "categorical_features": [], "targets": list(forests),
+        "log_targets": logs, "params": msgspec.to_builtins(learner.options), "feature_encoding_version": 0,
+        # As their engine takes them: whole numbers.
+        "hardware": {name: round(numbers[ours]) for name, ours in HARDWARE.items() if ours in numbers},
     }  # fmt: skip
     training = {
         "warm_start_from": None, "prev_n_estimators": 0, "new_n_estimators": trees, "total_n_estimators": trees,

@@ -41,10 +41,23 @@ BEHIND = 1e3
 # Fewer failures than this teach nothing that holds on another problem.
 FEWEST_FAILURES = 20
 PATIENCE = 30
+# Below this a leaf of twenty rows would be a large part of them.
+FEW_ROWS = 1000
 # Order turns on few rows, those near the top of each problem, so its leaves may be small; a leaf needs the curvature
 # of about one undecided config. Bagging makes the forest grown on everything differ little from those of the folds.
 RANKING = {"min_data_in_leaf": 10, "min_sum_hessian_in_leaf": 1.0, "bagging_fraction": 0.8, "bagging_freq": 1}
 REGRESSING = {"min_data_in_leaf": 20, "feature_fraction": 0.8}
+
+
+def _resolved(options: GbdtOptions, table: Table) -> GbdtOptions:
+    """The knobs that were left open, decided by the shape of the data."""
+    choosing = bool((np.bincount(table.problem) > 1).any())
+    return msgspec.structs.replace(
+        options,
+        blend=blend_for(len(np.unique(table.group))) if options.blend is None else options.blend,
+        trees=options.trees or (300 if choosing else 600),
+        leaves=options.leaves or (63 if choosing else 127),
+    )
 
 
 def blend_for(groups: int) -> float:
@@ -58,10 +71,12 @@ def blend_for(groups: int) -> float:
 class GbdtOptions(Options, frozen=True):
     """Knobs of `gbdt`."""
 
-    trees: Annotated[int, Meta(ge=1)] = 300
-    """At most so many in each forest; fewer where the groups set aside say so."""
-    leaves: Annotated[int, Meta(ge=2)] = 31
-    bags: Annotated[int, Meta(ge=1)] = 3
+    trees: Annotated[int, Meta(ge=1)] | None = None
+    """At most so many in each forest; fewer where the groups set aside say so. 300, or 600 where there is nothing to
+    choose: then one row is predicted at a time, and a large forest costs nothing."""
+    leaves: Annotated[int, Meta(ge=2)] | None = None
+    """63, or 127 where there is nothing to choose."""
+    bags: Annotated[int, Meta(ge=1)] = 1
     """Forests for the order, each grown on other samples of the rows; their mean is what counts."""
     lr: Annotated[float, Meta(gt=0, le=1)] = 0.08
     temperature: Annotated[float, Meta(gt=0)] = 0.02
@@ -81,8 +96,7 @@ class Gbdt(Learner):
 
     def fit(self, table: Table, fitting: Fitting, base: Self | None = None) -> Self:
         assert isinstance(self.options, GbdtOptions)
-        if self.options.blend is None:
-            self.options = msgspec.structs.replace(self.options, blend=blend_for(len(np.unique(table.group))))
+        self.options = _resolved(self.options, table)
         self.names_, self.target_ = table.rows.names, fitting.target
         # What the base knew of failures or of order stays known where the new data do not speak of it.
         self.forests_: dict[str, list[Booster]] = {} if base is None else dict(base.forests_)
@@ -92,11 +106,12 @@ class Gbdt(Learner):
         if FEWEST_FAILURES <= int((~table.ok).sum()) < len(table.ok):
             jobs["valid"] = _valid_task
         bags = {"time": 1, "rank": self.options.bags, "valid": 1}
-        grower = _Grower(self.options, fitting, sum(1 + bags[name] for name in jobs))
+        trees, leaves = self.options.trees or 1, self.options.leaves or 2
+        grower = _Grower(trees, leaves, self.options.lr, fitting, sum(1 + bags[name] for name in jobs))
         training, aside = inner_split(table, fitting.seed)
         for name, task in jobs.items():
             old: list[Booster | None] = [*self.forests_.get(name, []), *[None] * self.options.bags]
-            rounds = self.options.trees if aside is None else grower.rounds(name, task(training), task(aside), old[0])
+            rounds = trees if aside is None else grower.rounds(name, task(training), task(aside), old[0])
             # Grown again on everything: what was set aside is worth more as data than as a judge.
             whole = task(table)
             self.forests_[name] = [grower.grow(name, whole, rounds, bag, old[bag]) for bag in range(bags[name])]
@@ -195,7 +210,8 @@ class _Task:
             feature_name=list(self.names),
             reference=reference,
             free_raw_data=False,
-            params={"verbosity": -1},
+            # Of few rows LightGBM would drop every feature that cannot fill two leaves, and then refuse to go on.
+            params={"verbosity": -1, **({"feature_pre_filter": False} if len(self.labels) < FEW_ROWS else {})},
         )
 
 
@@ -251,7 +267,9 @@ class _Ranking:
 class _Grower:
     """Grows the forests one by one, telling how far it is."""
 
-    options: GbdtOptions
+    trees: int
+    leaves: int
+    lr: float
     fitting: Fitting
     forests: int
     grown: int = 0
@@ -260,10 +278,11 @@ class _Grower:
         return {
             "objective": task.ranking.gradients if task.ranking is not None else task.objective,
             "metric": "None" if task.ranking is not None else "",
-            "learning_rate": self.options.lr,
-            "num_leaves": self.options.leaves,
+            "learning_rate": self.lr,
+            "num_leaves": self.leaves,
             "lambda_l2": 1.0,
             **(RANKING if task.ranking is not None else REGRESSING),
+            **({"min_data_in_leaf": max(1, len(task.labels) // 100)} if len(task.labels) < FEW_ROWS else {}),
             "seed": self.fitting.seed + bag,
             "deterministic": True,
             "force_row_wise": True,
@@ -279,11 +298,11 @@ class _Grower:
         forest = lightgbm.train(
             self._parameters(task, 0),
             data,
-            self.options.trees,
+            self.trees,
             valid_sets=[judge.dataset(data)],
             feval=None if judge.ranking is None else judge.ranking.error,
             init_model=base,
-            callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False), self._tell(name, self.options.trees)],
+            callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False), self._tell(name, self.trees)],
         )
         self.grown += 1
         # Of a continued forest, LightGBM counts the trees of its base too.
@@ -303,7 +322,7 @@ class _Grower:
     def _tell(self, name: str, rounds: int) -> Callable[[Any], None]:
         def callback(env: Any) -> None:
             share = (env.iteration + 1 - env.begin_iteration) / rounds
-            done = round((self.grown + min(1.0, share)) * self.options.trees)
-            self.fitting.step(f"trees for {FOREST_TITLES[name]}", done, self.forests * self.options.trees)
+            done = round((self.grown + min(1.0, share)) * self.trees)
+            self.fitting.step(f"trees for {FOREST_TITLES[name]}", done, self.forests * self.trees)
 
         return callback

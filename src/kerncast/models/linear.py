@@ -53,9 +53,8 @@ class Linear(Learner):
     def fit(self, table: Table, fitting: Fitting, base: Self | None = None) -> Self:
         ok = table.take(table.ok)
         self.target_ = fitting.target
-        frame = ok.rows.frame.select(group_columns(table.family)).with_columns(
-            size=pl.Series(sizes(ok.rows)), time_ns=pl.Series(ok.time_ns)
-        )
+        groups = {name: ok.rows.frame[name] for name in group_columns(table.family)}
+        frame = pl.DataFrame({**groups, "size": sizes(ok.rows), "time_ns": ok.time_ns})
         self.lines_ = self._lines(frame, group_columns(table.family))
         pooled = self._lines(frame.select("size", "time_ns"), [])
         self.lines_ = pl.concat([self.lines_, pooled], how="diagonal") if group_columns(table.family) else pooled
@@ -87,7 +86,7 @@ class Linear(Learner):
         columns = group_columns(rows.family)
         size = sizes(rows)
         pooled = self.lines_.filter("pooled").row(0, named=True)
-        found = rows.frame.select(columns).with_row_index("__row")
+        found = rows.frame.with_row_index("__row").select("__row", *columns)
         if columns:
             lines = self.lines_.filter(~pl.col("pooled") & pl.col("slope").is_not_null())
             found = found.join(lines, on=columns, how="left", nulls_equal=True, maintain_order="left")

@@ -3,6 +3,7 @@ looks at labels (tuning, mining, stopping) happens inside it, on groups of its o
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -151,8 +152,11 @@ class Procedure:
             return float(np.mean(np.abs(np.log(time_ns[ok] / judge.time_ns[ok]))))
 
         study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=self.recipe.seed))
-        study.enqueue_trial({name: start[name] for name in ranges if start[name] is not None})
-        study.optimize(loss, n_trials=self.recipe.tune)
+        with warnings.catch_warnings():
+            # The recipe's own knobs are tried first, even where they lie outside the ranges.
+            warnings.simplefilter("ignore", UserWarning)
+            study.enqueue_trial({name: start[name] for name in ranges if start[name] is not None})
+            study.optimize(loss, n_trials=self.recipe.tune)
         return options_of(kind, {**start, **study.best_params})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,15 @@ class Rows:
             flops=part(self.flops),
             bytes=part(self.bytes),
         )
+
+    @cached_property
+    def is_library(self) -> npt.NDArray[np.bool_]:
+        """The rows of the vendor library's own choice, where the family declares which config that is."""
+        declared = self.family.library
+        if not declared:
+            return np.zeros(len(self), dtype=bool)
+        same = [pl.col(f"config.{name}") == value for name, value in declared.items()]
+        return self.frame.select(pl.all_horizontal(same)).to_series().fill_null(False).to_numpy()
 
     def only(self, names: Sequence[str]) -> Rows:
         """The same rows with some of the features, in that order."""

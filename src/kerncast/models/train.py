@@ -90,9 +90,13 @@ def train(
         raise InvalidValue(f"{out} exists already: choose another name, or remove it first")
     paths = [datasets] if isinstance(datasets, str | Path) else list(datasets)
     base = None if warm_start is None else Model.load(warm_start)
-    table = load_table([Dataset.open(path) for path in _expand(paths)], family, where, pool)
+    table = load_table([Dataset.open(path) for path in expand(paths)], family, where, pool)
     _refuse_too_little(table, recipe)
     recipe = recipe.resolved(table, base)
+    if ck is not None:
+        from kerncast.models.ck import refuse_unfit
+
+        refuse_unfit(table.family, recipe.kind, len(table.devices), (recipe.target or "", *ck))
     procedure = Procedure(recipe, told.step)
     trained = _continued(table, procedure, base, told) if base is not None else _from_scratch(table, procedure, out, told)
 
@@ -132,7 +136,7 @@ def _continued(table: Table, procedure: Procedure, base: Model, told: Progress) 
     return Trained(done.learner, done.held_out, np.zeros(len(done.held_out.problem), np.int64), done.predictions, done.extra)
 
 
-def _expand(paths: Sequence[str | Path]) -> list[Path]:
+def expand(paths: Sequence[str | Path]) -> list[Path]:
     """Datasets as they are; a directory of datasets becomes all of them."""
     found: list[Path] = []
     for path in map(Path, paths):

@@ -91,8 +91,9 @@ class _Errors:
             "ape_p95": float(quantile[1]),
             "rmsre": float(np.sqrt(s["ape2"] / s["n"])),
             "rrmse": float(np.sqrt(s["ee"] / s["n"]) / (s["y"] / s["n"])),
-            "r2": 1.0 - s["ee"] / scatter if scatter > 0 else float("nan"),
-            "r2_log": 1.0 - s["lee"] / log_scatter if log_scatter > 0 else float("nan"),
+            "r2": 1.0 - s["ee"] / scatter if scatter > 1e-9 * s["yy"] else float("nan"),
+            # Equal times have no scatter to explain, whatever rounding leaves of it.
+            "r2_log": 1.0 - s["lee"] / log_scatter if log_scatter > 1e-9 * max(s["lyy"], 1.0) else float("nan"),
             "coverage_90": s["covered"] / s["n"],
         }
 

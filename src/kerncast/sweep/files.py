@@ -6,6 +6,7 @@ where it stopped and any other is refused.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from kerncast.data.dataset import file_checksum, write_atomically
+from kerncast.data.lock import one_writer
 from kerncast.data.schema import column_type, content_digest, parameter_columns
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.op import Family
@@ -27,6 +29,7 @@ from kerncast.sweep.vectors import CONFIG, PROBLEM
 FORMAT = "kerncast-vectors"
 VERSION = 1
 MANIFEST = "vectors.json"
+LOCK = "sweep.lock"
 # Rows of a part: what a crash may cost, against what a part costs to hold in memory.
 PART_ROWS = {"parquet": 524_288, "json": 65_536}
 
@@ -129,8 +132,23 @@ def write_vectors(
     path = Path(path)
     if file_format not in PART_ROWS:
         raise InvalidValue(f"vectors are written as {' or '.join(PART_ROWS)}, not '{file_format}'")
-    manifest = _begun(path, Manifest(header_of(sweep, file_format), dict(described or {})))
-    parts = list(manifest.parts)
+    fresh = Manifest(header_of(sweep, file_format), dict(described or {}))
+    _make_directory(path)
+    with one_writer(path, LOCK, "choose another --out"):
+        summary = _write(sweep, path, _begun(path, fresh), progress)
+    if not summary.vectors:
+        with contextlib.suppress(OSError):  # somebody else has begun there meanwhile
+            path.rmdir()
+        raise InvalidValue(
+            f"the sweep is empty: no config of {sweep.family.id} is valid on {sweep.device.name} for any of its "
+            f"{sweep.problems.height:,} problems; see `kerncast families {sweep.family.id} --device {sweep.device.name}`"
+        )
+    return summary
+
+
+def _write(sweep: Sweep, path: Path, manifest: Manifest, progress: Callable[[int], None]) -> Summary:
+    """The parts that are missing; nothing stays of a sweep without vectors."""
+    file_format, parts = manifest.header.file_format, list(manifest.parts)
     reused = sum(part.rows for part in parts)
     if not manifest.complete:
         tally = _Tally()
@@ -144,31 +162,38 @@ def write_vectors(
                     f"{path / parts[number].file} was cut by another version of kerncast: remove {path} and sweep again"
                 )
             progress(tally.vectors)
-        if not tally.vectors:
-            (path / MANIFEST).unlink()
-            path.rmdir()
-            raise InvalidValue(
-                f"the sweep is empty: no config of {sweep.family.id} is valid on {sweep.device.name} for any of its "
-                f"{sweep.problems.height:,} problems; see `kerncast families {sweep.family.id} --device {sweep.device.name}`"
-            )
         manifest = msgspec.structs.replace(
             manifest, parts=tuple(parts), complete=True, problems=len(tally.problems), configs=len(tally.configs)
         )
-        _write_manifest(path, manifest)
+        if tally.vectors:
+            _write_manifest(path, manifest)
+        else:
+            (path / MANIFEST).unlink()
     vectors, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
     return Summary(path, vectors, manifest.problems, manifest.configs, size, len(parts), reused)
 
 
+def _make_directory(path: Path) -> None:
+    """A directory to write vectors to; anything else that stands there is refused and left as it is."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        _read_manifest(path)
+    except OSError as error:
+        raise CannotWrite(f"could not make the directory {path}: {error.strerror}; choose another place") from error
+    # While another one begins there is no manifest yet: the lock will say so.
+    if not _untouched(path) and not (path / LOCK).exists():
+        _read_manifest(path)
+
+
+def _untouched(path: Path) -> bool:
+    """Whether nothing but a lock is there yet."""
+    return all(item.name == LOCK for item in path.iterdir())
+
+
 def _begun(path: Path, fresh: Manifest) -> Manifest:
     """What an earlier run of the same sweep left, up to the first damaged part; else an empty beginning."""
-    if not path.exists():
-        try:
-            path.mkdir(parents=True)
-        except OSError as error:
-            raise CannotWrite(f"could not make the directory {path}: {error.strerror}; choose another place") from error
-        _write_manifest(path, fresh)
-        return fresh
-    if path.is_dir() and not (path / MANIFEST).exists() and not any(path.iterdir()):
+    if _untouched(path):
         _write_manifest(path, fresh)
         return fresh
     found = _read_manifest(path)

@@ -1,0 +1,67 @@
+"""How much memory a worker may take, and how much it has."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+# Of what is free, for all workers together: the rest is for everybody else, and for what a leak takes between two looks.
+SHARE = 0.8
+
+
+def worker_share(workers: int) -> int:
+    """What each of so many workers may take; 0 (no limit) where nobody says how much is free."""
+    free = available_bytes()
+    return 0 if free is None else int(SHARE * free / workers)
+
+
+def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """The memory that can still be used: the machine's, or what the control groups around this process leave of it."""
+    found = [*_of_machine(proc / "meminfo"), *_of_groups(proc / "self" / "cgroup", cgroups)]
+    return max(0, min(found)) if found else None
+
+
+def _of_machine(path: Path) -> Iterator[int]:
+    numbers = _numbers(path)
+    if "MemAvailable:" in numbers:
+        yield numbers["MemAvailable:"] * 1024
+
+
+def _of_groups(own: Path, cgroups: Path) -> Iterator[int]:
+    """What each group that limits memory leaves, from this process's own up to the root (both versions of cgroups)."""
+    with contextlib.suppress(OSError):
+        for line in own.read_text().splitlines():
+            _, controllers, place = line.split(":", 2)
+            if not controllers:
+                root, limit, used, cache = cgroups, "memory.max", "memory.current", "inactive_file"
+            elif "memory" in controllers.split(","):
+                root = cgroups / "memory"
+                limit, used, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+            else:
+                continue
+            # In a container the path may be the host's: its parents end at the root, which is then the group itself.
+            inside = Path(place.lstrip("/"))
+            for folder in (root / inside, *(root / parent for parent in inside.parents)):
+                with contextlib.suppress(OSError, ValueError):  # "max": not limited here
+                    most = int((folder / limit).read_text())
+                    # Pages of files can be dropped at any time, so they are as good as free.
+                    yield most - int((folder / used).read_text()) + _numbers(folder / "memory.stat").get(cache, 0)
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory that only ending the process (or swap) gives back: anonymous and shared pages, not those of files.
+
+    Address space says nothing here: GPU and OpenCL drivers reserve many times what there is.
+    """
+    numbers = _numbers(Path(f"/proc/{pid}/status"))
+    return 1024 * (numbers.get("RssAnon:", 0) + numbers.get("RssShmem:", 0))
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """The lines of a file that are a name and a whole number; nothing when it cannot be read."""
+    try:
+        rows = [line.split() for line in path.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}

@@ -1,0 +1,44 @@
+"""One writer per directory: a lock file that the operating system forgets when its holder dies, however it dies."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from kerncast.errors import CannotWrite, InvalidValue
+
+
+@contextlib.contextmanager
+def one_writer(directory: Path, name: str, otherwise: str) -> Iterator[None]:
+    """Hold `directory`; refused with the process that holds it and with what to do `otherwise`."""
+    path = directory / name
+    fd = _taken(path, directory, otherwise)
+    try:
+        os.ftruncate(fd, 0)
+        os.write(fd, str(os.getpid()).encode())
+        yield
+    finally:
+        # Removed while it is held: whoever opened it meanwhile sees that it is no longer the one with this name.
+        path.unlink(missing_ok=True)
+        os.close(fd)
+
+
+def _taken(path: Path, directory: Path, otherwise: str) -> int:
+    while True:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise CannotWrite(f"could not write {path}: {error.strerror}; choose another place") from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(fd, 32).decode(errors="replace").strip()
+            os.close(fd)
+            raise InvalidValue(f"{directory} is being written by process {holder}: wait for it, or {otherwise}") from error
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(fd), path.stat()):
+                return fd
+        os.close(fd)
