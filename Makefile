@@ -50,6 +50,9 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/sweep.py
 	$(BIN)/python benchmarks/collect.py
 	$(BIN)/python benchmarks/gemm_cpu.py
+	$(BIN)/python benchmarks/a100_mm.py
+	$(BIN)/python benchmarks/a100_mixed_mm.py
+	$(BIN)/python benchmarks/h100_gemm.py
 
 clean:
 	rm -rf $(VENV) quickstart docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis
