@@ -44,15 +44,12 @@ docs: $(VENV)/.dev
 test: lint docs
 	$(BIN)/python -m pytest
 
+# All of them, whatever the ones before did; it fails if one missed a bar.
+BENCHMARKS := core label_shift sweep collect gemm_cpu a100_mm a100_mixed_mm h100_gemm
 bench: $(VENV)/.dev
-	$(BIN)/python benchmarks/core.py
-	$(BIN)/python benchmarks/label_shift.py
-	$(BIN)/python benchmarks/sweep.py
-	$(BIN)/python benchmarks/collect.py
-	$(BIN)/python benchmarks/gemm_cpu.py
-	$(BIN)/python benchmarks/a100_mm.py
-	$(BIN)/python benchmarks/a100_mixed_mm.py
-	$(BIN)/python benchmarks/h100_gemm.py
+	@failed=; for name in $(BENCHMARKS); do \
+	  echo "== $$name"; $(BIN)/python benchmarks/$$name.py || failed="$$failed $$name"; \
+	done; test -z "$$failed" || { echo "missed:$$failed"; exit 1; }
 
 clean:
 	rm -rf $(VENV) quickstart docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -71,6 +71,25 @@ def _show_noise(evaluation: dict[str, Any]) -> None:
         click.echo("measuring the best-scored k: " + ", ".join(f"k={p['k']} {p['efficiency_mean']:.2%}" for p in curve))
 
 
+def show_beside(evaluation: dict[str, Any]) -> None:
+    """What a special way of training is judged by: the plain way, on the same problems."""
+    plain = evaluation.get("without_hard_mining")
+    if plain and plain["efficiency_mean"] is not None:
+        mined = evaluation["overall"]
+        click.echo(
+            f"\nhard mining: mean {value(mined['efficiency_mean'])}, P10 {value(mined['efficiency_p10'])}; without it "
+            f"{value(plain['efficiency_mean'])}, {value(plain['efficiency_p10'])}"
+        )
+    pair = evaluation.get("warm_start")
+    if pair:
+        name, label = ("efficiency_mean", "mean efficiency") if pair["base"]["efficiency_mean"] else ("mape", "MAPE")
+        click.echo(
+            f"\nwarm start, on {pair['base']['n_problems']:,} problems held out: {label} {value(pair['base'][name])} before, "
+            f"{value(pair['continued'][name])} after"
+            + (" (the base was trained on these problems)" if pair["hold_out_seen_by_base"] else "")
+        )
+
+
 def show_slices(slices: list[dict[str, Any]]) -> None:
     """Parts of the data, one line each."""
     columns = ("of", "by", "value", "problems", "mean", "P10", "worst", "rows", "MAPE")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kerncast.cli.evaluation_view import show_figures
+from kerncast.cli.evaluation_view import show_beside, show_figures
 from kerncast.cli.output import json_option, print_json, where_option
 from kerncast.cli.training_view import TrainingView
 from kerncast.errors import InvalidValue
@@ -135,5 +135,6 @@ def command(
     for name, needs in features.left_out.items():
         click.echo(f"- left out: {name} needs {', '.join(needs)}, unknown for this device")
     show_figures(model.evaluation, f"out of fold, {model.evaluation['folds']} folds by {model.evaluation['split']}")
+    show_beside(model.evaluation)
     held = "HELD_OUT_DATASET" if warm_start else f"{datasets[0]} --split problem"
     click.echo(f"\nwritten to {out}. Next: kerncast evaluate {out} {held} --report report.html")

@@ -203,6 +203,9 @@ class _Task:
     def dataset(self, reference: Any = None) -> Any:
         import lightgbm
 
+        # Of few rows LightGBM would drop every feature that cannot fill two leaves, and then refuse to go on.
+        few = len(self.labels) < FEW_ROWS
+        own = {"verbosity": -1, **({"feature_pre_filter": False} if few else {})}
         return lightgbm.Dataset(
             self.features,
             self.labels,
@@ -210,8 +213,7 @@ class _Task:
             feature_name=list(self.names),
             reference=reference,
             free_raw_data=False,
-            # Of few rows LightGBM would drop every feature that cannot fill two leaves, and then refuse to go on.
-            params={"verbosity": -1, **({"feature_pre_filter": False} if len(self.labels) < FEW_ROWS else {})},
+            params=own if reference is None else dict(reference.params),
         )
 
 
