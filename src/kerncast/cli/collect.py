@@ -256,6 +256,9 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
     kind = CommandBackend if recipe else _backend(family_id, options["backend"])
     # Made here once for its refusals: a program that is not there is said before anything is written.
     # A sweep for a device that is not this CPU is checked against that device's limits.
+    why_not = kind.unavailable()
+    if why_not is not None:
+        raise KerncastError(why_not)
     first = str(options["devices"]).split(",")[0]
     policy = _policy(options, recipe)
     request = _request(family, kind, recipe, out, policy, options)

@@ -130,7 +130,8 @@ class TritonBackend(Backend):
 
     @cached_property
     def _properties(self) -> Any:
-        return _torch().cuda.get_device_properties(self.where)
+        where = self.where  # refuses in a sentence where torch is missing, so it comes first
+        return _torch().cuda.get_device_properties(where)
 
     @property
     def _architecture(self) -> str:
