@@ -79,16 +79,20 @@ def _first_round(vectors: pl.DataFrame, limit: int, seed: int) -> Positions:
 
 
 def _wanted(active: Active, collection: Collection, vectors: pl.DataFrame, rest: Positions, device: Device) -> Positions:
-    """What is left, by turns the worthiest and one at random; all at random while too little is known to tell.
-
-    Rows near the top alone teach a model little about what is slow: on CPU GEMMs it then chose 3 to 6 % worse on
-    other problems than one that saw random rows.
-    """
+    """What is left, by turns the worthiest and one at random; all at random while too little is known to tell."""
     shuffled = np.random.default_rng([active.seed, len(rest)]).permutation(rest)
     candidates = np.sort(shuffled[:MOST_CANDIDATES])
     worth = active.worth(collection.rows(), vectors[candidates].drop("key"), device)
     if worth is None:
         return shuffled
-    worthiest = candidates[np.argsort(-worth, kind="stable")]
-    by_turns = np.column_stack([worthiest, shuffled[: len(worthiest)]]).ravel()
-    return by_turns[np.sort(np.unique(by_turns, return_index=True)[1])]
+    return by_turns(candidates[np.argsort(-worth, kind="stable")], shuffled)
+
+
+def by_turns(worthiest: Positions, shuffled: Positions) -> Positions:
+    """One of either, each position once.
+
+    Rows near the top alone teach a model little about what is slow, and it then chooses worse on other problems than
+    one that saw random rows (`kerncast evaluate --budget-curve` shows both).
+    """
+    mixed = np.column_stack([worthiest, shuffled[: len(worthiest)]]).ravel()
+    return np.asarray(mixed[np.sort(np.unique(mixed, return_index=True)[1])])

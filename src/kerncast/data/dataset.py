@@ -61,6 +61,11 @@ class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     peak_tflops: dict[str, float] = {}
     sources: dict[str, str] = {}
 
+    @property
+    def device(self) -> Device:
+        """The profile again."""
+        return Device(self.name, self.title, self.kind, self.numbers, self.peak_tflops, self.sources)
+
 
 def record_of(device: Device) -> DeviceRecord:
     """A device as a dataset keeps it."""
@@ -174,7 +179,7 @@ class Dataset:
         """A device of these rows: as it was recorded with them, else the profile of that name."""
         for record in self.manifest.devices:
             if record.name == name:
-                return Device(record.name, record.title, record.kind, record.numbers, record.peak_tflops, record.sources)
+                return record.device
         return devices.get(name)
 
     def verify(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kerncast.collect.active import by_turns
 from kerncast.errors import InvalidValue
 from kerncast.evaluate.unseen import Paths, open_all, recipe_of, rows_for, table_for
 from kerncast.models.acquire import acquisition
@@ -38,7 +39,7 @@ def budget_curves(
     """The three curves, each point the mean efficiency on problems held out from it."""
     model = model if isinstance(model, Model) else Model.load(model)
     table = table_for(model, rows_for(model, open_all(datasets), where))
-    if len(table.trials.starts) == len(table.trials.order):
+    if not table.trials.choosing:
         raise InvalidValue(f"{table.family.id} has one config per problem here: a budget curve is about choosing")
     groups = len(np.unique(table.group[table.ok]))
     if groups < 2 * FOLDS:
@@ -151,7 +152,4 @@ def _active(table: Table, procedure: Procedure, tell: Callable[[str], None]) -> 
 def _wanted(pool: Table, have: npt.NDArray[np.int64], count: int, procedure: Procedure) -> npt.NDArray[np.int64]:
     rest = np.setdiff1d(np.arange(len(pool.problem)), have)
     worth = acquisition(pool.take(np.sort(have)), pool.rows.take(rest), pool.problem[rest], procedure)
-    # Half of them at random, as `kerncast collect --active` does: the top alone teaches little about what is slow.
-    best = rest[np.argsort(-worth, kind="stable")[: count // 2]]
-    others = np.random.default_rng(len(have)).permutation(np.setdiff1d(rest, best))
-    return np.concatenate([best, others[: count - len(best)]])
+    return by_turns(rest[np.argsort(-worth, kind="stable")], np.random.default_rng(len(have)).permutation(rest))[:count]

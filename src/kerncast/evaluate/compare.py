@@ -71,7 +71,7 @@ def compare(
     found = judged(models, open_all(datasets), where, include_seen)
     table, facts = found.table, _facts(models, datasets, found)
     predicted = _predictions(models, found)
-    if len(table.trials.starts) == len(table.trials.order):
+    if not table.trials.choosing:
         return _compare_times(predicted, table, limits, facts)
     trials = table.trials
     chosen = [trials.choose(item.score) for item in predicted]

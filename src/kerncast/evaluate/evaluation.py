@@ -14,7 +14,7 @@ import polars as pl
 from kerncast.errors import InvalidValue
 from kerncast.evaluate.slices import slices
 from kerncast.evaluate.unseen import Paths, digest_of, judged, listed, open_all, recipe_of, rows_for, table_for
-from kerncast.models.assess import Learned, assess
+from kerncast.models.assess import PORTFOLIO, Learned, assess
 from kerncast.models.conformal import LEVEL, cross_bounds
 from kerncast.models.folds import cross_validate
 from kerncast.models.model import Model
@@ -77,7 +77,7 @@ def evaluate(
         predicted = Predicted(*(None if v is None else v[keep] for v in _parts(predicted)))  # type: ignore[arg-type]
         summary = assess(table, predicted, _unseen_problems(table, fold) if split == "config" else fold)
     problems = problem_points(table, predicted)
-    summary = {**facts, **summary, "slices": slices(table, predicted), "worst": worst_problems(table, problems, worst)}
+    summary = {**facts, **summary, "slices": slices(table, predicted), "worst": worst_problems(problems, worst)}
     failed = table.rows.frame.with_columns(number=pl.Series(table.problem)).filter(pl.Series(~table.ok))
     return Evaluation(summary, problems, row_points(table, predicted), failed)
 
@@ -103,7 +103,7 @@ def learned_by(model: Model, table: Table) -> Learned | None:
     joined = numbered.join(model.candidates, on=columns, how="left", nulls_equal=True, maintain_order="left")
     shares = np.zeros(int(table.config.max()) + 1)
     shares[joined["__number"].to_numpy()] = joined["share"].fill_null(0.0).to_numpy()
-    picked = joined.filter(pl.col("portfolio_place") < 8).sort("portfolio_place")["__number"].to_list()
+    picked = joined.filter(pl.col("portfolio_place") < PORTFOLIO).sort("portfolio_place")["__number"].to_list()
     return Learned(shares, picked)
 
 
@@ -232,15 +232,18 @@ def row_points(table: Table, predicted: Predicted) -> pl.DataFrame:
     )
 
 
-def worst_problems(table: Table, points: pl.DataFrame, count: int) -> list[dict[str, Any]]:
-    """Where most speed was left on the table (or, with nothing to choose, where the time was furthest off)."""
+def worst_first(points: pl.DataFrame) -> pl.DataFrame:
+    """Where most speed was left on the table (or, with nothing to choose, where the time was furthest off) first."""
     if (points["configs"] > 1).any():
-        ordered = points.sort("efficiency", "number")
-    else:
-        off = (points["predicted_ns"] / points["best_ns"]).log().abs()
-        ordered = points.with_columns(__off=off).sort("__off", "number", descending=[True, False])
+        return points.sort("efficiency", "number")
+    off = (points["predicted_ns"] / points["best_ns"]).log().abs()
+    return points.with_columns(__off=off).sort("__off", "number", descending=[True, False]).drop("__off")
+
+
+def worst_problems(points: pl.DataFrame, count: int) -> list[dict[str, Any]]:
+    """The worst of them, with what was chosen and what was best."""
     found = []
-    for row in ordered.head(count).iter_rows(named=True):
+    for row in worst_first(points).head(count).iter_rows(named=True):
         entry: dict[str, Any] = {
             part: {
                 name.split(".", 1)[1]: value for name, value in row.items() if name.startswith(f"{part}.") and value is not None

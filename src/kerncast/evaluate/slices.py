@@ -22,7 +22,7 @@ def slices(table: Table, predicted: Predicted) -> list[Slice]:
     chosen = trials.choose(predicted.score)[trials.solvable]
     efficiency = trials.share[chosen]
     first = table.rows.frame[chosen]
-    choosing = len(trials.starts) < len(trials.order)
+    choosing = trials.choosing
     found: list[Slice] = []
     for name, labels in _problem_cuts(table, first, chosen).items():
         rows = _row_labels(table, labels, chosen)

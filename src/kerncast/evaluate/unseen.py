@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 
 from kerncast.data.dataset import Dataset
@@ -101,13 +100,8 @@ def _refuse_others(values: pl.Series, own: set[str], who: str, column: str) -> N
 
 def table_for(model: Model, rows: pl.DataFrame) -> Table:
     """Rows as this model reads them: its own device numbers, its own features in its own order."""
-    from kerncast.device import Device
-
-    machines = {
-        item.name: Device(item.name, item.title, item.kind, item.numbers, item.peak_tflops, item.sources)
-        for item in model.manifest.devices
-        if item.name in set(rows["device"].unique())
-    }
+    present = set(rows["device"].unique())
+    machines = {item.name: item.device for item in model.manifest.devices if item.name in present}
     table = build_table(model.family, rows, machines, "")
     return replace(table, rows=table.rows.only(model.manifest.features.names))
 
@@ -132,8 +126,3 @@ def judged(models: Sequence[Model], datasets: Sequence[Dataset], where: Sequence
                 f"{split}or look at the training data with --include-seen"
             )
     return Judged(table_for(models[0], rows), rows, known, include_seen and known > 0)
-
-
-def mask_to(table: Table, problems: Sequence[int]) -> Table:
-    """The rows of some problems."""
-    return table.take(np.isin(table.problem, list(problems)))

@@ -51,7 +51,7 @@ REGRESSING = {"min_data_in_leaf": 20, "feature_fraction": 0.8}
 
 def _resolved(options: GbdtOptions, table: Table) -> GbdtOptions:
     """The knobs that were left open, decided by the shape of the data."""
-    choosing = bool((np.bincount(table.problem) > 1).any())
+    choosing = table.trials.choosing
     return msgspec.structs.replace(
         options,
         blend=blend_for(len(np.unique(table.group))) if options.blend is None else options.blend,
@@ -101,7 +101,7 @@ class Gbdt(Learner):
         # What the base knew of failures or of order stays known where the new data do not speak of it.
         self.forests_: dict[str, list[Booster]] = {} if base is None else dict(base.forests_)
         jobs: dict[str, Callable[[Table], _Task]] = {"time": lambda part: _time_task(part, fitting)}
-        if self.options.blend != 0 and (np.bincount(table.problem) > 1).any():
+        if self.options.blend != 0 and table.trials.choosing:
             jobs["rank"] = lambda part: _rank_task(part, self._temperature)
         if FEWEST_FAILURES <= int((~table.ok).sum()) < len(table.ok):
             jobs["valid"] = _valid_task

@@ -93,8 +93,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def device(self) -> Device:
         """The device it was trained for (the first one of a pooled model)."""
-        record = self.devices[0]
-        return Device(record.name, record.title, record.kind, record.numbers, record.peak_tflops, record.sources)
+        return self.devices[0].device
 
 
 def read_manifest(path: Path) -> Manifest:

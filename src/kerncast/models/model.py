@@ -63,8 +63,7 @@ class Model:
     def _check_features(self) -> None:
         wanted = self.manifest.features
         for record in self.manifest.devices:
-            device = Device(record.name, record.title, record.kind, record.numbers, record.peak_tflops, record.sources)
-            program = self.describer(device).program
+            program = self.describer(record.device).program
             missing = [name for name in wanted.names if name not in program.outputs]
             if missing:
                 raise BadFile(

@@ -146,7 +146,7 @@ class Procedure:
             learner = kind(options_of(kind, {**start, **knobs})).fit(training, self.fitting)
             time_ns, score = self.scores(learner, judge)
             trials = judge.trials
-            if len(trials.starts) < len(trials.order):
+            if trials.choosing:
                 return float(1.0 - trials.share[trials.choose(score)][trials.solvable].mean())
             ok = judge.ok
             return float(np.mean(np.abs(np.log(time_ns[ok] / judge.time_ns[ok]))))

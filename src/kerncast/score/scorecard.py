@@ -79,7 +79,7 @@ def _mean(values: Floats) -> Floats:
 
 
 def _nothing_to_choose(trials: Trials) -> bool:
-    return len(trials.starts) == len(trials.order) or not trials.solvable.any()
+    return not trials.choosing or not trials.solvable.any()
 
 
 def _runtime(trials: Trials, predicted: Predicted) -> Mapping[str, Figure | None]:

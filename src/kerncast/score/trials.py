@@ -64,6 +64,11 @@ class Trials:
         best = self.per_row(self.best_ns)
         return np.where(np.isfinite(self.time_ns), best / np.where(np.isfinite(self.time_ns), self.time_ns, 1.0), 0.0)
 
+    @property
+    def choosing(self) -> bool:
+        """Whether some problem has more than one config: otherwise there is nothing to choose."""
+        return len(self.starts) < len(self.order)
+
     @cached_property
     def solvable(self) -> Flags:
         """Problems on which something worked: on the others there is nothing to choose."""

@@ -4,7 +4,7 @@
 
 `latency` is milliseconds, `kernel_source` the code path that the framework took, and what it is called is the config.
 A linear layer keeps its weights as N rows of K, so every product is `rcr`. The wheel that ships the tables
-(https://pypi.org/project/aiconfigurator-core) is read as well: all the GEMM tables in it.
+(PyPI: aiconfigurator-core) is read as well: all the GEMM tables in it.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from kerncast.evaluate.evaluation import worst_first
 from kerncast.evaluate.report.words import assignments, duration, part_of, percent, short
 
 MOST_PROBLEMS = 20
@@ -33,16 +34,10 @@ class Worst:
     data: dict[str, Any]
 
 
-def worst_problems(problems: pl.DataFrame, rows: pl.DataFrame, choosing: bool) -> list[Worst]:
-    """In the order of `Evaluation.summary["worst"]`: most speed lost first; with nothing to choose, times furthest off."""
-    if choosing:
-        ordered = problems.sort("efficiency", "number")
-    else:
-        off = (pl.col("predicted_ns") / pl.col("best_ns")).log().abs()
-        ordered = problems.with_columns(__off=off).sort("__off", "number", descending=[True, False])
-    return [
-        _worst(row, rows.filter(pl.col("number") == row["number"])) for row in ordered.head(MOST_PROBLEMS).iter_rows(named=True)
-    ]
+def worst_problems(problems: pl.DataFrame, rows: pl.DataFrame) -> list[Worst]:
+    """The same problems in the same order as `Evaluation.summary["worst"]`."""
+    worst = worst_first(problems).head(MOST_PROBLEMS)
+    return [_worst(row, rows.filter(pl.col("number") == row["number"])) for row in worst.iter_rows(named=True)]
 
 
 def _worst(row: dict[str, Any], measured: pl.DataFrame) -> Worst:

@@ -43,7 +43,7 @@ def render(evaluation: Evaluation, model: Model | None, budget: dict[str, Any] |
     summary = evaluation.summary
     choosing = summary["overall"]["efficiency_mean"] is not None
     fixed, told = _without_fixed(evaluation)
-    worst = worst_problems(told.problems, told.rows, choosing) if choosing or _has_times(told.rows) else []
+    worst = worst_problems(told.problems, told.rows) if choosing or _has_times(told.rows) else []
     sections = _sections(told, model, budget, _dtypes(evaluation.problems))
     figures = {chart.name: chart.figure for section in sections.values() for chart in section.charts}
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
