@@ -43,6 +43,8 @@ FEWEST_FAILURES = 20
 PATIENCE = 30
 # Below this a leaf of twenty rows would be a large part of them.
 FEW_ROWS = 1000
+# On fewer rows threads wait for each other more than they work, the more so beside another busy process.
+WORTH_THREADS = 20_000
 # Order turns on few rows, those near the top of each problem, so its leaves may be small; a leaf needs the curvature
 # of about one undecided config. Bagging makes the forest grown on everything differ little from those of the folds.
 RANKING = {"min_data_in_leaf": 10, "min_sum_hessian_in_leaf": 1.0, "bagging_fraction": 0.8, "bagging_freq": 1}
@@ -288,7 +290,7 @@ class _Grower:
             "seed": self.fitting.seed + bag,
             "deterministic": True,
             "force_row_wise": True,
-            "num_threads": self.fitting.threads,
+            "num_threads": self.fitting.threads or (1 if len(task.labels) < WORTH_THREADS else 0),
             "verbosity": -1,
         }
 
