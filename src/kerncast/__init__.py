@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from kerncast.version import __version__
 
 if TYPE_CHECKING:
     from kerncast.data import Dataset
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from kerncast.models.procedure import Recipe
     from kerncast.models.train import train
     from kerncast.op import Config, Family, Op, Problem, Work
+    from kerncast.select.dispatch import Dispatcher
+    from kerncast.select.selector import Selector
     from kerncast.space import Constraint, Space
 
 # Loaded on first use: `import kerncast` stays under 100 ms and pulls in nothing heavy.
@@ -22,12 +24,14 @@ _HOMES = {
     "Constraint": "kerncast.space",
     "Dataset": "kerncast.data",
     "Device": "kerncast.device",
+    "Dispatcher": "kerncast.select.dispatch",
     "Family": "kerncast.op",
     "KerncastError": "kerncast.errors",
     "Model": "kerncast.models",
     "Op": "kerncast.op",
     "Problem": "kerncast.op",
     "Recipe": "kerncast.models",
+    "Selector": "kerncast.select.selector",
     "Space": "kerncast.space",
     "Work": "kerncast.op",
     "train": "kerncast.models",
@@ -38,12 +42,14 @@ __all__ = [
     "Constraint",
     "Dataset",
     "Device",
+    "Dispatcher",
     "Family",
     "KerncastError",
     "Model",
     "Op",
     "Problem",
     "Recipe",
+    "Selector",
     "Space",
     "Work",
     "__version__",

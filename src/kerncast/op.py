@@ -254,22 +254,27 @@ class _Values:
 class Problem(_Values):
     """What to compute: `Problem(gemm, {"M": 128, ...})`, validated; `problem.M` reads a value."""
 
-    __slots__ = ("family", "op")
+    __slots__ = ("_hash", "family", "op")
     op: Op
     family: Family | None
+    _hash: int
 
     def __init__(self, target: Op | Family, values: Mapping[str, Any] | None = None, **more: Any) -> None:
         op, family = (target, None) if isinstance(target, Op) else (target.op, target)
         checked = target.problem.check({**(values or {}), **more})
-        for name, value in (("op", op), ("family", family), ("_values", tuple(checked.items()))):
+        self._freeze(op, family, checked)
+
+    def _freeze(self, op: Op, family: Family | None, values: Mapping[str, Value]) -> None:
+        stored = tuple(values.items())
+        # Hashed once: a problem is looked up on hot paths, and hashing a dozen parameters takes longer than the rest.
+        for name, value in (("op", op), ("family", family), ("_values", stored), ("_hash", hash((op.name, stored)))):
             object.__setattr__(self, name, value)
 
     @classmethod
     def trusted(cls, family: Family, values: Mapping[str, Value]) -> Problem:
         """A problem from values that were validated before, in declared order: no check, for the hot path."""
         problem = object.__new__(cls)
-        for name, value in (("op", family.op), ("family", family), ("_values", tuple(values.items()))):
-            object.__setattr__(problem, name, value)
+        problem._freeze(family.op, family, values)
         return problem
 
     def __getattr__(self, name: str) -> Any:
@@ -286,7 +291,7 @@ class Problem(_Values):
         return isinstance(other, Problem) and self.op is other.op and self._values == other._values
 
     def __hash__(self) -> int:
-        return hash((self.op.name, self._values))
+        return self._hash
 
     def __repr__(self) -> str:
         return f"Problem({self.op.name}, {_assignments(self._values)})"

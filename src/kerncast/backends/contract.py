@@ -8,13 +8,19 @@ below; any other exception counts as a launch error.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
+
+import numpy.typing as npt
 
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.op import Config, Problem
+
+Array = npt.NDArray[Any]
+# Valid configs that are drawn where a backend knows no better ones to try.
+TRIALS = 256
 
 
 class Failed(Exception):
@@ -75,6 +81,37 @@ class Prepared(abc.ABC):
         return
 
 
+class Bound(abc.ABC):
+    """A kernel that runs on arrays of the caller; one of them serves every call with the same signature."""
+
+    @abc.abstractmethod
+    def __call__(self, *arrays: Array, out: Array | None = None) -> Array:
+        """The result, in `out` where that is given."""
+
+
+class Call(abc.ABC):
+    """What the arrays of a call ask for, told by shapes, strides and types alone. It holds no data."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def signature(*arrays: Array, **attributes: Hashable) -> Hashable:
+        """Equal for calls that one `Bound` serves. On the path of every call: nothing is checked."""
+
+    @classmethod
+    @abc.abstractmethod
+    def of(cls, *arrays: Array, **attributes: Hashable) -> Self:
+        """The call, checked: InvalidValue with the rule where the arrays do not fit each other or the family."""
+
+    @property
+    @abc.abstractmethod
+    def values(self) -> Mapping[str, int | bool | str]:
+        """The problem's values, but for what only the environment knows (threads)."""
+
+    @abc.abstractmethod
+    def without_kernel(self) -> Bound | None:
+        """What answers where nothing needs a kernel (empty arrays), else None."""
+
+
 class Backend(abc.ABC):
     """Runs the kernels of some families on one device. Constructed once per worker process."""
 
@@ -86,6 +123,9 @@ class Backend(abc.ABC):
 
     runs_on_cpu: ClassVar[bool] = False
     """Kernels run on this process's own CPU time, so that a pre-empted sample can be told by it."""
+
+    calls: ClassVar[Mapping[str, type[Call]]] = {}
+    """By family: how arrays of a caller become a problem. What is named here, `bind` runs."""
 
     @classmethod
     def devices(cls) -> list[str]:
@@ -118,6 +158,21 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def prepare(self, problem: Problem, config: Config) -> Prepared:
         """Buffers and kernel for one vector."""
+
+    def bind(self, call: Call, problem: Problem, config: Config) -> Bound:
+        """The kernel of a vector for arrays of the caller; for the families in `calls`."""
+        raise Unsupported(f"backend {self.name} runs no kernels on arrays of the caller")
+
+    def trials(self, problem: Problem) -> Iterator[Config]:
+        """Valid configs to try for a problem about which nothing is known, promising ones first."""
+        family = problem.family
+        assert family is not None
+        drawn = family.config.sample(TRIALS, 0, family.bindings(problem, self.device()))
+        return (Config.trusted(family, row) for row in drawn.iter_rows(named=True))
+
+    def smaller(self, problem: Problem) -> Problem:
+        """A like problem on which many configs can be tried in a moment, one for many; the problem itself if it is short."""
+        return problem
 
     def compile(self, vectors: Sequence[tuple[Problem, Config]], jobs: int = 1) -> None:
         """Build what the vectors need, many at a time; `prepare` must then be quick."""

@@ -53,7 +53,8 @@ def command(
 ) -> None:
     """Read a foreign table of measurements into a new dataset.
 
-    FORMAT is csv or parquet (any table, with a mapping file), or a known one: aiconfigurator, autoheuristic, ttnn-csv.
+    FORMAT is csv or parquet (any table, with a mapping file), or a known one: aiconfigurator, autoheuristic,
+    kernel-tuner, ttnn-csv.
     Units are converted, repeats and failures kept, every row remembers its file and line; what is not known
     is refused with the line number, and then nothing is written.
 

@@ -140,5 +140,6 @@ def command(
         click.echo(f"- left out: {name} needs {', '.join(needs)}, unknown for this device")
     show_figures(model.evaluation, f"out of fold, {model.evaluation['folds']} folds by {model.evaluation['split']}")
     show_beside(model.evaluation)
-    held = "HELD_OUT_DATASET" if warm_start else f"{datasets[0]} --split problem"
+    split = "config" if model.evaluation["split"] == "config" else "problem"
+    held = "HELD_OUT_DATASET" if warm_start else f"{datasets[0]} --split {split}"
     click.echo(f"\nwritten to {out}. Next: kerncast evaluate {out} {held} --report report.html")

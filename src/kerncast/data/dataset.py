@@ -21,10 +21,10 @@ import polars as pl
 
 from kerncast import devices
 from kerncast.data import filters, schema
+from kerncast.data.declaration import Declaration, declaration_of, joined_family, refuse_another_draft, resolve
 from kerncast.device import Device
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.op import Family
-from kerncast.registry import FAMILIES
 
 FORMAT = "kerncast-dataset"
 VERSION = 1
@@ -82,6 +82,13 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parts: tuple[Part, ...] = ()
     sources: tuple[Source, ...] = ()
     devices: tuple[DeviceRecord, ...] = ()
+    declarations: tuple[Declaration, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Ops that were drafted from an imported file; left out where there are none."""
+
+    @property
+    def declared(self) -> dict[str, Declaration]:
+        """The drafted ops by the id of their family."""
+        return {item.family: item for item in self.declarations or ()}
 
 
 class Dataset:
@@ -140,7 +147,9 @@ class Dataset:
     @property
     def families(self) -> list[Family]:
         """The families that have rows here, by id."""
-        return [FAMILIES.get(name) for name in sorted({part.family for part in self.manifest.parts})]
+        declared = self.manifest.declared
+        names = sorted({part.family for part in self.manifest.parts})
+        return [resolve(name, declared.get(name), self.path) for name in names]
 
     @property
     def rows(self) -> int:
@@ -199,6 +208,8 @@ class Dataset:
         name = family if isinstance(family, str) else family.id
         if name not in known:
             raise NotFound.named(f"family in {self.path}", name, known)
+        if isinstance(family, Family):
+            refuse_another_draft(family, known[name], self.path)
         return known[name]
 
     # -- writing -------------------------------------------------------------------------------------
@@ -233,7 +244,10 @@ class Dataset:
             parts.append(Part(family.id, file.as_posix(), rows.height, content, file_checksum(target)))
         sources_in_order = tuple(known[digest] for digest in sorted(known))
         machines_in_order = tuple(recorded[name] for name in sorted(recorded))
-        self._write_manifest(Manifest(parts=tuple(parts), sources=sources_in_order, devices=machines_in_order))
+        declarations = _with_declaration(self.manifest, family)
+        self._write_manifest(Manifest(
+            parts=tuple(parts), sources=sources_in_order, devices=machines_in_order, declarations=declarations or msgspec.UNSET
+        ))  # fmt: skip
 
     def _write_manifest(self, manifest: Manifest) -> None:
         data = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
@@ -256,13 +270,22 @@ def merge(paths: Sequence[str | Path], out: str | Path) -> tuple[Dataset, int]:
         sources = {source.digest: source for dataset in inputs for source in dataset.manifest.sources}
         for name in names:
             holders = [dataset for dataset in inputs if name in {family.id for family in dataset.families}]
+            family = joined_family([dataset._family(name) for dataset in holders])
             rows = pl.concat([dataset.read(name) for dataset in holders])
             distinct = rows.unique(maintain_order=True)
             dropped += rows.height - distinct.height
             machines = [record for dataset in inputs for record in dataset.manifest.devices]
-            draft._append(FAMILIES.get(name), distinct, sources.values(), reversed(machines))
+            draft._append(family, distinct, sources.values(), reversed(machines))
 
     return Dataset.build(out, fill), dropped
+
+
+def _with_declaration(manifest: Manifest, family: Family) -> tuple[Declaration, ...]:
+    """What is declared once rows of a family are added: a second draft of an op widens the first."""
+    declared, own = manifest.declared, declaration_of(family)
+    if own is not None:
+        declared[own.family] = declared[own.family].joined(own) if own.family in declared else own
+    return tuple(declared[name] for name in sorted(declared))
 
 
 def _read_manifest(file: Path) -> Manifest:

@@ -70,7 +70,9 @@ def evaluate(
         table = table_for(model, rows_for(model, opened, where))
         facts |= {"problems_seen_in_training": 0, "includes_training_data": False}
         same_data = digest_of(model, opened) == model.manifest.data.digest and tuple(where) == model.manifest.data.where
-        remembered = _remembered(model, table) if split == "problem" and same_data else None
+        remembered = (
+            _remembered(model, table) if split == model.manifest.recipe.get("hold_out", "problem") and same_data else None
+        )
         predicted, fold = remembered or refitted(model, table, split, threads, stage, step)
         keep = np.isfinite(predicted.score)
         table, fold = table.take(keep), fold[keep]
@@ -172,7 +174,9 @@ def refitted(
 
 def _bounded(table: Table, fold: Ints, time_ns: npt.NDArray[np.float64], score: npt.NDArray[np.float64]) -> Predicted:
     """Out-of-fold predictions with intervals, each calibrated on the other folds."""
-    lower, upper = cross_bounds(table.problem, fold, table.time_ns, time_ns)
+    # What errs together: the rows of a problem, or of a config where there is one problem only.
+    unit = table.config if len(np.unique(table.problem)) < 2 else table.problem
+    lower, upper = cross_bounds(unit, fold, table.time_ns, time_ns)
     known = bool(np.isfinite(lower).any())
     return Predicted(score, time_ns, lower if known else None, upper if known else None)
 

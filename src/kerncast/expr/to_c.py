@@ -6,7 +6,7 @@ Build it with `-ffp-contract=off` (a fused multiply-add rounds once where we rou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from kerncast.expr import meaning
 from kerncast.expr.nodes import Expr, Symbol, Table, topological
@@ -68,6 +68,21 @@ def _table(name: str, table: Table) -> str:
 def generate(function: str, outputs: Mapping[str, Expr], symbols: Sequence[Symbol]) -> str:
     """`void function(const double *symbols, double *outputs)` and the tables it reads."""
     position = {declared.name: index for index, declared in enumerate(symbols)}
+    tables, lines = statements(
+        function, outputs, lambda name: f"kc_read(symbols[{position[name]}])", lambda place: f"outputs[{place}]"
+    )
+    unused = "" if symbols else "    (void)symbols;\n"
+    body = "\n".join(lines)
+    return f"{tables}void {function}(const double *symbols, double *outputs) {{\n{unused}{body}\n}}\n"
+
+
+def statements(
+    function: str, outputs: Mapping[str, Expr], read: Callable[[str], str], write: Callable[[int], str]
+) -> tuple[str, list[str]]:
+    """The body of a function that computes `outputs`, and the tables it reads (named after the function).
+
+    `read` says how a symbol is read, `write` where an output goes.
+    """
     names: dict[bytes, str] = {}
     tables: dict[Table, str] = {}
     lines: list[str] = []
@@ -77,7 +92,7 @@ def generate(function: str, outputs: Mapping[str, Expr], symbols: Sequence[Symbo
             continue
         args = [names[arg.digest] for arg in expr.args]
         if isinstance(expr.payload, Symbol):
-            text = f"kc_read(symbols[{position[expr.payload.name]}])"
+            text = read(expr.payload.name)
         elif isinstance(expr.payload, Table):
             table = tables.setdefault(expr.payload, f"{function}_table{len(tables)}")
             offset = "0"
@@ -89,10 +104,7 @@ def generate(function: str, outputs: Mapping[str, Expr], symbols: Sequence[Symbo
         names[expr.digest] = f"t{len(lines)}"
         lines.append(f"    const double {names[expr.digest]} = {text};")
     lines += [
-        f"    outputs[{i}] = {names[expr.digest]};  /* {name.replace('*/', '* /')} */"
+        f"    {write(i)} = {names[expr.digest]};  /* {name.replace('*/', '* /')} */"
         for i, (name, expr) in enumerate(outputs.items())
     ]
-    header = "".join(_table(name, table) for table, name in tables.items())
-    unused = "" if symbols else "    (void)symbols;\n"
-    body = "\n".join(lines)
-    return f"{header}void {function}(const double *symbols, double *outputs) {{\n{unused}{body}\n}}\n"
+    return "".join(_table(name, table) for table, name in tables.items()), lines

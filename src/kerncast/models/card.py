@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kerncast.models.manifest import Manifest
+from kerncast.models.procedure import CONFIG
 
 ROWS = (
     ("efficiency_mean", "efficiency, mean"),
@@ -16,6 +17,10 @@ ROWS = (
     ("mape", "MAPE of the time"),
     ("ape_p95", "P95 of the error"),
     ("coverage_90", "90 % interval covers"),
+)
+ONE_PROBLEM = (
+    "There is one problem only, so configs were held out instead of problems: the figures say how well configs that were "
+    "not measured are predicted on this problem, and nothing of other problems."
 )
 
 
@@ -51,6 +56,7 @@ def model_card(manifest: Manifest, evaluation: dict[str, Any], importances: dict
         "",
         f"Out of fold, {evaluation['folds']} folds grouped by {evaluation['split']}, {overall['n_problems']:,} problems; 95 % "
         "bootstrap intervals over problems.",
+        *([ONE_PROBLEM] if evaluation["split"] == CONFIG else []),
         "",
         "| | model | " + " | ".join(evaluation["baselines"]) + " |",
         "|---|---|" + "---|" * len(evaluation["baselines"]),

@@ -156,7 +156,7 @@ class Deep(Learner):
         target = raw[:, 0] * self.center_[1] + self.center_[0]
         if raw.shape[1] == 1:
             return Output(target)
-        log_time = np.log(self.target_.decode(target, rows))
+        log_time = self.target_.log_time(target, rows)
         return Output(target, (1.0 - self._knobs.blend) * log_time + self._knobs.blend * raw[:, 1])
 
     def save(self, folder: Path) -> None:

@@ -14,13 +14,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-import kerncast
 from kerncast.errors import BadFile
 from kerncast.models.contract import read_arrays, write_arrays
 from kerncast.models.procedure import Procedure, Recipe
 from kerncast.models.table import Table
 from kerncast.score.scorecard import choice_figures
 from kerncast.score.splits import folds_by_group
+from kerncast.version import __version__
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -46,7 +46,7 @@ class Partial:
         """Named by everything that decides the predictions, so nothing stale is ever taken up."""
         hasher = hashlib.blake2b(digest_size=6)
         program = table.family.feature_program.digest
-        hasher.update(f"{kerncast.__version__}|{table.digest}|{program}|{table.rows.names}|{recipe.as_options()}".encode())
+        hasher.update(f"{__version__}|{table.digest}|{program}|{table.rows.names}|{recipe.as_options()}".encode())
         # The rows themselves too: a filter or a device's numbers can change them while the dataset stays as it is.
         for values in (table.rows.features, table.time_ns, table.noise, table.group):
             hasher.update(np.ascontiguousarray(values).tobytes())

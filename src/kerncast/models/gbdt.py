@@ -35,8 +35,8 @@ Floats = npt.NDArray[np.float64]
 FORESTS = ("time", "rank", "valid")
 FOREST_TITLES = {"time": "times", "rank": "order", "valid": "failures"}
 TARGET = "target.npz"
-# What is more likely to fail than not goes behind everything else.
-LIKELY_TO_FAIL = 0.5
+# What is more likely to fail than not (negative log odds of working) goes behind everything else.
+LIKELY_TO_FAIL = 0.0
 BEHIND = 1e3
 # Fewer failures than this teach nothing that holds on another problem.
 FEWEST_FAILURES = 20
@@ -131,7 +131,7 @@ class Gbdt(Learner):
         }
         if "rank" not in raw and "valid" not in raw:
             return Output(raw["time"])
-        return Output(raw["time"], self.combine(raw, np.log(self.target_.decode(raw["time"], rows))))
+        return Output(raw["time"], self.combine(raw, self.target_.log_time(raw["time"], rows)))
 
     def combine(self, raw: dict[str, Floats], log_time: Floats) -> Floats:
         """What is chosen by, from the outputs of the forests: low is fast."""
@@ -142,7 +142,7 @@ class Gbdt(Learner):
             # Logits times the temperature are log times up to a constant, so both parts speak of regret.
             score = (1.0 - self.options.blend) * score - self.options.blend * self.options.temperature * raw["rank"]
         if "valid" in raw:
-            score = score + np.where(1.0 / (1.0 + np.exp(-raw["valid"])) < LIKELY_TO_FAIL, BEHIND, 0.0)
+            score = score + np.where(raw["valid"] < LIKELY_TO_FAIL, BEHIND, 0.0)
         return score
 
     def save(self, folder: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from kerncast.data.dataset import DeviceRecord, file_checksum
+from kerncast.data.declaration import Declaration
 from kerncast.device import Device
 from kerncast.errors import BadFile, NotFound
 from kerncast.models.conformal import Interval
@@ -80,6 +81,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     recipe: dict[str, Any] = {}
     warm_start: tuple[str, ...] = ()
     """Data digests of the models it goes on from, the first one first."""
+    declaration: Declaration | msgspec.UnsetType = msgspec.UNSET
+    """Of an op that was drafted from a file; left out of an installed one's."""
     format: str = FORMAT
     version: int = VERSION
     checksum: str = ""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import polars as pl
 
 from kerncast.data import schema
+from kerncast.data.declaration import resolve
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.models.contract import Learner
@@ -20,7 +21,6 @@ from kerncast.models.manifest import CANDIDATES, EVALUATION, MANIFEST, PREDICTIO
 from kerncast.models.rows import Describer, Rows
 from kerncast.models.target import Target
 from kerncast.op import Family
-from kerncast.registry import FAMILIES
 from kerncast.score.scorecard import Predicted
 
 Floats = npt.NDArray[np.float64]
@@ -43,7 +43,7 @@ class Model:
             return cls(path, *read_ck(path))
         manifest = read_manifest(path)
         try:
-            family = FAMILIES.get(manifest.family)
+            family = resolve(manifest.family, manifest.declaration or None, path)
         except NotFound as error:
             raise BadFile(f"{path} is a model of {manifest.family}, which is not installed here: {error}") from error
         kind = learner_class(manifest.kind)
@@ -120,7 +120,10 @@ class Model:
 
     @cached_property
     def out_of_fold(self) -> pl.DataFrame | None:
-        """What the procedure said of every training vector without having seen its fold: `fold`, `time_ns`, `score`."""
+        """What the procedure said of every training vector without having seen its fold, and what was measured.
+
+        `fold`, `time_ns` and `score` are the prediction; `measured_ns` (null: it failed) and `noise` the measurement.
+        """
         return _read(self.path / PREDICTIONS) if PREDICTIONS in self.manifest.files else None
 
     @cached_property

@@ -28,6 +28,7 @@ MINING_FOLDS = 3
 # A problem chosen at half speed counts this many times; one chosen right counts once.
 HARDEST = 5.0
 TUNING_SHARE = 0.25
+CONFIG = "config"
 
 
 @dataclass(frozen=True)
@@ -44,26 +45,34 @@ class Recipe:
     threads: int = 0
     hard_mining: int = 0
     tune: int = 0
+    hold_out: str | None = None
+    """What folds are made of: groups of problems, or configs (`config`) where there is one problem only."""
 
     def resolved(self, table: Table, base: Model | None) -> Recipe:
         """With the target decided, by the base of a warm start or by what is known of the work."""
+        by = CONFIG if len(np.unique(table.group)) < 2 and table.trials.choosing else None
         if base is not None:
             given = Target(
                 self.target or base.manifest.target, base.manifest.target_log if self.target_log is None else self.target_log
             )
             # Knobs that are not given are the base's: its weights have its shape.
             inherited = base.manifest.options if base.manifest.kind == self.kind else {}
-            return replace(self, knobs={**inherited, **self.knobs}, target=given.name, target_log=given.log)
+            return replace(self, knobs={**inherited, **self.knobs}, target=given.name, target_log=given.log, hold_out=by)
         name = self.target or default_target(table.rows).name
         target = Target(name, True if self.target_log is None else self.target_log)
         target.encode(table.time_ns[table.ok][:1], table.rows.take(np.flatnonzero(table.ok)[:1]))  # refuses what is unknown
-        return replace(self, target=target.name, target_log=target.log)
+        return replace(self, target=target.name, target_log=target.log, hold_out=by)
+
+    def grouped(self, table: Table) -> Table:
+        """The table as folds and early stopping divide it."""
+        return replace(table, group=table.config) if self.hold_out == CONFIG else table
 
     def as_options(self) -> dict[str, Any]:
         """As `model.json` keeps it; threads change nothing but the time it takes."""
         return {
             "kind": self.kind, "knobs": dict(sorted(self.knobs.items())), "target": self.target, "target_log": self.target_log,
             "folds": self.folds, "seed": self.seed, "hard_mining": self.hard_mining, "tune": self.tune,
+            **({} if self.hold_out is None else {"hold_out": self.hold_out}),
         }  # fmt: skip
 
     @classmethod

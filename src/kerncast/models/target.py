@@ -63,6 +63,15 @@ class Target:
         # A raw target may come out negative; no time is shorter than a picosecond.
         return np.maximum(ratio * base, 1e-3)
 
+    def log_time(self, predicted: Floats, rows: Rows) -> Floats:
+        """The log of the time, up to a number that is the same for all configs of a problem: what is chosen by.
+
+        No exponential, no logarithm where the target is one already: exported C then ranks bit for bit alike.
+        """
+        if self.log and not self.higher_is_faster:
+            return predicted
+        return np.log(self.decode(predicted, rows))
+
 
 def default_target(rows: Rows) -> Target:
     """Relative to the roofline where there is one, else the time itself."""

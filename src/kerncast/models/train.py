@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-import kerncast
 from kerncast.data.dataset import Dataset, file_checksum, record_of
+from kerncast.data.declaration import declaration_of
 from kerncast.errors import CannotWrite, InvalidValue
 from kerncast.models import assess, card
 from kerncast.models.conformal import calibrate, cross_bounds
@@ -37,17 +37,21 @@ from kerncast.models.manifest import (
     write_manifest,
 )
 from kerncast.models.model import Model, feature_digest
-from kerncast.models.procedure import Procedure, Recipe
+from kerncast.models.procedure import CONFIG, Procedure, Recipe
 from kerncast.models.rows import Describer
 from kerncast.models.table import Table, load_table
 from kerncast.models.warm_start import Continuation, continue_model
 from kerncast.op import Family
 from kerncast.parameters import Bool, Categorical
 from kerncast.score.scorecard import Predicted
+from kerncast.version import __version__
 
 __all__ = ["Progress", "Recipe", "train"]
 
 Floats = npt.NDArray[np.float64]
+
+# Of one problem: fewer configs than this are looked up, not learned from.
+FEWEST_CONFIGS = 20
 
 
 class Progress(Protocol):
@@ -126,13 +130,14 @@ class Trained:
 
 def _from_scratch(table: Table, procedure: Procedure, out: Path, told: Progress) -> Trained:
     partial = Partial.beside(out, table, procedure.recipe)
-    fold, predictions, extra = cross_validate(table, procedure, told.stage, partial=partial)
+    grouped = procedure.recipe.grouped(table)
+    fold, predictions, extra = cross_validate(grouped, procedure, told.stage, partial=partial)
     told.stage("the final fit", procedure.recipe.folds + 1, procedure.recipe.folds + 1)
-    return Trained(procedure.fit(table), table, fold, predictions, extra)
+    return Trained(procedure.fit(grouped), table, fold, predictions, extra)
 
 
 def _continued(table: Table, procedure: Procedure, base: Model, told: Progress) -> Trained:
-    done: Continuation = continue_model(table, procedure, base, told.stage)
+    done: Continuation = continue_model(procedure.recipe.grouped(table), procedure, base, told.stage)
     return Trained(done.learner, done.held_out, np.zeros(len(done.held_out.problem), np.int64), done.predictions, done.extra)
 
 
@@ -148,10 +153,14 @@ def expand(paths: Sequence[str | Path]) -> list[Path]:
 def _refuse_too_little(table: Table, recipe: Recipe) -> None:
     groups = len(np.unique(table.group[table.ok]))
     if groups < 2:
-        raise InvalidValue(
-            f"there is one problem only ({', '.join(table.family.op.split_group)} are the same in all rows that worked): "
-            "nothing could be held out to judge a model; measure more problems"
-        )
+        configs = len(np.unique(table.config[table.ok]))
+        if len(np.unique(table.group)) > 1 or configs < max(FEWEST_CONFIGS, recipe.folds):
+            raise InvalidValue(
+                f"there is one problem only ({', '.join(table.family.op.split_group)} are the same in all rows that worked) "
+                f"and {configs} configs worked on it: nothing could be held out to judge a model; measure more problems, or at "
+                f"least {max(FEWEST_CONFIGS, recipe.folds)} configs of this one"
+            )
+        return
     if groups < recipe.folds:
         raise InvalidValue(
             f"{groups} groups of problems worked and {recipe.folds} folds were asked for: measure more problems, or use "
@@ -182,25 +191,33 @@ def _write(
 ) -> None:
     recipe = procedure.recipe
     held = trained.table
-    lower, upper = cross_bounds(held.problem, trained.fold, held.time_ns, trained.predictions.time_ns)
+    by_config = recipe.hold_out == CONFIG
+    # What errs together: the rows of a problem, or of a config where there is one problem only.
+    unit = held.config if by_config else held.problem
+    lower, upper = cross_bounds(unit, trained.fold, held.time_ns, trained.predictions.time_ns)
     if base is not None and base.manifest.interval is not None:
         # One hold-out has no other folds to calibrate on: what is claimed is the base's interval.
         lower, upper = base.manifest.interval.bounds(trained.predictions.time_ns)
     predicted = Predicted(trained.predictions.score, trained.predictions.time_ns, *_known(lower, upper))
-    evaluation = assess.assess(held, predicted, trained.fold) | {
+    # Baselines that learn from other problems have none to learn from.
+    evaluation = assess.assess(held, predicted, np.zeros_like(trained.fold) if by_config else trained.fold) | {
         "folds": recipe.folds if base is None else 1,
-        "split": ",".join(table.family.op.split_group),
+        "split": CONFIG if by_config else ",".join(table.family.op.split_group),
         "problems_trained_on": int(table.trials.solvable.sum()),
         **trained.extra,
     }
     ok = np.isfinite(held.time_ns) & np.isfinite(trained.predictions.time_ns)
-    interval = calibrate(held.problem[ok], held.time_ns[ok], trained.predictions.time_ns[ok])
+    interval = calibrate(unit[ok], held.time_ns[ok], trained.predictions.time_ns[ok])
     importances = dict(sorted(trained.learner.importances().items(), key=lambda item: (-item[1], item[0])))
     trained.learner.save(folder)
     assess.candidates(table).write_parquet(folder / CANDIDATES)
     _seen(table, base).write_parquet(folder / PROBLEMS)
     held.rows.frame.with_columns(
-        fold=pl.Series(trained.fold), time_ns=pl.Series(trained.predictions.time_ns), score=pl.Series(trained.predictions.score)
+        fold=pl.Series(trained.fold),
+        time_ns=pl.Series(trained.predictions.time_ns),
+        score=pl.Series(trained.predictions.score),
+        measured_ns=pl.Series(held.time_ns).fill_nan(None),
+        noise=pl.Series(held.noise).fill_nan(None),
     ).write_parquet(folder / PREDICTIONS)
     _write_json(folder / EVALUATION, evaluation)
     _write_json(folder / IMPORTANCES, importances)
@@ -228,7 +245,7 @@ def _seen(table: Table, base: Model | None) -> pl.DataFrame:
     return groups.sort(columns)
 
 
-def _hull(family: Family, table: Table) -> dict[str, Range]:
+def hull_of(family: Family, table: Table) -> dict[str, Range]:
     """What values of each problem parameter were trained on."""
     hull = {}
     for name, parameter in family.problem.parameters.items():
@@ -272,11 +289,12 @@ def _manifest(
             table.digest, len(table.time_ns), int((~table.ok).sum()), int(table.trials.solvable.sum()),
             len(np.unique(table.group)), len(np.unique(table.config)), table.noise_floor, where,
         ),
-        hull=_hull(table.family, table),
+        hull=hull_of(table.family, table),
         interval=None,
-        versions={"kerncast": kerncast.__version__, **{name: version_of(name) for name in ("lightgbm", "numpy", "polars")}},
+        versions={"kerncast": __version__, **{name: version_of(name) for name in ("lightgbm", "numpy", "polars")}},
         files={},
         recipe=recipe.as_options(),
+        declaration=declaration_of(table.family) or msgspec.UNSET,
         warm_start=() if base is None else (*base.manifest.warm_start, base.manifest.data.digest),
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ made up (`synthetic_rows`): GEMM configs on an A100 whose times follow from a fo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -49,9 +50,14 @@ BYTES_PER_NS = 2_039.0
 
 
 def synthetic_rows(
-    problems: int = 40, seed: int = 0, repeats: int = 1, noise: float = 0.01, slower: float = 1.0
+    problems: int = 40,
+    seed: int = 0,
+    repeats: int = 1,
+    noise: float = 0.01,
+    slower: float = 1.0,
+    tiles: Sequence[tuple[int, ...]] = TILES,
 ) -> pl.DataFrame:
-    """Stored rows of `gemm/triton`: every config of TILES and the library's kernel on random problems.
+    """Stored rows of `gemm/triton`: every config of `tiles` and the library's kernel on random problems.
 
     A config that needs too much shared memory fails. `slower` makes another world, for warm starts.
     """
@@ -61,12 +67,12 @@ def synthetic_rows(
     shapes = pl.DataFrame(
         {f"problem.{name}": np.array(SIZES)[drawn // len(SIZES) ** place % len(SIZES)] for place, name in enumerate("MNK")}
     )
-    tiles = pl.DataFrame(
-        [("triton", *tile) for tile in TILES] + [("library", None, None, None, None, None)],
+    configs = pl.DataFrame(
+        [("triton", *tile) for tile in tiles] + [("library", None, None, None, None, None)],
         schema=[f"config.{name}" for name in ("kind", "BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages", "num_warps")],
         orient="row",
     )
-    rows = shapes.join(tiles, how="cross")
+    rows = shapes.join(configs, how="cross")
     rows = pl.concat([rows.with_columns(run_id=pl.lit(f"r{number}"), order=pl.lit(number)) for number in range(repeats)])
     exact = slower * synthetic_time_ns(rows)
     measured = exact * np.exp(noise * rng.standard_normal(rows.height))

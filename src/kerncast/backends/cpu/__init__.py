@@ -1,7 +1,8 @@
 """The `cpu` backend: generated GEMM kernels in C for fp32, fp64, bf16 and int8, compiled here, timed and checked bit for bit.
 
 The files are the pipeline: `codegen` (micro-kernels as C text), `build` (compile and cache), `plan` (what the C
-driver takes), `inputs` (matrices and the exact result), `profile` (how fast the machine is); on the C
+driver takes), `inputs` (matrices and the exact result), `arrays` (matrices of a caller instead), `trials` (what to try
+where nothing is known), `profile` (how fast the machine is); on the C
 side, `driver.c` is the blocked product, `kernels.h`, `products.h` and `packing.h` are what kernels are made of, and
 `probe.c` tells how fast the machine is.
 """
@@ -9,19 +10,22 @@ side, `driver.c` is the blocked product, `kernels.h`, `products.h` and `packing.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from kerncast import devices
-from kerncast.backends.contract import Backend, OutOfMemory, Prepared, Unsupported
+from kerncast.backends.contract import Backend, Bound, Call, OutOfMemory, Prepared, Unsupported
 from kerncast.backends.cpu import build, profile
+from kerncast.backends.cpu.arrays import BoundProduct, Product
 from kerncast.backends.cpu.build import Compiler, Library
 from kerncast.backends.cpu.codegen import Item
 from kerncast.backends.cpu.inputs import InputCache, Inputs
 from kerncast.backends.cpu.plan import CPlan, Geometry, Kernels, fill, refusal
+from kerncast.backends.cpu.trials import trials
 from kerncast.device import Device
 from kerncast.families.gemm_cpu import gemm_cpu
 from kerncast.op import Config, Problem
@@ -35,6 +39,11 @@ SENTINEL_CONFIG: dict[str, int | bool | str | None] = {
     "mc": 96, "kc": 128, "nc": 256, "loop_order": "nkm", "tile_order": "mn", "split": "none",
 }  # fmt: skip
 MEMORY_BYTES = 8 * 2**20
+# Problems are tried in the small first: sides beyond FEW become one of a few lengths. Most tiles divide those of M and N,
+# so that little has to be compiled for edges; that of K is a power of two, at which rows compete for the same cache sets,
+# as they do in most networks. The longer ones make matrices beyond any L2 where there is little to compute.
+FEW, THIN = 64, 16
+SMALL_SIDES, SMALL_SIDES_THIN = {"M": 120, "N": 960, "K": 1024}, {"M": 1920, "N": 1920, "K": 2048}
 # kc_reserve's answer when tile registers are refused.
 NO_TILES = -2
 
@@ -42,9 +51,8 @@ NO_TILES = -2
 class _Kernel(Prepared):
     """One config on the buffers of one problem."""
 
-    def __init__(self, library: Library, plan: CPlan, table: object, inputs: Inputs) -> None:
+    def __init__(self, library: Library, plan: CPlan, inputs: Inputs) -> None:
         self.inputs = inputs
-        self._kept = plan, table
         self._launch = partial(_functions(library)[1], ctypes.byref(plan))
 
     def run(self, launches: int) -> int:
@@ -91,6 +99,7 @@ class CpuBackend(Backend):
     name = "cpu"
     doc = "generated GEMM kernels in C for this machine's CPU"
     families = ("gemm/cpu",)
+    calls = {"gemm/cpu": Product}
     runs_on_cpu = True
 
     @classmethod
@@ -139,9 +148,38 @@ class CpuBackend(Backend):
 
     def prepare(self, problem: Problem, config: Config) -> Prepared:
         values, chosen, geometry = self._supported(problem, config)
-        kernels = Kernels.of(geometry, values["dtype"], chosen)
         inputs = self._inputs.get(values)
-        plan = fill(geometry, kernels, values, chosen, inputs.pointers)
+        plan = self._planned(geometry, values, chosen, inputs.pointers)
+        self._reserve(plan)
+        return _Kernel(self.library, plan, inputs)
+
+    def bind(self, call: Call, problem: Problem, config: Config) -> Bound:
+        assert isinstance(call, Product)
+        values, chosen, geometry = self._supported(problem, config)
+        # All that is missing in one compilation: `prepare` leaves this to whoever calls `compile` for a whole chunk.
+        self.compile([(problem, config)])
+        plan = self._planned(geometry, values, chosen, (0, 0, 0))
+        self._reserve(plan)
+        return BoundProduct(call, plan, geometry.swapped, _functions(self.library)[1], partial(self._reserve, plan))
+
+    def trials(self, problem: Problem) -> Iterator[Config]:
+        return iter(trials(problem.values, self.device()))
+
+    def smaller(self, problem: Problem) -> Problem:
+        """One of a few dozen problems that stand for all: few rows or columns to the next power of two, else small ones."""
+        given = {name: int(str(problem.values[name])) for name in ("M", "N", "K")}
+        lengths = SMALL_SIDES_THIN if min(given["M"], given["N"]) <= THIN else SMALL_SIDES
+        sides = {name: 1 << (side - 1).bit_length() if side <= FEW else lengths[name] for name, side in given.items()}
+        if math.prod(given.values()) <= math.prod(sides.values()):
+            return problem
+        return Problem.trusted(gemm_cpu, {**problem.values, **sides, "batch": 1})
+
+    def _planned(
+        self, geometry: Geometry, values: dict[str, Any], chosen: dict[str, Any], pointers: tuple[int, int, int]
+    ) -> CPlan:
+        """The plan with its functions. It keeps the table of micro-kernels alive, as ctypes does what a pointer points to."""
+        kernels = Kernels.of(geometry, values["dtype"], chosen)
+        plan = fill(geometry, kernels, values, chosen, pointers)
         whole = kernels.micro
         table = (ctypes.c_void_p * (whole.mr * whole.nv))()
         for micro in (whole, *kernels.edges):
@@ -150,12 +188,16 @@ class CpuBackend(Backend):
         for operand, packer in ((plan.a, kernels.a_packer), (plan.b, kernels.b_packer)):
             if packer is not None:
                 operand.packer = self.library.function(packer, packer.symbol(bool(operand.rows)))
+        return plan
+
+    def _reserve(self, plan: CPlan) -> None:
+        """Memory and threads for a plan."""
         refused = _functions(self.library)[0](ctypes.byref(plan))
         if refused == NO_TILES:
             raise Unsupported("the kernel does not grant this process the tile registers of AMX")
         if refused:
-            raise OutOfMemory(f"no memory or no threads for {config!r} on {problem!r}")
-        return _Kernel(self.library, plan, table, inputs)
+            sizes = f"{plan.batch} × {plan.m} × {plan.n} × {plan.k}"
+            raise OutOfMemory(f"no memory or no threads for a product of {sizes} on {plan.threads} threads")
 
     def sentinel(self, kind: str) -> Prepared | None:
         probe = self.library.probe

@@ -1,0 +1,124 @@
+"""200 shapes of well-known language models through a Dispatcher beside numpy.matmul: fp32, one thread, interleaved.
+
+    python benchmarks/dispatch.py [--model DIR] [--budget SECONDS] [--shapes N] [--seed S]
+
+Activations by rows times weights as layers store them, (N, K) by rows, from one decoded token to a prompt; shapes over
+3 GFLOP or 128 MB are left out. Without a model each new problem is measured for `--budget` seconds, once; with
+one, the model chooses, and what it costs to ask and compile is the first call's. Both sides write to an array that is
+there already, and every result is compared with numpy's. Takes under 3 minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+# Before numpy is imported, for it reads it then.
+os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+
+import numpy as np
+
+from kerncast.problems.gemm import llm
+from kerncast.select.dispatch import Dispatcher
+
+MOST_FLOPS, MOST_BYTES = 3e9, 128e6
+ROUNDS = 5
+REGION_NS = 1_000_000
+# Short regions and many, the quickest counts: other processes only ever add.
+TINY, TINY_CALLS, TINY_ROUNDS = 8, 500, 200
+
+
+def stream(count: int, seed: int) -> list[tuple[int, int, int]]:
+    fitting = [(m, n, k) for m, n, k in llm() if 2 * m * n * k <= MOST_FLOPS and 4 * (m * k + n * k + m * n) <= MOST_BYTES]
+    return random.Random(seed).sample(fitting, min(count, len(fitting)))
+
+
+def region_ns(call: Callable[[], object], loops: int) -> float:
+    start = time.perf_counter_ns()
+    for _ in range(loops):
+        call()
+    return (time.perf_counter_ns() - start) / loops
+
+
+def race(ours: Callable[[], object], theirs: Callable[[], object]) -> float:
+    """Numpy's time ÷ ours, each the quickest of several regions, in turns: other processes only ever add."""
+    loops = max(1, math.ceil(REGION_NS / max(region_ns(theirs, 1), 1)))
+    spent = [(region_ns(theirs, loops), region_ns(ours, loops)) for _ in range(ROUNDS)]
+    return min(taken for taken, _ in spent) / min(taken for _, taken in spent)
+
+
+def operands(shapes: list[tuple[int, int, int]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Cut from one buffer: drawing millions of numbers for each shape would take longer than multiplying."""
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal(max(n * k for _, n, k in shapes), np.float32)
+    tokens = rng.standard_normal(max(m * k for m, _, k in shapes), np.float32)
+    for m, n, k in shapes:
+        yield tokens[: m * k].reshape(m, k), weights[: n * k].reshape(n, k).T
+
+
+def overhead(dispatcher: Dispatcher) -> str:
+    """What a call costs over the kernel itself, on a product that takes next to nothing."""
+    a, b = np.ones((TINY, TINY), np.float32), np.ones((TINY, TINY), np.float32)
+    out = np.empty((TINY, TINY), np.float32)
+    choice = dispatcher.choice(a, b)
+    assert choice is not None
+    kernel = dispatcher.backend.prepare(dispatcher.problem(a, b), choice.config)
+    rounds = [
+        (
+            region_ns(lambda: dispatcher.run(a, b), TINY_CALLS),
+            region_ns(lambda: dispatcher.run(a, b, out=out), TINY_CALLS),
+            region_ns(lambda: np.matmul(a, b), TINY_CALLS),
+            kernel.run(TINY_CALLS) / TINY_CALLS,
+        )
+        for _ in range(TINY_ROUNDS)
+    ]
+    run, into, numpy_ns, alone = (min(column) for column in zip(*rounds, strict=True))
+    return (
+        f"per call on {TINY} × {TINY} × {TINY}: run(a, b) {run / 1e3:.2f} µs, with out= {into / 1e3:.2f} µs, the kernel alone "
+        f"{alone / 1e3:.2f} µs, so {(run - alone) / 1e3:.2f} µs are overhead; numpy.matmul(a, b) {numpy_ns / 1e3:.2f} µs"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model")
+    parser.add_argument("--budget", type=float, default=0.2)
+    parser.add_argument("--shapes", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    begin = time.perf_counter()
+    dispatcher = Dispatcher("gemm/cpu", given.model, budget=given.budget)
+    shapes = stream(given.shapes, given.seed)
+    ratios, firsts, wrong = [], [], 0
+    for (m, n, k), (a, b) in zip(shapes, operands(shapes), strict=True):
+        ours, theirs = np.empty((m, n), np.float32), np.empty((m, n), np.float32)
+        start = time.perf_counter()
+        dispatcher.run(a, b, out=ours)
+        firsts.append(time.perf_counter() - start)
+        np.matmul(a, b, out=theirs)
+        wrong += not np.allclose(ours, theirs, rtol=0, atol=4 * k * np.finfo(np.float32).eps)
+        ratios.append(race(lambda: dispatcher.run(a, b, out=ours), lambda: np.matmul(a, b, out=theirs)))  # noqa: B023
+    for decode, name in ((True, "decode (up to 128 rows)"), (False, "prefill")):
+        part = [ratio for ratio, (m, _, _) in zip(ratios, shapes, strict=True) if (m <= 128) == decode]
+        if part:
+            print(f"{name}: numpy ÷ dispatcher {statistics.geometric_mean(part):.3f}, n {len(part)}")
+    ordered, worst = sorted(ratios), shapes[ratios.index(min(ratios))]
+    print(
+        f"numpy ÷ dispatcher: geometric mean {statistics.geometric_mean(ratios):.3f}, P10 {ordered[len(ordered) // 10]:.3f}, "
+        f"worst {ordered[0]:.3f} ({' × '.join(map(str, worst))}), best {ordered[-1]:.3f}, n {len(ratios)}"
+    )
+    print(f"answered by: {', '.join(f'{name} {count}' for name, count in dispatcher.answered.items())}")
+    print(f"first call of a problem: median {statistics.median(firsts) * 1e3:.0f} ms, longest {max(firsts):.2f} s")
+    print(overhead(dispatcher))
+    print(f"{wrong} of {len(ratios)} results differ from numpy's; {time.perf_counter() - begin:.0f} s in all")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

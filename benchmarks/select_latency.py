@@ -1,0 +1,191 @@
+"""How long choosing takes, from C and from Python, on a pool of 4,608 CK Tile GEMM kernels; one core.
+
+The kernels are those that `gemm/ck_tile` declares for an MI350X-class GPU (gfx950, fp16); nobody has published times for
+all of them, so the model learns times from a formula: what is measured here is how long the *choosing* takes. What the
+tiers lose is measured on real data by tiers_loss.py. Compared with `lightgbm.predict` of a forest of 500 trees with
+127 leaves on the same pool, one thread, in turns with the artefact.
+
+    python benchmarks/select_latency.py [--keep DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+import kerncast
+from kerncast import devices
+from kerncast.backends.cpu.build import find_compiler
+from kerncast.data import Dataset
+from kerncast.export.build import FLAGS
+from kerncast.export.lower import lower
+from kerncast.export.project import write_project
+from kerncast.models.rows import Describer
+from kerncast.registry import FAMILIES
+from kerncast.select.selector import Selector
+from kerncast.select.tiers import TierOptions, build_tiers
+
+CONFIGS, PROBLEMS, ASKED = 4_608, 48, 600
+SIZES = np.array([16, 32, 64, 96, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 11008, 14336])
+FIXED = {"problem.split_k": 1, "problem.batch": 1, "problem.dtype": "fp16", "problem.layout": "rcr"}
+# Microseconds, and how many times faster than lightgbm.predict of the large forest.
+BARS = {"memo": (0.2, None), "tree": (1.0, 100_000), "portfolio": (50.0, 2_000), "full": (2_000.0, None)}
+LARGE_BAR = (8_000.0, 25)
+PYTHON_BARS = {"portfolio": 80.0, "memo": 1.0}
+EXPORT_SECONDS, ARTEFACT_BYTES = 20.0, 2_000_000
+
+
+def made_up_rows() -> pl.DataFrame:
+    """Times by tile and wave quantisation, instruction shape, pipeline and traffic, with 1 % of noise."""
+    family, device, rng = FAMILIES.get("gemm/ck_tile"), devices.get("gfx950"), np.random.default_rng(0)
+    pool = family.config.sample(CONFIGS, 0, family.bindings({"dtype": "fp16"}, device))
+    pool = pool.rename({name: f"config.{name}" for name in pool.columns})
+    frames = []
+    for _ in range(PROBLEMS):
+        shape = {f"problem.{name}": int(value) for name, value in zip("MNK", rng.choice(SIZES, 3), strict=True)}
+        frames.append(pool.with_columns(pl.lit(value).alias(name) for name, value in {**shape, **FIXED}.items()))
+    frame = pl.concat(frames)
+    rows = Describer(family, device, ("fp16",)).describe(frame)
+    x = dict(zip(rows.names, rows.features.T, strict=True))
+    efficiency = (0.6 + 0.4 * np.tanh(x["num_warps"] / 4)) / (1 + 60 / x["tile_intensity"])
+    efficiency *= (1 - 0.05 * (x["pipeline"] % 3)) * (1 - 0.03 * x["scheduler"]) * (1 - 0.02 * x["epilogue"])
+    efficiency *= (1 - 0.04 * x["pad_m"] - 0.03 * x["pad_n"]) * (
+        1 - 0.04 * np.abs(np.log2(x["warp_tile_m"] / x["warp_tile_n"]))
+    )
+    assert rows.flops is not None
+    assert rows.bytes is not None
+    compute = rows.flops / (1.2e6 * efficiency * x["true_utilization"] * x["wave_quantization"] + 1e-3)
+    memory = x["operand_traffic_bytes"] / 8e3 * 0.3 + rows.bytes / 8e3
+    time_ns = 3e3 + np.maximum(compute, memory) + 0.3 * np.minimum(compute, memory) + 40 * x["k_steps"]
+    noisy = time_ns * np.exp(0.01 * rng.standard_normal(len(time_ns)))
+    return frame.with_columns(device=pl.lit(device.name), status=pl.lit("ok"), time_ns=pl.Series(noisy))
+
+
+def asked_problems(model: kerncast.Model, count: int) -> np.ndarray:
+    """Sizes within the trained ranges, in the order of the problem's parameters: M, N, K, split_k, batch, dtype, layout."""
+    rng, spans = np.random.default_rng(1), [model.manifest.hull[name] for name in "MNK"]
+    sizes = [np.exp(rng.uniform(np.log(span.low), np.log(span.high), count)).astype(np.int64).clip(span.low) for span in spans]
+    dtype = dict(model.family.problem.parameters["dtype"].codes)["fp16"]
+    return np.column_stack([*sizes, np.ones((count, 2), np.int64), np.full(count, dtype), np.zeros(count, np.int64)])
+
+
+def run_c(folder: Path, problems: np.ndarray, *more: str) -> dict[str, list[float]]:
+    """Compile the artefact with the benchmark's main, and run it."""
+    compiler = find_compiler()
+    assert compiler is not None, "this benchmark needs gcc or clang"
+    program, data = folder.parent / f"{folder.name}.bench", folder.parent / "problems.bin"
+    if not program.exists():
+        sources = [str(folder / "picker.c"), str(Path(__file__).with_suffix(".c"))]
+        flags = [flag for flag in FLAGS if flag not in ("-fPIC", "-shared")]
+        subprocess.run([compiler.path, *flags, f"-I{folder}", *sources, "-o", str(program), "-lm"], check=True)
+    np.ascontiguousarray(problems, np.int64).tofile(data)
+    done = subprocess.run([program, data, str(len(problems)), *more], check=True, capture_output=True, text=True)
+    return {line.split()[0]: [float(word) for word in line.split()[1:]] for line in done.stdout.splitlines()}
+
+
+def lightgbm_us(model: kerncast.Model, selector: Selector, problem: np.ndarray) -> float:
+    """`lightgbm.predict` of the first forest for all candidates, features ready, one thread."""
+    values = dict(zip(("M", "N", "K"), (int(value) for value in problem[:3]), strict=True))
+    built = selector.problem({**values, "dtype": "fp16", "layout": "rcr"})
+    features = model.describe(selector.vectors(built, range(model.candidates.height))).features
+    begin = time.perf_counter()
+    model.learner.forests_["time"][0].predict(features, raw_score=True, num_threads=1)
+    return (time.perf_counter() - begin) * 1e6
+
+
+def python_us(selector: Selector, problems: np.ndarray) -> dict[str, float]:
+    built = [
+        selector.problem({"M": int(m), "N": int(n), "K": int(k), "dtype": "fp16", "layout": "rcr"})
+        for m, n, k in problems[:, :3]
+    ]
+    new, again = [], []
+    for problem in built:
+        begin = time.perf_counter()
+        selector.select(problem)
+        new.append(time.perf_counter() - begin)
+    for problem in built:
+        begin = time.perf_counter()
+        for _ in range(100):
+            selector.select(problem)
+        again.append((time.perf_counter() - begin) / 100)
+    return {"portfolio": float(np.median(new)) * 1e6, "memo": float(np.median(again)) * 1e6}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--keep", type=Path, help="keep models and artefacts here, and use those that are there")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        return measure(arguments.keep or Path(scratch))
+
+
+def trained(folder: Path) -> tuple[kerncast.Model, kerncast.Model]:
+    """The default model, and one of a single large forest."""
+    if not (folder / "data").exists():
+        family = FAMILIES.get("gemm/ck_tile")
+        Dataset.build(folder / "data", lambda draft: draft.append(family, made_up_rows()))
+    recipes = {"default": {}, "large": {"trees": 500, "leaves": 127, "blend": 0.0}}
+    for name, knobs in recipes.items():
+        if not (folder / name).exists():
+            kerncast.train(folder / "data", folder / name, kerncast.Recipe("gbdt", dict(knobs), folds=2))
+    return kerncast.Model.load(folder / "default"), kerncast.Model.load(folder / "large")
+
+
+def measure(folder: Path) -> int:
+    folder.mkdir(parents=True, exist_ok=True)
+    default, large = trained(folder)
+    begin = time.perf_counter()
+    tiers = build_tiers(default, TierOptions())
+    if not (folder / "default_c").exists():
+        write_project(lower(default, tiers), folder / "default_c", "picker")
+    selector = Selector(default, tiers)
+    export_seconds = time.perf_counter() - begin
+    plain = Selector(large, tiers, compile=False)
+    if not (folder / "large_c").exists():
+        write_project(lower(large, tiers, ["full"]), folder / "large_c", "picker")
+    problems, missed = asked_problems(default, ASKED), []
+    rounds, reference = [], []
+    for part in range(3):
+        reference += [lightgbm_us(large, plain, problem) for problem in problems[part * 7 : part * 7 + 7]]
+        rounds.append((run_c(folder / "default_c", problems), run_c(folder / "large_c", problems[:200], "full")))
+    lightgbm = float(np.median(reference))
+    features = len(default.manifest.features.names)
+    trees = {name: len(bags) for name, bags in selector.artefact.forests.trees.items()} if selector.artefact.forests else {}
+    sizes = {name: [len(bag) for bag in bags] for name, bags in selector.artefact.forests.trees.items()} if trees else {}
+    print(f"pool of {default.candidates.height:,} configs, {features} features; default model: trees {sizes}, 63 leaves;")
+    print(f"portfolio of {len(tiers.portfolio)}; lightgbm.predict of 500 x 127 on the pool: {lightgbm:,.0f} us")
+    print(f"{'tier':<12}{'p50 us':>12}{'p99 us':>12}{'bar':>10}{'x lightgbm':>14}{'bar':>10}   answered itself")
+    for tier, (bar, ratio) in BARS.items():
+        found = np.array([default_times[tier] for default_times, _ in rounds])
+        p50, p99 = float(np.median(found[:, 0])), float(np.median(found[:, 1]))
+        times = lightgbm / p50
+        own = f"{found[0, 2]:.0f} of {found[0, 3]:.0f}"
+        print(f"{tier:<12}{p50:>12.3f}{p99:>12.3f}{bar:>10.1f}{times:>14,.0f}{ratio or '':>10}   {own}")
+        missed += [f"{tier} p50"] * (p50 > bar) + [f"{tier} ratio"] * bool(ratio and times < ratio)
+    p50 = float(np.median([large_times["full"][0] for _, large_times in rounds]))
+    print(f"{'500 x 127':<12}{p50:>12.1f}{'':>12}{LARGE_BAR[0]:>10.0f}{lightgbm / p50:>14,.1f}{LARGE_BAR[1]:>10}")
+    missed += ["500 x 127 p50"] * (p50 > LARGE_BAR[0]) + ["500 x 127 ratio"] * (lightgbm / p50 < LARGE_BAR[1])
+    for tier, value in python_us(selector, problems).items():
+        print(f"from Python, {tier}: {value:.2f} us (bar {PYTHON_BARS[tier]:g})")
+        missed += [f"Python {tier}"] * (value > PYTHON_BARS[tier])
+    shared = folder / "default.so"
+    compiler = find_compiler()
+    assert compiler is not None
+    subprocess.run([compiler.path, *FLAGS, str(folder / "default_c" / "picker.c"), "-o", str(shared), "-lm"], check=True)
+    size = shared.stat().st_size
+    print(f"tiers + export + compile: {export_seconds:.1f} s (bar {EXPORT_SECONDS:g})")
+    print(f"artefact: {size:,} bytes (bar {ARTEFACT_BYTES:,})")
+    missed += ["export seconds"] * (export_seconds > EXPORT_SECONDS) + ["artefact bytes"] * (size > ARTEFACT_BYTES)
+    print("missed: " + ", ".join(missed) if missed else "all bars reached")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

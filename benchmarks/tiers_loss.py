@@ -1,0 +1,226 @@
+"""What the quick tiers lose: `KERNCAST_DATA=… python benchmarks/tiers_loss.py`, on two public sets of A100 matmuls.
+
+Fold by fold: the default recipe, the portfolio with its small forest, and the tree are made from the other folds, then all
+choose for problems that none of them has seen. Data: PyTorch's AutoHeuristic collection, a100_mm.zip and
+mixedmm_a100_data.zip, as published with torchgen/_autoheuristic in https://github.com/pytorch/pytorch.
+
+A choice counts among the configs that were tried on the problem. Where the tree names one that was not tried, nobody
+knows what it would have taken: such a problem goes to the portfolio, as if the tree had been unsure, and is counted.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Before LightGBM is loaded: the figures do not depend on it, the waiting of everything else on the machine does.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from choosing import data_file, table_of
+
+from kerncast.data import schema
+from kerncast.models import Recipe
+from kerncast.models.contract import Learner
+from kerncast.models.procedure import Procedure
+from kerncast.models.rows import Describer
+from kerncast.models.table import Table
+from kerncast.models.train import hull_of
+from kerncast.score.splits import folds_by_group
+from kerncast.select.cart import Grown
+from kerncast.select.compact import compact_forest
+from kerncast.select.distill import Distilled, Ground, distill_from, evaluate
+from kerncast.select.portfolio import choose_portfolio
+from kerncast.select.synthetic import draw_problems
+from kerncast.select.tiers import SAMPLES
+from kerncast.select.trials import Measured, measured_in_table
+
+Floats = npt.NDArray[np.float64]
+
+DATA = {"A100 mm": "a100_mm.zip", "A100 mixed_mm": "mixedmm_a100_data.zip"}
+BARS = {"portfolio": 0.002, "tree": 0.01}
+# Problems × configs described at once.
+BLOCK = 2_000
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A learner of one fold, asked about the portfolio for any problems; each problem once."""
+
+    learner: Learner
+    describer: Describer
+    names: tuple[str, ...]
+    configs: pl.DataFrame
+    known: dict[tuple[object, ...], Floats] = field(default_factory=dict)
+
+    def __call__(self, problems: pl.DataFrame) -> Floats:
+        rows = problems.rows()
+        new = problems.filter(pl.Series([row not in self.known for row in rows], dtype=pl.Boolean))
+        for start in range(0, new.height, BLOCK):
+            part = new[start : start + BLOCK]
+            self.known.update(zip(part.rows(), self._block(part), strict=True))
+        return np.stack([self.known[row] for row in rows])
+
+    def features(self, rows: pl.DataFrame) -> Floats:
+        return self.describer.describe(rows).only(self.names).features
+
+    def _block(self, problems: pl.DataFrame) -> Floats:
+        rows = problems.join(self.configs, how="cross", maintain_order="left_right")
+        output = self.learner.predict(self.describer.describe(rows).only(self.names))
+        assert output.score is not None
+        scores = np.where(self._allowed(rows), output.score, np.inf)
+        return scores.reshape(problems.height, self.configs.height)
+
+    def _allowed(self, rows: pl.DataFrame) -> npt.NDArray[np.bool_]:
+        family = self.describer.family
+        symbols = schema.symbol_columns(family, rows)
+        bound = self.describer.device.bindings(family.op.dtype, self.describer.dtypes)
+        allowed = np.ones(rows.height, dtype=bool)
+        for constraint in family.config.constraints:
+            allowed &= constraint.program.bind(bound).frame(symbols, trusted=True).to_series().to_numpy() != 0.0
+        return allowed
+
+
+@dataclass(frozen=True)
+class FoldResult:
+    """Per held-out problem: what each tier gets, and what the tree did."""
+
+    full: Floats
+    model_in_portfolio: Floats
+    """The model's own choice in the portfolio, without the small forest."""
+    portfolio: Floats
+    tree: Floats
+    answered: npt.NDArray[np.bool_]
+    untried: npt.NDArray[np.bool_]
+    size: int
+    distilled: Distilled
+    build_s: float
+
+
+def run_fold(training: Table, held: Table, recipe: Recipe) -> FoldResult:
+    learner = Procedure(recipe).fit(training)
+    measured = measured_in_table(training)
+    portfolio = choose_portfolio(measured).configs
+    family, device = training.family, training.devices[0]
+    dtypes = tuple(sorted(training.rows.frame["problem.dtype"].unique()))
+    scorer = Scorer(learner, Describer(family, device, dtypes), training.rows.names, measured.configs[list(portfolio)])
+    ground = Ground(measured, device, dtypes, hull_of(family, training))
+    start = time.perf_counter()
+    drawn = draw_problems(family, measured.problems, ground.hull, SAMPLES, np.random.default_rng(0))
+    asked = pl.concat([measured.problems, drawn.select(measured.problems.columns)])
+    text = compact_forest(scorer.features, scorer.names, scorer.configs, asked, scorer(asked))
+    distilled = distill_from(ground, portfolio, scorer, samples=SAMPLES)
+    spent = time.perf_counter() - start
+    unseen = measured_in_table(held)
+    shares = _shares(unseen, scorer.configs)
+    rows = np.arange(len(shares))
+    output = learner.predict(held.rows)
+    assert output.score is not None
+    full = unseen.trials.share[unseen.trials.choose(output.score)]
+    exact = scorer(unseen.problems)
+    model_choice = shares[rows, np.where(np.isnan(shares), np.inf, exact).argmin(axis=1)]
+    quick = np.where(np.isfinite(exact), _small_scores(text, scorer, unseen.problems), np.inf)
+    second = shares[rows, np.where(np.isnan(shares), np.inf, quick).argmin(axis=1)]
+    chosen = _decide(distilled, unseen.problems)
+    got = shares[rows, np.maximum(chosen, 0)]
+    untried = (chosen >= 0) & np.isnan(got)
+    tree = np.where((chosen < 0) | untried, second, got)
+    solved = unseen.trials.solvable
+    kept = [np.nan_to_num(item)[solved] for item in (full, model_choice, second, tree)]
+    return FoldResult(*kept, (chosen >= 0)[solved], untried[solved], len(portfolio), distilled, spent)
+
+
+def _small_scores(text: str | None, scorer: Scorer, problems: pl.DataFrame) -> Floats:
+    from lightgbm import Booster
+
+    assert text is not None
+    rows = problems.join(scorer.configs, how="cross", maintain_order="left_right")
+    return -np.asarray(Booster(model_str=text).predict(scorer.features(rows), raw_score=True)).reshape(problems.height, -1)
+
+
+def _shares(unseen: Measured, configs: pl.DataFrame) -> Floats:
+    """[problem, place in the portfolio]: measured efficiency; NaN where a config was not tried."""
+    numbered = unseen.configs.with_row_index("number")
+    place = configs.join(numbered, on=configs.columns, how="left", nulls_equal=True, maintain_order="left")["number"]
+    found = np.full((unseen.problems.height, configs.height), np.nan)
+    for column, number in enumerate(place):
+        if number is not None:
+            found[:, column] = unseen.shares[:, number]
+    return found
+
+
+def _decide(distilled: Distilled, problems: pl.DataFrame) -> npt.NDArray[np.int64]:
+    tree = distilled.tree
+    if not tree.program.outputs:
+        return np.full(problems.height, tree.choice[0])
+    walk = Grown(tree.feature, tree.threshold, tree.left, tree.right, tree.choice)
+    return np.asarray(tree.choice[walk.leaf_of(evaluate(tree.program, problems))])
+
+
+def loss(full: Floats, tier: Floats) -> tuple[float, float, float]:
+    """Of the mean efficiency, the share that is lost against the full choice; with a 95 % interval over problems."""
+    pairs = np.stack([full, tier], axis=-1)
+    index = np.random.default_rng(0).integers(len(full), size=(1000, len(full)))
+    drawn = pairs[index].mean(axis=1)
+    low, high = np.percentile(1.0 - drawn[:, 1] / drawn[:, 0], [2.5, 97.5])
+    return 1.0 - float(tier.mean() / full.mean()), float(low), float(high)
+
+
+def report(name: str, table: Table) -> bool:
+    recipe = Recipe(threads=1).resolved(table, None)
+    fold = folds_by_group(table.group, recipe.folds, recipe.seed)
+    results: list[FoldResult] = []
+    for number in range(recipe.folds):
+        done = run_fold(table.take(fold != number), table.take(fold == number), recipe)
+        results.append(done)
+        lines = [f"{tier} loses {loss(done.full, getattr(done, tier))[0]:.3%}" for tier in BARS]
+        grown = done.distilled
+        grew = f"{grown.leaves} leaves ({grown.unsure_leaves} unsure, {len(grown.tree.program.outputs)} features)"
+        print(
+            f"  fold {number + 1}: n {len(done.full):,}, full {done.full.mean():.2%}, {', '.join(lines)}; "
+            f"portfolio of {done.size}, tree of {grew} from {grown.samples:,} problems in {done.build_s:.1f} s with "
+            f"LightGBM's scores; it expected to lose {grown.loss:.2%}",
+            flush=True,
+        )
+    return _summary(name, results)
+
+
+def _joined(results: Sequence[FoldResult], name: str) -> Floats:
+    return np.concatenate([getattr(item, name) for item in results]).astype(np.float64)
+
+
+def _summary(name: str, results: Sequence[FoldResult]) -> bool:
+    full = _joined(results, "full")
+    print(f"{name}: {len(full):,} problems, five folds; full choice {full.mean():.2%}")
+    answered, untried = _joined(results, "answered") > 0, _joined(results, "untried") > 0
+    scored = answered & ~untried
+    value, low, high = loss(full[scored], _joined(results, "tree")[scored])
+    print(
+        f"  the tree answers {answered.mean():.2%}, {untried.mean():.2%} with a config not tried there (scored as the "
+        f"portfolio's choice); on the other {scored.sum():,} answers it loses {value:.3%} ({low:.3%} to {high:.3%})"
+    )
+    value, low, high = loss(full, _joined(results, "model_in_portfolio"))
+    print(f"  the portfolio ranked by the model itself loses {value:.3%} ({low:.3%} to {high:.3%})")
+    good = True
+    for tier, bar in BARS.items():
+        own = _joined(results, tier)
+        value, low, high = loss(full, own)
+        reached = value <= bar
+        good &= reached
+        print(f"  {'reached' if reached else 'MISSED '} {tier}: {own.mean():.2%}, P10 {np.percentile(own, 10):.2%}, worst "
+              f"{own.min():.2%}; loses {value:.3%} ({low:.3%} to {high:.3%}) of the full choice (bar {bar:.1%})")  # fmt: skip
+    return good
+
+
+if __name__ == "__main__":
+    found = []
+    for title, file in DATA.items():
+        path = data_file("autoheuristic", file, source="pytorch/pytorch, AutoHeuristic data sets")
+        found.append(report(title, table_of("autoheuristic", path, "a100")))
+    sys.exit(0 if all(found) else 1)

@@ -1,0 +1,105 @@
+"""JSON objects that were cut off: what is complete of one long list or object inside, entry by entry, with lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kerncast.errors import BadFile
+
+SPACE = " \t\r\n"
+
+
+@dataclass(frozen=True)
+class Entries:
+    """The members beside the long one, and its entries with the lines on which they begin."""
+
+    name: str
+    header: dict[str, Any]
+    entries: list[tuple[int, Any]]
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.text, self.decoder = text, json.JSONDecoder()
+        self.last = len(text.rstrip())
+        self.counted, self.lines = 0, 1
+
+    def skip(self, place: int) -> int:
+        while place < self.last and self.text[place] in SPACE:
+            place += 1
+        return place
+
+    def line(self, place: int) -> int:
+        """The line of a place; places only ever grow."""
+        self.lines += self.text.count("\n", self.counted, place)
+        self.counted = place
+        return self.lines
+
+    def expect(self, place: int, mark: str) -> int:
+        place = self.skip(place)
+        if place >= self.last or self.text[place] != mark:
+            raise json.JSONDecodeError(f"expected '{mark}'", self.text, min(place, self.last))
+        return place + 1
+
+    def value(self, place: int) -> tuple[Any, int]:
+        return self.decoder.raw_decode(self.text, self.skip(place))
+
+    def member(self, place: int) -> tuple[str, int]:
+        """A key, and the place of its value."""
+        key, place = self.value(self.expect(place, '"') - 1)
+        return key, self.expect(place, ":")
+
+    def following(self, place: int, closing: str) -> int | None:
+        """Behind the comma, or None at the end."""
+        place = self.skip(place)
+        if place < self.last and self.text[place] == closing:
+            return None
+        return self.expect(place, ",")
+
+
+def read_unclosed(text: str, names: Sequence[str]) -> Entries:
+    """An object whose member called one of `names` is long, and may break off on the last line of the text."""
+    reader = _Reader(text)
+    header: dict[str, Any] = {}
+    entries: list[tuple[int, Any]] = []
+    name = ""
+    try:
+        place: int | None = reader.expect(0, "{")
+        while place is not None:
+            key, place = reader.member(place)
+            if key in names and not name:
+                name = key
+                place = _entries(reader, place, entries)
+            else:
+                header[key], place = reader.value(place)
+            place = reader.following(place, "}")
+    except (json.JSONDecodeError, RecursionError) as error:
+        broken = error.lineno if isinstance(error, json.JSONDecodeError) else 1
+        # Cut off is what ends on the last line; an error before it is damage.
+        if not name or not entries or broken < text.count("\n", 0, reader.last) + 1:
+            words = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+            raise BadFile(f"line {broken}: this is not JSON, or damaged ({words})") from error
+    if not name:
+        raise BadFile(f"line 1: the file has no member {' or '.join(f'`{item}`' for item in names)}")
+    return Entries(name, header, entries)
+
+
+def _entries(reader: _Reader, place: int, entries: list[tuple[int, Any]]) -> int:
+    """Add the entries of an object or a list, each with its line; the place behind it."""
+    begin = reader.skip(place)
+    keyed = reader.text[begin : begin + 1] == "{"
+    closing = "}" if keyed else "]"
+    following: int | None = reader.expect(begin, "{" if keyed else "[")
+    assert following is not None
+    place = reader.skip(following)
+    if reader.text[place : place + 1] == closing:
+        following = None
+    while following is not None:
+        begin = reader.skip(following)
+        value, place = reader.value(reader.member(begin)[1] if keyed else begin)
+        entries.append((reader.line(begin), value))
+        following = reader.following(place, closing)
+    return reader.expect(place, closing)

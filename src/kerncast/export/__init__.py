@@ -1,0 +1,1 @@
+"""From a model to files that other programs use: C99 with a C++ header, and JSON."""

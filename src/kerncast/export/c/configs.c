@@ -1,0 +1,19 @@
+/* -- configs ---------------------------------------------------------------------------------------- */
+
+static int64_t kc_config_value(int32_t candidate, int32_t parameter) {
+#if KC_CONFIG
+    const kc_config_number stored = kc_configs[(size_t)candidate * KC_CONFIG + (size_t)parameter];
+    return stored == KC_CONFIG_MISSING ? KERNCAST_MISSING : (int64_t)stored;
+#else
+    (void)candidate, (void)parameter;
+    return KERNCAST_MISSING;
+#endif
+}
+
+static void kc_config_numbers(int32_t candidate, double *c) {
+    for (int32_t i = 0; i < KC_CONFIG; i++) {
+        const int64_t value = kc_config_value(candidate, i);
+        c[i] = value == KERNCAST_MISSING ? kc_config_parameters[i].inactive : (double)value;
+    }
+}
+

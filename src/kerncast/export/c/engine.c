@@ -1,0 +1,411 @@
+/* The engine: the same text in every artefact; the tables above say what it computes. */
+
+/* -- reading a problem ---------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t key[KC_PROBLEM];
+    double p[KC_PROBLEM + 1];
+} kc_problem;
+
+static int kc_in_domain(const kc_parameter *parameter, int64_t value) {
+    if (parameter->values != NULL) {
+        for (int32_t i = 0; i < parameter->count; i++)
+            if (parameter->values[i] == value) return 1;
+        return 0;
+    }
+    if (value < parameter->low || value > parameter->high) return 0;
+    /* Unsigned: the distance of two 64-bit numbers may not fit into a signed one. */
+    return ((uint64_t)value - (uint64_t)parameter->low) % (uint64_t)parameter->step == 0;
+}
+
+/* Text without floating point, so that no locale can change it. */
+static kerncast_status kc_refuse(kerncast_answer *answer, kerncast_status status, int32_t parameter, const char *format,
+                                 const char *name, const char *rule, int64_t value) {
+    memset(answer, 0, sizeof *answer);
+    answer->status = status;
+    answer->candidate = -1;
+    answer->parameter = parameter;
+    answer->tier = KERNCAST_TIER_NONE;
+    answer->time_ns = answer->lower_ns = answer->upper_ns = answer->efficiency = -1.0;
+    for (int32_t i = 0; i < KC_CONFIG; i++) ((int64_t *)&answer->config)[i] = KERNCAST_MISSING;
+    snprintf(answer->message, sizeof answer->message, format, name, rule, (long long)value);
+    return status;
+}
+
+static kerncast_status kc_read_values(const kc_parameter *declared, int32_t count, const int32_t *order,
+                                      int (*applies)(int32_t, const double *), const int64_t *given, int64_t *key, double *numbers,
+                                      kerncast_answer *answer, kerncast_status refused) {
+    for (int32_t place = 0; place < count; place++) {
+        const int32_t i = order[place];
+        const kc_parameter *parameter = &declared[i];
+        int64_t value = given[i];
+        if (parameter->conditional && !applies(i, numbers)) {
+            if (value != KERNCAST_MISSING)
+                return kc_refuse(answer, refused, i, "%s does not apply here and must be left out%.0s, got %lld", parameter->name,
+                                 "", value);
+            key[i] = KERNCAST_MISSING;
+            numbers[i] = parameter->inactive;
+            continue;
+        }
+        if (value == KERNCAST_MISSING) value = parameter->otherwise;
+        if (value == KERNCAST_MISSING)
+            return kc_refuse(answer, refused, i, "%s is missing: it must be %s", parameter->name, parameter->rule, 0);
+        if (!kc_in_domain(parameter, value))
+            return kc_refuse(answer, refused, i, "%s must be %s, got %lld", parameter->name, parameter->rule, value);
+        key[i] = value;
+        numbers[i] = (double)value;
+    }
+    return KERNCAST_OK;
+}
+
+static kerncast_status kc_read_problem(const kerncast_problem *given, kc_problem *problem, kerncast_answer *answer) {
+    const kerncast_status status = kc_read_values(kc_problem_parameters, KC_PROBLEM, kc_problem_order, kc_problem_applies,
+                                                  (const int64_t *)given, problem->key, problem->p, answer, KERNCAST_BAD_INPUT);
+    if (status != KERNCAST_OK) return status;
+    const int32_t rule = kc_broken_rule(problem->p);
+    if (rule >= 0) return kc_refuse(answer, KERNCAST_BAD_INPUT, -1, "%s%.0s", kc_rules[rule], "", 0);
+    return KERNCAST_OK;
+}
+
+/* What the family cannot do at all, then what the model was not trained on. */
+static kerncast_status kc_check_range(const kc_problem *problem, kerncast_answer *answer) {
+    const int32_t rule = kc_unsupported(problem->p);
+    if (rule >= 0) return kc_refuse(answer, KERNCAST_UNSUPPORTED, -1, "%s%.0s", kc_family_rules[rule], "", 0);
+    for (int32_t i = 0; i < KC_PROBLEM; i++) {
+        if (problem->key[i] == KERNCAST_MISSING || kc_in_domain(&kc_hull[i], problem->key[i])) continue;
+        return kc_refuse(answer, KERNCAST_OUT_OF_RANGE, i, "%s was trained with %s only, got %lld", kc_hull[i].name,
+                         kc_hull[i].rule, problem->key[i]);
+    }
+    return KERNCAST_OK;
+}
+
+/* -- answers ---------------------------------------------------------------------------------------- */
+
+static double kc_factor(const double *edges, const double *factors, int32_t bands, double time_ns) {
+    int32_t band = 0;
+    while (band < bands - 1 && edges[band] <= time_ns) band++;
+    return factors[band];
+}
+
+static kerncast_status kc_accept(kerncast_answer *answer, kerncast_tier tier, int32_t candidate, double time_ns) {
+    answer->status = KERNCAST_OK;
+    answer->tier = tier;
+    answer->candidate = candidate;
+    answer->parameter = -1;
+    answer->message[0] = '\0';
+    for (int32_t i = 0; i < KC_CONFIG; i++)
+        ((int64_t *)&answer->config)[i] = candidate < 0 ? KERNCAST_MISSING : kc_config_value(candidate, i);
+    answer->time_ns = time_ns;
+    answer->lower_ns = answer->upper_ns = answer->efficiency = -1.0;
+    if (time_ns > 0.0 && KC_BANDS > 0) {
+        answer->lower_ns = time_ns * kc_factor(kc_band_edges, kc_band_lower, KC_BANDS, time_ns);
+        answer->upper_ns = time_ns * kc_factor(kc_band_edges, kc_band_upper, KC_BANDS, time_ns);
+    }
+    if (time_ns > 0.0 && KC_EFFICIENCY_BANDS > 0)
+        answer->efficiency = kc_factor(kc_efficiency_edges, kc_efficiency, KC_EFFICIENCY_BANDS, time_ns);
+    return KERNCAST_OK;
+}
+
+/* What can run all the same: the library's own choice or the portfolio, in that order. */
+static void kc_fall_back(const kc_problem *problem, kerncast_answer *answer) {
+    double c[KC_CONFIG + 1];
+    for (int32_t i = 0; i < KC_FALLBACKS; i++) {
+        kc_config_numbers(kc_fallbacks[i], c);
+        if (!kc_config_valid(problem->p, c)) continue;
+        answer->candidate = kc_fallbacks[i];
+        for (int32_t j = 0; j < KC_CONFIG; j++) ((int64_t *)&answer->config)[j] = kc_config_value(kc_fallbacks[i], j);
+        return;
+    }
+}
+
+/* -- the memo: direct-mapped, four places a hash ----------------------------------------------------- */
+
+static uint64_t kc_hash(const int64_t *key, kerncast_tier tier) {
+    uint64_t hash = 0x9e3779b97f4a7c15u + (uint64_t)tier;
+    for (int32_t i = 0; i < KC_PROBLEM; i++) {
+        hash = (hash ^ (uint64_t)key[i]) * 0xff51afd7ed558ccdu;
+        hash ^= hash >> 32;
+    }
+    return hash;
+}
+
+static kc_memo *kc_recall(kerncast_context *context, const int64_t *key, kerncast_tier tier, uint64_t hash) {
+    kc_memo *places = &context->memo[(hash % (KC_MEMO / 4)) * 4];
+    for (int32_t i = 0; i < 4; i++)
+        if (places[i].hash == hash && places[i].asked == tier && memcmp(places[i].key, key, sizeof places[i].key) == 0)
+            return &places[i];
+    return NULL;
+}
+
+static void kc_remember(kerncast_context *context, const int64_t *key, kerncast_tier tier, uint64_t hash,
+                        const kerncast_answer *answer) {
+    kc_memo *place = &context->memo[(hash % (KC_MEMO / 4)) * 4 + (context->turn++ & 3u)];
+    place->hash = hash;
+    place->asked = tier;
+    memcpy(place->key, key, sizeof place->key);
+    place->candidate = answer->candidate;
+    place->time_ns = answer->time_ns;
+}
+
+/* -- the tree --------------------------------------------------------------------------------------- */
+
+/* A place in the portfolio, or -1: unsure. */
+static int32_t kc_decide(const double *p) {
+#if KC_TREE_NODES
+    double value[KC_TREE_FEATURES];
+    kc_tree_values(p, value);
+    int32_t node = 0;
+    while (kc_tree[node].feature >= 0)
+        node = value[kc_tree[node].feature] <= kc_tree[node].threshold ? kc_tree[node].left : kc_tree[node].right;
+    return kc_tree[node].choice;
+#else
+    (void)p;
+    return -1;
+#endif
+}
+
+/* -- the public functions ---------------------------------------------------------------------------- */
+
+size_t kerncast_context_bytes(void) { return sizeof(kerncast_context); }
+
+kerncast_status kerncast_init_checked(void *memory, size_t bytes, uint64_t schema, kerncast_context **context) {
+    *context = NULL;
+    if (schema != KERNCAST_SCHEMA) return KERNCAST_MISMATCH;
+    if (memory == NULL || bytes < sizeof(kerncast_context) || (uintptr_t)memory % KC_ALIGNMENT != 0) return KERNCAST_TOO_SMALL;
+    if (kc_checksum() != KC_CHECKSUM) return KERNCAST_CORRUPT;
+    memset(memory, 0, sizeof(kerncast_context));
+    *context = memory;
+    for (int32_t i = 0; i < KC_MEMO; i++) (*context)->memo[i].asked = KERNCAST_TIER_NONE;
+    kc_prepare(*context);
+    return KERNCAST_OK;
+}
+
+kerncast_status kerncast_create_checked(uint64_t schema, kerncast_context **context) {
+    /* Aligned by hand: C99 has no aligned allocation. The pointer to free stands right before the context. */
+    *context = NULL;
+    char *memory = malloc(sizeof(kerncast_context) + KC_ALIGNMENT + sizeof(void *));
+    if (memory == NULL) return KERNCAST_TOO_SMALL;
+    uintptr_t place = (uintptr_t)(memory + sizeof(void *) + KC_ALIGNMENT - 1);
+    char *aligned = memory + (place - place % KC_ALIGNMENT - (uintptr_t)memory);
+    memcpy(aligned - sizeof(void *), &memory, sizeof(void *));
+    const kerncast_status status = kerncast_init_checked(aligned, sizeof(kerncast_context), schema, context);
+    if (status != KERNCAST_OK) free(memory);
+    return status;
+}
+
+void kerncast_destroy(kerncast_context *context) {
+    if (context == NULL) return;
+    void *memory;
+    memcpy(&memory, (char *)context - sizeof(void *), sizeof(void *));
+    free(memory);
+}
+
+void kerncast_problem_init(kerncast_problem *problem) {
+    for (int32_t i = 0; i < KC_PROBLEM; i++) ((int64_t *)problem)[i] = KERNCAST_MISSING;
+}
+
+void kerncast_config_init(kerncast_config *config) {
+    for (int32_t i = 0; i < KC_CONFIG; i++) ((int64_t *)config)[i] = KERNCAST_MISSING;
+}
+
+static int kc_has_tier(kerncast_tier tier) {
+    return (tier == KERNCAST_TIER_TREE && KC_TREE_NODES > 0) || (tier == KERNCAST_TIER_PORTFOLIO && KC_HAS_PORTFOLIO) ||
+           (tier == KERNCAST_TIER_FULL && KC_HAS_FULL);
+}
+
+/* Scores of the best tier from `tier` on that has a config for this problem: its size, 0 when there is none.
+   `quick`: only the best one is asked for, so a small forest may rank the portfolio, and screening leave out the hopeless. */
+static int32_t kc_score_from(kerncast_context *context, const kc_problem *problem, int quick, kerncast_tier *tier,
+                             const int32_t **members) {
+    if (*tier <= KERNCAST_TIER_PORTFOLIO && KC_HAS_PORTFOLIO) {
+        *tier = KERNCAST_TIER_PORTFOLIO;
+        *members = kc_portfolio_members;
+        if (quick && KC_HAS_QUICK) {
+            if (kc_quick_score(context, problem->p, quick)) return KC_PORTFOLIO_CONFIGS;
+        } else
+        if (kc_portfolio_score(context, problem->p, quick)) return KC_PORTFOLIO_CONFIGS;
+    }
+    *tier = KERNCAST_TIER_FULL;
+    *members = kc_full_members;
+    if (KC_HAS_FULL && kc_full_score(context, problem->p, quick)) return KC_FULL_CONFIGS;
+    return 0;
+}
+
+/* The time of one config of a pool: a small forest orders configs without saying how long they take. */
+static double kc_time_of(const kerncast_context *context, const kc_problem *problem, int32_t place, int32_t candidate) {
+    double c[KC_CONFIG + 1];
+    if (context->time_ns[place] >= 0.0) return context->time_ns[place];
+    kc_config_numbers(candidate, c);
+    return kc_time(problem->p, c);
+}
+
+static kerncast_status kc_none_valid(kerncast_answer *answer) {
+    return kc_refuse(answer, KERNCAST_NO_VALID_CONFIG, -1, "no config that the model knows can run this problem%.0s%.0s", "", "", 0);
+}
+
+static kerncast_status kc_begin(const kerncast_context *context, const kerncast_problem *given, kerncast_tier *asked,
+                                kc_problem *problem, kerncast_answer *answer) {
+    if (context == NULL)
+        return kc_refuse(answer, KERNCAST_BAD_INPUT, -1, "there is no context: make one with create or init%.0s%.0s", "", "", 0);
+    kerncast_status status = kc_read_problem(given, problem, answer);
+    if (status != KERNCAST_OK) return status;
+    if (*asked == KERNCAST_TIER_AUTO) *asked = KC_HAS_PORTFOLIO ? KERNCAST_TIER_PORTFOLIO : KERNCAST_TIER_FULL;
+    const kerncast_tier tier = *asked;
+    if (!kc_has_tier(tier))
+        return kc_refuse(answer, KERNCAST_BAD_INPUT, -1, "the tier '%s' is not in this artefact: ask another, or export it with --tiers%.0s",
+                         kerncast_tier_name(tier), "", 0);
+    return KERNCAST_OK;
+}
+
+kerncast_status kerncast_select(kerncast_context *context, const kerncast_problem *given, kerncast_tier tier,
+                                kerncast_answer *answer) {
+    kc_problem problem;
+    kerncast_status status = kc_begin(context, given, &tier, &problem, answer);
+    if (status != KERNCAST_OK) return status;
+    const uint64_t hash = kc_hash(problem.key, tier);
+    const kc_memo *known = kc_recall(context, problem.key, tier, hash);
+    if (known != NULL) return kc_accept(answer, KERNCAST_TIER_MEMO, known->candidate, known->time_ns);
+    status = kc_check_range(&problem, answer);
+    if (status != KERNCAST_OK) {
+        if (status == KERNCAST_OUT_OF_RANGE) kc_fall_back(&problem, answer);
+        return status;
+    }
+    if (tier == KERNCAST_TIER_TREE) {
+        const int32_t place = kc_decide(problem.p);
+        if (place >= 0) {
+            double c[KC_CONFIG + 1];
+            kc_config_numbers(kc_portfolio_members[place], c);
+            if (kc_config_valid(problem.p, c)) {
+                kc_accept(answer, KERNCAST_TIER_TREE, kc_portfolio_members[place], -1.0);
+                kc_remember(context, problem.key, tier, hash, answer);
+                return KERNCAST_OK;
+            }
+        }
+    }
+    kerncast_tier answered = tier;
+    const int32_t *members;
+    const int32_t configs = kc_score_from(context, &problem, 1, &answered, &members);
+    int32_t best = -1;
+    for (int32_t i = 0; i < configs; i++)
+        if (context->allowed[i] && (best < 0 || context->score[i] < context->score[best] ||
+                                    (context->score[i] == context->score[best] && members[i] < members[best])))
+            best = i;
+    if (best < 0) return kc_none_valid(answer);
+    kc_accept(answer, answered, members[best], kc_time_of(context, &problem, best, members[best]));
+    kc_remember(context, problem.key, tier, hash, answer);
+    return KERNCAST_OK;
+}
+
+void kerncast_select_many(kerncast_context *context, const kerncast_problem *problems, size_t count, kerncast_tier tier,
+                          kerncast_answer *answers) {
+    for (size_t i = 0; i < count; i++) kerncast_select(context, &problems[i], tier, &answers[i]);
+}
+
+kerncast_status kerncast_rank(kerncast_context *context, const kerncast_problem *given, kerncast_tier tier, kerncast_answer *answers,
+                              size_t capacity, size_t *count) {
+    kc_problem problem;
+    kerncast_answer local, *first = capacity ? answers : &local;
+    *count = 0;
+    kerncast_status status = kc_begin(context, given, &tier, &problem, first);
+    if (status == KERNCAST_OK) status = kc_check_range(&problem, first);
+    if (status != KERNCAST_OK) return status;
+    kerncast_tier answered = tier;
+    const int32_t *members;
+    const int32_t configs = kc_score_from(context, &problem, 0, &answered, &members);
+    /* Selection one by one: a caller wants a few of thousands, and there is no memory to sort in. */
+    while (*count < capacity) {
+        int32_t best = -1;
+        for (int32_t i = 0; i < configs; i++)
+            if (context->allowed[i] == 1 && (best < 0 || context->score[i] < context->score[best] ||
+                                             (context->score[i] == context->score[best] && members[i] < members[best])))
+                best = i;
+        if (best < 0) break;
+        context->allowed[best] = 2;
+        kc_accept(&answers[(*count)++], answered, members[best], kc_time_of(context, &problem, best, members[best]));
+    }
+    return configs == 0 ? kc_none_valid(first) : KERNCAST_OK;
+}
+
+kerncast_status kerncast_scores(kerncast_context *context, const kerncast_problem *given, kerncast_tier tier, double *scores,
+                                double *times_ns, size_t capacity) {
+    kc_problem problem;
+    kerncast_answer answer;
+    const kerncast_status status = kc_begin(context, given, &tier, &problem, &answer);
+    if (status != KERNCAST_OK) return status;
+    kerncast_tier answered = tier;
+    const int32_t wanted = tier == KERNCAST_TIER_FULL ? KC_FULL_CONFIGS : KC_PORTFOLIO_CONFIGS;
+    if (capacity < (size_t)wanted) return KERNCAST_TOO_SMALL;
+    const int32_t *members;
+    const int32_t configs = kc_score_from(context, &problem, 0, &answered, &members);
+    const int same = configs > 0 && answered == (tier == KERNCAST_TIER_TREE ? KERNCAST_TIER_PORTFOLIO : tier);
+    for (int32_t i = 0; i < wanted; i++) {
+        scores[i] = same && context->allowed[i] ? context->score[i] : HUGE_VAL;
+        times_ns[i] = same && context->allowed[i] ? kc_time_of(context, &problem, i, members[i]) : -1.0;
+    }
+    return KERNCAST_OK;
+}
+
+static kerncast_status kc_read_config(const kerncast_config *given, double *c, kerncast_answer *answer) {
+#if KC_CONFIG
+    int64_t key[KC_CONFIG];
+    return kc_read_values(kc_config_parameters, KC_CONFIG, kc_config_order, kc_config_applies, (const int64_t *)given, key, c, answer,
+                          KERNCAST_BAD_INPUT);
+#else
+    (void)given, (void)c, (void)answer;
+    return KERNCAST_OK;
+#endif
+}
+
+kerncast_status kerncast_predict(const kerncast_problem *given, const kerncast_config *config, kerncast_answer *answer) {
+    kc_problem problem;
+    double c[KC_CONFIG + 1], time_ns, score;
+    kerncast_status status = kc_read_problem(given, &problem, answer);
+    if (status == KERNCAST_OK) status = kc_read_config(config, c, answer);
+    if (status == KERNCAST_OK) status = kc_check_range(&problem, answer);
+    if (status != KERNCAST_OK) return status;
+    if (!kc_config_valid(problem.p, c))
+        return kc_refuse(answer, KERNCAST_UNSUPPORTED, -1, "the config breaks a rule of its family on this problem%.0s%.0s", "", "", 0);
+    kc_row(problem.p, c, &time_ns, &score);
+    kc_accept(answer, KERNCAST_TIER_NONE, -1, time_ns);
+#if KC_CONFIG
+    memcpy(&answer->config, config, sizeof answer->config);
+#endif
+    return KERNCAST_OK;
+}
+
+kerncast_status kerncast_features(const kerncast_problem *given, const kerncast_config *config, double *features, size_t capacity) {
+    kc_problem problem;
+    kerncast_answer answer;
+    double c[KC_CONFIG + 1];
+    if (capacity < KC_FEATURES) return KERNCAST_TOO_SMALL;
+    kerncast_status status = kc_read_problem(given, &problem, &answer);
+    if (status == KERNCAST_OK) status = kc_read_config(config, c, &answer);
+    if (status == KERNCAST_OK) kc_features(problem.p, c, features);
+    return status;
+}
+
+int32_t kerncast_candidates(void) { return KC_CANDIDATES; }
+
+kerncast_status kerncast_candidate(int32_t candidate, kerncast_config *config) {
+    if (candidate < 0 || candidate >= KC_CANDIDATES) return KERNCAST_BAD_INPUT;
+#if KC_CONFIG
+    for (int32_t i = 0; i < KC_CONFIG; i++) ((int64_t *)config)[i] = kc_config_value(candidate, i);
+#else
+    (void)config;
+#endif
+    return KERNCAST_OK;
+}
+
+uint64_t kerncast_schema(void) { return KERNCAST_SCHEMA; }
+
+const char *kerncast_model(void) { return kc_model; }
+
+const char *kerncast_status_name(kerncast_status status) {
+    static const char *const names[] = {"ok", "out_of_range", "unsupported", "no_valid_config", "bad_input", "mismatch", "corrupt", "too_small"};
+    return (unsigned)status < sizeof names / sizeof names[0] ? names[status] : "unknown";
+}
+
+const char *kerncast_tier_name(kerncast_tier tier) {
+    static const char *const names[] = {"memo", "tree", "portfolio", "full", "auto", "none"};
+    return (unsigned)tier < sizeof names / sizeof names[0] ? names[tier] : "unknown";
+}

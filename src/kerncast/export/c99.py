@@ -1,0 +1,415 @@
+"""The C99 text of an artefact: tables and generated functions, then the engine that is the same in all of them."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from kerncast.export.c_forest import ForestPlan
+from kerncast.export.c_spaces import rule_functions, space_tables, symbol_reader
+from kerncast.export.ctext import array, c_integer, c_string, define, integer_type, renamed
+from kerncast.export.forest import Forests
+from kerncast.export.header import with_prefix
+from kerncast.export.learners import learner_source
+from kerncast.export.lower import Artefact, encoded
+from kerncast.export.query import query_source
+from kerncast.export.sealed import Sealed
+from kerncast.expr import Expr
+from kerncast.expr.to_c import PRELUDE, c_number, statements
+from kerncast.models.deep import Deep, DeepOptions
+from kerncast.models.gbdt import BEHIND, LIKELY_TO_FAIL, Gbdt, GbdtOptions
+from kerncast.models.target import LEAST_RATE, Target
+from kerncast.version import __version__
+
+MEMO = 1024
+POOLS = ("portfolio", "full", "quick")
+# Configs that one word of a set holds.
+WORD = 64
+
+
+def c_source(artefact: Artefact, prefix: str) -> str:
+    """The text of `PREFIX.c`."""
+    writer = _Writer(artefact)
+    sections = [
+        f'#include "{prefix}.h"\n\n#include <limits.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n',
+        PRELUDE,
+        space_tables(artefact),
+        rule_functions(artefact),
+        writer.problem_values(),
+        writer.features(),
+        writer.target(),
+        writer.learner(),
+        writer.candidates(),
+        _packaged("configs.c"),
+        writer.tree(),
+        writer.answers(),
+        writer.pools(),
+        writer.sealed.function(),
+        _packaged("engine.c"),
+    ]
+    family = artefact.model.family
+    return with_prefix("".join(sections), prefix) + query_source(prefix, family.problem, family.config)
+
+
+def _packaged(name: str) -> str:
+    return resources.files("kerncast.export").joinpath("c", name).read_text(encoding="utf-8")
+
+
+class _Writer:
+    """One artefact, section by section."""
+
+    def __init__(self, artefact: Artefact) -> None:
+        self.artefact = artefact
+        self.model = artefact.model
+        self.family = artefact.model.family
+        self.sealed = Sealed()
+        forests, small = artefact.forests, artefact.small_forest
+        self.plans: dict[str, ForestPlan] = {}
+        if forests is not None:
+            self.plans["model"] = ForestPlan(artefact, forests, "model")
+        if small is not None:
+            self.plans["small"] = ForestPlan(artefact, small, "small")
+
+    def _function(self, name: str, outputs: dict[str, Expr], arguments: str) -> str:
+        tables, lines = statements(name, outputs, symbol_reader(self.family), lambda place: f"out[{place}]")
+        unused = [f"    (void){item.rsplit('*', 1)[1]};" for item in arguments.split(", ")]
+        body = "\n".join([*unused, *lines])
+        return f"{tables}static void {name}({arguments}, double *out) {{\n    (void)out;\n{body}\n}}\n"
+
+    # -- what depends on the problem alone -------------------------------------------------------------
+
+    @cached_property
+    def values(self) -> dict[str, Expr]:
+        """Computed once a call: work, and the parts of features that the problem decides."""
+        found = dict(self.artefact.work)
+        for plan in self.plans.values():
+            found |= {plan.values[name]: expr for name, expr in plan.stages.problem.items()}
+            found |= {plan.values[name]: expr for name, expr in plan.stages.problem_parts.items()}
+        return found
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.values)}
+
+    def problem_values(self) -> str:
+        text = self._function("kc_problem_values", self.values, "const double *p")
+        return define(KC_VALUES=max(1, len(self.values))) + text
+
+    def features(self) -> str:
+        text = self._function("kc_features", self.artefact.features, "const double *p, const double *c")
+        return define(KC_FEATURES=len(self.artefact.features)) + text
+
+    # -- from what is learned to times and scores ------------------------------------------------------
+
+    def target(self) -> str:
+        target = self.model.target
+        base = {"relative": "expected_ns", "tflops": "flops", "bandwidth": "bytes"}.get(target.name)
+        number = "1.0" if base is None else f"v[{self.places[base]}]"
+        return _target_functions(target, f"({number} / 1e3)" if target.name == "tflops" else number)
+
+    def learner(self) -> str:
+        """`kc_learn` (or the forests), `kc_combine` and `kc_row`."""
+        learner = self.model.learner
+        text = _packaged("forest.c") if self.plans else ""
+        text += _packaged("lanes.c") if self.plans and self.wide else ""
+        text += "".join(plan.tables(self.sealed, self.screens and name == "model") for name, plan in self.plans.items())
+        if isinstance(learner, Gbdt):
+            forests = self.plans["model"].forests
+            text, count = text + WALK_ROW, sum(len(bags) for bags in forests.trees.values())
+            combine = _gbdt_combine(learner, forests)
+        else:
+            source, count = learner_source(self.model, self.places)
+            text, combine = text + source, "    *score = *time_ns;\n"
+            if isinstance(learner, Deep) and count == 2:
+                assert isinstance(learner.options, DeepOptions)
+                own, other = (c_number(value) for value in (1.0 - learner.options.blend, learner.options.blend))
+                combine = f"    *score = {own} * kc_log_time(raw[0], v) + {other} * raw[1];\n"
+        head = "static void kc_combine(const double *v, const double *raw, double *time_ns, double *score) {\n"
+        text += f"{head}    *time_ns = kc_decode(raw[0], v);\n{combine}}}\n"
+        text += _rough_bounds(learner, self.plans["model"]) if isinstance(learner, Gbdt) and self.screens else ""
+        return text + define(KC_RAW=count) + ROW + (SMALL if self.plans else NO_SMALL)
+
+    @cached_property
+    def wide(self) -> bool:
+        """Whether some tier has more configs than a word has bits."""
+        return any(len(self.artefact.members(tier)) > WORD for tier in POOLS[:2] if tier in self.artefact.include)
+
+    @cached_property
+    def screens(self) -> bool:
+        """Whether rounded sums say first who may be the best: where scores are sums, and there are many configs."""
+        return self.wide and "model" in self.plans and self.model.target.log and not self.model.target.higher_is_faster
+
+    # -- candidates and answers ------------------------------------------------------------------------
+
+    def candidates(self) -> str:
+        numbers = encoded(self.model.candidates, self.model)
+        text = define(KC_CANDIDATES=self.artefact.candidates)
+        if not numbers.shape[1]:
+            return text
+        kind, missing, _ = integer_type(numbers[np.isfinite(numbers)].astype(np.int64).tolist())
+        whole = np.where(np.isfinite(numbers), numbers, float(missing)).astype(np.int64)
+        text += f"typedef {kind} kc_config_number;\n#define KC_CONFIG_MISSING {c_integer(missing)}\n"
+        return text + self.sealed.array("kc_config_number", "kc_configs", whole.ravel())
+
+    def tree(self) -> str:
+        tree = self.artefact.tiers.tree if "tree" in self.artefact.include else None
+        if tree is None:
+            return define(KC_TREE_NODES=0, KC_TREE_FEATURES=1)
+        text = define(KC_TREE_NODES=len(tree.feature), KC_TREE_FEATURES=max(1, len(tree.program.outputs)))
+        text += self._function("kc_tree_values", tree.program.outputs, "const double *p")
+        rows = ",\n    ".join(
+            f"{{{f}, {left}, {right}, {choice}, {c_number(float(t))}}}"
+            for f, left, right, choice, t in zip(tree.feature, tree.left, tree.right, tree.choice, tree.threshold, strict=True)
+        )
+        kind = "static const struct { int32_t feature, left, right, choice; double threshold; }"
+        return text + f"{kind} kc_tree[KC_TREE_NODES] = {{\n    {rows}\n}};\n"
+
+    def answers(self) -> str:
+        interval, expected = self.model.manifest.interval, self.artefact.expectation
+        parts: dict[str, Any] = {
+            "kc_band_edges": interval.edges_ns if interval else (), "kc_band_lower": interval.lower if interval else (),
+            "kc_band_upper": interval.upper if interval else (), "kc_efficiency_edges": expected.edges_ns if expected else (),
+            "kc_efficiency": expected.efficiency if expected else (),
+        }  # fmt: skip
+        text = define(KC_BANDS=len(parts["kc_band_lower"]), KC_EFFICIENCY_BANDS=len(parts["kc_efficiency"]))
+        text += "".join(array("double", name, np.array(values, np.float64)) for name, values in parts.items())
+        fallbacks, name = self.artefact.fallbacks
+        text += define(KC_FALLBACKS=len(fallbacks)) + array("int32_t", "kc_fallbacks", fallbacks)
+        facts = {
+            "family": self.family.id, "device": self.model.device.name, "kind": self.model.manifest.kind,
+            "software": list(self.model.manifest.software), "checksum": self.model.manifest.checksum, "fallback": name,
+            "kerncast": __version__,
+        }  # fmt: skip
+        return text + f"static const char kc_model[] = {c_string(json.dumps(facts, sort_keys=True))};\n"
+
+    # -- pools -----------------------------------------------------------------------------------------
+
+    def pools(self) -> str:
+        """The configs of each tier with the code that scores them, and the context that holds their state.
+
+        `quick` is the portfolio once more, ranked by the small forest.
+        """
+        tiers = [tier for tier in ("portfolio", "full") if tier in self.artefact.include]
+        plans: dict[str, ForestPlan | None] = {tier: self.plans.get("model") for tier in tiers}
+        if "small" in self.plans:
+            plans["quick"] = self.plans["small"]
+        text = MEMO_TYPE + define(KC_MEMO=MEMO)
+        if self.plans:
+            text += "".join(plan.functions(self.places) for plan in self.plans.values())
+        states, code = "", ""
+        for tier in POOLS:
+            plan, members = plans.get(tier), self.artefact.members(tier) if tier in plans else np.empty(0, np.int64)
+            upper = tier.upper()
+            text += define(**{f"KC_HAS_{upper}": int(tier in plans), f"KC_{upper}_CONFIGS": len(members)})
+            text += array("int32_t", f"kc_{tier}_members", members) if tier != "quick" else ""
+            if plan is not None:
+                screens = self.screens and plan.name == "model" and len(members) > WORD
+                text += define(**{f"KC_{upper}_SCREENS": int(screens)}) + plan.pool_tables(tier, self.sealed)
+                states += f"    kc_{tier}_state {tier};\n"
+            source = NO_POOL if tier not in plans else _packaged("rows.c" if plan is None else "pool.c")
+            names = {"kc_pool": f"kc_{tier}", "KC_POOL": f"KC_{upper}", "context->pool": f"context->{tier}"}
+            if plan is not None:
+                names |= {"kc_trees": f"kc_{plan.name}", "KC_TREES": f"KC_{plan.name.upper()}"}
+            code += renamed(source, names)
+        most = max(1, *(len(self.artefact.members(tier)) for tier in tiers))
+        text += CONTEXT.replace("MOST", str(most)).replace("STATES", states)
+        prepare = "".join(f"    kc_{tier}_prepare(context);\n" for tier, plan in plans.items() if plan is not None)
+        # Named, so that no compiler calls them unused: which of them are called depends on the model.
+        named = ", ".join(f"(void){name}" for name in PERHAPS_UNUSED)
+        return text + code + f"static void kc_prepare(kerncast_context *context) {{\n    (void)context, {named};\n{prepare}}}\n"
+
+
+PERHAPS_UNUSED = (
+    "kc_read", "kc_div", "kc_min", "kc_max", "kc_sqrt", "kc_log2", "kc_log1p", "kc_index", "kc_saturate", "kc_encode",
+    "kc_decode", "kc_log_time", "kc_time", "kc_combine", "kc_row",
+)  # fmt: skip
+
+MEMO_TYPE = """
+typedef struct {
+    uint64_t hash;
+    kerncast_tier asked;
+    int64_t key[KC_PROBLEM];
+    int32_t candidate;
+    double time_ns;
+} kc_memo;
+"""
+
+CONTEXT = """
+struct kerncast_context {
+    kc_memo memo[KC_MEMO];
+    uint64_t turn;
+    double score[MOST], time_ns[MOST];
+    unsigned char allowed[MOST];
+STATES};
+"""
+
+SMALL = """
+/* The first forest is the one for times. */
+static double kc_time(const double *p, const double *c) {
+    double v[KC_VALUES], x[KC_FEATURES + 1];
+    unsigned char holds[KC_MODEL_CONDITIONS];
+    kc_problem_values(p, v);
+    kc_features(p, c, x);
+    kc_hold(x, holds);
+    return kc_decode(kc_walk(holds, 0), v);
+}
+
+#define kc_model_result kc_combine
+static inline void kc_small_result(const double *v, const double *raw, double *time_ns, double *score) {
+    (void)v;
+    *time_ns = -1.0;
+    *score = -raw[0];
+}
+"""
+
+NO_SMALL = """
+static double kc_time(const double *p, const double *c) {
+    double time_ns, score;
+    kc_row(p, c, &time_ns, &score);
+    return time_ns;
+}
+"""
+
+ROW = """
+/* One config, all features: what no pool holds. */
+static void kc_row_of(const double *v, const double *p, const double *c, double *time_ns, double *score) {
+    double x[KC_FEATURES + 1], raw[KC_RAW];
+    kc_features(p, c, x);
+    kc_learn(x, p, c, v, raw);
+    kc_combine(v, raw, time_ns, score);
+}
+
+static void kc_row(const double *p, const double *c, double *time_ns, double *score) {
+    double v[KC_VALUES];
+    kc_problem_values(p, v);
+    kc_row_of(v, p, c, time_ns, score);
+}
+"""
+
+WALK_ROW = """
+/* Which conditions one row meets: from its bin on, all thresholds of a feature. */
+static void kc_hold(const double *x, unsigned char *holds) {
+    for (int32_t i = 0; i < KC_MODEL_FEATURES; i++) {
+        const int32_t first = kc_model_features[i].first, count = kc_model_features[i].count;
+        const int32_t bin = kc_bin(kc_model_thresholds + first, count, x[kc_model_features[i].feature]);
+        memset(holds + first, 0, (size_t)bin);
+        memset(holds + first + bin, 1, (size_t)(count - bin));
+    }
+}
+
+/* One forest for one row. Eight trees go down together, those at their leaf marking time: a step waits for memory, which
+   the others use, and which way it goes is never guessed. */
+#define KC_TOGETHER 8
+
+static double kc_walk(const unsigned char *holds, int32_t forest) {
+    double sum = 0.0;
+    const int32_t last = kc_model_first_tree[forest + 1];
+    for (int32_t tree = kc_model_first_tree[forest]; tree < last; tree += KC_TOGETHER) {
+        const kc_model_node *nodes[KC_TOGETHER];
+        int32_t at[KC_TOGETHER], going = 0;
+        for (int32_t i = 0; i < KC_TOGETHER; i++) {
+            const int32_t own = tree + i < last ? tree + i : last - 1;
+            nodes[i] = kc_model_nodes + kc_model_first_node[own];
+            at[i] = kc_model_first_node[own + 1] == kc_model_first_node[own] ? -1 : 0;
+            going |= ~at[i];
+        }
+        while (going < 0) {
+            going = 0;
+            for (int32_t i = 0; i < KC_TOGETHER; i++) {
+                const kc_model_node node = nodes[i][at[i] < 0 ? 0 : at[i]];
+                const int32_t next = holds[node.condition] ? node.left : node.right;
+                at[i] = at[i] < 0 ? at[i] : next;
+                going |= ~at[i];
+            }
+        }
+        for (int32_t i = 0; i < KC_TOGETHER && tree + i < last; i++)
+            sum += kc_model_leaves[kc_model_first_leaf[tree + i] + (uint32_t)(-1 - at[i])];
+    }
+    return sum;
+}
+
+static void kc_learn(const double *x, const double *p, const double *c, const double *v, double *raw) {
+    unsigned char holds[KC_MODEL_CONDITIONS];
+    (void)p, (void)c, (void)v;
+    kc_hold(x, holds);
+    for (int32_t forest = 0; forest < KC_MODEL_FORESTS; forest++) raw[forest] = kc_walk(holds, forest);
+}
+"""
+
+NO_POOL = """
+static int kc_pool_score(kerncast_context *context, const double *p, int best_only) {
+    (void)context, (void)p, (void)best_only;
+    return 0;
+}
+"""
+
+
+def _target_functions(target: Target, base: str) -> str:
+    """`kc_decode` (to nanoseconds), `kc_encode` (back) and `kc_log_time` (what is chosen by), as `models.target` has them."""
+    least = c_number(LEAST_RATE)
+    if target.higher_is_faster:
+        rate = "expm1(target)" if target.log else "target"
+        decode = f"    const double rate = {rate};\n    return {base} / (rate > {least} ? rate : {least});\n"
+        encode = f"    return {'log1p' if target.log else ''}({base} / time_ns);\n"
+    else:
+        decode = f"    const double time_ns = {'exp(target)' if target.log else 'target'} * {base};\n"
+        decode += "    return time_ns > 1e-3 ? time_ns : 1e-3;\n"
+        encode = f"    return {'log' if target.log else ''}(time_ns / {base});\n"
+    direct = target.log and not target.higher_is_faster
+    log_time = "    return target;\n" if direct else "    return log(kc_decode(target, v));\n"
+    text = ""
+    for name, argument, body in (("decode", "target", decode), ("encode", "time_ns", encode), ("log_time", "target", log_time)):
+        text += f"static inline double kc_{name}(double {argument}, const double *v) {{\n    (void)v;\n{body}}}\n"
+    return text
+
+
+def _rough_bounds(learner: Gbdt, plan: ForestPlan) -> str:
+    """`kc_bounds`: between what the score lies, from forests that are off by `rough_error` at most."""
+    assert isinstance(learner.options, GbdtOptions)
+    means, error = _bag_means(plan.forests), plan.rough_error()
+    own, weight = 1.0, 0.0
+    if "rank" in means:
+        assert learner.options.blend is not None
+        own, weight = 1.0 - learner.options.blend, learner.options.blend * learner.options.temperature
+    value = f"{c_number(own)} * {means['time']}" + (f" - {c_number(weight)} * {means['rank']}" if "rank" in means else "")
+    lines = [f"    const double value = {value};"]
+    lines += [
+        f"    *low = value - {c_number((own + weight) * error)};",
+        f"    *high = value + {c_number((own + weight) * error)};",
+    ]
+    if "valid" in means:
+        lines.append(f"    if ({means['valid']} < {c_number(LIKELY_TO_FAIL - error)}) *low += {c_number(BEHIND)};")
+        lines.append(f"    if ({means['valid']} < {c_number(LIKELY_TO_FAIL + error)}) *high += {c_number(BEHIND)};")
+    body = "\n".join(lines)
+    scale = define(KC_ROUGH_SCALE=c_number(plan.rough_scale()))
+    return f"{scale}static void kc_bounds(const double *raw, double *low, double *high) {{\n{body}\n}}\n"
+
+
+def _bag_means(forests: Forests) -> dict[str, str]:
+    """C text of each forest's sum; those of one name are a mean of bags."""
+    first, means = 0, {}
+    for name, bags in forests.trees.items():
+        total = " + ".join(f"raw[{first + bag}]" for bag in range(len(bags)))
+        means[name] = total if len(bags) == 1 else f"(({total}) / {c_number(float(len(bags)))})"
+        first += len(bags)
+    return means
+
+
+def _gbdt_combine(learner: Gbdt, forests: Forests) -> str:
+    """`Gbdt.combine`."""
+    assert isinstance(learner.options, GbdtOptions)
+    means = _bag_means(forests)
+    if set(means) == {"time"}:
+        return "    *score = *time_ns;\n"
+    lines = [f"    double value = kc_log_time({means['time']}, v);"]
+    if "rank" in means:
+        assert learner.options.blend is not None
+        own, weight = 1.0 - learner.options.blend, learner.options.blend * learner.options.temperature
+        lines.append(f"    value = {c_number(own)} * value - {c_number(weight)} * {means['rank']};")
+    if "valid" in means:
+        lines.append(f"    value = value + ({means['valid']} < {c_number(LIKELY_TO_FAIL)} ? {c_number(BEHIND)} : 0.0);")
+    return "\n".join([*lines, "    *score = value;"]) + "\n"

@@ -1,0 +1,98 @@
+"""Problems that nobody measured, inside what was: what a model is asked about when it teaches a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kerncast.models.manifest import Range
+from kerncast.op import Family
+from kerncast.parameters import Int, Parameter
+from kerncast.space import Space
+
+Ints = npt.NDArray[np.int64]
+
+# How a problem is drawn: near a measured one, each size from another measured one, or anywhere in the hull.
+JITTERED, CROSSED, ANYWHERE = range(3)
+SHARES = (0.5, 0.3, 0.2)
+# A jittered size keeps its value as often as not; otherwise it moves by a factor of about 1.6 either way.
+KEPT, SPREAD = 0.5, 0.5
+# Sizes are as even as those of measured problems, up to this power of two: kernels hardly tell 256 from 512.
+EVENEST = 256
+# Rules may refuse most of what is drawn; after this many rounds what there is has to do.
+MOST_ROUNDS = 8
+
+
+def draw_problems(
+    family: Family, measured: pl.DataFrame, hull: Mapping[str, Range], count: int, rng: np.random.Generator
+) -> pl.DataFrame:
+    """Up to `count` different problems (`problem.*`) that the op allows, none of them measured.
+
+    Labels and flags come together from one measured problem, so combinations that never occur are not asked for.
+    """
+    columns = [f"problem.{name}" for name in family.problem.parameters]
+    measured = measured.select(columns).unique(maintain_order=True)
+    sizes = {
+        name: span for name, span in hull.items() if span.low is not None and span.high is not None and span.low < span.high
+    }
+    found = measured.clear()
+    if not sizes:
+        return found
+    for _ in range(MOST_ROUNDS):
+        drawn = _draw(family, measured, sizes, count, rng)
+        drawn = _allowed(family.problem, drawn).join(measured, on=columns, how="anti", nulls_equal=True)
+        found = pl.concat([found, drawn]).unique(maintain_order=True)
+        if found.height >= count:
+            break
+    return found.head(count)
+
+
+def _draw(
+    family: Family, measured: pl.DataFrame, sizes: Mapping[str, Range], count: int, rng: np.random.Generator
+) -> pl.DataFrame:
+    base = measured[rng.integers(measured.height, size=count)]
+    way = rng.choice(len(SHARES), size=count, p=SHARES)
+    columns = []
+    for name, span in sizes.items():
+        assert span.low is not None
+        assert span.high is not None
+        own = base[f"problem.{name}"]
+        absent = own.is_null().to_numpy()
+        known = own.fill_null(span.low).to_numpy()
+        seen = measured[f"problem.{name}"].drop_nulls().to_numpy()
+        moved = np.where(rng.random(count) < KEPT, known, known * np.exp(SPREAD * rng.standard_normal(count)))
+        other = seen[rng.integers(len(seen), size=count)]
+        uniform = np.exp(rng.uniform(np.log(max(span.low, 1)), np.log(max(span.high, 1)), count))
+        even = np.minimum(seen & -seen, EVENEST)[rng.integers(len(seen), size=count)]
+        even = np.where(way == JITTERED, np.minimum(known & -known, EVENEST), even)
+        value = np.choose(way, [moved, other, uniform])
+        whole = np.where(value == known, known, np.rint(value / np.maximum(even, 1)) * np.maximum(even, 1))
+        whole = np.where(way == CROSSED, other, whole)
+        fitted = _nearest(family.problem.parameters[name], np.clip(whole, span.low, span.high).astype(np.int64), seen)
+        columns.append(pl.Series(f"problem.{name}", fitted).set(pl.Series(absent), None))
+    return base.with_columns(columns)
+
+
+def _nearest(parameter: Parameter, values: Ints, seen: Ints) -> Ints:
+    """Values that the parameter may have: on its grid, or of a list those that were measured."""
+    if isinstance(parameter, Int):
+        return parameter.low + (values - parameter.low) // parameter.step * parameter.step
+    known = np.unique(seen)
+    above = np.clip(np.searchsorted(known, values), 1, len(known) - 1)
+    return np.where(values - known[above - 1] <= known[above] - values, known[above - 1], known[above])
+
+
+def _allowed(space: Space, frame: pl.DataFrame) -> pl.DataFrame:
+    """The rows that break no rule; a parameter that does not apply is emptied, one that newly applies has no value."""
+    symbols = {f"problem.{name}": f"{space.namespace}.{name}" for name in space.parameters}
+    for name in space.condition_order:
+        column = pl.col(f"problem.{name}")
+        applies = space.active[name].frame(frame.rename(symbols), trusted=True).to_series() != 0.0
+        frame = frame.with_columns(pl.when(applies).then(column).alias(f"problem.{name}"))
+        frame = frame.filter(~applies | frame[f"problem.{name}"].is_not_null())
+    for constraint in space.constraints:
+        frame = frame.filter(constraint.program.frame(frame.rename(symbols), trusted=True).to_series() != 0.0)
+    return frame

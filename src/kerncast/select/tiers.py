@@ -1,0 +1,171 @@
+"""Building the quick tiers of a model: portfolio, small forest, tree. Done once, kept by hash."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kerncast.errors import CannotWrite, InvalidValue, KerncastError
+from kerncast.export.binding import Binding, encode
+from kerncast.export.build import compiled, folder_for
+from kerncast.export.c99 import c_source
+from kerncast.export.header import c_header, schema_number
+from kerncast.export.interpreter import Interpreter
+from kerncast.export.lower import Artefact, lower
+from kerncast.export.tiers import DecisionTree, Tiers
+from kerncast.expr import Program
+from kerncast.models import Model
+from kerncast.models.contract import read_arrays, write_arrays
+from kerncast.models.gbdt import Gbdt
+from kerncast.select.compact import compact_forest
+from kerncast.select.distill import distill, splitting_program
+from kerncast.select.portfolio import model_portfolio
+from kerncast.select.synthetic import draw_problems
+
+Floats = npt.NDArray[np.float64]
+Step = Callable[[str], None]
+
+LOSS, MOST = 0.002, 64
+# Problems that the model is asked about to teach the tree and the small forest.
+SAMPLES = 6_000
+
+
+@dataclass(frozen=True)
+class TierOptions:
+    """How large the portfolio may be, and what it may lose."""
+
+    loss: float = LOSS
+    most: int = MOST
+    seed: int = 0
+    samples: int = SAMPLES
+
+    def __post_init__(self) -> None:
+        if not 0 < self.loss < 1 or self.most < 1:
+            raise InvalidValue(
+                f"a portfolio loses between 0 and 1 and has at least one config, got {self.loss} and {self.most}"
+            )
+
+    @property
+    def identity(self) -> str:
+        return f"loss {self.loss} most {self.most} seed {self.seed} samples {self.samples}"
+
+
+def tiers_of(model: Model, options: TierOptions | None = None, step: Step = lambda what: None) -> Tiers:
+    """The tiers of a model: from the cache, or built now (some seconds) and kept."""
+    options = options or TierOptions()
+    folder = folder_for("tiers", model.manifest.checksum, options.identity)
+    found = read_tiers(folder / "tiers.npz", model)
+    if found is None:
+        found = build_tiers(model, options, step)
+        _keep(folder, found)
+    return found
+
+
+def plain_tiers(model: Model) -> Tiers:
+    """All candidates as the portfolio, best on average first, nothing distilled: for asking without choosing quickly."""
+    order = np.lexsort((np.arange(model.candidates.height), -model.candidates["share"].to_numpy()))
+    return Tiers(tuple(int(row) for row in order))
+
+
+def build_tiers(model: Model, options: TierOptions, step: Step = lambda what: None) -> Tiers:
+    """Choose the portfolio, ask the model about many problems, and teach the small forest and the tree."""
+    step("choosing the portfolio")
+    portfolio = model_portfolio(model, options.loss, options.most)
+    if len(portfolio) < 2:
+        return Tiers(portfolio)
+    step("asking the model about problems like those it was trained on")
+    score = PortfolioScores(lower(model, Tiers(portfolio), ["portfolio"]))
+    columns = [f"problem.{name}" for name in model.family.problem.parameters]
+    assert model.out_of_fold is not None
+    measured = model.out_of_fold.select(columns).unique(maintain_order=True)
+    drawn = draw_problems(model.family, measured, model.manifest.hull, options.samples, np.random.default_rng(options.seed))
+    problems = pl.concat([measured, drawn.select(columns)])
+    scores = score(problems)
+    forest = None
+    if isinstance(model.learner, Gbdt):
+        step("teaching the small forest")
+        names = [f"config.{name}" for name in model.family.config.parameters]
+        configs = model.candidates.select(names)[list(portfolio)]
+        features = model.manifest.features.names
+        forest = compact_forest(lambda rows: model.describe(rows).features, features, configs, problems, scores, options.seed)
+    step("growing the tree")
+    return Tiers(portfolio, distill(model, portfolio, score, seed=options.seed, samples=options.samples), forest)
+
+
+class PortfolioScores:
+    """The model's scores of the portfolio for a frame of problems, compiled where a compiler is at hand."""
+
+    def __init__(self, artefact: Artefact) -> None:
+        self._artefact, self._size = artefact, len(artefact.tiers.portfolio)
+        model = artefact.model
+        identity = f"scores {model.manifest.checksum} {artefact.tiers.portfolio}"
+        made = compiled(identity, c_source(artefact, "kerncast"), c_header(artefact, "kerncast"))
+        self._binding = None if made is None else Binding(made, model.family, schema_number(artefact))
+        self._interpreter = Interpreter(artefact)
+
+        self._known: dict[tuple[object, ...], Floats] = {}
+
+    def __call__(self, problems: pl.DataFrame) -> Floats:
+        names = [name.removeprefix("problem.") for name in problems.columns]
+        found = []
+        for row in problems.iter_rows():
+            if row not in self._known:  # the small forest and the tree ask about the same problems
+                self._known[row] = self._one(dict(zip(names, row, strict=True)))
+            found.append(self._known[row])
+        return np.stack(found)
+
+    def _one(self, values: dict[str, object]) -> Floats:
+        if self._binding is None:
+            return self._interpreter.scores(values, self._artefact.members("portfolio"))[0]
+        return self._binding.scores(encode(self._artefact.model.family.problem, values), "portfolio", self._size)[0]
+
+
+# -- keeping them --------------------------------------------------------------------------------------
+
+
+def write_tiers(file: Path, tiers: Tiers) -> None:
+    """As plain arrays."""
+    arrays: dict[str, npt.NDArray[np.generic]] = {"portfolio": np.array(tiers.portfolio, np.int64)}
+    if tiers.forest is not None:
+        arrays["forest"] = np.frombuffer(tiers.forest.encode(), np.uint8)
+    if tiers.tree is not None:
+        tree = tiers.tree
+        arrays |= {f"tree.{name}": getattr(tree, name) for name in ("feature", "threshold", "left", "right", "choice")}
+        arrays["tree.names"] = np.array(list(tree.program.outputs))
+    write_arrays(file, arrays)
+
+
+def read_tiers(file: Path, model: Model) -> Tiers | None:
+    """What was kept; None when there is nothing (usable) there."""
+    if not file.is_file():
+        return None
+    try:
+        arrays = read_arrays(file)
+        tree = None
+        if "tree.names" in arrays:
+            program = splitting_program(model.family, model.device, model.manifest.dtypes or None)
+            names = [str(name) for name in arrays["tree.names"]]
+            parts = {name: np.asarray(arrays[f"tree.{name}"]) for name in ("feature", "threshold", "left", "right", "choice")}
+            tree = DecisionTree(Program({name: program.outputs[name] for name in names}), **parts)
+        forest = bytes(np.asarray(arrays["forest"], np.uint8)).decode() if "forest" in arrays else None
+        return Tiers(tuple(int(row) for row in arrays["portfolio"]), tree, forest)
+    except (KerncastError, KeyError, ValueError, OSError):
+        return None
+
+
+def _keep(folder: Path, tiers: Tiers) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".", suffix=".npz", delete=False) as file:
+            draft = Path(file.name)
+        write_tiers(draft, tiers)
+        os.replace(draft, folder / "tiers.npz")
+    except OSError as error:
+        raise CannotWrite(f"tiers cannot be kept in {folder} ({error}): free space, or set KERNCAST_CACHE") from error

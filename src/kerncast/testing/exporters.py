@@ -1,0 +1,250 @@
+"""What every exported model must do. Subclass it in a test module, name the kind, let pytest collect it.
+
+    class TestMine(ExporterContract):
+        kind = "mine"
+        knobs = {"epochs": 5}
+
+A small model is trained on made-up data, its tiers are built, and the C is compiled by every compiler that is there,
+with warnings as errors and under sanitizers. It must agree with Python on golden vectors and on random problems.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pytest
+
+from kerncast.data import schema
+from kerncast.export.binding import MISSING, Binding, encode
+from kerncast.export.c99 import c_source
+from kerncast.export.header import c_header, schema_number
+from kerncast.export.interpreter import Interpreter
+from kerncast.export.lower import Artefact, lower
+from kerncast.export.project import write_project
+from kerncast.expr import Program
+from kerncast.models.model import Model
+from kerncast.models.procedure import Recipe
+from kerncast.models.train import train
+from kerncast.op import Problem
+from kerncast.select.selector import Selector
+from kerncast.select.tiers import TierOptions, build_tiers
+from kerncast.testing.models import synthetic_dataset, synthetic_rows
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+STRICT = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off")
+SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
+SIZES = ("M", "N", "K")
+
+needs_compiler = pytest.mark.skipif(not COMPILERS, reason="there is no C compiler")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A trained model, its artefact, and the directory that was written."""
+
+    model: Model
+    artefact: Artefact
+    folder: Path
+
+    def binding(self) -> Binding:
+        """The artefact, compiled once and loaded."""
+        made = self.folder.parent / "artefact.so"
+        if not made.exists():
+            compiler = COMPILERS[0]
+            command = [compiler, *STRICT, "-fPIC", "-shared", str(self.folder / "picker.c"), "-o", str(made), "-lm"]
+            subprocess.run(command, check=True)
+        return Binding(made, self.model.family, schema_number(self.artefact), "picker")
+
+
+def random_problems(model: Model, count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Problems inside the hull, sizes log-uniform, the rest as in training."""
+    rng = np.random.default_rng(seed)
+    assert model.out_of_fold is not None
+    names = list(model.family.problem.parameters)
+    base = model.out_of_fold.select(f"problem.{name}" for name in names).row(0)
+    values: dict[str, Any] = dict(zip(names, base, strict=True))
+    drawn = {}
+    for name in SIZES:
+        span = model.manifest.hull[name]
+        assert span.low is not None
+        assert span.high is not None
+        drawn[name] = (
+            np.exp(rng.uniform(np.log(span.low), np.log(span.high + 1), count)).astype(np.int64).clip(span.low, span.high)
+        )
+    return [{**values, **{name: int(drawn[name][i]) for name in SIZES}} for i in range(count)]
+
+
+def expected_choices(artefact: Artefact, problems: list[dict[str, Any]]) -> tuple[Ints, Floats]:
+    """What Python chooses of all candidates, and how long it says that takes: the model itself, in bulk."""
+    model, kinds = artefact.model, schema.schema_of(artefact.model.family)
+    columns = [name for name in kinds if name.startswith("config.")]
+    asked = pl.DataFrame({f"problem.{name}": pl.Series([values[name] for values in problems], dtype=kinds[f"problem.{name}"])
+                          for name in model.family.problem.parameters})  # fmt: skip
+    vectors = asked.join(model.candidates.select(columns), how="cross")
+    rules = Program({rule.name: rule.holds for rule in artefact.config_rules})
+    holds = rules.frame(schema.symbol_columns(model.family, vectors), trusted=True).to_numpy() != 0.0
+    found = model.predict_rows(model.describe(vectors))
+    assert found.time_ns is not None
+    shape = (len(problems), artefact.candidates)
+    best = np.where(holds.all(axis=1), found.score, np.inf).reshape(shape).argmin(axis=1)
+    return best, found.time_ns.reshape(shape)[np.arange(len(problems)), best]
+
+
+class ExporterContract:
+    """The battery."""
+
+    kind: ClassVar[str]
+    knobs: ClassVar[dict[str, Any]] = {}
+    tiers: ClassVar[tuple[str, ...]] = ("tree", "portfolio", "full")
+    random_problems: ClassVar[int] = 10_000
+    rows: ClassVar[dict[str, Any]] = {}
+    """How the data are made up, beside the defaults of `synthetic_rows`."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def exported(cls, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+        folder = tmp_path_factory.mktemp("export")
+        data = synthetic_dataset(folder / "data", synthetic_rows(**cls.rows))
+        model = train(data, folder / "model", Recipe(cls.kind, cls.knobs, folds=2))
+        artefact = lower(model, build_tiers(model, TierOptions(samples=300)), cls.tiers)
+        write_project(artefact, folder / "picker", "picker")
+        return Exported(model, artefact, folder / "picker")
+
+    @needs_compiler
+    @pytest.mark.parametrize("compiler", COMPILERS)
+    def test_the_self_test_passes_without_warnings_and_under_sanitizers(self, exported: Exported, compiler: str) -> None:
+        """C99, pedantic, warnings as errors; addresses and undefined behaviour watched."""
+        program = exported.folder.parent / f"selftest-{compiler}"
+        sources = [str(exported.folder / name) for name in ("picker.c", "selftest.c")]
+        # Some warnings come only with what an optimizer finds out.
+        subprocess.run([compiler, *STRICT, "-O3", "-c", sources[0], "-o", str(program.with_suffix(".o"))], check=True)
+        subprocess.run([compiler, *STRICT, "-O1", *SANITIZED, *sources, "-o", str(program), "-lm"], check=True)
+        done = subprocess.run([program], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "0 differences" in done.stdout
+
+    @needs_compiler
+    def test_it_chooses_what_python_chooses_on_random_problems(self, exported: Exported) -> None:
+        """Every choice, and the time of each to 1e-12."""
+        binding, problems = exported.binding(), random_problems(exported.model, self.random_problems)
+        selector = Selector(exported.model, exported.artefact.tiers, compile=False)
+        numbers = np.array([selector._encode(Problem.trusted(exported.model.family, values)) for values in problems], np.int64)
+        answers = binding.select_many(numbers, "full")
+        choices, times = expected_choices(exported.artefact, problems)
+        assert (answers["status"] == 0).all()
+        assert (answers["candidate"] == choices).all()
+        np.testing.assert_allclose(answers["time_ns"], times, rtol=1e-12)
+
+    @needs_compiler
+    def test_the_quick_tiers_are_those_of_python(self, exported: Exported) -> None:
+        """Tree and portfolio, config, tier and time: compiled and interpreted answers are one."""
+        binding = exported.binding()
+        selector = Selector(exported.model, exported.artefact.tiers, compile=False)
+        for values in random_problems(exported.model, 25, seed=1):
+            problem = Problem.trusted(exported.model.family, values)
+            for tier in self.tiers:
+                ours, theirs = selector.select(problem, tier), binding.select(selector._encode(problem), tier)
+                assert (theirs.status, theirs.tier) == (ours.status, ours.tier)
+                assert selector.configs[theirs.candidate] == ours.config
+                if ours.time_ns is not None:
+                    assert theirs.time_ns == pytest.approx(ours.time_ns, rel=1e-12)
+
+    @needs_compiler
+    def test_features_are_those_that_it_was_trained_on(self, exported: Exported) -> None:
+        """Bit for bit, logarithms and roots to the last place but one."""
+        binding, model, interpreter = exported.binding(), exported.model, Interpreter(exported.artefact)
+        selector = Selector(model, exported.artefact.tiers, compile=False)
+        for values in random_problems(model, 5, seed=2):
+            for row in range(exported.artefact.candidates):
+                wanted = model.describe(interpreter.vectors(values, np.array([row]))).features[0]
+                chosen = {name: model.candidates[f"config.{name}"][row] for name in model.family.config.parameters}
+                config = encode(model.family.config, chosen) or [MISSING]
+                got = binding.features(selector._encode(Problem.trusted(model.family, values)), config, len(wanted))
+                np.testing.assert_allclose(got, wanted, rtol=1e-15, atol=0.0)
+
+    @needs_compiler
+    def test_threads_with_a_context_each_do_not_disturb_each_other(self, exported: Exported) -> None:
+        """Four threads ask the same problems at once; each hears what one thread alone hears."""
+        problems = random_problems(exported.model, 500, seed=3)
+        selector = Selector(exported.model, exported.artefact.tiers, compile=False)
+        numbers = np.array([selector._encode(Problem.trusted(exported.model.family, values)) for values in problems], np.int64)
+        alone = exported.binding().select_many(numbers, "full")["candidate"]
+        bindings = [exported.binding() for _ in range(4)]
+        with ThreadPoolExecutor(4) as executor:
+            for answers in executor.map(lambda binding: binding.select_many(numbers, "full"), bindings):
+                assert (answers["candidate"] == alone).all()
+
+    @needs_compiler
+    def test_a_header_of_another_export_and_damaged_tables_are_refused(self, exported: Exported) -> None:
+        """By status, before anything is answered."""
+        text = c_source(exported.artefact, "picker")
+        folder = exported.folder.parent / "damaged"
+        folder.mkdir(exist_ok=True)
+        (folder / "picker.h").write_text(c_header(exported.artefact, "picker"))
+        start = text.index("kc_configs[")
+        digit = next(i for i in range(text.index("{", start), len(text)) if text[i].isdigit())
+        (folder / "picker.c").write_text(text[:digit] + str((int(text[digit]) + 1) % 10) + text[digit + 1 :])
+        made = folder / "damaged.so"
+        subprocess.run(
+            [COMPILERS[0], *STRICT, "-fPIC", "-shared", str(folder / "picker.c"), "-o", str(made), "-lm"], check=True
+        )
+        assert _created(made, schema_number(exported.artefact)) == "corrupt"
+        exported.binding()
+        assert _created(exported.folder.parent / "artefact.so", schema_number(exported.artefact) ^ 1) == "mismatch"
+
+    @pytest.mark.skipif(shutil.which("g++") is None or "gcc" not in COMPILERS, reason="there is no C++ compiler")
+    def test_the_cpp_header_answers_with_typed_problems_and_configs(self, exported: Exported) -> None:
+        """C++17, warnings as errors; the choice is the one that C makes."""
+        values = random_problems(exported.model, 1, seed=4)[0]
+        program = exported.folder.parent / "cpp"
+        source = program.with_suffix(".cpp")
+        source.write_text(CPP.format(**values))
+        library = program.with_suffix(".o")
+        compile = ["gcc", *STRICT, *SANITIZED, "-c", str(exported.folder / "picker.c"), "-o", str(library)]
+        subprocess.run(compile, check=True)
+        flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic", *SANITIZED, f"-I{exported.folder}"]
+        subprocess.run(["g++", *flags, str(source), str(library), "-o", str(program), "-lm"], check=True)
+        done = subprocess.run([program], capture_output=True, text=True, check=True)
+        selector = Selector(exported.model, exported.artefact.tiers, compile=False)
+        wanted = selector.configs.index(selector.select(values, "full").config)  # type: ignore[arg-type]
+        assert done.stdout.split() == ["ok", str(wanted), "bad_input", "ok"]
+
+
+CPP = """
+#include "picker.hpp"
+#include <cstdio>
+int main() {{
+    picker::Selector selector;
+    picker::Problem problem;
+    problem.M = {M};
+    problem.N = {N};
+    problem.K = {K};
+    problem.dtype = picker::Problem::Dtype::{dtype};
+    problem.layout = picker::Problem::Layout::{layout};
+    const auto answer = selector.select(problem, picker::Tier::full);
+    std::printf("%s %d\\n", answer ? "ok" : "not ok", static_cast<int>(answer.candidate));
+    const auto again = picker::Selector::predict(problem, answer.config);
+    problem.M.reset();
+    std::printf("%s\\n", selector.select(problem).status == picker::Status::bad_input ? "bad_input" : "something else");
+    std::printf("%s\\n", again && again.time_ns && *again.time_ns > 0 ? "ok" : again.message.c_str());
+}}
+"""
+
+
+def _created(library: Path, schema: int) -> str:
+    loaded, context = ctypes.CDLL(str(library)), ctypes.c_void_p()
+    loaded.picker_create_checked.argtypes = [ctypes.c_uint64, ctypes.c_void_p]
+    loaded.picker_status_name.restype = ctypes.c_char_p
+    return str(loaded.picker_status_name(loaded.picker_create_checked(schema, ctypes.byref(context))).decode())
