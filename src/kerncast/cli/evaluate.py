@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from kerncast.cli.evaluation_view import show_figures, show_slices, show_worst
+from kerncast.cli.evaluation_view import show_figures, show_slices, show_tiers, show_worst
 from kerncast.cli.output import json_option, print_json, where_option, working
 from kerncast.cli.training_view import TrainingView
+
+if TYPE_CHECKING:
+    from kerncast.evaluate.evaluation import Evaluation
 
 
 @click.command("evaluate")
@@ -32,6 +36,8 @@ from kerncast.cli.training_view import TrainingView
 @click.option("--worst", default=10, show_default=True, type=click.IntRange(min=0), metavar="N", help="Problems to list.")
 @click.option("--save-predictions", type=click.Path(path_type=Path), metavar="PARQUET", help="Write one row per vector.")
 @click.option("--threads", default=0, type=click.IntRange(min=0), help="Threads to refit with. [default: all cores]")
+@click.option("--tiers/--no-tiers", default=True, show_default=True,
+              help="Also say what the quick tiers of `select` get, and how long they take (without --split).")  # fmt: skip
 @json_option
 def command(
     model: Path,
@@ -45,6 +51,7 @@ def command(
     worst: int,
     save_predictions: Path | None,
     threads: int,
+    tiers: bool,
     as_json: bool,
 ) -> None:
     """Score a model against the best measured config of every problem that it has not seen.
@@ -76,6 +83,8 @@ def command(
             from kerncast.evaluate.budget import budget_curves
 
             budget = summary["budget"] = budget_curves(model, datasets, where, threads, view.stage)
+    if tiers and split is None and summary["overall"]["efficiency_mean"] is not None:
+        summary["tiers"] = _tiers(found, model)
     if against is not None:
         summary["against"] = score_solutions(against, found, Model.load(model).family)
     if save_predictions is not None:
@@ -93,6 +102,22 @@ def command(
         click.echo(f"\nreport: {report}")
 
 
+def _tiers(found: Evaluation, model: Path) -> list[dict[str, Any]] | None:
+    """A line per tier; None where the model does not record what it would take."""
+    from kerncast.cli.selecting import steps
+    from kerncast.evaluate.tier_lines import tier_lines
+    from kerncast.models import Model
+    from kerncast.select.selector import Selector
+
+    loaded = Model.load(model)
+    if not loaded.candidates.height or loaded.out_of_fold is None or len(loaded.manifest.devices) > 1:
+        return None
+    with steps() as step:
+        selector = Selector.load(loaded, step=step)
+        step("asking the tiers")
+        return tier_lines(found, selector)
+
+
 def _show(summary: dict[str, object], worst: int) -> None:
     seen = summary["problems_seen_in_training"]
     if summary["includes_training_data"]:
@@ -102,6 +127,8 @@ def _show(summary: dict[str, object], worst: int) -> None:
     unseen = "training data included" if summary["includes_training_data"] else "not seen in training"
     how = f"refitted, split by {summary['split']}" if summary["split"] else unseen
     show_figures(summary, how)
+    if summary.get("tiers"):
+        show_tiers(summary["tiers"])  # type: ignore[arg-type]
     against = summary.get("against")
     if isinstance(against, dict):
         click.echo(

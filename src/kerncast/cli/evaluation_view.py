@@ -128,3 +128,19 @@ def show_worst(worst: list[dict[str, Any]], count: int) -> None:
         for w in worst[:count]
     ]  # fmt: skip
     table(columns, lines, f"the worst {len(lines)} problems", right=("efficiency", "time", "time of the best"))
+
+
+def show_tiers(tiers: list[dict[str, Any]]) -> None:
+    """What the tiers of `kerncast select` get, each by its own answers."""
+    columns = ("tier", "efficiency", "95 % interval", "n", "loses to full", "answers itself", "p50", "p99", "bytes")
+    lines = []
+    for item in tiers:
+        loses = "-" if item["loses_to_full"] is None else f"{item['loses_to_full']:.2%}"
+        itself, quick, slow = f"{item['answers_itself']:.0%}", duration(item["p50_us"] * 1e3), duration(item["p99_us"] * 1e3)
+        got, count = item["efficiency"], f"{item['n_problems']:,}"
+        lines.append((item["tier"], value(got), interval(got), count, loses, itself, quick, slow, f"{item['bytes']:,}"))
+    click.echo()
+    table(columns, lines, "tiers of `kerncast select`", right=columns[1:])
+    left_out = max(item["not_tried"] for item in tiers)
+    if left_out:
+        click.echo(f"up to {left_out:,} problems are left out of a line: its config was not measured on them")

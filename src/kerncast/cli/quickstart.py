@@ -16,6 +16,7 @@ import click
 
 from kerncast.cli.collect_view import CollectView
 from kerncast.cli.output import assignments, duration, json_option, print_json, table
+from kerncast.cli.selecting import steps
 from kerncast.errors import KerncastError
 
 if TYPE_CHECKING:
@@ -158,8 +159,35 @@ def command(out: Path, full: bool, as_json: bool) -> None:
             raise SystemExit(3)
     rows = Dataset.open(dataset).read()
     found = _learn(out, dataset)
+    exported = _export(out)
     click.echo("racing the winners against numpy's BLAS ...", err=True)
-    _show(family, found, rows, _race_blas(dataset), out, as_json)
+    _show(family, found, rows, _race_blas(dataset), exported, out, as_json)
+
+
+def _export(out: Path) -> dict[str, Any]:
+    """The model as C, tried by its own golden vectors, and how long its tiers take to choose."""
+    import numpy as np
+
+    from kerncast.backends.cpu.build import find_compiler
+    from kerncast.evaluate.tier_lines import drawn_problems
+    from kerncast.export.project import write_project
+    from kerncast.models import Model
+    from kerncast.select.selector import Selector
+
+    with steps() as step:
+        selector = Selector.load(Model.load(out / "model"), step=step)
+        folder, program = out / "picker", out / "picker" / "selftest"
+        if not folder.exists():
+            write_project(selector.artefact, folder, step=step)
+        step("running the self-test")
+        compiler = find_compiler()
+        assert compiler is not None  # the kernels were just compiled
+        sources = [str(folder / name) for name in ("kerncast.c", "selftest.c")]
+        subprocess.run([compiler.path, "-O1", "-ffp-contract=off", *sources, "-o", str(program), "-lm"], check=True)
+        said = subprocess.run([program.absolute()], check=True, capture_output=True, text=True).stdout.strip()
+        asked = drawn_problems(selector, 200)
+        latency = {tier: float(np.median(selector.latencies_us(asked, tier))) for tier in ("tree", "portfolio", "full")}
+    return {"folder": str(folder), "self_test": said, "p50_us": latency, "portfolio": len(selector.tiers.portfolio)}
 
 
 def _mean(values: list[float]) -> float:
@@ -186,7 +214,15 @@ def _shapes(
     return shapes
 
 
-def _show(family: Family, found: Evaluation, rows: pl.DataFrame, blas: dict[str, float], out: Path, as_json: bool) -> None:
+def _show(
+    family: Family,
+    found: Evaluation,
+    rows: pl.DataFrame,
+    blas: dict[str, float],
+    exported: dict[str, Any],
+    out: Path,
+    as_json: bool,
+) -> None:
     fixed, fixed_shares = _fixed(family, rows)
     shapes = _shapes(family, found, fixed_shares, blas)
     raced = [item for item in shapes if item["best_against_blas"] is not None]
@@ -205,6 +241,7 @@ def _show(family: Family, found: Evaluation, rows: pl.DataFrame, blas: dict[str,
         "model_against_blas": _mean([item["best_against_blas"] * max(item["model_share"], 1e-3) for item in raced]),
         "report": str(out / "report.html"),
         "model": str(out / "model"),
+        "export": exported,
     }
     if as_json:
         print_json({**totals, "shapes": shapes})
@@ -213,7 +250,8 @@ def _show(family: Family, found: Evaluation, rows: pl.DataFrame, blas: dict[str,
     # `make quickstart` runs it from an environment that is not on the PATH.
     kerncast = "kerncast" if shutil.which("kerncast") else sys.argv[0]
     dataset = out / "gemm_cpu"
-    click.echo(f"\nlook at {out / 'report.html'} in a browser. Three commands to try next:")
+    click.echo(f"\nlook at {out / 'report.html'} in a browser. Commands to try next:")
+    click.echo(f"  {kerncast} select {out / 'model'} M=300 N=500 K=700 dtype=fp32 layout=rrr --explain")
     click.echo(f"  {kerncast} evaluate {out / 'model'} {dataset} --split size")
     click.echo(f"  {kerncast} inspect {dataset} --where problem.layout=rcr --top 20")
     click.echo(f"  {kerncast} collect gemm/cpu --problems llm --vary dtype=fp32 --vary layout=all --max-flops 1e8 \\")
@@ -236,3 +274,6 @@ def _print_table(shapes: list[dict[str, Any]], totals: dict[str, Any]) -> None:
         f"model's choice is {totals['model_against_blas']:.2f} x as fast, the best measured kernel "
         f"{totals['best_against_blas']:.2f} x (geometric means)."
     )
+    exported = totals["export"]
+    quick = ", ".join(f"{tier} {duration(value * 1e3)}" for tier, value in exported["p50_us"].items())
+    click.echo(f"Exported to C in {exported['folder']} ({exported['self_test']}). To choose for a new shape takes: {quick}.")

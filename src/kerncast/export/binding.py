@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,7 @@ class Binding:
 
     def __init__(self, file: Path, family: Family, schema: int, prefix: str = "kerncast") -> None:
         self.family, self.prefix = family, prefix
+        self._file, self._schema = file, schema
         self._problems = len(family.problem.parameters)
         self._configs = max(1, len(family.config.parameters))
         try:
@@ -114,6 +116,21 @@ class Binding:
         """One problem."""
         self._select(self._context, self._fill(numbers), TIERS.index(tier), self._one_address)
         return reply_of(self._one[0])
+
+    def latencies_us(self, problems: Sequence[Sequence[int]], tier: str) -> Floats:
+        """How long each call takes, asked once by a context of its own; what a call of nothing takes is taken off."""
+        fresh = Binding(self._file, self.family, self._schema, self.prefix)
+        buffers = [(ctypes.c_int64 * self._problems)(*numbers) for numbers in problems]
+        select, context, number, place = fresh._select, fresh._context, TIERS.index(tier), fresh._one_address
+        nothing, clock = fresh._function("candidates"), time.perf_counter_ns
+        found, empty = np.empty(len(buffers)), np.empty(len(buffers))
+        for i, buffer in enumerate(buffers):
+            begin = clock()
+            nothing()
+            between = clock()
+            select(context, buffer, number, place)
+            found[i], empty[i] = clock() - between, between - begin
+        return np.maximum(found - np.median(empty), 0.0) / 1e3 if len(buffers) else np.zeros(1)
 
     def select_many(self, numbers: Ints, tier: str) -> npt.NDArray[np.void]:
         """Many problems: a structured array with a row each."""

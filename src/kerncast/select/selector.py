@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -309,6 +310,18 @@ class Selector:
         """A ranking for every problem, in order."""
         listed = problems.iter_rows(named=True) if isinstance(problems, pl.DataFrame) else problems
         return [self.rank(self.problem(_bare(item)), k, tier) for item in listed]
+
+    def latencies_us(self, problems: Sequence[Problem], tier: Tier | str) -> Floats:
+        """How long each call takes that no memo answers: of the artefact itself, or in Python where there is none."""
+        asked = _tier(tier)
+        if self._binding is not None:
+            return self._binding.latencies_us([self._encode(problem) for problem in problems], asked)
+        found = []
+        for problem in problems:
+            begin = time.perf_counter()
+            self._ask(problem, asked)
+            found.append(time.perf_counter() - begin)
+        return np.array(found) * 1e6
 
     def query(self, text: str | bytes) -> bytes:
         """A JSON request as the exported C answers it."""

@@ -24,7 +24,7 @@ from kerncast.expr import Program
 from kerncast.models import Model
 from kerncast.models.contract import read_arrays, write_arrays
 from kerncast.models.gbdt import Gbdt
-from kerncast.select.compact import compact_forest
+from kerncast.select.compact import TREES, compact_forest
 from kerncast.select.distill import distill, splitting_program
 from kerncast.select.portfolio import model_portfolio
 from kerncast.select.synthetic import draw_problems
@@ -33,6 +33,8 @@ Floats = npt.NDArray[np.float64]
 Step = Callable[[str], None]
 
 LOSS, MOST = 0.002, 64
+# A model of fewer trees than so many times those of a small forest is quick enough itself.
+WORTH_IMITATING = 2
 # Problems that the model is asked about to teach the tree and the small forest.
 SAMPLES = 6_000
 
@@ -89,7 +91,7 @@ def build_tiers(model: Model, options: TierOptions, step: Step = lambda what: No
     problems = pl.concat([measured, drawn.select(columns)])
     scores = score(problems)
     forest = None
-    if isinstance(model.learner, Gbdt):
+    if isinstance(model.learner, Gbdt) and sum(model.learner.size().values()) > WORTH_IMITATING * TREES:
         step("teaching the small forest")
         names = [f"config.{name}" for name in model.family.config.parameters]
         configs = model.candidates.select(names)[list(portfolio)]
