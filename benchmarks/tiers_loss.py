@@ -40,6 +40,7 @@ from kerncast.select.portfolio import choose_portfolio
 from kerncast.select.synthetic import draw_problems
 from kerncast.select.tiers import SAMPLES
 from kerncast.select.trials import Measured, measured_in_table
+from kerncast.select.tried import Tried
 
 Floats = npt.NDArray[np.float64]
 
@@ -114,7 +115,10 @@ def run_fold(training: Table, held: Table, recipe: Recipe) -> FoldResult:
     start = time.perf_counter()
     drawn = draw_problems(family, measured.problems, ground.hull, SAMPLES, np.random.default_rng(0))
     asked = pl.concat([measured.problems, drawn.select(measured.problems.columns)])
-    text = compact_forest(scorer.features, scorer.names, scorer.configs, asked, scorer(asked))
+    # As a selector asks: configs only where they were tried, unless none was tried there.
+    tried = Tried.of(measured, portfolio).holds(asked)
+    scores = np.where(tried | ~tried.any(axis=1, keepdims=True), scorer(asked), np.inf)
+    text = compact_forest(scorer.features, scorer.names, scorer.configs, asked, scores)
     distilled = distill_from(ground, portfolio, scorer, samples=SAMPLES)
     spent = time.perf_counter() - start
     unseen = measured_in_table(held)

@@ -17,7 +17,7 @@ from kerncast.select.answer import Answered, Tier
 from kerncast.select.explain import explain
 from kerncast.select.selector import Selector
 from kerncast.select.tiers import TierOptions, build_tiers, read_tiers, tiers_of, write_tiers
-from kerncast.testing.models import synthetic_dataset
+from kerncast.testing.models import synthetic_dataset, synthetic_rows
 
 SHAPE = {"M": 1000, "N": 512, "K": 768, "dtype": "fp16", "layout": "rcr"}
 needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="there is no C compiler")
@@ -162,6 +162,23 @@ def test_what_was_built_once_is_found_and_what_was_damaged_is_built_again(model,
         os.replace(path.with_suffix(".cut"), path)
     assert Selector.load(model, options=options).select(SHAPE).ok
     assert tiers_of(model, options).portfolio
+
+
+def test_no_config_is_answered_with_where_it_was_never_tried(tmp_path):
+    """A tile that the data hold for small products only is not chosen for large ones, however fast the model thinks it."""
+    rows = synthetic_rows(problems=60)
+    large, fast = pl.col("problem.M") >= 1024, pl.col("config.BLOCK_N") == 256
+    train(synthetic_dataset(tmp_path / "all", rows), tmp_path / "free", Recipe("gbdt", {"trees": 20}, folds=2))
+    kept = rows.filter(~(large & fast.fill_null(False)))
+    train(synthetic_dataset(tmp_path / "some", kept), tmp_path / "bound", Recipe("gbdt", {"trees": 20}, folds=2))
+    shapes = [{**SHAPE, "M": m, "N": n, "K": 4096} for m in (2048, 4096, 8192) for n in (2048, 4096, 8192)]
+    chosen = {}
+    for name in ("free", "bound"):
+        selector = Selector.load(tmp_path / name, options=TierOptions(samples=100), compile=False)
+        chosen[name] = [answer.config.BLOCK_N for tier in ("tree", "portfolio", "full") for answer in
+                        selector.select_many(shapes, tier)]  # fmt: skip
+    assert 256 in chosen["free"]
+    assert 256 not in chosen["bound"]
 
 
 def test_an_explanation_names_features_neighbours_and_runners_up(selector):

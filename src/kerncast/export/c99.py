@@ -44,6 +44,7 @@ def c_source(artefact: Artefact, prefix: str) -> str:
         writer.target(),
         writer.learner(),
         writer.candidates(),
+        writer.reach(),
         _packaged("configs.c"),
         writer.tree(),
         writer.answers(),
@@ -130,8 +131,9 @@ class _Writer:
                 combine = f"    *score = {own} * kc_log_time(raw[0], v) + {other} * raw[1];\n"
         head = "static void kc_combine(const double *v, const double *raw, double *time_ns, double *score) {\n"
         text += f"{head}    *time_ns = kc_decode(raw[0], v);\n{combine}}}\n"
+        imitation = IMITATION if "small" in self.plans else ""
         text += _rough_bounds(learner, self.plans["model"]) if isinstance(learner, Gbdt) and self.screens else ""
-        return text + define(KC_RAW=count) + ROW + (SMALL if self.plans else NO_SMALL)
+        return text + define(KC_RAW=count) + ROW + (WALKED_TIME if self.plans else ROW_TIME) + imitation
 
     @cached_property
     def wide(self) -> bool:
@@ -154,6 +156,15 @@ class _Writer:
         whole = np.where(np.isfinite(numbers), numbers, float(missing)).astype(np.int64)
         text += f"typedef {kind} kc_config_number;\n#define KC_CONFIG_MISSING {c_integer(missing)}\n"
         return text + self.sealed.array("kc_config_number", "kc_configs", whole.ravel())
+
+    def reach(self) -> str:
+        """Bands of problems that candidates were tried on, each once, and which one every candidate has."""
+        tried, first = self.artefact.tried, self.artefact.band_rows
+        text = self.sealed.array("double", "kc_tried_low", tried.low[first].ravel())
+        text += self.sealed.array("double", "kc_tried_high", tried.high[first].ravel())
+        text += array("uint64_t", "kc_tried_labels", [int(value) for value in tried.labels[first].ravel()])
+        kind = integer_type([len(first)], unsigned=True)[0]
+        return text + self.sealed.array(kind, "kc_tried_band", self.artefact.bands)
 
     def tree(self) -> str:
         tree = self.artefact.tiers.tree if "tree" in self.artefact.include else None
@@ -225,7 +236,8 @@ class _Writer:
 
 PERHAPS_UNUSED = (
     "kc_read", "kc_div", "kc_min", "kc_max", "kc_sqrt", "kc_log2", "kc_log1p", "kc_index", "kc_saturate", "kc_encode",
-    "kc_decode", "kc_log_time", "kc_time", "kc_combine", "kc_row",
+    "kc_decode", "kc_log_time", "kc_within", "kc_config_applies", "kc_config_order",
+    "kc_tried_band", "kc_time", "kc_combine", "kc_row",
 )  # fmt: skip
 
 MEMO_TYPE = """
@@ -247,7 +259,7 @@ struct kerncast_context {
 STATES};
 """
 
-SMALL = """
+WALKED_TIME = """
 /* The first forest is the one for times. */
 static double kc_time(const double *p, const double *c) {
     double v[KC_VALUES], x[KC_FEATURES + 1];
@@ -259,6 +271,9 @@ static double kc_time(const double *p, const double *c) {
 }
 
 #define kc_model_result kc_combine
+"""
+
+IMITATION = """
 static inline void kc_small_result(const double *v, const double *raw, double *time_ns, double *score) {
     (void)v;
     *time_ns = -1.0;
@@ -266,7 +281,7 @@ static inline void kc_small_result(const double *v, const double *raw, double *t
 }
 """
 
-NO_SMALL = """
+ROW_TIME = """
 static double kc_time(const double *p, const double *c) {
     double time_ns, score;
     kc_row(p, c, &time_ns, &score);

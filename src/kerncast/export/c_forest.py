@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from kerncast.export.ctext import define, integer_type
+from kerncast.export.ctext import array, define, integer_type
 from kerncast.export.forest import Forests, Tree
 from kerncast.export.lower import Artefact
 from kerncast.export.pool import Group, Pool, group_mixed, make_pool
@@ -176,8 +176,11 @@ class ForestPlan:
     ) -> str:
         upper, words, name = f"KC_{tier.upper()}", pool.words, f"kc_{self.name}"
         combinations = max([1, *(len(group.values) for group in (*pool.groups, *pool.static.values()))])
-        text = define(**{
-            f"{upper}_WORDS": words, f"{upper}_GROUPS": groups, f"{upper}_SLOTS": len(slots["slots"]),
+        bands, own = np.unique(self.artefact.bands[pool.rows], return_inverse=True)
+        text = array("int32_t", f"kc_{tier}_band_of", bands) + array("uint16_t", f"kc_{tier}_band", own.ravel())
+        text += define(**{
+            f"{upper}_BANDS": len(bands), f"{upper}_WORDS": words, f"{upper}_GROUPS": groups,
+            f"{upper}_SLOTS": len(slots["slots"]),
             f"{upper}_STATIC_SLOTS": len(slots["static_slots"]), f"{upper}_MOST_COMBINATIONS": combinations,
             f"{upper}_MOST_OUTPUTS": most,
         })  # fmt: skip
@@ -188,6 +191,7 @@ class ForestPlan:
     uint64_t rows[{rows if words > 1 else 2}][{words}], bits[{max(1, bits)}][{words}], valid[{words}];
     uint64_t sets[{name.upper()}_DEPTH + 2][{words}];
     double sums[{name.upper()}_FORESTS][{words * 64}];
+    uint64_t tried[KC_{tier.upper()}_BANDS][{words}];
     int32_t rough[{name.upper()}_FORESTS][{words * 64 if words > 1 else 1}], eight[256][8];
 }} kc_{tier}_state;
 """

@@ -101,6 +101,8 @@ def c_string(text: str) -> str:
 
 def c_integer(value: int) -> str:
     """A 64-bit literal; the lowest one cannot be written as such."""
+    if value >= 2**63:
+        return f"UINT64_C({value})"
     return "INT64_MIN" if value == -(2**63) else f"INT64_C({value})" if abs(value) >= 2**31 else str(value)
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from kerncast.data import schema
+from kerncast.export.binding import MISSING, encode
 from kerncast.export.lower import Artefact
 from kerncast.expr import Program
 
@@ -50,9 +51,29 @@ class Interpreter:
         holds = self._rules.frame(symbols, trusted=True).to_numpy() != 0.0
         return np.asarray(holds.all(axis=1))
 
+    def reached(self, values: Mapping[str, Any]) -> Flags:
+        """Which candidates were tried on problems like this one."""
+        reach = self.artefact.tiers.reach
+        if reach is None:
+            return np.ones(self.artefact.candidates, dtype=bool)
+        given = encode(self.model.family.problem, values)
+        inactive = [float(parameter.inactive) for parameter in self.model.family.problem.parameters.values()]
+        numbers = [other if number == MISSING else float(number) for number, other in zip(given, inactive, strict=True)]
+        return reach.holds(np.array(numbers))
+
+    def suits(self, values: Mapping[str, Any], row: int) -> bool:
+        """Whether one candidate can run the problem, and was tried on such."""
+        return bool(self.allowed(values, np.array([row]))[0] and self.reached(values)[row])
+
+    def choosable(self, values: Mapping[str, Any], rows: Ints) -> Flags:
+        """Of some candidates those that can run the problem; of these, if there are any, those that were tried on such."""
+        allowed = self.allowed(values, rows)
+        both = allowed & self.reached(values)[rows]
+        return both if both.any() else allowed
+
     def scores(self, values: Mapping[str, Any], rows: Ints) -> tuple[Floats, Floats]:
         """Scores (low is chosen) and times; infinite and negative where a config cannot run."""
-        allowed = self.allowed(values, rows)
+        allowed = self.choosable(values, rows)
         score, time_ns = np.full(len(rows), np.inf), np.full(len(rows), -1.0)
         if allowed.any():
             found = self.model.predict_rows(self.model.describe(self.vectors(values, rows[allowed])))
@@ -71,7 +92,7 @@ class Interpreter:
         if self._small is None:
             return None
         rows = self.artefact.members("portfolio")
-        allowed, score = self.allowed(values, rows), np.full(len(rows), np.inf)
+        allowed, score = self.choosable(values, rows), np.full(len(rows), np.inf)
         if allowed.any():
             described = self.model.describe(self.vectors(values, rows[allowed]))
             score[allowed] = -self._small.predict(described.features, raw_score=True, num_threads=1)

@@ -14,7 +14,7 @@ from kerncast.data import schema
 from kerncast.errors import InvalidValue
 from kerncast.export.expectation import Expectation, expectation_of
 from kerncast.export.forest import Forests, read_forests
-from kerncast.export.tiers import Tiers
+from kerncast.export.tiers import Reach, Tiers
 from kerncast.expr import Expr, Program
 from kerncast.models.gbdt import Gbdt
 from kerncast.models.linear import Linear
@@ -124,6 +124,36 @@ class Artefact:
     def members(self, tier: str) -> Ints:
         """Rows of the model's candidates; `quick` is the portfolio, ranked by the small forest."""
         return np.arange(self.candidates) if tier == "full" else np.array(self.tiers.portfolio, dtype=np.int64)
+
+    @cached_property
+    def tried(self) -> Reach:
+        """Where each candidate was tried, finite numbers only; anywhere, if nothing is known."""
+        found, shape = self.tiers.reach, (self.candidates, len(self.model.family.problem.parameters))
+        if found is None:
+            found = Reach(np.full(shape, -np.inf), np.full(shape, np.inf), np.full(shape, ~np.uint64(0)))
+        most = np.finfo(np.float64).max
+        return Reach(np.clip(found.low, -most, most), np.clip(found.high, -most, most), found.labels)
+
+    @cached_property
+    def _distinct_bands(self) -> tuple[Ints, Ints]:
+        tried = self.tried
+        # As bytes: numbers of two kinds side by side.
+        rows = np.ascontiguousarray(
+            np.concatenate([tried.low.view(np.uint64), tried.high.view(np.uint64), tried.labels], axis=1)
+        )
+        whole = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).ravel()
+        _, first, band = np.unique(whole, return_index=True, return_inverse=True)
+        return first.astype(np.int64), band.ravel().astype(np.int64)
+
+    @property
+    def band_rows(self) -> Ints:
+        """A candidate of each band: those of one band were tried on the same ranges of problems."""
+        return self._distinct_bands[0]
+
+    @property
+    def bands(self) -> Ints:
+        """By candidate: its band."""
+        return self._distinct_bands[1]
 
     # -- answers -------------------------------------------------------------------------------------
 

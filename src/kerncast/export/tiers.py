@@ -42,6 +42,27 @@ class DecisionTree:
 
 
 @dataclass(frozen=True)
+class Reach:
+    """Where each candidate was tried: [candidate, problem parameter], in declared order.
+
+    Libraries and compilers leave kernels out by size, so data hold many for a band of sizes only. Beyond it a model
+    guesses: of A100 mixed matmuls more than half of what it would choose had never been tried on such a problem.
+    """
+
+    low: Floats
+    high: Floats
+    """Of sizes; infinite where nothing is known."""
+    labels: npt.NDArray[np.uint64]
+    """Of labels and flags: a bit per code; all of them where nothing is known."""
+
+    def holds(self, numbers: Floats) -> npt.NDArray[np.bool_]:
+        """Which candidates were tried on problems like this one (its parameters as numbers)."""
+        inside = (self.low <= numbers) & (numbers <= self.high)
+        bit = np.minimum(np.maximum(numbers, 0.0), 63.0).astype(np.uint64)
+        return np.asarray((inside & ((self.labels >> bit) & np.uint64(1)).astype(bool)).all(axis=1))
+
+
+@dataclass(frozen=True)
 class Tiers:
     """The portfolio by rows of the model's candidates, in the order in which each adds most; and the tree over it."""
 
@@ -50,3 +71,5 @@ class Tiers:
     forest: str | None = None
     """A small forest (LightGBM text) over the model's features that ranks the portfolio like the model does; None: the
     model itself does it."""
+    reach: Reach | None = None
+    """Candidates are answered with only where they were tried, unless none was tried there; None: anywhere."""

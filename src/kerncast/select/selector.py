@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -116,7 +115,7 @@ class Selector:
         problem, asked = self.problem(problem), self.tier if tier is None else _tier(tier)
         answer = self._ask(problem, asked)
         if answer.ok:
-            memo[problem] = replace(answer, tier=Tier.MEMO)
+            memo[problem] = answer.remembered()
         return answer
 
     def _ask(self, problem: Problem, tier: Tier) -> Answer:
@@ -192,7 +191,7 @@ class Selector:
         values, portfolio = problem.values, self.artefact.members("portfolio")
         if tier is Tier.TREE and self.tiers.tree is not None:
             place = self.tiers.tree.decide(self.model.family.problem.qualified(values))
-            if place != UNSURE and self._interpreter.allowed(values, portfolio[[place]])[0]:
+            if place != UNSURE and self._interpreter.suits(values, int(portfolio[place])):
                 return Answer(Answered.OK, problem, self.configs[portfolio[place]], tier=Tier.TREE)
         if tier is not Tier.FULL:
             scores = self._interpreter.quick_scores(values)
@@ -354,8 +353,12 @@ def hash_of(tiers: Tiers) -> str:
     """What tells two sets of tiers apart."""
     hasher = hashlib.blake2b(repr(tiers.portfolio).encode(), digest_size=10)
     hasher.update((tiers.forest or "").encode())
+    parts: list[npt.NDArray[Any]] = []
+    if tiers.reach is not None:
+        parts += [tiers.reach.low, tiers.reach.high, tiers.reach.labels]
     if tiers.tree is not None:
         hasher.update(tiers.tree.program.digest.encode())
-        for part in (tiers.tree.feature, tiers.tree.threshold, tiers.tree.left, tiers.tree.right, tiers.tree.choice):
-            hasher.update(np.ascontiguousarray(part).tobytes())
+        parts += [tiers.tree.feature, tiers.tree.threshold, tiers.tree.left, tiers.tree.right, tiers.tree.choice]
+    for part in parts:
+        hasher.update(np.ascontiguousarray(part).tobytes())
     return hasher.hexdigest()

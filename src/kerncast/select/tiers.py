@@ -19,7 +19,7 @@ from kerncast.export.c99 import c_source
 from kerncast.export.header import c_header, schema_number
 from kerncast.export.interpreter import Interpreter
 from kerncast.export.lower import Artefact, lower
-from kerncast.export.tiers import DecisionTree, Tiers
+from kerncast.export.tiers import DecisionTree, Reach, Tiers
 from kerncast.expr import Program
 from kerncast.models import Model
 from kerncast.models.contract import read_arrays, write_arrays
@@ -28,6 +28,7 @@ from kerncast.select.compact import TREES, compact_forest
 from kerncast.select.distill import distill, splitting_program
 from kerncast.select.portfolio import model_portfolio
 from kerncast.select.synthetic import draw_problems
+from kerncast.select.tried import reach_of
 
 Floats = npt.NDArray[np.float64]
 Step = Callable[[str], None]
@@ -73,17 +74,20 @@ def tiers_of(model: Model, options: TierOptions | None = None, step: Step = lamb
 def plain_tiers(model: Model) -> Tiers:
     """All candidates as the portfolio, best on average first, nothing distilled: for asking without choosing quickly."""
     order = np.lexsort((np.arange(model.candidates.height), -model.candidates["share"].to_numpy()))
-    return Tiers(tuple(int(row) for row in order))
+    known = model.out_of_fold is not None and bool(model.family.config.parameters)
+    return Tiers(tuple(int(row) for row in order), reach=reach_of(model) if known else None)
 
 
 def build_tiers(model: Model, options: TierOptions, step: Step = lambda what: None) -> Tiers:
     """Choose the portfolio, ask the model about many problems, and teach the small forest and the tree."""
+    if not model.family.config.parameters:  # nothing to choose
+        return Tiers((0,))
     step("choosing the portfolio")
-    portfolio = model_portfolio(model, options.loss, options.most)
+    portfolio, reach = model_portfolio(model, options.loss, options.most), reach_of(model)
     if len(portfolio) < 2:
-        return Tiers(portfolio)
+        return Tiers(portfolio, reach=reach)
     step("asking the model about problems like those it was trained on")
-    score = PortfolioScores(lower(model, Tiers(portfolio), ["portfolio"]))
+    score = PortfolioScores(lower(model, Tiers(portfolio, reach=reach), ["portfolio"]))
     columns = [f"problem.{name}" for name in model.family.problem.parameters]
     assert model.out_of_fold is not None
     measured = model.out_of_fold.select(columns).unique(maintain_order=True)
@@ -98,7 +102,7 @@ def build_tiers(model: Model, options: TierOptions, step: Step = lambda what: No
         features = model.manifest.features.names
         forest = compact_forest(lambda rows: model.describe(rows).features, features, configs, problems, scores, options.seed)
     step("growing the tree")
-    return Tiers(portfolio, distill(model, portfolio, score, seed=options.seed, samples=options.samples), forest)
+    return Tiers(portfolio, distill(model, portfolio, score, seed=options.seed, samples=options.samples), forest, reach)
 
 
 class PortfolioScores:
@@ -135,6 +139,8 @@ class PortfolioScores:
 def write_tiers(file: Path, tiers: Tiers) -> None:
     """As plain arrays."""
     arrays: dict[str, npt.NDArray[np.generic]] = {"portfolio": np.array(tiers.portfolio, np.int64)}
+    if tiers.reach is not None:
+        arrays |= {f"reach.{name}": getattr(tiers.reach, name) for name in ("low", "high", "labels")}
     if tiers.forest is not None:
         arrays["forest"] = np.frombuffer(tiers.forest.encode(), np.uint8)
     if tiers.tree is not None:
@@ -157,7 +163,11 @@ def read_tiers(file: Path, model: Model) -> Tiers | None:
             parts = {name: np.asarray(arrays[f"tree.{name}"]) for name in ("feature", "threshold", "left", "right", "choice")}
             tree = DecisionTree(Program({name: program.outputs[name] for name in names}), **parts)
         forest = bytes(np.asarray(arrays["forest"], np.uint8)).decode() if "forest" in arrays else None
-        return Tiers(tuple(int(row) for row in arrays["portfolio"]), tree, forest)
+        reach = None
+        if "reach.low" in arrays:
+            low, high = (np.asarray(arrays[f"reach.{name}"], np.float64) for name in ("low", "high"))
+            reach = Reach(low, high, np.asarray(arrays["reach.labels"], np.uint64))
+        return Tiers(tuple(int(row) for row in arrays["portfolio"]), tree, forest, reach)
     except (KerncastError, KeyError, ValueError, OSError):
         return None
 

@@ -9,14 +9,18 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from kerncast.export.tiers import Reach
+from kerncast.models import Model
 from kerncast.parameters import Bool, Categorical
-from kerncast.select.trials import Measured
+from kerncast.select.trials import Measured, measured_by_model
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 # Random problems, so many of them, span nine tenths of a range; of fewer, nobody can tell what was left out on purpose.
 FEWEST = 20
+# Labels by a bit of a word each.
+WORD = 64
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,28 @@ class Tried:
             values = problems[f"problem.{name}"].to_list()
             inside = inside & np.array([known[label] for label in values])
         return inside
+
+
+def reach_of(model: Model) -> Reach:
+    """Where each of a model's candidates was tried; parameters that do not always apply do not count."""
+    measured = measured_by_model(model)
+    tried = Tried.of(measured, range(measured.configs.height))
+    names = model.family.problem.parameters
+    shape = (measured.configs.height, len(names))
+    low, high = np.full(shape, -np.inf), np.full(shape, np.inf)
+    labels = np.full(shape, ~np.uint64(0), dtype=np.uint64)
+    for place, (name, parameter) in enumerate(names.items()):
+        if parameter.when is not None:
+            continue
+        if name in tried.low:
+            low[:, place], high[:, place] = tried.low[name], tried.high[name]
+            continue
+        codes = {parameter.value(i): parameter.number(i) for i in range(parameter.size)}
+        if max(codes.values()) < WORD:
+            bits = [np.where(who, np.uint64(1) << np.uint64(codes[label]), np.uint64(0))
+                    for label, who in tried.labels[name].items() if label is not None]  # fmt: skip
+            labels[:, place] = np.bitwise_or.reduce(bits, axis=0)
+    return Reach(low, high, labels)
 
 
 def _labels(values: pl.Series, tried: Flags, seldom: Flags) -> dict[str | bool | None, Flags]:

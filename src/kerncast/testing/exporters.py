@@ -98,7 +98,10 @@ def expected_choices(artefact: Artefact, problems: list[dict[str, Any]]) -> tupl
     found = model.predict_rows(model.describe(vectors))
     assert found.time_ns is not None
     shape = (len(problems), artefact.candidates)
-    best = np.where(holds.all(axis=1), found.score, np.inf).reshape(shape).argmin(axis=1)
+    allowed = holds.all(axis=1).reshape(shape)
+    reached = allowed & np.stack([Interpreter(artefact).reached(values) for values in problems])
+    allowed = np.where(reached.any(axis=1, keepdims=True), reached, allowed)
+    best = np.where(allowed, found.score.reshape(shape), np.inf).argmin(axis=1)
     return best, found.time_ns.reshape(shape)[np.arange(len(problems)), best]
 
 

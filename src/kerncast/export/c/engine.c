@@ -275,7 +275,7 @@ kerncast_status kerncast_select(kerncast_context *context, const kerncast_proble
         if (place >= 0) {
             double c[KC_CONFIG + 1];
             kc_config_numbers(kc_portfolio_members[place], c);
-            if (kc_config_valid(problem.p, c)) {
+            if (kc_config_valid(problem.p, c) && kc_within(kc_tried_band[kc_portfolio_members[place]], problem.p)) {
                 kc_accept(answer, KERNCAST_TIER_TREE, kc_portfolio_members[place], -1.0);
                 kc_remember(context, problem.key, tier, hash, answer);
                 return KERNCAST_OK;

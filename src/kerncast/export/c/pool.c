@@ -86,7 +86,10 @@ static void kc_pool_prepare(kerncast_context *context) {
     for (int32_t byte = 0; byte < 256; byte++)
         for (int32_t i = 0; i < 8; i++) state->eight[byte][i] = byte >> i & 1 ? -1 : 0;
 #endif
-    for (int32_t i = 0; i < KC_POOL_CONFIGS; i++) state->rows[1][i >> 6] |= (uint64_t)1 << (i & 63);
+    for (int32_t i = 0; i < KC_POOL_CONFIGS; i++) {
+        state->rows[1][i >> 6] |= (uint64_t)1 << (i & 63);
+        state->tried[kc_pool_band[i]][i >> 6] |= (uint64_t)1 << (i & 63);
+    }
     for (int32_t g = 0; g < KC_POOL_GROUPS; g++)
         for (int32_t i = 0; kc_pool_groups[g].bits >= 0 && i < KC_POOL_CONFIGS; i++)
             state->bits[kc_pool_groups[g].bits + kc_pool_groups[g].member[i]][i >> 6] |= (uint64_t)1 << (i & 63);
@@ -298,6 +301,14 @@ static int kc_pool_score(kerncast_context *context, const double *p, int best_on
 #endif
     for (int32_t w = 0; w < KC_POOL_WORDS; w++) some |= all[w];
     if (some == 0) return 0;
+    /* Of those that can run it, the ones that were tried on such problems, if there are any. */
+    uint64_t tried[KC_POOL_WORDS] = {0};
+    for (int32_t band = 0; band < KC_POOL_BANDS; band++)
+        if (kc_within(kc_pool_band_of[band], p))
+            for (int32_t w = 0; w < KC_POOL_WORDS; w++) tried[w] |= state->tried[band][w];
+    some = 0;
+    for (int32_t w = 0; w < KC_POOL_WORDS; w++) some |= all[w] & tried[w];
+    for (int32_t w = 0; some && w < KC_POOL_WORDS; w++) all[w] &= tried[w];
 #if KC_POOL_SCREENS
     if (best_only) kc_pool_screen(state, all);
 #endif

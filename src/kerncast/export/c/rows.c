@@ -1,16 +1,25 @@
 /* -- the pool `pool`, config by config ------------------------------------------------------------------ */
 
-/* Scores and times of every config that can run the problem; 0 when there is none. */
+/* Scores and times of every config that can run the problem, of those that were tried on such if there are any; 0 when
+   there is none. */
 static int kc_pool_score(kerncast_context *context, const double *p, int best_only) {
-    (void)best_only;
     double v[KC_VALUES], c[KC_CONFIG + 1];
-    int some = 0;
-    kc_problem_values(p, v);
+    int some = 0, tried = 0;
+    (void)best_only;
     for (int32_t i = 0; i < KC_POOL_CONFIGS; i++) {
         kc_config_numbers(kc_pool_members[i], c);
         context->allowed[i] = (unsigned char)kc_config_valid(p, c);
-        some |= context->allowed[i];
-        if (context->allowed[i]) kc_row_of(v, p, c, &context->time_ns[i], &context->score[i]);
+        if (context->allowed[i] && kc_within(kc_tried_band[kc_pool_members[i]], p)) context->allowed[i] = 2;
+        some |= context->allowed[i] != 0;
+        tried |= context->allowed[i] == 2;
     }
-    return some;
+    if (!some) return 0;
+    kc_problem_values(p, v);
+    for (int32_t i = 0; i < KC_POOL_CONFIGS; i++) {
+        context->allowed[i] = context->allowed[i] == 2 || (context->allowed[i] == 1 && !tried);
+        if (!context->allowed[i]) continue;
+        kc_config_numbers(kc_pool_members[i], c);
+        kc_row_of(v, p, c, &context->time_ns[i], &context->score[i]);
+    }
+    return 1;
 }
