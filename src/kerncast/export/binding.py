@@ -74,6 +74,8 @@ class Binding:
         self._problem = (ctypes.c_int64 * self._problems)()
         self._one = np.zeros(1, self.answer_type)
         self._one_address = self._one.ctypes.data
+        # The same memory as a ctypes structure: reading one field of it is ten times quicker than unpacking a numpy row.
+        self._slot = _answer_structure(self._configs).from_address(self._one_address)
         self._select = self._function("select")
         self.candidates = int(self._function("candidates")())
 
@@ -111,6 +113,14 @@ class Binding:
     def _fill(self, numbers: Sequence[int]) -> Any:
         self._problem[:] = list(numbers)
         return self._problem
+
+    def quick(self, numbers: list[Any], tier: int) -> tuple[int, int, float, float, float, float] | None:
+        """Tier, candidate, time, bounds and efficiency of one problem, for hot paths; None: ask `select` why not."""
+        self._problem[:] = numbers
+        if self._select(self._context, self._problem, tier, self._one_address):
+            return None
+        slot = self._slot
+        return slot.tier, slot.candidate, slot.time_ns, slot.lower_ns, slot.upper_ns, slot.efficiency
 
     def select(self, numbers: Sequence[int], tier: str) -> Reply:
         """One problem."""
@@ -191,6 +201,17 @@ def _answer_type(configs: int) -> np.dtype[np.void]:
         ("time_ns", "f8"), ("lower_ns", "f8"), ("upper_ns", "f8"), ("efficiency", "f8"), ("message", f"S{MESSAGE_BYTES}"),
     ]  # fmt: skip
     return np.dtype(fields, align=True)
+
+
+def _answer_structure(configs: int) -> type[ctypes.Structure]:
+    class Slot(ctypes.Structure):
+        _fields_ = [
+            ("status", ctypes.c_int32), ("tier", ctypes.c_int32), ("candidate", ctypes.c_int32), ("parameter", ctypes.c_int32),
+            ("config", ctypes.c_int64 * configs), ("time_ns", ctypes.c_double), ("lower_ns", ctypes.c_double),
+            ("upper_ns", ctypes.c_double), ("efficiency", ctypes.c_double), ("message", ctypes.c_char * MESSAGE_BYTES),
+        ]  # fmt: skip
+
+    return Slot
 
 
 def reply_of(row: Any) -> Reply:

@@ -16,6 +16,8 @@ from kerncast.op import Problem
 Floats = npt.NDArray[np.float64]
 
 COUNT = 24
+# LightGBM takes a tenth of a second for thousands of configs: fewer problems then.
+MOST_ROWS = 50_000
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,9 @@ def golden_vectors(artefact: Artefact, count: int = COUNT, seed: int = 0) -> lis
         raise InvalidValue(f"{model.path} does not say what it was trained on: train it again with `kerncast train`")
     columns = [f"problem.{name}" for name in model.family.problem.parameters]
     problems = frame.select(columns).unique(maintain_order=True)
-    picked = np.sort(np.random.default_rng(seed).permutation(problems.height)[:count])
     interpreter, rows = Interpreter(artefact), artefact.members("full" if "full" in artefact.include else "portfolio")
+    count = max(4, min(count, MOST_ROWS // len(rows)))
+    picked = np.sort(np.random.default_rng(seed).permutation(problems.height)[:count])
     found = []
     for row in problems[picked].iter_rows(named=True):
         values = {name.removeprefix("problem."): value for name, value in row.items()}

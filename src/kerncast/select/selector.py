@@ -17,6 +17,7 @@ from kerncast.backends.contract import Backend
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
 from kerncast.export.binding import MISSING, Binding, Reply, reply_of
+from kerncast.export.binding import TIERS as TIER_NAMES
 from kerncast.export.build import compiled, kept
 from kerncast.export.c99 import c_source
 from kerncast.export.c_spaces import range_words
@@ -120,7 +121,20 @@ class Selector:
 
     def _ask(self, problem: Problem, tier: Tier) -> Answer:
         if self._binding is not None:
-            return self._answer(problem, self._binding.select(self._encode(problem), tier))
+            numbers = self._encode(problem)
+            found = self._binding.quick(numbers, TIER_NUMBERS[tier])
+            if found is None:
+                return self._answer(problem, self._binding.select(numbers, tier))
+            answered, candidate, time_ns, lower, upper, efficiency = found
+            return Answer.quick(
+                problem,
+                self.configs[candidate],
+                time_ns if time_ns >= 0 else None,
+                lower if lower >= 0 else None,
+                upper if upper >= 0 else None,
+                efficiency if efficiency >= 0 else None,
+                ANSWERED_BY[answered],
+            )
         refused = self._refusal(problem)
         if refused is not None:
             return refused
@@ -329,6 +343,8 @@ class Selector:
         return self._binding.query(text)
 
 
+TIER_NUMBERS = {tier: TIER_NAMES.index(tier) for tier in TIERS}
+ANSWERED_BY = [Tier(name) for name in TIER_NAMES if name in set(Tier)]
 NO_CONFIG = "no config that the model knows can run this problem"
 
 

@@ -14,7 +14,7 @@ import polars as pl
 
 from kerncast.errors import CannotWrite, InvalidValue, KerncastError
 from kerncast.export.binding import Binding, encode
-from kerncast.export.build import compiled, folder_for
+from kerncast.export.build import BRIEF, compiled, folder_for
 from kerncast.export.c99 import c_source
 from kerncast.export.header import c_header, schema_number
 from kerncast.export.interpreter import Interpreter
@@ -112,7 +112,7 @@ class PortfolioScores:
         self._artefact, self._size = artefact, len(artefact.tiers.portfolio)
         model = artefact.model
         identity = f"scores {model.manifest.checksum} {artefact.tiers.portfolio}"
-        made = compiled(identity, c_source(artefact, "kerncast"), c_header(artefact, "kerncast"))
+        made = compiled(identity, c_source(artefact, "kerncast"), c_header(artefact, "kerncast"), flags=BRIEF)
         self._binding = None if made is None else Binding(made, model.family, schema_number(artefact))
         self._interpreter = Interpreter(artefact)
 

@@ -207,13 +207,14 @@ static void kc_pool_add_rough(const int32_t (*eight)[8], int32_t *sums, uint64_t
 /* Exact sums; or, when `rough` is there, rounded ones into it. */
 static void kc_pool_walk(kc_pool_state *state, int32_t first, int32_t last, const uint64_t *all, double *sums, int32_t *rough) {
     int16_t place[KC_TREES_DEPTH + 1];
-    int32_t low[KC_TREES_DEPTH + 1], high[KC_TREES_DEPTH + 1];
+    int32_t low[KC_TREES_DEPTH + 1], high[KC_TREES_DEPTH + 1], begin = 0, end = KC_POOL_WORDS;
+    kc_pool_narrow(all, &begin, &end);
     for (int32_t tree = first; tree < last; tree++) {
         const kc_trees_node *nodes = kc_trees_nodes + kc_trees_first_node[tree];
         const double *value = kc_trees_leaves + kc_trees_first_leaf[tree];
         int32_t at = kc_trees_first_node[tree + 1] == kc_trees_first_node[tree] ? -1 : 0, depth = 0;
         const uint64_t *set = all;
-        int32_t from = 0, to = KC_POOL_WORDS;
+        int32_t from = begin, to = end;
         for (;;) {
             while (at >= 0) {
                 const kc_trees_node node = nodes[at];
