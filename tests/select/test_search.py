@@ -137,7 +137,7 @@ def test_neighbours_are_valid_and_one_step_away(model, problem):
 def test_a_problem_outside_the_trained_range_is_said_in_words(model):
     """The parameter, its value and the range."""
     found = search(model, Problem(model.family, size_x=99), budget=10)
-    assert found.warnings == ("size_x=99 is outside of what the model was trained on (4096 to 4096): there it only guesses",)
+    assert found.warnings == ("size_x=99 is outside of what the model was trained on (4096): there it only guesses",)
 
 
 def test_a_count_that_was_cut_short_is_a_lower_bound(model, problem, monkeypatch):

@@ -180,7 +180,7 @@ class _Writer:
         return text + f"{kind} kc_tree[KC_TREE_NODES] = {{\n    {rows}\n}};\n"
 
     def answers(self) -> str:
-        interval, expected = self.model.manifest.interval, self.artefact.expectation
+        interval, expected = self.model.manifest.interval, self.artefact.tiers.expectation
         parts: dict[str, Any] = {
             "kc_band_edges": interval.edges_ns if interval else (), "kc_band_lower": interval.lower if interval else (),
             "kc_band_upper": interval.upper if interval else (), "kc_efficiency_edges": expected.edges_ns if expected else (),

@@ -12,7 +12,6 @@ import polars as pl
 
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
-from kerncast.export.expectation import Expectation, expectation_of
 from kerncast.export.forest import Forests, read_forests
 from kerncast.export.tiers import Reach, Tiers
 from kerncast.expr import Expr, Program
@@ -156,11 +155,6 @@ class Artefact:
         return self._distinct_bands[1]
 
     # -- answers -------------------------------------------------------------------------------------
-
-    @cached_property
-    def expectation(self) -> Expectation | None:
-        """How good choices of about one length were, out of fold."""
-        return expectation_of(self.model)
 
     @cached_property
     def fallbacks(self) -> tuple[list[int], str]:

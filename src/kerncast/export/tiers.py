@@ -63,6 +63,19 @@ class Reach:
 
 
 @dataclass(frozen=True)
+class Expectation:
+    """What a choice is worth: bands of predicted time, and the mean efficiency of out-of-fold choices in each."""
+
+    edges_ns: tuple[float, ...]
+    """Between the bands; one fewer than there are bands."""
+    efficiency: tuple[float, ...]
+
+    def of(self, time_ns: float) -> float:
+        """The expected efficiency of a choice that is predicted to take so long."""
+        return self.efficiency[int(np.searchsorted(np.array(self.edges_ns), time_ns, side="right"))]
+
+
+@dataclass(frozen=True)
 class Tiers:
     """The portfolio by rows of the model's candidates, in the order in which each adds most; and the tree over it."""
 
@@ -73,3 +86,5 @@ class Tiers:
     model itself does it."""
     reach: Reach | None = None
     """Candidates are answered with only where they were tried, unless none was tried there; None: anywhere."""
+    expectation: Expectation | None = None
+    """None: nothing was chosen in training."""

@@ -29,6 +29,7 @@ from kerncast.expr import Program
 from kerncast.models import Model
 from kerncast.op import Config, Problem
 from kerncast.select.answer import Answer, Answered, OutOfRange, Tier
+from kerncast.select.hull import outside_hull
 from kerncast.select.measure import MOST_CONTENDERS, contenders, measure_top
 from kerncast.select.tiers import TierOptions, tiers_of
 
@@ -176,19 +177,12 @@ class Selector:
         for rule in self.artefact.unsupported_rules:
             if not Program({rule.name: rule.holds}).scalar(values)[rule.name]:
                 return Answer(Answered.UNSUPPORTED, problem, reason=rule.sentence)
-        for name, value in problem:
-            seen = self.model.manifest.hull.get(name)
-            if value is None or seen is None:
-                continue
-            if seen.labels:
-                inside = value in seen.labels
-            else:
-                inside = seen.low is None or seen.high is None or seen.low <= int(value) <= seen.high
-            if not inside:
-                rows, _ = self.artefact.fallbacks
-                allowed = self._interpreter.allowed(problem.values, np.array(rows, np.int64))
-                return self._outside(problem, name, rows[int(allowed.argmax())] if allowed.any() else None)
-        return None
+        outside = outside_hull(self.model, problem)
+        if not outside:
+            return None
+        rows, _ = self.artefact.fallbacks
+        allowed = self._interpreter.allowed(problem.values, np.array(rows, np.int64))
+        return self._outside(problem, outside[0].parameter, rows[int(allowed.argmax())] if allowed.any() else None)
 
     def _outside(self, problem: Problem, name: str, fallback: int | None) -> Answer:
         value, rule = problem.values[name], range_words(self.model.manifest.hull[name])
@@ -222,7 +216,7 @@ class Selector:
         return self._accepted(problem, best, float(times[best]), Tier.FULL)
 
     def _accepted(self, problem: Problem, row: int, time_ns: float, tier: Tier) -> Answer:
-        interval, expected = self.model.manifest.interval, self.artefact.expectation
+        interval, expected = self.model.manifest.interval, self.tiers.expectation
         lower, upper = (None, None) if interval is None else (float(x[0]) for x in interval.bounds(np.array([time_ns])))
         efficiency = None if expected is None else expected.of(time_ns)
         return Answer(Answered.OK, problem, self.configs[row], time_ns, lower, upper, efficiency, tier)
@@ -369,6 +363,7 @@ def hash_of(tiers: Tiers) -> str:
     """What tells two sets of tiers apart."""
     hasher = hashlib.blake2b(repr(tiers.portfolio).encode(), digest_size=10)
     hasher.update((tiers.forest or "").encode())
+    hasher.update(repr(tiers.expectation).encode())
     parts: list[npt.NDArray[Any]] = []
     if tiers.reach is not None:
         parts += [tiers.reach.low, tiers.reach.high, tiers.reach.labels]

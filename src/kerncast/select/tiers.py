@@ -19,13 +19,14 @@ from kerncast.export.c99 import c_source
 from kerncast.export.header import c_header, schema_number
 from kerncast.export.interpreter import Interpreter
 from kerncast.export.lower import Artefact, lower
-from kerncast.export.tiers import DecisionTree, Reach, Tiers
+from kerncast.export.tiers import DecisionTree, Expectation, Reach, Tiers
 from kerncast.expr import Program
 from kerncast.models import Model
 from kerncast.models.contract import read_arrays, write_arrays
 from kerncast.models.gbdt import Gbdt
 from kerncast.select.compact import TREES, compact_forest
 from kerncast.select.distill import distill, splitting_program
+from kerncast.select.expectation import expectation_of
 from kerncast.select.portfolio import model_portfolio
 from kerncast.select.synthetic import draw_problems
 from kerncast.select.tried import reach_of
@@ -75,7 +76,7 @@ def plain_tiers(model: Model) -> Tiers:
     """All candidates as the portfolio, best on average first, nothing distilled: for asking without choosing quickly."""
     order = np.lexsort((np.arange(model.candidates.height), -model.candidates["share"].to_numpy()))
     known = model.out_of_fold is not None and bool(model.family.config.parameters)
-    return Tiers(tuple(int(row) for row in order), reach=reach_of(model) if known else None)
+    return Tiers(tuple(int(row) for row in order), reach=reach_of(model) if known else None, expectation=expectation_of(model))
 
 
 def build_tiers(model: Model, options: TierOptions, step: Step = lambda what: None) -> Tiers:
@@ -83,9 +84,9 @@ def build_tiers(model: Model, options: TierOptions, step: Step = lambda what: No
     if not model.family.config.parameters:  # nothing to choose
         return Tiers((0,))
     step("choosing the portfolio")
-    portfolio, reach = model_portfolio(model, options.loss, options.most), reach_of(model)
+    portfolio, reach, expectation = model_portfolio(model, options.loss, options.most), reach_of(model), expectation_of(model)
     if len(portfolio) < 2:
-        return Tiers(portfolio, reach=reach)
+        return Tiers(portfolio, reach=reach, expectation=expectation)
     step("asking the model about problems like those it was trained on")
     score = PortfolioScores(lower(model, Tiers(portfolio, reach=reach), ["portfolio"]))
     columns = [f"problem.{name}" for name in model.family.problem.parameters]
@@ -102,7 +103,9 @@ def build_tiers(model: Model, options: TierOptions, step: Step = lambda what: No
         features = model.manifest.features.names
         forest = compact_forest(lambda rows: model.describe(rows).features, features, configs, problems, scores, options.seed)
     step("growing the tree")
-    return Tiers(portfolio, distill(model, portfolio, score, seed=options.seed, samples=options.samples), forest, reach)
+    return Tiers(
+        portfolio, distill(model, portfolio, score, seed=options.seed, samples=options.samples), forest, reach, expectation
+    )
 
 
 class PortfolioScores:
@@ -141,6 +144,11 @@ def write_tiers(file: Path, tiers: Tiers) -> None:
     arrays: dict[str, npt.NDArray[np.generic]] = {"portfolio": np.array(tiers.portfolio, np.int64)}
     if tiers.reach is not None:
         arrays |= {f"reach.{name}": getattr(tiers.reach, name) for name in ("low", "high", "labels")}
+    if tiers.expectation is not None:
+        arrays |= {
+            "expectation.edges": np.array(tiers.expectation.edges_ns),
+            "expectation.efficiency": np.array(tiers.expectation.efficiency),
+        }
     if tiers.forest is not None:
         arrays["forest"] = np.frombuffer(tiers.forest.encode(), np.uint8)
     if tiers.tree is not None:
@@ -167,7 +175,11 @@ def read_tiers(file: Path, model: Model) -> Tiers | None:
         if "reach.low" in arrays:
             low, high = (np.asarray(arrays[f"reach.{name}"], np.float64) for name in ("low", "high"))
             reach = Reach(low, high, np.asarray(arrays["reach.labels"], np.uint64))
-        return Tiers(tuple(int(row) for row in arrays["portfolio"]), tree, forest, reach)
+        expectation = None
+        if "expectation.efficiency" in arrays:
+            edges, means = (np.asarray(arrays[f"expectation.{name}"], np.float64) for name in ("edges", "efficiency"))
+            expectation = Expectation(tuple(edges.tolist()), tuple(means.tolist()))
+        return Tiers(tuple(int(row) for row in arrays["portfolio"]), tree, forest, reach, expectation)
     except (KerncastError, KeyError, ValueError, OSError):
         return None
 

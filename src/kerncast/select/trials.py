@@ -35,6 +35,8 @@ class Measured:
     """By problem: what folds keep together."""
     score: Floats | None = None
     """By row of the trials: what a model that had not seen the problem said (low is chosen); None: nobody was asked."""
+    predicted_ns: Floats | None = None
+    """By row of the trials: how long that model said it takes."""
 
     @cached_property
     def shares(self) -> Floats:
@@ -78,6 +80,7 @@ def measured_by_model(model: Model) -> Measured:
         numbered.drop(NUMBER),
         _groups(problems, model.family),
         frame["score"].to_numpy(),
+        frame["time_ns"].to_numpy(),
     )
 
 

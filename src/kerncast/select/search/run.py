@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.models.manifest import Range
 from kerncast.models.model import Model
 from kerncast.op import Config, Problem
 from kerncast.select.answer import OutOfRange
+from kerncast.select.hull import outside_hull
 from kerncast.select.search.ground import Ground
 from kerncast.select.search.scoring import Scoring, Step
 from kerncast.select.search.strategies import STRATEGIES
@@ -143,20 +143,3 @@ def measured_first(found: Search, finalists: tuple[Finalist, ...]) -> Search:
     slowest = float("inf")
     ordered = sorted(finalists, key=lambda item: (slowest if item.measured_ns is None else item.measured_ns, item.score))
     return replace(found, finalists=tuple(ordered))
-
-
-def outside_hull(model: Model, problem: Problem) -> tuple[OutOfRange, ...]:
-    """The parameters of a problem that lie outside of what the model was trained on."""
-    found = []
-    for name, value in problem:
-        seen = model.manifest.hull.get(name)
-        if value is not None and seen is not None and not _inside(seen, value):
-            rule = ", ".join(map(str, seen.labels)) if seen.labels else f"{seen.low} to {seen.high}"
-            found.append(OutOfRange(name, value, rule))
-    return tuple(found)
-
-
-def _inside(seen: Range, value: int | bool | str) -> bool:
-    if seen.labels:
-        return value in seen.labels
-    return seen.low is None or seen.high is None or seen.low <= int(value) <= seen.high
