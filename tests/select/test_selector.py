@@ -2,11 +2,13 @@
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import polars as pl
 import pytest
 
+from kerncast.backends.contract import CannotCompile
 from kerncast.errors import InvalidValue
 from kerncast.export import build
 from kerncast.models.model import Model
@@ -112,6 +114,32 @@ def test_without_a_compiler_the_answers_are_the_same(selector, model, tiers):
             if one.time_ns is not None:
                 assert one.time_ns == pytest.approx(other.time_ns, rel=1e-12)
                 assert one.upper_ns == pytest.approx(other.upper_ns, rel=1e-12)
+
+
+def test_threads_may_share_a_selector(selector):
+    """They take turns: nobody hears the answer to another's question."""
+    shapes = [selector.problem({**SHAPE, "M": 130 + 7 * i, "K": 256 + 3 * i}) for i in range(150)]
+    alone = [selector._ask(shape, Tier.FULL) for shape in shapes]
+    with ThreadPoolExecutor(4) as executor:
+        for found in executor.map(lambda _: [selector._ask(shape, Tier.FULL) for shape in shapes], range(4)):
+            assert [(item.config, item.time_ns) for item in found] == [(item.config, item.time_ns) for item in alone]
+
+
+def test_where_nothing_can_be_compiled_or_kept_lightgbm_answers(model, tiers, monkeypatch):
+    """A compiler that fails and a cache that cannot be written cost time, not the answer."""
+
+    def refuse(*args, **more):
+        raise CannotCompile("no")
+
+    monkeypatch.setattr("kerncast.select.selector.compiled", refuse)
+    monkeypatch.setattr("kerncast.select.selector.kept", lambda identity: None)
+    said = []
+    slow = Selector(model, tiers, step=said.append)
+    assert not slow.is_compiled
+    assert "LightGBM answers instead" in said[-1]
+    assert slow.select(SHAPE).ok
+    monkeypatch.setenv("KERNCAST_CACHE", "/proc/nope")
+    assert tiers_of(model, TierOptions(samples=50)).portfolio
 
 
 def test_many_problems_come_as_a_list_or_a_frame(selector):

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kerncast.cli.output import assignments, json_option, print_json, table
-from kerncast.cli.selecting import answer_cells, problems_argument, read_problems
+from kerncast.cli.selecting import answer_cells, checked_problems, problems_argument, read_problems
 from kerncast.errors import NotFound
 
 COLUMNS = ("status", "config", "time", "90 % interval")
@@ -28,7 +28,7 @@ def command(model: Path, problem: tuple[str, ...], config: tuple[str, ...], as_j
     \b
     kerncast predict model M=128 N=1536 K=7168 dtype=fp8 layout=rcr
     kerncast predict model M=128 N=512 K=512 dtype=fp32 layout=rrr --config tile_m=64 --config tile_n=64 …
-    kerncast predict exp_model dim2=1024 dim3=1024 dtype=bf16 --json
+    kerncast predict exp_model func=exp dim2=1024 dim3=1024 dtype=bf16 buffer=l1 --json
     """
     from kerncast.cli.families import parse_assignments
     from kerncast.models import Model
@@ -36,7 +36,8 @@ def command(model: Path, problem: tuple[str, ...], config: tuple[str, ...], as_j
     from kerncast.select.tiers import plain_tiers
 
     loaded = Model.load(model)
-    asked, listed = read_problems(problem, loaded.family)
+    given, listed = read_problems(problem, loaded.family)
+    asked = checked_problems(given, loaded.family)
     chosen = parse_assignments(config, dict(loaded.family.config.parameters))
     unknown = sorted(set(chosen) - set(loaded.family.config.parameters))
     if unknown:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kerncast.cli.output import assignments, duration, json_option, print_json, table
-from kerncast.cli.selecting import ANSWER_COLUMNS, answer_cells, problems_argument, read_problems, steps
+from kerncast.cli.selecting import ANSWER_COLUMNS, answer_cells, checked_problems, problems_argument, read_problems, steps
 from kerncast.errors import InvalidValue
 
 if TYPE_CHECKING:
+    from kerncast.op import Problem
     from kerncast.select.answer import Answer
     from kerncast.select.explain import Explanation
     from kerncast.select.selector import Selector
@@ -62,7 +63,8 @@ def command(
     if measured and top:
         raise InvalidValue("--measure times as many configs as the model cannot tell apart, and ends with one: leave out --top")
     loaded = Model.load(model)
-    asked, listed = read_problems(problem, loaded.family)
+    given, listed = read_problems(problem, loaded.family)
+    asked = checked_problems(given, loaded.family)
     if listed and (explained or measured):
         raise InvalidValue("--explain and --measure are for one problem: name it by its parameters")
     with steps() as step:
@@ -82,10 +84,10 @@ def command(
         raise SystemExit(REFUSED)
 
 
-def _measured(selector: Selector, values: dict[str, Any], backend: str | None) -> Answer:
+def _measured(selector: Selector, problem: Problem, backend: str | None) -> Answer:
     from kerncast.select.search.measure import backend_that_runs
 
-    return selector.measure(values, backend_that_runs(selector.model.family, backend)())
+    return selector.measure(problem, backend_that_runs(selector.model.family, backend)())
 
 
 def _explained(selector: Selector, answer: Answer) -> Explanation | None:

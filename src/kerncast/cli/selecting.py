@@ -14,7 +14,7 @@ from kerncast.cli.output import assignments, duration
 from kerncast.errors import BadFile, InvalidValue
 
 if TYPE_CHECKING:
-    from kerncast.op import Family
+    from kerncast.op import Family, Problem
     from kerncast.select.answer import Answer
 
 problems_argument = click.argument("problem", metavar="NAME=VALUE...|FILE", nargs=-1)
@@ -57,17 +57,40 @@ def _from_file(path: Path, family: Family) -> list[dict[str, Any]]:
             known = [name for name in frame.columns if name.removeprefix("problem.") in family.problem.parameters]
             rows = frame.select(known).unique(maintain_order=True).to_dicts()
         else:
-            rows = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, pl.exceptions.PolarsError) as error:
+            rows = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
+    except (OSError, ValueError, RecursionError, pl.exceptions.PolarsError) as error:
         raise BadFile(
             f"{path} cannot be read as problems ({error}): give a JSON list of objects, or a parquet table"
         ) from error
     rows = [rows] if isinstance(rows, dict) else rows
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise BadFile(f'{path} is not a list of problems: give a JSON list of objects like {{"M": 128, …}}, or a parquet table')
+    rows = [row["problem"] if isinstance(row.get("problem"), dict) else row for row in rows]
     found = [{name.removeprefix("problem."): value for name, value in row.items() if value is not None} for row in rows]
     if not found:
         raise BadFile(f"{path} holds no problem")
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys are all different: of two values nobody can say which was meant."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for place, (name, _) in enumerate(pairs) if name in dict(pairs[:place]))
+        raise ValueError(f"the key '{twice}' is given twice")
+    return found
+
+
+def checked_problems(asked: list[dict[str, Any]], family: Family) -> list[Problem]:
+    """Validated before anything is built or compiled; of several, the refusal says which."""
+    from kerncast.op import Problem
+
+    found = []
+    for number, values in enumerate(asked, 1):
+        try:
+            found.append(Problem(family, values))
+        except InvalidValue as error:
+            raise InvalidValue(f"problem {number} of {len(asked)}: {error}" if len(asked) > 1 else str(error)) from error
     return found
 
 

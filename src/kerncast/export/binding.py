@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ def encode(space: Space, values: Mapping[str, Any]) -> list[int]:
 
 
 class Binding:
-    """One loaded artefact with one context: for one thread at a time."""
+    """One loaded artefact with one context; threads take turns."""
 
     def __init__(self, file: Path, family: Family, schema: int, prefix: str = "kerncast") -> None:
         self.family, self.prefix = family, prefix
@@ -71,6 +72,7 @@ class Binding:
         if status:
             raise BadFile(f"{file} cannot be used: {STATUSES[status]}; export it again")
         self._context = context
+        self._turn = threading.Lock()
         self._problem = (ctypes.c_int64 * self._problems)()
         self._one = np.zeros(1, self.answer_type)
         self._one_address = self._one.ctypes.data
@@ -116,16 +118,18 @@ class Binding:
 
     def quick(self, numbers: list[Any], tier: int) -> tuple[int, int, float, float, float, float] | None:
         """Tier, candidate, time, bounds and efficiency of one problem, for hot paths; None: ask `select` why not."""
-        self._problem[:] = numbers
-        if self._select(self._context, self._problem, tier, self._one_address):
-            return None
-        slot = self._slot
-        return slot.tier, slot.candidate, slot.time_ns, slot.lower_ns, slot.upper_ns, slot.efficiency
+        with self._turn:
+            self._problem[:] = numbers
+            if self._select(self._context, self._problem, tier, self._one_address):
+                return None
+            slot = self._slot
+            return slot.tier, slot.candidate, slot.time_ns, slot.lower_ns, slot.upper_ns, slot.efficiency
 
     def select(self, numbers: Sequence[int], tier: str) -> Reply:
         """One problem."""
-        self._select(self._context, self._fill(numbers), TIERS.index(tier), self._one_address)
-        return reply_of(self._one[0])
+        with self._turn:
+            self._select(self._context, self._fill(numbers), TIERS.index(tier), self._one_address)
+            return reply_of(self._one[0])
 
     def latencies_us(self, problems: Sequence[Sequence[int]], tier: str) -> Floats:
         """How long each call takes, asked once by a context of its own; what a call of nothing takes is taken off."""
@@ -146,25 +150,28 @@ class Binding:
         """Many problems: a structured array with a row each."""
         problems = np.ascontiguousarray(numbers, np.int64)
         answers = np.zeros(len(problems), self.answer_type)
-        self._function("select_many")(
-            self._context, problems.ctypes.data, len(problems), TIERS.index(tier), answers.ctypes.data
-        )
+        with self._turn:
+            self._function("select_many")(
+                self._context, problems.ctypes.data, len(problems), TIERS.index(tier), answers.ctypes.data
+            )
         return answers
 
     def rank(self, numbers: Sequence[int], tier: str, k: int) -> list[Reply]:
         """The k best; a refusal is the only reply."""
         answers, count = np.zeros(max(1, k), self.answer_type), ctypes.c_size_t()
-        status = self._function("rank")(
-            self._context, self._fill(numbers), TIERS.index(tier), answers.ctypes.data, len(answers), ctypes.byref(count)
-        )
+        with self._turn:
+            status = self._function("rank")(
+                self._context, self._fill(numbers), TIERS.index(tier), answers.ctypes.data, len(answers), ctypes.byref(count)
+            )
         return [reply_of(answers[0])] if status else [reply_of(answers[i]) for i in range(count.value)]
 
     def scores(self, numbers: Sequence[int], tier: str, size: int) -> tuple[Floats, Floats]:
         """Scores and times of a tier's configs; infinite and negative where one cannot run."""
         scores, times = np.empty(max(1, size)), np.empty(max(1, size))
-        status = self._function("scores")(
-            self._context, self._fill(numbers), TIERS.index(tier), scores.ctypes.data, times.ctypes.data, size
-        )
+        with self._turn:
+            status = self._function("scores")(
+                self._context, self._fill(numbers), TIERS.index(tier), scores.ctypes.data, times.ctypes.data, size
+            )
         if status:
             raise InvalidValue(f"the artefact does not score {list(numbers)}: {STATUSES[status]}")
         return scores[:size], times[:size]
@@ -172,13 +179,15 @@ class Binding:
     def predict(self, numbers: Sequence[int], config: Sequence[int]) -> Reply:
         """What one config would take."""
         given = (ctypes.c_int64 * self._configs)(*config)
-        self._function("predict")(self._fill(numbers), given, self._one_address)
-        return reply_of(self._one[0])
+        with self._turn:
+            self._function("predict")(self._fill(numbers), given, self._one_address)
+            return reply_of(self._one[0])
 
     def features(self, numbers: Sequence[int], config: Sequence[int], count: int) -> Floats:
         """The features of one vector, as the model reads them."""
         given, found = (ctypes.c_int64 * self._configs)(*config), np.empty(max(1, count))
-        status = self._function("features")(self._fill(numbers), given, found.ctypes.data, len(found))
+        with self._turn:
+            status = self._function("features")(self._fill(numbers), given, found.ctypes.data, len(found))
         if status:
             raise InvalidValue(f"the artefact does not describe {list(numbers)} {list(config)}: {STATUSES[status]}")
         return found[:count]
@@ -189,7 +198,8 @@ class Binding:
         room, needed = 4096, ctypes.c_size_t()
         while True:
             out = ctypes.create_string_buffer(room)
-            status = self._function("query_json")(self._context, data, len(data), out, room, ctypes.byref(needed))
+            with self._turn:
+                status = self._function("query_json")(self._context, data, len(data), out, room, ctypes.byref(needed))
             if STATUSES[status] != "too_small":
                 return out.raw[: needed.value].rstrip(b"\0")
             room = needed.value + 1

@@ -177,7 +177,8 @@ class ForestPlan:
         upper, words, name = f"KC_{tier.upper()}", pool.words, f"kc_{self.name}"
         combinations = max([1, *(len(group.values) for group in (*pool.groups, *pool.static.values()))])
         bands, own = np.unique(self.artefact.bands[pool.rows], return_inverse=True)
-        text = array("int32_t", f"kc_{tier}_band_of", bands) + array("uint16_t", f"kc_{tier}_band", own.ravel())
+        kind = _at_least_16(integer_type([len(bands)], unsigned=True)[0])
+        text = array("int32_t", f"kc_{tier}_band_of", bands) + array(kind, f"kc_{tier}_band", own.ravel())
         text += define(**{
             f"{upper}_BANDS": len(bands), f"{upper}_WORDS": words, f"{upper}_GROUPS": groups,
             f"{upper}_SLOTS": len(slots["slots"]),
@@ -190,7 +191,7 @@ class ForestPlan:
     {"uint64_t" if words == 1 else f"{name}_id"} condition[{name.upper()}_CONDITIONS];
     uint64_t rows[{rows if words > 1 else 2}][{words}], bits[{max(1, bits)}][{words}], valid[{words}];
     uint64_t sets[{name.upper()}_DEPTH + 2][{words}];
-    double sums[{name.upper()}_FORESTS][{words * 64}];
+    double sums[{name.upper()}_FORESTS][{words * 64}], out[KC_{tier.upper()}_MOST_OUTPUTS];
     uint64_t tried[KC_{tier.upper()}_BANDS][{words}];
     int32_t rough[{name.upper()}_FORESTS][{words * 64 if words > 1 else 1}], eight[256][8];
 }} kc_{tier}_state;

@@ -9,7 +9,7 @@ from pathlib import Path
 from kerncast.errors import InvalidValue
 from kerncast.export.c99 import c_source
 from kerncast.export.cpp import cpp_header
-from kerncast.export.ctext import c_integer
+from kerncast.export.ctext import KEYWORDS, c_integer
 from kerncast.export.golden import golden_vectors
 from kerncast.export.header import c_header, with_prefix
 from kerncast.export.lower import Artefact
@@ -18,12 +18,16 @@ from kerncast.models.train import build_directory
 from kerncast.version import __version__
 
 Step = Callable[[str], None]
+# Names of other files, functions and namespaces.
+TAKEN = ("selftest", "main", "std")
 
 
 def write_project(artefact: Artefact, out: Path, prefix: str = "kerncast", step: Step = lambda what: None) -> list[Path]:
     """Write the exported C to a new directory, whole or not at all."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", prefix):
         raise InvalidValue(f"a prefix is small letters, digits and '_' and begins with a letter, got '{prefix}'")
+    if prefix in KEYWORDS or prefix in TAKEN:
+        raise InvalidValue(f"the prefix '{prefix}' means something else in C or in the export: choose another name")
     if out.exists():
         raise InvalidValue(f"{out} exists already: choose another name, or remove it first")
     step("writing C")

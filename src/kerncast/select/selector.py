@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from kerncast.backends.contract import Backend
+from kerncast.backends.contract import Backend, CannotCompile
 from kerncast.data import schema
-from kerncast.errors import InvalidValue
+from kerncast.errors import CannotWrite, InvalidValue
 from kerncast.export.binding import MISSING, Binding, Reply, reply_of
 from kerncast.export.binding import TIERS as TIER_NAMES
 from kerncast.export.build import compiled, kept
@@ -43,15 +43,16 @@ class Selector:
     """Picks a config for a problem, or says why it will not. `Selector.load(path)` is how to get one.
 
     Compiled where a C compiler is at hand (once; the result is kept), by LightGBM otherwise: the answers are the same.
-    A selector is used by one thread at a time.
+    Threads may share a selector; they take turns.
     """
 
-    def __init__(self, model: Model, tiers: Tiers, *, tier: Tier | str = Tier.PORTFOLIO, compile: bool = True) -> None:
+    def __init__(self, model: Model, tiers: Tiers, *, tier: Tier | str = Tier.PORTFOLIO, compile: bool = True,
+                 step: Step = lambda what: None) -> None:  # fmt: skip
         self.model, self.tiers = model, tiers
         self.tier = _tier(tier)
         self.artefact: Artefact = lower(model, tiers)
         self._interpreter = Interpreter(self.artefact)
-        self._binding = self._compiled() if compile else None
+        self._binding = self._compiled(step) if compile else None
         self._memo: dict[Tier, dict[Problem, Answer]] = {each: {} for each in TIERS}
         self._default = self._memo[self.tier]
         self._measured: dict[Problem, Answer] = {}
@@ -73,15 +74,22 @@ class Selector:
                 f"{model.path} does not record which configs work, so there is nothing to choose from: train it with kerncast"
             )
         tiers = tiers_of(model, options, step)
-        step("compiling")
-        return cls(model, tiers, tier=tier, compile=compile)
+        return cls(model, tiers, tier=tier, compile=compile, step=step)
 
-    def _compiled(self) -> Binding | None:
+    def _compiled(self, step: Step) -> Binding | None:
         artefact, model = self.artefact, self.model
         identity = f"selector {model.manifest.checksum} {hash_of(self.tiers)}"
         made = kept(identity)
-        made = made or compiled(identity, c_source(artefact, "kerncast"), c_header(artefact, "kerncast"))
+        if made is None:
+            step("compiling")
+            try:
+                made = compiled(identity, c_source(artefact, "kerncast"), c_header(artefact, "kerncast"))
+            except (CannotCompile, CannotWrite) as error:
+                step(f"{error}; LightGBM answers instead")
         return None if made is None else Binding(made, model.family, schema_number(artefact))
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a selector does not travel between processes: load it again there, which finds it in the cache")
 
     @property
     def is_compiled(self) -> bool:
@@ -305,6 +313,8 @@ class Selector:
         asked = self.tier if tier is None else _tier(tier)
         listed = problems.iter_rows(named=True) if isinstance(problems, pl.DataFrame) else problems
         built = [self.problem(_bare(item)) for item in listed]
+        if not built:
+            return []
         if self._binding is None:
             return [self.select(item, asked) for item in built]
         numbers = np.array([self._encode(item) for item in built], np.int64).reshape(len(built), -1)

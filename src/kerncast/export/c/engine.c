@@ -181,6 +181,7 @@ kerncast_status kerncast_init_checked(void *memory, size_t bytes, uint64_t schem
 }
 
 kerncast_status kerncast_create_checked(uint64_t schema, kerncast_context **context) {
+    if (context == NULL) return KERNCAST_BAD_INPUT;
     /* Aligned by hand: C99 has no aligned allocation. The pointer to free stands right before the context. */
     *context = NULL;
     char *memory = malloc(sizeof(kerncast_context) + KC_ALIGNMENT + sizeof(void *));
@@ -247,6 +248,7 @@ static kerncast_status kc_begin(const kerncast_context *context, const kerncast_
                                 kc_problem *problem, kerncast_answer *answer) {
     if (context == NULL)
         return kc_refuse(answer, KERNCAST_BAD_INPUT, -1, "there is no context: make one with create or init%.0s%.0s", "", "", 0);
+    if (given == NULL) return kc_refuse(answer, KERNCAST_BAD_INPUT, -1, "there is no problem%.0s%.0s", "", "", 0);
     kerncast_status status = kc_read_problem(given, problem, answer);
     if (status != KERNCAST_OK) return status;
     if (*asked == KERNCAST_TIER_AUTO) *asked = KC_HAS_PORTFOLIO ? KERNCAST_TIER_PORTFOLIO : KERNCAST_TIER_FULL;
@@ -359,6 +361,8 @@ static kerncast_status kc_read_config(const kerncast_config *given, double *c, k
 kerncast_status kerncast_predict(const kerncast_problem *given, const kerncast_config *config, kerncast_answer *answer) {
     kc_problem problem;
     double c[KC_CONFIG + 1], time_ns, score;
+    if (given == NULL || config == NULL)
+        return kc_refuse(answer, KERNCAST_BAD_INPUT, -1, "there is no problem or no config%.0s%.0s", "", "", 0);
     kerncast_status status = kc_read_problem(given, &problem, answer);
     if (status == KERNCAST_OK) status = kc_read_config(config, c, answer);
     if (status == KERNCAST_OK) status = kc_check_range(&problem, answer);

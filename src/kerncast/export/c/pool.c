@@ -25,9 +25,7 @@ static void kc_pool_rows(kc_pool_state *state, const kc_pool_slot *slot, const d
 
 #else
 
-/* A condition is the row of configs for which it holds: 0 for none, 1 for all. */
-
-/* Features of the problem alone: each of their conditions holds for all configs or for none. */
+/* A condition is the row of configs for which it holds: 0 for none, 1 for all. Features of the problem alone: either. */
 static void kc_pool_decide(const double *value, kc_pool_state *state) {
     for (int32_t i = 0; i < KC_TREES_PROBLEM_SLOTS; i++) {
         const int32_t first = kc_trees_problem_slots[i].first, count = kc_trees_problem_slots[i].count;
@@ -262,8 +260,10 @@ static void kc_pool_walk(kc_pool_state *state, int32_t first, int32_t last, cons
 #if KC_POOL_SCREENS
 
 /* Leaves in `all` only configs that may be the best: those whose score, by rounded sums, may be as low as another's. */
-static void kc_pool_screen(kc_pool_state *state, uint64_t *all) {
-    double least = HUGE_VAL, low[KC_POOL_CONFIGS], raw[KC_TREES_FORESTS];
+static void kc_pool_screen(kerncast_context *context, uint64_t *all) {
+    kc_pool_state *state = &context->pool;
+    /* The place of the times, which come later. */
+    double least = HUGE_VAL, *low = context->time_ns, raw[KC_TREES_FORESTS];
     memset(state->rough, 0, sizeof state->rough);
     for (int32_t forest = 0; forest < KC_TREES_FORESTS; forest++)
         kc_pool_walk(state, kc_trees_first_tree[forest], kc_trees_first_tree[forest + 1], all, NULL, state->rough[forest]);
@@ -283,7 +283,7 @@ static void kc_pool_screen(kc_pool_state *state, uint64_t *all) {
    is none. */
 static int kc_pool_score(kerncast_context *context, const double *p, int best_only) {
     kc_pool_state *state = &context->pool;
-    double value[KC_VALUES], out[KC_POOL_MOST_OUTPUTS];
+    double value[KC_VALUES], *out = state->out;
     kc_problem_values(p, value);
     kc_pool_decide(value, state);
     const kc_pool_slot *slot = kc_pool_slots, *end = kc_pool_slots + KC_POOL_SLOTS;
@@ -311,7 +311,7 @@ static int kc_pool_score(kerncast_context *context, const double *p, int best_on
     for (int32_t w = 0; w < KC_POOL_WORDS; w++) some |= all[w] & tried[w];
     for (int32_t w = 0; some && w < KC_POOL_WORDS; w++) all[w] &= tried[w];
 #if KC_POOL_SCREENS
-    if (best_only) kc_pool_screen(state, all);
+    if (best_only) kc_pool_screen(context, all);
 #endif
     (void)best_only;
     memset(state->sums, 0, sizeof state->sums);
