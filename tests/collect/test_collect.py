@@ -47,12 +47,12 @@ class TestInstant(BackendContract):
 
 
 def test_two_devices_share_the_work(tmp_path):
-    """One worker process per device, one journal."""
-    summary = collect(Request(TRITON, INSTANT, ("0", "1"), tmp_path / "d", QUICK, chunk_size=8), [vectors(40, 150)], Quiet())
+    """One worker process per device, one journal; so many vectors that the slower starter comes in time."""
+    summary = collect(Request(TRITON, INSTANT, ("0", "1"), tmp_path / "d", QUICK, chunk_size=8), [vectors(60, 300)], Quiet())
     rows = Dataset.open(tmp_path / "d").read()
-    assert (summary.measured, rows.height) == (6000, 6000)
+    assert (summary.measured, rows.height) == (18_000, 18_000)
     assert set(rows["worker"]) == {"0", "1"}
-    assert rows["order"].n_unique() == 6000
+    assert rows["order"].n_unique() == 18_000
 
 
 def test_a_finished_dataset_is_extended_only_when_asked(tmp_path):
