@@ -25,7 +25,12 @@ REFUSED = 1
 @click.command("select")
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
 @problems_argument
-@click.option("--top", type=click.IntRange(min=1), metavar="K", help="The K best configs by the model itself (of the portfolio, with --tier tree).")
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="The K best configs by the model itself (of the portfolio, with --tier tree).",
+)
 @click.option("--tier", type=click.Choice(["tree", "portfolio", "full"]), default="portfolio", show_default=True,
               help="Who answers: the tree in a microsecond, the portfolio, or every config that was measured.")  # fmt: skip
 @click.option("--explain", "explained", is_flag=True, help="Also say why: features, nearest measured problems, runners-up.")
