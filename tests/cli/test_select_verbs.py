@@ -34,10 +34,9 @@ def run(capsys, *args):
 
 def test_select_shows_a_config_and_json_has_the_same(model, capsys):
     """A table for people, the answer as values for programs."""
-    code, out, err = run(capsys, "select", model, *PROBLEM, "--tier", "full")
+    code, out, _ = run(capsys, "select", model, *PROBLEM, "--tier", "full")
     assert code == 0
     assert "ok" in out
-    assert "compiling" in err
     _, text, _ = run(capsys, "select", model, *PROBLEM, "--tier", "full", "--json")
     answer = json.loads(text)
     assert (answer["status"], answer["tier"]) == ("ok", "full")
