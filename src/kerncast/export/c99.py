@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from kerncast.export.c_forest import ForestPlan
+from kerncast.export.c_formulas import gbdt_combine, rough_bounds, target_functions
 from kerncast.export.c_spaces import rule_functions, space_tables, symbol_reader
 from kerncast.export.ctext import array, c_integer, c_string, define, integer_type, renamed
-from kerncast.export.forest import Forests
 from kerncast.export.header import with_prefix
 from kerncast.export.learners import learner_source
 from kerncast.export.lower import Artefact, encoded
@@ -21,8 +21,7 @@ from kerncast.export.sealed import Sealed
 from kerncast.expr import Expr
 from kerncast.expr.to_c import PRELUDE, c_number, statements
 from kerncast.models.deep import Deep, DeepOptions
-from kerncast.models.gbdt import BEHIND, LIKELY_TO_FAIL, Gbdt, GbdtOptions
-from kerncast.models.target import LEAST_RATE, Target
+from kerncast.models.gbdt import Gbdt
 from kerncast.version import __version__
 
 MEMO = 1024
@@ -110,7 +109,7 @@ class _Writer:
         target = self.model.target
         base = {"relative": "expected_ns", "tflops": "flops", "bandwidth": "bytes"}.get(target.name)
         number = "1.0" if base is None else f"v[{self.places[base]}]"
-        return _target_functions(target, f"({number} / 1e3)" if target.name == "tflops" else number)
+        return target_functions(target, f"({number} / 1e3)" if target.name == "tflops" else number)
 
     def learner(self) -> str:
         """`kc_learn` (or the forests), `kc_combine` and `kc_row`."""
@@ -121,7 +120,7 @@ class _Writer:
         if isinstance(learner, Gbdt):
             forests = self.plans["model"].forests
             text, count = text + WALK_ROW, sum(len(bags) for bags in forests.trees.values())
-            combine = _gbdt_combine(learner, forests)
+            combine = gbdt_combine(learner, forests)
         else:
             source, count = learner_source(self.model, self.places)
             text, combine = text + source, "    *score = *time_ns;\n"
@@ -132,7 +131,7 @@ class _Writer:
         head = "static void kc_combine(const double *v, const double *raw, double *time_ns, double *score) {\n"
         text += f"{head}    *time_ns = kc_decode(raw[0], v);\n{combine}}}\n"
         imitation = IMITATION if "small" in self.plans else ""
-        text += _rough_bounds(learner, self.plans["model"]) if isinstance(learner, Gbdt) and self.screens else ""
+        text += rough_bounds(learner, self.plans["model"]) if isinstance(learner, Gbdt) and self.screens else ""
         return text + define(KC_RAW=count) + ROW + (WALKED_TIME if self.plans else ROW_TIME) + imitation
 
     @cached_property
@@ -361,70 +360,3 @@ static int kc_pool_score(kerncast_context *context, const double *p, int best_on
     return 0;
 }
 """
-
-
-def _target_functions(target: Target, base: str) -> str:
-    """`kc_decode` (to nanoseconds), `kc_encode` (back) and `kc_log_time` (what is chosen by), as `models.target` has them."""
-    least = c_number(LEAST_RATE)
-    if target.higher_is_faster:
-        rate = "expm1(target)" if target.log else "target"
-        decode = f"    const double rate = {rate};\n    return {base} / (rate > {least} ? rate : {least});\n"
-        encode = f"    return {'log1p' if target.log else ''}({base} / time_ns);\n"
-    else:
-        decode = f"    const double time_ns = {'exp(target)' if target.log else 'target'} * {base};\n"
-        decode += "    return time_ns > 1e-3 ? time_ns : 1e-3;\n"
-        encode = f"    return {'log' if target.log else ''}(time_ns / {base});\n"
-    direct = target.log and not target.higher_is_faster
-    log_time = "    return target;\n" if direct else "    return log(kc_decode(target, v));\n"
-    text = ""
-    for name, argument, body in (("decode", "target", decode), ("encode", "time_ns", encode), ("log_time", "target", log_time)):
-        text += f"static inline double kc_{name}(double {argument}, const double *v) {{\n    (void)v;\n{body}}}\n"
-    return text
-
-
-def _rough_bounds(learner: Gbdt, plan: ForestPlan) -> str:
-    """`kc_bounds`: between what the score lies, from forests that are off by `rough_error` at most."""
-    assert isinstance(learner.options, GbdtOptions)
-    means, error = _bag_means(plan.forests), plan.rough_error()
-    own, weight = 1.0, 0.0
-    if "rank" in means:
-        assert learner.options.blend is not None
-        own, weight = 1.0 - learner.options.blend, learner.options.blend * learner.options.temperature
-    value = f"{c_number(own)} * {means['time']}" + (f" - {c_number(weight)} * {means['rank']}" if "rank" in means else "")
-    lines = [f"    const double value = {value};"]
-    lines += [
-        f"    *low = value - {c_number((own + weight) * error)};",
-        f"    *high = value + {c_number((own + weight) * error)};",
-    ]
-    if "valid" in means:
-        lines.append(f"    if ({means['valid']} < {c_number(LIKELY_TO_FAIL - error)}) *low += {c_number(BEHIND)};")
-        lines.append(f"    if ({means['valid']} < {c_number(LIKELY_TO_FAIL + error)}) *high += {c_number(BEHIND)};")
-    body = "\n".join(lines)
-    scale = define(KC_ROUGH_SCALE=c_number(plan.rough_scale()))
-    return f"{scale}static void kc_bounds(const double *raw, double *low, double *high) {{\n{body}\n}}\n"
-
-
-def _bag_means(forests: Forests) -> dict[str, str]:
-    """C text of each forest's sum; those of one name are a mean of bags."""
-    first, means = 0, {}
-    for name, bags in forests.trees.items():
-        total = " + ".join(f"raw[{first + bag}]" for bag in range(len(bags)))
-        means[name] = total if len(bags) == 1 else f"(({total}) / {c_number(float(len(bags)))})"
-        first += len(bags)
-    return means
-
-
-def _gbdt_combine(learner: Gbdt, forests: Forests) -> str:
-    """`Gbdt.combine`."""
-    assert isinstance(learner.options, GbdtOptions)
-    means = _bag_means(forests)
-    if set(means) == {"time"}:
-        return "    *score = *time_ns;\n"
-    lines = [f"    double value = kc_log_time({means['time']}, v);"]
-    if "rank" in means:
-        assert learner.options.blend is not None
-        own, weight = 1.0 - learner.options.blend, learner.options.blend * learner.options.temperature
-        lines.append(f"    value = {c_number(own)} * value - {c_number(weight)} * {means['rank']};")
-    if "valid" in means:
-        lines.append(f"    value = value + ({means['valid']} < {c_number(LIKELY_TO_FAIL)} ? {c_number(BEHIND)} : 0.0);")
-    return "\n".join([*lines, "    *score = value;"]) + "\n"

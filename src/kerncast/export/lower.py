@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from kerncast.data import schema
 from kerncast.errors import InvalidValue
 from kerncast.export.forest import Forests, read_forests
 from kerncast.export.tiers import Reach, Tiers
@@ -21,7 +20,6 @@ from kerncast.models.model import Model
 
 Ints = npt.NDArray[np.int64]
 
-WORK = ("roofline_ns", "expected_ns", "flops", "bytes")
 TIERS = ("tree", "portfolio", "full")
 
 
@@ -202,14 +200,3 @@ def encoded(frame: pl.DataFrame, model: Model) -> npt.NDArray[np.float64]:
             column = column.replace_strict(codes, return_dtype=pl.Float64)
         columns.append(column.cast(pl.Float64).fill_null(float("nan")).to_numpy())
     return np.column_stack(columns) if columns else np.empty((frame.height, 0))
-
-
-def problem_frame(model: Model, problems: pl.DataFrame) -> pl.DataFrame:
-    """Problems under their symbol names."""
-    names = {f"problem.{name}": f"p.{name}" for name in model.family.problem.parameters}
-    return problems.select(list(names)).rename(names)
-
-
-def symbol_frame(model: Model, vectors: pl.DataFrame) -> pl.DataFrame:
-    """Vectors under their symbol names."""
-    return schema.symbol_columns(model.family, vectors)

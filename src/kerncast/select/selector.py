@@ -37,6 +37,8 @@ Floats = npt.NDArray[np.float64]
 Step = Callable[[str], None]
 
 TIERS = (Tier.TREE, Tier.PORTFOLIO, Tier.FULL)
+# Problems in the memo of a tier, a kilobyte each; a process that meets more begins anew.
+MOST_REMEMBERED = 50_000
 
 
 class Selector:
@@ -125,6 +127,8 @@ class Selector:
         problem, asked = self.problem(problem), self.tier if tier is None else _tier(tier)
         answer = self._ask(problem, asked)
         if answer.ok:
+            if len(memo) >= MOST_REMEMBERED:
+                memo.clear()
             memo[problem] = answer.remembered()
         return answer
 
@@ -135,15 +139,7 @@ class Selector:
             if found is None:
                 return self._answer(problem, self._binding.select(numbers, tier))
             answered, candidate, time_ns, lower, upper, efficiency = found
-            return Answer.quick(
-                problem,
-                self.configs[candidate],
-                time_ns if time_ns >= 0 else None,
-                lower if lower >= 0 else None,
-                upper if upper >= 0 else None,
-                efficiency if efficiency >= 0 else None,
-                ANSWERED_BY[answered],
-            )
+            return self._chosen(problem, ANSWERED_BY[answered], candidate, time_ns, lower, upper, efficiency)
         refused = self._refusal(problem)
         if refused is not None:
             return refused
@@ -164,14 +160,24 @@ class Selector:
             for (_, value), (_, codes) in zip(values, self._codes, strict=True)
         ]
 
+    def _chosen(
+        self, problem: Problem, tier: Tier, candidate: int, time_ns: float, lower: float, upper: float, efficiency: float
+    ) -> Answer:
+        """An answer from the artefact's numbers, in which a negative one is not known."""
+        return Answer.quick(
+            problem,
+            self.configs[candidate],
+            time_ns if time_ns >= 0 else None,
+            lower if lower >= 0 else None,
+            upper if upper >= 0 else None,
+            efficiency if efficiency >= 0 else None,
+            tier,
+        )
+
     def _answer(self, problem: Problem, reply: Reply) -> Answer:
         if reply.status == "ok":
-            known = [
-                value if value >= 0 else None for value in (reply.time_ns, reply.lower_ns, reply.upper_ns, reply.efficiency)
-            ]
-            time_ns, lower, upper, efficiency = known
-            config = self.configs[reply.candidate]
-            return Answer(Answered.OK, problem, config, time_ns, lower, upper, efficiency, Tier(reply.tier))
+            figures = reply.time_ns, reply.lower_ns, reply.upper_ns, reply.efficiency
+            return self._chosen(problem, Tier(reply.tier), reply.candidate, *figures)
         if reply.status == "out_of_range":
             name = list(self.model.family.problem.parameters)[reply.parameter]
             fallback = reply.candidate if reply.candidate >= 0 else None
