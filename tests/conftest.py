@@ -1,8 +1,23 @@
-"""Shared by all tests: the closing line that counts what had to be left out."""
+"""Shared by all tests: the command line in this process, and the closing line that counts what had to be left out."""
 
 import pytest
 
+from kerncast import cli
+
 _left_out: list[str] = []
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command line in this process: exit code, stdout, stderr."""
+
+    def call(*args):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main([str(arg) for arg in args])
+        captured = capsys.readouterr()
+        return stopped.value.code or 0, captured.out, captured.err
+
+    return call
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -22,19 +22,6 @@ GEMM_CSV = (
 
 
 @pytest.fixture
-def run(capsys):
-    """Run a command line in this process: exit code, stdout, stderr."""
-
-    def call(*args):
-        with pytest.raises(SystemExit) as stopped:
-            cli.main([str(arg) for arg in args])
-        captured = capsys.readouterr()
-        return stopped.value.code or 0, captured.out, captured.err
-
-    return call
-
-
-@pytest.fixture
 def exp(tmp_path, run):
     """A small dataset of eltwise_unary."""
     (tmp_path / "exp.csv").write_bytes(EXP)

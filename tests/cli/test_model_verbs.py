@@ -20,19 +20,6 @@ SHARDED = pl.DataFrame(
 )  # fmt: skip
 
 
-@pytest.fixture
-def run(capsys):
-    """Run a command line in this process: exit code, stdout, stderr."""
-
-    def call(*args):
-        with pytest.raises(SystemExit) as stopped:
-            cli.main([str(arg) for arg in args])
-        captured = capsys.readouterr()
-        return stopped.value.code or 0, captured.out, captured.err
-
-    return call
-
-
 def part(start, count):
     return ROWS.join(SHAPES.slice(start, count), on=SHAPE, how="semi")
 

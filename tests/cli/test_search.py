@@ -2,7 +2,6 @@ import json
 
 import pytest
 
-from kerncast.cli import main
 from kerncast.models import Recipe
 from kerncast.models.train import train
 from kerncast.testing.models import synthetic_dataset
@@ -19,32 +18,24 @@ def model(tmp_path_factory):
     )
 
 
-def run(capsys, *args):
-    """Exit code, stdout and stderr of one command."""
-    with pytest.raises(SystemExit) as ended:
-        main(["search", *args])
-    told = capsys.readouterr()
-    return ended.value.code, told.out, told.err
-
-
-def test_search_prints_configs_with_predictions_and_how_much_was_seen(model, capsys):
+def test_search_prints_configs_with_predictions_and_how_much_was_seen(model, run):
     """A table for people; outside the trained range a warning first."""
-    code, out, _ = run(capsys, model, *PROBLEM, "--strategy", "random", "--budget", "50", "--top-k", "4")
+    code, out, _ = run("search", model, *PROBLEM, "--strategy", "random", "--budget", "50", "--top-k", "4")
     lines = out.splitlines()
     assert code == 0
     assert lines[0].startswith("random search for M=512 N=512 K=512")
     assert len(lines) == 7
     assert lines[-1].startswith("50 of ")
     assert "valid configs scored" in lines[-1]
-    _, out, _ = run(capsys, model, "M=100000", *PROBLEM[1:], "--strategy", "random", "--budget", "5")
+    _, out, _ = run("search", model, "M=100000", *PROBLEM[1:], "--strategy", "random", "--budget", "5")
     assert out.startswith("! M=100000 is outside of what the model was trained on (128 to 8192)")
 
 
-def test_search_as_json_is_the_same_for_the_same_seed(model, capsys):
+def test_search_as_json_is_the_same_for_the_same_seed(model, run):
     """Configs as values, nothing that is not known."""
     args = [model, *PROBLEM, "--strategy", "de", "--budget", "60", "--top-k", "3", "--seed", "7", "--json"]
-    _, first, _ = run(capsys, *args)
-    _, second, _ = run(capsys, *args)
+    _, first, _ = run("search", *args)
+    _, second, _ = run("search", *args)
     found = json.loads(first)
     assert first == second
     assert (found["strategy"], found["seed"], found["scored"], len(found["found"])) == ("de", 7, 60, 3)
@@ -58,9 +49,9 @@ def test_search_as_json_is_the_same_for_the_same_seed(model, capsys):
     ([*PROBLEM, "--backend", "cpu"], "--backend goes with --measure"),
     ([*PROBLEM, "--measure", "--backend", "cpu"], "backend cpu does not run gemm/triton"),
 ])  # fmt: skip
-def test_search_refuses_in_one_sentence(args, words, model, capsys):
+def test_search_refuses_in_one_sentence(args, words, model, run):
     """Exit code 2, before anything is searched."""
-    code, out, err = run(capsys, model, *args)
+    code, out, err = run("search", model, *args)
     assert code == 2
     assert out == ""
     assert words in err

@@ -7,7 +7,6 @@ import subprocess
 import polars as pl
 import pytest
 
-from kerncast.cli import main
 from kerncast.models import Recipe
 from kerncast.models.train import train
 from kerncast.testing.models import synthetic_dataset
@@ -24,63 +23,55 @@ def model(tmp_path_factory):
     return str(train(synthetic_dataset(folder / "rows"), folder / "model", recipe).path)
 
 
-def run(capsys, *args):
-    """Exit code, stdout and stderr of one command."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(arg) for arg in args])
-    told = capsys.readouterr()
-    return ended.value.code, told.out, told.err
-
-
-def test_select_shows_a_config_and_json_has_the_same(model, capsys):
+def test_select_shows_a_config_and_json_has_the_same(model, run):
     """A table for people, the answer as values for programs."""
-    code, out, _ = run(capsys, "select", model, *PROBLEM, "--tier", "full")
+    code, out, _ = run("select", model, *PROBLEM, "--tier", "full")
     assert code == 0
     assert "ok" in out
-    _, text, _ = run(capsys, "select", model, *PROBLEM, "--tier", "full", "--json")
+    _, text, _ = run("select", model, *PROBLEM, "--tier", "full", "--json")
     answer = json.loads(text)
     assert (answer["status"], answer["tier"]) == ("ok", "full")
     assert f"kind={answer['config']['kind']}" in out
 
 
-def test_select_lists_the_best_and_explains(model, capsys):
+def test_select_lists_the_best_and_explains(model, run):
     """`--top` gives a ranking by the model, `--explain` says why."""
-    _, text, _ = run(capsys, "select", model, *PROBLEM, "--tier", "full", "--top", "3", "--explain", "--json")
+    _, text, _ = run("select", model, *PROBLEM, "--tier", "full", "--top", "3", "--explain", "--json")
     ranking = json.loads(text)
     assert len(ranking) == 3
     assert {"contributions", "nearest_measured", "runners_up"} == set(ranking[0]["explanation"])
-    _, out, _ = run(capsys, "select", model, *PROBLEM, "--explain")
+    _, out, _ = run("select", model, *PROBLEM, "--explain")
     assert "the nearest measured problems" in out
     assert "runners-up" in out
 
 
-def test_a_file_of_problems_gives_a_list_with_refusals_in_their_places(model, tmp_path, capsys):
+def test_a_file_of_problems_gives_a_list_with_refusals_in_their_places(model, tmp_path, run):
     """JSON or parquet; exit code 1 when a problem got no config."""
     shapes = [VALUES, {**VALUES, "M": 10**6}]
     (tmp_path / "problems.json").write_text(json.dumps(shapes))
-    code, text, _ = run(capsys, "select", model, tmp_path / "problems.json", "--json")
+    code, text, _ = run("select", model, tmp_path / "problems.json", "--json")
     assert code == 1
     assert [item["status"] for item in json.loads(text)] == ["ok", "out_of_range"]
     assert json.loads(text)[1]["fallback"]["name"] == "library"
     pl.DataFrame(shapes[:1]).write_parquet(tmp_path / "problems.parquet")
-    code, text, _ = run(capsys, "select", model, tmp_path / "problems.parquet", "--json")
+    code, text, _ = run("select", model, tmp_path / "problems.parquet", "--json")
     assert (code, len(json.loads(text))) == (0, 1)
 
 
-def test_predict_takes_a_config_or_says_what_the_best_one_takes(model, capsys):
+def test_predict_takes_a_config_or_says_what_the_best_one_takes(model, run):
     """Without tiers and without a compiler."""
-    _, text, err = run(capsys, "predict", model, *PROBLEM, "--json")
+    _, text, err = run("predict", model, *PROBLEM, "--json")
     best = json.loads(text)
     assert "compiling" not in err
     given = [part for name, value in best["config"].items() for part in ("--config", f"{name}={value}")]
-    _, text, _ = run(capsys, "predict", model, *PROBLEM, *given, "--json")
+    _, text, _ = run("predict", model, *PROBLEM, *given, "--json")
     assert json.loads(text)["time_ns"] == pytest.approx(best["time_ns"])
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None or shutil.which("gcc") is None, reason="there is no cmake or gcc")
-def test_an_export_builds_tests_itself_and_installs_with_cmake(model, tmp_path, capsys):
+def test_an_export_builds_tests_itself_and_installs_with_cmake(model, tmp_path, run):
     """Configure, build, ctest, install; pkg-config knows where."""
-    code, out, _ = run(capsys, "export", model, "--to", "c", "--out", tmp_path / "picker", "--prefix", "gemm")
+    code, out, _ = run("export", model, "--to", "c", "--out", tmp_path / "picker", "--prefix", "gemm")
     assert code == 0
     assert "gemm.hpp" in out
     build = tmp_path / "build"
@@ -96,9 +87,9 @@ def test_an_export_builds_tests_itself_and_installs_with_cmake(model, tmp_path, 
     assert (tmp_path / "installed" / "include" / "gemm.h").exists()
 
 
-def test_an_export_to_json_is_a_table_of_choices(model, tmp_path, capsys):
+def test_an_export_to_json_is_a_table_of_choices(model, tmp_path, run):
     """One entry per trained problem, with what it was made from."""
-    code, _, _ = run(capsys, "export", model, "--to", "json", "--out", tmp_path / "choices.json")
+    code, _, _ = run("export", model, "--to", "json", "--out", tmp_path / "choices.json")
     data = json.loads((tmp_path / "choices.json").read_text())
     assert code == 0
     assert (data["format"], data["family"], len(data["choices"])) == ("kerncast-choices", "gemm/triton", 40)
@@ -116,9 +107,9 @@ def test_an_export_to_json_is_a_table_of_choices(model, tmp_path, capsys):
     (["export", "MODEL", "--to", "c", "--out", "x", "--prefix", "A-B"], "a prefix is small letters"),
     (["export", "MODEL", "--to", "json", "--out", "x", "--prefix", "a"], "--prefix and --tiers are for --to c"),
 ])  # fmt: skip
-def test_wrong_use_is_refused_by_the_rule(model, args, words, capsys, tmp_path, monkeypatch):
+def test_wrong_use_is_refused_by_the_rule(model, args, words, run, tmp_path, monkeypatch):
     """One sentence, exit code 2."""
     monkeypatch.chdir(tmp_path)
-    code, _, err = run(capsys, *[model if arg == "MODEL" else arg for arg in args])
+    code, _, err = run(*[model if arg == "MODEL" else arg for arg in args])
     assert code == 2
     assert words in err

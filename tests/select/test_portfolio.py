@@ -6,7 +6,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kerncast import cli
 from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.models import Recipe, train
@@ -124,19 +123,6 @@ def test_a_model_and_its_data_give_the_same_portfolio(home):
     )
     assert own.score is not None
     assert len(own.score) == len(own.trials.problem)
-
-
-@pytest.fixture
-def run(capsys):
-    """Run a command line in this process: exit code, stdout, stderr."""
-
-    def call(*args):
-        with pytest.raises(SystemExit) as stopped:
-            cli.main([str(arg) for arg in args])
-        captured = capsys.readouterr()
-        return stopped.value.code or 0, captured.out, captured.err
-
-    return call
 
 
 def test_the_verb_shows_the_curve_and_writes_a_list_that_sweep_reads(home, run, tmp_path):

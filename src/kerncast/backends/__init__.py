@@ -6,7 +6,7 @@ from functools import cache
 from importlib import import_module
 
 from kerncast.backends.contract import Backend
-from kerncast.errors import NotFound
+from kerncast.errors import InvalidValue, NotFound
 from kerncast.registry import discover
 
 
@@ -44,3 +44,14 @@ def backend_for(family: str) -> type[Backend]:
             return item
     runnable = ", ".join(sorted({name for item in backends().values() for name in item.families}))
     raise NotFound(f"no backend here runs {family}: choose one of {runnable}, or name a backend with --backend")
+
+
+def backend_that_runs(family: str, name: str | None = None) -> type[Backend]:
+    """The backend to run a family with here: the first that can, or the one that is named, refused if it cannot."""
+    kind = get_backend(name) if name else backend_for(family)
+    if family not in kind.families:
+        raise InvalidValue(f"backend {kind.name} does not run {family} (it runs {', '.join(kind.families)}): name another")
+    why_not = kind.unavailable()
+    if why_not is not None:
+        raise NotFound(why_not)
+    return kind

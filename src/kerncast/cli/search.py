@@ -69,9 +69,9 @@ def command(
     loaded = Model.load(model)
     asked = Problem(loaded.family, parse_assignments(problem, dict(loaded.family.problem.parameters)))
     if measured:
-        from kerncast.select.search.measure import backend_that_runs
+        from kerncast.backends import backend_that_runs
 
-        backend_that_runs(loaded.family, backend)  # refused before anything is searched
+        backend_that_runs(loaded.family.id, backend)  # refused before anything is searched
     with _bar() as step:
         found = search(loaded, asked, strategy, budget=budget, top_k=top_k, seed=seed, step=step)
     facts: dict[str, str] = {}

@@ -90,9 +90,9 @@ def command(
 
 
 def _measured(selector: Selector, problem: Problem, backend: str | None) -> Answer:
-    from kerncast.select.search.measure import backend_that_runs
+    from kerncast.backends import backend_that_runs
 
-    return selector.measure(problem, backend_that_runs(selector.model.family, backend)())
+    return selector.measure(problem, backend_that_runs(selector.model.family.id, backend)())
 
 
 def _explained(selector: Selector, answer: Answer) -> Explanation | None:

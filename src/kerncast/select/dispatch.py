@@ -18,7 +18,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Protocol
 
-from kerncast.backends import backend_for
+from kerncast.backends import backend_that_runs
 from kerncast.backends.contract import Array, Backend, Bound, Call, Failed, WrongResult
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.models.model import Model
@@ -76,15 +76,12 @@ class Dispatcher:
         backend: Backend | None = None,
     ) -> None:
         self.family = FAMILIES.get(family) if isinstance(family, str) else family
-        kind = backend_for(self.family.id) if backend is None else type(backend)
+        kind = backend_that_runs(self.family.id) if backend is None else type(backend)
         if self.family.id not in kind.calls:
             raise NotFound(
                 f"backend {kind.name} runs {self.family.id}, but not on arrays of a caller: it dispatches "
                 f"{', '.join(kind.calls) or 'no family'}"
             )
-        missing = kind.unavailable()
-        if missing is not None:
-            raise NotFound(missing)
         self.backend = kind("0") if backend is None else backend
         if not 0 < budget < math.inf:
             raise InvalidValue(f"budget must be a positive number of seconds, got {budget}: 1 is enough for most problems")

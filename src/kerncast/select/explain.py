@@ -10,8 +10,8 @@ import polars as pl
 
 from kerncast.models.gbdt import Gbdt
 from kerncast.op import Config, Problem
-from kerncast.parameters import Bool, Categorical
 from kerncast.select.answer import Answer, Tier
+from kerncast.select.distance import distance
 from kerncast.select.selector import Selector
 
 NEAREST, RUNNERS_UP, FEATURES = 3, 5, 8
@@ -86,22 +86,16 @@ def _contributions(selector: Selector, problem: Problem, config: Config) -> list
 
 
 def _neighbours(selector: Selector, problem: Problem, config: Config) -> list[Neighbour]:
-    """Near in the logarithm of sizes; a different label counts like a factor of a thousand."""
+    """What was measured on the problems most like this one."""
     frame, family = selector.model.out_of_fold, selector.model.family
     if frame is None or "measured_ns" not in frame.columns:
         return []
     columns = [f"problem.{name}" for name in family.problem.parameters]
     problems = frame.select(columns).unique(maintain_order=True)
-    distance = np.zeros(problems.height)
-    for name, parameter in family.problem.parameters.items():
-        value, seen = problem.values[name], problems[f"problem.{name}"]
-        if isinstance(parameter, Categorical | Bool) or value is None:
-            distance += 10.0 * (seen.is_null() if value is None else ~seen.eq_missing(pl.Series([value]))).to_numpy()
-        else:
-            sizes = seen.fill_null(1).cast(pl.Float64).to_numpy()
-            distance += np.abs(np.log2(np.maximum(sizes, 1.0) / max(float(value), 1.0)))
+    names = list(family.problem.parameters)
+    away = [distance(problem.values, dict(zip(names, row, strict=True))) for row in problems.iter_rows()]
     found = []
-    for place in np.argsort(distance, kind="stable")[:NEAREST]:
+    for place in np.argsort(away, kind="stable")[:NEAREST]:
         own = problems[int(place)]
         rows = frame.join(own, on=columns, how="semi", nulls_equal=True).filter(pl.col("measured_ns").is_not_null())
         if not rows.height:

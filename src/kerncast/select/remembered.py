@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import math
 import os
 import tempfile
 import threading
@@ -24,10 +23,8 @@ import msgspec
 from kerncast.backends.contract import Backend
 from kerncast.errors import BadFile, CannotWrite, KerncastError
 from kerncast.op import Config, Family, Problem
+from kerncast.select.distance import distance
 from kerncast.space import Value
-
-# How far apart two problems are that differ in a label: more than any two sizes.
-OTHER_LABEL = 100.0
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -75,7 +72,7 @@ class Remembered:
     def nearby(self, problem: Problem, count: int) -> list[Config]:
         """The winners of the problems most like this one, each once: what is best there is worth trying here first."""
         with self._lock:
-            by_distance = sorted(self._known.items(), key=lambda item: _distance(problem.values, item[0].values))
+            by_distance = sorted(self._known.items(), key=lambda item: distance(problem.values, item[0].values))
         return list(dict.fromkeys(config for _, (config, _) in by_distance))[:count]
 
     def _take(self, choice: Choice) -> None:
@@ -121,15 +118,3 @@ def _set(values: Mapping[str, Value]) -> dict[str, int | bool | str]:
 
 def _identity(choice: Choice) -> tuple[object, ...]:
     return choice.device, choice.software, tuple(sorted(choice.problem.items()))
-
-
-def _distance(one: Mapping[str, Value], other: Mapping[str, Value]) -> float:
-    """Doublings between the sizes, all together; labels count only by being equal or not."""
-    total = 0.0
-    for name, value in one.items():
-        against = other[name]
-        if isinstance(value, int) and isinstance(against, int):
-            total += abs(math.log2(max(value, 1)) - math.log2(max(against, 1)))
-        elif value != against:
-            total += OTHER_LABEL
-    return total

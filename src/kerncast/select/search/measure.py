@@ -8,14 +8,13 @@ from pathlib import Path
 
 import polars as pl
 
-from kerncast.backends import backend_for, get_backend
-from kerncast.backends.contract import Backend
+from kerncast.backends import backend_that_runs
 from kerncast.collect.messages import Item, Policy, Result
 from kerncast.collect.run import Request, collect
 from kerncast.collect.supervisor import Observer
 from kerncast.data import Dataset, schema
-from kerncast.errors import InvalidValue, KerncastError
-from kerncast.op import Family, hash_key, key_text
+from kerncast.errors import KerncastError
+from kerncast.op import hash_key, key_text
 from kerncast.select.search.run import Search, measured_first
 
 
@@ -44,7 +43,7 @@ def measure(
 ) -> Measured:
     """Time the finalists on this machine, with the backend that runs their family or the one that is named."""
     family = found.finalists[0].config.family
-    kind = backend_that_runs(family, backend)
+    kind = backend_that_runs(family.id, backend)
     problem = {f"problem.{name}": value for name, value in found.problem}
     rows = [{**problem, **{f"config.{name}": value for name, value in item.config}} for item in found.finalists]
     types = {name: dtype for name, dtype in schema.schema_of(family).items() if name.startswith(("problem.", "config."))}
@@ -61,17 +60,6 @@ def measure(
         status, time_ns = ends[hash_key(key_text(family.id, device, found.problem, item.config))]
         finalists.append(replace(item, status=status, measured_ns=time_ns))
     return Measured(measured_first(found, tuple(finalists)), kind.name, device)
-
-
-def backend_that_runs(family: Family, name: str | None = None) -> type[Backend]:
-    """The backend to measure a family with: the first that can, or the one that is named, refused if it cannot."""
-    kind = get_backend(name) if name else backend_for(family.id)
-    if family.id not in kind.families:
-        raise InvalidValue(f"backend {kind.name} does not run {family.id} (it runs {', '.join(kind.families)}): name another")
-    why_not = kind.unavailable()
-    if why_not is not None:
-        raise KerncastError(why_not)
-    return kind
 
 
 def _ends(rows: pl.DataFrame) -> dict[str, tuple[str, float | None]]:
