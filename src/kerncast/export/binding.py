@@ -76,7 +76,7 @@ class Binding:
         self._problem = (ctypes.c_int64 * self._problems)()
         self._one = np.zeros(1, self.answer_type)
         self._one_address = self._one.ctypes.data
-        # The same memory as a ctypes structure: reading one field of it is ten times quicker than unpacking a numpy row.
+        # The same memory as a ctypes structure: a field of it is read without unpacking the whole row.
         self._slot = _answer_structure(self._configs).from_address(self._one_address)
         self._select = self._function("select")
         self.candidates = int(self._function("candidates")())

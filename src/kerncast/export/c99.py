@@ -122,7 +122,7 @@ class _Writer:
             text, count = text + WALK_ROW, sum(len(bags) for bags in forests.trees.values())
             combine = gbdt_combine(learner, forests)
         else:
-            source, count = learner_source(self.model, self.places)
+            source, count = learner_source(self.model, self.places, self.sealed)
             text, combine = text + source, "    *score = *time_ns;\n"
             if isinstance(learner, Deep) and count == 2:
                 assert isinstance(learner.options, DeepOptions)
@@ -171,12 +171,9 @@ class _Writer:
             return define(KC_TREE_NODES=0, KC_TREE_FEATURES=1)
         text = define(KC_TREE_NODES=len(tree.feature), KC_TREE_FEATURES=max(1, len(tree.program.outputs)))
         text += self._function("kc_tree_values", tree.program.outputs, "const double *p")
-        rows = ",\n    ".join(
-            f"{{{f}, {left}, {right}, {choice}, {c_number(float(t))}}}"
-            for f, left, right, choice, t in zip(tree.feature, tree.left, tree.right, tree.choice, tree.threshold, strict=True)
-        )
-        kind = "static const struct { int32_t feature, left, right, choice; double threshold; }"
-        return text + f"{kind} kc_tree[KC_TREE_NODES] = {{\n    {rows}\n}};\n"
+        for name in ("feature", "left", "right", "choice"):
+            text += self.sealed.array("int32_t", f"kc_tree_{name}", getattr(tree, name))
+        return text + self.sealed.array("double", "kc_tree_threshold", tree.threshold)
 
     def answers(self) -> str:
         interval, expected = self.model.manifest.interval, self.artefact.tiers.expectation

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from kerncast.errors import InvalidValue
-from kerncast.export.ctext import array
+from kerncast.export.sealed import Sealed
 from kerncast.expr.to_c import c_number
 from kerncast.models.contract import Learner
 from kerncast.models.deep import Deep, DeepOptions, layout
@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 PREDICT = "static void kc_learn(const double *x, const double *p, const double *c, const double *v, double *raw) {\n"
 
 
-def learner_source(model: Model, values: Mapping[str, int]) -> tuple[str, int]:
+def learner_source(model: Model, values: Mapping[str, int], sealed: Sealed) -> tuple[str, int]:
     """C text of `kc_learn`, which fills `raw`, and how many numbers that is.
 
     `values`: where each number of the problem lies.
@@ -31,9 +31,9 @@ def learner_source(model: Model, values: Mapping[str, int]) -> tuple[str, int]:
     learner = model.learner
     writers: dict[type[Learner], Callable[[], tuple[str, int]]] = {
         Roofline: lambda: _roofline(learner),  # type: ignore[arg-type]
-        Linear: lambda: _linear(model, learner, values),  # type: ignore[arg-type]
-        Mlp: lambda: _mlp(learner),  # type: ignore[arg-type]
-        Deep: lambda: _deep(learner),  # type: ignore[arg-type]
+        Linear: lambda: _linear(model, learner, values, sealed),  # type: ignore[arg-type]
+        Mlp: lambda: _mlp(learner, sealed),  # type: ignore[arg-type]
+        Deep: lambda: _deep(learner, sealed),  # type: ignore[arg-type]
     }
     writer = writers.get(type(learner))
     if writer is None:
@@ -46,7 +46,7 @@ def _roofline(learner: Roofline) -> tuple[str, int]:
     return PREDICT + f"    (void)x, (void)p, (void)c, (void)v;\n    raw[0] = {c_number(learner.level_)};\n}}\n", 1
 
 
-def _linear(model: Model, learner: Linear, values: Mapping[str, int]) -> tuple[str, int]:
+def _linear(model: Model, learner: Linear, values: Mapping[str, int], sealed: Sealed) -> tuple[str, int]:
     """Lines in the order of their keys, found by binary search; a key that is not there follows the line of all rows."""
     family, columns = model.family, group_columns(model.family)
     pooled = learner.lines_.filter("pooled").row(0, named=True)
@@ -69,7 +69,7 @@ def _linear(model: Model, learner: Linear, values: Mapping[str, int]) -> tuple[s
         raise InvalidValue(f"op {family.op.name} declares no line_size and no work: a line needs a size; use another model")
     others = np.array([[float(pooled[name] or 0.0) for name in ("intercept", "slope", "shortest")]])
     width = max(1, len(columns))
-    text = array("double", "kc_line_keys", keys[order].ravel()) + array(
+    text = sealed.array("double", "kc_line_keys", keys[order].ravel()) + sealed.array(
         "double", "kc_lines", np.concatenate([numbers, others]).ravel()
     )
     text += PREDICT + f"    (void)x, (void)p, (void)c;\n    const double key[{width}] = {{{', '.join(reads) or '0'}}};\n"
@@ -125,14 +125,16 @@ static void kc_dense(const double *in, int32_t rows, const double *weights, cons
 """
 
 
-def _mlp(learner: Mlp) -> tuple[str, int]:
+def _mlp(learner: Mlp, sealed: Sealed) -> tuple[str, int]:
     scale, width = _scaling(learner.scaling_)
     widest = max([width, *(weights.shape[1] for weights, _ in learner.layers_)])
     text = scale + DENSE
     body = f"    (void)p, (void)c, (void)v;\n    double a[{widest}], b[{widest}];\n    kc_scale(x, a);\n"
     source, target = "a", "b"
     for number, (weights, bias) in enumerate(learner.layers_):
-        text += array("double", f"kc_weights_{number}", weights.ravel()) + array("double", f"kc_bias_{number}", bias)
+        text += sealed.array("double", f"kc_weights_{number}", weights.ravel()) + sealed.array(
+            "double", f"kc_bias_{number}", bias
+        )
         rows, columns = weights.shape
         body += (
             f"    kc_dense({source}, {rows}, kc_weights_{number}, kc_bias_{number}, {columns}, {int(number > 0)}, {target});\n"
@@ -142,13 +144,13 @@ def _mlp(learner: Mlp) -> tuple[str, int]:
     return text + PREDICT + body + f"    raw[0] = {source}[0] * {center[1]} + {center[0]};\n}}\n", 1
 
 
-def _deep(learner: Deep) -> tuple[str, int]:
+def _deep(learner: Deep, sealed: Sealed) -> tuple[str, int]:
     assert isinstance(learner.options, DeepOptions)
     scale, width = _scaling(learner.scaling_)
     shape = layout(learner.scaling_, learner.options)
     text = scale + DENSE
     for name, weights in learner.weights_.items():
-        text += array("double", f"kc_{name}", np.asarray(weights, np.float64).ravel())
+        text += sealed.array("double", f"kc_{name}", np.asarray(weights, np.float64).ravel())
     widest = max([*shape.widths, 8])
     body = [
         "    (void)p, (void)c, (void)v;",

@@ -46,7 +46,7 @@ class Reach:
     """Where each candidate was tried: [candidate, problem parameter], in declared order.
 
     Libraries and compilers leave kernels out by size, so data hold many for a band of sizes only. Beyond it a model
-    guesses: of A100 mixed matmuls more than half of what it would choose had never been tried on such a problem.
+    guesses, and what it guesses to be fastest is often what nobody would try there.
     """
 
     low: Floats

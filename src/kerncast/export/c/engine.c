@@ -155,9 +155,9 @@ static int32_t kc_decide(const double *p) {
     double value[KC_TREE_FEATURES];
     kc_tree_values(p, value);
     int32_t node = 0;
-    while (kc_tree[node].feature >= 0)
-        node = value[kc_tree[node].feature] <= kc_tree[node].threshold ? kc_tree[node].left : kc_tree[node].right;
-    return kc_tree[node].choice;
+    while (kc_tree_feature[node] >= 0)
+        node = value[kc_tree_feature[node]] <= kc_tree_threshold[node] ? kc_tree_left[node] : kc_tree_right[node];
+    return kc_tree_choice[node];
 #else
     (void)p;
     return -1;
