@@ -98,6 +98,8 @@ def answer_cells(answer: Answer) -> list[str]:
     """An answer as cells of a table: status, config, time, interval, efficiency, tier."""
     config = answer.config or answer.fallback
     shown = assignments({name: value for name, value in config if value is not None}) if config is not None else "-"
+    if answer.config is None and config is not None:
+        shown = f"(fallback) {shown}"
     between = "-" if answer.lower_ns is None else f"{duration(answer.lower_ns)} to {duration(answer.upper_ns)}"
     efficiency = "-" if answer.efficiency is None else f"{answer.efficiency:.1%}"
     return [str(answer.status), shown or "-", duration(answer.time_ns), between, efficiency, str(answer.tier or "-")]

@@ -300,12 +300,10 @@ class Selector:
         ranked = self.rank(problem, MOST_CONTENDERS)
         if not ranked[0].ok:
             return ranked[0]
-        places: Sequence[int] = range(len(ranked))
         if ranked[0].upper_ns is not None:
             places = contenders([item.lower_ns or 0.0 for item in ranked], [item.upper_ns or 0.0 for item in ranked])
-        timed = measure_top(
-            backend, problem, [item.config for item in map(ranked.__getitem__, places) if item.config], seconds
-        )[0]
+            ranked = [ranked[place] for place in places]
+        timed = measure_top(backend, problem, [item.config for item in ranked if item.config is not None], seconds)[0]
         answer = Answer(Answered.OK, problem, timed.config, timed.time_ns, tier=Tier.MEASURE)
         self._measured[problem] = answer
         return answer
