@@ -27,6 +27,11 @@ def discover(package: str) -> Iterator[tuple[str, Any]]:
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
         for item in vars(importlib.import_module(module.name)).values():
             yield module.name, item
+    yield from entry_points(package)
+
+
+def entry_points(package: str) -> Iterator[tuple[str, Any]]:
+    """What the entry points in the group of a package's name load, with its origin."""
     for entry in metadata.entry_points(group=package):
         origin = f"entry point {entry.name} ({entry.value})"
         try:

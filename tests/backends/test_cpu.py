@@ -254,7 +254,7 @@ def test_the_device_is_the_local_one_with_measured_rates(backend: CpuBackend) ->
     assert 1 < device.numbers["memory_bandwidth_gb_s"] < 2000
     assert device.sources["memory_bandwidth_gb_s"].startswith("measured")
     assert CpuBackend().device() == device, "the second process of a boot reads what the first measured"
-    assert {"compiler", "flags", "kernels"} <= backend.software().keys()
+    assert {"compiler", "flags", "kernels"} <= backend.software("gemm/cpu").keys()
 
 
 def test_the_geometry_in_python_is_that_of_the_features() -> None:

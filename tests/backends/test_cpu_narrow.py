@@ -146,7 +146,7 @@ def test_bf16_is_rounded_once_and_to_even(backend: CpuBackend) -> None:
             prepared.inputs.b[0, 1, 3] = 0x7F81  # a NaN whose payload would be lost by cutting it off
             prepared.run(1)
             assert np.isnan(as_float(prepared.inputs.c)).ravel().tolist() == [False, True, False]
-            backend._inputs._kept.clear()  # these inputs were written over
+            backend.part("gemm/cpu").inputs._kept.clear()  # these inputs were written over
 
 
 @needs_compiler
@@ -160,7 +160,7 @@ def test_int8_sums_the_extremes(backend: CpuBackend) -> None:
         prepared.inputs.a.fill(-128), prepared.inputs.b.fill(-128)
         prepared.run(1)
         assert (prepared.inputs.c == 4099 * 128 * 128).all()
-        backend._inputs._kept.clear()
+        backend.part("gemm/cpu").inputs._kept.clear()
 
 
 def _samples() -> list[Item]:

@@ -133,7 +133,7 @@ def test_the_device_is_what_opencl_says(backend):
     assert {"num_cus", "max_work_group_size", "smem_per_block_bytes"} <= device.numbers.keys()
     assert device.sources["max_work_group_size"] == "CL_DEVICE_MAX_WORK_GROUP_SIZE"
     assert OpenClBackend().device() == device
-    assert {"driver", "pyopencl", "kernels"} <= backend.software().keys()
+    assert {"driver", "pyopencl", "kernels"} <= backend.software("gemm/opencl").keys()
     if device.kind == "cpu":
         assert device.name == f"{devices.local().name}-opencl"
         assert "memory_bandwidth_gb_s" not in device.numbers

@@ -36,7 +36,7 @@ class Scripted(Backend):
     def device(self):
         return Device("box", "a box", "cpu")
 
-    def software(self):
+    def software(self, family):
         return {}
 
     def prepare(self, problem, chosen):

@@ -152,8 +152,8 @@ class Backend(abc.ABC):
         """The profile of the device, measured numbers included."""
 
     @abc.abstractmethod
-    def software(self) -> Mapping[str, str]:
-        """What else decides the times: compiler, driver, library versions."""
+    def software(self, family: str) -> Mapping[str, str]:
+        """What else decides the times of a family: compiler, driver, library versions."""
 
     @abc.abstractmethod
     def prepare(self, problem: Problem, config: Config) -> Prepared:

@@ -339,7 +339,7 @@ def _start(message: Start, progress: Progress, send: Callable[[Reply], None]) ->
             "peak_tflops": dict(device.peak_tflops),
             "sources": dict(device.sources),
         }
-        software = dict(backend.software())
+        software = dict(backend.software(message.family))
         limit_memory(message.policy)
         measurer = Measurer(backend, FAMILIES.get(message.family), message.policy, progress, send, message.build_jobs)
     except Exception as error:  # said to the supervisor, which decides what to do

@@ -7,7 +7,10 @@ gives a polars frame with one row per problem and one column per parameter, ever
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import polars as pl
@@ -16,23 +19,35 @@ from kerncast.errors import InvalidValue, NotFound
 from kerncast.expr import Program
 from kerncast.op import Family, Op
 from kerncast.parameters import Value
-from kerncast.problems import gemm
 from kerncast.problems.axes import check_axes, parse_axes, required
 from kerncast.problems.samplers import PROBLEMS_LIMIT, cross, grid, lognormal
 from kerncast.problems.tables import complete, is_table, read_points, rows_of
+from kerncast.registry import entry_points
 from kerncast.space import Space
 
 __all__ = ["named_sets", "parse_vary", "problem_set"]
 
-_NAMED: dict[str, tuple[tuple[str, ...], Mapping[str, Callable[[], Iterable[tuple[int, ...]]]]]] = {
-    "gemm": (gemm.AXES, gemm.SETS),
-}
+Rule = Callable[[], Iterable[tuple[int, ...]]]
 _OTHERS = ("lognormal:N", "grid:AXES", "a .json, .parquet or .csv file")
+
+
+@cache
+def _named() -> dict[str, tuple[tuple[str, ...], Mapping[str, Rule]]]:
+    """By op: the parameters that a rule's tuples give, and the rules; from `NAMED_SETS` of the modules here.
+
+    Another package adds its own with an entry point in the group `kerncast.problems` that loads such a mapping.
+    """
+    found: dict[str, tuple[tuple[str, ...], Mapping[str, Rule]]] = {}
+    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
+        found |= getattr(importlib.import_module(module.name), "NAMED_SETS", {})
+    for _, sets in entry_points(__name__):
+        found |= sets
+    return found
 
 
 def named_sets(op: Op) -> dict[str, str]:
     """The sets that ship for an op, each with its line of description."""
-    sets = _NAMED[op.name][1] if op.name in _NAMED else {}
+    _, sets = _named().get(op.name, ((), {}))
     return {name: (rule.__doc__ or "").strip() for name, rule in sets.items()}
 
 
@@ -95,7 +110,7 @@ def _one(op: Op, space: Space, spec: str, seed: int) -> tuple[pl.DataFrame, bool
         return lognormal(space, rest, seed), False
     if is_table(spec):
         return read_points(Path(spec), space, "problem."), True
-    axes, sets = _NAMED.get(op.name, ((), {}))
+    axes, sets = _named().get(op.name, ((), {}))
     if spec not in sets:
         raise NotFound.named(f"problem set of {op.name}", spec, [*sets, *_OTHERS])
     return rows_of(sets[spec](), axes), False

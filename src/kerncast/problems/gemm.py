@@ -128,4 +128,4 @@ def wide() -> Iterable[Shape]:
 SETS: dict[str, Callable[[], Iterable[Shape]]] = {
     rule.__name__: rule for rule in (cubes, llm, tall_skinny, k_heavy, primes, edge, wide)
 }
-AXES = ("M", "N", "K")
+NAMED_SETS = {"gemm": (("M", "N", "K"), SETS)}

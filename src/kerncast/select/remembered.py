@@ -51,7 +51,7 @@ class Remembered:
         self.family = family
         self.path = None if path is None else Path(path)
         self.device = backend.device().name
-        software = "\n".join(f"{name}={text}" for name, text in sorted(backend.software().items()))
+        software = "\n".join(f"{name}={text}" for name, text in sorted(backend.software(family.id).items()))
         self.software = hashlib.blake2b(software.encode(), digest_size=8).hexdigest()
         self._lock = threading.Lock()
         self._known: dict[Problem, tuple[Config, float]] = {}

@@ -71,7 +71,7 @@ class Instant(Backend):
     def device(self) -> Device:
         return devices.local()
 
-    def software(self) -> Mapping[str, str]:
+    def software(self, family: str) -> Mapping[str, str]:
         return {"instant": "1"}
 
     def prepare(self, problem: Problem, config: Config) -> Prepared:
@@ -127,8 +127,8 @@ class Faulty(Backend):
     def device(self) -> Device:
         return self.inner.device()
 
-    def software(self) -> Mapping[str, str]:
-        return self.inner.software()
+    def software(self, family: str) -> Mapping[str, str]:
+        return self.inner.software(family)
 
     def compile(self, vectors: Sequence[tuple[Problem, Config]], jobs: int = 1) -> None:
         self.inner.compile(vectors, jobs)

@@ -120,7 +120,7 @@ class CommandBackend(TimesItself):
             found[name] = next(iter(outcome.stdout.split("\n")), "").strip()
         return found
 
-    def software(self) -> Mapping[str, str]:
+    def software(self, family: str) -> Mapping[str, str]:
         checked = "checked by the program" if self.recipe.checks else "not checked"
         known = {"recipe": f"{self.recipe.name} {self.recipe.digest}", "results": checked, **self._versions}
         hasher = hashlib.blake2b(digest_size=6)

@@ -134,8 +134,15 @@ class Library:
 
     @cached_property
     def probe(self) -> ctypes.CDLL:
-        """The kernels that tell how fast the machine is."""
-        return self._fixed("probe")
+        """The kernels that tell how fast the machine is, and what it can do."""
+        probe = self._fixed("probe")
+        for name in ("kc_bf16_group", "kc_int8_group", "kc_tile_rows", "kc_products_bf16", "kc_products_int8"):
+            probe[name].restype = ctypes.c_int64
+        for name in ("kc_clock", "kc_fma_fp32", "kc_fma_fp64", "kc_multiply_bf16", "kc_multiply_int8"):
+            probe[name].argtypes, probe[name].restype = [ctypes.c_int64, ctypes.c_int64], ctypes.c_int64
+        probe.kc_stream.argtypes = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64]
+        probe.kc_stream.restype = probe.kc_vector_bytes.restype = ctypes.c_int64
+        return probe
 
     def _fixed(self, name: str) -> ctypes.CDLL:
         path = self.folder / f"{name}.so"

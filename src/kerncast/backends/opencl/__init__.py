@@ -180,7 +180,7 @@ class OpenClBackend(Backend):
     def device(self) -> Device:
         return self._profile
 
-    def software(self) -> Mapping[str, str]:
+    def software(self, family: str) -> Mapping[str, str]:
         return {
             "opencl": str(self._device.version).strip(),
             "platform": f"{self._device.platform.name} {self._device.platform.version}".strip(),

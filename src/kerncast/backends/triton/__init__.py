@@ -157,7 +157,7 @@ class TritonBackend(Backend):
     def device(self) -> Device:
         return self._profile
 
-    def software(self) -> Mapping[str, str]:
+    def software(self, family: str) -> Mapping[str, str]:
         torch = _torch()
         runtime = f"rocm {torch.version.hip}" if torch.version.hip else f"cuda {torch.version.cuda}"
         return {"torch": str(torch.__version__), "triton": str(import_module("triton").__version__), "runtime": runtime}
