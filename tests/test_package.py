@@ -1,5 +1,7 @@
 """The package as it is installed: imports, public names, the wheel, the third-party example."""
 
+import itertools
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import kerncast
+from kerncast.backends.cpu.build import find_compiler
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("lightgbm", "numpy", "plotly", "polars", "pyopencl", "ray", "rich", "scipy", "sklearn", "torch")
@@ -68,34 +71,32 @@ def test_the_wheel_is_complete_and_works_installed(wheel_environment, tmp_path):
     assert "matmul_sharded/single" in run("inspect", "t")
 
 
-def test_the_third_party_example_is_found_by_its_entry_points(tmp_path):
-    """An op and a family from another package work like our own, down to the C code."""
+def test_the_third_party_example_is_found_by_its_entry_points(run, tmp_path):
+    """An op and a family from another package, two classes and nothing else, go all the way from a table to compiled C."""
     family = kerncast.get_family("softmax/numpy")
     assert family.op is kerncast.get_op("softmax")
     assert family.config.count(family.bindings({"rows": 64})) == 7 * 2
     features = family.features_on(kerncast.get_device("cpu_generic"))
     assert features.left_out == {"chunk_in_l2": ("hw.l2_cache_kb",)}
-    assert "outputs[" in features.program.c_source("softmax_features")
     table = tmp_path / "times.csv"
-    table.write_text(
-        "rows,columns,numpy_dtype,chunk,in_place,pass,latency_ms\n64,64,float32,8,True,0,0.05\n64,64,float32,8,False,0,0.06\n"
-    )
+    lines = ["rows,columns,numpy_dtype,chunk,in_place,pass,latency_ms"]
+    for rows, columns, chunk, in_place in itertools.product((16, 64, 256), (32, 128, 512, 2048), (1, 4, 16), (True, False)):
+        calls, touched = rows / chunk, chunk * columns * (3 if in_place else 5)
+        lines.append(f"{rows},{columns},float32,{chunk},{in_place},0,{(calls * (5 + touched / 500 + touched**2 / 1e7)) / 1e3}")
+    table.write_text("\n".join(lines) + "\n")
     mapping = ROOT / "examples/softmax/times.toml"
-    command = [
-        sys.executable,
-        "-m",
-        "kerncast.cli",
-        "import",
-        "csv",
-        table,
-        "--mapping",
-        mapping,
-        "--device",
-        "local",
-        "--out",
-        tmp_path / "d",
-    ]
-    subprocess.run(command, check=True, capture_output=True)
-    rows = kerncast.Dataset.open(tmp_path / "d").read()
-    assert rows["time_ns"].to_list() == [pytest.approx(50_000), pytest.approx(60_000)]
-    assert rows["config.in_place"].to_list() == [True, False]
+    data, model = tmp_path / "d", tmp_path / "m"
+    assert run("import", "csv", table, "--mapping", mapping, "--device", "local", "--out", data)[0] == 0
+    rows = kerncast.Dataset.open(data).read()
+    assert rows.height == 72
+    assert rows["time_ns"].min() > 1_000
+    assert run("train", data, "--out", model, "--folds", 2, "--trees", 40, "--bags", 1)[0] == 0
+    code, answer, _ = run("select", model, "rows=64", "columns=512", "dtype=fp32", "--json")
+    assert code == 0
+    chosen = json.loads(answer)["config"]
+    assert chosen == kerncast.Selector.load(model).select({"rows": 64, "columns": 512, "dtype": "fp32"}).config.values
+    if find_compiler() is not None:
+        assert run("export", model, "--to", "c", "--out", tmp_path / "c")[0] == 0
+        build = [find_compiler().path, "-std=c99", "-ffp-contract=off", "kerncast.c", "selftest.c", "-lm", "-o", "selftest"]
+        subprocess.run(build, cwd=tmp_path / "c", check=True, capture_output=True)
+        assert "0 differences" in subprocess.run([tmp_path / "c/selftest"], capture_output=True, text=True, check=True).stdout

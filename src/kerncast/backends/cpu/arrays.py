@@ -95,7 +95,7 @@ class Product(Call):
         return {"M": self.m, "N": self.n, "K": self.k, "batch": self.batch, "dtype": self.dtype, "layout": layout}
 
     def without_kernel(self) -> Bound | None:
-        return None if all((self.m, self.n, self.k, self.batch)) else Nothing(self)
+        return None if all((self.m, self.n, self.k, self.batch)) else Nothing(self.shape, self.dtype)
 
 
 def _merged(a: Array) -> Array:
@@ -119,7 +119,7 @@ def _checked(arrays: tuple[Array, ...], attributes: Mapping[str, Hashable]) -> t
         raise InvalidValue(f"a product takes two arrays and nothing else, got {given}: call run(a, b) or run(a, b, out=c)")
     a, b = arrays
     for name, array in (("a", a), ("b", b)):
-        _check_array(name, array)
+        check_array(name, array)
         if array.ndim not in (2, 3):
             raise InvalidValue(
                 f"{name} must have 2 axes, or 3 for a batch of matrices, got shape {array.shape}: reshape it "
@@ -141,7 +141,8 @@ def _checked(arrays: tuple[Array, ...], attributes: Mapping[str, Hashable]) -> t
     return a, b
 
 
-def _check_array(name: str, array: object) -> None:
+def check_array(name: str, array: object) -> None:
+    """Refuse what is not a plain numpy array."""
     if type(array) is np.ndarray:
         return
     # Masked arrays and matrices mean something else by their elements or their products.
@@ -172,16 +173,15 @@ _HEAD = _head_bytes() or 0
 address: Callable[[Array], int] = _quick_address if _HEAD else _plain_address
 
 
-class _IntoOut(Bound):
+class IntoOut(Bound):
     """What all results have in common: where they go."""
 
-    def __init__(self, product: Product) -> None:
-        self.product = product
-        self.shape, self.dtype = product.shape, np.dtype(OUTPUT_TYPES[product.dtype])
+    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
+        self.shape, self.dtype = shape, np.dtype(OUTPUT_TYPES[dtype])
 
     def check_out(self, out: Array) -> None:
         """Refuse what cannot take the result."""
-        _check_array("out", out)
+        check_array("out", out)
         if out.shape != self.shape or out.dtype != self.dtype:
             raise InvalidValue(
                 f"out must be {self.dtype} of shape {self.shape}, got {out.dtype} of shape {out.shape}: "
@@ -191,8 +191,8 @@ class _IntoOut(Bound):
             raise InvalidValue("out must be writeable, got a read-only array: copy it, or leave it out")
 
 
-class Nothing(_IntoOut):
-    """A product without elements, or of sums without terms: zeros, as numpy has it."""
+class Nothing(IntoOut):
+    """A result without elements, or of sums without terms: zeros, as numpy has it."""
 
     def __call__(self, *arrays: Array, out: Array | None = None) -> Array:
         if out is None:
@@ -202,13 +202,14 @@ class Nothing(_IntoOut):
         return out
 
 
-class BoundProduct(_IntoOut):
+class BoundProduct(IntoOut):
     """One plan, pointed at the arrays of each call. Calls from several threads take turns, as in the driver itself."""
 
     def __init__(
         self, product: Product, plan: CPlan, swapped: bool, launch: Callable[..., int], reserve: Callable[[], None]
     ) -> None:
-        super().__init__(product)
+        super().__init__(product.shape, product.dtype)
+        self.product = product
         # The driver computes a product with one column as its transpose: then A is its right operand.
         self._a, self._b = (plan.b, plan.a) if swapped else (plan.a, plan.b)
         for home, operand in ((self._a, product.a), (self._b, product.b)):
