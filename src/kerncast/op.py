@@ -18,16 +18,20 @@ module of `kerncast.ops`, or an entry point in the group `kerncast.ops`, is all 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from kerncast.device import Device, hardware_namespace
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.expr import Expr, Namespace, Program, maximum, sqrt
+from kerncast.expr import Expr, Namespace, Program, constant, maximum, sqrt
 from kerncast.expr.nodes import Operand
+from kerncast.parameters import JsonField
 from kerncast.space import Constraint, Parameter, Space, Value
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,9 @@ class Work:
         return maximum(*self._parts_ns(hw))
 
     def _parts_ns(self, hw: Namespace) -> tuple[Expr, Expr]:
-        return self.flops / hw.peak_flops * 1e9, self.bytes / (hw.memory_bandwidth_gb_s * 1e9) * 1e9
+        # What only moves needs no peak, which is unknown for most types that nothing multiplies.
+        compute = self.flops if self.flops is constant(0) else self.flops / hw.peak_flops * 1e9
+        return compute, self.bytes / (hw.memory_bandwidth_gb_s * 1e9) * 1e9
 
     def expected_ns(self, hw: Namespace, overhead_ns: float) -> Expr:
         """The roofline as good kernels meet it: what times are learned relative to.
@@ -53,6 +59,16 @@ class Work:
         """
         compute, memory = self._parts_ns(hw)
         return overhead_ns + sqrt((compute / 0.7) * (compute / 0.7) + (memory / 0.8) * (memory / 0.8))
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Problems of a sweep that belong together, a column for each parameter of the op."""
+
+    name: str
+    problems: pl.DataFrame
+    valid: int
+    """How many problems the rules allow; the sweep may have thinned them out."""
 
 
 class Op:
@@ -72,6 +88,19 @@ class Op:
 
     bands: ClassVar[Mapping[str, tuple[tuple[str, float], ...]]] = {}
     """How reports cut problems by size: parameter → (label, largest value) in ascending order; the last one is open."""
+
+    aliases: ClassVar[Mapping[str, Mapping[str, Value]]] = {}
+    """Other names under which the op is asked for, each with the parameters that it sets (exp: func=exp)."""
+
+    json: ClassVar[tuple[JsonField, ...]] = ()
+    """How JSON requests say the problem beside the parameters' own names; the Python and C parsers both come from it."""
+
+    sweeps: ClassVar[Mapping[str, str]] = {}
+    """Problem sets too large to hold, by name, with a line about each: `sweep` generates them suite by suite."""
+
+    def sweep(self, name: str, axes: Mapping[str, Sequence[Value]]) -> Iterator[Suite]:
+        """The suites of one of `sweeps`, in a fixed order; `axes` replace the values that a parameter runs through."""
+        raise NotFound.named(f"sweep of {self.name}", name, self.sweeps)
 
     def constraints(self, p: Namespace) -> Iterable[Constraint]:
         """Rules between problem parameters."""
@@ -105,6 +134,11 @@ class Op:
         missing = sorted(set(self.split_group) - set(self.parameters))
         if missing or not self.split_group:
             raise InvalidValue(f"op {self.name}: split_group must name parameters, got {self.split_group}")
+        for alias, name, value in ((alias, *one) for alias, preset in self.aliases.items() for one in preset.items()):
+            if name not in self.parameters or self.parameters[name].index(value) is None:
+                raise InvalidValue(f"op {self.name}: the alias '{alias}' sets {name}={value!r}, which is not declared")
+        for item in self.json:
+            item.check(self.name, self.parameters)
         self.derived: dict[str, Expr] = derived
         scope = Namespace(self.name, {**declared.symbols, **derived})
         self.problem = Space(self.name, "p", self.parameters, self.constraints(scope))

@@ -263,3 +263,32 @@ class Categorical(Parameter):
             raise InvalidValue(f"unknown labels {', '.join(unknown)}: {self.describe()}")
         shared = {item.name: getattr(self, item.name) for item in dataclasses.fields(Parameter)}
         return Categorical({label: known[label] for label in labels}, **{**shared, **changes})
+
+
+@dataclass(frozen=True)
+class JsonField:
+    """Where a JSON request may say parameters in words of its own, beside their own names (`Op.json`).
+
+    A path steps into objects: `tensor_spec.logical_shape`. Of several parameters the value is a list, right-aligned and
+    padded with 1 on the left. Of none, it is known there and means nothing to the op. `names` are other spellings of a
+    label: strings, or a foreign system's numbers.
+    """
+
+    paths: tuple[str, ...]
+    parameters: tuple[str, ...] = ()
+    names: tuple[tuple[str | int, str], ...] = ()
+    present: bool = False
+    """The parameter is a flag: whether anything stands there."""
+    same: tuple[str, Value] | None = None
+    """(another parameter, value): what is the same as that parameter's is written as this value."""
+
+    def check(self, owner: str, parameters: Mapping[str, Parameter]) -> None:
+        """Refuse a declaration that names what is not declared."""
+        unknown = [name for name in (*self.parameters, *(self.same or ())[:1]) if name not in parameters]
+        if unknown:
+            raise InvalidValue(f"op {owner}: the JSON field {self.paths[0]} names '{unknown[0]}', which is no parameter")
+        if (self.names or self.present or self.same) and len(self.parameters) != 1:
+            raise InvalidValue(f"op {owner}: the JSON field {self.paths[0]} has spellings, so it must name one parameter")
+        wrong = [label for _, label in self.names if parameters[self.parameters[0]].index(label) is None]
+        if wrong:
+            raise InvalidValue(f"op {owner}: the JSON field {self.paths[0]} means '{wrong[0]}', which is no label")

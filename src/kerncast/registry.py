@@ -69,11 +69,25 @@ class Registry(Generic[T]):
             origin.setdefault(name, source)
         return dict(sorted(found.items()))
 
+    @cached_property
+    def by_alias(self) -> dict[str, T]:
+        """The other names; one that is taken already is refused."""
+        found: dict[str, T] = {}
+        for item in self.found.values():
+            for alias in getattr(item, "aliases", {}):
+                if alias in self.found or alias in found:
+                    raise BadFile(
+                        f"{getattr(item, self.identity)} calls itself '{alias}' too, which another is called: rename it"
+                    )
+                found[alias] = item
+        return found
+
     def get(self, name: str) -> T:
-        """The one called `name`, or a NotFound that offers the nearest."""
-        if name not in self.found:
-            raise NotFound.named(self.kind.__name__.lower(), name, self.found, self.listing)
-        return self.found[name]
+        """The one called `name`, or that has it as an alias, or a NotFound that offers the nearest."""
+        item = self.found.get(name) or self.by_alias.get(name)
+        if item is None:
+            raise NotFound.named(self.kind.__name__.lower(), name, [*self.found, *self.by_alias], self.listing)
+        return item
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.found.values())

@@ -15,8 +15,8 @@ import pytest
 from kerncast import devices
 from kerncast.backends.contract import Unsupported
 from kerncast.backends.cpu import CpuBackend, build
-from kerncast.backends.cpu.build import Library
-from kerncast.backends.cpu.codegen import GROUPS, Item, Micro, Packer, translation_unit
+from kerncast.backends.cpu.build import Library, translation_unit
+from kerncast.backends.cpu.codegen import GROUPS, Item, Micro, Packer
 from kerncast.backends.cpu.inputs import as_float, to_bf16
 from kerncast.device import Device
 from kerncast.devices.detect import product_numbers

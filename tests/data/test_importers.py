@@ -143,7 +143,7 @@ def test_ttnn_asks_for_the_function_that_the_file_does_not_name(tmp_path):
         imported(tmp_path, "ttnn-csv", EXP, Options(device="wormhole_b0"))
     with pytest.raises(InvalidValue, match="--set colour means nothing"):
         imported(tmp_path, "ttnn-csv", EXP, Options(device="wormhole_b0", values={"func": "exp", "colour": "red"}))
-    with pytest.raises(BadFile, match=r"problem\.func must be one of exp, got 'sinh'"):
+    with pytest.raises(BadFile, match=r"problem\.func must be one of exp, .*, got 'sinh'"):
         imported(tmp_path, "ttnn-csv", EXP, Options(device="wormhole_b0", values={"func": "sinh"}))
 
 
@@ -223,9 +223,7 @@ def test_several_files_become_one_dataset_with_several_sources(tmp_path):
 
 def test_an_unknown_format_is_refused_with_the_known_ones():
     """Formats are found in the package and by entry point."""
-    with pytest.raises(
-        NotFound, match="unknown format 'xlsx': known: aiconfigurator, autoheuristic, csv, kernel-tuner, parquet, ttnn-csv"
-    ):
+    with pytest.raises(NotFound, match=r"unknown format 'xlsx': known: .*ck-tile, csv, kernel-tuner, parquet.*ttnn-csv"):
         get_importer("xlsx")
 
 

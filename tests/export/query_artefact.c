@@ -59,3 +59,11 @@ kerncast_status kerncast_select(
     }
     return answer->status = KERNCAST_OK;
 }
+
+void kerncast_select_many(
+    kerncast_context *context, const kerncast_problem *problems, size_t count, kerncast_tier tier, kerncast_answer *answers) {
+    for (size_t i = 0; i < count; i++) {
+        answers[i].candidate = answers[i].parameter = -1;
+        kerncast_select(context, &problems[i], tier, &answers[i]);
+    }
+}

@@ -43,6 +43,8 @@ typedef struct {
 typedef struct kerncast_context kerncast_context;
 
 void kerncast_problem_init(kerncast_problem *problem);
+void kerncast_select_many(
+    kerncast_context *context, const kerncast_problem *problems, size_t count, kerncast_tier tier, kerncast_answer *answers);
 kerncast_status kerncast_select(
     kerncast_context *context, const kerncast_problem *problem, kerncast_tier tier, kerncast_answer *answer);
 kerncast_status kerncast_query_json(

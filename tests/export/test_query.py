@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 
 from kerncast.errors import InvalidValue
 from kerncast.export.query import query_source
-from kerncast.parameters import Bool, Categorical, Choice, Int
+from kerncast.export.request import Identity
+from kerncast.op import Op
+from kerncast.parameters import Bool, Categorical, Choice, Int, JsonField
 from kerncast.registry import FAMILIES
 from kerncast.space import Space
 
@@ -37,14 +40,37 @@ TOY = {
 TOY_PROBLEM, TOY_CONFIG = Space("toy", "p", TOY), Space("toy/own", "c", TOY)
 
 
-def build(folder, compiler, flags, *sources):
-    """An executable of the stand-in artefact with the generated entry point."""
-    counts = [f"-DPROBLEM_COUNT={len(TOY)}", f"-DCONFIG_COUNT={len(TOY)}"]
+def build(folder, compiler, flags, *sources, op=None):
+    """An executable of the stand-in artefact with the generated entry point; of an op, with the requests it declares."""
+    problem, config = (TOY_PROBLEM, TOY_CONFIG) if op is None else (op.problem, Space("toy/own", "c", op.parameters))
+    counts = [f"-DPROBLEM_COUNT={len(problem.parameters)}", f"-DCONFIG_COUNT={len(config.parameters)}"]
     generated, program = folder / "query.c", folder / f"{Path(sources[0]).stem}-{compiler}"
-    generated.write_text('#include "query_artefact.h"\n' + query_source("kerncast", TOY_PROBLEM, TOY_CONFIG))
+    generated.write_text('#include "query_artefact.h"\n' + query_source("kerncast", problem, config, op and identity(op)))
     files = [generated, HERE / "query_artefact.c", *(HERE / source for source in sources)]
     subprocess.run([compiler, *flags, *counts, f"-I{HERE}", *files, "-o", program, "-lm"], check=True)
     return program
+
+
+class Toy(Op):
+    """A tensor of three dimensions, by paths, foreign names and numbers."""
+
+    name = "toy"
+    parameters = {**TOY, "depth": Int(0, 99, default=1), "rows": Int(0, 99, default=1),
+                  "out": Categorical({"fp8": 4, "fp16": 2, "in": 9}, default="in"), "extra": Bool(default=False)}  # fmt: skip
+    split_group = ("M",)
+    aliases = {"small": {"case": 7, "tf32": True}}
+    json = (
+        JsonField(("tensor.shape", "spec.logical_shape"), ("depth", "rows", "M")),
+        JsonField(("tensor.dtype", "spec.layout.dtype"), ("dtype",), (("float16", "fp16"), ("ärger", "fp8"), (3, "fp8"))),
+        JsonField(("out.dtype",), ("out",), (("float16", "fp16"),), same=("dtype", "in")),
+        JsonField(("extra",), ("extra",), present=True),
+        JsonField(("extra.rows",), ("rows",)),
+        JsonField(("spec.layout.page", "scale")),
+    )
+
+
+def identity(op):
+    return Identity(op, "toy/own", ("card", "c1"), 'toy "m"', "abcdef0123456", ("abcdef0123456", "commit=abcdef0123456"))
 
 
 class Artefact:
@@ -87,6 +113,14 @@ class Artefact:
 def artefact(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     started = Artefact(build(folder, request.param, [*STRICT, *SANITIZED], "query_driver.c"), folder)
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module", params=COMPILERS or [pytest.param("", marks=pytest.mark.skip("no C compiler"))])
+def toy(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(f"toy-{request.param}")
+    started = Artefact(build(folder, request.param, [*STRICT, *SANITIZED], "query_driver.c", op=Toy()), folder)
     yield started
     started.close()
 
@@ -229,8 +263,8 @@ REFUSED = {
     "unknown escape": ('{"\\x41": 1}', 2, "an escape must be one of"),
     "lone high surrogate": ('{"\\ud83d": 1}', 2, "surrogates in pairs"),
     "lone low surrogate": ('{"\\ude00": 1}', 2, "surrogates in pairs"),
-    "nesting": ("[" * 9 + "]" * 9, 8, "brackets must not nest more than 8 deep, found ["),
-    "deep": ('{"M":' * 100_000, 40, "brackets must not nest more than 8 deep"),
+    "nesting": ("[" * 17 + "]" * 17, 16, "brackets must not nest more than 16 deep, found ["),
+    "deep": ('{"M":' * 100_000, 80, "brackets must not nest more than 16 deep"),
     # JSON, but not a request
     "number": ("5", 0, "a request must be an object of problem parameters, got 5"),
     "unknown key": ('{"M": 1, "Q": 2}', 9, '"Q": known are M, case, dtype, größe, tf32, mask, tier, or problem and tier'),
@@ -285,6 +319,83 @@ def test_null_says_that_a_conditional_parameter_does_not_apply(artefact):
     assert artefact.ask('{"M": 1, "tf32": null}')["parameter"] == "tf32"
 
 
+# -- the requests that an op declares ------------------------------------------------------------------------------------
+
+DECLARED = {
+    "short": ({"tensor": {"shape": [2, 3, 5], "dtype": "float16"}}, {"depth": 2, "rows": 3, "M": 5, "dtype": "fp16"}),
+    "padded": ({"tensor": {"shape": [5]}}, {"depth": 1, "rows": 1, "M": 5}),
+    "foreign": ({"spec": {"layout": {"page": [[{}]], "dtype": 3}, "logical_shape": [5.0]}}, {"dtype": "fp8", "M": 5}),
+    "not ASCII": ({"M": 5, "tensor": {"dtype": "ärger"}}, {"dtype": "fp8", "M": 5}),
+    "flat": ({"M": 5, "rows": 7}, {"M": 5, "rows": 7}),
+    "inside": ({"problem": {"tensor": {"shape": [5]}}, "tier": "full"}, {"M": 5}),
+    "present": ({"M": 5, "extra": {"rows": 4}, "scale": {"any": [1]}}, {"extra": True, "rows": 4}),
+    "absent": ({"M": 5, "extra": None}, {"extra": False}),
+    "own flag": ({"M": 5, "extra": True}, {"extra": True}),
+    "agreeing": ({"tensor": {"shape": [4, 5]}, "extra": {"rows": 4}}, {"rows": 4, "M": 5}),
+    "same": ({"M": 5, "out": {"dtype": "float16"}, "dtype": "fp16"}, {"out": "in", "dtype": "fp16"}),
+    "not the same": ({"M": 5, "out": {"dtype": "fp8"}, "dtype": "fp16"}, {"out": "fp8", "dtype": "fp16"}),
+    "alias": ({"op": "small", "M": 5, "device": "c1", "family": "own"}, {"case": 7, "tf32": True}),
+    "alias agreeing": ({"tf32": True, "op": "small", "M": 5}, {"tf32": True}),
+}
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_paths_and_spellings_of_the_op_arrive(toy, name):
+    """In all forms, beside the parameters' own names; the reply says whose it is."""
+    request, wanted = DECLARED[name]
+    reply = toy.ask(json.dumps(request))
+    assert reply["status"] == "ok"
+    assert {key: reply["config"].get(key) for key in wanted} == wanted
+    assert (reply["model"], reply["software"]) == ('toy "m"', "abcdef0123456")
+
+
+DECLARED_REFUSED = {
+    "label": ('{"M": 5, "tensor": {"dtype": "fp9"}}', "unsupported", 29, 'dtype must be one of fp8, .*, got "fp9"'),
+    "number": ('{"M": 5, "tensor": {"dtype": 4}}', "unsupported", 29, "dtype must be one of"),
+    "rank": ('{"tensor": {"shape": [1, 1, 1, 1]}}', "unsupported", 21, "tensor.shape must have at most 3 dimensions, got"),
+    "no dimension": ('{"tensor": {"shape": [1, "x"]}}', "bad_input", 25, 'M must be a whole number .*, got "x"'),
+    "no list": ('{"tensor": {"shape": 4}}', "bad_input", 21, "tensor.shape must be a list of whole numbers, got 4"),
+    "no object": ('{"M": 5, "tensor": [4]}', "bad_input", 19, "tensor must be an object, got"),
+    "list for a label": ('{"M": 5, "tensor": {"dtype": [3]}}', "bad_input", 29, "dtype must be"),
+    "inner key": ('{"tensor": {"shapes": 4}}', "bad_input", 12, 'unknown key "shapes": known are M, .*, software, tier, or'),
+    "contradiction": ('{"rows": 3, "tensor": {"shape": [4, 5]}}', "bad_input", 23, '"shape" contradicts what is given else'),
+    "alias": ('{"op": "small", "tf32": false, "M": 5}', "bad_input", 7, '"small" contradicts'),
+    "twice": ('{"op": "toy", "op": "toy"}', "bad_input", 14, '"op" is given twice'),
+    "op": ('{"op": "big", "M": 5}', "unsupported", 7, 'op must be one of toy, small, got "big"'),
+    "device": ('{"device": "a100"}', "unsupported", 11, 'device must be one of card, c1, got "a100"'),
+    "family": ('{"family": 4}', "unsupported", 11, "family must be one of toy/own, own"),
+    "op no label": ('{"op": [4]}', "bad_input", 7, "op must be"),
+    "software": ('{"software": null}', "bad_input", 13, "software must be the name of a commit"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DECLARED_REFUSED)
+def test_what_the_op_does_not_know_is_unsupported_and_what_cannot_be_is_bad_input(toy, name):
+    """A label or a rank that some other system may have is no mistake of the caller's."""
+    text, status, position, message = DECLARED_REFUSED[name]
+    reply = toy.ask(text)
+    assert (reply["status"], reply["position"]) == (status, position)
+    assert re.search(message, reply["message"])
+
+
+def test_another_software_is_answered_with_a_warning(toy):
+    """Its name, a part of it as NAME=VALUE, or the beginning of a commit are the same software."""
+    for text, warned in (
+        ("abcdef0123456", False), ("commit=abcdef0123456", False), ("abcdef0", False), ("\\u0061bcdef0123456", False),
+        ("abcdef", True), ("abcdef1", True), ("abcdef01234567", True), ("", True), ("bcdef0123456", True),
+    ):  # fmt: skip
+        assert ("warning" in toy.ask(f'{{"M": 5, "software": "{text}"}}')) is warned, text
+
+
+@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**64 - 1))
+def test_any_bytes_around_declared_requests_get_one_valid_reply(toy, seed):
+    """Cut, spliced and strewn with tokens, under sanitizers."""
+    texts = [json.dumps(request).encode() for request, _ in DECLARED.values()]
+    reply = toy.ask(mutated(seed, [*texts, *(item[0].encode() for item in DECLARED_REFUSED.values())]))
+    assert {item["status"] for item in (reply if isinstance(reply, list) else [reply])} <= set(STATUSES[:-1])
+
+
 # -- fuzzing -------------------------------------------------------------------------------------------------------
 
 SEEDS = [text if isinstance(text, bytes) else text.encode() for text, _, _ in REFUSED.values() if len(text) < 200]
@@ -302,13 +413,13 @@ TOKENS = [
 ]
 
 
-def mutated(seed):
+def mutated(seed, seeds=SEEDS):
     """A request, cut, spliced with another, repeated in part and strewn with tokens."""
     chance = random.Random(seed)
-    text = chance.choice(SEEDS)
+    text = chance.choice(seeds)
     for _ in range(chance.randint(1, 6)):
         at, end = sorted(chance.randint(0, len(text)) for _ in range(2))
-        piece = chance.choice([b"", chance.choice(TOKENS), chance.choice(SEEDS), text[at:end] * 2, chance.randbytes(3)])
+        piece = chance.choice([b"", chance.choice(TOKENS), chance.choice(seeds), text[at:end] * 2, chance.randbytes(3)])
         text = text[:at] + piece + text[chance.choice([at, end]) :]
     return text
 
@@ -370,7 +481,8 @@ def test_every_family_compiles_under_a_prefix_of_its_own(tmp_path, compiler):
     """Tables of any shape, an empty config too, in strict C99; two artefacts share no external name."""
     for place, family in enumerate(FAMILIES):
         prefix = f"lib{place}"
-        text = (HERE / "query_artefact.h").read_text() + query_source(prefix, family.problem, family.config)
+        asked = Identity(family.op, family.id, ("card",), "m", None)
+        text = (HERE / "query_artefact.h").read_text() + query_source(prefix, family.problem, family.config, asked)
         text = text.replace("kerncast_", f"{prefix}_").replace("KERNCAST_", f"{prefix.upper()}_")
         counts = [f"-DPROBLEM_COUNT={len(family.problem.parameters)}", f"-DCONFIG_COUNT={len(family.config.parameters)}"]
         (tmp_path / f"{prefix}.c").write_text(text)

@@ -20,6 +20,7 @@ from kerncast.parameters import Bool, Categorical, Choice, Int
 from kerncast.problems import problem_set
 from kerncast.space import Constraint
 from kerncast.sweep import Selection, Slice, Sweep, Vectors, files, parse_selection, pool, vectors_of, write_vectors
+from kerncast.sweep.formats import format_named
 
 A100 = devices.get("a100")
 
@@ -166,7 +167,7 @@ def contents(path: Path):
 @pytest.mark.parametrize("file_format", ["parquet", "json"])
 def test_a_stopped_sweep_continues_to_the_same_bytes(tmp_path, monkeypatch, file_format):
     """Killed after two parts, or with a damaged part, the same command ends in what one run would have written."""
-    monkeypatch.setitem(files.PART_ROWS, file_format, 500)
+    monkeypatch.setattr(type(format_named(file_format)), "rows", 500)
     whole = write_vectors(triton_sweep(), tmp_path / "whole", file_format=file_format)
     assert (whole.vectors, whole.problems, whole.parts, whole.reused) == (2220, 74, 5, 0)
     assert rows(Vectors.open(tmp_path / "whole")) == rows(triton_sweep())

@@ -113,8 +113,8 @@ def _blocks(
 ) -> tuple[Iterable[pl.DataFrame], int]:
     """The vectors to measure, and how many there are."""
     from kerncast import devices
-    from kerncast.problems import parse_vary, problem_set
-    from kerncast.sweep import Sweep, Vectors, parse_selection
+    from kerncast.problems import parse_vary
+    from kerncast.sweep import Vectors, open_sweep, parse_selection
 
     if vectors is not None:
         if problems or vary or max_flops:
@@ -129,14 +129,15 @@ def _blocks(
         return found.iter_blocks(), found.count()
     if not problems:
         raise InvalidValue("say what to measure: --problems SPEC (llm, wide, grid:M=1,2;…) or --vectors DIRECTORY")
-    chosen = problem_set(family, problems, parse_vary(family, vary), seed=seed, max_flops=max_flops)
+    sweep = open_sweep(
+        family, device or devices.local(), problems, parse_vary(family, vary), parse_selection(family, configs),
+        seed=seed, max_vectors=max_vectors, max_flops=max_flops,
+    )  # fmt: skip
     where = "this machine" if device is None else device.name
-    selection = parse_selection(family, configs)
-    sweep = Sweep(family, device or devices.local(), chosen, selection, seed=seed, max_vectors=max_vectors)
     total = sweep.count()
     if not total:
         raise InvalidValue(
-            f"no config of {family.id} can run any of the {chosen.height:,} problems on {where}: "
+            f"no config of {family.id} can run any of the {sweep.problem_count:,} problems on {where}: "
             f"see the constraints in `kerncast families {family.id}`"
         )
     return sweep.iter_blocks(), total

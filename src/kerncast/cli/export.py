@@ -11,7 +11,7 @@ import click
 
 from kerncast.cli.output import json_option, print_json, table
 from kerncast.cli.selecting import steps
-from kerncast.errors import InvalidValue
+from kerncast.errors import CannotWrite, InvalidValue
 
 if TYPE_CHECKING:
     from kerncast.models import Model
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @click.command("export")
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
-@click.option("--to", "form", type=click.Choice(["c", "json"]), default="c", show_default=True,
-              help="C99 with a C++17 header, or a plain JSON table of choices.")  # fmt: skip
+@click.option("--to", "form", type=click.Choice(["c", "json", "csv"]), default="c", show_default=True,
+              help="C99 with a C++17 header, a plain JSON table of choices, or the lines of a linear model.")  # fmt: skip
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), metavar="DIR|FILE", help="What to write; must not exist."
 )
@@ -47,20 +47,23 @@ def command(
     kerncast export model --to c --out picker
     cmake -S picker -B build && cmake --build build && ctest --test-dir build
     kerncast export model --to json --out choices.json
+    kerncast export lines --to csv --out lines.csv
     """
     from kerncast.models import Model
     from kerncast.select.tiers import TierOptions, tiers_of
 
-    if form == "json" and (prefix != "kerncast" or tiers != "tree,portfolio,full"):
+    if form != "c" and (prefix != "kerncast" or tiers != "tree,portfolio,full"):
         raise InvalidValue("--prefix and --tiers are for --to c")
-    if form == "c" and problems is not None:
-        raise InvalidValue("--problems is for --to json: C answers any problem")
+    if form != "json" and problems is not None:
+        raise InvalidValue("--problems is for --to json: C answers any problem, and lines are what they are")
     if out.exists():
         raise InvalidValue(f"{out} exists already: choose another name, or remove it first")
     began, loaded, options = time.monotonic(), Model.load(model), TierOptions(loss, most)
     with steps() as step:
         if form == "json":
             written = _json(loaded, out, problems, options, step)
+        elif form == "csv":
+            written = _csv(loaded, out)
         else:
             from kerncast.export.lower import lower
             from kerncast.export.project import write_project
@@ -89,4 +92,25 @@ def _json(loaded: Model, out: Path, problems: Path | None, options: TierOptions,
     asked = read_problems((str(problems),), loaded.family)[0] if problems is not None else trained_problems(loaded)
     step(f"deciding {len(asked):,} problems")
     write_table(out, loaded, [answer.as_json() for answer in selector.select_many(asked)])
+    return [out]
+
+
+def _csv(loaded: Model, out: Path) -> list[Path]:
+    """The coefficients of a linear model, and on stderr what to look at twice."""
+    from kerncast.models.linear import Linear
+
+    if not isinstance(loaded.learner, Linear):
+        raise InvalidValue(
+            f"--to csv writes the lines of a linear model; {loaded.path} is {loaded.manifest.kind}: use c or json"
+        )
+    try:
+        loaded.learner.table().write_csv(out)
+    except OSError as error:
+        raise CannotWrite(f"could not write {out}: {error.strerror or error}") from error
+    size = loaded.learner.size()
+    click.echo(
+        f"{size['lines']:,} lines, {size['negative_intercepts']:,} with a negative intercept; "
+        f"{size['absurd_readings']:,} absurd readings (ten times off a robust line)",
+        err=True,
+    )
     return [out]

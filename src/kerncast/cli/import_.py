@@ -54,7 +54,7 @@ def command(
     """Read a foreign table of measurements into a new dataset.
 
     FORMAT is csv or parquet (any table, with a mapping file), or a known one: aiconfigurator, autoheuristic,
-    kernel-tuner, ttnn-csv.
+    ck-tile, kernel-tuner, reshard-lines, tt-sweep, ttnn-csv.
     Units are converted, repeats and failures kept, every row remembers its file and line; what is not known
     is refused with the line number, and then nothing is written.
 
@@ -82,17 +82,21 @@ def command(
     if out is None:
         raise InvalidValue("an import needs --out DATASET, the directory to write")
     options = Options(device, _pairs(software, "--software"), mapping, _pairs(fixed, "--set"))
+    notes: list[str] = []
     with working(f"importing {', '.join(path.name for path in paths)}"):
-        dataset = import_files(format_name, paths, out, options)
+        dataset = import_files(format_name, paths, out, options, notes.append)
     summary = {
         "path": str(dataset.path),
         "rows": dataset.rows,
         "families": {item.id: sum(p.rows for p in dataset.manifest.parts if p.family == item.id) for item in dataset.families},
         "digest": dataset.digest,
+        "notes": notes,
     }
     if as_json:
         print_json(summary)
     else:
+        for note in notes:
+            click.echo(note, err=True)
         counts = ", ".join(f"{rows:,} of {name}" for name, rows in summary["families"].items())  # type: ignore[attr-defined]
         click.echo(f"{dataset.path}: {dataset.rows:,} rows ({counts})")
         click.echo(f"next: kerncast inspect {dataset.path}")

@@ -38,6 +38,8 @@ def show_parameters(entries: list[dict[str, Any]], title: str) -> None:
 
 
 def _describe(op: Op) -> dict[str, Any]:
+    from kerncast.problems import named_sets
+
     work = op.work(op.namespace())
     return {
         "op": op.name,
@@ -48,6 +50,9 @@ def _describe(op: Op) -> dict[str, Any]:
         "work": "flops, bytes" if work else "unknown",
         "features": list(op.features(op.namespace(), hardware_namespace())),
         "families": [family.id for family in FAMILIES if family.op is op],
+        "aliases": {name: dict(values) for name, values in op.aliases.items()},
+        "problem_sets": named_sets(op),
+        "sweeps": dict(op.sweeps),
     }
 
 
@@ -81,3 +86,12 @@ def command(name: str | None, as_json: bool) -> None:
     click.echo(f"work: {found_one['work']}")
     click.echo(f"features: {', '.join(found_one['features'])}")
     click.echo(f"families: {', '.join(found_one['families'])}")
+    if found_one["aliases"]:
+        named = (
+            f"{alias} ({', '.join(f'{key}={value}' for key, value in values.items())})"
+            for alias, values in found_one["aliases"].items()
+        )
+        click.echo(f"also called: {', '.join(named)}")
+    for kind in ("problem_sets", "sweeps"):
+        for title, what in found_one[kind].items():
+            click.echo(f"--problems {title}: {what}")

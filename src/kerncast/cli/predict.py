@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kerncast.cli.output import assignments, json_option, print_json, table
 from kerncast.cli.selecting import answer_cells, checked_problems, problems_argument, read_problems
-from kerncast.errors import NotFound
+from kerncast.errors import InvalidValue, NotFound
+
+if TYPE_CHECKING:
+    from kerncast.models import Model
+    from kerncast.space import Value
 
 COLUMNS = ("status", "config", "time", "90 % interval")
 
 
 @click.command("predict")
-@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
+@click.argument("model", metavar="MODEL|OP", type=click.Path(path_type=Path))
 @problems_argument
+@click.option("--device", metavar="NAME", help="Of an op: which model of the store to ask, by its device.")
+@click.option("--store", metavar="DIR", type=click.Path(path_type=Path), help="Of an op: the store. [default: your own]")
 @click.option("--config", "config", metavar="NAME=VALUE", multiple=True, help="The config to predict; one option a parameter.")
 @json_option
-def command(model: Path, problem: tuple[str, ...], config: tuple[str, ...], as_json: bool) -> None:
+def command(
+    model: Path, problem: tuple[str, ...], device: str | None, store: Path | None, config: tuple[str, ...], as_json: bool
+) -> None:
     """Say how long a problem takes, with a 90 % interval, without a device.
 
     Of a family with configs, name one with --config, or leave it out to hear of the best one (`kerncast select`). A
@@ -29,14 +37,15 @@ def command(model: Path, problem: tuple[str, ...], config: tuple[str, ...], as_j
     kerncast predict model M=128 N=1536 K=7168 dtype=fp8 layout=rcr
     kerncast predict model M=128 N=512 K=512 dtype=fp32 layout=rrr --config tile_m=64 --config tile_n=64 …
     kerncast predict exp_model func=exp dim2=1024 dim3=1024 dtype=bf16 buffer=l1 --json
+    kerncast predict exp --device wormhole_b0 dim2=1024 dim3=1024 dtype=bf16 buffer=l1
     """
     from kerncast.cli.families import parse_assignments
-    from kerncast.models import Model
     from kerncast.select.selector import Selector
     from kerncast.select.tiers import plain_tiers
 
-    loaded = Model.load(model)
+    loaded, preset = _loaded(model, device, store)
     given, listed = read_problems(problem, loaded.family)
+    given = [{**preset, **values} for values in given]
     asked = checked_problems(given, loaded.family)
     chosen = parse_assignments(config, dict(loaded.family.config.parameters))
     unknown = sorted(set(chosen) - set(loaded.family.config.parameters))
@@ -60,3 +69,19 @@ def command(model: Path, problem: tuple[str, ...], config: tuple[str, ...], as_j
                 click.echo(answer.reason)
     if not all(answer.ok for answer in answers):
         raise SystemExit(1)
+
+
+def _loaded(model: Path, device: str | None, store: Path | None) -> tuple[Model, dict[str, Value]]:
+    """The model that is named; or, of an op, the one in the store, with the parameters that an alias sets."""
+    from kerncast.models import Model
+    from kerncast.models.store import Store
+    from kerncast.registry import OPS
+
+    name = str(model)
+    if model.exists() or not any(name in (op.name, *op.aliases) for op in OPS):
+        if device is not None or store is not None:
+            raise InvalidValue(f"--device and --store choose a model of an op, and '{model}' is a model: leave them out")
+        return Model.load(model), {}
+    op = OPS.get(name)
+    entry = Store.open(store).find(op.name, device=device)
+    return entry.load(), dict(op.aliases.get(name, {}))

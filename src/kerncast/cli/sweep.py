@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kerncast.cli.output import json_option, print_json, table
+from kerncast.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from kerncast.sweep import Summary, Sweep
+    from kerncast.op import Family
+    from kerncast.sweep import SuiteSweep, Summary, Sweep
 
 PROGRESS_SECONDS = 5.0
 
@@ -40,7 +42,7 @@ def _progress() -> Iterator[Callable[[int], None]]:
     yield report
 
 
-def _result(sweep: Sweep, summary: Summary) -> dict[str, Any]:
+def _result(sweep: Sweep | SuiteSweep, summary: Summary) -> dict[str, Any]:
     return {
         "vectors": summary.vectors,
         "problems": summary.problems,
@@ -48,13 +50,26 @@ def _result(sweep: Sweep, summary: Summary) -> dict[str, Any]:
         "bytes": summary.bytes,
         "parts": summary.parts,
         "reused_vectors": summary.reused,
-        "problems_asked": sweep.problems.height,
+        "problems_asked": sweep.problem_count,
         "family": sweep.family.id,
         "device": sweep.device.name,
         "slice": str(sweep.part) if sweep.part else None,
         "unchecked": {name: list(lacking) for name, lacking in sweep.unchecked.items()},
         "path": str(summary.path),
     }
+
+
+def _input_grids(family: Family, x: int | None, y: int | None) -> Iterator[str]:
+    """`-x` and `-y` as axes: one width of the input grid, and every height from one on."""
+    for option, name, start in (("-x", "in_x", x), ("-y", "in_y", y)):
+        if start is None:
+            continue
+        rule = family.op.parameters.get(name)
+        if rule is None:
+            raise InvalidValue(f"{option} chooses input grids by {name}, which {family.op.name} has not: leave it out")
+        if rule.index(start) is None:
+            raise InvalidValue(f"{option} must be {rule.describe()}, got {start}")
+        yield f"{name}={start}" if name == "in_x" else f"{name}={start}:{rule.number(rule.size - 1)}:1"
 
 
 @click.command("sweep")
@@ -64,8 +79,8 @@ def _result(sweep: Sweep, summary: Summary) -> dict[str, Any]:
     multiple=True,
     required=True,
     metavar="SPEC",
-    help="A named set (gemm: cubes, llm, tall_skinny, k_heavy, primes, edge, wide), lognormal:N, "
-    "'grid:M=1,2,4;N=256:4096:256', or a .json, .parquet or .csv file. May be repeated.",
+    help="A named set (gemm: cubes, llm, tall_skinny, k_heavy, primes, edge, wide; reshard: published, fitting), "
+    "lognormal:N, 'grid:M=1,2,4;N=256:4096:256', or a .json, .parquet or .csv file. May be repeated.",
 )
 @click.option(
     "--vary",
@@ -73,6 +88,8 @@ def _result(sweep: Sweep, summary: Summary) -> dict[str, Any]:
     metavar="NAME=VALUES",
     help="Cross the problems with one more parameter: dtype=fp32,fp64, layout=all, threads=1:8:x2. May be repeated.",
 )
+@click.option("-x", "grid_x", type=int, metavar="X", help="reshard: only input grids X wide, as --vary in_x=X.")
+@click.option("-y", "grid_y", type=int, metavar="Y", help="reshard: only input grids at least Y high, as --vary in_y=Y:8:1.")
 @click.option("--max-flops", type=float, metavar="FLOP", help="Leave out problems with more arithmetic than this.")
 @click.option("--max-bytes", type=float, metavar="BYTES", help="Leave out problems that move more bytes than this.")
 @click.option(
@@ -88,13 +105,22 @@ def _result(sweep: Sweep, summary: Summary) -> dict[str, Any]:
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of every draw: same seed, same vectors.")
 @click.option("--max-vectors", type=int, metavar="N", help="Thin the whole sweep out to N vectors, in proportion.")
 @click.option("--slice", "part", metavar="I/N", help="Only the I-th of N disjoint shares of the problems.")
-@click.option("--format", "file_format", type=click.Choice(["parquet", "json"]), default="parquet", show_default=True)
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["parquet", "json", "tt-sweep"]),
+    default="parquet",
+    show_default=True,
+    help="tt-sweep: vectors_export/… of tt-metal's sweep framework (reshard/single).",
+)
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="VECTORS", help="The directory to write.")
 @json_option
 def command(
     family_id: str,
     problems: tuple[str, ...],
     vary: tuple[str, ...],
+    grid_x: int | None,
+    grid_y: int | None,
     max_flops: float | None,
     max_bytes: float | None,
     configs: str,
@@ -114,16 +140,19 @@ def command(
     kerncast sweep gemm/triton --problems llm --vary dtype=fp16 --vary layout=rcr --device a100 --out llm
     kerncast sweep gemm/triton --problems wide --problems edge --vary dtype=fp16,fp32 --vary layout=all \\
         --configs sample:100 --max-flops 1e8 --device a100 --slice 3/8 --out share-3
+    kerncast sweep reshard/single --problems published -x 2 -y 3 --device wormhole_b0 --format tt-sweep --out two-wide
     """
     from kerncast import devices
-    from kerncast.problems import parse_vary, problem_set
+    from kerncast.problems import parse_vary
     from kerncast.registry import FAMILIES
-    from kerncast.sweep import Slice, Sweep, parse_selection, write_vectors
+    from kerncast.sweep import Slice, open_sweep, parse_selection, write_vectors
 
     family, profile = FAMILIES.get(family_id), devices.get(device)
-    found = problem_set(family, problems, parse_vary(family, vary), seed=seed, max_flops=max_flops, max_bytes=max_bytes)
-    share = Slice.parse(part) if part else None
-    sweep = Sweep(family, profile, found, parse_selection(family, configs), seed=seed, part=share, max_vectors=max_vectors)
+    vary = (*vary, *_input_grids(family, grid_x, grid_y))
+    sweep = open_sweep(
+        family, profile, problems, parse_vary(family, vary), parse_selection(family, configs), seed=seed,
+        part=Slice.parse(part) if part else None, max_vectors=max_vectors, max_flops=max_flops, max_bytes=max_bytes,
+    )  # fmt: skip
     described = {"problems": " ".join(problems), "vary": " ".join(vary), "configs": configs}
     with _progress() as progress:
         summary = write_vectors(sweep, out, file_format=file_format, described=described, progress=progress)

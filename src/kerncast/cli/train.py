@@ -35,6 +35,7 @@ def _refuse_unknown(*targets: str) -> None:
 @click.option("--model", "kind", default="gbdt", show_default=True, metavar="KIND", help="roofline, linear, mlp, gbdt or deep.")
 @click.option("--family", metavar="FAMILY", help="Which family, when the data holds several.")
 @where_option
+@click.option("--drop-suspect", is_flag=True, help="Leave out rows whose labels fit other rows better (see `inspect`).")
 @click.option("--pool", is_flag=True, help="Train on several devices, software versions or cache states together.")
 @click.option(
     "--targets",
@@ -78,6 +79,7 @@ def command(
     kind: str,
     family: str | None,
     where: tuple[str, ...],
+    drop_suspect: bool,
     pool: bool,
     targets: str | None,
     raw_target: bool,
@@ -102,6 +104,7 @@ def command(
     kerncast train a100 --model mlp --hidden 128,64 --out mlp
     kerncast train new --warm-start model --trees 100 --out model2
     """
+    from kerncast.data.suspect import NOT_SUSPECT
     from kerncast.models.procedure import Procedure
     from kerncast.models.train import Recipe, train
 
@@ -120,6 +123,7 @@ def command(
         hard_mining=hard_mining,
         tune=tune,
     )
+    where = (*where, NOT_SUSPECT) if drop_suspect else where
     Procedure(recipe).options()  # an unknown kind or knob is refused before the data are read
     with TrainingView() as view:
         model = train(

@@ -178,9 +178,15 @@ class Dataset:
         return rows.filter(filters.combine(where, columns)) if where else rows
 
     def read(self, family: Family | str | None = None, where: Sequence[str] = ()) -> pl.DataFrame:
-        """The rows of one family, loaded."""
+        """The rows of one family, loaded; `suspect=false` leaves out those whose labels belong to other rows."""
+        from kerncast.data.suspect import NOT_SUSPECT, without_suspect
+
         try:
-            return self.scan(family, where).collect()
+            if NOT_SUSPECT not in where:
+                return self.scan(family, where).collect()
+            # Which rows are suspect only the whole file tells; the other conditions come after.
+            kept = without_suspect(self._family(family), self.scan(family).collect(), self.device)
+            return kept.filter(filters.combine([text for text in where if text != NOT_SUSPECT], kept.schema))
         except pl.exceptions.PolarsError as error:
             raise BadFile(f"{self.path} is damaged ({_first_line(error)}): restore it, or import the data again") from error
 

@@ -195,13 +195,14 @@ class Binding:
     def query(self, text: str | bytes) -> bytes:
         """A JSON request, and the reply as it is."""
         data = text.encode() if isinstance(text, str) else text
-        room, needed = 4096, ctypes.c_size_t()
+        # A reply is seldom longer than that; a second call for want of room would compute everything again.
+        room, needed = 4096 + 4 * len(data), ctypes.c_size_t()
         while True:
             out = ctypes.create_string_buffer(room)
             with self._turn:
                 status = self._function("query_json")(self._context, data, len(data), out, room, ctypes.byref(needed))
             if STATUSES[status] != "too_small":
-                return out.raw[: needed.value].rstrip(b"\0")
+                return ctypes.string_at(out, needed.value - 1)
             room = needed.value + 1
 
 

@@ -17,6 +17,7 @@ from kerncast.export.header import with_prefix
 from kerncast.export.learners import learner_source
 from kerncast.export.lower import Artefact, encoded
 from kerncast.export.query import query_source
+from kerncast.export.request import identity_of
 from kerncast.export.sealed import Sealed
 from kerncast.expr import Expr
 from kerncast.expr.to_c import PRELUDE, c_number, statements
@@ -50,9 +51,11 @@ def c_source(artefact: Artefact, prefix: str) -> str:
         writer.pools(),
         writer.sealed.function(),
         _packaged("engine.c"),
+        writer.many(),
     ]
     family = artefact.model.family
-    return with_prefix("".join(sections), prefix) + query_source(prefix, family.problem, family.config)
+    asked = query_source(prefix, family.problem, family.config, identity_of(artefact.model))
+    return with_prefix("".join(sections), prefix) + asked
 
 
 def _packaged(name: str) -> str:
@@ -229,6 +232,13 @@ class _Writer:
         named = ", ".join(f"(void){name}" for name in PERHAPS_UNUSED)
         return text + code + f"static void kc_prepare(kerncast_context *context) {{\n    (void)context, {named};\n{prepare}}}\n"
 
+    def many(self) -> str:
+        """`select_many`: one by one; or, where a forest times a family with nothing to choose, 64 problems at once."""
+        if self.family.config.parameters or not isinstance(self.model.learner, Gbdt):
+            return SELECT_MANY
+        trees = [tree for bags in self.plans["model"].forests.trees.values() for bag in bags for tree in bag]
+        return define(KC_MANY_LEAVES=max([1, *(len(tree.value) for tree in trees)])) + _packaged("many.c")
+
 
 PERHAPS_UNUSED = (
     "kc_read", "kc_div", "kc_min", "kc_max", "kc_sqrt", "kc_log2", "kc_log1p", "kc_index", "kc_saturate", "kc_encode",
@@ -348,6 +358,13 @@ static void kc_learn(const double *x, const double *p, const double *c, const do
     (void)p, (void)c, (void)v;
     kc_hold(x, holds);
     for (int32_t forest = 0; forest < KC_MODEL_FORESTS; forest++) raw[forest] = kc_walk(holds, forest);
+}
+"""
+
+SELECT_MANY = """
+void kerncast_select_many(kerncast_context *context, const kerncast_problem *problems, size_t count, kerncast_tier tier,
+                          kerncast_answer *answers) {
+    for (size_t i = 0; i < count; i++) kerncast_select(context, &problems[i], tier, &answers[i]);
 }
 """
 

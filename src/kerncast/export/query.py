@@ -1,23 +1,24 @@
-"""The JSON entry point of an exported model: tables of names and labels, and the C that reads requests by them.
+"""The JSON entry point of an exported model: tables of keys, names and labels, and the C that reads requests by them.
 
 The C stands in `c/query_*.c`, written for the prefix `kerncast`; it follows the artefact's header in one translation
-unit, in the order check, tables, read, reply.
+unit, in the order check, tables, read, reply, answer.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable
 from importlib import resources
 
 from kerncast.errors import InvalidValue
 from kerncast.export.ctext import c_integer, c_string, renamed
+from kerncast.export.request import RESERVED, TIERS, Identity, Node, request_tree, sameness
 from kerncast.parameters import Bool, Categorical, Parameter
 from kerncast.space import Space
 
-TIERS = ("tree", "portfolio", "full")
-"""Those that a request may name: the enumerators PREFIX_TIER_TREE … (the memo answers unasked)."""
-RESERVED = ("problem", "tier")
-"""Keys of a request that are not parameters."""
+__all__ = ["RESERVED", "TIERS", "query_source"]
+
 # A rule is one string literal, of which C99 promises 4,095 bytes; longer lists of labels would not be read anyway.
 LONGEST_RULE = 600
 # From here on a writer that has doubles in its hands may have rounded: a point or an exponent is not trusted.
@@ -45,30 +46,59 @@ typedef struct {
     const query_parameter *parameters;
     size_t count;
 } query_space;
+/* A number that stands for a label, and the label's code. */
+typedef struct {
+    int64_t given, code;
+} query_code;
+/* A key of a request: the keys inside it, and what a value there says of which parameters (none: nothing). */
+typedef struct {
+    const char *name;
+    size_t length;
+    const char *path;
+    size_t first_child, children, first_place, places;
+    int64_t present; /* the flag that an object here sets, or -1 */
+    bool leaf, once;
+    const query_label *names;
+    size_t name_count;
+    const query_code *numbers;
+    size_t number_count;
+} query_node;
+/* What a name of the op says of a parameter. */
+typedef struct {
+    int64_t name;
+    size_t place;
+    int64_t value;
+} query_assignment;
+/* What is the same as another parameter's (its default, where it is not given) is written as `value`. */
+typedef struct {
+    size_t place, as;
+    int64_t otherwise, value;
+} query_same_as;
 """
 
 
-def query_source(prefix: str, problem: Space, config: Space) -> str:
+def query_source(prefix: str, problem: Space, config: Space, identity: Identity | None = None) -> str:
     """The C text of `PREFIX_query_json` and all it needs beyond the artefact's header."""
-    reserved = [name for name in problem.parameters if name in RESERVED]
-    if reserved:
-        raise InvalidValue(
-            f"{problem.owner}: a JSON request keeps the key '{reserved[0]}' for itself; rename that problem parameter"
-        )
     tables = [
         _TYPES,
         *(_space(prefix, name, space) for name, space in (("problem", problem), ("config", config))),
-        _tier(prefix),
+        _nodes(problem, request_tree(problem, identity.op if identity else None)),
+        _specials(prefix, identity),
+        _rules(problem, identity),
         f"/* C has no empty arrays. */\nenum {{ QUERY_PLACES = {max(len(problem.parameters), 1)} }};\n",
     ]
-    parts = [_INCLUDES, _code(prefix, "check"), *tables, _code(prefix, "read"), _code(prefix, "reply")]
-    return "\n".join(parts)
+    return "\n".join(
+        [_INCLUDES, _code(prefix, "check"), *tables, *(_code(prefix, name) for name in ("read", "reply", "answer"))]
+    )
 
 
 def _code(prefix: str, name: str) -> str:
     """One of the C files, under the artefact's own prefix."""
     text = resources.files(__package__).joinpath("c", f"query_{name}.c").read_text(encoding="utf-8")
     return renamed(text, {"kerncast_": f"{prefix}_", "KERNCAST_": f"{prefix.upper()}_"})
+
+
+# -- parameters ----------------------------------------------------------------------------------------------------------
 
 
 def _space(prefix: str, name: str, space: Space) -> str:
@@ -91,12 +121,17 @@ def _space(prefix: str, name: str, space: Space) -> str:
     )
 
 
+def rule_of(parameter: Parameter) -> str:
+    """What completes "must be" in a refusal."""
+    rule = parameter.describe()
+    if not parameter.codes and not isinstance(parameter, Bool) and parameter.number(parameter.size - 1) >= WHOLE_AS_DOUBLE:
+        rule += ", from 2^53 on in digits alone"
+    return rule
+
+
 def _row(name: str, parameter: Parameter, table: str) -> str:
     kind = "FLAG" if isinstance(parameter, Bool) else "LABEL" if isinstance(parameter, Categorical) else "NUMBER"
-    rule = parameter.describe()
-    if kind == "NUMBER" and parameter.number(parameter.size - 1) >= WHOLE_AS_DOUBLE:
-        rule += ", from 2^53 on in digits alone"
-    return _parameter(name, rule, kind, parameter.when is not None, table, len(parameter.codes))
+    return _parameter(name, rule_of(parameter), kind, parameter.when is not None, table, len(parameter.codes))
 
 
 def _parameter(name: str, rule: str, kind: str, nullable: bool, table: str, labels: int) -> str:
@@ -111,11 +146,106 @@ def _labels(table: str, codes: Iterable[tuple[str, str]]) -> str:
     return f"static const query_label {table}[{len(rows)}] = {{\n{''.join(rows)}}};\n"
 
 
-def _tier(prefix: str) -> str:
-    """What a request may say under `tier`, read like a parameter."""
-    labels = _labels("query_tier_labels", ((tier, f"{prefix.upper()}_TIER_{tier.upper()}") for tier in TIERS))
-    row = _parameter("tier", f"one of {', '.join(TIERS)}", "LABEL", False, "query_tier_labels", len(TIERS))
-    return f"{labels}static const query_parameter query_tier =\n{row.rstrip().removesuffix(',')};\n"
+# -- keys ----------------------------------------------------------------------------------------------------------------
+
+
+def _nodes(problem: Space, root: Node) -> str:
+    """The tree of keys, level by level: the children of a node stand together."""
+    nodes, rows = [root], []
+    places: list[int] = []
+    spellings: dict[tuple[str, tuple[tuple[str | int, str], ...]], int] = {}
+    text = ""
+    listed = list(problem.parameters)
+    for node in nodes:  # grows while it is read
+        first_child, first_place = len(nodes), len(places)
+        nodes.extend(node.children.values())
+        places.extend(listed.index(name) for name in node.parameters)
+        names, numbers = "NULL, 0", "NULL, 0"
+        if node.names:
+            known = (node.parameters[0], node.names)
+            if known not in spellings:
+                spellings[known] = len(spellings)
+                text += _spellings(spellings[known], problem.parameters[node.parameters[0]], node.names)
+            texts = sum(isinstance(given, str) for given, _ in node.names)
+            names = f"query_names{spellings[known]}, {texts}" if texts else names
+            numbers = f"query_codes{spellings[known]}, {len(node.names) - texts}" if texts < len(node.names) else numbers
+        present = listed.index(node.present) if node.present else -1
+        flags = f"{str(node.leaf).lower()}, {str(node.once).lower()}"
+        rows.append(
+            f"    {{{c_string(node.name)}, {_size(node.name)}, {c_string(node.path)}, {first_child}, {len(node.children)}, "
+            f"{first_place}, {len(node.parameters)}, {present}, {flags}, {names}, {numbers}}},\n"
+        )
+    listing = ", ".join(map(str, places)) or "0"
+    text += f"static const size_t query_places[{max(1, len(places))}] = {{{listing}}};\n"
+    return text + f"static const query_node query_nodes[{len(rows)}] = {{\n{''.join(rows)}}};\n"
+
+
+def _spellings(number: int, parameter: Parameter, names: tuple[tuple[str | int, str], ...]) -> str:
+    codes = dict(parameter.codes)
+    texts = [(given, c_integer(codes[label])) for given, label in names if isinstance(given, str)]
+    numbers = [f"{{{c_integer(given)}, {c_integer(codes[label])}}}" for given, label in names if isinstance(given, int)]
+    text = _labels(f"query_names{number}", texts) if texts else ""
+    if numbers:
+        text += f"static const query_code query_codes{number}[{len(numbers)}] = {{{', '.join(numbers)}}};\n"
+    return text
+
+
+def _specials(prefix: str, identity: Identity | None) -> str:
+    """Keys that are no parameters, read like some: the tier, and whose answer is asked for."""
+    text = _labels("query_tier_labels", ((tier, f"{prefix.upper()}_TIER_{tier.upper()}") for tier in TIERS))
+    rows = [_parameter("tier", f"one of {', '.join(TIERS)}", "LABEL", False, "query_tier_labels", len(TIERS))]
+    if identity is not None:
+        families = (identity.family, identity.family.split("/")[1])
+        for name, known in (("op", identity.names), ("family", families), ("device", identity.devices)):
+            text += _labels(f"query_{name}_labels", ((label, str(code)) for code, label in enumerate(known)))
+            rows.append(_parameter(name, one_of(known), "LABEL", False, f"query_{name}_labels", len(known)))
+        rows.append(_parameter("software", "the name of a commit or a version", "LABEL", False, "NULL", 0))
+    text += f"enum {{ QUERY_TIER = 0, QUERY_OP = 1, QUERY_SPECIALS = {len(rows)} }};\n"
+    return text + f"static const query_parameter query_specials[{len(rows)}] = {{\n{''.join(rows)}}};\n"
+
+
+def one_of(known: tuple[str, ...]) -> str:
+    """What completes "must be" where one of a few names is asked for."""
+    return known[0] if len(known) == 1 else f"one of {', '.join(known)}"
+
+
+def _rules(problem: Space, identity: Identity | None) -> str:
+    """What aliases of the op say, which values are written as the same, and how an answer names its origin."""
+    listed, presets, same = list(problem.parameters), [], []
+    op = identity.op if identity else None
+    for code, alias in enumerate(op.aliases if op is not None else (), start=1):
+        assert op is not None
+        for name, value in op.aliases[alias].items():
+            presets.append(f"{{{code}, {listed.index(name)}, {c_integer(_code_of(problem.parameters[name], value))}}}")
+    for rule in sameness(op):
+        own, other = problem.parameters[rule.parameter], problem.parameters[rule.other]
+        if any(dict(other.codes).get(label, code) != code for label, code in own.codes):
+            raise InvalidValue(
+                f"{problem.owner}: {rule.parameter} and {rule.other} must have the same codes for the same labels"
+            )
+        otherwise = "INT64_MIN" if other.default is None else c_integer(_code_of(other, other.default))
+        places = f"{listed.index(rule.parameter)}, {listed.index(rule.other)}"
+        same.append(f"{{{places}, {otherwise}, {c_integer(_code_of(own, rule.value))}}}")
+    software = identity.software_names if identity else ()
+    rows = [f"{{{c_string(name)}, {_size(name)}, {int(re.fullmatch('[0-9a-f]+', name) is not None)}}}" for name in software]
+    origin = f',"model":{json.dumps(identity.model)},"software":{json.dumps(identity.software)}' if identity else ""
+    return (
+        _table("query_assignment", "query_presets", "query_preset_count", presets, "{-1, 0, 0}")
+        + _table("query_same_as", "query_same", "query_same_count", same, "{0, 0, 0, 0}")
+        + _table("query_label", "query_software", "query_software_count", rows, "{NULL, 0, 0}")
+        + f"static const char query_origin[] = {c_string(origin)};\n"
+    )
+
+
+def _table(kind: str, name: str, count: str, rows: list[str], nothing: str) -> str:
+    listing = ", ".join(rows) or nothing
+    return f"static const {kind} {name}[{max(1, len(rows))}] = {{{listing}}};\nstatic const size_t {count} = {len(rows)};\n"
+
+
+def _code_of(parameter: Parameter, value: object) -> int:
+    index = parameter.index(value)
+    assert index is not None  # the op was checked when it was declared
+    return parameter.number(index)
 
 
 def _size(text: str) -> str:

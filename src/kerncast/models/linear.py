@@ -2,12 +2,16 @@
 
 The op declares what a group is (`line_group`) and what the size is (`line_size`); a config is always a group
 of its own. Rows of equal size are averaged first, so that a size measured often does not pull the line.
+
+Each line knows how well it fits the averages: R², RRMSE = RMSE / mean time, RMSRE = √mean(((time − line) / time)²), and
+how many of them are absurd: ten times what a robust line says, or a tenth. Robust is the line whose slope is the median
+slope between points half the group apart; up to a quarter of the points may lie anywhere without moving it.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +29,8 @@ Floats = npt.NDArray[np.float64]
 FILE = "lines.parquet"
 # The fewest different sizes that make a line; below it the group answers with the line of all rows.
 FEWEST_SIZES = 2
+# How many times off the robust line a reading is absurd: no disturbance of a real run is that large.
+ABSURD = 10.0
 
 
 def group_columns(family: Family) -> list[str]:
@@ -65,22 +71,10 @@ class Linear(Learner):
         averaged = (
             frame.group_by(*columns, "size").agg(pl.mean("time_ns"), rows=pl.len()).sort(*columns, "size", nulls_last=True)
         )
-        x, y = pl.col("size"), pl.col("time_ns")
-        dx = x - x.mean()
-        slope = (dx * (y - y.mean())).sum() / (dx**2).sum()
-        by = averaged.group_by(columns, maintain_order=True) if columns else averaged.group_by(pl.lit(0).alias("__all"))
-        lines = by.agg(
-            slope=pl.when(x.n_unique() >= FEWEST_SIZES).then(slope),
-            mean_size=x.mean(),
-            mean_time=y.mean(),
-            shortest=y.min(),
-            sizes=x.n_unique(),
-            points=pl.sum("rows"),
-        )
-        lines = lines.drop("__all", strict=False).with_columns(
-            intercept=pl.col("mean_time") - pl.col("slope") * pl.col("mean_size")
-        )
-        return lines.with_columns(pooled=pl.lit(not columns)).drop("mean_size", "mean_time")
+        averaged = averaged if columns else averaged.with_columns(__all=pl.lit(0))
+        by = columns or ["__all"]
+        lines = _quality(_fitted(averaged, by), by)
+        return lines.drop("__all", strict=False).with_columns(pooled=pl.lit(not columns))
 
     def predict(self, rows: Rows) -> Output:
         columns = group_columns(rows.family)
@@ -117,8 +111,51 @@ class Linear(Learner):
         return learner
 
     def size(self) -> dict[str, int]:
-        return {"lines": self.lines_.height - 1, "negative_intercepts": int((self.lines_["intercept"] < 0).sum())}
+        lines = self.table()
+        return {
+            "lines": lines.height,
+            "negative_intercepts": int((lines["intercept_ns"] < 0).sum()),
+            "absurd_readings": int(lines["absurd"].sum()),
+        }
 
-    def table(self) -> list[dict[str, Any]]:
-        """The lines, for a CSV file or a report."""
-        return self.lines_.filter(~pl.col("pooled")).to_dicts()
+    def table(self) -> pl.DataFrame:
+        """The lines: group, coefficients in nanoseconds, quality; for a CSV file or a report."""
+        own = self.lines_.filter(~pl.col("pooled")) if self.lines_.height > 1 else self.lines_
+        groups = {name: name.split(".", 1)[1] for name in own.columns if "." in name}
+        named = {"slope": "slope_ns", "intercept": "intercept_ns", "shortest": "shortest_ns"}
+        order = ("slope_ns", "intercept_ns", "r2", "rrmse", "rmsre", "sizes", "points", "shortest_ns", "absurd")
+        return own.rename({**groups, **named}).select(*groups.values(), *order)
+
+
+def _fitted(averaged: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """Points in the order of group and size, with what the group's line and its robust line say of each."""
+    x, y = pl.col("size"), pl.col("time_ns")
+    dx = x - x.mean()
+    slope = pl.when(x.n_unique() >= FEWEST_SIZES).then((dx * (y - y.mean())).sum() / (dx**2).sum())
+    half = (pl.len().cast(pl.Int64) // 2).clip(1)
+    steep = ((y.shift(-half) - y) / (x.shift(-half) - x)).median()
+    found = averaged.with_columns(slope=slope.over(by), robust_slope=steep.over(by))
+    intercept = y.mean() - pl.col("slope") * x.mean()
+    level = (y - pl.col("robust_slope") * x).median()
+    found = found.with_columns(intercept=intercept.over(by), robust=level.over(by) + pl.col("robust_slope") * x)
+    # Where even the robust line falls to nothing, the shortest reading that was taken stands in for it.
+    return found.with_columns(
+        line=pl.col("intercept") + pl.col("slope") * x, robust=pl.max_horizontal("robust", y.min().over(by))
+    )
+
+
+def _quality(fitted: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """One row a line: coefficients, R², RRMSE, RMSRE, and how many readings are absurd."""
+    y, error = pl.col("time_ns"), pl.col("time_ns") - pl.col("line")
+    scatter = ((y - y.mean()) ** 2).sum()
+    off = pl.max_horizontal(y / pl.col("robust"), pl.col("robust") / y)
+    return fitted.group_by(by, maintain_order=True).agg(
+        pl.first("slope", "intercept"),
+        shortest=y.min(),
+        sizes=pl.col("size").n_unique(),
+        points=pl.sum("rows"),
+        r2=pl.when(scatter > 0).then(1.0 - (error**2).sum() / scatter),
+        rrmse=(error**2).mean().sqrt() / y.mean(),
+        rmsre=((error / y) ** 2).mean().sqrt(),
+        absurd=(off > ABSURD).sum(),
+    )

@@ -2,54 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from kerncast.dtypes import bytes_per_element, dtype_parameter
-from kerncast.expr import Expr, Namespace, ceil_div, log2
+from kerncast.dtypes import bytes_per_element
+from kerncast.expr import Expr, Namespace, log2
 from kerncast.op import Op, Work
+from kerncast.ops.ttnn import (
+    MOST,
+    TILE,
+    memory_features,
+    memory_parameters,
+    output_constraints,
+    output_fields,
+    padded_tiles,
+    tensor_fields,
+    tile_features,
+)
 from kerncast.parameters import Categorical, Int
+from kerncast.space import Constraint
 
-TILE = 32  # Tensix hardware works on 32 × 32 tiles; edges are padded up
+FUNCTIONS = {"exp": 0, "relu": 1, "gelu": 2, "sqrt": 3, "sigmoid": 4, "tanh": 5, "log": 6, "sin": 7, "cos": 8, "abs": 9,
+             "neg": 10, "square": 11, "rsqrt": 12, "reciprocal": 13, "silu": 14, "erf": 15}  # fmt: skip
+"""Append, never renumber: the codes are part of datasets and models."""
+DIMENSIONS = ("dim0", "dim1", "dim2", "dim3")
 
 
 class EltwiseUnary(Op):
     name = "eltwise_unary"
     doc = "one function of each element of a tensor of up to four dimensions, in 32 × 32 tiles"
     parameters = {
-        "func": Categorical({"exp": 0}, doc="the function"),
+        "func": Categorical(FUNCTIONS, doc="the function"),
         # Right-aligned and padded with 1, so rank 2 and rank 4 of one tensor are one problem.
-        "dim0": Int(1, 2**31 - 1, default=1),
-        "dim1": Int(1, 2**31 - 1, default=1),
-        "dim2": Int(1, 2**31 - 1, default=1),
-        "dim3": Int(1, 2**31 - 1),
-        "dtype": dtype_parameter("bf16", "fp32", "uint32", "bfp8", "bfp4", "uint8", "uint16", "int32"),
-        "buffer": Categorical({"dram": 0, "l1": 1}, doc="memory that holds input and output"),
+        "dim0": Int(1, MOST, default=1),
+        "dim1": Int(1, MOST, default=1),
+        "dim2": Int(1, MOST, default=1),
+        "dim3": Int(1, MOST),
+        **memory_parameters(),
     }
-    split_group = ("dim0", "dim1", "dim2", "dim3")
+    aliases = {name: {"func": name} for name in FUNCTIONS}
+    json = (*tensor_fields("tensor", DIMENSIONS), *output_fields())
+    split_group = DIMENSIONS
+
+    def constraints(self, p: Namespace) -> Iterable[Constraint]:
+        return output_constraints(p)
 
     def derive(self, p: Namespace) -> Mapping[str, Expr]:
-        return {"tiles": p.dim0 * p.dim1 * ceil_div(p.dim2, TILE) * ceil_div(p.dim3, TILE)}
+        return {"tiles": p.dim0 * p.dim1 * padded_tiles(p.dim2, p.dim3)}
 
     def work(self, p: Namespace) -> Work:
         elements = p.tiles * TILE * TILE
         return Work(flops=elements, bytes=2 * elements * bytes_per_element(p.dtype))
 
+    def line_size(self, p: Namespace) -> Expr:
+        return p.tiles
+
+    line_group = ("func", "dtype", "buffer", "layout", "sharding", "out_buffer", "out_sharding")
+
     def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-        cores = hw.grid_x * hw.grid_y
-        tiles_per_core = ceil_div(p.tiles, cores)
         return {
-            "dim0": p.dim0,
-            "dim1": p.dim1,
-            "dim2": p.dim2,
-            "dim3": p.dim3,
+            **{name: getattr(p, name) for name in DIMENSIONS},
             "func": p.func,
-            "dtype": p.dtype,
-            "buffer": p.buffer,
+            **memory_features(p),
             "tiles": p.tiles,
             "log2_tiles": log2(p.tiles),
-            "tiles_per_core": tiles_per_core,
-            "core_fill": p.tiles / (tiles_per_core * cores),
-            "padding": p.dim0 * p.dim1 * p.dim2 * p.dim3 / (p.tiles * TILE * TILE),
+            **tile_features(p, hw, p.tiles, p.dim0 * p.dim1 * p.dim2 * p.dim3),
             "bytes": self.work(p).bytes,
         }
 

@@ -25,7 +25,7 @@ from kerncast.problems.tables import complete, is_table, read_points, rows_of
 from kerncast.registry import entry_points
 from kerncast.space import Space
 
-__all__ = ["named_sets", "parse_vary", "problem_set"]
+__all__ = ["affordable", "named_sets", "parse_vary", "problem_set"]
 
 Rule = Callable[[], Iterable[tuple[int, ...]]]
 _OTHERS = ("lognormal:N", "grid:AXES", "a .json, .parquet or .csv file")
@@ -90,7 +90,7 @@ def problem_set(
     problems = pl.concat(parts).unique(maintain_order=True)
     if problems.height > PROBLEMS_LIMIT:
         raise InvalidValue(f"{problems.height:,} problems are over the limit of {PROBLEMS_LIMIT:,}: take fewer")
-    kept = _affordable(target, problems, max_flops, max_bytes)
+    kept = affordable(op, problems, max_flops, max_bytes)
     if not kept.height:
         why = (
             f"all {problems.height:,} are over --max-flops or --max-bytes"
@@ -112,15 +112,15 @@ def _one(op: Op, space: Space, spec: str, seed: int) -> tuple[pl.DataFrame, bool
         return read_points(Path(spec), space, "problem."), True
     axes, sets = _named().get(op.name, ((), {}))
     if spec not in sets:
-        raise NotFound.named(f"problem set of {op.name}", spec, [*sets, *_OTHERS])
+        raise NotFound.named(f"problem set of {op.name}", spec, [*sets, *op.sweeps, *_OTHERS])
     return rows_of(sets[spec](), axes), False
 
 
-def _affordable(target: Op | Family, problems: pl.DataFrame, max_flops: float | None, max_bytes: float | None) -> pl.DataFrame:
+def affordable(op: Op, problems: pl.DataFrame, max_flops: float | None, max_bytes: float | None) -> pl.DataFrame:
+    """Those within limits on arithmetic and traffic."""
     limits = {name: limit for name, limit in (("flops", max_flops), ("bytes", max_bytes)) if limit is not None}
     if not limits:
         return problems
-    op = target if isinstance(target, Op) else target.op
     work = op.work(op.namespace())
     if work is None:
         raise InvalidValue(f"{op.name} does not declare its work, so no problem can be held against --max-{next(iter(limits))}")

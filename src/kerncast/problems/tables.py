@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
-from kerncast.parameters import Bool, Categorical, Parameter
+from kerncast.parameters import Bool, Categorical, Int, Parameter
 from kerncast.problems.axes import required, sizes
 from kerncast.space import Space
 
@@ -94,11 +94,13 @@ def _from_text(text: str | None, parameter: Parameter | None) -> object:
 
 
 def _json_columns(data: object, space: Space, prefix: str) -> dict[str, list[Any]]:
-    """A list of lists (the sizes in declared order), of objects, or of {"problem": {…}, "config": {…}}."""
+    """A list of lists (the sizes, or all whole numbers, in order), of objects, or of {"problem": {…}, "config": {…}}."""
     if not isinstance(data, list):
         raise BadFile(f"the top level must be a list, it is {type(data).__name__}")
     if all(isinstance(row, list) for row in data):
-        names = sizes(space)
+        names, every = sizes(space), [name for name, item in space.parameters.items() if isinstance(item, Int)]
+        if data and len(data[0]) == len(every):
+            names = every
         wrong = next((row for row in data if len(row) != len(names)), None)
         if wrong is not None:
             raise BadFile(f"each entry must be [{', '.join(names)}], got {wrong}")

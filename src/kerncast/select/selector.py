@@ -24,6 +24,7 @@ from kerncast.export.c_spaces import range_words
 from kerncast.export.header import c_header, schema_number
 from kerncast.export.interpreter import Interpreter
 from kerncast.export.lower import Artefact, lower
+from kerncast.export.request import identity_of
 from kerncast.export.tiers import UNSURE, Tiers
 from kerncast.expr import Program
 from kerncast.models import Model
@@ -345,10 +346,12 @@ class Selector:
         return np.array(found) * 1e6
 
     def query(self, text: str | bytes) -> bytes:
-        """A JSON request as the exported C answers it."""
-        if self._binding is None:
-            raise InvalidValue("a JSON query needs the compiled artefact, and there is no C compiler: install gcc or clang")
-        return self._binding.query(text)
+        """A JSON request, or a list of them, answered in JSON: by the exported C, in Python where there is no compiler."""
+        if self._binding is not None:
+            return self._binding.query(text)
+        from kerncast.select.json_request import RequestReader, answer_json
+
+        return answer_json(RequestReader(self.model.family, identity_of(self.model)), self.select, text)
 
 
 TIER_NUMBERS = {tier: TIER_NAMES.index(tier) for tier in TIERS}

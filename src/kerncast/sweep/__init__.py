@@ -5,12 +5,26 @@
     for block in sweep.iter_blocks():  # a polars frame with columns problem.* and config.*
         ...
 
+`open_sweep` also knows the sweeps that an op generates itself (`Op.sweep`).
 `write_vectors` puts a sweep on disk, `Vectors.open` reads it back; both give blocks the same way.
 """
 
 from kerncast.sweep.files import Summary, Vectors, write_vectors
 from kerncast.sweep.selection import Selection, parse_selection
+from kerncast.sweep.suites import SuiteSweep, open_sweep
 from kerncast.sweep.sweep import Slice, Sweep
 from kerncast.sweep.vectors import Vector, vectors_of
 
-__all__ = ["Selection", "Slice", "Summary", "Sweep", "Vector", "Vectors", "parse_selection", "vectors_of", "write_vectors"]
+__all__ = [
+    "Selection",
+    "Slice",
+    "SuiteSweep",
+    "Summary",
+    "Sweep",
+    "Vector",
+    "Vectors",
+    "open_sweep",
+    "parse_selection",
+    "vectors_of",
+    "write_vectors",
+]

@@ -10,19 +10,19 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import numpy as np
 import polars as pl
 
 from kerncast.data.dataset import file_checksum, write_atomically
 from kerncast.data.lock import one_writer
-from kerncast.data.schema import column_type, content_digest, parameter_columns
+from kerncast.data.schema import content_digest
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.op import Family
 from kerncast.registry import FAMILIES
+from kerncast.sweep.formats import Format, format_named
 from kerncast.sweep.pool import BLOCK_ROWS
+from kerncast.sweep.suites import SuiteSweep
 from kerncast.sweep.sweep import Sweep
 from kerncast.sweep.vectors import CONFIG, PROBLEM
 
@@ -30,8 +30,8 @@ FORMAT = "kerncast-vectors"
 VERSION = 1
 MANIFEST = "vectors.json"
 LOCK = "sweep.lock"
-# Rows of a part: what a crash may cost, against what a part costs to hold in memory.
-PART_ROWS = {"parquet": 524_288, "json": 65_536}
+# Hashes that may wait before they join the distinct ones.
+PENDING_HASHES = 2**20
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,7 +100,7 @@ class Summary:
 # -- writing -----------------------------------------------------------------------------------------
 
 
-def header_of(sweep: Sweep, file_format: str) -> Header:
+def header_of(sweep: Sweep | SuiteSweep, file_format: str) -> Header:
     """The identity of a sweep."""
     family, portfolio = sweep.family, sweep.selection.portfolio
     return Header(
@@ -110,7 +110,7 @@ def header_of(sweep: Sweep, file_format: str) -> Header:
         device_digest=sweep.device.digest,
         problem_space=family.problem.digest,
         config_space=family.config.digest,
-        problems=content_digest([sweep.problems]),
+        problems=sweep.problems_digest,
         portfolio=None if portfolio is None else content_digest([portfolio]),
         per_problem=sweep.selection.per_problem,
         max_vectors=sweep.max_vectors,
@@ -121,7 +121,7 @@ def header_of(sweep: Sweep, file_format: str) -> Header:
 
 
 def write_vectors(
-    sweep: Sweep,
+    sweep: Sweep | SuiteSweep,
     path: str | Path,
     *,
     file_format: str = "parquet",
@@ -130,8 +130,7 @@ def write_vectors(
 ) -> Summary:
     """Write a sweep, or finish it where an earlier run stopped; `progress` hears how many vectors are done."""
     path = Path(path)
-    if file_format not in PART_ROWS:
-        raise InvalidValue(f"vectors are written as {' or '.join(PART_ROWS)}, not '{file_format}'")
+    format_named(file_format).check(sweep.family)
     fresh = Manifest(header_of(sweep, file_format), dict(described or {}))
     _make_directory(path)
     with one_writer(path, LOCK, "choose another --out"):
@@ -141,30 +140,32 @@ def write_vectors(
             path.rmdir()
         raise InvalidValue(
             f"the sweep is empty: no config of {sweep.family.id} is valid on {sweep.device.name} for any of its "
-            f"{sweep.problems.height:,} problems; see `kerncast families {sweep.family.id} --device {sweep.device.name}`"
+            f"{sweep.problem_count:,} problems; see `kerncast families {sweep.family.id} --device {sweep.device.name}`"
         )
     return summary
 
 
-def _write(sweep: Sweep, path: Path, manifest: Manifest, progress: Callable[[int], None]) -> Summary:
+def _write(sweep: Sweep | SuiteSweep, path: Path, manifest: Manifest, progress: Callable[[int], None]) -> Summary:
     """The parts that are missing; nothing stays of a sweep without vectors."""
-    file_format, parts = manifest.header.file_format, list(manifest.parts)
+    layout, parts = format_named(manifest.header.file_format), list(manifest.parts)
     reused = sum(part.rows for part in parts)
     if not manifest.complete:
-        tally = _Tally()
-        for number, rows in enumerate(_cut(sweep.iter_blocks(), PART_ROWS[file_format])):
+        tally, unlisted = _Tally(), 0
+        for number, (name, rows) in enumerate(layout.cut(sweep.iter_blocks())):
             tally.add(rows)
             if number >= len(parts):
-                parts.append(_write_part(path, number, rows, file_format))
-                _write_manifest(path, msgspec.structs.replace(manifest, parts=tuple(parts), complete=False))
-            elif parts[number].rows != rows.height:
+                parts.append(_write_part(path, name, rows, layout))
+                unlisted += rows.height
+                if unlisted >= layout.rows:
+                    _write_manifest(path, msgspec.structs.replace(manifest, parts=tuple(parts), complete=False))
+                    unlisted = 0
+            elif (parts[number].file, parts[number].rows) != (name, rows.height):
                 raise BadFile(
                     f"{path / parts[number].file} was cut by another version of kerncast: remove {path} and sweep again"
                 )
             progress(tally.vectors)
-        manifest = msgspec.structs.replace(
-            manifest, parts=tuple(parts), complete=True, problems=len(tally.problems), configs=len(tally.configs)
-        )
+        problems, configs = tally.distinct()
+        manifest = msgspec.structs.replace(manifest, parts=tuple(parts), complete=True, problems=problems, configs=configs)
         if tally.vectors:
             _write_manifest(path, manifest)
         else:
@@ -229,54 +230,39 @@ class _Tally:
 
     def __init__(self) -> None:
         self.vectors = 0
-        self.problems = self.configs = np.zeros(0, dtype=np.uint64)
+        self._seen = {PROBLEM: [_NO_HASHES], CONFIG: [_NO_HASHES]}
 
     def add(self, rows: pl.DataFrame) -> None:
         self.vectors += rows.height
-        self.problems = np.union1d(self.problems, _hashes(rows, PROBLEM))
-        self.configs = np.union1d(self.configs, _hashes(rows, CONFIG))
+        for prefix, seen in self._seen.items():
+            seen.append(_hashes(rows, prefix))
+            # The first holds the distinct ones. To look all of them through for each of many small files would take long.
+            if sum(map(len, seen[1:])) >= max(PENDING_HASHES, len(seen[0])):
+                seen[:] = [pl.concat(seen).unique()]
+
+    def distinct(self) -> tuple[int, int]:
+        """How many problems and configs there were."""
+        problems, configs = (pl.concat(seen).n_unique() for seen in self._seen.values())
+        return problems, configs
 
 
-def _hashes(rows: pl.DataFrame, prefix: str) -> np.ndarray[Any, np.dtype[np.uint64]]:
+_NO_HASHES = pl.Series([], dtype=pl.UInt64)
+
+
+def _hashes(rows: pl.DataFrame, prefix: str) -> pl.Series:
     columns = [name for name in rows.columns if name.startswith(prefix)]
-    return rows.select(columns).hash_rows(seed=0).unique().to_numpy() if columns else np.zeros(1, dtype=np.uint64)
+    return rows.select(columns).hash_rows(seed=0).unique().rename("") if columns else pl.Series([0], dtype=pl.UInt64)
 
 
-def _cut(blocks: Iterator[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:
-    """The same rows in pieces of exactly `rows`, the last one shorter."""
-    held: list[pl.DataFrame] = []
-    height = 0
-    for block in blocks:
-        held.append(block)
-        height += block.height
-        while height >= rows:
-            joined = pl.concat(held)
-            yield joined.head(rows)
-            held, height = [joined.slice(rows)], height - rows
-    if height:
-        yield pl.concat(held)
+def _write_part(path: Path, name: str, rows: pl.DataFrame, layout: Format) -> Part:
+    file = path / name
 
+    def write(scratch: Path) -> None:
+        scratch.parent.mkdir(parents=True, exist_ok=True)
+        layout.write(rows, scratch)
 
-def _write_part(path: Path, number: int, rows: pl.DataFrame, file_format: str) -> Part:
-    name = f"part-{number:05d}.{file_format}"
-    if file_format == "json":
-        lines = b",\n".join(msgspec.json.encode(_nested(row)) for row in rows.iter_rows(named=True))
-        write_atomically(path / name, lambda scratch: scratch.write_bytes(b"[\n" + lines + b"\n]\n"))
-    else:
-        write_atomically(
-            path / name, lambda scratch: rows.write_parquet(scratch, compression="zstd", row_group_size=BLOCK_ROWS)
-        )
-    return Part(name, rows.height, (path / name).stat().st_size, file_checksum(path / name))
-
-
-def _nested(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """One vector of a JSON suite; what does not apply is left out."""
-    halves: dict[str, dict[str, Any]] = {"problem": {}, "config": {}}
-    for column, value in row.items():
-        if value is not None:
-            half, _, name = column.partition(".")
-            halves[half][name] = value
-    return halves
+    write_atomically(file, write)
+    return Part(name, rows.height, file.stat().st_size, file_checksum(file))
 
 
 def _write_manifest(path: Path, manifest: Manifest) -> None:
@@ -333,17 +319,9 @@ class Vectors:
 
     def iter_blocks(self) -> Iterator[pl.DataFrame]:
         """The vectors as frames with columns `problem.*` and `config.*`; each part is checked before it is used."""
+        layout = format_named(self.manifest.header.file_format)
         for part in self.manifest.parts:
             fault = _fault(self.path, part)
             if fault:
                 raise BadFile(f"{fault}; run the same `kerncast sweep` again to restore it")
-            yield from self._read(self.path / part.file).iter_slices(BLOCK_ROWS)
-
-    def _read(self, file: Path) -> pl.DataFrame:
-        columns = {name: column_type(space.parameters[item]) for name, (space, item) in parameter_columns(self.family).items()}
-        if file.suffix == ".parquet":
-            return pl.read_parquet(file).select(list(columns))
-        rows = msgspec.json.decode(file.read_bytes())
-        halves = {name: name.split(".", 1) for name in columns}
-        values = {name: [row[half].get(item) for row in rows] for name, (half, item) in halves.items()}
-        return pl.DataFrame(values, schema=columns)
+            yield from layout.read(self.path / part.file, self.family).iter_slices(BLOCK_ROWS)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from kerncast.data.schema import content_digest
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.op import Family
@@ -41,6 +42,18 @@ class Slice:
 
     def __str__(self) -> str:
         return f"{self.index}/{self.of}"
+
+
+def unchecked(family: Family, device: Device) -> dict[str, tuple[str, ...]]:
+    """Constraints of a family that cannot be checked, with the hardware numbers that the device's profile lacks."""
+    known = family.bindings(None, device)
+    found = {}
+    for constraint in family.config.constraints:
+        names = [symbol.name for symbol in constraint.program.bind(known).symbols]
+        lacking = tuple(name.removeprefix("hw.") for name in names if name.startswith("hw."))
+        if lacking:
+            found[constraint.name] = lacking
+    return found
 
 
 @dataclass(frozen=True)
@@ -86,14 +99,17 @@ class Sweep:
     @cached_property
     def unchecked(self) -> dict[str, tuple[str, ...]]:
         """Constraints that cannot be checked, with the hardware numbers that the device's profile lacks."""
-        known = self.family.bindings(None, self.device)
-        found = {}
-        for constraint in self.family.config.constraints:
-            names = [symbol.name for symbol in constraint.program.bind(known).symbols]
-            lacking = tuple(name.removeprefix("hw.") for name in names if name.startswith("hw."))
-            if lacking:
-                found[constraint.name] = lacking
-        return found
+        return unchecked(self.family, self.device)
+
+    @property
+    def problem_count(self) -> int:
+        """How many problems it was given."""
+        return self.problems.height
+
+    @property
+    def problems_digest(self) -> str:
+        """A hash of the problems."""
+        return content_digest([self.problems])
 
     @cached_property
     def _groups(self) -> list[_Group]:

@@ -96,7 +96,6 @@ if width == 160: sys.exit(3)
     answers, _ = ask(
         """
 argv = ["bench", "{problem.dim3}", "{check}", "{problem.dim0}", "{problem.dim1}", "{problem.dim2}", "{problem.dtype}"]
-only = { "problem.func" = ["exp"], "problem.buffer" = ["dram"] }
 exit_codes = { 77 = "unsupported" }
 words = { check = { of = "verify", values = { true = "checked", false = "unchecked" } } }
 [result]
@@ -104,6 +103,13 @@ format = "regex"
 time = { at = 'mean ([0-9.e-]+) ms', unit = "ms" }
 max_abs_err = { at = 'error ([0-9.]+)' }
 tolerance = 0.01
+[only]
+"problem.func" = ["exp"]
+"problem.buffer" = ["dram"]
+"problem.layout" = ["tile"]
+"problem.sharding" = ["interleaved"]
+"problem.out_buffer" = ["input"]
+"problem.out_sharding" = ["input"]
 """,
         (32, 64, 96, 160),
     )

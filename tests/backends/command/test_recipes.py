@@ -12,12 +12,16 @@ GOOD = """
 name = "mine"
 family = "matmul_sharded/single"
 device = "wormhole_b0"
-argv = ["bench", "{problem.M}", "{problem.K}", "{problem.N}", "{cores}"]
+argv = ["bench", "{problem.M}", "{problem.K}", "{problem.N}", "{cores}", "{rest}"]
 [settings]
 speed = { doc = "how fast", default = "7" }
 [words.cores]
 of = "problem.num_cores"
 values = { 1 = "one", 8 = "eight" }
+[words.tensor]
+text = "{problem.dim0} {problem.dim1} {problem.dtype} {problem.buffer} {problem.layout} {problem.sharding}"
+[words.rest]
+text = "{tensor} {problem.out_buffer} {problem.out_sharding}"
 [result]
 format = "json"
 time = { at = ["t"], unit = "us" }

@@ -1,11 +1,14 @@
 """The shipped recipes, from the command line to the dataset, against programs that answer in the real ones' formats."""
 
 import json
+import sys
+import tomllib
 
 import pytest
 
 from kerncast.backends.command import CommandBackend
-from kerncast.backends.command.recipe import load, shipped
+from kerncast.backends.command.recipe import load, shipped, shipped_for
+from kerncast.families.grouped_conv_ck_tile import parse_conv_kernel
 
 # A benchmark of CK Tile: ends with 0 whatever happened, JSON with two decimals.
 CK = r"""
@@ -205,11 +208,133 @@ def test_the_tt_metal_sweep_runner_is_joined_by_hash_and_a_lost_suite_is_cut_dow
     assert any(line.startswith("2 on 0") for line in notes()), "the good ones went together in the end"
 
 
+# The reshard module's runner: two files by name, results keyed by vector_id, and a suite's worth of them or nothing.
+RESHARD = r"""
+a = dict(zip(sys.argv[1:-1:2], sys.argv[2:-1:2]))
+(suite, vectors), = json.load(open(a["--read-file"])).items()
+assert sys.argv[-1] == "--device-perf" and a["--card"] == os.environ["TT_VISIBLE_DEVICES"]
+results = []
+for identity, vector in vectors.items():
+    one, two, height, width = eval(vector["shape"])
+    assert vector["input_core_grid"] == "ttnn.CoreGrid(x=2, y=4)" and vector["dtype"] == "DataType.BFLOAT16"
+    if height == 256: os.kill(os.getpid(), signal.SIGSEGV)
+    status = {384: "FAIL_L1_OUT_OF_MEM"}.get(height, "PASS")
+    perf = {"DEVICE KERNEL DURATION [ns]": height + (1 if vector["output_shard_strategy"] == "ShardStrategy.WIDTH" else 0)}
+    results.append({"vector_id": identity, "suite_name": suite, "status": "TestStatus." + status, "exception": "said " + status,
+                    "device_perf": perf if status == "PASS" else None})
+json.dump(results, open(a["--result-file"], "w"))
+"""
+
+
+def test_reshards_go_to_the_runner_in_its_own_words(program, collect, tmp_path):
+    """Grids, strategies and shapes as the module reads them; results by hash; a crash costs one row."""
+    program("tests/sweep_framework/sweeps_runner.py", RESHARD, tmp_path / "metal")
+    program("git", 'print("0123abcd")')
+    program("tt-smi", "pass")
+    (tmp_path / "quick.toml").write_text(shipped()["tt-metal-reshard"].replace("startup = 120", "startup = 3"))
+    code, rows, shown = collect(
+        "reshard/single", "--recipe", "./quick.toml", "--set", f"tt_metal={tmp_path / 'metal'}", "--set",
+        f"python={sys.executable}", "--problems",
+        "grid:height_tiles=4,8,12,16;width_tiles=8;in_x=2;in_y=4;out_x=8;out_y=1;in_strategy=block;out_strategy=width,block",
+        "--vary", "dtype=bf16", "--timeout", "0.5s",
+    )  # fmt: skip
+    assert code == 0, shown.err
+    found = rows.select("problem.height_tiles", "problem.out_strategy", "status", "time_ns").sort(
+        "problem.height_tiles", "problem.out_strategy"
+    )
+    assert found.rows() == [
+        (4, "block", "ok", 128.0), (4, "width", "ok", 129.0), (8, "block", "crash", None), (8, "width", "crash", None),
+        (12, "block", "out_of_memory", None), (12, "width", "out_of_memory", None), (16, "block", "ok", 512.0),
+        (16, "width", "ok", 513.0),
+    ]  # fmt: skip
+
+
+# CK's dispatcher, as far as the recipe calls it: it builds libraries by name, and mends what it does not like.
+DISPATCHER = r"""
+import pathlib
+class GroupedConvKernelConfig:
+    def __init__(self, **values): self.__dict__ |= values
+def setup_multiple_grouped_conv_dispatchers(configs, verbose, max_workers):
+    folder = pathlib.Path(__file__).parent.parent / "build/examples"
+    folder.mkdir(parents=True, exist_ok=True)
+    built = []
+    for c in configs:
+        pipeline = "compv3" if c.variant != "forward" and c.pipeline not in ("compv3", "mem") else c.pipeline
+        flags = ("_dsb" if c.double_smem_buffer else "") + ("_si" if c.split_image else "")
+        wave, warp = f"{c.wave_m}x{c.wave_n}x{c.wave_k}", f"{c.warp_tile_m}x{c.warp_tile_n}x{c.warp_tile_k}"
+        name = f"libdispatcher_conv_{c.variant}_{c.ndim_spatial}d_{c.dtype}_{c.tile_m}x{c.tile_n}x{c.tile_k}_{wave}_{warp}"
+        (folder / f"{name}_{pipeline}_{c.scheduler}{flags}.so").write_text(c.arch)
+        built.append(folder / name)
+    return built
+"""
+WORKER = r"""
+asked = json.load(sys.stdin)
+problem, kernel = asked["problem"], asked["kernel_name"]
+assert open(asked["so_path"]).read() == "gfx950" and os.environ["GCONV_PYPATH"].endswith("/dispatcher/python")
+if problem["N"] == 2: os.kill(os.getpid(), signal.SIGSEGV)
+if problem["N"] == 3: print(json.dumps({"idx": 0, "ok": False, "error": "Unsupported arguments", "kernel": kernel})); sys.exit()
+zeros = problem["N"] == 4
+print(json.dumps({"idx": 0, "ok": True, "ms": 0.5 * problem["stride_h"], "non_zero": 0 if zeros else 9, "kernel": kernel}))
+"""
+
+
+@pytest.fixture
+def conv(program, tmp_path):
+    """What `--recipe ck-tile-conv` needs on this machine; a function of the direction."""
+    program("hipconfig", 'print("6.4.0")')
+    program("git", 'print("0123abcd")')
+    program("tile_engine/ops/grouped_conv/run_one_grouped_conv_kernel.py", WORKER, tmp_path / "ck")
+    module = tmp_path / "ck/dispatcher/python/grouped_conv_utils.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(DISPATCHER)
+    names = ("mem_interwave_dsb_si", "compv5_intrawave")
+    kernels = [parse_conv_kernel(f"grouped_conv_forward_bf16_2d_128x64x128_{name}").config for name in names]
+    (tmp_path / "two.json").write_text(json.dumps(kernels))
+    return lambda direction: [
+        f"grouped_conv_{direction}/ck_tile", "--recipe", "ck-tile-conv", "--set", f"ck={tmp_path / 'ck'}", "--set",
+        f"direction={direction}", "--set", "arch=gfx950", "--set", f"python={sys.executable}", "--vary", "dtype=bf16",
+        "--configs", "portfolio:two.json",
+    ]  # fmt: skip
+
+
+def test_ck_convolutions_are_built_by_the_dispatcher_and_timed_by_its_worker(conv, collect):
+    """The whole problem reaches the worker; a crash, a refusal and an output of zeros cost one row each; 3-D is refused."""
+    sizes = "grid:N=1,2,3,4;C=64;K=64;Hi=14;Wi=14;Y=3;X=3;stride_h=2;pad_h=1"
+    code, rows, shown = collect(*conv("forward"), "--problems", sizes)
+    assert code == 0, shown.err
+    first = rows.filter(rows["config.pipeline"] == "mem").sort("problem.N")
+    assert first["status"].to_list() == ["ok", "crash", "launch_error", "wrong_result"]
+    assert first["time_ns"][0] == 1_000_000
+    assert first["error"][2] == "Unsupported arguments"
+    assert json.loads(first["software"][0])["composable_kernel"] == "0123abcd"
+    code, rows, shown = collect(*conv("forward"), "--problems", "grid:N=1;C=8;K=8;Di=2;Hi=4;Wi=4;Y=1;X=1", out="deep")
+    assert rows["status"].unique().to_list() == ["unsupported"]
+
+
+def test_a_kernel_that_the_dispatcher_replaces_is_not_measured_under_its_name(conv, collect):
+    """Another pipeline than the one asked for is a compile error, not a time."""
+    code, rows, shown = collect(*conv("bwd_data"), "--problems", "grid:N=1;C=64;K=64;Hi=14;Wi=14;Y=1;X=1")
+    assert code == 0, shown.err
+    assert dict(zip(rows["config.pipeline"], rows["status"], strict=True)) == {"mem": "ok", "compv5": "compile_error"}
+    other = [text.replace("direction=bwd_weight", "direction=forward") for text in conv("bwd_weight")]
+    code, _, shown = collect(*other, "--problems", "wide", out="other")
+    assert code == 2
+    assert "ck-tile-conv measures grouped_conv_forward/ck_tile, not grouped_conv_bwd_weight/ck_tile" in " ".join(
+        shown.err.split()
+    )
+
+
 @pytest.mark.parametrize("name", sorted(shipped()))
-def test_shipped_recipes_are_found_by_the_family_they_measure(name):
+def test_shipped_recipes_are_found_by_the_families_they_measure(name):
     """The backend names their families; a recipe's own name is its file's."""
-    settings = {"ck-tile": {"build_dir": "b", "arch": "gfx942"}, "cutlass-profiler": {"arch": "h100"}}
-    recipe = load(name, settings.get(name, {"tt_metal": "t"}))
+    given = {"build_dir": "b", "arch": "gfx942", "tt_metal": "t", "ck": "c", "direction": "forward"}
+    recipe = load(name, {key: value for key, value in given.items() if key in tomllib.loads(shipped()[name])["settings"]})
     assert recipe.name == name
     assert recipe.family in CommandBackend.families
-    assert len(CommandBackend.families) == len(shipped())
+    assert name in shipped_for(recipe.family)
+
+
+def test_every_family_of_the_backend_has_a_recipe():
+    """None is promised that nothing measures."""
+    assert all(shipped_for(family) for family in CommandBackend.families)
+    assert not shipped_for("grouped_conv_forward/cpu")

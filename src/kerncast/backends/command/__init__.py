@@ -51,7 +51,11 @@ class CommandBackend(TimesItself):
     name = "command"
     doc = "any external benchmark program, by a recipe"
     # Those that a shipped recipe measures; a recipe of the user's own names any other.
-    families = ("eltwise_unary/single", "gemm/ck_tile", "gemm/cutlass")
+    families = (
+        *("eltwise_unary/single", "gemm/ck_tile", "gemm/cutlass"),
+        *("grouped_conv_bwd_data/ck_tile", "grouped_conv_bwd_weight/ck_tile", "grouped_conv_forward/ck_tile"),
+        "reshard/single",
+    )
 
     @classmethod
     def configured(cls, index: str, options: Mapping[str, str]) -> Self:

@@ -6,6 +6,7 @@ docs/command.md explains every key. Recipes that ship are the files in `recipes/
 from __future__ import annotations
 
 import hashlib
+import re
 import tomllib
 from collections.abc import Mapping
 from importlib import resources
@@ -15,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import structs
 
-from kerncast.backends.command.template import Scope, leaves, names_in
+from kerncast.backends.command.template import Scope, check_names, leaves, names_in
 from kerncast.errors import BadFile, InvalidValue, NotFound
 
 At = str | list[str | int]
@@ -160,8 +161,14 @@ def shipped() -> dict[str, str]:
 
 
 def shipped_for(family: str) -> list[str]:
-    """The names of the shipped recipes that measure a family."""
-    return [name for name, text in shipped().items() if tomllib.loads(text)["family"] == family]
+    """The names of the shipped recipes that measure a family, some of them by a setting."""
+    forms = {name: names_of_family(tomllib.loads(text)["family"]) for name, text in shipped().items()}
+    return [name for name, form in forms.items() if form.fullmatch(family)]
+
+
+def names_of_family(text: str) -> re.Pattern[str]:
+    """The families that `family` may name: a placeholder in it stands for any word."""
+    return re.compile(r"\w+".join(re.escape(part) for part in re.split(r"\{[^{}]*\}", text)))
 
 
 def load(name: str, settings: Mapping[str, str] | None = None) -> Recipe:
@@ -185,6 +192,10 @@ def load(name: str, settings: Mapping[str, str] | None = None) -> Recipe:
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise BadFile(f"{name} is not a recipe: {error} (every key is explained in docs/command.md)") from error
     try:
+        if check_names([recipe.family], recipe.setting_values(), "family"):
+            # What it measures is a setting, so the user's word comes before the rules of that family.
+            recipe = _with_settings(recipe, settings or {})
+            recipe = structs.replace(recipe, family=Scope(recipe.setting_values(), {}).fill(recipe.family))
         check(recipe)
     except BadFile as error:
         raise BadFile(f"recipe {name}: {error}") from error

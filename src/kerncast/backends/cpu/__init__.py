@@ -4,7 +4,8 @@ It is a machine (`part`) and parts, one for each group of families. `gemm` is th
 files are the pipeline: `codegen` (micro-kernels as C text), `build` (compile and cache), `plan` (what the C
 driver takes), `inputs` (matrices and the exact result), `arrays` (matrices of a caller instead), `trials` (what to try
 where nothing is known); on the C side, `driver.c` is the blocked product, `kernels.h`, `products.h` and `packing.h`
-are what kernels are made of. `profile` and `probe.c` tell how fast the machine is.
+are what kernels are made of. `conv` is grouped convolution in three directions (`conv_arrays`: on arrays of a caller),
+`reshard` moves tiles between shards. `profile` and `probe.c` tell how fast the machine is.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ import numpy as np
 from kerncast import devices
 from kerncast.backends.contract import Backend, Bound, Call, Prepared
 from kerncast.backends.cpu import build
+from kerncast.backends.cpu.conv import ConvPart
 from kerncast.backends.cpu.gemm import GemmPart
 from kerncast.backends.cpu.part import Machine, Part
+from kerncast.backends.cpu.reshard import ReshardPart
 from kerncast.device import Device
 from kerncast.families.gemm_cpu import gemm_cpu
 from kerncast.op import Config, Problem
 
-PARTS: tuple[type[Part], ...] = (GemmPart,)
+PARTS: tuple[type[Part], ...] = (GemmPart, ConvPart, ReshardPart)
 # Sentinels: a product of about 20 µs that fits into any L2, and a read that none holds.
 SENTINEL_PROBLEM: dict[str, int | bool | str | None] = {
     "M": 96, "N": 96, "K": 96, "split_k": 1, "batch": 1, "dtype": "fp32", "layout": "rrr", "threads": 1,

@@ -21,9 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Protocol
 
 from kerncast.backends.contract import CannotCompile
-from kerncast.backends.cpu.codegen import Item, translation_unit
 from kerncast.errors import CannotWrite
 
 SOURCES = Path(__file__).parent
@@ -34,6 +34,17 @@ NO_COMPILER = (
     "the cpu backend compiles its kernels and needs gcc or clang, but found neither: install one "
     "(Debian and Ubuntu: apt install gcc; Fedora: dnf install gcc; macOS: xcode-select --install) or name it in CC"
 )
+
+
+class Kernel(Protocol):
+    """What a library is built from: C text that may use kernels.h, and a name that tells it from all others."""
+
+    @property
+    def name(self) -> str:
+        """What the build cache knows it by."""
+
+    def source(self) -> str:
+        """Its C text."""
 
 
 @dataclass(frozen=True)
@@ -89,25 +100,31 @@ def source_digest() -> str:
     return hasher.hexdigest()
 
 
+def translation_unit(kernels: Iterable[Kernel]) -> str:
+    """One C file with all of them; `kernels.h` stands beside it."""
+    return '#include "kernels.h"\n\n' + "\n".join(kernel.source() for kernel in kernels)
+
+
 class Library:
     """The kernels that are built for one compiler on one machine."""
 
-    def __init__(self, compiler: Compiler, root: Path | None = None) -> None:
+    def __init__(self, compiler: Compiler, root: Path | None = None, sources: str | None = None) -> None:
+        """`sources` is a hash of what its kernels are generated from; None: those of the product of matrices."""
         self.compiler = compiler
-        identity = "\n".join([source_digest(), compiler.path, compiler.version, *compiler.flags, instruction_set()])
+        identity = "\n".join([sources or source_digest(), compiler.path, compiler.version, *compiler.flags, instruction_set()])
         self.folder = (root or cache_root()) / hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
         self.homes: dict[str, Path] = {}
         self.broken: dict[str, str] = {}
         self._loaded: dict[Path, ctypes.CDLL] = {}
 
-    def missing(self, items: Iterable[Item]) -> list[Item]:
+    def missing(self, items: Iterable[Kernel]) -> list[Kernel]:
         """Those of the items that no object holds yet, each once, in a fixed order."""
         wanted = {item.name: item for item in items}
         if any(name not in self.homes for name in wanted):
             self._scan()
         return [wanted[name] for name in sorted(wanted) if name not in self.homes]
 
-    def build(self, items: Iterable[Item], jobs: int = 1) -> None:
+    def build(self, items: Iterable[Kernel], jobs: int = 1) -> None:
         """Compile what is missing. A kernel that does not compile is remembered, the others are kept."""
         todo = [item for item in self.missing(items) if item.name not in self.broken]
         if not todo:
@@ -117,7 +134,7 @@ class Library:
             list(executor.map(self._build_part, [todo[part::parts] for part in range(parts)]))
         self._scan()
 
-    def function(self, item: Item, symbol: str) -> int:
+    def function(self, item: Kernel, symbol: str) -> int:
         """The address of a kernel; it is compiled alone when no object holds it."""
         if item.name not in self.homes:
             self.build([item])
@@ -130,12 +147,12 @@ class Library:
     @cached_property
     def driver(self) -> ctypes.CDLL:
         """The blocked product and its threads."""
-        return self._fixed("driver")
+        return self.fixed("driver")
 
     @cached_property
     def probe(self) -> ctypes.CDLL:
         """The kernels that tell how fast the machine is, and what it can do."""
-        probe = self._fixed("probe")
+        probe = self.fixed("probe")
         for name in ("kc_bf16_group", "kc_int8_group", "kc_tile_rows", "kc_products_bf16", "kc_products_int8"):
             probe[name].restype = ctypes.c_int64
         for name in ("kc_clock", "kc_fma_fp32", "kc_fma_fp64", "kc_multiply_bf16", "kc_multiply_int8"):
@@ -144,7 +161,8 @@ class Library:
         probe.kc_stream.restype = probe.kc_vector_bytes.restype = ctypes.c_int64
         return probe
 
-    def _fixed(self, name: str) -> ctypes.CDLL:
+    def fixed(self, name: str) -> ctypes.CDLL:
+        """A C file that stands here, compiled as it is."""
         path = self.folder / f"{name}.so"
         if not path.exists():
             self._compile((SOURCES / f"{name}.c").read_text(), path)
@@ -160,7 +178,7 @@ class Library:
             for name in json.loads(index.read_text()):
                 self.homes.setdefault(name, index.with_suffix(".so"))
 
-    def _build_part(self, items: Sequence[Item]) -> None:
+    def _build_part(self, items: Sequence[Kernel]) -> None:
         source = translation_unit(items)
         digest = hashlib.blake2b(source.encode(), digest_size=10).hexdigest()
         try:

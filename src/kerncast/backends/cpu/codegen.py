@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 C_TYPES = {"fp32": ("float", 4), "fp64": ("double", 8), "bf16": ("uint16_t", 2), "int8": ("int8_t", 1), "int32": ("int32_t", 4)}
@@ -147,11 +146,6 @@ class Micro:
 
 
 Item = Packer | Micro
-
-
-def translation_unit(items: Iterable[Item]) -> str:
-    """One C file with all of them; `kernels.h` stands beside it."""
-    return '#include "kernels.h"\n\n' + "\n".join(item.source() for item in items)
 
 
 def _row(pointer: str, stride: str, index: int, offset: str) -> str:

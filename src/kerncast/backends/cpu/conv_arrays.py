@@ -241,7 +241,7 @@ class BwdWeight(Convolution):
         return _Tensor(sizes.filters, sizes.taps, sizes.channels // groups)
 
 
-CALLS: dict[str, type[Convolution]] = {
+CALLS: dict[str, type[Call]] = {
     "grouped_conv_forward/cpu": Forward,
     "grouped_conv_bwd_data/cpu": BwdData,
     "grouped_conv_bwd_weight/cpu": BwdWeight,

@@ -74,6 +74,7 @@ class GemmPart(Part):
 
     def compile(self, vectors: Sequence[tuple[Problem, Config]], jobs: int = 1) -> None:
         self.library.build(self._items(vectors), jobs)
+        _functions(self.library)  # the driver is compiled, too
 
     def compilations(self, vectors: Sequence[tuple[Problem, Config]]) -> int:
         return len(self.library.missing(self._items(vectors)))

@@ -83,7 +83,7 @@ def to_bf16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
-class _Arena:
+class Arena:
     """Room for the matrices of one problem in huge pages.
 
     With small pages the physical addresses, and with them the conflicts in the L2 cache, are another draw in every
@@ -108,7 +108,8 @@ class _Arena:
         return found
 
 
-def _available_bytes() -> float:
+def available_bytes() -> float:
+    """Memory that is free, as the kernel counts it; without end where it does not say."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
@@ -124,7 +125,7 @@ def make(problem: Mapping[str, Any]) -> Inputs:
     # While they are made, one more copy of the inputs as whole numbers, and for narrow types one to multiply.
     widened = 0 if exact == dtype else exact.itemsize
     needed = batch * ((m * k + k * n) * (dtype.itemsize + 1 + widened) + m * n * (2 * output.itemsize + 2 * widened))
-    if needed > MEMORY_SHARE * _available_bytes():
+    if needed > MEMORY_SHARE * available_bytes():
         raise OutOfMemory(f"the matrices need {needed / 1e9:.1f} GB, more than {MEMORY_SHARE:.0%} of the memory that is free")
     seed = hashlib.blake2b(repr((m, n, k, batch, layout)).encode(), digest_size=8).digest()
     rng = np.random.default_rng(int.from_bytes(seed, "little"))
@@ -138,7 +139,7 @@ def make(problem: Mapping[str, Any]) -> Inputs:
         return stored, numbers if row_major else numbers.transpose(0, 2, 1)
 
     try:
-        arena = _Arena([batch * size for size in (m * k * dtype.itemsize, k * n * dtype.itemsize, m * n * output.itemsize)])
+        arena = Arena([batch * size for size in (m * k * dtype.itemsize, k * n * dtype.itemsize, m * n * output.itemsize)])
         a, a_numbers = matrix(m, k, layout[0] == "r")
         b, b_numbers = matrix(k, n, layout[1] == "r")
         c = arena.take((batch, m, n), output)

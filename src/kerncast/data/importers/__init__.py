@@ -7,7 +7,7 @@ point in the group `kerncast.data.importers`. It refuses what it does not know, 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -43,6 +43,10 @@ class Imported:
     rows: pl.DataFrame
     device: Device | None = None
     """The device of all rows, where the file or its mapping says it; the command line has the last word."""
+    notes: tuple[str, ...] = ()
+    """What the user should know: how much was left out or mended, and why."""
+    files: tuple[Path, ...] = ()
+    """The files behind these rows, where the path alone is not: they have a column `source` then, a place in this tuple."""
 
 
 class Importer:
@@ -52,7 +56,7 @@ class Importer:
     doc: str
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
-        """The rows of one file."""
+        """The rows of one file (or of a directory, for a format that is one)."""
         raise NotImplementedError
 
 
@@ -84,8 +88,10 @@ def file_digest(path: Path) -> str:
         raise BadFile(f"cannot read {path}: {error.strerror}") from error
 
 
-def import_files(format_name: str, paths: Sequence[Path], out: Path, options: Options) -> Dataset:
-    """Read files of one format into a new dataset, which appears whole or not at all."""
+def import_files(
+    format_name: str, paths: Sequence[Path], out: Path, options: Options, report: Callable[[str], None] | None = None
+) -> Dataset:
+    """Read files of one format into a new dataset, which appears whole or not at all; `report` gets what importers note."""
     importer = get_importer(format_name)
     named = devices.get(options.device) if options.device is not None else None
     software = msgspec.json.encode(dict(sorted(options.software.items()))).decode() if options.software else None
@@ -93,10 +99,11 @@ def import_files(format_name: str, paths: Sequence[Path], out: Path, options: Op
     def fill(dataset: Dataset) -> None:
         seen: dict[str, Path] = {}
         for path in paths:
-            digest = file_digest(path)
+            digest = "" if path.is_dir() else file_digest(path)
             if digest in seen:
                 raise InvalidValue(f"{path} is the same file as {seen[digest]}: name it once")
-            seen[digest] = path
+            if digest:
+                seen[digest] = path
             empty = True
             for table in _read_named(importer, path, options):
                 rows, device = table.rows, named or table.device
@@ -109,17 +116,32 @@ def import_files(format_name: str, paths: Sequence[Path], out: Path, options: Op
                 machines = [] if shipped or device is None else [record_of(device)]
                 if "software" not in rows.columns:
                     rows = rows.with_columns(software=pl.lit(software, dtype=pl.String))
-                rows = rows.with_columns(source=pl.lit(digest))
+                rows, sources = _sourced(rows, table.files, path, digest, format_name)
                 try:
                     checked = schema.conform(table.family, rows)
                 except InvalidValue as error:
                     raise BadFile(f"{path}, {error}") from error
                 empty &= checked.is_empty()
-                dataset._append(table.family, checked, [Source(digest, path.name, format_name)], machines)
+                dataset._append(table.family, checked, sources, machines)
+                if report is not None:
+                    for note in table.notes:
+                        report(f"{path}: {note}")
             if empty:
                 raise BadFile(f"{path} holds no rows: there is nothing to import")
 
     return Dataset.build(out, fill)
+
+
+def _sourced(
+    rows: pl.DataFrame, files: tuple[Path, ...], path: Path, digest: str, format_name: str
+) -> tuple[pl.DataFrame, list[Source]]:
+    """Rows with the digest of the file that each came from, and these files."""
+    if not files:
+        return rows.with_columns(source=pl.lit(digest)), [Source(digest, path.name, format_name)]
+    names = [file.relative_to(path).as_posix() if file.is_relative_to(path) and file != path else file.name for file in files]
+    sources = [Source(file_digest(file), name, format_name) for file, name in zip(files, names, strict=True)]
+    digests = {place: source.digest for place, source in enumerate(sources)}
+    return rows.with_columns(pl.col("source").replace_strict(digests, return_dtype=pl.String)), sources
 
 
 def _read_named(importer: Importer, path: Path, options: Options) -> Iterator[Imported]:

@@ -1,7 +1,8 @@
 """Tables of Tenstorrent's op runtime predictor: one-hot dtype and memory columns, left-aligned shapes.
 
-Two layouts are known, by their columns: a unary op (`input_shape_1` … `input_shape_4`, flags,
-`kernel_duration`) and a height-sharded matmul (`m_size`, `k_size`, `n_size`, `num_cores`, `duration`).
+Three layouts are known, by their columns: a unary op (`input_shape_1` … `input_shape_4`, flags, `kernel_duration`),
+concatenate_heads (the same with flags for the output's memory) and a height-sharded matmul (`m_size`, `k_size`,
+`n_size`, `num_cores`, `duration`).
 https://github.com/tenstorrent/ttnn-op-runtime-predictor
 """
 
@@ -15,13 +16,17 @@ import polars as pl
 from kerncast.data.importers import Imported, Importer, Options
 from kerncast.data.text_table import LINE, fold_one_hot, numbers, read_csv_text, refuse_cells, whole_numbers
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.families.single import eltwise_unary_single, matmul_sharded_single
+from kerncast.families.single import concatenate_heads_single, eltwise_unary_single, matmul_sharded_single
+from kerncast.ops.concatenate_heads import SHAPE as HEADS
+from kerncast.ops.eltwise_unary import DIMENSIONS
+from kerncast.ops.ttnn import INPUT
 
 SHAPE = tuple(f"input_shape_{i}" for i in range(1, 5))
 # TTNN's bfloat8_b is block floating point, not E5M2.
 DTYPES = {"bfloat16": "bf16", "bfloat8": "bfp8", "bfloat4": "bfp4", "float32": "fp32", "uint8": "uint8", "uint16": "uint16",
           "uint32": "uint32", "int32": "int32"}  # fmt: skip
 BUFFERS = {"input_DRAM": "dram", "input_L1": "l1", "INPUTBUFFER0": "dram", "INPUTBUFFER1": "l1"}
+OUT_BUFFERS = {"output_DRAM": "dram", "output_L1": "l1"}
 MATMUL = {"m_size": "problem.M", "k_size": "problem.K", "n_size": "problem.N", "num_cores": "problem.num_cores"}
 
 
@@ -29,7 +34,10 @@ class TtnnCsv(Importer):
     """CSV files of the TTNN op runtime predictor."""
 
     name = "ttnn-csv"
-    doc = "CSV tables of the TTNN op runtime predictor (unary ops, height-sharded matmul); --set func=exp for a unary op"
+    doc = (
+        "CSV tables of the TTNN op runtime predictor (unary ops, concatenate_heads, height-sharded matmul); "
+        "--set func=exp for a unary op"
+    )
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         table = read_csv_text(path)
@@ -38,11 +46,14 @@ class TtnnCsv(Importer):
             _refuse_settings(options, set())
             yield Imported(matmul_sharded_single, _matmul(table))
         elif {*SHAPE, "kernel_duration"} <= columns:
-            unknown = sorted(columns - {*SHAPE, *DTYPES, *BUFFERS, "kernel_duration"})
+            known = [*SHAPE, *DTYPES, *BUFFERS, *OUT_BUFFERS]
+            unknown = sorted(columns - {*known, "kernel_duration"})
             if unknown:
-                raise BadFile(
-                    f"line 1: unknown column '{unknown[0]}'; known: {', '.join([*SHAPE, *DTYPES, *BUFFERS])}, kernel_duration"
-                )
+                raise BadFile(f"line 1: unknown column '{unknown[0]}'; known: {', '.join(known)}, kernel_duration")
+            if columns & set(OUT_BUFFERS):
+                _refuse_settings(options, set())
+                yield Imported(concatenate_heads_single, _heads(table))
+                return
             _refuse_settings(options, {"func"})
             if "func" not in options.values:
                 raise InvalidValue("the file does not say which unary function it timed: add --set func=exp")
@@ -75,18 +86,30 @@ def _matmul(table: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _heads(table: pl.DataFrame) -> pl.DataFrame:
+    """An output that lies where the input does is written as such."""
+    rows = _tensor(table, HEADS, {"problem.out_buffer": OUT_BUFFERS})
+    same = pl.col("problem.out_buffer") == pl.col("problem.buffer")
+    return rows.with_columns(pl.when(same).then(pl.lit(INPUT)).otherwise("problem.out_buffer").alias("problem.out_buffer"))
+
+
 def _unary(table: pl.DataFrame, func: str) -> pl.DataFrame:
-    rows = _right_aligned(table)
-    for labels, target in ((DTYPES, "problem.dtype"), (BUFFERS, "problem.buffer")):
+    return _tensor(table, DIMENSIONS, {}).with_columns(pl.lit(func).alias("problem.func"))
+
+
+def _tensor(table: pl.DataFrame, shape: tuple[str, ...], more: dict[str, dict[str, str]]) -> pl.DataFrame:
+    """Shape, dtype, memory and time, and further flags folded into labels."""
+    rows = _right_aligned(table, shape)
+    for target, labels in {"problem.dtype": DTYPES, "problem.buffer": BUFFERS, **more}.items():
         present = {name: label for name, label in labels.items() if name in table.columns}
         if not present:
             raise BadFile(f"line 1: no column says the {target.split('.')[1]}; expected some of {', '.join(labels)}")
         rows[target] = fold_one_hot(table, present)
     rows |= {"time_ns": _positive_time(table, "kernel_duration"), LINE: table[LINE]}
-    return pl.DataFrame(rows).with_columns(pl.lit(func).alias("problem.func"), status=pl.lit("ok"))
+    return pl.DataFrame(rows).with_columns(status=pl.lit("ok"))
 
 
-def _right_aligned(table: pl.DataFrame) -> dict[str, pl.Series]:
+def _right_aligned(table: pl.DataFrame, names: tuple[str, ...]) -> dict[str, pl.Series]:
     """Shapes are left-aligned and filled with 0 there; here right-aligned and padded with 1."""
     dims = pl.DataFrame({name: whole_numbers(table, name) for name in SHAPE})
     for index, name in enumerate(SHAPE):
@@ -97,9 +120,9 @@ def _right_aligned(table: pl.DataFrame) -> dict[str, pl.Series]:
     refuse_cells(table, dims[SHAPE[0]] == 0, SHAPE[0], "must be at least 1")
     rank = dims.select(pl.sum_horizontal(pl.all() != 0)).to_series()
     aligned = {}
-    for target in range(4):
+    for target, own in enumerate(names):
         # Dimension `target` of four is number target - (4 - rank) of the given ones.
         source = target - (4 - rank)
         expression = pl.coalesce(*(pl.when(pl.lit(source) == i).then(pl.col(name)) for i, name in enumerate(SHAPE)), 1)
-        aligned[f"problem.dim{target}"] = dims.select(expression.alias("d")).to_series()
+        aligned[f"problem.{own}"] = dims.select(expression.alias("d")).to_series()
     return aligned

@@ -298,11 +298,6 @@ kerncast_status kerncast_select(kerncast_context *context, const kerncast_proble
     return KERNCAST_OK;
 }
 
-void kerncast_select_many(kerncast_context *context, const kerncast_problem *problems, size_t count, kerncast_tier tier,
-                          kerncast_answer *answers) {
-    for (size_t i = 0; i < count; i++) kerncast_select(context, &problems[i], tier, &answers[i]);
-}
-
 kerncast_status kerncast_rank(kerncast_context *context, const kerncast_problem *given, kerncast_tier tier, kerncast_answer *answers,
                               size_t capacity, size_t *count) {
     kc_problem problem;

@@ -1,7 +1,7 @@
 /* JSON queries, the first pass: query_check accepts nothing but one well-formed JSON text, so the second pass may
  * step over every byte without asking again. No allocation, no recursion, nothing that a locale could change. */
 
-enum { QUERY_DEPTH = 8, QUERY_SHOWN = 40 };
+enum { QUERY_DEPTH = 16, QUERY_SHOWN = 40 };
 
 /* A part of the request: bytes from..to. */
 typedef struct {
@@ -9,12 +9,23 @@ typedef struct {
 } query_span;
 
 /* Why a request is refused. Which members are read depends on the kind. */
-typedef enum { QUERY_NO_FAULT, QUERY_SYNTAX, QUERY_UNKNOWN_KEY, QUERY_TWICE, QUERY_WRONG_VALUE, QUERY_BESIDE } query_fault_kind;
+typedef enum {
+    QUERY_NO_FAULT,
+    QUERY_SYNTAX,
+    QUERY_UNKNOWN_KEY,
+    QUERY_TWICE,
+    QUERY_CONTRADICTS,
+    QUERY_WRONG_VALUE,
+    QUERY_BESIDE,
+    QUERY_UNSUPPORTED,
+    QUERY_RANK
+} query_fault_kind;
 typedef struct {
     query_fault_kind kind;
     size_t position;
     const char *subject, *parameter, *rule;
     query_span shown;
+    size_t most;
 } query_fault;
 
 typedef struct {
@@ -105,7 +116,9 @@ static size_t query_character(const unsigned char *text, size_t left, uint32_t *
 static bool query_check_string(query_text in, size_t *at, query_fault *fault) {
     uint32_t point;
     for (++*at; *at < in.length && in.text[*at] != '"';) {
-        const size_t size = query_character(in.text + *at, in.length - *at, &point);
+        const unsigned char byte = in.text[*at];
+        const bool plain = byte >= 0x20 && byte < 0x80 && byte != '\\';
+        const size_t size = plain ? 1 : query_character(in.text + *at, in.length - *at, &point);
         if (size == 0) {
             return query_broken(
                 fault, *at,
@@ -198,7 +211,7 @@ static bool query_check(query_text in, query_fault *fault) {
         if (depth > 0 && closing[depth - 1] == '}' && !query_check_key(in, &at, fault)) return false;
         byte = query_byte(in, at);
         if (byte == '{' || byte == '[') {
-            if (depth == QUERY_DEPTH) return query_broken(fault, at, "brackets must not nest more than 8 deep");
+            if (depth == QUERY_DEPTH) return query_broken(fault, at, "brackets must not nest more than 16 deep");
             closing[depth++] = byte == '{' ? '}' : ']';
             at = query_after_space(in, at + 1);
             if (query_byte(in, at) != (unsigned char)closing[depth - 1]) continue;

@@ -1,5 +1,11 @@
 /* JSON queries, the second pass: what is asked, in a text that query_check has accepted. */
 
+/* Whether a byte ends a number or a word. */
+static bool query_ends(unsigned char byte) {
+    return byte == ',' || byte == '}' || byte == ']' || byte == ':' || byte == '"' || byte == '{' || byte == '[' ||
+           query_is_space(byte);
+}
+
 /* Where the value that begins at `at` ends. */
 static size_t query_value_end(query_text in, size_t at) {
     size_t depth = 0;
@@ -11,27 +17,32 @@ static size_t query_value_end(query_text in, size_t at) {
             while (in.text[at] != '"') at += in.text[at] == '\\' ? 2 : 1;
             at++;
         } else {
-            while (at < in.length && !query_is_space(in.text[at]) && memchr("\"{}[],:", in.text[at], 7) == NULL) at++;
+            while (at < in.length && !query_ends(in.text[at])) at++;
         }
     } while (depth > 0);
     return at;
 }
 
-/* The member of an object that stands at or after `at`, which moves past it; false when there is none left. */
-static bool query_member(query_text in, size_t *at, query_span *key, query_span *value) {
+/* The key that stands at or after `at` in an object, which moves to its value; false at the end of the object. */
+static bool query_key(query_text in, size_t *at, query_span *key) {
     *at = query_after_space(in, *at);
     if (in.text[*at] == ',') *at = query_after_space(in, *at + 1);
     if (in.text[*at] == '}') return false;
     key->from = *at;
     key->to = query_value_end(in, *at);
-    value->from = query_after_space(in, query_after_space(in, key->to) + 1);
-    value->to = *at = query_value_end(in, value->from);
+    *at = query_after_space(in, query_after_space(in, key->to) + 1);
     return true;
 }
 
+/* Nearly all strings are written without escapes, and then they are the same bytes or they are not. */
+static bool query_is_plain(query_text in, query_span string) {
+    return memchr(in.text + string.from, '\\', string.to - string.from) == NULL;
+}
+
 /* Whether a string of the request, escapes decoded, is this UTF-8 text. */
-static bool query_equals(query_text in, query_span string, const char *text, size_t length) {
+static bool query_equals(query_text in, query_span string, bool plain, const char *text, size_t length) {
     size_t at = string.from + 1, from = 0;
+    if (plain) return string.to - string.from == length + 2 && memcmp(in.text + at, text, length) == 0;
     while (at + 1 < string.to) {
         uint32_t point = 0, wanted = 0;
         size_t size;
@@ -87,10 +98,24 @@ static bool query_whole(query_text in, query_span number, int64_t *value) {
     return true;
 }
 
+/* The code of a label; false when no label is spelled so. */
+static bool query_spelled(query_text in, query_span value, const query_label *labels, size_t count, int64_t *code) {
+    const bool plain = query_is_plain(in, value);
+    size_t i;
+    for (i = 0; i < count; i++) {
+        if (query_equals(in, value, plain, labels[i].name, labels[i].length)) {
+            *code = labels[i].code;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool query_is_number(unsigned char first) { return first == '-' || query_is_digit(first); }
+
 /* The value of a parameter as the engine takes it; false when it is not of the parameter's kind. */
 static bool query_value(query_text in, query_span value, const query_parameter *parameter, int64_t *number) {
     const unsigned char first = in.text[value.from];
-    size_t i;
     if (first == 'n') {
         *number = KERNCAST_MISSING;
         return parameter->nullable;
@@ -99,16 +124,8 @@ static bool query_value(query_text in, query_span value, const query_parameter *
     case QUERY_FLAG:
         *number = first == 't';
         return first == 't' || first == 'f';
-    case QUERY_LABEL:
-        for (i = 0; first == '"' && i < parameter->label_count; i++) {
-            if (query_equals(in, value, parameter->labels[i].name, parameter->labels[i].length)) {
-                *number = parameter->labels[i].code;
-                return true;
-            }
-        }
-        return false;
-    default:
-        return (first == '-' || query_is_digit(first)) && query_whole(in, value, number);
+    case QUERY_LABEL: return first == '"' && query_spelled(in, value, parameter->labels, parameter->label_count, number);
+    default: return query_is_number(first) && query_whole(in, value, number);
     }
 }
 
@@ -117,6 +134,9 @@ typedef struct {
     kerncast_problem problem;
     kerncast_tier tier;
     size_t start, given[QUERY_PLACES];
+    query_span software, op;
+    int64_t name; /* the one of the op's under which it was asked for */
+    query_fault fault;
 } query_request;
 
 static bool query_refused(query_fault *fault, query_fault_kind kind, query_span shown) {
@@ -132,63 +152,229 @@ static bool query_not_an_object(query_fault *fault, const char *subject, query_s
     return query_refused(fault, QUERY_WRONG_VALUE, shown);
 }
 
-static bool query_wrong_value(query_fault *fault, const query_parameter *parameter, query_span shown) {
+/* A label that nobody knows is unsupported where foreign spellings are read; whatever else is wrong is bad input. */
+static bool query_wrong_value(query_text in, const query_parameter *parameter, bool foreign, query_span shown, query_fault *fault) {
+    const unsigned char first = in.text[shown.from];
+    const bool label = foreign && parameter->kind == QUERY_LABEL && (first == '"' || query_is_number(first));
     fault->subject = fault->parameter = parameter->name;
     fault->rule = parameter->rule;
-    return query_refused(fault, QUERY_WRONG_VALUE, shown);
+    return query_refused(fault, label ? QUERY_UNSUPPORTED : QUERY_WRONG_VALUE, shown);
 }
 
-/* The parameter that a key names; NULL when none does. */
-static const query_parameter *query_find(query_text in, query_span key) {
+/* The struct is one int64_t for each parameter in declared order; query_problem_layout checks its size. */
+static int64_t query_get(const query_request *request, size_t place) {
+    int64_t number;
+    memcpy(&number, (const char *)&request->problem + place * sizeof number, sizeof number);
+    return number;
+}
+
+static void query_set(query_request *request, size_t place, int64_t number) {
+    memcpy((char *)&request->problem + place * sizeof number, &number, sizeof number);
+}
+
+/* Keys that are parameters are given once; other spellings of a parameter may be repeated, and must agree. */
+static bool query_give(query_request *request, size_t place, int64_t number, bool once, query_span key, size_t position) {
+    if (request->given[place] != SIZE_MAX) {
+        if (once) return query_refused(&request->fault, QUERY_TWICE, key);
+        if (query_get(request, place) != number) return query_refused(&request->fault, QUERY_CONTRADICTS, key);
+        return true;
+    }
+    request->given[place] = position;
+    query_set(request, place, number);
+    return true;
+}
+
+/* A list of whole numbers, right-aligned and padded with 1. */
+static bool query_take_list(query_text in, const query_node *node, query_span key, query_span list, query_request *request) {
+    size_t at, count = 0, skipped, i;
+    for (at = query_after_space(in, list.from + 1); in.text[at] != ']'; count++) {
+        at = query_after_space(in, query_value_end(in, at));
+        if (in.text[at] == ',') at = query_after_space(in, at + 1);
+    }
+    if (count > node->places) {
+        request->fault.subject = node->path;
+        request->fault.most = node->places;
+        return query_refused(&request->fault, QUERY_RANK, list);
+    }
+    skipped = node->places - count;
+    at = list.from + 1;
+    for (i = 0; i < node->places; i++) {
+        const size_t place = query_places[node->first_place + i];
+        query_span value = list;
+        int64_t number = 1;
+        if (i >= skipped) {
+            value.from = query_after_space(in, at);
+            value.to = query_value_end(in, value.from);
+            at = query_after_space(in, value.to) + 1;
+            if (!query_value(in, value, &query_problem.parameters[place], &number)) {
+                return query_wrong_value(in, &query_problem.parameters[place], true, value, &request->fault);
+            }
+        }
+        if (!query_give(request, place, number, false, key, value.from)) return false;
+    }
+    return true;
+}
+
+/* What stands under a key of the tree. */
+static bool query_take(query_text in, const query_node *node, query_span key, query_span value, query_request *request) {
+    const query_parameter *parameter;
+    const unsigned char first = in.text[value.from];
+    int64_t number;
+    size_t place, i;
+    bool read;
+    if (node->present >= 0 && first == 'n') return query_give(request, (size_t)node->present, 0, false, key, value.from);
+    if (!node->leaf) {
+        request->fault.rule = "an object";
+        request->fault.subject = node->path;
+        return query_refused(&request->fault, QUERY_WRONG_VALUE, value);
+    }
+    if (node->places == 0) return true;
+    place = query_places[node->first_place];
+    parameter = &query_problem.parameters[place];
+    if (first == '[' && !node->once && parameter->kind == QUERY_NUMBER) return query_take_list(in, node, key, value, request);
+    if (node->places > 1) {
+        request->fault.subject = node->path;
+        request->fault.rule = "a list of whole numbers";
+        return query_refused(&request->fault, QUERY_WRONG_VALUE, value);
+    }
+    if (node->once && request->given[place] != SIZE_MAX) return query_refused(&request->fault, QUERY_TWICE, key);
+    read = query_value(in, value, parameter, &number);
+    if (!read && first == '"') read = query_spelled(in, value, node->names, node->name_count, &number);
+    if (!read && node->number_count > 0 && query_is_number(first) && query_whole(in, value, &number)) {
+        const int64_t given = number;
+        for (i = 0; i < node->number_count && !read; i++) {
+            read = node->numbers[i].given == given;
+            number = node->numbers[i].code;
+        }
+    }
+    if (!read) return query_wrong_value(in, parameter, !node->once, value, &request->fault);
+    return query_give(request, place, number, node->once, key, value.from);
+}
+
+static const query_node *query_child(query_text in, const query_node *node, query_span key) {
+    const bool plain = query_is_plain(in, key);
     size_t i;
-    for (i = 0; i < query_problem.count; i++) {
-        const query_parameter *parameter = &query_problem.parameters[i];
-        if (query_equals(in, key, parameter->name, parameter->length)) return parameter;
+    for (i = 0; i < node->children; i++) {
+        const query_node *child = &query_nodes[node->first_child + i];
+        if (plain && child->length + 2 != key.to - key.from) continue;
+        if (query_equals(in, key, plain, child->name, child->length)) return child;
     }
     return NULL;
 }
 
-static bool query_take(query_text in, query_span key, query_span value, query_request *request, query_fault *fault) {
-    const query_parameter *parameter = query_find(in, key);
-    int64_t number;
-    size_t place;
-    if (parameter == NULL) return query_refused(fault, QUERY_UNKNOWN_KEY, key);
-    place = (size_t)(parameter - query_problem.parameters);
-    if (request->given[place] != SIZE_MAX) return query_refused(fault, QUERY_TWICE, key);
-    if (!query_value(in, value, parameter, &number)) return query_wrong_value(fault, parameter, value);
-    request->given[place] = value.from;
-    /* The struct is one int64_t for each parameter in declared order; query_problem_layout checks its size. */
-    memcpy((char *)&request->problem + place * sizeof number, &number, sizeof number);
+/* The members of an object that begin at `at`, which moves past it: keys of the tree, objects inside objects. */
+static bool query_walk(query_text in, const query_node *from, query_span key, size_t *at, query_request *request) {
+    const query_node *open[QUERY_DEPTH + 1];
+    size_t depth = 0;
+    query_span value;
+    open[0] = from;
+    for (;;) {
+        const query_node *node = open[depth];
+        if (in.text[*at] == '{' && node->children > 0) {
+            if (node->present >= 0 && !query_give(request, (size_t)node->present, 1, false, key, *at)) return false;
+            ++*at;
+            depth++;
+        } else {
+            value.from = *at;
+            value.to = *at = query_value_end(in, *at);
+            if (!query_take(in, node, key, value, request)) return false;
+        }
+        for (; depth > 0 && !query_key(in, at, &key); depth--) ++*at;
+        if (depth == 0) return true;
+        open[depth] = query_child(in, open[depth - 1], key);
+        if (open[depth] == NULL) return query_refused(&request->fault, QUERY_UNKNOWN_KEY, key);
+    }
+}
+
+/* Keys that are no parameters: whose answer is asked for, and by which tier. */
+static bool query_special(query_text in, size_t which, query_span key, query_span value, query_request *request, bool *seen) {
+    const query_parameter *special = &query_specials[which];
+    int64_t code = 0;
+    if (seen[which]) return query_refused(&request->fault, QUERY_TWICE, key);
+    seen[which] = true;
+    if (special->label_count == 0) {
+        if (in.text[value.from] != '"') return query_wrong_value(in, special, true, value, &request->fault);
+        request->software = value;
+        return true;
+    }
+    if (!query_value(in, value, special, &code)) return query_wrong_value(in, special, which != QUERY_TIER, value, &request->fault);
+    if (which == QUERY_TIER) request->tier = (kerncast_tier)code;
+    if (which == QUERY_OP) {
+        request->name = code;
+        request->op = value;
+    }
     return true;
 }
 
-/* The parameters, beside an optional "tier", or in an object "problem" of their own. */
-static bool query_read(query_text in, query_span object, query_request *request, query_fault *fault) {
+/* An alias of the op says some parameters. */
+static bool query_preset(query_request *request) {
+    size_t i;
+    for (i = 0; request->op.to != 0 && i < query_preset_count; i++) {
+        const query_assignment preset = query_presets[i];
+        if (preset.name != request->name) continue;
+        if (!query_give(request, preset.place, preset.value, false, request->op, request->op.from)) return false;
+    }
+    return true;
+}
+
+static size_t query_special_of(query_text in, query_span key) {
+    const bool plain = query_is_plain(in, key);
+    size_t which;
+    for (which = 0; which < QUERY_SPECIALS; which++) {
+        if (query_equals(in, key, plain, query_specials[which].name, query_specials[which].length)) break;
+    }
+    return which;
+}
+
+/* What is the same as another parameter's is written in one way. */
+static void query_unify(query_request *request) {
+    size_t i;
+    for (i = 0; i < query_same_count; i++) {
+        const query_same_as same = query_same[i];
+        const int64_t number = query_get(request, same.place), given = query_get(request, same.as);
+        const int64_t other = given == KERNCAST_MISSING ? same.otherwise : given;
+        if (number != KERNCAST_MISSING && number == other) query_set(request, same.place, same.value);
+    }
+}
+
+/* The parameters, beside optional keys that are none, or in an object "problem" of their own. `at` moves past the object,
+ * unless it is refused. */
+static bool query_read(query_text in, size_t *at, query_request *request) {
     query_span key, value, problem = {0, 0};
-    bool tier = false, beside = false;
-    size_t at = object.from + 1;
-    if (in.text[object.from] != '{') return query_not_an_object(fault, "a request", object);
-    while (query_member(in, &at, &key, &value)) {
-        if (query_equals(in, key, "tier", 4)) {
-            int64_t code;
-            if (tier) return query_refused(fault, QUERY_TWICE, key);
-            tier = true;
-            if (!query_value(in, value, &query_tier, &code)) return query_wrong_value(fault, &query_tier, value);
-            request->tier = (kerncast_tier)code;
-        } else if (query_equals(in, key, "problem", 7)) {
-            if (problem.to != 0) return query_refused(fault, QUERY_TWICE, key);
-            if (in.text[value.from] != '{') return query_not_an_object(fault, "problem", value);
+    bool beside = false, seen[QUERY_SPECIALS] = {false};
+    if (in.text[*at] != '{') {
+        value.from = *at;
+        value.to = query_value_end(in, *at);
+        return query_not_an_object(&request->fault, "a request", value);
+    }
+    for (++*at; query_key(in, at, &key);) {
+        const query_node *node = query_child(in, &query_nodes[0], key);
+        size_t which;
+        if (node != NULL) {
+            beside = true;
+            if (!query_walk(in, node, key, at, request)) return false;
+            continue;
+        }
+        value.from = *at;
+        value.to = *at = query_value_end(in, *at);
+        which = query_special_of(in, key);
+        if (which < QUERY_SPECIALS) {
+            if (!query_special(in, which, key, value, request, seen)) return false;
+        } else if (query_equals(in, key, query_is_plain(in, key), "problem", 7)) {
+            if (problem.to != 0) return query_refused(&request->fault, QUERY_TWICE, key);
+            if (in.text[value.from] != '{') return query_not_an_object(&request->fault, "problem", value);
             problem = value;
         } else {
-            beside = true;
-            if (!query_take(in, key, value, request, fault)) return false;
+            return query_refused(&request->fault, QUERY_UNKNOWN_KEY, key);
         }
     }
-    if (problem.to == 0) return true;
-    if (beside) return query_refused(fault, QUERY_BESIDE, problem);
-    request->start = problem.from;
-    for (at = problem.from + 1; query_member(in, &at, &key, &value);) {
-        if (!query_take(in, key, value, request, fault)) return false;
+    ++*at;
+    if (problem.to != 0 && beside) return query_refused(&request->fault, QUERY_BESIDE, problem);
+    if (problem.to != 0) {
+        request->start = value.from = problem.from;
+        if (!query_walk(in, &query_nodes[0], problem, &value.from, request)) return false;
     }
+    if (!query_preset(request)) return false;
+    query_unify(request);
     return true;
 }

@@ -12,7 +12,11 @@ static void query_put_byte(query_reply *reply, char byte) {
 }
 
 static void query_put(query_reply *reply, const char *json) {
-    while (*json != '\0') query_put_byte(reply, *json++);
+    const size_t size = strlen(json);
+    if (reply->length < reply->capacity && size <= reply->capacity - reply->length) {
+        memcpy(reply->out + reply->length, json, size);
+    }
+    reply->length += size;
 }
 
 /* Text as the inside of a JSON string, at most `most` bytes of it; what is not UTF-8 becomes U+FFFD. */
@@ -55,12 +59,43 @@ static void query_put_integer(query_reply *reply, int64_t value) {
     while (count > 0) query_put_byte(reply, digits[--count]);
 }
 
+/* The 17 digits of a number from 1 to 2^53, as printf rounds them (to even), without its price: whole numbers are exact
+ * there, and so is the rest of a double in 52 bits. */
+static void query_put_digits(query_reply *reply, double value) {
+    const uint64_t whole = (uint64_t)value, one = UINT64_C(1) << 52;
+    uint64_t rest = (uint64_t)((value - (double)whole) * (double)one), left = whole, fraction = 0, scale = 1;
+    char digits[17];
+    size_t before = 0, after, i;
+    do before++;
+    while ((left /= 10) != 0);
+    after = 17 - before;
+    for (i = 0; i < after; i++) {
+        rest *= 10;
+        fraction = fraction * 10 + (rest >> 52);
+        scale *= 10;
+        rest &= one - 1;
+    }
+    if (rest > one / 2 || (rest == one / 2 && (fraction & 1) != 0)) fraction++;
+    /* One more digit before the point, should it ever be: 17 in all are enough to read back the same number. */
+    query_put_integer(reply, (int64_t)(whole + fraction / scale));
+    fraction %= scale;
+    if (fraction == 0) return;
+    for (i = after; i > 0; fraction /= 10) digits[--i] = (char)('0' + fraction % 10);
+    while (digits[after - 1] == '0') after--;
+    query_put_byte(reply, '.');
+    for (i = 0; i < after; i++) query_put_byte(reply, digits[i]);
+}
+
 /* `,"name":value`, when the value is known (not negative) and a number at all. */
 static void query_put_double(query_reply *reply, const char *name, double value) {
     char shown[40];
     size_t at;
     if (!(value >= 0.0 && value <= DBL_MAX)) return;
     query_put(reply, name);
+    if (value >= 1.0 && value < 9007199254740992.0) {
+        query_put_digits(reply, value);
+        return;
+    }
     snprintf(shown, sizeof shown, "%.17g", value);
     for (at = 0; shown[at] != '\0'; at++) {
         /* Whatever a locale writes as its decimal point, of one byte or more, becomes the one of JSON. */
@@ -133,8 +168,12 @@ static void query_put_found(query_reply *reply, query_text in, size_t at) {
 
 static void query_put_keys(query_reply *reply) {
     size_t i;
-    for (i = 0; i < query_problem.count; i++) {
-        query_put_words(reply, query_problem.parameters[i].name);
+    for (i = 0; i < query_nodes[0].children; i++) {
+        query_put_words(reply, query_nodes[query_nodes[0].first_child + i].name);
+        query_put(reply, ", ");
+    }
+    for (i = 1; i < QUERY_SPECIALS; i++) {
+        query_put_words(reply, query_specials[i].name);
         query_put(reply, ", ");
     }
     query_put(reply, "tier, or problem and tier");
@@ -150,10 +189,19 @@ static void query_put_place(query_reply *reply, const char *parameter, size_t po
     query_put_integer(reply, (int64_t)position);
 }
 
+static void query_put_got(query_reply *reply, const query_fault *fault, const char *shown, size_t size) {
+    query_put_words(reply, fault->subject);
+    query_put(reply, " must be ");
+    query_put_words(reply, fault->rule);
+    query_put(reply, ", got ");
+    query_put_text(reply, shown, size, QUERY_SHOWN);
+}
+
 static void query_put_fault(query_reply *reply, query_text in, const query_fault *fault) {
     const char *shown = (const char *)in.text + fault->shown.from;
     const size_t size = fault->shown.to - fault->shown.from;
-    query_put(reply, "{\"status\":\"bad_input\",\"message\":\"");
+    const bool unsupported = fault->kind == QUERY_UNSUPPORTED || fault->kind == QUERY_RANK;
+    query_put(reply, unsupported ? "{\"status\":\"unsupported\",\"message\":\"" : "{\"status\":\"bad_input\",\"message\":\"");
     switch (fault->kind) {
     case QUERY_UNKNOWN_KEY:
         query_put(reply, "unknown key ");
@@ -165,16 +213,22 @@ static void query_put_fault(query_reply *reply, query_text in, const query_fault
         query_put_text(reply, shown, size, QUERY_SHOWN);
         query_put(reply, " is given twice: give it once");
         break;
+    case QUERY_CONTRADICTS:
+        query_put_text(reply, shown, size, QUERY_SHOWN);
+        query_put(reply, " contradicts what is given elsewhere in the request: leave one of them out");
+        break;
     case QUERY_BESIDE:
         query_put(reply, "parameters must not stand beside an object problem: put all of them into it, or leave it out");
         break;
-    case QUERY_WRONG_VALUE:
+    case QUERY_RANK:
         query_put_words(reply, fault->subject);
-        query_put(reply, " must be ");
-        query_put_words(reply, fault->rule);
-        query_put(reply, ", got ");
+        query_put(reply, " must have at most ");
+        query_put_integer(reply, (int64_t)fault->most);
+        query_put(reply, " dimensions, got ");
         query_put_text(reply, shown, size, QUERY_SHOWN);
         break;
+    case QUERY_UNSUPPORTED:
+    case QUERY_WRONG_VALUE: query_put_got(reply, fault, shown, size); break;
     default:
         query_put_words(reply, fault->rule);
         query_put(reply, ", found ");
@@ -184,105 +238,25 @@ static void query_put_fault(query_reply *reply, query_text in, const query_fault
     query_put_byte(reply, '}');
 }
 
-static void query_put_choice(query_reply *reply, const kerncast_answer *answer) {
-    query_put(reply, "\"tier\":\"");
-    query_put(reply, kerncast_tier_name(answer->tier));
-    query_put(reply, "\",\"config\":");
-    query_put_config(reply, &answer->config);
-    query_put_double(reply, ",\"time_ns\":", answer->time_ns);
-    query_put_double(reply, ",\"lower_ns\":", answer->lower_ns);
-    query_put_double(reply, ",\"upper_ns\":", answer->upper_ns);
-    query_put_double(reply, ",\"efficiency\":", answer->efficiency);
+/* Whether the software that is asked for is the model's: one of its names, or the beginning of a commit. */
+static bool query_is_software(query_text in, query_span asked) {
+    size_t i, j;
+    for (i = 0; i < query_software_count; i++) {
+        const query_label known = query_software[i];
+        const size_t size = asked.to - asked.from - 2;
+        bool hexadecimal = known.code != 0 && size >= 7 && size < known.length;
+        for (j = asked.from + 1; hexadecimal && j + 1 < asked.to; j++) hexadecimal = strchr("0123456789abcdef", in.text[j]) != NULL;
+        if (hexadecimal && memcmp(in.text + asked.from + 1, known.name, size) == 0) return true;
+        if (query_equals(in, asked, query_is_plain(in, asked), known.name, known.length)) return true;
+    }
+    return false;
 }
 
-static void query_put_refusal(query_reply *reply, const kerncast_answer *answer, const query_request *request) {
-    const char *end = memchr(answer->message, '\0', sizeof answer->message);
-    const bool named = answer->parameter >= 0 && (size_t)answer->parameter < query_problem.count;
-    size_t position = request->start;
-    if (named && request->given[answer->parameter] != SIZE_MAX) position = request->given[answer->parameter];
-    query_put(reply, "\"message\":\"");
-    query_put_text(reply, answer->message, end == NULL ? sizeof answer->message : (size_t)(end - answer->message), SIZE_MAX);
-    query_put_place(reply, named ? query_problem.parameters[answer->parameter].name : NULL, position);
-    if (answer->candidate >= 0) {
-        query_put(reply, ",\"fallback\":");
-        query_put_config(reply, &answer->config);
-    }
-}
-
-static kerncast_status query_answer(kerncast_context *context, query_text in, query_span object, query_reply *reply) {
-    static const char unreadable[] = "the chosen config has a label without a name: export the model again";
-    query_fault fault = {QUERY_NO_FAULT, 0, NULL, NULL, NULL, {0, 0}};
-    kerncast_answer answer;
-    kerncast_status status;
-    query_request request;
-    size_t i;
-    kerncast_problem_init(&request.problem);
-    request.tier = KERNCAST_TIER_AUTO;
-    request.start = object.from;
-    for (i = 0; i < QUERY_PLACES; i++) request.given[i] = SIZE_MAX;
-    if (!query_read(in, object, &request, &fault)) {
-        query_put_fault(reply, in, &fault);
-        return KERNCAST_BAD_INPUT;
-    }
-    memset(&answer, 0, sizeof answer);
-    answer.candidate = answer.parameter = -1;
-    status = kerncast_select(context, &request.problem, request.tier, &answer);
-    if (answer.candidate >= 0 && !query_is_readable(&answer.config)) {
-        status = KERNCAST_CORRUPT;
-        answer.candidate = -1;
-        memcpy(answer.message, unreadable, sizeof unreadable);
-    }
-    query_put(reply, "{\"status\":\"");
-    query_put(reply, kerncast_status_name(status));
-    query_put(reply, "\",");
-    if (status == KERNCAST_OK) query_put_choice(reply, &answer);
-    else query_put_refusal(reply, &answer, &request);
-    query_put_byte(reply, '}');
-    return status;
-}
-
-static kerncast_status query_answer_all(kerncast_context *context, query_text in, query_reply *reply) {
-    query_fault fault = {QUERY_NO_FAULT, 0, NULL, NULL, NULL, {0, 0}};
-    query_span value;
-    size_t at;
-    if (!query_check(in, &fault)) {
-        query_put_fault(reply, in, &fault);
-        return KERNCAST_BAD_INPUT;
-    }
-    value.from = query_after_space(in, 0);
-    if (in.text[value.from] != '[') {
-        value.to = query_value_end(in, value.from);
-        return query_answer(context, in, value, reply);
-    }
-    query_put_byte(reply, '[');
-    for (at = query_after_space(in, value.from + 1); in.text[at] != ']'; at = query_after_space(in, at)) {
-        if (in.text[at] == ',') {
-            query_put_byte(reply, ',');
-            at++;
-            continue;
-        }
-        value.from = at;
-        value.to = at = query_value_end(in, at);
-        query_answer(context, in, value, reply);
-    }
-    query_put_byte(reply, ']');
-    return KERNCAST_OK;
-}
-
-kerncast_status kerncast_query_json(
-    kerncast_context *context, const char *text, size_t length, char *out, size_t capacity, size_t *needed) {
-    query_text in;
-    query_reply reply;
-    kerncast_status status;
-    in.text = (const unsigned char *)(text == NULL ? "" : text);
-    in.length = text == NULL ? 0 : length;
-    reply.out = out;
-    reply.capacity = out == NULL ? 0 : capacity;
-    reply.length = 0;
-    status = query_answer_all(context, in, &reply);
-    query_put_byte(&reply, '\0');
-    if (needed != NULL) *needed = reply.length;
-    if (reply.length <= reply.capacity) return status;
-    if (reply.capacity > 0) out[0] = '\0'; /* half a reply must not look like one */
-    return KERNCAST_TOO_SMALL;
+/* Whose answer it is, and whether it was trained on the software that was asked for. */
+static void query_put_origin(query_reply *reply, query_text in, const query_request *request) {
+    query_put(reply, query_origin);
+    if (request->software.to == 0 || query_is_software(in, request->software)) return;
+    query_put(reply, ",\"warning\":\"asked for the software ");
+    query_put_text(reply, (const char *)in.text + request->software.from, request->software.to - request->software.from, QUERY_SHOWN);
+    query_put(reply, ", the model was trained on another\"");
 }

@@ -1,0 +1,95 @@
+"""How long a list of 10,000 JSON queries takes, in each form that a request may have.
+
+    KERNCAST_DATA=/path/to/data python benchmarks/query.py
+
+The model is the default one of `ttnn/big_exp_dataset.csv` (github.com/tenstorrent/ttnn-op-runtime-predictor); shapes are
+drawn at random within what it was trained on, so hardly one is asked twice, and no memo helps. The time is that of
+`Query.answer`, text in, text out, models loaded. Judged by the best of 100 lists, for the machine may be busy with others;
+the median is printed beside it. Exits by the bar.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from choosing import data_file
+
+from kerncast.data.importers import Options, import_files
+from kerncast.models import Model, Recipe, train
+from kerncast.select.query import Query, among
+
+QUERIES = 10_000
+REPEATS = 100
+BAR_MS = 50.0
+Request = dict[str, Any]
+
+
+def drawn(chance: random.Random) -> tuple[list[int], int, int]:
+    """A shape, TTNN's number of a dtype, and of a memory."""
+    shape = [1, chance.randint(1, 128), 32 * chance.randint(1, 63), 32 * chance.randint(1, 63)]
+    return shape, chance.choice((0, 3)), chance.choice((0, 1))
+
+
+def short(shape: list[int], dtype: int, buffer: int) -> Request:
+    """The form of the documentation."""
+    tensor = {"shape": shape, "dtype": {0: "bfloat16", 3: "bfloat8_b"}[dtype], "memory": {"buffer": ("DRAM", "L1")[buffer]}}
+    return {"op": "exp", "tensor": tensor, "device": "wormhole_b0"}
+
+
+def serialised(shape: list[int], dtype: int, buffer: int) -> Request:
+    """A tensor as TTNN writes it, with all that means nothing here."""
+    memory = {"buffer_type": buffer, "created_with_nd_shard_spec": False, "memory_layout": 0}
+    page = {"config": {"index": 1, "value": {"tile": {"face_shape": [16, 16], "num_faces": 4, "tile_shape": [32, 32]}}}}
+    layout = {"alignment": {"value": [1, 1, 32, 32]}, "dtype": dtype, "memory_config": memory, "page_config": page}
+    spec = {"tensor_spec": {"logical_shape": shape, "tensor_layout": layout}, "storage": {"index": 1, "value": {}}}
+    return {"op": "exp", "tensor": spec, "device": "wormhole_b0"}
+
+
+def flat(shape: list[int], dtype: int, buffer: int) -> Request:
+    """The op's own parameters."""
+    sizes = {f"dim{i}": size for i, size in enumerate(shape)}
+    labels = {"dtype": {0: "bf16", 3: "bfp8"}[dtype], "buffer": ("dram", "l1")[buffer]}
+    return {"op": "exp", **sizes, **labels}
+
+
+def trained(folder: Path) -> Model:
+    path = data_file("ttnn", "big_exp_dataset.csv", source="github.com/tenstorrent/ttnn-op-runtime-predictor")
+    data = import_files("ttnn-csv", [path], folder / "data", Options(device="wormhole_b0", values={"func": "exp"}))
+    return train(data.path, folder / "model", Recipe(threads=1, folds=2))
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        query = Query(among([trained(Path(folder))]))
+        good = True
+        forms: tuple[Callable[[list[int], int, int], Request], ...] = (short, serialised, flat)
+        print(f"{'form':12} {'bytes in':>10} {'bytes out':>10} {'best ms':>8} {'median ms':>10} {'us each':>8}  statuses")
+        for form in forms:
+            chance = random.Random(0)
+            text = json.dumps([form(*drawn(chance)) for _ in range(QUERIES)]).encode()
+            reply, spent = query.answer(text), []
+            for _ in range(REPEATS):
+                start = time.perf_counter()
+                reply = query.answer(text)
+                spent.append(1e3 * (time.perf_counter() - start))
+            found = sorted({answer["status"] for answer in json.loads(reply)})
+            reached = min(spent) <= BAR_MS and found == ["ok"]
+            good &= reached
+            told = f"{'reached' if reached else 'MISSED'} (bar {BAR_MS:g} ms)"
+            print(
+                f"{form.__name__:12} {len(text):10,} {len(reply):10,} {min(spent):8.1f} {statistics.median(spent):10.1f} "
+                f"{1e3 * min(spent) / QUERIES:8.2f}  {', '.join(found)} {told}"
+            )
+    return int(not good)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

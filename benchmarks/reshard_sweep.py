@@ -1,0 +1,79 @@
+"""The published reshard sweep: the numbers of its vectors, and how long it takes to generate and to write them all.
+
+    python benchmarks/reshard_sweep.py
+
+Each line is a process of its own, and one thread of Python; the layout of tt-metal takes 2 GB of disk for a moment. Exits
+non-zero when a number of vectors is not the published one or writing takes longer than the bar.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+BAR_SECONDS = 180
+# Valid, left after thinning out, files, thinned out, groups of grids and strategies.
+PUBLISHED = {"valid": 4_044_040, "vectors": 2_885_010, "files": 4_032, "thinned": 700, "groups": 27_808}
+KINDS = ("published", "fitting", "parquet", "tt-sweep")
+
+
+def generate(name: str) -> dict[str, int]:
+    from kerncast.ops.reshard import reshard
+
+    found = dict.fromkeys(PUBLISHED, 0)
+    for suite in reshard.sweep(name, {}):
+        found["valid"] += suite.valid
+        found["vectors"] += suite.problems.height
+        found["files"] += 1
+        found["thinned"] += suite.problems.height < suite.valid
+        found["groups"] += suite.problems.select("in_strategy", "out_strategy").n_unique()
+    return found
+
+
+def write(file_format: str) -> dict[str, int]:
+    import kerncast
+    from kerncast.sweep import open_sweep, write_vectors
+
+    sweep = open_sweep(kerncast.get_family("reshard/single"), kerncast.get_device("wormhole_b0"), ["published"])
+    with tempfile.TemporaryDirectory() as scratch:
+        summary = write_vectors(sweep, Path(scratch) / "vectors", file_format=file_format)
+    return {"vectors": summary.vectors, "files": summary.parts}
+
+
+def measure(kind: str) -> dict[str, float]:
+    start = time.perf_counter()
+    found = generate(kind) if kind in ("published", "fitting") else write(kind)
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {**found, "seconds": time.perf_counter() - start, "peak_mb": peak_mb}
+
+
+def wrong(kind: str, found: dict[str, float]) -> bool:
+    """Whether a number is not the published one, or the bar is missed."""
+    if kind == "published":
+        return any(found[name] != value for name, value in PUBLISHED.items())
+    return kind != "fitting" and (found["vectors"] != PUBLISHED["vectors"] or found["seconds"] > BAR_SECONDS)
+
+
+def main() -> int:
+    if len(sys.argv) > 1:
+        print(json.dumps(measure(sys.argv[1])))
+        return 0
+    print(f"{'what':10} " + " ".join(f"{name:>10}" for name in (*PUBLISHED, "seconds", "peak MB")))
+    missed = False
+    for kind in KINDS:
+        answer = subprocess.run([sys.executable, __file__, kind], stdout=subprocess.PIPE, text=True, check=True)
+        found = json.loads(answer.stdout)
+        cells = [f"{found[name]:10,}" if name in found else " " * 10 for name in PUBLISHED]
+        missed |= wrong(kind, found)
+        ends = " MISSED" if wrong(kind, found) else ""
+        print(f"{kind:10} {' '.join(cells)} {found['seconds']:10.1f} {found['peak_mb']:10,.0f}{ends}", flush=True)
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

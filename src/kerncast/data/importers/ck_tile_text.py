@@ -1,0 +1,199 @@
+"""What CK Tile's benchmarks print and save as JSON, read into plain attempts; malformed parts are counted, not fatal.
+
+Shape 3: M=16 N=1536 K=7168 dtype=fp8 layout=rcr
+{
+  "name": "gemm_universal_fp8_rcr_…",
+  "problem": {"split_k": 1, "m": 16, "n": 1536, "k": 7168, "dtype_a": "fp8", "layout_a": "RowMajor", …},
+  "perf_result": {"latency(ms)": 0.01, "tflops(TFlops)": 35.21, "bandwidth(GB/s)": 1105.30}
+}
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from kerncast.data.text_table import LINE
+
+_SHAPE = re.compile(r"Shape\s+\d+:\s+M=(\d{1,9})\s+N=(\d{1,9})\s+K=(\d{1,9})(?:\s+dtype=(\w+))?(?:\s+layout=(\w+))?")
+LARGEST = 2**31 - 1
+LATENCY, RATE = "latency(ms)", "tflops(TFlops)"
+# What may go wrong with a part of a file, as it is told.
+MALFORMED = "benchmark blocks that are not whole JSON objects with name, problem and perf_result"
+CONTRADICTION = "benchmark blocks that contradict the `Shape` line above them"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One kernel on one product, as any of the formats tells it."""
+
+    source_line: int
+    kernel: str
+    m: int
+    n: int
+    k: int
+    split_k: int = 1
+    dtype: str | None = None
+    layout: str | None = None
+    latency_ms: float | None = None
+    tflops: float | None = None
+    is_valid: bool = True
+    error: str | None = None
+    run_id: str | None = None
+
+
+COLUMNS: dict[str, type[pl.DataType]] = {
+    **{field.name: pl.String for field in fields(Attempt)},
+    **dict.fromkeys((LINE, "m", "n", "k", "split_k"), pl.Int64),
+    **dict.fromkeys(("latency_ms", "tflops"), pl.Float64),
+    "is_valid": pl.Boolean,
+}
+
+
+def frame_of(attempts: list[Attempt]) -> pl.DataFrame:
+    """Attempts as a table."""
+    return pl.DataFrame({name: [getattr(attempt, name) for attempt in attempts] for name in COLUMNS}, schema=COLUMNS)
+
+
+@dataclass(frozen=True)
+class Document:
+    """What one text holds."""
+
+    attempts: list[Attempt]
+    left_out: Counter[str]
+    arch: str | None = None
+
+
+def read_text(text: str) -> Document:
+    """A benchmark's JSON, results of a whole run, or a log with such blocks between other lines."""
+    left_out: Counter[str] = Counter()
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            whole = msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+            return Document(list(_log(text, left_out)), left_out)
+        if isinstance(whole, dict) and "results" in whole:
+            metadata = _object(whole.get("metadata"))
+            arch = metadata.get("arch", metadata.get("gpu_arch"))
+            return Document(list(_results(whole, left_out)), left_out, arch if isinstance(arch, str) else None)
+        blocks = whole if isinstance(whole, list) else [whole]
+        attempts = (_attempt(block, number, None, left_out) for number, block in enumerate(blocks, start=1))
+        return Document([attempt for attempt in attempts if attempt is not None], left_out)
+    return Document(list(_log(text, left_out)), left_out)
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _size(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LARGEST else None
+
+
+def _number(value: Any) -> float | None:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e18 and math.isfinite(value)
+    return float(value) if number else None
+
+
+def _word(value: Any) -> str | None:
+    # JSON can spell half a character, which no table can hold.
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
+
+
+@dataclass(frozen=True)
+class _Header:
+    """A `Shape` line."""
+
+    sizes: tuple[int, int, int]
+    dtype: str | None
+    layout: str | None
+
+
+def _log(text: str, left_out: Counter[str]) -> Iterator[Attempt]:
+    """The blocks of a log. A block ends with its last brace, or where the next one or the next shape begins."""
+    header: _Header | None = None
+    block: list[str] = []
+    begin = depth = 0
+    for number, line in enumerate(text.split("\n"), start=1):
+        line = line.strip()
+        shape = _SHAPE.search(line) if line.startswith("Shape") else None
+        if block and (shape or line.startswith("{")):
+            left_out[MALFORMED] += 1
+            block = []
+        if shape:
+            header = _Header((int(shape[1]), int(shape[2]), int(shape[3])), shape[4], shape[5])
+        elif block or line.startswith("{"):
+            begin, depth = (begin, depth) if block else (number, 0)
+            block.append(line)
+            depth += line.count("{") - line.count("}")
+            if depth <= 0:
+                attempt = _attempt(_decoded("\n".join(block)), begin, header, left_out)
+                block = []
+                if attempt is not None:
+                    yield attempt
+    left_out[MALFORMED] += bool(block)
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return None
+
+
+def _attempt(block: Any, line: int, header: _Header | None, left_out: Counter[str]) -> Attempt | None:
+    """One benchmark; the block says the problem, or the `Shape` line above it."""
+    block = _object(block)
+    name, problem, measured = _word(block.get("name")), _object(block.get("problem")), _object(block.get("perf_result"))
+    given = header.sizes if header is not None else (None, None, None)
+    sizes = tuple(_size(problem[x]) if x in problem else given[place] for place, x in enumerate("mnk"))
+    split_k = _size(problem.get("split_k", 1))
+    m, n, k = sizes
+    if name is None or not measured or m is None or n is None or k is None or split_k is None:
+        left_out[MALFORMED] += 1
+        return None
+    dtype, layout = _word(problem.get("dtype_a")), _layout(problem)
+    if header is not None:
+        told = ((dtype, header.dtype), (layout, header.layout))
+        if sizes != header.sizes or any(a is not None and b is not None and a != b for a, b in told):
+            left_out[CONTRADICTION] += 1
+            return None
+        dtype, layout = dtype or header.dtype, layout or header.layout
+    return Attempt(line, name, m, n, k, split_k, dtype, layout, _number(measured.get(LATENCY)), _number(measured.get(RATE)))
+
+
+def _layout(problem: Mapping[str, Any]) -> str | None:
+    """`RowMajor`, `ColumnMajor`, `RowMajor` as rcr; None where one of them is not told."""
+    letters = [str(problem.get(f"layout_{matrix}", ""))[:1].lower() for matrix in "abc"]
+    return "".join(letters) if all(letter in ("r", "c") for letter in letters) else None
+
+
+def _results(whole: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Attempt]:
+    """The benchmarks of a results file, numbered through."""
+    metadata = _object(whole.get("metadata"))
+    dtype, layout = _word(metadata.get("dtype")), _word(metadata.get("layout"))
+    number = 0
+    results = whole["results"] if isinstance(whole["results"], list) else []
+    for result in map(_object, results):
+        config = _object(result.get("kernel_config"))
+        benchmarks = result.get("benchmarks")
+        for entry in map(_object, benchmarks if isinstance(benchmarks, list) else []):
+            number += 1
+            name = _word(entry.get("kernel_name", config.get("name")))
+            m, n, k = (_size(entry.get(x)) for x in "mnk")
+            split_k = _size(entry.get("split_k", 1))
+            if name is None or m is None or n is None or k is None or split_k is None:
+                left_out["benchmarks without a kernel's name or sizes"] += 1
+                continue
+            times = _number(entry.get("avg_time_ms")), _number(entry.get("tflops"))
+            error = _word(entry.get("error")) or None
+            yield Attempt(
+                number, name, m, n, k, split_k, dtype, layout, *times, bool(entry.get("is_valid", True)), error
+            )  # fmt: skip

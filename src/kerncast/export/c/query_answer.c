@@ -1,0 +1,178 @@
+/* JSON queries: requests are read, answered together, and written in their order. */
+
+static void query_put_choice(query_reply *reply, const kerncast_answer *answer) {
+    if (query_config.count > 0) {
+        query_put(reply, ",\"tier\":\"");
+        query_put(reply, kerncast_tier_name(answer->tier));
+        query_put(reply, "\",\"config\":");
+        query_put_config(reply, &answer->config);
+    }
+    query_put_double(reply, ",\"time_ns\":", answer->time_ns);
+    query_put_double(reply, ",\"lower_ns\":", answer->lower_ns);
+    query_put_double(reply, ",\"upper_ns\":", answer->upper_ns);
+    if (query_config.count > 0) query_put_double(reply, ",\"efficiency\":", answer->efficiency);
+}
+
+/* The engine has numbers alone: at the end of its message, the code of a label becomes its name. */
+static void query_put_message(query_reply *reply, const kerncast_answer *answer, const query_request *request) {
+    static const char got[] = ", got ";
+    const char *end = memchr(answer->message, '\0', sizeof answer->message);
+    const size_t length = end == NULL ? sizeof answer->message : (size_t)(end - answer->message);
+    const bool named = answer->parameter >= 0 && (size_t)answer->parameter < query_problem.count;
+    const query_label *label = NULL;
+    size_t cut = length;
+    if (named && query_problem.parameters[answer->parameter].kind == QUERY_LABEL) {
+        label = query_label_of(&query_problem.parameters[answer->parameter], query_get(request, (size_t)answer->parameter));
+    }
+    while (label != NULL && cut > 0 && (length - cut < sizeof got - 1 || memcmp(answer->message + cut, got, sizeof got - 1) != 0)) cut--;
+    if (label == NULL || cut == 0) {
+        query_put_text(reply, answer->message, length, SIZE_MAX);
+        return;
+    }
+    query_put_text(reply, answer->message, cut, SIZE_MAX);
+    query_put(reply, got);
+    query_put_words(reply, label->name);
+}
+
+static void query_put_refusal(query_reply *reply, const kerncast_answer *answer, const query_request *request) {
+    const bool named = answer->parameter >= 0 && (size_t)answer->parameter < query_problem.count;
+    size_t position = request->start;
+    if (named && request->given[answer->parameter] != SIZE_MAX) position = request->given[answer->parameter];
+    query_put(reply, ",\"message\":\"");
+    query_put_message(reply, answer, request);
+    query_put_place(reply, named ? query_problem.parameters[answer->parameter].name : NULL, position);
+    if (answer->candidate >= 0 && query_config.count > 0) {
+        query_put(reply, ",\"fallback\":");
+        query_put_config(reply, &answer->config);
+    }
+}
+
+/* Where there is nothing to choose, a label that training did not have is not a matter of range: no two labels are near. */
+static kerncast_status query_status(const kerncast_answer *answer, kerncast_status status) {
+    const bool named = answer->parameter >= 0 && (size_t)answer->parameter < query_problem.count;
+    if (query_config.count > 0 || status != KERNCAST_OUT_OF_RANGE || !named) return status;
+    return query_problem.parameters[answer->parameter].kind == QUERY_NUMBER ? status : KERNCAST_UNSUPPORTED;
+}
+
+static void query_begin(query_request *request, size_t start) {
+    static const query_fault none = {QUERY_NO_FAULT, 0, NULL, NULL, NULL, {0, 0}, 0};
+    size_t i;
+    kerncast_problem_init(&request->problem);
+    request->tier = KERNCAST_TIER_AUTO;
+    request->start = start;
+    request->name = 0;
+    request->software.from = request->software.to = request->op.from = request->op.to = 0;
+    request->fault = none;
+    for (i = 0; i < QUERY_PLACES; i++) request->given[i] = SIZE_MAX;
+}
+
+static kerncast_status query_put_answer(query_reply *reply, query_text in, const query_request *request, kerncast_answer *answer) {
+    static const char unreadable[] = "the chosen config has a label without a name: export the model again";
+    kerncast_status status;
+    if (request->fault.kind != QUERY_NO_FAULT) {
+        const bool unsupported = request->fault.kind == QUERY_UNSUPPORTED || request->fault.kind == QUERY_RANK;
+        query_put_fault(reply, in, &request->fault);
+        return unsupported ? KERNCAST_UNSUPPORTED : KERNCAST_BAD_INPUT;
+    }
+    status = query_status(answer, answer->status);
+    if (answer->candidate >= 0 && !query_is_readable(&answer->config)) {
+        status = KERNCAST_CORRUPT;
+        answer->candidate = -1;
+        memcpy(answer->message, unreadable, sizeof unreadable);
+    }
+    query_put(reply, "{\"status\":\"");
+    query_put(reply, kerncast_status_name(status));
+    query_put_byte(reply, '"');
+    if (status == KERNCAST_OK) query_put_choice(reply, answer);
+    else query_put_refusal(reply, answer, request);
+    query_put_origin(reply, in, request);
+    query_put_byte(reply, '}');
+    return status;
+}
+
+/* Requests that are answered together. */
+enum { QUERY_TOGETHER = 64 };
+typedef struct {
+    query_request requests[QUERY_TOGETHER];
+    kerncast_problem problems[QUERY_TOGETHER];
+    kerncast_answer answers[QUERY_TOGETHER];
+    size_t count;
+} query_batch;
+
+/* Answers what has gathered, in its order; those of one tier in one call. */
+static kerncast_status query_flush(kerncast_context *context, query_text in, query_batch *batch, query_reply *reply) {
+    kerncast_status status = KERNCAST_OK;
+    size_t from, to, i, asked;
+    for (from = 0; from < batch->count; from = to) {
+        const kerncast_tier tier = batch->requests[from].tier;
+        for (to = from, asked = 0; to < batch->count && batch->requests[to].tier == tier; to++) {
+            if (batch->requests[to].fault.kind == QUERY_NO_FAULT) batch->problems[asked++] = batch->requests[to].problem;
+        }
+        if (asked > 0) kerncast_select_many(context, batch->problems, asked, tier, batch->answers);
+        for (i = from, asked = 0; i < to; i++) {
+            const query_request *request = &batch->requests[i];
+            if (i > 0) query_put_byte(reply, ',');
+            status = query_put_answer(reply, in, request, &batch->answers[asked]);
+            if (request->fault.kind == QUERY_NO_FAULT) asked++;
+        }
+    }
+    batch->count = 0;
+    return status;
+}
+
+/* Reads the request at `at`, and says where it ends. */
+static size_t query_gather(query_text in, size_t at, query_batch *batch) {
+    query_request *request = &batch->requests[batch->count++];
+    size_t end = at;
+    query_begin(request, at);
+    return query_read(in, &end, request) ? end : query_value_end(in, at);
+}
+
+static kerncast_status query_answer_all(kerncast_context *context, query_text in, query_reply *reply) {
+    query_fault fault = {QUERY_NO_FAULT, 0, NULL, NULL, NULL, {0, 0}, 0};
+    query_batch batch;
+    size_t at;
+    batch.count = 0;
+    if (!query_check(in, &fault)) {
+        query_put_fault(reply, in, &fault);
+        return KERNCAST_BAD_INPUT;
+    }
+    at = query_after_space(in, 0);
+    if (in.text[at] != '[') {
+        query_gather(in, at, &batch);
+        return query_flush(context, in, &batch, reply);
+    }
+    query_put_byte(reply, '[');
+    for (at = query_after_space(in, at + 1); in.text[at] != ']'; at = query_after_space(in, at)) {
+        if (in.text[at] == ',') {
+            if (batch.count == QUERY_TOGETHER) {
+                query_flush(context, in, &batch, reply);
+                query_put_byte(reply, ',');
+            }
+            at++;
+            continue;
+        }
+        at = query_gather(in, at, &batch);
+    }
+    query_flush(context, in, &batch, reply);
+    query_put_byte(reply, ']');
+    return KERNCAST_OK;
+}
+
+kerncast_status kerncast_query_json(
+    kerncast_context *context, const char *text, size_t length, char *out, size_t capacity, size_t *needed) {
+    query_text in;
+    query_reply reply;
+    kerncast_status status;
+    in.text = (const unsigned char *)(text == NULL ? "" : text);
+    in.length = text == NULL ? 0 : length;
+    reply.out = out;
+    reply.capacity = out == NULL ? 0 : capacity;
+    reply.length = 0;
+    status = query_answer_all(context, in, &reply);
+    query_put_byte(&reply, '\0');
+    if (needed != NULL) *needed = reply.length;
+    if (reply.length <= reply.capacity) return status;
+    if (reply.capacity > 0) out[0] = '\0'; /* half a reply must not look like one */
+    return KERNCAST_TOO_SMALL;
+}

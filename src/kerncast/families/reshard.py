@@ -1,0 +1,24 @@
+"""Reshard has nothing to choose: the device library's own kernel on cards, one copy engine on CPUs."""
+
+from __future__ import annotations
+
+from kerncast.op import Family
+from kerncast.ops.reshard import reshard
+from kerncast.parameters import Int
+
+
+class ReshardSingle(Family):
+    id = "reshard/single"
+    doc = "the device library's own kernel"
+    op = reshard
+
+
+class ReshardCpu(Family):
+    id = "reshard/cpu"
+    doc = "shards as separate buffers in main memory, tiles moved by worker threads"
+    op = reshard
+    environment_parameters = {"threads": Int(1, 256, default=1, doc="threads that move tiles")}
+
+
+reshard_single = ReshardSingle()
+reshard_cpu = ReshardCpu()

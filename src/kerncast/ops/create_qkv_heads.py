@@ -1,0 +1,90 @@
+"""A fused projection cut into query, key and value heads (TTNN): [batch, 1, seq_len, (heads + 2 · kv_heads) · head_dim]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kerncast.dtypes import bytes_per_element
+from kerncast.expr import Expr, Namespace, ceil_div, floor_div, log2, mod, where
+from kerncast.op import Op, Work
+from kerncast.ops.ttnn import (
+    MOST,
+    TILE,
+    memory_features,
+    memory_parameters,
+    output_constraints,
+    output_fields,
+    padded_tiles,
+    tensor_fields,
+    tile_features,
+)
+from kerncast.parameters import Bool, Int, JsonField
+from kerncast.space import Constraint
+
+SHAPE = ("batch", "dim1", "seq_len", "hidden")
+
+
+class CreateQkvHeads(Op):
+    name = "create_qkv_heads"
+    doc = "[batch, 1, seq_len, (heads + 2 · kv_heads) · head_dim] becomes query, key and value heads"
+    parameters = {
+        "batch": Int(1, MOST, default=1),
+        "dim1": Int(1, 1, default=1, doc="the second dimension, always 1"),
+        "seq_len": Int(1, MOST),
+        "hidden": Int(1, MOST, doc="(heads + 2 · kv_heads) · head_dim"),
+        "heads": Int(1, 2**16, doc="query heads"),
+        "kv_heads": Int(0, 2**16, default=0, doc="key heads, and value heads; 0: as many as query heads"),
+        "transpose_k": Bool(default=False, doc="whether key heads come out transposed"),
+        **memory_parameters(),
+    }
+    json = (
+        *tensor_fields("tensor", SHAPE),
+        *output_fields(),
+        JsonField(("num_heads",), ("heads",)),
+        JsonField(("num_kv_heads",), ("kv_heads",), same=("heads", 0)),
+        JsonField(("transpose_k_heads",), ("transpose_k",)),
+    )
+    split_group = ("batch", "seq_len", "hidden")
+
+    def constraints(self, p: Namespace) -> Iterable[Constraint]:
+        return (
+            *output_constraints(p),
+            Constraint("kv_heads_once", "as many key heads as query heads are written as kv_heads=0", p.kv_heads != p.heads),
+            Constraint("whole_heads", "hidden must be a multiple of heads + 2 · kv_heads", mod(p.hidden, p.all_heads) == 0),
+        )
+
+    def derive(self, p: Namespace) -> Mapping[str, Expr]:
+        kv = where(p.kv_heads == 0, p.heads, p.kv_heads)
+        return {
+            "all_heads": p.heads + 2 * kv,
+            "each_kv_heads": kv,
+            "head_dim": floor_div(p.hidden, p.heads + 2 * kv),
+            "tiles": p.batch * padded_tiles(p.seq_len, p.hidden),
+        }
+
+    def work(self, p: Namespace) -> Work:
+        elements = p.tiles * TILE * TILE
+        return Work(flops=elements, bytes=2 * elements * bytes_per_element(p.dtype))
+
+    def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+        head_tiles = ceil_div(p.seq_len, TILE) * ceil_div(p.head_dim, TILE)
+        return {
+            "batch": p.batch,
+            "seq_len": p.seq_len,
+            "hidden": p.hidden,
+            "heads": p.heads,
+            "kv_heads": p.each_kv_heads,
+            "head_dim": p.head_dim,
+            "transpose_k": p.transpose_k,
+            **memory_features(p),
+            "tiles": p.tiles,
+            "log2_tiles": log2(p.tiles),
+            "group_size": p.heads / p.each_kv_heads,
+            "query_tiles": p.batch * p.heads * head_tiles,
+            "key_tiles": p.batch * p.each_kv_heads * head_tiles,
+            "transposed_tiles": p.transpose_k * p.batch * p.each_kv_heads * head_tiles,
+            **tile_features(p, hw, p.tiles, p.batch * p.seq_len * p.hidden),
+        }
+
+
+create_qkv_heads = CreateQkvHeads()

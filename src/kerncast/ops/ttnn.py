@@ -1,0 +1,135 @@
+"""Tensors as TTNN ops take them: shape, dtype, layout and memory, as parameters, and as a JSON request writes them.
+
+TTNN writes a tensor as `{"tensor_spec": {"logical_shape": …, "tensor_layout": {"dtype": 0, "memory_config": …}}}`, with
+numbers for its enumerations; the short form is `{"shape": …, "dtype": "bfloat16", "memory": {"buffer": "L1"}}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kerncast.dtypes import bytes_per_element, dtype_parameter
+from kerncast.expr import Expr, Namespace, ceil_div
+from kerncast.parameters import Categorical, JsonField, Parameter
+from kerncast.space import Constraint
+
+TILE = 32  # Tensix hardware works on 32 × 32 tiles; edges are padded up
+MOST = 2**31 - 1
+
+BUFFERS = {"dram": 0, "l1": 1}
+# TTNN's own numbers; its 1, a single bank, is not in use any more.
+SHARDINGS = {"interleaved": 0, "height": 2, "width": 3, "block": 4}
+LAYOUTS = {"row_major": 0, "tile": 1}
+INPUT = "input"
+"""Of an output: as the input has it."""
+
+DTYPES = {"bfloat16": "bf16", "float32": "fp32", "uint32": "uint32", "bfloat8_b": "bfp8", "bfloat4_b": "bfp4",
+          "uint8": "uint8", "uint16": "uint16", "int32": "int32"}  # fmt: skip
+"""TTNN's names, in the order of its numbers."""
+
+# What a serialised tensor says beside: nothing here changes what is computed or how it is laid out.
+SILENT = ("storage", "tensor_spec.tensor_layout.alignment", "tensor_spec.tensor_layout.page_config.config.value",
+          "tensor_spec.tensor_layout.memory_config.created_with_nd_shard_spec")  # fmt: skip
+
+
+def memory_parameters(output: bool = True) -> dict[str, Parameter]:
+    """Element type and layout, and where input and output lie; a plain tiled tensor in DRAM unless said otherwise."""
+    found: dict[str, Parameter] = {
+        "dtype": dtype_parameter(*DTYPES.values()),
+        "buffer": Categorical(BUFFERS, doc="memory that holds the input"),
+        "layout": Categorical(LAYOUTS, default="tile", doc="order of elements in memory"),
+        "sharding": Categorical(SHARDINGS, default="interleaved", doc="how the input is spread over the cores"),
+    }
+    if output:
+        found["out_buffer"] = Categorical({**BUFFERS, INPUT: 2}, default=INPUT, doc="memory that holds the output")
+        found["out_sharding"] = Categorical({**SHARDINGS, INPUT: 5}, default=INPUT, doc="how the output is spread")
+    return found
+
+
+def output_constraints(p: Namespace) -> list[Constraint]:
+    """One way to write an output that lies like the input."""
+    return [
+        Constraint(f"out_{name}_once", f"an output whose {name} is the input's is written as out_{name}={INPUT}",
+                   getattr(p, f"out_{name}") != getattr(p, name))
+        for name in ("buffer", "sharding")
+    ]  # fmt: skip
+
+
+def padded_tiles(rows: Expr, columns: Expr) -> Expr:
+    """Tiles of a matrix, the last ones filled up."""
+    return ceil_div(rows, TILE) * ceil_div(columns, TILE)
+
+
+def tile_features(p: Namespace, hw: Namespace, tiles: Expr, elements: Expr) -> dict[str, Expr]:
+    """How tiles fall to the cores of the grid, and what share of them is padding."""
+    cores = hw.grid_x * hw.grid_y
+    per_core = ceil_div(tiles, cores)
+    return {
+        "tiles_per_core": per_core,
+        "core_fill": tiles / (per_core * cores),
+        "padding": elements / (tiles * TILE * TILE),
+        "tile_bytes": tiles * TILE * TILE * bytes_per_element(p.dtype),
+    }
+
+
+def memory_features(p: Namespace) -> dict[str, Expr]:
+    """What `memory_parameters` declares, as features."""
+    names = ("dtype", "buffer", "layout", "sharding", "out_buffer", "out_sharding")
+    return {name: getattr(p, name) for name in names}
+
+
+def tensor_fields(at: str, shape: tuple[str, ...], *, memory: Mapping[str, str] | None = None) -> tuple[JsonField, ...]:
+    """A tensor under the key `at` (or, for `tensor`, also at the top, as TTNN hands one over), in both forms.
+
+    `memory` maps dtype, buffer, layout and sharding to the parameters that hold them; what is not in it is not read.
+    """
+    read = {name: name for name in ("dtype", "buffer", "layout", "sharding")} if memory is None else memory
+    places = (f"{at}.", "") if at == "tensor" else (f"{at}.",)
+    forms = {
+        "dtype": ("dtype", "tensor_spec.tensor_layout.dtype"),
+        "buffer": ("memory.buffer", "tensor_spec.tensor_layout.memory_config.buffer_type"),
+        "sharding": ("memory.sharding", "tensor_spec.tensor_layout.memory_config.memory_layout"),
+        "layout": ("layout", "tensor_spec.tensor_layout.page_config.config.index"),
+    }
+    found = [JsonField(_under(places, ("shape", "tensor_spec.logical_shape")), shape)]
+    for name, paths in forms.items():
+        known = (read[name],) if name in read else ()
+        found.append(JsonField(_under(places, paths), known, NAMES[name] if known else ()))
+    return (*found, JsonField(_under(places, SILENT)))
+
+
+def output_fields() -> tuple[JsonField, ...]:
+    """Where the output lies, in both forms."""
+    found = [
+        JsonField(
+            (f"output.memory.{name}", f"output_memory_config.{theirs}"), (f"out_{name}",), NAMES[name], same=(name, INPUT)
+        )
+        for name, theirs in (("buffer", "buffer_type"), ("sharding", "memory_layout"))
+    ]
+    return (*found, JsonField(("output_memory_config.created_with_nd_shard_spec",)))
+
+
+def _under(places: tuple[str, ...], paths: tuple[str, ...]) -> tuple[str, ...]:
+    # The short form does not stand at the top: `shape` alone would be read as a parameter's name.
+    return tuple(place + path for place in places for path in paths if place or "tensor_spec" in path or path == "storage")
+
+
+def _spellings(labels: Mapping[str, str], enumeration: str, numbers: Mapping[str, int]) -> tuple[tuple[str | int, str], ...]:
+    found: dict[str | int, str] = {}
+    for name, label in labels.items():
+        found |= dict.fromkeys((name, name.upper(), f"{enumeration}.{name.upper()}"), label)
+    found |= {number: labels[name] for name, number in numbers.items()}
+    return tuple(found.items())
+
+
+NAMES = {
+    "dtype": _spellings(DTYPES, "DataType", {name: number for number, name in enumerate(DTYPES)}),
+    "buffer": _spellings({name: name for name in BUFFERS}, "BufferType", BUFFERS),
+    "sharding": _spellings(
+        {"interleaved": "interleaved", "height_sharded": "height", "width_sharded": "width", "block_sharded": "block"},
+        "TensorMemoryLayout",
+        {"interleaved": 0, "height_sharded": 2, "width_sharded": 3, "block_sharded": 4},
+    ),
+    "layout": _spellings({name: name for name in LAYOUTS}, "Layout", LAYOUTS),
+}
+"""Other spellings of each label: TTNN's names and numbers."""

@@ -1,0 +1,122 @@
+"""How vectors are laid out in files: parts of so many rows as parquet or JSON, or another program's own layout."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import polars as pl
+
+from kerncast.data.schema import column_type, parameter_columns
+from kerncast.errors import InvalidValue, NotFound
+from kerncast.op import Family
+from kerncast.sweep.pool import BLOCK_ROWS
+
+
+class Format(abc.ABC):
+    """One layout."""
+
+    name: ClassVar[str]
+    rows: ClassVar[int]
+    """What a crash may cost: after so many rows the list of finished files is written anew."""
+
+    def check(self, family: Family) -> None:
+        """Refuse families that the layout has no words for."""
+        return
+
+    @abc.abstractmethod
+    def cut(self, blocks: Iterable[pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame]]:
+        """The rows of each file with its name, in order."""
+
+    @abc.abstractmethod
+    def write(self, rows: pl.DataFrame, file: Path) -> None:
+        """One file."""
+
+    @abc.abstractmethod
+    def read(self, file: Path, family: Family) -> pl.DataFrame:
+        """Its rows again, with the columns of the family."""
+
+
+def vector_columns(family: Family) -> dict[str, type[pl.DataType]]:
+    """The columns of a family's vectors with their types."""
+    return {name: column_type(space.parameters[item]) for name, (space, item) in parameter_columns(family).items()}
+
+
+def cut_rows(blocks: Iterable[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:
+    """The same rows in pieces of exactly `rows`, the last one shorter."""
+    held: list[pl.DataFrame] = []
+    height = 0
+    for block in blocks:
+        held.append(block)
+        height += block.height
+        while height >= rows:
+            joined = pl.concat(held)
+            yield joined.head(rows)
+            held, height = [joined.slice(rows)], height - rows
+    if height:
+        yield pl.concat(held)
+
+
+class _Parts(Format):
+    """Files of equal length, numbered."""
+
+    def cut(self, blocks: Iterable[pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame]]:
+        for number, rows in enumerate(cut_rows(blocks, self.rows)):
+            yield f"part-{number:05d}.{self.name}", rows
+
+
+class Parquet(_Parts):
+    """Columns `problem.*` and `config.*`."""
+
+    name, rows = "parquet", 524_288
+
+    def write(self, rows: pl.DataFrame, file: Path) -> None:
+        rows.write_parquet(file, compression="zstd", row_group_size=BLOCK_ROWS)
+
+    def read(self, file: Path, family: Family) -> pl.DataFrame:
+        return pl.read_parquet(file).select(list(vector_columns(family)))
+
+
+class Json(_Parts):
+    """A list of {"problem": {…}, "config": {…}}; what does not apply is left out."""
+
+    name, rows = "json", 65_536
+
+    def write(self, rows: pl.DataFrame, file: Path) -> None:
+        lines = b",\n".join(msgspec.json.encode(_nested(row)) for row in rows.iter_rows(named=True))
+        file.write_bytes(b"[\n" + lines + b"\n]\n")
+
+    def read(self, file: Path, family: Family) -> pl.DataFrame:
+        rows = msgspec.json.decode(file.read_bytes())
+        columns = vector_columns(family)
+        halves = {name: name.split(".", 1) for name in columns}
+        values = {name: [row[half].get(item) for row in rows] for name, (half, item) in halves.items()}
+        return pl.DataFrame(values, schema=columns)
+
+
+def _nested(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    halves: dict[str, dict[str, Any]] = {"problem": {}, "config": {}}
+    for column, value in row.items():
+        if value is not None:
+            half, _, name = column.partition(".")
+            halves[half][name] = value
+    return halves
+
+
+def format_named(name: str) -> Format:
+    """The layout called `name`."""
+    from kerncast.sweep.tt_sweep import TtSweep
+
+    known: dict[str, type[Format]] = {kind.name: kind for kind in (Parquet, Json, TtSweep)}
+    if name not in known:
+        raise NotFound.named("format of vectors", name, known)
+    return known[name]()
+
+
+def refuse(layout: Format, family: Family, only: str) -> None:
+    """A layout that has words for one family only."""
+    if family.id != only:
+        raise InvalidValue(f"--format {layout.name} writes vectors of {only}, not of {family.id}: use parquet or json")

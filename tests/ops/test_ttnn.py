@@ -1,0 +1,185 @@
+"""TTNN ops: how requests write their tensors, which problems they mean, and what features see of them."""
+
+import pytest
+
+from kerncast import devices
+from kerncast.data.importers import Options, import_files
+from kerncast.errors import InvalidValue
+from kerncast.export.request import Identity
+from kerncast.expr import Namespace
+from kerncast.op import Op, Problem
+from kerncast.parameters import Categorical, Int, JsonField
+from kerncast.registry import FAMILIES, OPS
+from kerncast.select.json_request import Pairs, Refused, RequestReader
+
+TTNN = ["concatenate_heads", "create_qkv_heads", "eltwise_unary", "matmul_sharded", "paged_sdpa_decode"]
+BF16 = {"dtype": "bfloat16", "memory": {"buffer": "DRAM"}}
+
+
+def pairs(value):
+    """JSON as the reader takes it."""
+    if isinstance(value, dict):
+        return Pairs((key, pairs(item)) for key, item in value.items())
+    return [pairs(item) for item in value] if isinstance(value, list) else value
+
+
+def problem(op, request):
+    """The problem that a request means."""
+    family = FAMILIES.get(f"{op}/single")
+    reader = RequestReader(family, Identity(family.op, family.id, ("wormhole_b0",), "m", None))
+    return Problem(family, {name: value for name, value in reader.read(pairs(request)).values.items() if value is not None})
+
+
+def serialised(shape, dtype=0, buffer=0, sharding=0, layout=1):
+    """A tensor as TTNN writes it."""
+    memory = {"buffer_type": buffer, "created_with_nd_shard_spec": False, "memory_layout": sharding}
+    page = {"config": {"index": layout, "value": {"tile": {"face_shape": [16, 16], "num_faces": 4, "tile_shape": [32, 32]}}}}
+    inner = {"alignment": {"value": [1, 1, 32, 32]}, "dtype": dtype, "memory_config": memory, "page_config": page}
+    return {"tensor_spec": {"logical_shape": shape, "tensor_layout": inner}, "storage": {"index": 1, "value": {}}}
+
+
+@pytest.mark.parametrize("rank", [2, 3, 4])
+def test_one_tensor_is_one_problem_whatever_its_rank_and_form(rank):
+    """Short, serialised under a key or at the top, with names or numbers, or flat: right-aligned and padded with 1."""
+    shape = [1, 1, 64, 96][-rank:]
+    short = {"shape": shape, "dtype": "DataType.BFLOAT8_B", "memory": {"buffer": "l1", "sharding": "HEIGHT_SHARDED"}}
+    flat = {"func": "exp", "dim2": 64, "dim3": 96, "dtype": "bfp8", "buffer": "l1", "sharding": "height"}
+    wanted = Problem(OPS.get("exp"), flat)
+    theirs = serialised(shape, dtype=3, buffer=1, sharding=2)
+    requests = [{"tensor": short}, {"tensor": theirs}, theirs, {"problem": {"tensor": short, "func": "exp"}}, flat]
+    for request in requests:
+        named = request if "func" in str(request) else {"op": "exp", **request}
+        assert problem("eltwise_unary", named).values == wanted.values
+
+
+def test_an_output_that_lies_like_the_input_is_written_in_one_way():
+    """Said or not said, it is the same problem; by hand, the other way of writing it is refused with the right one."""
+    asked = {"op": "relu", "tensor": {"shape": [64, 64], "dtype": "bfloat16", "memory": {"buffer": "L1"}}}
+    plain = problem("eltwise_unary", asked)
+    said = problem("eltwise_unary", {**asked, "output_memory_config": {"buffer_type": 1, "memory_layout": 0}})
+    assert plain == said
+    assert (plain.out_buffer, plain.func) == ("input", "relu")
+    moved = problem("eltwise_unary", {"output": {"memory": {"buffer": "DRAM"}}, **asked})
+    assert moved.out_buffer == "dram"
+    with pytest.raises(InvalidValue, match="is written as out_buffer=input"):
+        Problem(OPS.get("relu"), {**plain.values, "out_buffer": "l1"})
+
+
+def test_heads_are_read_from_shapes_and_arguments():
+    """concatenate_heads by its shape; create_qkv_heads with as many key heads as query heads in one way."""
+    joined = problem("concatenate_heads", {"tensor": serialised([2, 32, 128, 64]), "output_memory_config": {"buffer_type": 1}})
+    assert (joined.heads, joined.head_dim, joined.tiles, joined.out_buffer) == (32, 64, 2 * 32 * 4 * 2, "l1")
+    tensor = {"shape": [1, 1, 512, (32 + 2 * 4) * 64], **BF16}
+    cut = problem("create_qkv_heads", {"tensor": tensor, "num_heads": 32, "num_kv_heads": 4, "transpose_k_heads": True})
+    assert (cut.kv_heads, cut.head_dim, cut.transpose_k) == (4, 64, True)
+    equal = {"tensor": {"shape": [512, 96 * 64], **BF16}, "num_heads": 32}
+    assert problem("create_qkv_heads", equal) == problem("create_qkv_heads", {**equal, "num_kv_heads": 32})
+    with pytest.raises(InvalidValue, match="hidden must be a multiple of heads"):
+        problem("create_qkv_heads", {**equal, "num_kv_heads": 5})
+
+
+ATTENTION = {
+    "op": "paged_scaled_dot_product_attention_decode",
+    "q": {"shape": [1, 8, 32, 128], **BF16},
+    "k": {"shape": [64, 8, 64, 128], "dtype": 0},
+    "v": serialised([64, 8, 64, 128]),
+    "page_table": {"shape": [8, 16], "dtype": "uint16"},
+    "scale": 0.0884,
+    "is_causal": True,
+}
+
+
+def test_optional_tensors_and_configs_of_attention_apply_only_where_they_are_given():
+    """cur_pos and mask by their presence, null for absence; what a config would say is null without it."""
+    plain = problem("paged_sdpa_decode", ATTENTION)
+    assert (plain.keys, plain.cur_pos, plain.mask, plain.mask_len, plain.k_chunk) == (16 * 64, False, False, None, None)
+    given = {"cur_pos": {"shape": [8]}, "attn_mask": None, "program_config": {"q_chunk_size": 32, "k_chunk_size": 64}}
+    chosen = problem("paged_sdpa_decode", {**ATTENTION, **given})
+    assert (chosen.cur_pos, chosen.mask, chosen.k_chunk, chosen.exp_approx, chosen.math_fidelity) == (
+        True,
+        False,
+        64,
+        False,
+        None,
+    )
+    masked = {**ATTENTION, "is_causal": False, "attn_mask": {"shape": [8, 1, 32, 1024]}}
+    assert problem("paged_sdpa_decode", masked).mask_len == 1024
+    compute = {
+        "math_fidelity": "MathFidelity.HiFi2",
+        "math_approx_mode": True,
+        "fp32_dest_acc_en": True,
+        "packer_l1_acc": False,
+    }
+    assert problem("paged_sdpa_decode", {**ATTENTION, "compute_config": compute}).math_fidelity == "hifi2"
+    with pytest.raises(InvalidValue, match="a mask goes with is_causal=false"):
+        problem("paged_sdpa_decode", {**masked, "is_causal": True})
+
+
+def test_tensors_that_contradict_each_other_are_refused():
+    """Values of another shape than the keys; a page table for another batch; B with another K than A."""
+    for wrong in ({"v": {"shape": [64, 8, 32, 128]}}, {"page_table": {"shape": [4, 16]}}):
+        with pytest.raises(Refused, match="contradicts what is given elsewhere"):
+            problem("paged_sdpa_decode", {**ATTENTION, **wrong})
+    product = {"a": {"shape": [640, 32]}, "b": {"shape": [1, 1, 32, 96]}, "num_cores": 10}
+    assert problem("matmul_sharded", product).N == 96
+    with pytest.raises(Refused, match="contradicts"):
+        problem("matmul_sharded", {**product, "b": {"shape": [64, 96]}})
+
+
+@pytest.mark.parametrize("name", TTNN)
+def test_features_of_the_card_are_known(name):
+    """Nothing is left out on the device that these ops run on."""
+    family = FAMILIES.get(f"{name}/single")
+    assert not family.features_on(devices.get("wormhole_b0"), ["bf16"]).left_out
+    assert not family.config.parameters
+
+
+def test_every_function_is_an_alias_that_listings_find(run):
+    """`exp` names eltwise_unary wherever an op is named."""
+    op = OPS.get("eltwise_unary")
+    assert {name: dict(preset) for name, preset in op.aliases.items()} == {
+        label: {"func": label} for label, _ in op.parameters["func"].codes
+    }
+    assert OPS.get("gelu") is op
+    assert run("ops", "exp")[1].startswith("eltwise_unary")
+
+
+@pytest.mark.parametrize(
+    ("declared", "why"),
+    [
+        (JsonField(("a",), ("nothing",)), "names 'nothing', which is no parameter"),
+        (JsonField(("a",), ("dtype",), (("x", "fp99"),)), "means 'fp99', which is no label"),
+        (JsonField(("a",), ("n", "dtype"), (("x", "fp16"),)), "must name one parameter"),
+        (JsonField(("a",), ("n",), same=("m", 0)), "names 'm'"),
+    ],
+)
+def test_a_json_declaration_must_name_what_is_declared(declared, why):
+    """Said when the op is made, not when the first request comes."""
+
+    class Odd(Op):
+        name = "odd"
+        parameters = {"n": Int(1, 4), "dtype": Categorical({"fp16": 2})}
+        split_group = ("n",)
+        json = (declared,)
+
+        def features(self, p: Namespace, hw: Namespace):
+            return {}
+
+    with pytest.raises(InvalidValue, match=why):
+        Odd()
+
+
+HEADS_TABLE = "\n".join([
+    "input_shape_1,input_shape_2,input_shape_3,input_shape_4,bfloat8,bfloat16,input_DRAM,input_L1,output_DRAM,output_L1,"
+    "kernel_duration",
+    "1,32,128,64,0,1,1,0,1,0,9000",
+    "1,32,128,64,0,1,1,0,0,1,8000",
+])  # fmt: skip
+
+
+def test_a_table_of_concatenate_heads_is_known_by_its_output_columns(tmp_path):
+    """Its shape by name; an output where the input lies is written as such."""
+    (tmp_path / "heads.csv").write_text(HEADS_TABLE)
+    rows = import_files("ttnn-csv", [tmp_path / "heads.csv"], tmp_path / "d", Options(device="n150")).read()
+    assert rows["problem.out_buffer"].to_list() == ["input", "l1"]
+    assert rows.row(0, named=True)["problem.heads"] == 32
