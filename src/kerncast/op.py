@@ -43,9 +43,10 @@ class Work:
 
     def roofline_ns(self, hw: Namespace) -> Expr:
         """The time below which no kernel can go: the slower of the arithmetic and the traffic."""
-        return maximum(*self._parts_ns(hw))
+        return maximum(*self.parts_ns(hw))
 
-    def _parts_ns(self, hw: Namespace) -> tuple[Expr, Expr]:
+    def parts_ns(self, hw: Namespace) -> tuple[Expr, Expr]:
+        """The arithmetic and the traffic, each alone."""
         # What only moves needs no peak, which is unknown for most types that nothing multiplies.
         compute = self.flops if self.flops is constant(0) else self.flops / hw.peak_flops * 1e9
         return compute, self.bytes / (hw.memory_bandwidth_gb_s * 1e9) * 1e9
@@ -57,7 +58,7 @@ class Work:
         overlap perfectly where they are about equal. On 35,700 H100 GEMMs a forest that learns times relative
         to this errs by 2.8 % instead of 3.3 % relative to the sharp roofline.
         """
-        compute, memory = self._parts_ns(hw)
+        compute, memory = self.parts_ns(hw)
         return overhead_ns + sqrt((compute / 0.7) * (compute / 0.7) + (memory / 0.8) * (memory / 0.8))
 
 
@@ -178,6 +179,10 @@ class Family:
     def constraints(self, p: Namespace, c: Namespace, hw: Namespace) -> Iterable[Constraint]:
         """Which configs can be built, and which can run the problem."""
         return ()
+
+    def work(self, p: Namespace) -> Work | None:
+        """FLOPs and bytes: the op's, unless these kernels move their data another way."""
+        return self.op.work(p)
 
     def features(self, p: Namespace, c: Namespace, hw: Namespace) -> Mapping[str, Operand]:
         """Features of the config, and of the config on the problem."""

@@ -83,6 +83,8 @@ def test_baselines_by_hand():
     assert baselines.greedy_portfolio(made, 3, 3) == [0, 1]
     np.testing.assert_allclose(baselines.portfolio_oracle(made, [0, 1]), [1.0, 1.0])
     np.testing.assert_allclose(baselines.portfolio_oracle(made, [2]), [0.25, 0.0])
+    sampled = trials([1.0, 2.0, 3.0, 4.0], problem=[0, 0, 1, 1], config=[0, 1, 2, 3])
+    assert baselines.portfolio_tried(sampled, [0, 1]).tolist() == [True, False]
     np.testing.assert_allclose(baselines.marked_choice(made, made.config == 1), [0.5, 1.0])
     assert baselines.marked_choice(made, np.array([False, True, False, False, False, False])) is None
 

@@ -235,7 +235,7 @@ class Measurer:
 
 def _memory_bound(family: Family, device: Device) -> Callable[[Problem], bool]:
     """Whether a problem's operands exceed the last private cache and its roofline is the memory's."""
-    work = family.op.work(family.op.namespace())
+    work = family.work(family.op.namespace())
     l2_bytes = device.numbers.get("l2_cache_kb", math.inf) * 1024
     bandwidth = device.numbers.get("memory_bandwidth_gb_s")
     if work is None or bandwidth is None:

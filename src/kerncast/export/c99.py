@@ -19,7 +19,7 @@ from kerncast.export.lower import Artefact, encoded
 from kerncast.export.query import query_source
 from kerncast.export.request import identity_of
 from kerncast.export.sealed import Sealed
-from kerncast.expr import Expr
+from kerncast.expr import Expr, Table
 from kerncast.expr.to_c import PRELUDE, c_number, statements
 from kerncast.models.deep import Deep, DeepOptions
 from kerncast.models.gbdt import Gbdt
@@ -70,6 +70,8 @@ class _Writer:
         self.model = artefact.model
         self.family = artefact.model.family
         self.sealed = Sealed()
+        # Those of an op may be large, and both of its functions read them.
+        self.tables: dict[Table, str] = {}
         forests, small = artefact.forests, artefact.small_forest
         self.plans: dict[str, ForestPlan] = {}
         if forests is not None:
@@ -78,7 +80,9 @@ class _Writer:
             self.plans["small"] = ForestPlan(artefact, small, "small")
 
     def _function(self, name: str, outputs: dict[str, Expr], arguments: str) -> str:
-        tables, lines = statements(name, outputs, symbol_reader(self.family), lambda place: f"out[{place}]")
+        tables, lines = statements(
+            name, outputs, symbol_reader(self.family), lambda place: f"out[{place}]", self.tables
+        )
         unused = [f"    (void){item.rsplit('*', 1)[1]};" for item in arguments.split(", ")]
         body = "\n".join([*unused, *lines])
         return f"{tables}static void {name}({arguments}, double *out) {{\n    (void)out;\n{body}\n}}\n"

@@ -55,7 +55,8 @@ _TEMPLATES = {
 
 def c_number(value: float) -> str:
     """A double as a hexadecimal literal, which C99 reads back exactly."""
-    text = value.hex()
+    mantissa, power = value.hex().split("p")
+    text = f"{mantissa.rstrip('0').rstrip('.')}p{power}" if "." in mantissa else value.hex()
     return f"({text})" if value < 0 else text
 
 
@@ -77,13 +78,19 @@ def generate(function: str, outputs: Mapping[str, Expr], symbols: Sequence[Symbo
 
 
 def statements(
-    function: str, outputs: Mapping[str, Expr], read: Callable[[str], str], write: Callable[[int], str]
+    function: str,
+    outputs: Mapping[str, Expr],
+    read: Callable[[str], str],
+    write: Callable[[int], str],
+    shared: dict[Table, str] | None = None,
 ) -> tuple[str, list[str]]:
     """The body of a function that computes `outputs`, and the tables it reads (named after the function).
 
-    `read` says how a symbol is read, `write` where an output goes.
+    `read` says how a symbol is read, `write` where an output goes. Tables in `shared` stand in the file already, by
+    those names; new ones are added to it.
     """
     names: dict[bytes, str] = {}
+    known: dict[Table, str] = {} if shared is None else shared
     tables: dict[Table, str] = {}
     lines: list[str] = []
     for expr in topological(list(outputs.values())):
@@ -94,7 +101,9 @@ def statements(
         if isinstance(expr.payload, Symbol):
             text = read(expr.payload.name)
         elif isinstance(expr.payload, Table):
-            table = tables.setdefault(expr.payload, f"{function}_table{len(tables)}")
+            if expr.payload not in known:
+                known[expr.payload] = tables[expr.payload] = f"{function}_table{len(tables)}"
+            table = known[expr.payload]
             offset = "0"
             for size, arg in zip(expr.payload.shape, args, strict=True):
                 offset = f"({offset}) * {size} + kc_index({arg}, {size})"

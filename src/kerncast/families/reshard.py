@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from kerncast.expr import Namespace, constant
 from kerncast.op import Family
 from kerncast.ops.reshard import reshard
+from kerncast.ops.reshard_pages import OnChip
 from kerncast.parameters import Int
 
 
@@ -11,6 +13,10 @@ class ReshardSingle(Family):
     id = "reshard/single"
     doc = "the device library's own kernel"
     op = reshard
+
+    def work(self, p: Namespace) -> OnChip:
+        """Shards lie in the cores' own memory: the network between them is the floor, not DRAM."""
+        return OnChip(constant(0), 2 * p.tiles * p.tile_bytes, p)
 
 
 class ReshardCpu(Family):

@@ -18,6 +18,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 PORTFOLIO = 8
+# The share of problems on which some config of the portfolio must have been tried.
+TRIED_ENOUGH = 0.9
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def choosing_baselines(table: Table, fold: Ints, learned: Learned | None) -> dic
 def learned_choices(table: Table, fold: Ints, learned: Learned | None) -> dict[str, Floats]:
     """The best single config and the oracle of a small portfolio, both chosen on other problems."""
     count = int(table.config.max()) + 1
-    single, portfolio = (np.full(int(table.problem.max()) + 1, np.nan) for _ in range(2))
+    single, portfolio, tried = (np.full(int(table.problem.max()) + 1, np.nan) for _ in range(3))
     for number in np.unique(fold):
         own, others = table.take(fold == number), table.take(fold != number)
         knows = learned
@@ -70,7 +72,11 @@ def learned_choices(table: Table, fold: Ints, learned: Learned | None) -> dict[s
         solved = own.trials.problems[own.trials.solvable]
         single[solved] = baselines.fixed_choice(own.trials, knows.shares)
         portfolio[solved] = baselines.portfolio_oracle(own.trials, knows.portfolio)
-    values = {"best_single": single, f"portfolio_{PORTFOLIO}_oracle": portfolio}
+        tried[solved] = baselines.portfolio_tried(own.trials, knows.portfolio)
+    values = {"best_single": single}
+    # Where each problem saw a sample of its own, most of the few were not tried: their figure would say nothing.
+    if np.isfinite(tried).any() and np.nanmean(tried) >= TRIED_ENOUGH:
+        values[f"portfolio_{PORTFOLIO}_oracle"] = portfolio
     return {name: item[np.isfinite(item)] for name, item in values.items() if np.isfinite(item).any()}
 
 

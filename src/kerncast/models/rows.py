@@ -96,7 +96,7 @@ class Describer:
 
     def work(self) -> Program:
         """`flops`, `bytes`, `roofline_ns` and `expected_ns`, each only if it is known."""
-        work = self.family.op.work(self.family.op.namespace())
+        work = self.family.work(self.family.op.namespace())
         if work is None:
             return Program({})
         bound = self.device.bindings(self.family.op.dtype, self.dtypes)

@@ -68,7 +68,7 @@ class OnChip(Work):
 
     p: Namespace
 
-    def _parts_ns(self, hw: Namespace) -> tuple[Expr, Expr]:
+    def parts_ns(self, hw: Namespace) -> tuple[Expr, Expr]:
         return constant(0), network_ns(self.p, hw)
 
 

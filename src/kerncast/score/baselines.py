@@ -53,6 +53,12 @@ def portfolio_oracle(trials: Trials, portfolio: Sequence[int]) -> Floats:
     return np.maximum.reduceat(inside[trials.order], trials.starts)[trials.solvable]
 
 
+def portfolio_tried(trials: Trials, portfolio: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """On which problems any of the few configs was tried at all."""
+    inside = np.isin(trials.config, list(portfolio))
+    return np.asarray(np.logical_or.reduceat(inside[trials.order], trials.starts)[trials.solvable])
+
+
 def marked_choice(trials: Trials, marked: npt.NDArray[np.bool_]) -> Floats | None:
     """Efficiency of always taking a marked config (the library's own), None unless it was tried everywhere."""
     tried = np.logical_or.reduceat(marked[trials.order], trials.starts)
