@@ -45,7 +45,8 @@ def memory_bytes(text: str | None) -> int | None:
     return 0 if text == "none" else int(float(text) * 1e9)
 
 
-def _policy(options: dict[str, Any], recipe: Recipe | None) -> Policy:
+def policy_of(options: dict[str, Any], recipe: Recipe | None) -> Policy:
+    """How to measure: as the options say, else as the program's recipe does."""
     from kerncast.collect.messages import Policy
 
     samples, warmup, timeout = options["samples"], options["warmup"], options["timeout"]
@@ -67,7 +68,7 @@ def _policy(options: dict[str, Any], recipe: Recipe | None) -> Policy:
     return Policy(**changes)
 
 
-def _recipe(name: str | None, settings: tuple[str, ...], family: Family, options: dict[str, Any]) -> Recipe | None:
+def recipe_of(name: str | None, settings: tuple[str, ...], family: Family, options: dict[str, Any]) -> Recipe | None:
     """The recipe of an external program, as the other options change it."""
     if name is None:
         if settings:
@@ -253,15 +254,15 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
     from kerncast.registry import FAMILIES
 
     family = FAMILIES.get(family_id)
-    recipe = _recipe(options["recipe_name"], options["settings"], family, options)
-    kind = CommandBackend if recipe else _backend(family_id, options["backend"])
+    recipe = recipe_of(options["recipe_name"], options["settings"], family, options)
+    kind = CommandBackend if recipe else backend_of(family_id, options["backend"])
     # Made here once for its refusals: a program that is not there is said before anything is written.
     # A sweep for a device that is not this CPU is checked against that device's limits.
     why_not = kind.unavailable()
     if why_not is not None:
         raise KerncastError(why_not)
     first = str(options["devices"]).split(",")[0]
-    policy = _policy(options, recipe)
+    policy = policy_of(options, recipe)
     request = _request(family, kind, recipe, out, policy, options)
     device = kind.configured(first, request.options).device() if recipe or not kind.runs_on_cpu else None
     sweep = {name: options[name] for name in ("vectors", "problems", "vary", "configs", "max_flops", "seed")}
@@ -311,7 +312,7 @@ def _active(family: Family, options: dict[str, Any]) -> Active | None:
     return Active(worth_by_model(family, options["seed"]), options["seed"], options["max_vectors"])
 
 
-def _backend(family_id: str, name: str | None) -> type[Backend]:
+def backend_of(family_id: str, name: str | None) -> type[Backend]:
     """The backend to use, if it can run the family on this machine."""
     from kerncast.backends import backend_for, get_backend
     from kerncast.backends.command import CommandBackend

@@ -10,7 +10,8 @@ from kerncast.cli.output import json_option, print_json, working
 from kerncast.errors import InvalidValue
 
 
-def _pairs(pairs: tuple[str, ...], option: str) -> dict[str, str]:
+def named_values(pairs: tuple[str, ...], option: str) -> dict[str, str]:
+    """The NAME=VALUE that an option was given, each name once."""
     values = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")
@@ -81,7 +82,7 @@ def command(
         raise InvalidValue("--family goes with --guess; an import takes the family from the mapping file")
     if out is None:
         raise InvalidValue("an import needs --out DATASET, the directory to write")
-    options = Options(device, _pairs(software, "--software"), mapping, _pairs(fixed, "--set"))
+    options = Options(device, named_values(software, "--software"), mapping, named_values(fixed, "--set"))
     notes: list[str] = []
     with working(f"importing {', '.join(path.name for path in paths)}"):
         dataset = import_files(format_name, paths, out, options, notes.append)

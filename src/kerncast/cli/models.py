@@ -93,10 +93,12 @@ def _size(count: int) -> str:
 @json_option
 def add(model: Path, name: str | None, replace_it: bool, software: tuple[str, ...], store: Path | None, as_json: bool) -> None:
     """Copy a model directory into the store, whole or not at all."""
-    from kerncast.cli.import_ import _pairs
+    from kerncast.cli.import_ import named_values
     from kerncast.models.store import DEFAULT, Store
 
-    entry = Store.open(store).add(model, name=name or DEFAULT, replace_it=replace_it, software=_pairs(software, "--software"))
+    entry = Store.open(store).add(
+        model, name=name or DEFAULT, replace_it=replace_it, software=named_values(software, "--software")
+    )
     _tell(entry, "added", as_json)
 
 
@@ -224,7 +226,7 @@ def check(model: str, count: int, seed: int, store: Path | None, as_json: bool, 
 def _how(family: Family, options: dict[str, Any]) -> How:
     """The backend and how it measures, as `kerncast collect` would."""
     from kerncast.backends.command import CommandBackend
-    from kerncast.cli.collect import _backend, _policy, _recipe
+    from kerncast.cli.collect import backend_of, policy_of, recipe_of
     from kerncast.models.recheck import How
 
     options = {
@@ -236,13 +238,13 @@ def _how(family: Family, options: dict[str, Any]) -> How:
         "memory": None,
         "reset_command": None,
     }
-    recipe = _recipe(options["recipe_name"], options["settings"], family, options)
-    kind = CommandBackend if recipe else _backend(family.id, options["backend"])
+    recipe = recipe_of(options["recipe_name"], options["settings"], family, options)
+    kind = CommandBackend if recipe else backend_of(family.id, options["backend"])
     return How(
         backend=options["backend"] or kind.name,
         devices=tuple(options["devices"].split(",")),
         options=CommandBackend.options(recipe) if recipe else {},
-        policy=_policy(options, recipe),
+        policy=policy_of(options, recipe),
         seconds=seconds(options["budget"]) if options["budget"] else None,
         reset_command=tuple(recipe.reset_words()) if recipe else (),
     )

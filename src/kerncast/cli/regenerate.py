@@ -27,9 +27,9 @@ class _View:
         click.echo(f"{family}: {stage}{' (done before)' if already else ''}", err=True)
 
     def sweeping(self) -> AbstractContextManager[Callable[[int], None]]:
-        from kerncast.cli.sweep import _progress
+        from kerncast.cli.sweep import sweep_progress
 
-        return _progress()
+        return sweep_progress()
 
     def collecting(self, total: int) -> CollectView:
         return CollectView(total)

@@ -22,7 +22,7 @@ PROGRESS_SECONDS = 5.0
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int], None]]:
+def sweep_progress() -> Iterator[Callable[[int], None]]:
     """How many vectors are done, on stderr: a moving line on a terminal, now and then a plain one elsewhere."""
     start = time.monotonic()
     if sys.stderr.isatty():
@@ -154,7 +154,7 @@ def command(
         part=Slice.parse(part) if part else None, max_vectors=max_vectors, max_flops=max_flops, max_bytes=max_bytes,
     )  # fmt: skip
     described = {"problems": " ".join(problems), "vary": " ".join(vary), "configs": configs}
-    with _progress() as progress:
+    with sweep_progress() as progress:
         summary = write_vectors(sweep, out, file_format=file_format, described=described, progress=progress)
     for name, lacking in sweep.unchecked.items():
         click.echo(

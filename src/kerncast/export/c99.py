@@ -80,9 +80,7 @@ class _Writer:
             self.plans["small"] = ForestPlan(artefact, small, "small")
 
     def _function(self, name: str, outputs: dict[str, Expr], arguments: str) -> str:
-        tables, lines = statements(
-            name, outputs, symbol_reader(self.family), lambda place: f"out[{place}]", self.tables
-        )
+        tables, lines = statements(name, outputs, symbol_reader(self.family), lambda place: f"out[{place}]", self.tables)
         unused = [f"    (void){item.rsplit('*', 1)[1]};" for item in arguments.split(", ")]
         body = "\n".join([*unused, *lines])
         return f"{tables}static void {name}({arguments}, double *out) {{\n    (void)out;\n{body}\n}}\n"
