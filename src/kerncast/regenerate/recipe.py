@@ -9,12 +9,12 @@ import hashlib
 import tomllib
 from collections.abc import Sequence
 from importlib import resources
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.backends.command.recipe import recipe_text
+from kerncast.errors import BadFile, InvalidValue
 
 SHIPPED = "recipes"
 DOCS = "every key is explained in docs/regenerating.md"
@@ -112,18 +112,7 @@ def shipped() -> dict[str, str]:
 
 def load(name: str, changes: Sequence[str] = ()) -> Recipe:
     """A recipe by name or by the path of its file, checked; `changes` are KEY=VALUE such as `sweep.max_problems=20`."""
-    known = shipped()
-    if name in known:
-        text = known[name]
-    elif name.endswith(".toml") or "/" in name:
-        try:
-            text = Path(name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadFile(
-                f"the recipe {name} cannot be read ({error}): name a TOML file or one of {', '.join(known)}"
-            ) from error
-    else:
-        raise NotFound(f"{NotFound.named('recipe', name, known)}, or the path of a .toml file")
+    text = recipe_text(name, shipped())
     try:
         data = tomllib.loads(text)
         for change in changes:

@@ -171,22 +171,23 @@ def names_of_family(text: str) -> re.Pattern[str]:
     return re.compile(r"\w+".join(re.escape(part) for part in re.split(r"\{[^{}]*\}", text)))
 
 
+def recipe_text(name: str, known: Mapping[str, str]) -> str:
+    """The text of a recipe: one of the `known` ones by name, or a file by its path."""
+    if name in known:
+        return known[name]
+    if not name.endswith(".toml") and "/" not in name:
+        raise NotFound(f"{NotFound.named('recipe', name, known)}, or the path of a .toml file")
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile(f"the recipe {name} cannot be read ({error}): name a TOML file or one of {', '.join(known)}") from error
+
+
 def load(name: str, settings: Mapping[str, str] | None = None) -> Recipe:
     """A recipe by name or by the path of its file, checked, with its settings in place."""
     from kerncast.backends.command.rules import check
 
-    known = shipped()
-    if name in known:
-        text = known[name]
-    elif name.endswith(".toml") or "/" in name:
-        try:
-            text = Path(name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadFile(
-                f"the recipe {name} cannot be read ({error}): name a TOML file or one of {', '.join(known)}"
-            ) from error
-    else:
-        raise NotFound(f"{NotFound.named('recipe', name, known)}, or the path of a .toml file")
+    text = recipe_text(name, shipped())
     try:
         recipe = msgspec.convert(tomllib.loads(text), Recipe)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:

@@ -7,25 +7,17 @@
  * rounded once, with the last block of K.
  */
 #define _GNU_SOURCE
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <time.h>
-#include <unistd.h>
 #include "kernels.h"
 #include "results.h"
 #include "tiles.h"
 
-#define MAX_THREADS 256
 #define HUGE_PAGE (2 << 20)
 #define K_UNIT 8 /* blocks of K are whole vectors but for the last */
 /* A k-major operand is packed in parts that L1 holds: all strips of a part share its rows, which are read once and in
  * order. */
 #define PACKED_AT_ONCE 24576
-/* About 0.1 ms: longer than the gap between two launches, short enough to leave the machine alone. */
-#define SPINS 4000
 
 enum { LOOPS_NKM = 0, LOOPS_MKN = 1 };
 enum { TILES_NM = 0, TILES_MN = 1 };
@@ -56,6 +48,8 @@ typedef struct {
     int64_t loop_order, tile_order, threads, split;
     int64_t element_bytes, cell_bytes, sum_bytes, result_bytes, result; /* of operands, packed cells, sums, C */
 } plan;
+
+#include "pool.h"
 
 /* A staged block: tile t starts at first + t * step, but for the one that was copied to `edge`. */
 typedef struct {
@@ -202,26 +196,9 @@ static size_t carve(const plan *p, job *j, char *memory) {
     return at;
 }
 
-/* ---- the pool -------------------------------------------------------------------------------- */
+/* ---- several threads --------------------------------------------------------------------------- */
 
-static struct {
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
-    _Atomic uint64_t ticket; /* generation << 16 | threads at work: one word, so that a late waker reads one launch */
-    _Atomic int pending, sleepers;
-    _Atomic int64_t arrived, departed;
-    const plan *plan;
-    uint64_t joined[MAX_THREADS]; /* the launch before each thread's first */
-    int size;
-    pid_t owner;
-} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
-
-static void pause_briefly(int spins) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#endif
-    if (spins > SPINS) sched_yield();
-}
+static _Atomic int64_t arrived, departed;
 
 /* All threads of a launch meet here; `round` counts the meetings. */
 static void meet(_Atomic int64_t *count, int64_t round, int threads) {
@@ -270,9 +247,9 @@ static void work(const plan *p, int thread, int threads) {
         j.c = rounds && !splits_k ? c : 0;
         product(p, &j, &a, &b);
         if (splits_k) {
-            meet(&pool.arrived, item + 1, threads);
+            meet(&arrived, item + 1, threads);
             reduce(p, c, thread, threads);
-            meet(&pool.departed, item + 1, threads);
+            meet(&departed, item + 1, threads);
         }
         a.base += a.batch_stride * p->element_bytes, b.base += b.batch_stride * p->element_bytes;
         c += p->m * p->n * p->result_bytes;
@@ -280,66 +257,7 @@ static void work(const plan *p, int thread, int threads) {
     if (p->row_unit > 1) end_tiles();
 }
 
-static void *worker(void *id) {
-    const int me = (int)(intptr_t)id;
-    uint64_t seen = pool.joined[me], word;
-    for (;;) {
-        for (int spins = 0; (word = atomic_load(&pool.ticket)) == seen && spins < SPINS; spins++) pause_briefly(0);
-        if (word == seen) {
-            pthread_mutex_lock(&pool.lock);
-            atomic_fetch_add(&pool.sleepers, 1);
-            while ((word = atomic_load(&pool.ticket)) == seen) pthread_cond_wait(&pool.wake, &pool.lock);
-            atomic_fetch_sub(&pool.sleepers, 1);
-            pthread_mutex_unlock(&pool.lock);
-        }
-        seen = word;
-        const int threads = (int)(word & 0xffff);
-        if (me < threads) {
-            if (pool.plan) work(pool.plan, me, threads);
-            atomic_fetch_sub(&pool.pending, 1);
-        }
-    }
-    return 0;
-}
-
-static void launch(const plan *p, int threads) {
-    pool.plan = p;
-    atomic_store(&pool.arrived, 0), atomic_store(&pool.departed, 0);
-    atomic_store(&pool.pending, threads - 1);
-    const uint64_t generation = (atomic_load(&pool.ticket) >> 16) + 1;
-    atomic_store(&pool.ticket, generation << 16 | (uint64_t)threads);
-    if (atomic_load(&pool.sleepers) > 0) {
-        pthread_mutex_lock(&pool.lock);
-        pthread_cond_broadcast(&pool.wake);
-        pthread_mutex_unlock(&pool.lock);
-    }
-    if (p) work(p, 0, threads);
-    for (int spins = 0; atomic_load(&pool.pending) > 0; spins++) pause_briefly(spins);
-}
-
-static int grow_pool(int threads) {
-    if (pool.owner != getpid()) { /* threads do not survive a fork */
-        pool.owner = getpid();
-        pool.size = 1;
-        atomic_store(&pool.ticket, 0), atomic_store(&pool.sleepers, 0);
-        pthread_mutex_init(&pool.lock, 0), pthread_cond_init(&pool.wake, 0);
-    }
-    for (; pool.size < threads; pool.size++) {
-        pthread_t made;
-        pool.joined[pool.size] = atomic_load(&pool.ticket);
-        if (pthread_create(&made, 0, worker, (void *)(intptr_t)pool.size)) return -1;
-        pthread_detach(made);
-    }
-    return 0;
-}
-
 /* ---- what Python calls ----------------------------------------------------------------------- */
-
-static int64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 /* Memory and threads for a plan; 0, -1 when the machine refuses those, -2 when it refuses tile registers. Never
  * called while a plan runs. */
@@ -370,8 +288,12 @@ int64_t kc_run(const plan *p, int64_t launches) {
     if (threads > 1) launch(0, threads); /* wakes the pool before the clock starts */
     const int64_t start = now();
     for (int64_t i = 0; i < launches; i++) {
-        if (threads > 1) launch(p, threads);
-        else work(p, 0, 1);
+        if (threads > 1) {
+            atomic_store(&arrived, 0), atomic_store(&departed, 0);
+            launch(p, threads);
+        } else {
+            work(p, 0, 1);
+        }
     }
     const int64_t spent = now() - start;
     pthread_mutex_unlock(&running);

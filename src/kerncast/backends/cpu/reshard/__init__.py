@@ -107,7 +107,8 @@ class ReshardPart(Part):
         self.memory = Memory()
 
     def digest(self) -> str:
-        return hashlib.blake2b((build.SOURCES / f"{SOURCE}.c").read_bytes(), digest_size=8).hexdigest()
+        sources = (f"{SOURCE}.c", "pool.h")
+        return hashlib.blake2b(b"".join((build.SOURCES / name).read_bytes() for name in sources), digest_size=8).hexdigest()
 
     @cached_property
     def library(self) -> Library:
