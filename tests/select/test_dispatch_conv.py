@@ -100,6 +100,8 @@ def test_slices_and_given_results_are_used_as_numpy_would(backend):
     assert np.array_equal(out, wanted)
     assert np.array_equal(convolve.run(x, w, padding=1, out=x), wanted)
     assert convolve.run(np.empty((0, 8, 8, 8), np.float32), w, padding=1).shape == (0, 8, 8, 8)
+    no_channels = np.empty((2, 8, 8, 0), np.float32), np.empty((4, 3, 3, 0), np.float32)
+    assert np.array_equal(convolve.run(*no_channels, padding=1), np.zeros((2, 8, 8, 4)))
     with pytest.raises(InvalidValue, match="out must be float32 of shape"):
         convolve.run(x.copy(), w, padding=1, out=np.empty(3, np.float32))
 

@@ -99,7 +99,7 @@ class Convolution(Call):
             values |= {f"{prefix}_{axis}": value for axis, value in zip(AXES, filled, strict=True)}
         values |= {"dtype": TYPES[first.dtype], "layout": str(layout)}
         shape = cls._result(sizes, groups).shape(str(layout))
-        return cls(tuple(values.items()), shape, TYPES[first.dtype], sizes.images == 0)
+        return cls(tuple(values.items()), shape, TYPES[first.dtype], 0 in (sizes.images, sizes.channels, sizes.filters))
 
     @classmethod
     def _checked(cls, arrays: tuple[Array, ...], attributes: Mapping[str, Hashable]) -> tuple[Array, Array]:
