@@ -45,7 +45,7 @@ test: lint docs
 	$(BIN)/python -m pytest
 
 # All of them, whatever the ones before did; it fails if one missed a bar.
-BENCHMARKS := core label_shift sweep collect gemm_cpu a100_mm a100_mixed_mm h100_gemm tiers_loss select_latency kernel_tuner_search dispatch
+BENCHMARKS := core label_shift sweep collect gemm_cpu a100_mm a100_mixed_mm h100_gemm tiers_loss select_latency kernel_tuner_search dispatch ttnn query reshard_sweep reshard_lines conv_cpu
 bench: $(VENV)/.dev
 	@failed=; for name in $(BENCHMARKS); do \
 	  echo "== $$name"; $(BIN)/python benchmarks/$$name.py || failed="$$failed $$name"; \

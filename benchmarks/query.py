@@ -4,7 +4,7 @@
 
 The model is the default one of `ttnn/big_exp_dataset.csv` (github.com/tenstorrent/ttnn-op-runtime-predictor); shapes are
 drawn at random within what it was trained on, so hardly one is asked twice, and no memo helps. The time is that of
-`Query.answer`, text in, text out, models loaded. Judged by the best of 100 lists, for the machine may be busy with others;
+`Query.answer`, text in, text out, models loaded. Judged by the best of 30 lists, for the machine may be busy with others;
 the median is printed beside it. Exits by the bar.
 """
 
@@ -27,7 +27,7 @@ from kerncast.models import Model, Recipe, train
 from kerncast.select.query import Query, among
 
 QUERIES = 10_000
-REPEATS = 100
+REPEATS = 30
 BAR_MS = 50.0
 Request = dict[str, Any]
 
