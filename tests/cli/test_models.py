@@ -70,6 +70,8 @@ def test_the_store_from_the_command_line(home, run):
     code, _, err = run("models", "find", "gemm", "--software", "other", "--strict")
     assert code == 2
     assert "leave out --strict" in err
+    code, _, err = run("models", "find", "exp")
+    assert (code, "no model of eltwise_unary (it has gemm)" in err) == (2, True)
     code, out, _ = run("models", "show", "gemm/triton")
     assert "instant: 1" in out
     assert run("models", "add", home / "m")[0] == 2

@@ -1,6 +1,7 @@
 """The store: what it remembers, which model stands in for which, and what a crash or a vandal may do to it."""
 
 import os
+import shutil
 from pathlib import Path
 
 import polars as pl
@@ -8,8 +9,8 @@ import pytest
 
 from kerncast.data.lock import one_writer
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.models import Recipe, software, train
-from kerncast.models.store import ENTRY, LOCK, ORDER, Store, default_path
+from kerncast.models import Model, Recipe, software, train
+from kerncast.models.store import ENTRY, LOCK, ORDER, Changed, Store, default_path
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 
 OLD, NEW = ({"commit": digit * 40, "compiler": "gcc 12"} for digit in "ab")
@@ -85,6 +86,8 @@ def test_another_device_never_stands_in_and_an_alias_is_the_same_device(home, st
         store.find("gemm", "gemm/trito")
     with pytest.raises(NotFound, match=r"no model of conv \(it has gemm\)"):
         store.find("conv")
+    with pytest.raises(NotFound, match="no model of eltwise_unary"):  # of which `exp` is one
+        store.find("exp")
     with pytest.raises(NotFound, match="it is empty"):
         Store.open(store.path / "nowhere").find("gemm")
 
@@ -149,6 +152,7 @@ def test_damage_is_refused_by_name(home, store):
     for broken, why in (
         ("{", "is damaged"),
         (good.replace('"model": "', '"model": "../'), "is damaged"),
+        (good.replace('"name": "default"', '"name": "other"'), r"is damaged \(it is the entry of gemm at"),
         (good.replace('"version": 1', '"version": 9'), "upgrade kerncast"),
         ("[]", "is not an entry"),
     ):
@@ -161,6 +165,40 @@ def test_damage_is_refused_by_name(home, store):
         (entry.path / name.name).write_bytes(name.read_bytes())
     with pytest.raises(BadFile, match="their checksums differ"):
         store.get(entry.id).load()
+
+
+@pytest.mark.parametrize("model", ["", "..", "."])
+def test_an_entry_that_names_no_directory_of_its_own_removes_nothing(home, store, model):
+    """What stands above such a name are other entries."""
+    entry, other = store.add(home / "old"), store.add(home / "old", name="big")
+    file = entry.path.parent / ENTRY
+    file.write_text(file.read_text().replace(entry.path.name, model))
+    with pytest.raises(BadFile, match=r"is damaged \(it names the model"):
+        store.remove("default")
+    assert (file.exists(), entry.path.exists()) == (True, True)
+    other.load()
+
+
+def test_an_entry_whose_model_is_gone_can_be_removed(home, store):
+    """Loading says so and how."""
+    entry = store.add(home / "old")
+    shutil.rmtree(entry.path)
+    with pytest.raises(BadFile, match=f"is gone.*kerncast models remove {entry.id}"):
+        store.find("gemm").load()
+    store.remove(entry.id)
+    assert store.entries() == []
+
+
+def test_a_model_replaces_only_what_was_looked_at(home, store):
+    """A mark is of what stands in a model's place, readable or not."""
+    model = Model.load(home / "old")
+    assert (store.mark(model), store.at(model)) == ("", None)
+    entry = store.add(home / "old", over="")
+    assert store.at(model) == entry
+    with pytest.raises(Changed):
+        store.add(home / "old", replace_it=True, over="")
+    (entry.path.parent / ENTRY).write_text("{")
+    assert store.add(home / "old", replace_it=True, over=store.mark(model)).load().manifest == model.manifest
 
 
 def test_removing_leaves_nothing_behind(home, store):

@@ -1,6 +1,7 @@
 """Regeneration: every stage once, from wherever it stopped; nothing worse gets into the store."""
 
 import json
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -11,12 +12,13 @@ from kerncast.data import Dataset
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.models import Model, train
 from kerncast.models import Recipe as Training
-from kerncast.models.store import Store
-from kerncast.regenerate import load, regenerate, shipped
+from kerncast.models.store import ENTRY, Store
+from kerncast.regenerate import load, plan, regenerate, shipped
+from kerncast.regenerate import state as states
 from kerncast.regenerate.comparing import OutOfFold
 from kerncast.regenerate.state import STAGES
 from kerncast.registry import FAMILIES
-from kerncast.testing.backends import Quiet
+from kerncast.testing.backends import Analytic, Quiet
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 
 TINY = """
@@ -34,6 +36,8 @@ folds = 2
 threads = 1
 knobs = { trees = 12, leaves = 7, lr = 0.3 }
 """
+
+POOR = ["train.knobs={trees = 1, leaves = 2}"]
 
 
 class Watched:
@@ -70,6 +74,18 @@ def reference(tmp_path_factory):
     (folder / "tiny.toml").write_text(TINY)
     (outcome,) = regenerate(load(str(folder / "tiny.toml")), Store.open(folder / "store"), folder / "work", Watched())
     return folder, outcome
+
+
+@pytest.fixture
+def rewound(reference, tmp_path):
+    """That run's work directory as it was before a stage, which nothing but the state remembers."""
+
+    def back(stage):
+        shutil.copytree(reference[0] / "work", tmp_path / "work")
+        states.write(tmp_path / "work", states.read(tmp_path / "work").without("gemm/triton", stage))
+        return tmp_path / "work"
+
+    return back
 
 
 def test_a_new_model_gets_into_the_store_with_its_origin(reference):
@@ -143,7 +159,7 @@ def test_a_worse_model_stays_out_of_the_store(recipe, tmp_path, run):
     store = tmp_path / "store"
     assert run("regenerate", recipe, "--store", store, "--out", tmp_path / "good")[0] == 0
     (before,) = Store.open(store).entries()
-    poor = ["--set", "train.knobs={trees = 1, leaves = 2}"]
+    poor = ["--set", *POOR]
     code, out, _ = run("regenerate", recipe, "--store", store, "--out", tmp_path / "poor", *poor)
     assert code == 1
     assert "WORSE" in out
@@ -154,6 +170,91 @@ def test_a_worse_model_stays_out_of_the_store(recipe, tmp_path, run):
     code, out, _ = run("regenerate", recipe, "--store", store, "--out", tmp_path / "again", *poor, "--json")
     (family,) = json.loads(out)["families"]
     assert (code, family["verdict"], family["replaced"]) == (0, "OLD UNREADABLE", True)
+
+
+@pytest.mark.parametrize("how", ["between two runs", "in another store", "while they were compared"])
+def test_what_it_was_not_compared_with_is_never_replaced(recipe, reference, rewound, tmp_path, how):
+    """A good model that appears after a poor one was found to be NEW is compared with it, and stays."""
+    good = reference[0] / "work" / "gemm-triton" / "model"
+    poor, work, store = load(recipe, POOR), rewound("train"), Store.open(tmp_path / "store")
+    shown = Watched("replace")
+    if how == "while they were compared":
+        shown.stage = lambda family, stage, already: store.add(good) if stage == "replace" else None
+        (outcome,) = regenerate(poor, store, work, shown)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            regenerate(poor, store, work, shown)
+        store = Store.open(tmp_path / "other") if how == "in another store" else store
+        store.add(good)
+        (outcome,) = regenerate(poor, store, work, Watched())
+    assert (outcome.verdict, outcome.replaced) == ("WORSE", False)
+    (entry,) = store.entries()
+    assert entry.load().manifest == Model.load(good).manifest
+    # Other limits are another question, which the same measurements answer.
+    loose = load(recipe, [*POOR, *(f"compare.max_{name}=100" for name in ("mean", "median", "p10", "problem"))])
+    shown = Watched()
+    (outcome,) = regenerate(loose, store, work, shown)
+    assert [stage for stage, already in shown.stages if not already] == ["compare", "replace"]
+    assert (outcome.verdict, outcome.replaced) == ("AMBIGUOUS", True)
+
+
+def test_a_model_that_got_into_the_store_right_before_a_crash_is_not_put_there_twice(recipe, rewound, tmp_path, monkeypatch):
+    """The outcome is that of the comparison that let it in."""
+    work, store = rewound("compare"), Store.open(tmp_path / "store")
+    real = states.write
+
+    def killed(folder, state):
+        if "replace" in state.of("gemm/triton"):
+            raise KeyboardInterrupt
+        real(folder, state)
+
+    monkeypatch.setattr(states, "write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        regenerate(load(recipe), store, work, Watched())
+    monkeypatch.undo()
+    before = store.entries()
+    (outcome,) = regenerate(load(recipe), store, work, Watched())
+    assert (outcome.verdict, outcome.replaced, store.entries()) == ("NEW", True, before)
+
+
+@pytest.mark.parametrize("stage", ["train", "compare"])
+def test_other_training_keeps_the_measurements(recipe, rewound, tmp_path, stage):
+    """And never takes a model that was trained in another way for its own, finished or just there."""
+    work, shown = rewound(stage), Watched()
+    (outcome,) = regenerate(load(recipe, POOR), Store.open(tmp_path / "store"), work, shown)
+    assert [stage for stage, already in shown.stages if already] == ["sweep", "collect"]
+    assert outcome.replaced
+    assert Model.load(work / "gemm-triton" / "model").manifest.recipe["knobs"]["trees"] == 1
+    shown = Watched()
+    regenerate(load(recipe, [*POOR, "train.threads=2"]), Store.open(tmp_path / "store"), work, shown)
+    assert all(already for _, already in shown.stages)
+
+
+@pytest.mark.parametrize("damage", ["the model is gone", "the entry is broken", "another entry is broken"])
+def test_an_old_model_that_cannot_be_read_is_replaced(recipe, reference, rewound, tmp_path, damage):
+    """Whatever is wrong with it, hours of measuring are not lost to it."""
+    work, store = rewound("compare"), Store.open(tmp_path / "store")
+    entry = store.add(reference[0] / "work" / "gemm-triton" / "model")
+    if damage == "the model is gone":
+        shutil.rmtree(entry.path)
+    elif damage == "the entry is broken":
+        (entry.path.parent / ENTRY).write_text("{")
+    else:
+        shutil.copytree(entry.path.parent, entry.path.parents[1] / "copied")
+        shutil.rmtree(entry.path.parent)
+    (outcome,) = regenerate(load(recipe), store, work, Watched())
+    assert (outcome.verdict, outcome.replaced) == ("OLD UNREADABLE", True)
+    assert store.at(Model.load(work / "gemm-triton" / "model")).load().path.is_dir()
+
+
+def test_a_run_that_was_killed_before_its_first_state_can_begin(recipe, tmp_path):
+    """A lock and a draft of the state are all that it leaves."""
+    (tmp_path / "work").mkdir()
+    for name in ("regenerate.lock", ".state.json.4711"):
+        (tmp_path / "work" / name).touch()
+    with pytest.raises(KeyboardInterrupt):
+        regenerate(load(recipe), Store.open(tmp_path / "store"), tmp_path / "work", Watched("sweep"))
+    assert states.read(tmp_path / "work") is not None
 
 
 def test_a_dry_run_writes_nothing(recipe, tmp_path, run):
@@ -200,14 +301,35 @@ def test_predictions_are_out_of_fold_where_the_problem_was_seen(tmp_path):
         (("trees = 12", "tree = 12"), InvalidValue, "tree"),
         (('name = "tiny"', 'name = "../x"'), BadFile, "name is letters"),
         (("[sweep]", "[sweep"), BadFile, "is not a recipe for regenerating"),
+        (("folds = 2", 'target = "zz"'), BadFile, "train.target is one of relative, latency, tflops, bandwidth, got 'zz'"),
+        (("folds = 2", "seed = 9_999_999_999"), BadFile, r"at `\$.train.seed`"),
+        (("threads = 1", "threads = 1_000_000"), BadFile, r"at `\$.train.threads`"),
+        (("folds = 2", "folds = 25"), InvalidValue, r"make 24 groups \(M, N, K, batch\).*--set train.folds=24"),
+        (("[train]", '[store]\nname = "a/b"\n[train]'), BadFile, "store.name: a model's name is letters"),
+        (("[train]", f'[store]\nname = "{"a" * 300}"\n[train]'), BadFile, "store.name: a model's name has at most 100"),
     ],
 )
 def test_a_bad_recipe_is_refused_before_anything_is_measured(tmp_path, change, error, message):
-    """By the key, the rule and the value."""
+    """By the key, the rule and the value; by a dry run too."""
     assert change[0] in TINY
     (tmp_path / "bad.toml").write_text(TINY.replace(*change))
     with pytest.raises(error, match=message):
         regenerate(load(str(tmp_path / "bad.toml")), Store.open(tmp_path / "store"), tmp_path / "work", Watched())
+    assert not (tmp_path / "work").exists()
+    with pytest.raises(error, match=message):
+        plan(load(str(tmp_path / "bad.toml")), Store.open(tmp_path / "store"))
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype", "message"),
+    [("reshard/cpu", "fp16", "dtype must be one of .* got 'fp16'"), ("gemm/cpu", "bf8", "no config of gemm/cpu can run any")],
+)
+def test_the_last_family_is_refused_before_the_first_is_measured(recipe, tmp_path, monkeypatch, family, dtype, message):
+    """What one family can do with a sweep another may not."""
+    monkeypatch.setattr(Analytic, "families", ("gemm/triton", family))
+    found = load(recipe, [f'families=["gemm/triton", "{family}"]', f'sweep.vary=["dtype={dtype}", "layout=rcr"]'])
+    with pytest.raises(InvalidValue, match=message):
+        regenerate(found, Store.open(tmp_path / "store"), tmp_path / "work", Watched())
     assert not (tmp_path / "work").exists()
 
 

@@ -17,7 +17,7 @@ from kerncast.cli.training_view import TrainingView
 
 if TYPE_CHECKING:
     from kerncast.regenerate import Outcome, Recipe
-    from kerncast.regenerate.run import Planned
+    from kerncast.regenerate.planning import Planned
 
 
 class _View:

@@ -8,13 +8,15 @@ appears whole or not at all: it is copied beside the old one, then `entry.json` 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import hashlib
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +27,16 @@ from kerncast.data.dataset import write_atomically
 from kerncast.data.lock import one_writer
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.models import software as softwares
+from kerncast.models.entry import ENTRY, Entry, Record, place_of, read_entry
 from kerncast.models.model import Model
+from kerncast.registry import OPS
+
+__all__ = ["DEFAULT", "ENTRY", "LOCK", "ORDER", "Changed", "Entry", "Record", "Store", "check_name", "default_path"]
 
 VARIABLE = "KERNCAST_STORE"
-ENTRY = "entry.json"
 LOCK = "store.lock"
 DEFAULT = "default"
-FORMAT = "kerncast-store-entry"
-VERSION = 1
+LONGEST_NAME = 100
 ORDER = (
     "1. the same op, family, device and software; "
     "2. the same op, family and device, with a warning that names the software it was trained on "
@@ -42,84 +46,6 @@ ORDER = (
     "aliases are the same device."
 )
 """How a model is found: what `--help` and the documentation say."""
-
-
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The contents of `entry.json`."""
-
-    op: str
-    family: str
-    devices: tuple[str, ...]
-    software: tuple[str, ...]
-    name: str
-    added: str
-    """UTC."""
-    model: str
-    """The directory beside this file."""
-    checksum: str
-    """Of the model's manifest, which has those of all its files; empty for a layout of others that has none."""
-    kind: str
-    dtypes: tuple[str, ...]
-    rows: int
-    problems: int
-    r2: float | None
-    mape: float | None
-    efficiency: float | None
-    bytes: int
-    origin: dict[str, str] = {}
-    """How it came here: recipe, host … as whoever added it said."""
-    format: str = FORMAT
-    version: int = VERSION
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A model of the store; `path` is what `Model.load` takes."""
-
-    path: Path
-    record: Record
-    warning: str | None = None
-    """Set by `find` where the model is not quite what was asked for."""
-
-    @property
-    def op(self) -> str:
-        return self.record.op
-
-    @property
-    def family(self) -> str:
-        return self.record.family
-
-    @property
-    def device(self) -> str:
-        """The device, or the first one of a pooled model."""
-        return self.record.devices[0]
-
-    @property
-    def software(self) -> tuple[str, ...]:
-        return self.record.software
-
-    @property
-    def id(self) -> str:
-        """What `show` and `remove` call it: `gemm/cpu/<device>/<software digest>/<name>`."""
-        record = self.record
-        return "/".join((record.family, _place(record.devices), softwares.digest(record.software), record.name))
-
-    def load(self) -> Model:
-        """The model, its checksums compared."""
-        model = Model.load(self.path)
-        if model.manifest.checksum != self.record.checksum:
-            raise BadFile(
-                f"{self.path} is not the model that {self.path.parent / ENTRY} names (their checksums differ): remove "
-                f"it with `kerncast models remove {self.id}` and add the model again"
-            )
-        return model
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        found: dict[str, Any] = msgspec.to_builtins(self.record)
-        for name in ("format", "version", "model"):
-            found.pop(name)
-        return {"id": self.id, **found, "path": str(self.path), "warning": self.warning}
 
 
 def default_path(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
@@ -136,6 +62,18 @@ def default_path(environment: Mapping[str, str] = os.environ, platform: str = sy
         # The base directory specification has relative paths ignored.
         base = Path(given) if Path(given).is_absolute() else home / ".local" / "share"
     return base / "kerncast" / "models"
+
+
+class Changed(InvalidValue):
+    """Somebody else has put a model there, or taken it away, since it was looked at."""
+
+
+def check_name(name: str) -> None:
+    """A model's own name is one folder."""
+    if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name.startswith("."):
+        raise InvalidValue(f"a model's name is letters, digits, '-', '_' and '.', got '{name}'")
+    if len(name.encode()) > LONGEST_NAME:
+        raise InvalidValue(f"a model's name has at most {LONGEST_NAME} bytes, got {len(name.encode())}: choose a shorter one")
 
 
 class Store:
@@ -158,7 +96,7 @@ class Store:
         """Everything, or the models of one op; by family and device, the newest first."""
         folders = [item for item in self.path.iterdir() if op in (None, item.name)] if self.path.is_dir() else []
         # Family (without its op), device, software, name.
-        found = [_read(file) for folder in folders for file in folder.glob(f"*/*/*/*/{ENTRY}")]
+        found = [read_entry(file) for folder in folders for file in folder.glob(f"*/*/*/*/{ENTRY}")]
         found.sort(key=lambda entry: entry.record.name)
         found.sort(key=lambda entry: entry.record.added, reverse=True)
         return sorted(found, key=lambda entry: (entry.family, entry.record.devices))
@@ -172,7 +110,12 @@ class Store:
         name: str | None = None,
         strict: bool = False,
     ) -> Entry:
-        """The model to use, by `ORDER`. Left out, family, device and name must be the only ones there are."""
+        """The model to use, by `ORDER`. Left out, family, device and name must be the only ones there are.
+
+        An op may be called by an alias (`exp`); one that is not installed here is what the store calls it.
+        """
+        with contextlib.suppress(NotFound):
+            op = OPS.get(op).name
         there = self.entries(op)
         if not there:
             known = sorted({entry.op for entry in self.entries()})
@@ -215,6 +158,15 @@ class Store:
             raise InvalidValue(f"'{name}' names {len(found)} models: say which of {', '.join(entry.id for entry in found)}")
         raise NotFound.named(f"model in {self.path}", name, [entry.id for entry in there], "kerncast models" if there else "")
 
+    def at(self, model: Model, name: str = DEFAULT) -> Entry | None:
+        """What `add` would put this model in the place of, whatever the rest of the store is like."""
+        file = self._folder(_record(model, name)) / ENTRY
+        return read_entry(file) if file.exists() else None
+
+    def mark(self, model: Model, name: str = DEFAULT) -> str:
+        """A hash of what stands in that place, readable or not; empty where nothing does. For `add`."""
+        return _mark(self._folder(_record(model, name)))
+
     # -- writing -----------------------------------------------------------------------------------------
 
     def add(
@@ -225,13 +177,16 @@ class Store:
         replace_it: bool = False,
         software: Mapping[str, str] | None = None,
         origin: Mapping[str, str] | None = None,
+        over: str | None = None,
     ) -> Entry:
-        """Copy a model in. `software` is for a model whose data did not say what it was trained on."""
-        if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name.startswith("."):
-            raise InvalidValue(f"a model's name is letters, digits, '-', '_' and '.', got '{name}'")
+        """Copy a model in. `software` is for a model whose data did not say what it was trained on.
+
+        With `over`, only in the place of what had this `mark`: `Changed` is raised if that is something else by now.
+        """
+        check_name(name)
         loaded = Model.load(model)
-        record = _record(loaded, name, software or {}, dict(origin or {}))
-        target = self.path.joinpath(*record.family.split("/"), _place(record.devices), softwares.digest(record.software), name)
+        record = _record(loaded, name, software, origin)
+        target = self._folder(record)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with one_writer(self.path, LOCK, "name another store"):
@@ -240,11 +195,16 @@ class Store:
                         f"the store has a model of {record.family} on {', '.join(record.devices)} for this software already, "
                         f"called '{name}': add --replace, or give this one another --name"
                     )
+                if over is not None and _mark(target) != over:
+                    raise Changed(f"{target} changed while a model was to replace it: look at what is there now, and try again")
                 return self._put(loaded.path, target, record)
         except OSError as error:
             raise CannotWrite(
                 f"could not write the store {self.path}: {error.strerror or error}; free some space or choose another place"
             ) from error
+
+    def _folder(self, record: Record) -> Path:
+        return self.path.joinpath(*place_of(record.family, record.devices, record.software, record.name))
 
     def _put(self, source: Path, target: Path, record: Record) -> Entry:
         target.mkdir(parents=True, exist_ok=True)
@@ -317,7 +277,16 @@ def canonical(device: str) -> str:
         return device
 
 
-def _record(model: Model, name: str, stated: Mapping[str, str], origin: dict[str, str]) -> Record:
+def _mark(folder: Path) -> str:
+    try:
+        return hashlib.blake2b((folder / ENTRY).read_bytes(), digest_size=16).hexdigest()
+    except FileNotFoundError:
+        return ""
+
+
+def _record(
+    model: Model, name: str, stated: Mapping[str, str] | None = None, origin: Mapping[str, str] | None = None
+) -> Record:
     manifest = model.manifest
     software = manifest.software
     if stated and software:
@@ -328,7 +297,7 @@ def _record(model: Model, name: str, stated: Mapping[str, str], origin: dict[str
         op=manifest.op, family=manifest.family, devices=tuple(item.name for item in manifest.devices), software=software,
         name=name, added=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"), model="",
         checksum=manifest.checksum, kind=manifest.kind, dtypes=manifest.dtypes, rows=manifest.data.rows,
-        problems=manifest.data.problems, **_figures(model), bytes=0, origin=origin,
+        problems=manifest.data.problems, **_figures(model), bytes=0, origin=dict(origin or {}),
     )  # fmt: skip
 
 
@@ -339,12 +308,6 @@ def _figures(model: Model) -> dict[str, Any]:
     return {key: found["value"] if (found := overall.get(name)) else None for key, name in names.items()}
 
 
-def _place(devices: Sequence[str]) -> str:
-    """The folder of a device, or of several."""
-    joined = "+".join(devices)
-    return joined if len(joined) <= 100 else f"{len(devices)}-devices-{softwares.digest(devices)}"
-
-
 def _size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
@@ -352,20 +315,3 @@ def _size(folder: Path) -> int:
 def _holds(whole: Sequence[str], words: Sequence[str]) -> bool:
     """Whether some words stand next to each other in an id."""
     return any(list(whole[at : at + len(words)]) == list(words) for at in range(len(whole) - len(words) + 1))
-
-
-def _read(file: Path) -> Entry:
-    mend = f"remove {file.parent} and add the model again"
-    try:
-        data = msgspec.json.decode(file.read_bytes())
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise BadFile(f"{file} is not an entry of a kerncast store: {mend}")
-        version = data.get("version")
-        if not isinstance(version, int) or version > VERSION:
-            raise BadFile(f"{file} is version {version!r}, this kerncast reads up to version {VERSION}: upgrade kerncast")
-        record = msgspec.convert(data, Record)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadFile(f"{file} is damaged ({error}): {mend}") from error
-    if Path(record.model).name != record.model or not record.devices:
-        raise BadFile(f"{file} is damaged (it names the model '{record.model}'): {mend}")
-    return Entry(file.parent / record.model, record)

@@ -15,6 +15,8 @@ import msgspec
 
 from kerncast.backends.command.recipe import recipe_text
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.models.store import check_name
+from kerncast.models.target import NAMES as TARGETS
 
 SHIPPED = "recipes"
 DOCS = "every key is explained in docs/regenerating.md"
@@ -22,8 +24,11 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 Amount = Annotated[float, msgspec.Meta(gt=0)]
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
-# Keys that change nothing about what is measured and learned, so that a run may go on after they changed.
-_NOT_IDENTITY = ("doc", "compare", "store")
+# What every generator of random numbers takes, with room for what learners add to it.
+Seed = Annotated[int, msgspec.Meta(ge=0, le=2**30)]
+Threads = Annotated[int, msgspec.Meta(ge=0, le=1024)]
+# What decides the measurements: `compare`, `store` and `doc` decide nothing that is kept, `train` only the model.
+_MEASURES = ("name", "families", "sweep", "collect")
 
 
 class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,8 +65,8 @@ class Train(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     knobs: dict[str, Any] = {}
     target: str | None = None
     folds: Annotated[int, msgspec.Meta(ge=2)] = 5
-    seed: Natural = 0
-    threads: Natural = 0
+    seed: Seed = 0
+    threads: Threads = 0
     hard_mining: Natural = 0
     tune: Natural = 0
 
@@ -72,8 +77,7 @@ class Compare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_mean: Percent = 0.5
     max_median: Percent = 0.5
     max_p10: Percent = 2.0
-    max_problem: Percent = 100.0
-    """No single problem decides: models of different measurements flip some of them either way."""
+    max_problem: Percent = 10.0
     strict: bool = False
     """AMBIGUOUS replaces nothing."""
 
@@ -97,10 +101,24 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store: Place = Place()
 
     @property
+    def measures(self) -> str:
+        """A hash of what decides the measurements."""
+        body = msgspec.to_builtins(self)
+        return _hash({name: body[name] for name in _MEASURES})
+
+    @property
+    def learns(self) -> str:
+        """A hash of what decides the model beside them; threads change nothing but the time it takes."""
+        return _hash(msgspec.structs.replace(self.train, threads=0))
+
+    @property
     def digest(self) -> str:
-        """A hash of what decides the measurements and the models."""
-        body = {name: value for name, value in msgspec.to_builtins(self).items() if name not in _NOT_IDENTITY}
-        return hashlib.blake2b(msgspec.json.encode(body, order="sorted"), digest_size=8).hexdigest()
+        """A hash of both."""
+        return _hash((self.measures, self.learns))
+
+
+def _hash(value: object) -> str:
+    return hashlib.blake2b(msgspec.json.encode(value, order="sorted"), digest_size=8).hexdigest()
 
 
 def shipped() -> dict[str, str]:
@@ -151,5 +169,11 @@ def _check(recipe: Recipe, where: str) -> None:
         raise BadFile(
             f"recipe {where}: collect.recipe is for the backend command, not for {recipe.collect.backend}: drop one of them"
         )
+    if recipe.train.target not in (None, *TARGETS):
+        raise BadFile(f"recipe {where}: train.target is one of {', '.join(TARGETS)}, got '{recipe.train.target}'")
+    try:
+        check_name(recipe.store.name)
+    except InvalidValue as error:
+        raise BadFile(f"recipe {where}: store.name: {error}") from error
     if recipe.collect.settings and not recipe.collect.recipe:
         raise BadFile(f"recipe {where}: collect.settings are those of an external program's recipe: name it in collect.recipe")

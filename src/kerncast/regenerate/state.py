@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from kerncast.regenerate.recipe import Recipe
 from kerncast.version import __version__
 
 FILE = "state.json"
+LOCK = "regenerate.lock"
 FORMAT = "kerncast-regeneration"
-VERSION = 1
+VERSION = 2
+_DRAFT = re.compile(rf"\.{re.escape(FILE)}\.\d+")
 STAGES = ("sweep", "collect", "train", "compare", "replace")
 
 
@@ -33,7 +36,10 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of `state.json`."""
 
     recipe: str
-    digest: str
+    measures: str
+    """Of the recipe: other measurements belong into another directory."""
+    learns: str
+    """Of the recipe that models are trained by; empty while models of another one are taken away."""
     begun: str
     host: str
     kerncast: str
@@ -57,6 +63,12 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         stages = {**self.of(family), stage: Done(now(), facts)}
         return msgspec.structs.replace(self, done={**self.done, family: stages})
 
+    def without(self, family: str, stage: str) -> State:
+        """Back to before a stage: it and those that build on it are to be done again."""
+        kept = STAGES[: STAGES.index(stage)]
+        stages = {name: done for name, done in self.of(family).items() if name in kept}
+        return msgspec.structs.replace(self, done={**self.done, family: stages})
+
 
 def now() -> str:
     """UTC, to the second."""
@@ -77,19 +89,21 @@ def own_version() -> str:
     return f"{__version__} {said.stdout.strip()}"
 
 
-def begin(folder: Path, recipe: Recipe, again: bool = False) -> State:
-    """A new state, or that of the run which is to go on; a run of another recipe is refused.
+def new(recipe: Recipe) -> State:
+    """Nothing done yet."""
+    host = platform.node() or "unknown"
+    return State(recipe.name, recipe.measures, recipe.learns, now(), host, own_version(), tuple(recipe.families))
 
-    With `again`, a finished run is moved out of the way.
+
+def going_on(folder: Path, recipe: Recipe, again: bool = False) -> State | None:
+    """The run that is to go on, or None to begin one; a run of other measurements is refused.
+
+    With `again`, a finished run does not go on.
     """
     found = read(folder)
-    if found is not None and found.finished and again:
-        _set_aside(folder, found)
-        found = None
-    if found is None:
-        host = platform.node() or "unknown"
-        return State(recipe.name, recipe.digest, now(), host, own_version(), tuple(recipe.families))
-    if found.digest != recipe.digest:
+    if found is None or (again and found.finished):
+        return None
+    if found.measures != recipe.measures:
         raise InvalidValue(
             f"{folder} was begun with another recipe ({found.recipe}, {found.begun}): go on with that, or choose another --out"
         )
@@ -100,7 +114,8 @@ def read(folder: Path) -> State | None:
     """The state of a work directory; None where there is none."""
     file = folder / FILE
     if not file.is_file():
-        if folder.is_dir() and any(folder.iterdir()):
+        # A run that was killed before its first state leaves its lock, or a draft of that state.
+        if folder.is_dir() and any(item.name != LOCK and not _DRAFT.fullmatch(item.name) for item in folder.iterdir()):
             raise InvalidValue(f"{folder} is not a work directory of `kerncast regenerate`: choose another --out")
         return None
     mend = "remove the directory, or choose another --out"
@@ -119,8 +134,11 @@ def write(folder: Path, state: State) -> None:
     write_atomically(folder / FILE, lambda path: path.write_bytes(data))
 
 
-def _set_aside(folder: Path, state: State) -> None:
-    """A run keeps its files under a name that says when it began."""
+def set_aside(folder: Path) -> None:
+    """A finished run, if there is one, keeps its files under a name that says when it began."""
+    state = read(folder)
+    if state is None or not state.finished:
+        return
     stamp = state.begun.replace(":", "").replace("-", "")
     target = folder.with_name(f"{folder.name}.{stamp}")
     number = 1

@@ -1,0 +1,132 @@
+"""`entry.json` of a store: what a model is, where it stands, and what is refused before anybody acts on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kerncast.errors import BadFile
+from kerncast.models import software as softwares
+from kerncast.models.model import Model
+
+ENTRY = "entry.json"
+FORMAT = "kerncast-store-entry"
+VERSION = 1
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of `entry.json`."""
+
+    op: str
+    family: str
+    devices: tuple[str, ...]
+    software: tuple[str, ...]
+    name: str
+    added: str
+    """UTC."""
+    model: str
+    """The directory beside this file."""
+    checksum: str
+    """Of the model's manifest, which has those of all its files; empty for a layout of others that has none."""
+    kind: str
+    dtypes: tuple[str, ...]
+    rows: int
+    problems: int
+    r2: float | None
+    mape: float | None
+    efficiency: float | None
+    bytes: int
+    origin: dict[str, str] = {}
+    """How it came here: recipe, host … as whoever added it said."""
+    format: str = FORMAT
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model of the store; `path` is what `Model.load` takes."""
+
+    path: Path
+    record: Record
+    warning: str | None = None
+    """Set by `find` where the model is not quite what was asked for."""
+
+    @property
+    def op(self) -> str:
+        return self.record.op
+
+    @property
+    def family(self) -> str:
+        return self.record.family
+
+    @property
+    def device(self) -> str:
+        """The device, or the first one of a pooled model."""
+        return self.record.devices[0]
+
+    @property
+    def software(self) -> tuple[str, ...]:
+        return self.record.software
+
+    @property
+    def id(self) -> str:
+        """What `show` and `remove` call it: `gemm/cpu/<device>/<software digest>/<name>`."""
+        record = self.record
+        return "/".join(place_of(record.family, record.devices, record.software, record.name))
+
+    def load(self) -> Model:
+        """The model, its checksums compared."""
+        if not self.path.is_dir():
+            raise BadFile(
+                f"the model {self.path} is gone, which {self.path.parent / ENTRY} names: put it back, or remove the entry with "
+                f"`kerncast models remove {self.id}`"
+            )
+        model = Model.load(self.path)
+        if model.manifest.checksum != self.record.checksum:
+            raise BadFile(
+                f"{self.path} is not the model that {self.path.parent / ENTRY} names (their checksums differ): remove "
+                f"it with `kerncast models remove {self.id}` and add the model again"
+            )
+        return model
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        found: dict[str, Any] = msgspec.to_builtins(self.record)
+        for name in ("format", "version", "model"):
+            found.pop(name)
+        return {"id": self.id, **found, "path": str(self.path), "warning": self.warning}
+
+
+def place_of(family: str, devices: Sequence[str], software: Sequence[str], name: str) -> tuple[str, ...]:
+    """The folders of an entry: op, family, the device or several, software, name."""
+    joined = "+".join(devices)
+    device = joined if len(joined) <= 100 else f"{len(devices)}-devices-{softwares.digest(devices)}"
+    return (*family.split("/"), device, softwares.digest(software), name)
+
+
+def read_entry(file: Path) -> Entry:
+    """An entry that may be acted on: it names a directory beside it, and stands where such an entry stands."""
+    mend = f"remove {file.parent} and add the model again"
+    try:
+        data = msgspec.json.decode(file.read_bytes())
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise BadFile(f"{file} is not an entry of a kerncast store: {mend}")
+        version = data.get("version")
+        if not isinstance(version, int) or version > VERSION:
+            raise BadFile(f"{file} is version {version!r}, this kerncast reads up to version {VERSION}: upgrade kerncast")
+        record = msgspec.convert(data, Record)
+    except OSError as error:
+        raise BadFile(f"{file} cannot be read ({error.strerror}): {mend}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadFile(f"{file} is damaged ({error}): {mend}") from error
+    # Path("").name and Path("..").name are what they were, and neither is a directory beside this file.
+    if record.model in ("", "..") or Path(record.model).name != record.model:
+        raise BadFile(f"{file} is damaged (it names the model '{record.model}'): {mend}")
+    place = place_of(record.family, record.devices, record.software, record.name)
+    if not all(record.devices) or place != file.parent.parts[-len(place) :] or record.op != place[0]:
+        raise BadFile(f"{file} is damaged (it is the entry of {record.op} at {'/'.join(place)}): {mend}")
+    return Entry(file.parent / record.model, record)
