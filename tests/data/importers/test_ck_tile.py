@@ -180,6 +180,79 @@ def test_convolution_rows_that_cannot_be_are_left_out_or_failures(read):
     assert "left out 1 rows whose kernel is not known ('grouped_conv_forward_bf16_2d_64x64x64_compv3_interwave' is none" in told
 
 
+BAD_CELLS = {
+    "a size below its range": ({"N": 0}, "left out 1 rows with a size out of range (first: line 3: N must be a whole number"),
+    "a negative size": ({"Di": -1}, "left out 1 rows with a size out of range (first: line 3: Di must be a whole number"),
+    "a size that is not whole": ({"Hi": 28.5}, "left out 1 rows with a cell that cannot be read (first: line 3: Hi must be"),
+    "a size that is no number": ({"pad_h": "?"}, "(first: line 3: pad_h must be a whole number, got '?')"),
+    "a latency that is no number": ({"latency_ms": "fast"}, "(first: line 3: latency_ms must be a number, got 'fast')"),
+    "a latency of ages": ({"latency_ms": 1e15, "tflops": 0}, "left out 1 rows with a time that cannot be"),
+    "channels that do not divide": ({"G": 3}, "left out 1 rows whose problem cannot be (C and K must be multiples of G)"),
+    "a filter that does not fit": ({"Y": 31}, "left out 1 rows whose problem cannot be (the dilated filter must fit"),
+    "a name without end": ({"kernel": f"grouped_conv_forward_bf16_2d_{9:05000}x64x64_compv3"}, "at most 400 characters"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD_CELLS)
+def test_a_bad_row_of_a_table_costs_itself_and_is_told_with_its_reason(read, tmp_path, bad):
+    """Whatever is wrong with one row of a CSV or of the parquet, the other one comes in."""
+    change, words = BAD_CELLS[bad]
+    texts = [{name: str(value) for name, value in row.items()} for row in (convolution(), {**convolution(), **change})]
+    table = pl.DataFrame(texts)
+    canonical = table.rename({"kernel": "kernel_name"}).with_columns(op_type=pl.lit("grouped_conv"))
+    for content, told in (
+        (table.write_csv().encode(), words),
+        (parquet(tmp_path, canonical), words.replace("line 3", "line 2")),
+    ):
+        (found,), (note,) = (part.values() if isinstance(part, dict) else part for part in read(content))
+        assert found["status"].to_list() == ["ok"]
+        assert told in note
+
+
+def test_an_output_that_was_not_counted_is_not_zero(read):
+    """An empty `non_zero` says nothing about the row."""
+    table = pl.DataFrame([convolution(), convolution(N=4, non_zero=None)])
+    (found,), notes = (part.values() if isinstance(part, dict) else part for part in read(table.write_csv().encode()))
+    assert found["status"].to_list() == ["ok", "ok"]
+    assert not notes
+
+
+@pytest.mark.parametrize("nothing", ["nan", "inf", "", "0"])
+def test_without_a_latency_the_rate_tells_the_time_and_without_either_it_failed(read, nothing):
+    """NaN, infinity, an empty cell and 0 are no latency: the row is kept, as a failure where the rate says nothing too."""
+    rows = [{**convolution(), "latency_ms": nothing}, {**convolution(N=4), "latency_ms": nothing, "tflops": nothing}]
+    texts = [{name: str(value) for name, value in row.items()} for row in rows]
+    (found,), notes = (
+        part.values() if isinstance(part, dict) else part for part in read(pl.DataFrame(texts).write_csv().encode())
+    )
+    assert found["status"].to_list() == ["ok", "launch_error"]
+    assert found["time_ns"][0] == pytest.approx(10_000)
+    assert not notes
+
+
+def test_an_architecture_without_a_usable_row_does_not_cost_the_others(read, tmp_path):
+    """Rows of one table fail or stand by themselves, whatever they were measured on; sizes may be floats if they are whole."""
+    base = {
+        "op_type": "gemm",
+        "kernel_name": gemm_name(),
+        "m": 64.0,
+        "n": 256,
+        "k": 1024,
+        "latency_ms": 0.0123,
+        "tile_m": "128",
+    }
+    table = pl.DataFrame([
+        {**base, "arch": "gfx942", "kernel_name": "gemm_x"}, {**base, "arch": "gfx950"}, {**base, "arch": "gfx950", "m": 64.5},
+        {**base, "arch": "gfx950", "tile_m": "wide"}, {**base, "arch": "gfx950", "latency_ms": float("inf")},
+    ])  # fmt: skip
+    rows, notes = read(parquet(tmp_path, table), Options())
+    (found,) = rows.values()
+    assert found.select("device", "problem.M", "status").rows() == [("gfx950", 64, "ok"), ("gfx950", 64, "launch_error")]
+    assert [note.partition(" (")[0].rpartition(": ")[2] for note in notes] == [
+        "left out 1 rows whose kernel is not known", "left out 2 rows with a cell that cannot be read",
+    ]  # fmt: skip
+
+
 def parquet(tmp_path, frame):
     frame.write_parquet(tmp_path / "t.parquet")
     return (tmp_path / "t.parquet").read_bytes()
@@ -207,7 +280,10 @@ def test_the_canonical_parquet_is_read_by_architecture(read, tmp_path):
     for wrong, words in (
         (table.drop("op_type"), "op_type must be one of gemm_universal"),
         (table.drop("n"), "there is no column 'n'"),
-        (table.with_columns(m=pl.lit("x")), "m must be a number, got 'x'"),
+        (
+            table.with_columns(m=pl.lit("x")),
+            "no row of it can be used, 4 rows with a cell that cannot be read .first: line 1: m must",
+        ),
         (table.with_columns(arch=pl.lit("gfx1")), "arch 'gfx1' is not known here: add --device NAME"),
     ):
         with pytest.raises((BadFile, InvalidValue), match=words):
@@ -219,9 +295,15 @@ def test_the_canonical_parquet_is_read_by_architecture(read, tmp_path):
     [
         (b'{"a": 1}', "no benchmark in it, 1 benchmark blocks that are not whole"),
         (b"Shape 0: M=1 N=1 K=1 dtype=fp16 layout=rcr\n", "there is no benchmark in it"),
-        (block(8, 8, 8, 0.1, 0.1, "gemm_x").encode(), "no kernel in it has a known name: a kernel is called gemm"),
+        (
+            block(8, 8, 8, 0.1, 0.1, "gemm_x").encode(),
+            "no row of it can be used, 1 rows whose kernel is not known .a kernel is called gemm",
+        ),
         (CSV.replace(b"non_zero", b"non_null"), "line 1: unknown column 'non_null'"),
-        (CSV.replace(b",8,64,", b",8.5,64,"), "line 2: N must be a whole number, got '8.5'"),
+        (
+            CSV.replace(b",8,64,", b",8.5,64,"),
+            "no row of it can be used, 4 rows with a cell .*line 2: N must be a whole number, got '8.5'",
+        ),
     ],
 )
 def test_files_without_anything_to_read_are_refused_with_the_rule(read, content, words):

@@ -23,10 +23,10 @@ def line(source, target, coef, intercept, r2="0.99", rmsre="0.05", points=8, pai
 SAMPLE = HEADER + line("8x8", "1x1", 36.25, 459.0) + line("8x7", "5x7", 20.0, -6000.0, points=7)
 
 
-def rows_of(tmp_path: Path, text: str | bytes, name="lines.csv", **values):
+def rows_of(tmp_path: Path, text: str | bytes, name="lines.csv", device=None, **values):
     source, notes = tmp_path / name, []
     source.write_bytes(text if isinstance(text, bytes) else text.encode())
-    dataset = import_files("reshard-lines", [source], tmp_path / f"{name}.d", Options(values=values), notes.append)
+    dataset = import_files("reshard-lines", [source], tmp_path / f"{name}.d", Options(device, values=values), notes.append)
     return dataset.read(reshard_single).with_columns(
         tiles=pl.col("problem.height_tiles") * pl.col("problem.width_tiles")
     ), " ".join(notes)
@@ -57,15 +57,17 @@ def test_a_line_is_evaluated_at_each_tile_count_of_the_published_sweep(tmp_path)
 
 
 def test_bad_fits_and_points_below_a_microsecond_are_left_out_and_counted(tmp_path):
-    """R² ≤ 0.5, RMSRE ≥ 1, one point without R²; and where a negative intercept pulls a line under 1 µs."""
+    """R² ≤ 0.5, RMSRE ≥ 1, one point whatever its R²; and where a negative intercept pulls a line under 1 µs."""
     bad = (
         line("8x8", "1x1", 1.0, 5000.0, r2="0.5", pair=("BLOCK", "WIDTH"))
         + line("8x8", "1x1", 1.0, 5000.0, rmsre="1.0", pair=("WIDTH", "BLOCK"))
         + line("8x8", "1x1", 0.0, 5000.0, r2="", points=1, pair=("WIDTH", "HEIGHT"))
+        + line("8x8", "1x1", 0.0, 5000.0, r2="nan", points=1, pair=("HEIGHT", "WIDTH"))
+        + line("8x8", "1x1", 0.0, 5000.0, r2="1.0", points=1, pair=("HEIGHT", "BLOCK"))
     )
     rows, notes = rows_of(tmp_path, HEADER + line("8x8", "1x1", 20.0, -1560.0) + bad)
     assert rows["tiles"].min() == 192  # 128 tiles would take exactly 1,000 ns
-    assert "3 of 4 lines left out" in notes
+    assert "5 of 6 lines left out" in notes
     assert "2 of 8 points left out" in notes
 
 
@@ -84,6 +86,12 @@ def test_points_thins_a_line_and_compressed_files_are_read(tmp_path):
         (HEADER + 2 * line("8x8", "1x1", 1, 1), {}, "line 3: group has a line already"),
         (HEADER + line("8x8", "8x8", 1, 1), {}, "line 2: the published sweep has no reshard"),
         (HEADER + line("8x8", "1x1", 1, 1, r2=""), {}, r"line 2: r\^2 must be a number"),
+        (HEADER + line("8x8", "1x1", 1, 1, r2="nan"), {}, r"line 2: r\^2 must be a number, at most 1, .* got 'nan'"),
+        (HEADER + line("8x8", "1x1", 1, 1, r2="inf"), {}, r"line 2: r\^2 must be a number"),
+        (HEADER + line("8x8", "1x1", 1, 1, rmsre="-0.1"), {}, "line 2: RMSRE must not be negative"),
+        (HEADER + line("8x8", "1x1", 1, 1, points=0), {}, "line 2: num_points must be at least 1"),
+        (gzip.compress(b"", mtime=0)[:10] + b"garbage" * 9, {}, "the compressed file is cut or damaged"),
+        (gzip.compress(SAMPLE.encode())[:-12], {}, "the compressed file is cut or damaged"),
         (HEADER + line("8x8", "1x1", "nan", 1), {}, "line 2: coef must be a finite number"),
     ],
 )
@@ -91,6 +99,13 @@ def test_what_is_not_a_line_is_refused_with_its_line(tmp_path, text, values, say
     """The rule, the line and the value, never a guess."""
     with pytest.raises(BadFile, match=says):
         rows_of(tmp_path, text, **values)
+
+
+def test_lines_of_wormhole_cards_are_not_relabelled(tmp_path):
+    """--device may repeat what the lines were fitted on, and nothing else."""
+    with pytest.raises(InvalidValue, match="measured on wormhole_b0, not a100: leave --device out"):
+        rows_of(tmp_path, SAMPLE, device="a100")
+    assert set(rows_of(tmp_path, SAMPLE, device="wormhole_b0")[0]["device"]) == {"wormhole_b0"}
 
 
 @pytest.mark.parametrize("values", [{"points": "1"}, {"points": "many"}, {"func": "exp"}])

@@ -169,6 +169,12 @@ def test_the_vectors_are_found_beside_the_results_or_named(read, write, tmp_path
         (reshard(4, 8, "RING"), "ShardStrategy 'ShardStrategy.RING' is not known"),
         (reshard(4, 8, dtype="DataType.FLOAT64"), "dtype 'DataType.FLOAT64' is not known"),
         (reshard(4, 8, input_core_grid="8x8"), "a core grid is CoreGrid"),
+        (reshard(4, 8, input_core_grid="CoreGrid(x=9, y=1)"), "in_x must be a whole number from 1 to 8, got 9"),
+        (reshard(4, 8, output_core_grid="CoreGrid(x=8, y=0)"), "out_y must be a whole number from 1 to 8, got 0"),
+        (reshard(4, 8, output_core_grid="CoreGrid(x=12, y=1)"), "out_x must be a whole number from 1 to 8, got 12"),
+        (reshard(0, 8), "height_tiles must be a whole number from 1 to 65535, got 0"),
+        (reshard(65536, 8), "height_tiles must be a whole number from 1 to 65535, got 65536"),
+        (unary("[0, 32]"), "dim2 must be a whole number from 1 to 2147483647, got 0"),
         (unary("[32, 32]", 7), "buffer '7' is not known"),
         (unary("[32, 32]", input_a_memory_config=None), "a memory config must be an object"),
         ({"input_shape": "[1]"}, "are none of reshard or of a unary op"),
@@ -211,3 +217,27 @@ def test_a_damaged_file_of_a_folder_is_named(read, write, tmp_path):
     (tmp_path / "s/results_export/n.json").write_text('[{"a": 1},\n')
     with pytest.raises(BadFile, match=r"n\.json, line 2: this is not a JSON list of results, or damaged"):
         read(tmp_path / "s")
+
+
+def test_a_byte_order_mark_is_no_fault(read, write, tmp_path):
+    """Results and vectors that a Windows editor has saved."""
+    paths = write("s/results_export/m.json", [result("a")]), write("s/vectors_export/m.json", {"suite": {"a": reshard(4, 8)}})
+    for path in paths:
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    rows, notes, _ = read(tmp_path / "s")
+    assert (rows["reshard/single"].height, notes) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [("9" * 5000, "a number with too many digits"), ("[" * 5000 + "]" * 5000, "nested too deeply")]
+)
+def test_json_beyond_what_can_be_read_is_refused_with_its_line(tmp_path, write, read, value, words):
+    """Endless numbers and endless nesting, in results and in vectors: a sentence, no traceback."""
+    path = write("r.json", [result("a", original_vector_data=reshard(4, 8)), {"x": "@"}])
+    path.write_text(path.read_text().replace('"@"', value))
+    with pytest.raises(BadFile, match=rf"r\.json, line \d+: this is not a JSON list of results, or damaged \({words}\)"):
+        read(path)
+    vectors = write("v.json", {"suite": {"a": {"x": "@"}}})
+    vectors.write_text(vectors.read_text().replace('"@"', value))
+    with pytest.raises(BadFile, match=r"v\.json is not a vectors file"):
+        read(write("ok.json", [result("a")]), Options(device="wormhole_b0", values={"vectors": str(vectors)}))

@@ -60,6 +60,13 @@ class Importer:
         raise NotImplementedError
 
 
+def measured_on(device: Device, options: Options) -> Device:
+    """The device that a file names itself; the command line must not contradict it."""
+    if options.device is not None and devices.get(options.device).name != device.name:
+        raise InvalidValue(f"the rows were measured on {device.name}, not {options.device}: leave --device out")
+    return device
+
+
 @cache
 def importers() -> dict[str, Importer]:
     """Every importer by format name."""

@@ -1,7 +1,7 @@
 """Benchmarks of AMD's CK Tile: GEMM logs and JSON, grouped-convolution CSV, and the parquet that its heuristics train on.
 
 What a file holds is told by its content. The kernel's name decides the config and is read strictly; rows whose
-name is not known, that contradict themselves or that are malformed are left out and counted.
+name is not known, that contradict themselves, that cannot be or that are malformed are left out and counted.
 https://github.com/ROCm/composable_kernel (dispatcher/heuristics, tile_engine)
 """
 
@@ -16,18 +16,20 @@ from typing import Any
 import polars as pl
 
 from kerncast import devices
-from kerncast.data.importers import Imported, Importer, Options
-from kerncast.data.importers.ck_tile_names import NAME_FORM, SIZES, parse_gemm_kernel
-from kerncast.data.importers.ck_tile_text import COLUMNS, LARGEST, frame_of, read_text
+from kerncast.data import schema
+from kerncast.data.importers import Imported, Importer, Options, measured_on
+from kerncast.data.importers.ck_tile_cells import in_range, typed
+from kerncast.data.importers.ck_tile_names import SIZES, parse_gemm_kernel
+from kerncast.data.importers.ck_tile_text import COLUMNS, frame_of, read_text
 from kerncast.data.importers.mapped import read_parquet_table
-from kerncast.data.text_table import LINE, numbers, read_csv_text, refuse_cells, whole_numbers
+from kerncast.data.text_table import LINE, read_csv_text
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.expr import Program
 from kerncast.families.gemm_ck_tile import ck_tile
-from kerncast.families.grouped_conv_ck_tile import NAME_FORM as CONV_NAME_FORM
 from kerncast.families.grouped_conv_ck_tile import ConvKernel, parse_conv_kernel
 from kerncast.op import Family
+from kerncast.ops.grouped_conv import grouped_conv_forward
 
 # Sizes of a convolution: those that every table has, and those that tables of 2-D kernels leave out.
 CONV_SIZES = ("N", "C", "K", "G", "Hi", "Wi", "Y", "X", "stride_h", "stride_w", "pad_h", "pad_w")
@@ -46,6 +48,12 @@ AGREEMENT = 0.02
 CONFIG_COLUMNS = (*SIZES, "pipeline", "scheduler", "epilogue", "persistent")
 TOLD = "told."
 NO_TIME = "neither a latency nor a rate above 0"
+PADDED = "rows of mem kernels, which pad whatever their name says"
+# No kernel's name is half as long; a longer text is something else.
+LONGEST_NAME = 400
+
+# Rows of one family and the device they were measured on, where that is known.
+Rows = tuple[Family, pl.DataFrame, Device | None]
 
 
 class CkTile(Importer):
@@ -59,17 +67,29 @@ class CkTile(Importer):
             raise InvalidValue("CK Tile's files name everything themselves: --set and --mapping mean nothing for them")
         with path.open("rb") as file:
             magic = file.read(4)
-        if magic == b"PAR1":
-            yield from _from_parquet(path, options)
-            return
-        text = _text(path)
-        if {cell.strip() for cell in text.partition("\n")[0].split(",")} >= CONV_CSV:
-            yield from _conv(_csv(path), None)
-            return
-        document = read_text(text)
-        if not document.attempts:
-            raise BadFile(f"there is no benchmark in it{_counts(document.left_out)}: expected {CkTile.doc}")
-        yield from _gemm(frame_of(document.attempts), document.left_out, _device(document.arch, options))
+        counts: Counter[str] = Counter()
+        tables = _from_parquet(path, options, counts) if magic == b"PAR1" else _from_text(path, options, counts)
+        if not tables:
+            raise BadFile(f"no row of it can be used{_counts(counts)}")
+        notes = tuple(
+            f"{'set the pad flags of' if what == PADDED else 'left out'} {count:,} {what}"
+            for what, count in sorted(counts.items(), key=lambda item: (item[0] == PADDED, item[0]))
+            if count
+        )
+        for family, rows, device in tables:
+            yield Imported(family, rows, device, notes)
+            notes = ()
+
+
+def _from_text(path: Path, options: Options, counts: Counter[str]) -> list[Rows]:
+    text = _text(path)
+    if {cell.strip() for cell in text.partition("\n")[0].split(",")} >= CONV_CSV:
+        return _conv(_csv(path, counts), None, counts)
+    document = read_text(text)
+    if not document.attempts:
+        raise BadFile(f"there is no benchmark in it{_counts(document.left_out)}: expected {CkTile.doc}")
+    counts.update(document.left_out)
+    return _gemm(frame_of(document.attempts), _device(document.arch, options), counts)
 
 
 def _text(path: Path) -> str:
@@ -79,8 +99,8 @@ def _text(path: Path) -> str:
         raise BadFile(f"not a text file ({error.reason} at byte {error.start}): is it compressed?") from error
 
 
-def _counts(left_out: Mapping[str, int]) -> str:
-    return "".join(f", {count:,} {what}" for what, count in sorted(left_out.items()) if count)
+def _counts(counts: Mapping[str, int]) -> str:
+    return "".join(f", {count:,} {what}" for what, count in sorted(counts.items()) if count)
 
 
 def _device(arch: str | None, options: Options) -> Device | None:
@@ -93,9 +113,7 @@ def _device(arch: str | None, options: Options) -> Device | None:
         if options.device is not None:
             return None
         raise InvalidValue(f"arch '{arch}' is not known here: add --device NAME") from error
-    if options.device is not None and devices.get(options.device).name != found.name:
-        raise InvalidValue(f"the rows were measured on {found.name}, not {options.device}: leave --device out")
-    return found
+    return measured_on(found, options)
 
 
 # -- kernels by name -------------------------------------------------------------------------------------
@@ -113,17 +131,17 @@ def _kernels(names: pl.Series, parse: Callable[[str], Any]) -> _Kernels:
     known, refusal = {}, ""
     for name in names.unique(maintain_order=True).to_list():
         try:
+            if len(name or "") > LONGEST_NAME:
+                raise InvalidValue(f"a kernel's name has at most {LONGEST_NAME} characters, got {len(name):,}")
             known[name] = parse(name or "")
         except InvalidValue as error:
-            refusal = refusal or str(error)
+            refusal = refusal or " ".join(str(error).split())
     return _Kernels(known, refusal)
 
 
-def _only_known(table: pl.DataFrame, kernels: _Kernels, form: str, left_out: Counter[str]) -> pl.DataFrame:
-    """Rows of known kernels; a table without any is refused with the rule that the first name breaks."""
+def _only_known(table: pl.DataFrame, kernels: _Kernels, left_out: Counter[str]) -> pl.DataFrame:
+    """Rows of known kernels; what is told of others is the rule that the first of them breaks."""
     kept = table.filter(pl.col("kernel").is_in(list(kernels.known)))
-    if not kept.height:
-        raise BadFile(f"no kernel in it has a known name{_counts(left_out)}: {kernels.refusal or form}")
     if kept.height < table.height:
         left_out[f"rows whose kernel is not known ({kernels.refusal})"] += table.height - kept.height
     return kept
@@ -151,9 +169,8 @@ def _timed(table: pl.DataFrame, flops: pl.Series, left_out: Counter[str]) -> pl.
     Two decimals of a millisecond leave one digit of most times. Where the latency is printed so, the rate tells the time
     if it has more digits.
     """
-    table = table.with_columns(
-        flops.alias("flops"), pl.col("latency_ms", "tflops").fill_nan(None), pl.col("is_valid").fill_null(True)
-    )
+    told = [pl.when(pl.col(name).is_finite()).then(pl.col(name)).alias(name) for name in ("latency_ms", "tflops")]
+    table = table.with_columns(flops.alias("flops"), *told, pl.col("is_valid").fill_null(True))
     latency, rate = pl.col("latency_ms"), pl.col("tflops")
     by_latency = pl.when(latency > 0).then(latency * 1e6)
     by_rate = pl.when(rate > 0).then(pl.col("flops") / (rate * 1e3))
@@ -164,6 +181,7 @@ def _timed(table: pl.DataFrame, flops: pl.Series, left_out: Counter[str]) -> pl.
     finer = by_rate.is_not_null() & _coarse("latency_ms") & (~_coarse("tflops") | (rate > latency))
     time = pl.when(finer | by_latency.is_null()).then(by_rate).otherwise(by_latency)
     table = table.with_columns(time_ns=pl.when(pl.col("is_valid")).then(time))
+    table = _drop(table, ~pl.col("time_ns").is_between(*schema.POSSIBLE_NS), "rows with a time that cannot be", left_out)
     said = pl.coalesce(pl.col("error"), pl.when(pl.col("is_valid")).then(pl.lit(NO_TIME)))
     failure = pl.lit("launch_error")
     for words, status in reversed(REASONS.items()):
@@ -177,10 +195,12 @@ def _timed(table: pl.DataFrame, flops: pl.Series, left_out: Counter[str]) -> pl.
 # -- GEMM ------------------------------------------------------------------------------------------------
 
 
-def _gemm(table: pl.DataFrame, left_out: Counter[str], device: Device | None) -> Iterator[Imported]:
+def _gemm(table: pl.DataFrame, device: Device | None, counts: Counter[str]) -> list[Rows]:
     """Rows of `gemm/ck_tile` from a table with the columns of `ck_tile_text.COLUMNS`."""
     kernels = _kernels(table["kernel"], parse_gemm_kernel)
-    table = _only_known(table, kernels, NAME_FORM, left_out)
+    table = _only_known(table, kernels, counts)
+    if not table.height:
+        return []
     known = kernels.known
     named = pl.DataFrame({
         "kernel": list(known), "problem.dtype": [kernel.dtype for kernel in known.values()],
@@ -190,66 +210,51 @@ def _gemm(table: pl.DataFrame, left_out: Counter[str], device: Device | None) ->
     })  # fmt: skip
     table = table.join(named, on="kernel", how="left", maintain_order="left")
     other = (pl.col("dtype") != pl.col("problem.dtype")) | (pl.col("layout") != pl.col("problem.layout"))
-    table = _drop(table, other, "rows whose dtype or layout is not that of the kernel's name", left_out)
+    table = _drop(table, other, "rows whose dtype or layout is not that of the kernel's name", counts)
     told = [name for name in table.columns if name.startswith(TOLD)]
     if told:
         clash = pl.any_horizontal(pl.col(name) != pl.col(f"config.{name.removeprefix(TOLD)}") for name in told)
-        table = _drop(table, clash, "rows whose columns contradict the kernel's name", left_out).drop(told)
-    table = _drop(table, _outside(), "rows with a size that is no positive whole number", left_out)
-    table = _timed(table, 2.0 * table["m"] * table["n"] * table["k"], left_out)
-    padded = int(table["corrected"].sum())
-    rows = table.rename({"m": "problem.M", "n": "problem.N", "k": "problem.K", "split_k": "problem.split_k"})
-    notes = _notes(left_out, {"rows of mem kernels, which pad whatever their name says": padded})
-    yield Imported(ck_tile, rows.drop("kernel", "dtype", "layout", "corrected"), device, notes)
-
-
-def _outside() -> pl.Expr:
-    return pl.any_horizontal(~pl.col(name).is_between(1, LARGEST).fill_null(False) for name in ("m", "n", "k", "split_k"))
-
-
-def _notes(left_out: Mapping[str, int], mended: Mapping[str, int]) -> tuple[str, ...]:
-    told = [f"left out {count:,} {what}" for what, count in sorted(left_out.items()) if count]
-    return (*told, *(f"set the pad flags of {count:,} {what}" for what, count in mended.items() if count))
+        table = _drop(table, clash, "rows whose columns contradict the kernel's name", counts).drop(told)
+    sizes = {"m": "M", "n": "N", "k": "K", "split_k": "split_k"}
+    table = in_range(table, {column: ck_tile.problem.parameters[name] for column, name in sizes.items()}, counts)
+    table = _timed(table, 2.0 * table["m"] * table["n"] * table["k"], counts)
+    counts[PADDED] += int(table["corrected"].sum())
+    rows = table.rename({column: f"problem.{name}" for column, name in sizes.items()})
+    return [(ck_tile, rows.drop("kernel", "dtype", "layout", "corrected"), device)] if rows.height else []
 
 
 # -- grouped convolution -----------------------------------------------------------------------------------
 
 
-def _csv(path: Path) -> pl.DataFrame:
+def _csv(path: Path, counts: Counter[str]) -> pl.DataFrame:
     """A benchmark's CSV with the columns of the parquet form."""
     table = read_csv_text(path)
     unknown = [name for name in table.columns if name not in {*CONV_CSV, *CONV_MORE, LINE}]
     if unknown:
         raise BadFile(f"line 1: unknown column '{unknown[0]}' (known: {', '.join(sorted(CONV_CSV | CONV_MORE))})")
-    whole = [name for name in (*CONV_SIZES, *CONV_DEFAULTS, "non_zero") if name in table.columns]
-    real = [name for name in ("latency_ms", "tflops") if name in table.columns]
-    return table.select(
-        LINE, "kernel", *(whole_numbers(table, name).alias(name) for name in whole), *(numbers(table, name) for name in real)
-    )
+    return typed(table, CONV_TYPES, counts)
 
 
-def _conv(table: pl.DataFrame, device: Device | None) -> Iterator[Imported]:
+def _conv(table: pl.DataFrame, device: Device | None, counts: Counter[str]) -> list[Rows]:
     """Rows of each direction's `ck_tile` family."""
-    left_out: Counter[str] = Counter()
     more = {"tflops": pl.lit(None, pl.Float64), "non_zero": pl.lit(1), "is_valid": pl.lit(True),
             "error": pl.lit(None, pl.String), **{name: pl.lit(value) for name, value in CONV_DEFAULTS.items()}}  # fmt: skip
     table = table.with_columns(value.alias(name) for name, value in more.items() if name not in table.columns)
     kernels = _kernels(table["kernel"], parse_conv_kernel)
-    table = _only_known(table, kernels, CONV_NAME_FORM, left_out)
+    table = _only_known(table, kernels, counts)
+    table = in_range(table, {name: grouped_conv_forward.parameters[name] for name in (*CONV_SIZES, *CONV_DEFAULTS)}, counts)
+    if not table.height:
+        return []
     deep = (pl.col("Di") > 1) | (pl.col("Z") > 1) | (pl.col("pad_d") > 0)
     dimensions = pl.col("kernel").replace_strict({name: kernel.dimensions for name, kernel in kernels.known.items()})
-    table = _drop(table, (dimensions == 3) != deep, "rows of a 2-D kernel on a 3-D problem, or the other way round", left_out)
-    families = dict.fromkeys(kernel.family for kernel in kernels.known.values())
-    tables = []
-    for family in families:
+    table = _drop(table, (dimensions == 3) != deep, "rows of a 2-D kernel on a 3-D problem, or the other way round", counts)
+    found: list[Rows] = []
+    for family in dict.fromkeys(kernel.family for kernel in kernels.known.values()):
         ours = {name: kernel for name, kernel in kernels.known.items() if kernel.family is family}
-        rows = _conv_rows(table.filter(pl.col("kernel").is_in(list(ours))), family, ours, left_out)
+        rows = _conv_rows(table.filter(pl.col("kernel").is_in(list(ours))), family, ours, counts)
         if rows.height:
-            tables.append((family, rows))
-    if not tables:
-        raise BadFile(f"no row of it can be used{_counts(left_out)}")
-    for place, (family, rows) in enumerate(tables):
-        yield Imported(family, rows, device, _notes(left_out, {}) if place == 0 else ())
+            found.append((family, rows, device))
+    return found
 
 
 def _conv_rows(table: pl.DataFrame, family: Family, kernels: Mapping[str, ConvKernel], left_out: Counter[str]) -> pl.DataFrame:
@@ -260,12 +265,14 @@ def _conv_rows(table: pl.DataFrame, family: Family, kernels: Mapping[str, ConvKe
     table = table.join(named, on="kernel", how="left", maintain_order="left").rename(
         {name: f"problem.{name}" for name in (*CONV_SIZES, *CONV_DEFAULTS)}
     )
+    for rule in family.op.problem.constraints:
+        broken = rule.program.frame(_symbols(table))[rule.name] == 0
+        table = _drop(table, pl.lit(broken), f"rows whose problem cannot be ({rule.sentence})", left_out)
     work = family.op.work(family.op.namespace())
     assert work is not None
-    sizes = table.select(pl.col(f"problem.{name}").alias(f"p.{name}") for name in (*CONV_SIZES, *CONV_DEFAULTS))
-    table = _timed(table, Program({"flops": work.flops}).frame(sizes)["flops"], left_out)
+    table = _timed(table, Program({"flops": work.flops}).frame(_symbols(table))["flops"], left_out)
     # Output that is zero everywhere was computed by nobody.
-    empty = (pl.col("status") == "ok") & (pl.col("non_zero") == 0)
+    empty = (pl.col("status") == "ok") & (pl.col("non_zero") == 0).fill_null(False)
     return table.with_columns(
         status=pl.when(empty).then(pl.lit("wrong_result")).otherwise(pl.col("status")),
         time_ns=pl.when(~empty).then(pl.col("time_ns")),
@@ -273,10 +280,22 @@ def _conv_rows(table: pl.DataFrame, family: Family, kernels: Mapping[str, ConvKe
     ).drop("kernel", "non_zero")
 
 
+def _symbols(table: pl.DataFrame) -> pl.DataFrame:
+    return table.select(pl.col(f"problem.{name}").alias(f"p.{name}") for name in (*CONV_SIZES, *CONV_DEFAULTS))
+
+
 # -- canonical parquet -------------------------------------------------------------------------------------
 
 
-def _from_parquet(path: Path, options: Options) -> Iterator[Imported]:
+CONV_TYPES: dict[str, type[pl.DataType]] = {
+    LINE: pl.Int64, "kernel": pl.String, **dict.fromkeys((*CONV_SIZES, *CONV_DEFAULTS, "non_zero"), pl.Int64),
+    "latency_ms": pl.Float64, "tflops": pl.Float64, "is_valid": pl.Boolean, "error": pl.String, "run_id": pl.String,
+}  # fmt: skip
+ARCH: dict[str, type[pl.DataType]] = {"arch": pl.String}
+TOLD_TYPES = {f"{TOLD}{name}": schema.column_type(ck_tile.config.parameters[name]) for name in CONFIG_COLUMNS}
+
+
+def _from_parquet(path: Path, options: Options, counts: Counter[str]) -> list[Rows]:
     """The table that CK's heuristics train on: one op, and a column that names the architecture."""
     table = read_parquet_table(path)
     ops = table["op_type"].unique().to_list() if "op_type" in table.columns else []
@@ -288,41 +307,21 @@ def _from_parquet(path: Path, options: Options) -> Iterator[Imported]:
     if missing:
         raise BadFile(f"there is no column '{missing[0]}', which {ops[0]} rows need")
     table = table.rename({"kernel_name": "kernel"})
-    archs = table["arch"].cast(pl.String).unique().sort().to_list() if "arch" in table.columns else [None]
-    for arch in archs:
-        ours = table.filter(pl.col("arch").cast(pl.String).eq_missing(arch)) if "arch" in table.columns else table
-        device = _device(arch, options)
-        if conv:
-            yield from _conv(_typed(ours, _CONV_TYPES), device)
-        else:
-            told = {name: pl.col(name).alias(f"{TOLD}{name}") for name in CONFIG_COLUMNS if name in ours.columns}
-            attempts = _typed(ours, COLUMNS, {"split_k": 1, "is_valid": True})
-            yield from _gemm(attempts.hstack(ours.select(*told.values())), Counter(), device)
-
-
-_CONV_TYPES: dict[str, type[pl.DataType]] = {
-    LINE: pl.Int64, "kernel": pl.String, **dict.fromkeys((*CONV_SIZES, *CONV_DEFAULTS, "non_zero"), pl.Int64),
-    "latency_ms": pl.Float64, "tflops": pl.Float64, "is_valid": pl.Boolean, "error": pl.String, "run_id": pl.String,
-}  # fmt: skip
-
-
-def _typed(
-    table: pl.DataFrame, types: Mapping[str, type[pl.DataType]], defaults: Mapping[str, int | bool] | None = None
-) -> pl.DataFrame:
-    """The columns of `types` that there are, in these types; those of `defaults` in any case."""
     if "measured_tflops" in table.columns and "tflops" not in table.columns:
         table = table.rename({"measured_tflops": "tflops"})
-    if defaults is not None:
-        absent = {name: defaults.get(name) for name in types if name not in table.columns}
-        table = table.with_columns(pl.lit(value, dtype=types[name]).alias(name) for name, value in absent.items())
-    columns = []
-    for name, dtype in types.items():
-        if name not in table.columns:
-            continue
-        values = table[name]
-        fits = values.dtype in (pl.String, pl.Categorical, pl.Boolean, pl.Null) or values.dtype.is_numeric()
-        cast = values.cast(dtype, strict=False) if fits else values
-        lost = cast.is_null() & values.is_not_null() if fits else values.is_not_null()
-        refuse_cells(table, lost, name, f"must be {'text' if dtype == pl.String else 'a number'}")
-        columns.append(cast)
-    return pl.DataFrame(columns)
+    table = typed(table, CONV_TYPES | ARCH, counts) if conv else _attempts(table, counts)
+    if "arch" not in table.columns:
+        table = table.with_columns(arch=pl.lit(None, pl.String))
+    found: list[Rows] = []
+    for arch in table["arch"].unique().sort().to_list():
+        ours = table.filter(pl.col("arch").eq_missing(arch)).drop("arch")
+        found += (_conv if conv else _gemm)(ours, _device(arch, options), counts)
+    return found
+
+
+def _attempts(table: pl.DataFrame, counts: Counter[str]) -> pl.DataFrame:
+    """GEMM rows with the columns of `ck_tile_text.COLUMNS`, and under other names those that repeat what a name says."""
+    defaults = {"split_k": 1, "is_valid": True}
+    absent = {name: pl.lit(defaults.get(name), dtype=dtype) for name, dtype in COLUMNS.items() if name not in table.columns}
+    told = [pl.col(name).alias(f"{TOLD}{name}") for name in CONFIG_COLUMNS if name in table.columns]
+    return typed(table.with_columns(*told, **absent), COLUMNS | TOLD_TYPES | ARCH, counts)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import gzip
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
 
 from kerncast import devices
-from kerncast.data.importers import Imported, Importer, Options
+from kerncast.data.importers import Imported, Importer, Options, measured_on
 from kerncast.data.text_table import LINE, numbers, read_csv_text, refuse_cells, whole_numbers
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.families.reshard import reshard_single
@@ -43,6 +44,7 @@ class ReshardLines(Importer):
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         most = _points(options)
+        cards = measured_on(devices.get("wormhole_b0"), options)
         lines = _lines(_text(path))
         good = lines.filter("good")
         points = _tile_counts(good).join(good, on=KEY, how="inner", maintain_order="left")
@@ -61,7 +63,7 @@ class ReshardLines(Importer):
             f"{counted:,} of {good.height:,} lines have as many tile counts here as points in their fit",
         )
         kept = long if most is None else _thinned(long, most)
-        yield Imported(reshard_single, _rows(kept), devices.get("wormhole_b0"), notes)
+        yield Imported(reshard_single, _rows(kept), cards, notes)
 
 
 def _points(options: Options) -> int | None:
@@ -90,7 +92,7 @@ def _text(path: Path) -> pl.DataFrame:
         try:
             with gzip.open(path) as source, plain.open("wb") as target:
                 shutil.copyfileobj(source, target)
-        except (EOFError, gzip.BadGzipFile) as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise BadFile(f"the compressed file is cut or damaged ({error})") from error
         return read_csv_text(plain)
 
@@ -109,11 +111,14 @@ def _lines(table: pl.DataFrame) -> pl.DataFrame:
     refuse_cells(table, group[0].is_null(), "group", "must be two row-major shardings, as the published sweep names them")
     strategies = {f"{side}_strategy": group[place].str.to_lowercase() for place, side in enumerate(("in", "out"))}
     fit = {name: numbers(table, name) for name in ("coef", "intercept", "RMSRE")}
+    refuse_cells(table, fit["RMSRE"] < 0, "RMSRE", "must not be negative")
     points = whole_numbers(table, "num_points")
-    # A line through one point has no R²; every other must say it.
+    refuse_cells(table, points < 1, "num_points", "must be at least 1")
+    # A line through one point has no R²; every other must say it. NaN is greater than any number here, and no R² is.
     r2 = table["r^2"].cast(pl.Float64, strict=False)
-    refuse_cells(table, r2.is_null() & (points > 1), "r^2", "must be a number where a line has two points or more")
-    good = (r2 > LEAST_R2).fill_null(False) & (fit["RMSRE"] < MOST_RMSRE)
+    told = (r2 <= 1).fill_null(False) & r2.is_finite().fill_null(False)
+    refuse_cells(table, ~told & (points > 1), "r^2", "must be a number, at most 1, where a line has two points or more")
+    good = told & (points > 1) & (r2 > LEAST_R2).fill_null(False) & (fit["RMSRE"] < MOST_RMSRE)
     found = pl.DataFrame({**sides, **strategies, **fit, "num_points": points, "good": good, LINE: table[LINE]})
     again = ~found.select(pl.struct(KEY).is_first_distinct()).to_series()
     refuse_cells(table, again, "group", "has a line already")

@@ -168,7 +168,7 @@ class _Join:
     def _result(self, result: Any, vectors: Vectors, done: set[str], seen: set[tuple[Any, ...]], file: Path, line: int) -> None:
         entry = result if isinstance(result, dict) else {}
         key = entry.get("input_hash", entry.get("vector_id"))
-        status = STATUSES.get(str(entry.get("status")).removeprefix("TestStatus.").upper())
+        status = STATUSES.get((plain(entry.get("status")) or "").removeprefix("TestStatus.").upper())
         if not isinstance(key, str) or status is None:
             self.counts["results without input_hash or with a status that is not known: left out"] += 1
             return
@@ -213,7 +213,7 @@ class _Join:
             place = max(text.find(f'"{key}"', place), place)
             line += text.count("\n", counted, place)
             counted = place
-            invalid = str(vector.get("validity")).endswith("INVALID")
+            invalid = (plain(vector.get("validity")) or "").endswith("INVALID")
             error = plain(vector.get("invalid_reason")) if invalid else "there is no result for this vector"
             status = "invalid" if invalid else "not_run"
             self._row(
@@ -223,7 +223,7 @@ class _Join:
     def _row(self, vector: Mapping[str, Any], module: str, measured: Mapping[str, Any], file: Path, line: int) -> None:
         try:
             family, problem = problem_of(vector, module)
-        except InvalidValue as error:
+        except (InvalidValue, RecursionError) as error:
             self.unknown = self.unknown or str(error)
             self.counts[f"vectors that are not known here (first: {self.unknown}): left out"] += 1
             return

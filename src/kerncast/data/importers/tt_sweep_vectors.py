@@ -20,7 +20,7 @@ from kerncast.parameters import Value
 
 LONGEST = 300
 _SPACE = re.compile(r"[ \t\r\n]*")
-_GRID = re.compile(r"(?:ttnn\.)?CoreGrid\((?:x=(\d), y=(\d)|y=(\d), x=(\d))\)")
+_GRID = re.compile(r"(?:ttnn\.)?CoreGrid\((?:x=(\d{1,9}), y=(\d{1,9})|y=(\d{1,9}), x=(\d{1,9}))\)")
 _SIDES = {"input": "in", "output": "out"}
 RESHARD = {"shape", "dtype", *(f"{side}_{what}" for side in _SIDES for what in ("core_grid", "shard_strategy"))}
 UNARY = {"input_shape", "input_a_dtype", "input_a_memory_config"}
@@ -29,7 +29,7 @@ UNARY = {"input_shape", "input_a_dtype", "input_a_memory_config"}
 def read_text(path: Path) -> str:
     """A file as text."""
     try:
-        return path.read_bytes().decode("utf-8")
+        return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadFile(f"{path} is not a text file ({error.reason} at byte {error.start}): is it compressed?") from error
 
@@ -56,8 +56,10 @@ def list_entries(text: str) -> Iterator[tuple[int, Any]]:
             place, expected = skip(place), ","
         if text[place : place + 1] != "]" or skip(place + 1) != len(text):
             raise json.JSONDecodeError("expected a list of results", text, min(place, len(text)))
-    except (json.JSONDecodeError, RecursionError) as error:
-        where, words = (error.lineno, error.msg) if isinstance(error, json.JSONDecodeError) else (line, "nested too deeply")
+    except (ValueError, RecursionError) as error:
+        where, words = line, "nested too deeply" if isinstance(error, RecursionError) else "a number with too many digits"
+        if isinstance(error, json.JSONDecodeError):
+            where, words = error.lineno, error.msg
         raise BadFile(f"line {where}: this is not a JSON list of results, or damaged ({words})") from error
 
 
@@ -70,11 +72,24 @@ def plain(value: Any) -> str | None:
 
 def problem_of(vector: Mapping[str, Any], module: str) -> tuple[Family, dict[str, Value]]:
     """The family and the problem that a vector is; InvalidValue for one that is not known here."""
+    family: Family
     if vector.keys() >= RESHARD:
-        return reshard_single, _reshard(vector)
-    if vector.keys() >= UNARY:
-        return eltwise_unary_single, _unary(vector, module)
-    raise InvalidValue(f"vectors of {module or 'this module'} are none of reshard or of a unary op")
+        family, problem = reshard_single, _reshard(vector)
+    elif vector.keys() >= UNARY:
+        family, problem = eltwise_unary_single, _unary(vector, module)
+    else:
+        raise InvalidValue(f"vectors of {module or 'this module'} are none of reshard or of a unary op")
+    # Ranges alone: what no card has room for, or cuts unevenly, may have been tried.
+    for name, value in problem.items():
+        if not _is_value(family, name, value):
+            raise InvalidValue(f"{name} must be {family.problem.parameters[name].describe()}, got {value!r}")
+    return family, problem
+
+
+@cache
+def _is_value(family: Family, name: str, value: Value) -> bool:
+    """Whether a parameter has this value. A sweep has millions of vectors, and few values."""
+    return family.problem.parameters[name].index(value) is not None
 
 
 def _reshard(vector: Mapping[str, Any]) -> dict[str, Value]:

@@ -1,0 +1,61 @@
+"""Cells of CK Tile's tables in their types: a cell that cannot be read costs its row, never the table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import polars as pl
+
+from kerncast.data.text_table import LINE, refuse_cells
+from kerncast.parameters import Int, Parameter
+
+FLAGS = {"true": True, "false": False, "1": True, "0": False}
+KINDS = {pl.Int64: "a whole number", pl.Float64: "a number", pl.Boolean: "true or false"}
+
+
+def cells(values: pl.Series, dtype: type[pl.DataType]) -> pl.Series:
+    """Values in a type; null where they do not fit, as 28.5 is no whole number."""
+    if dtype == pl.Boolean and values.dtype in (pl.String, pl.Categorical):
+        return values.cast(pl.String).str.to_lowercase().replace_strict(FLAGS, default=None, return_dtype=pl.Boolean)
+    if dtype == pl.Int64 and not values.dtype.is_integer():
+        real = values.cast(pl.Float64, strict=False)
+        return real.set(real != real.floor(), None).cast(pl.Int64, strict=False)
+    return values.cast(dtype, strict=False)
+
+
+def typed(table: pl.DataFrame, types: Mapping[str, type[pl.DataType]], left_out: Counter[str]) -> pl.DataFrame:
+    """The columns of `types` that there are, in these types; rows with a cell that does not fit are counted."""
+    columns, unread = [], pl.repeat(False, table.height, dtype=pl.Boolean, eager=True)
+    first: dict[int, str] = {}
+    for name in (name for name in types if name in table.columns):
+        values, rule = table[name], f"must be {KINDS.get(types[name], 'text')}"
+        if values.dtype not in (pl.String, pl.Categorical, pl.Boolean, pl.Null) and not values.dtype.is_numeric():
+            refuse_cells(table, values.is_not_null(), name, rule)
+        if values.dtype == pl.String and types[name] != pl.String:
+            values = values.set(values == "", None)
+        read = cells(values, types[name])
+        lost = read.is_null() & values.is_not_null()
+        if lost.any():
+            row = lost.arg_max() or 0
+            given = " ".join(str(values[row])[:40].split())
+            first.setdefault(row, f"line {table[LINE][row]}: {name.rpartition('.')[2]} {rule}, got '{given}'")
+        unread |= lost
+        columns.append(read)
+    if first:
+        left_out[f"rows with a cell that cannot be read (first: {first[min(first)]})"] += int(unread.sum())
+    return pl.DataFrame(columns).filter(~unread)
+
+
+def in_range(table: pl.DataFrame, sizes: Mapping[str, Parameter], left_out: Counter[str]) -> pl.DataFrame:
+    """Rows whose sizes are there and values of their parameters."""
+    bounds = {name: (size.low, size.high) for name, size in sizes.items() if isinstance(size, Int)}
+    outside = table.select((~pl.col(name).is_between(*ends).fill_null(False)).alias(name) for name, ends in bounds.items())
+    bad = outside.select(pl.any_horizontal(pl.all())).to_series()
+    if bad.any():
+        row = bad.arg_max() or 0
+        name = next(name for name in bounds if outside[name][row])
+        given = "an empty cell" if table[name][row] is None else table[name][row]
+        rule = f"line {table[LINE][row]}: {name} must be {sizes[name].describe()}, got {given}"
+        left_out[f"rows with a size out of range (first: {rule})"] += int(bad.sum())
+    return table.filter(~bad)
