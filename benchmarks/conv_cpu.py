@@ -28,6 +28,7 @@ def collected(direction: str, out: Path) -> Path:
     command = [
         sys.executable, "-m", "kerncast.cli", "collect", f"grouped_conv_{direction}/cpu", "--problems", "wide",
         "--vary", "dtype=fp32", "--max-flops", "3e8", "--configs", f"sample:{FEWEST_CONFIGS}", "--out", str(path),
+        *(["--resume"] if path.exists() else []),
     ]  # fmt: skip
     # 3: some vectors have no final row; whether enough have is counted below.
     if subprocess.run(command).returncode not in (0, 3):
@@ -37,11 +38,11 @@ def collected(direction: str, out: Path) -> Path:
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("directions", nargs="*", choices=[*DIRECTIONS, []], default=list(DIRECTIONS))
+    options.add_argument("--direction", choices=DIRECTIONS, help="only this one")
     options.add_argument("--out", type=Path, default=Path("conv_cpu"), help="where measurements are kept")
     given = options.parse_args()
     good = True
-    for direction in given.directions:
+    for direction in [given.direction] if given.direction else DIRECTIONS:
         table = load_table([Dataset.open(collected(direction, given.out))])
         problems = len(set(table.problem.tolist()))
         vectors = len(table.time_ns) / problems
