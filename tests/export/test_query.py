@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from kerncast.errors import InvalidValue
 from kerncast.export.query import query_source
 from kerncast.export.request import Identity
+from kerncast.models import software as softwares
 from kerncast.op import Op
 from kerncast.parameters import Bool, Categorical, Choice, Int, JsonField
 from kerncast.registry import FAMILIES
+from kerncast.select.json_text import NotJson, scan
 from kerncast.space import Space
 
 HERE = Path(__file__).parent
@@ -69,8 +71,11 @@ class Toy(Op):
     )
 
 
+TRAINED_ON = '{"commit":"abcdef0123456","compiler":"gcc 12 \u00e4","threads":2}'
+
+
 def identity(op):
-    return Identity(op, "toy/own", ("card", "c1"), 'toy "m"', "abcdef0123456", ("abcdef0123456", "commit=abcdef0123456"))
+    return Identity(op, "toy/own", ("card", "c1"), 'toy "m"', "abcdef0123456", (TRAINED_ON,))
 
 
 class Artefact:
@@ -330,6 +335,7 @@ DECLARED = {
     "inside": ({"problem": {"tensor": {"shape": [5]}}, "tier": "full"}, {"M": 5}),
     "present": ({"M": 5, "extra": {"rows": 4}, "scale": {"any": [1]}}, {"extra": True, "rows": 4}),
     "absent": ({"M": 5, "extra": None}, {"extra": False}),
+    "nulls": ({"M": 5, "tensor": None, "out": {"dtype": None}, "spec": {"layout": None, "logical_shape": None}}, {"M": 5}),
     "own flag": ({"M": 5, "extra": True}, {"extra": True}),
     "agreeing": ({"tensor": {"shape": [4, 5]}, "extra": {"rows": 4}}, {"rows": 4, "M": 5}),
     "same": ({"M": 5, "out": {"dtype": "float16"}, "dtype": "fp16"}, {"out": "in", "dtype": "fp16"}),
@@ -361,6 +367,9 @@ DECLARED_REFUSED = {
     "contradiction": ('{"rows": 3, "tensor": {"shape": [4, 5]}}', "bad_input", 23, '"shape" contradicts what is given else'),
     "alias": ('{"op": "small", "tf32": false, "M": 5}', "bad_input", 7, '"small" contradicts'),
     "twice": ('{"op": "toy", "op": "toy"}', "bad_input", 14, '"op" is given twice'),
+    "object twice": ('{"tensor": {"shape": [5]}, "tensor": {"shape": [5]}}', "bad_input", 27, '"tensor" is given twice'),
+    "inner twice": ('{"tensor": {"shape": [5], "shape": [5]}}', "bad_input", 26, '"shape" is given twice'),
+    "null": ('{"M": 5, "dtype": null}', "bad_input", 18, "dtype must be"),
     "op": ('{"op": "big", "M": 5}', "unsupported", 7, 'op must be one of toy, small, got "big"'),
     "device": ('{"device": "a100"}', "unsupported", 11, 'device must be one of card, c1, got "a100"'),
     "family": ('{"family": 4}', "unsupported", 11, "family must be one of toy/own, own"),
@@ -378,13 +387,26 @@ def test_what_the_op_does_not_know_is_unsupported_and_what_cannot_be_is_bad_inpu
     assert re.search(message, reply["message"])
 
 
-def test_another_software_is_answered_with_a_warning(toy):
-    """Its name, a part of it as NAME=VALUE, or the beginning of a commit are the same software."""
-    for text, warned in (
-        ("abcdef0123456", False), ("commit=abcdef0123456", False), ("abcdef0", False), ("\\u0061bcdef0123456", False),
-        ("abcdef", True), ("abcdef1", True), ("abcdef01234567", True), ("", True), ("bcdef0123456", True),
-    ):  # fmt: skip
-        assert ("warning" in toy.ask(f'{{"M": 5, "software": "{text}"}}')) is warned, text
+SOFTWARE = {
+    "abcdef0123456": True, "abcdef0": True, "commit=abcdef0": True, "abcdef01234567": True, "gcc 12 ä": True,
+    "compiler=gcc 12 ä": True, "threads=2": True, TRAINED_ON: True, "": False, "{": False, "{}": False, "commit=": False,
+    "abcdef": False, "abcdef1": False, "abcdef0123456g": False, "bcdef0123456": False, "compiler=abcdef0123456": False,
+    "gcc 12": False, "compiler=gcc": False, "commit=abcdef1234567": False, "x" * 5000: False, "[" * 5000: False,
+    '{"threads": 2, "compiler": "gcc 12 ä", "commit": "abcdef0123456"}': True,
+    '{"threads": 2, "compiler": "gcc 12 ä"}': False,
+    '{"threads": 2, "threads": 2, "commit": "abcdef0123456"}': False,
+    '{"threads": 2, "compiler": "gcc 12 ä", "commit": "abcdef0123456", "more": 1}': False,
+    '{"threads": 3, "compiler": "gcc 12 ä", "commit": "abcdef0123456"}': False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_software_is_the_same_in_c_and_python(toy, ascii_only):
+    """Whole, by a part, by NAME=VALUE, in another order, commits by their beginning on either side; escapes decoded."""
+    for text, same in SOFTWARE.items():
+        reply = toy.ask(json.dumps({"M": 5, "software": text}, ensure_ascii=ascii_only))
+        assert ("warning" not in reply) is same, text
+        assert softwares.is_same([TRAINED_ON], text) is same, text
 
 
 @settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -429,7 +451,7 @@ def mutated(seed, seeds=SEEDS):
     text=st.one_of(st.binary(max_size=200), st.integers(0, 2**64 - 1).map(mutated), st.text().map(json.dumps).map(str.encode))
 )
 def test_any_bytes_get_one_valid_reply_and_python_agrees_on_what_is_json(artefact, text):
-    """No sanitizer report; whatever Python's json refuses is refused, and what it reads gets past the grammar."""
+    """No sanitizer report; Python's json refuses the same texts, and our own reader in the same words at the same byte."""
     reply = artefact.ask(text)
     replies = reply if isinstance(reply, list) else [reply]
     assert {item["status"] for item in replies} <= set(STATUSES[:-1])
@@ -437,6 +459,16 @@ def test_any_bytes_get_one_valid_reply_and_python_agrees_on_what_is_json(artefac
     refused = isinstance(reply, dict) and ", found " in reply.get("message", "")
     if refused != (not is_json(text)):
         assert "nest" in reply["message"]
+    assert not_json(text) == ((reply["message"], reply["position"]) if refused else None)
+
+
+def not_json(text):
+    """Why and where our own reader in Python says that a text is not JSON; None when it is."""
+    try:
+        scan(text)
+    except NotJson as error:
+        return str(error), error.position
+    return None
 
 
 def is_json(text):

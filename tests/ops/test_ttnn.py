@@ -1,5 +1,7 @@
 """TTNN ops: how requests write their tensors, which problems they mean, and what features see of them."""
 
+import json
+
 import pytest
 
 from kerncast import devices
@@ -10,29 +12,26 @@ from kerncast.expr import Namespace
 from kerncast.op import Op, Problem
 from kerncast.parameters import Categorical, Int, JsonField
 from kerncast.registry import FAMILIES, OPS
-from kerncast.select.json_request import Pairs, Refused, RequestReader
+from kerncast.select.json_request import Refused, RequestReader
+from kerncast.select.json_text import scan
 
 TTNN = ["concatenate_heads", "create_qkv_heads", "eltwise_unary", "matmul_sharded", "paged_sdpa_decode"]
 BF16 = {"dtype": "bfloat16", "memory": {"buffer": "DRAM"}}
-
-
-def pairs(value):
-    """JSON as the reader takes it."""
-    if isinstance(value, dict):
-        return Pairs((key, pairs(item)) for key, item in value.items())
-    return [pairs(item) for item in value] if isinstance(value, list) else value
 
 
 def problem(op, request):
     """The problem that a request means."""
     family = FAMILIES.get(f"{op}/single")
     reader = RequestReader(family, Identity(family.op, family.id, ("wormhole_b0",), "m", None))
-    return Problem(family, {name: value for name, value in reader.read(pairs(request)).values.items() if value is not None})
+    asked = reader.read(scan(json.dumps(request).encode()))
+    return Problem(family, {name: value for name, value in asked.values.items() if value is not None})
 
 
 def serialised(shape, dtype=0, buffer=0, sharding=0, layout=1):
     """A tensor as TTNN writes it."""
-    memory = {"buffer_type": buffer, "created_with_nd_shard_spec": False, "memory_layout": sharding}
+    shards = {"grid": [{"start": {"x": 0, "y": 0}, "end": {"x": 7, "y": 7}}], "shape": [32, 32]} if sharding else None
+    memory = {"buffer_type": buffer, "created_with_nd_shard_spec": False, "memory_layout": sharding, "shard_spec": shards,
+              "nd_shard_spec": None}  # fmt: skip
     page = {"config": {"index": layout, "value": {"tile": {"face_shape": [16, 16], "num_faces": 4, "tile_shape": [32, 32]}}}}
     inner = {"alignment": {"value": [1, 1, 32, 32]}, "dtype": dtype, "memory_config": memory, "page_config": page}
     return {"tensor_spec": {"logical_shape": shape, "tensor_layout": inner}, "storage": {"index": 1, "value": {}}}
@@ -59,6 +58,9 @@ def test_an_output_that_lies_like_the_input_is_written_in_one_way():
     said = problem("eltwise_unary", {**asked, "output_memory_config": {"buffer_type": 1, "memory_layout": 0}})
     assert plain == said
     assert (plain.out_buffer, plain.func) == ("input", "relu")
+    memory = {"buffer_type": 1, "memory_layout": 0, "shard_spec": None, "nd_shard_spec": None}
+    for left_out in ({"output_memory_config": memory}, {"output_memory_config": None}, {"output": None}):
+        assert problem("eltwise_unary", {**asked, **left_out}) == plain
     moved = problem("eltwise_unary", {"output": {"memory": {"buffer": "DRAM"}}, **asked})
     assert moved.out_buffer == "dram"
     with pytest.raises(InvalidValue, match="is written as out_buffer=input"):
@@ -74,6 +76,7 @@ def test_heads_are_read_from_shapes_and_arguments():
     assert (cut.kv_heads, cut.head_dim, cut.transpose_k) == (4, 64, True)
     equal = {"tensor": {"shape": [512, 96 * 64], **BF16}, "num_heads": 32}
     assert problem("create_qkv_heads", equal) == problem("create_qkv_heads", {**equal, "num_kv_heads": 32})
+    assert problem("create_qkv_heads", equal) == problem("create_qkv_heads", {**equal, "num_kv_heads": None})
     with pytest.raises(InvalidValue, match="hidden must be a multiple of heads"):
         problem("create_qkv_heads", {**equal, "num_kv_heads": 5})
 
@@ -94,6 +97,7 @@ def test_optional_tensors_and_configs_of_attention_apply_only_where_they_are_giv
     plain = problem("paged_sdpa_decode", ATTENTION)
     assert (plain.keys, plain.cur_pos, plain.mask, plain.mask_len, plain.k_chunk) == (16 * 64, False, False, None, None)
     given = {"cur_pos": {"shape": [8]}, "attn_mask": None, "program_config": {"q_chunk_size": 32, "k_chunk_size": 64}}
+    given["program_config"]["compute_with_storage_grid_size"] = {"x": 8, "y": 8}
     chosen = problem("paged_sdpa_decode", {**ATTENTION, **given})
     assert (chosen.cur_pos, chosen.mask, chosen.k_chunk, chosen.exp_approx, chosen.math_fidelity) == (
         True,
@@ -113,6 +117,15 @@ def test_optional_tensors_and_configs_of_attention_apply_only_where_they_are_giv
     assert problem("paged_sdpa_decode", {**ATTENTION, "compute_config": compute}).math_fidelity == "hifi2"
     with pytest.raises(InvalidValue, match="a mask goes with is_causal=false"):
         problem("paged_sdpa_decode", {**masked, "is_causal": True})
+
+
+def test_ones_before_the_rank_of_a_page_table_and_of_positions_mean_nothing():
+    """Rank 2 and rank 4 of one tensor are one problem there too; another first dimension is a contradiction."""
+    plain = {**ATTENTION, "cur_pos": {"shape": [8]}}
+    padded = {**plain, "page_table": {"shape": [1, 1, 8, 16]}, "cur_pos": {"shape": [1, 8]}}
+    assert problem("paged_sdpa_decode", plain) == problem("paged_sdpa_decode", padded)
+    with pytest.raises(Refused, match="contradicts"):
+        problem("paged_sdpa_decode", {**plain, "page_table": {"shape": [2, 1, 8, 16]}})
 
 
 def test_tensors_that_contradict_each_other_are_refused():

@@ -4,11 +4,13 @@ import io
 import json
 import random
 import re
+import shutil
 
 import numpy as np
 import polars as pl
 import pytest
 
+from kerncast import devices
 from kerncast.data import schema
 from kerncast.export import build
 from kerncast.models.procedure import Recipe
@@ -154,23 +156,59 @@ def many(count, seed=0):
     return found
 
 
+FLAT = '{"op": "exp", "dim2": 320, "dtype": "bf16", "buffer": "l1"'
+ODD = [
+    *(f'{FLAT}, "dim3": {number}}}' for number in ("1e400", "32.00000000000000000001", "3.2e1", "320e-1", "-0.0", "1" * 5000)),
+    *(f'{FLAT}, "dim3": {value}}}' for value in ("[1,  1]", '"\\u0031"', "null", "true", "9007199254740993.0", "{}")),
+    *(f'{FLAT}, "dim3": 640, "{name}": "{value}"}}' for name, value in
+      (("tier", "tree"), ("tier", "full"), ("software", COMMIT), ("software", "0123456"), ("software", "commit=8714460"),
+       ("device", "a"), ("layout", "row_major"), ("out_buffer", "l1"), ("op", "exp"), ("buffer", "l1"))),
+    f"{FLAT}}}", '{"op": "exp"}', '{"op": "exp", "problem": {"dim3": 0}}', '{"op": "exp", "tensor": {}, "tensor": {}}',
+    f'{FLAT}, "dim3": {"[" * 16}{"]" * 16}}}', f'{FLAT}, "tensor": {{"storage": {"[" * 13}{"]" * 13}, "shape": [320, 640]}}}}',
+    f'{FLAT}, "ärger {"ä" * 40}": 1}}', json.dumps({**EXP, "output_memory_config": None, "output": {"memory": None}}),
+]  # fmt: skip
+
+
 @needs_compiler
-def test_c_and_python_answer_alike(exp, tmp_path_factory, monkeypatch):
-    """Numbers to the last digits but one, statuses and reasons word by word (Python does not know the byte)."""
+def test_c_and_python_answer_alike(exp, sharded, tmp_path_factory, monkeypatch):
+    """Numbers to the last digits but one, all else word by word and at the same byte: alone, in lists, of several models."""
     monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-    requests = [*many(300), *(request for request, _, _ in REFUSED.values() if isinstance(request, dict) and "op" in request)]
-    replies = [ask(Query(among([exp]), compile=compiled), requests) for compiled in (True, False)]
-    assert {reply["status"] for reply in replies[0]} == {"ok", "out_of_range", "unsupported", "bad_input", "no_model"}
-    for request, ours, theirs in zip(requests, *replies, strict=True):
-        ours.pop("position", None)
-        for name in ("time_ns", "lower_ns", "upper_ns"):
-            assert ours.pop(name, 0.0) == pytest.approx(theirs.pop(name, 0.0), rel=1e-12)
-        if ours["status"] == "bad_input":  # of missing and wrong values Python names all, C the first
-            ours, theirs = {"status": ours["status"]}, {"status": theirs["status"]}
-        else:
-            for reply in (ours, theirs):
-                reply["message"] = reply.get("message", "").replace(" ", "")
-        assert ours == theirs, request
+    usual = [json.dumps(request) for request in (*many(100), *(request for request, _, _ in REFUSED.values()))]
+    product = '{"op": "matmul_sharded", "num_cores": 8, "a": {"shape": [640, 64]}, "b": {"shape": [64, 2e1]}}'
+    texts = [*usual, *ODD, product, f"[{','.join(usual)}]", f"[{', '.join(ODD[:20])}]", f"[{product}, {' ,'.join(ODD[6:-3])}]"]
+    c, python = (Query(among([exp, sharded]), compile=compiled) for compiled in (True, False))
+    statuses = set()
+    for text in texts:
+        ours, theirs = (json.loads(query.answer(text)) for query in (c, python))
+        for one, other in zip(*(item if isinstance(item, list) else [item] for item in (ours, theirs)), strict=True):
+            statuses.add(one["status"])
+            for name in ("time_ns", "lower_ns", "upper_ns"):
+                assert one.pop(name, 0.0) == pytest.approx(other.pop(name, 0.0), rel=1e-12)
+            assert one == other, text
+    assert statuses == {"ok", "out_of_range", "unsupported", "bad_input", "no_model"}
+
+
+@needs_compiler
+def test_c_and_python_choose_and_refuse_alike(tmp_path, monkeypatch):
+    """Of a family with configs: tiers that are there or not, fallbacks, what is missing, wrong, or does not apply."""
+    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path / "cache"))
+    model = train(synthetic_dataset(tmp_path / "data"), tmp_path / "model", Recipe("gbdt", {"trees": 10}, folds=2))
+    shape = {"M": 1000, "N": 512, "K": 768, "dtype": "fp16", "layout": "rcr"}
+    changes = [{}, {}, {"tier": "full"}, {"tier": "tree"}, {"M": 10**7}, {"M": 0}, {"dtype": "fp64"}, {"dtype": "bf16"},
+               {"layout": "ccc"}, {"tf32": True}, {"tf32": 1}, {"N": None}, {"software": "1.0"}, {"device": "x"}]  # fmt: skip
+    asked = [*({**shape, **change} for change in changes), {"problem": {}}, {"K": 5, "layout": "rcr"}]
+    replies = []
+    for compiled in (True, False):
+        selector = Selector(model, plain_tiers(model), compile=compiled)
+        query = Query(among([model]), compile=compiled)
+        monkeypatch.setattr(query, "selector", lambda path, found=selector: found)
+        replies.append(ask(query, asked))
+    for one, other in zip(*replies, strict=True):
+        for name in ("time_ns", "lower_ns", "upper_ns", "efficiency"):
+            assert one.pop(name, 0.0) == pytest.approx(other.pop(name, 0.0), rel=1e-9)
+        assert one == other
+    assert {"ok", "out_of_range", "bad_input"} <= {reply["status"] for reply in replies[0]}
+    assert "the tier 'tree' is not in this artefact" in replies[1][3]["message"]
 
 
 @needs_compiler
@@ -203,9 +241,65 @@ def test_a_list_about_several_models_keeps_its_order_and_places(exp, sharded, tm
 
 
 def test_text_that_is_not_json_is_refused_as_a_whole(query):
-    """Nobody knows where the next request begins."""
-    for text in ("", "[{]", '{"op": "exp"', "[1, 2", b"\xff{}"):
-        assert json.loads(query.answer(text))["status"] == "bad_input"
+    """Nobody knows where the next request begins; the byte is that of the text, whoever met it."""
+    deep, product = "[" * 3000 + "]" * 3000, '{"op": "matmul_sharded"}'
+    half = f'[{product}, {json.dumps(EXP)[:-1]}, "software": "\\ud800"}}]'
+    nested = f'[{product}, {json.dumps(EXP)[:-1]}, "storage": {"[" * 15}{"]" * 15}}}]'
+    texts = {
+        "": 0,
+        "[{]": 2,
+        '{"op": "exp"': 12,
+        "[1, 2": 5,
+        b"\xff{}": 0,
+        b'{"op":"\xff"}': 7,
+        '{"op":"\udcff"}': 7,
+        deep: 16,
+        f'{{"op": "exp", "storage": {deep}}}': 40,
+        half: half.index("\\ud"),
+        nested: nested.index("[" * 15) + 14,
+    }
+    for text, position in texts.items():
+        reply = json.loads(query.answer(text))
+        assert (reply["status"], reply["position"]) == ("bad_input", position), text
+
+
+def test_a_damaged_model_refuses_its_own_requests_and_no_others(exp, sharded, tmp_path, monkeypatch):
+    """Damaged, gone, or of a damaged entry: `corrupt` in its place, alone and in a list."""
+    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path / "cache"))
+    store = Store.open(tmp_path / "store")
+    store.add(exp.path)
+    entry = store.add(sharded.path)
+    product = {"op": "matmul_sharded", "M": 640, "K": 640, "N": 640, "num_cores": 8}
+    for damage in (
+        lambda: (entry.path / "model.json").write_text("{"),
+        lambda: shutil.rmtree(entry.path),
+        lambda: (entry.path.parent / "entry.json").write_text("{"),
+    ):
+        damage()
+        query = Query(in_store(store), compile=False)
+        assert [reply["status"] for reply in ask(query, [product, EXP, product])] == ["corrupt", "ok", "corrupt"]
+        assert ask(query, product)["status"] == "corrupt"
+        assert [reply["status"] for reply in ask(query, [product])] == ["corrupt"]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_this_machine_is_found_by_local_and_answers(query, exp, sharded, tmp_path, monkeypatch, place):
+    """A model has the device's own name, and must not be asked about `local`; all else stays in its place."""
+    monkeypatch.setattr(devices, "local", lambda: devices.profiles()["wormhole_b0"])
+    store = Store.open(tmp_path / "store")
+    store.add(exp.path)
+    items = list(EXP.items())
+    request = dict([*items[:place], ("device", "local"), *items[place:]])
+    wrong = {**request, "layout": "x"}
+    for find in (query.find, in_store(store)):
+        asked = Query(find, compile=query.compile)
+        assert ask(asked, request)["status"] == "ok"
+        text = json.dumps([request, wrong, {"op": "gemm"}])
+        replies = json.loads(asked.answer(text))
+        assert [reply["status"] for reply in replies] == ["ok", "bad_input", "no_model"]
+        assert replies[1]["position"] == text.index('"x"')
+        for alone in (json.dumps(wrong), json.dumps(wrong).replace("device", "d\\u0065vice")):
+            assert json.loads(asked.answer(alone))["position"] == alone.index('"x"')
 
 
 def test_another_software_is_a_warning_or_with_strict_a_refusal(exp, tmp_path, monkeypatch):
@@ -222,6 +316,16 @@ def test_another_software_is_a_warning_or_with_strict_a_refusal(exp, tmp_path, m
         refused = ask(Query(strict, compile=False), [{**EXP, "software": "0123456789ab"}])
         assert refused[0]["status"] == "no_model"
         assert "0123456789ab" in refused[0]["message"]
+
+
+def test_a_model_whose_data_are_silent_does_not_claim_another_software(query, sharded, tmp_path):
+    """It says that it does not know, in lists about several models too."""
+    store = Store.open(tmp_path / "store")
+    store.add(sharded.path)
+    product = {"op": "matmul_sharded", "M": 640, "K": 640, "N": 640, "num_cores": 8, "software": "0123456"}
+    for find in (query.find, in_store(store)):
+        for reply in ask(Query(find, compile=query.compile), [product, {"op": "gemm"}, product])[::2]:
+            assert re.search("asked for .*0123456.*, the model does not say what it was trained on", reply["warning"])
 
 
 def test_software_that_only_the_store_knows_is_the_models_all_the_same(sharded, tmp_path, monkeypatch):
@@ -251,6 +355,7 @@ def test_the_verb_reads_text_files_and_stdin_and_says_by_its_exit_code_whether_a
     assert (code, [reply["status"] for reply in json.loads(out)]) == (1, ["ok", "unsupported"])
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     assert run("query", "-", "--no-compile")[0] == 0
+    assert run("query", '{"op":"\udcff"}', "--no-compile")[0] == 1  # as a shell hands over a byte that is not UTF-8
     code, _, err = run("query", "nowhere.json")
     assert (code, "neither JSON nor a file" in err) == (2, True)
     assert run("query", text, "--model", exp.path, "--store", tmp_path)[0] == 2
@@ -268,3 +373,11 @@ def test_predict_of_an_op_asks_the_store(exp, tmp_path, run, monkeypatch):
     assert len(set(answers)) == 1
     assert run("predict", exp.path, "--device", "n150", "func=exp", *rest)[0] == 2
     assert run("predict", "exp", "--device", "a100", *rest)[0] == 2
+    code, out, _ = run("predict", "exp", "dim2=320", "dim3=640", "dtype=fp32", "buffer=l1", "--json")
+    answer = json.loads(out)
+    assert (code, answer["status"], answer["reason"]) == (1, "unsupported", "dtype was trained with bf16, bfp8 only, got fp32")
+    assert "fallback" not in answer
+    code, _, err = run("predict", "exp", "func=relu", *rest)
+    assert (code, "exp means func=exp, which contradicts func=relu" in err) == (2, True)
+    assert run("predict", "exp", "--family", "single", *rest)[0] == 0
+    assert run("predict", "exp", "--family", "double", *rest)[0] == 2

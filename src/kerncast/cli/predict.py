@@ -21,12 +21,19 @@ COLUMNS = ("status", "config", "time", "90 % interval")
 @click.command("predict")
 @click.argument("model", metavar="MODEL|OP", type=click.Path(path_type=Path))
 @problems_argument
+@click.option("--family", metavar="NAME", help="Of an op: which model of the store to ask, by its family.")
 @click.option("--device", metavar="NAME", help="Of an op: which model of the store to ask, by its device.")
 @click.option("--store", metavar="DIR", type=click.Path(path_type=Path), help="Of an op: the store. [default: your own]")
 @click.option("--config", "config", metavar="NAME=VALUE", multiple=True, help="The config to predict; one option a parameter.")
 @json_option
 def command(
-    model: Path, problem: tuple[str, ...], device: str | None, store: Path | None, config: tuple[str, ...], as_json: bool
+    model: Path,
+    problem: tuple[str, ...],
+    family: str | None,
+    device: str | None,
+    store: Path | None,
+    config: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Say how long a problem takes, with a 90 % interval, without a device.
 
@@ -40,12 +47,13 @@ def command(
     kerncast predict exp --device wormhole_b0 dim2=1024 dim3=1024 dtype=bf16 buffer=l1
     """
     from kerncast.cli.families import parse_assignments
+    from kerncast.select.json_request import without_choice
     from kerncast.select.selector import Selector
     from kerncast.select.tiers import plain_tiers
 
-    loaded, preset = _loaded(model, device, store)
+    loaded, preset = _loaded(model, family, device, store)
     given, listed = read_problems(problem, loaded.family)
-    given = [{**preset, **values} for values in given]
+    given = [_with(preset, values, str(model)) for values in given]
     asked = checked_problems(given, loaded.family)
     chosen = parse_assignments(config, dict(loaded.family.config.parameters))
     unknown = sorted(set(chosen) - set(loaded.family.config.parameters))
@@ -57,6 +65,7 @@ def command(
         answers = [selector.predict(values, chosen or None) for values in asked]
     else:
         answers = selector.select_many(asked, "full")
+    answers = [without_choice(loaded.family, answer) for answer in answers]
     if as_json:
         found: list[Any] = [answer.as_json() for answer in answers]
         print_json(found if listed else found[0])
@@ -71,7 +80,15 @@ def command(
         raise SystemExit(1)
 
 
-def _loaded(model: Path, device: str | None, store: Path | None) -> tuple[Model, dict[str, Value]]:
+def _with(preset: dict[str, Value], values: dict[str, Any], alias: str) -> dict[str, Any]:
+    """A problem with what an alias of its op sets."""
+    for name, value in preset.items():
+        if values.get(name, value) != value:
+            raise InvalidValue(f"{alias} means {name}={value}, which contradicts {name}={values[name]}: leave one of them out")
+    return {**preset, **values}
+
+
+def _loaded(model: Path, family: str | None, device: str | None, store: Path | None) -> tuple[Model, dict[str, Value]]:
     """The model that is named; or, of an op, the one in the store, with the parameters that an alias sets."""
     from kerncast.models import Model
     from kerncast.models.store import Store
@@ -79,9 +96,11 @@ def _loaded(model: Path, device: str | None, store: Path | None) -> tuple[Model,
 
     name = str(model)
     if model.exists() or not any(name in (op.name, *op.aliases) for op in OPS):
-        if device is not None or store is not None:
-            raise InvalidValue(f"--device and --store choose a model of an op, and '{model}' is a model: leave them out")
+        if family is not None or device is not None or store is not None:
+            raise InvalidValue(
+                f"--family, --device and --store choose a model of an op, and '{model}' is a model: leave them out"
+            )
         return Model.load(model), {}
     op = OPS.get(name)
-    entry = Store.open(store).find(op.name, device=device)
+    entry = Store.open(store).find(op.name, family, device)
     return entry.load(), dict(op.aliases.get(name, {}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -25,8 +26,8 @@ REFUSED = 1
 def command(text: str, models: tuple[Path, ...], store: Path | None, strict: bool, no_compile: bool, as_json: bool) -> None:
     """Ask in JSON how long an op takes; the answer is JSON. One object or a list of them in, the same out.
 
-    The status of an answer is ok, out_of_range, unsupported, bad_input or no_model; all but ok say why, and give no
-    number. Exit code 1 when some request was refused. The first question to a model compiles it, which takes some
+    The status of an answer is ok, out_of_range, unsupported, bad_input, no_model or corrupt; all but ok say why, and
+    give no number. Exit code 1 when some request was refused. The first question to a model compiles it, which takes some
     seconds; a list of 10,000 then takes some hundredths of a second.
 
     \b
@@ -59,7 +60,7 @@ def _read(text: str) -> bytes:
     if text == "-":
         return sys.stdin.buffer.read()
     if text.lstrip()[:1] in ("{", "["):
-        return text.encode()
+        return os.fsencode(text)  # bytes that are not UTF-8 are the request's to refuse
     try:
         return Path(text).read_bytes()
     except OSError as error:

@@ -194,7 +194,7 @@ class Binding:
 
     def query(self, text: str | bytes) -> bytes:
         """A JSON request, and the reply as it is."""
-        data = text.encode() if isinstance(text, str) else text
+        data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
         # A reply is seldom longer than that; a second call for want of room would compute everything again.
         room, needed = 4096 + 4 * len(data), ctypes.c_size_t()
         while True:

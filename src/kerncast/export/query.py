@@ -7,13 +7,13 @@ unit, in the order check, tables, read, reply, answer.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from importlib import resources
 
 from kerncast.errors import InvalidValue
 from kerncast.export.ctext import c_integer, c_string, renamed
 from kerncast.export.request import RESERVED, TIERS, Identity, Node, request_tree, sameness
+from kerncast.models import software as softwares
 from kerncast.parameters import Bool, Categorical, Parameter
 from kerncast.space import Space
 
@@ -23,6 +23,9 @@ __all__ = ["RESERVED", "TIERS", "query_source"]
 LONGEST_RULE = 600
 # From here on a writer that has doubles in its hands may have rounded: a point or an exponent is not trusted.
 WHOLE_AS_DOUBLE = 2**53
+# Room for the software that a request names; longer ones, spaces and all, are not the model's.
+SHORTEST_ROOM = 256
+ROOM_FACTOR = 2
 
 _INCLUDES = "".join(f"#include <{name}.h>\n" for name in ("float", "stdbool", "stddef", "stdint", "stdio", "string"))
 _TYPES = """\
@@ -69,6 +72,12 @@ typedef struct {
     size_t place;
     int64_t value;
 } query_assignment;
+/* What a model was trained on: as a whole, the value of a part, or NAME=VALUE, whose value begins at `value`. */
+typedef struct {
+    const char *name;
+    size_t length, value;
+    bool hexadecimal;
+} query_software_name;
 /* What is the same as another parameter's (its default, where it is not given) is written as `value`. */
 typedef struct {
     size_t place, as;
@@ -177,7 +186,8 @@ def _nodes(problem: Space, root: Node) -> str:
         )
     listing = ", ".join(map(str, places)) or "0"
     text += f"static const size_t query_places[{max(1, len(places))}] = {{{listing}}};\n"
-    return text + f"static const query_node query_nodes[{len(rows)}] = {{\n{''.join(rows)}}};\n"
+    text += f"enum {{ QUERY_NODES = {len(rows)} }};\n"
+    return text + f"static const query_node query_nodes[QUERY_NODES] = {{\n{''.join(rows)}}};\n"
 
 
 def _spellings(number: int, parameter: Parameter, names: tuple[tuple[str | int, str], ...]) -> str:
@@ -226,13 +236,17 @@ def _rules(problem: Space, identity: Identity | None) -> str:
         otherwise = "INT64_MIN" if other.default is None else c_integer(_code_of(other, other.default))
         places = f"{listed.index(rule.parameter)}, {listed.index(rule.other)}"
         same.append(f"{{{places}, {otherwise}, {c_integer(_code_of(own, rule.value))}}}")
-    software = identity.software_names if identity else ()
-    rows = [f"{{{c_string(name)}, {_size(name)}, {int(re.fullmatch('[0-9a-f]+', name) is not None)}}}" for name in software]
+    known = softwares.names(identity.trained_on) if identity else ()
+    rows = [f"{{{c_string(item.text)}, {_size(item.text)}, {_size(item.text[: item.value])}, "
+            f"{str(softwares.is_cut(item.text[item.value :])).lower()}}}" for item in known]  # fmt: skip
+    room = max(SHORTEST_ROOM, *(ROOM_FACTOR * len(item.text.encode()) for item in known)) if known else SHORTEST_ROOM
     origin = f',"model":{json.dumps(identity.model)},"software":{json.dumps(identity.software)}' if identity else ""
     return (
         _table("query_assignment", "query_presets", "query_preset_count", presets, "{-1, 0, 0}")
         + _table("query_same_as", "query_same", "query_same_count", same, "{0, 0, 0, 0}")
-        + _table("query_label", "query_software", "query_software_count", rows, "{NULL, 0, 0}")
+        + _table("query_software_name", "query_software", "query_software_count", rows, '{"", 0, 0, false}')
+        + f"enum {{ QUERY_SOFTWARE = {room} }};\n"
+        + f"static const char query_trained[] = {c_string(softwares.trained(identity.trained_on if identity else ()))};\n"
         + f"static const char query_origin[] = {c_string(origin)};\n"
     )
 

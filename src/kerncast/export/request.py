@@ -48,7 +48,8 @@ class Identity:
     """The device's name, and its others."""
     model: str
     software: str | None
-    software_names: tuple[str, ...] = ()
+    trained_on: tuple[str, ...] = ()
+    """What its data say of the software, as they say it."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -106,17 +107,11 @@ def device_names(model: Model) -> tuple[str, ...]:
 def identity_of(model: Model) -> Identity:
     """Whose answers the artefact of a model gives."""
     manifest = model.manifest
-    told = [softwares.parts(text) for text in manifest.software]
-    names = {name for text, known in zip(manifest.software, told, strict=True)
-             for name in (text, *known.values(), *(f"{key}={value}" for key, value in known.items()))}  # fmt: skip
-    short = [next((known[key] for key in softwares.TELLING if key in known), text)
-             for text, known in zip(manifest.software, told, strict=True)]  # fmt: skip
     return Identity(
         op=model.family.op,
         family=model.family.id,
         devices=device_names(model),
         model=f"{model.family.id}@{model.device.name}#{manifest.checksum[:8]}",
-        software=", ".join(short) or None,
-        # Of a model of several versions none is the one that was asked for.
-        software_names=tuple(sorted(names)) if len(manifest.software) == 1 else (),
+        software=softwares.telling(manifest.software),
+        trained_on=manifest.software,
     )

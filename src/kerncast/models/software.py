@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,12 +20,14 @@ UNKNOWN = "unknown"
 
 
 def parts(text: str) -> dict[str, str]:
-    """The named parts of what a row says; plain text has none."""
+    """The named parts of what a row says, those that are no strings as JSON writes them; plain text has none."""
     try:
         found = msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return {}
-    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    return {name: value if isinstance(value, str) else msgspec.json.encode(value).decode() for name, value in found.items()}
 
 
 def digest(software: Sequence[str]) -> str:
@@ -46,25 +49,57 @@ def short(software: Sequence[str]) -> str:
     return word if len(software) == 1 else f"{word} and {len(software) - 1} more"
 
 
-def is_same(software: Sequence[str], asked: str | Sequence[str]) -> bool:
-    """Whether a model's software is what was asked for.
+def telling(software: Sequence[str]) -> str | None:
+    """For a reply: of each text its most telling part, else all of it; None where the data did not say."""
+    told = [(text, parts(text)) for text in software]
+    return ", ".join(next((known[name] for name in TELLING if name in known), text) for text, known in told) or None
 
-    Several texts (of a pooled model) must be the same set. One text is the whole of it, one of its parts as
-    NAME=VALUE, or the value of a part alone; hexadecimal values may be cut short, as commits are.
+
+class Name(NamedTuple):
+    """What a request may call the software of a model."""
+
+    text: str
+    value: int = 0
+    """Where the value begins in NAME=VALUE."""
+
+
+def names(software: Sequence[str]) -> tuple[Name, ...]:
+    """The whole text, the value of each part, and each part as NAME=VALUE; of several texts none is the one asked for."""
+    if len(software) != 1:
+        return ()
+    found = {Name(software[0]): None}
+    for name, value in parts(software[0]).items():
+        found |= {Name(value): None, Name(f"{name}={value}", len(name) + 1): None}
+    return tuple(found)
+
+
+def is_same(software: Sequence[str], asked: str | Sequence[str]) -> bool:
+    """Whether a model's software is what was asked for; exported C answers by the same rule (`query_is_software`).
+
+    Several texts (of a pooled model) must be the same set. One text is one of `names`, or the same parts in another
+    order. Of a commit, the model or the request may have the beginning alone.
     """
     if not isinstance(asked, str):
         return sorted(software) == sorted(asked)
-    if not asked or len(software) != 1:
-        return list(software) == [asked]
-    known = parts(software[0])
-    if software[0] == asked or (known and known == parts(asked)):
-        return True
-    name, equals, value = asked.partition("=")
-    if equals and name in known:
-        return _begins(known[name], value)
-    return any(_begins(text, asked) for text in known.values())
+    known = names(software)
+    for item in known:
+        if asked.startswith(item.text[: item.value]) and _is_begun(item.text[item.value :], asked[item.value :]):
+            return True
+    whole = parts(software[0]) if known else {}
+    return bool(whole) and whole == parts(asked)
 
 
-def _begins(text: str, asked: str) -> bool:
-    cut = len(asked) >= SHORTEST_COMMIT and re.fullmatch(r"[0-9a-f]+", asked) is not None
-    return text == asked or (cut and re.fullmatch(r"[0-9a-f]+", text) is not None and text.startswith(asked))
+def trained(software: Sequence[str]) -> str:
+    """What to say of a model whose software is not the one that was asked for."""
+    return "was trained on another" if software else "does not say what it was trained on"
+
+
+def is_cut(text: str) -> bool:
+    """Whether a value may be cut short, as commits are: it is hexadecimal."""
+    return re.fullmatch(r"[0-9a-f]+", text) is not None
+
+
+def _is_begun(text: str, asked: str) -> bool:
+    shorter, longer = sorted((text, asked), key=len)
+    cut = len(shorter) >= SHORTEST_COMMIT and is_cut(text) and is_cut(asked)
+    return text == asked or (cut and longer.startswith(shorter))

@@ -145,6 +145,8 @@ class Store:
                 f"no model of {nearest.family} on {nearest.device} was trained on {asked}; the newest was trained on {said}: "
                 "leave out --strict to use it, or train one there"
             )
+        if not nearest.software:
+            return replace(nearest, warning=f"asked for {asked}, the model {softwares.trained(())}")
         return replace(nearest, warning=f"trained on {said}, not on {asked}")
 
     def get(self, name: str) -> Entry:

@@ -62,9 +62,10 @@ class PagedSdpaDecode(Op):
         # Keys and values are of one shape and, as the query, of one dtype; they lie in DRAM.
         *(field for at in ("k", "v") for field in tensor_fields(
             at, ("blocks", "kv_heads", "block_size", "head_dim"), memory={"dtype": "dtype"})),
-        *tensor_fields("page_table", ("batch", "pages"), memory={}),
+        # Of rank 2 and rank 1; of rank 4, all before that is 1, as the first dimension of the query is.
+        *tensor_fields("page_table", ("q_dim0", "q_dim0", "batch", "pages"), memory={}),
         JsonField(("cur_pos",), ("cur_pos",), present=True),
-        *tensor_fields("cur_pos", ("batch",), memory={}),
+        *tensor_fields("cur_pos", ("q_dim0", "q_dim0", "q_dim0", "batch"), memory={}),
         JsonField(("attn_mask",), ("mask",), present=True),
         *tensor_fields("attn_mask", ("batch", "q_dim0", "heads", "mask_len"), memory={}),
         JsonField(("scale",)),
@@ -72,6 +73,8 @@ class PagedSdpaDecode(Op):
         JsonField(("program_config.q_chunk_size",), ("q_chunk",)),
         JsonField(("program_config.k_chunk_size",), ("k_chunk",)),
         JsonField(("program_config.exp_approx_mode",), ("exp_approx",)),
+        # The grid that the caller lets it have: measurements had the whole one.
+        JsonField(("program_config.compute_with_storage_grid_size",)),
         JsonField(("compute_config",), ("compute_config",), present=True),
         JsonField(("compute_config.math_fidelity",), ("math_fidelity",), _fidelity_spellings()),
         JsonField(("compute_config.math_approx_mode",), ("math_approx",)),

@@ -27,9 +27,11 @@ DTYPES = {"bfloat16": "bf16", "float32": "fp32", "uint32": "uint32", "bfloat8_b"
           "uint8": "uint8", "uint16": "uint16", "int32": "int32"}  # fmt: skip
 """TTNN's names, in the order of its numbers."""
 
+# How large shards are and on which cores follows from shape and sharding in what was measured.
+SHARDS = ("shard_spec", "nd_shard_spec", "created_with_nd_shard_spec")
 # What a serialised tensor says beside: nothing here changes what is computed or how it is laid out.
 SILENT = ("storage", "tensor_spec.tensor_layout.alignment", "tensor_spec.tensor_layout.page_config.config.value",
-          "tensor_spec.tensor_layout.memory_config.created_with_nd_shard_spec")  # fmt: skip
+          *(f"tensor_spec.tensor_layout.memory_config.{name}" for name in SHARDS))  # fmt: skip
 
 
 def memory_parameters(output: bool = True) -> dict[str, Parameter]:
@@ -106,7 +108,7 @@ def output_fields() -> tuple[JsonField, ...]:
         )
         for name, theirs in (("buffer", "buffer_type"), ("sharding", "memory_layout"))
     ]
-    return (*found, JsonField(("output_memory_config.created_with_nd_shard_spec",)))
+    return (*found, JsonField(tuple(f"output_memory_config.{name}" for name in SHARDS)))
 
 
 def _under(places: tuple[str, ...], paths: tuple[str, ...]) -> tuple[str, ...]:

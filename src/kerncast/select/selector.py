@@ -351,7 +351,9 @@ class Selector:
             return self._binding.query(text)
         from kerncast.select.json_request import RequestReader, answer_json
 
-        return answer_json(RequestReader(self.model.family, identity_of(self.model)), self.select, text)
+        tiers = [tier for tier in self.artefact.include if tier != "tree" or self.tiers.tree is not None]
+        reader = RequestReader(self.model.family, identity_of(self.model))
+        return answer_json(reader, lambda values, tier: self.select(self.problem(values), tier), text, tiers)
 
 
 TIER_NUMBERS = {tier: TIER_NAMES.index(tier) for tier in TIERS}

@@ -13,25 +13,33 @@ static void query_put_choice(query_reply *reply, const kerncast_answer *answer) 
     if (query_config.count > 0) query_put_double(reply, ",\"efficiency\":", answer->efficiency);
 }
 
-/* The engine has numbers alone: at the end of its message, the code of a label becomes its name. */
-static void query_put_message(query_reply *reply, const kerncast_answer *answer, const query_request *request) {
+/* What the engine calls by a number: a label, or whether a flag is set; NULL where the number is one. */
+static const char *query_word_of(const query_parameter *parameter, int64_t number) {
+    const query_label *label = NULL;
+    if (parameter->kind == QUERY_FLAG) return number != 0 ? "true" : "false";
+    if (parameter->kind == QUERY_LABEL) label = query_label_of(parameter, number);
+    return label == NULL ? NULL : label->name;
+}
+
+/* The engine has numbers alone: at the end of its message, the code of a label or a flag becomes its name, unless the end is
+ * cut off. A value that was left out stands there too, so the number is read from the message, not from the request. */
+static void query_put_message(query_reply *reply, const kerncast_answer *answer) {
     static const char got[] = ", got ";
     const char *end = memchr(answer->message, '\0', sizeof answer->message);
     const size_t length = end == NULL ? sizeof answer->message : (size_t)(end - answer->message);
     const bool named = answer->parameter >= 0 && (size_t)answer->parameter < query_problem.count;
-    const query_label *label = NULL;
+    const char *word = NULL;
     size_t cut = length;
-    if (named && query_problem.parameters[answer->parameter].kind == QUERY_LABEL) {
-        label = query_label_of(&query_problem.parameters[answer->parameter], query_get(request, (size_t)answer->parameter));
+    int64_t code = 0, scale = 1;
+    for (; cut > 0 && length - cut < 18 && query_is_digit((unsigned char)answer->message[cut - 1]); cut--, scale *= 10) {
+        code += (answer->message[cut - 1] - '0') * scale;
     }
-    while (label != NULL && cut > 0 && (length - cut < sizeof got - 1 || memcmp(answer->message + cut, got, sizeof got - 1) != 0)) cut--;
-    if (label == NULL || cut == 0) {
-        query_put_text(reply, answer->message, length, SIZE_MAX);
-        return;
+    if (named && length + 1 < sizeof answer->message && scale > 1 && cut >= sizeof got - 1 &&
+        memcmp(answer->message + cut - (sizeof got - 1), got, sizeof got - 1) == 0) {
+        word = query_word_of(&query_problem.parameters[answer->parameter], code);
     }
-    query_put_text(reply, answer->message, cut, SIZE_MAX);
-    query_put(reply, got);
-    query_put_words(reply, label->name);
+    query_put_text(reply, answer->message, word == NULL ? length : cut, SIZE_MAX);
+    if (word != NULL) query_put_words(reply, word);
 }
 
 static void query_put_refusal(query_reply *reply, const kerncast_answer *answer, const query_request *request) {
@@ -39,7 +47,7 @@ static void query_put_refusal(query_reply *reply, const kerncast_answer *answer,
     size_t position = request->start;
     if (named && request->given[answer->parameter] != SIZE_MAX) position = request->given[answer->parameter];
     query_put(reply, ",\"message\":\"");
-    query_put_message(reply, answer, request);
+    query_put_message(reply, answer);
     query_put_place(reply, named ? query_problem.parameters[answer->parameter].name : NULL, position);
     if (answer->candidate >= 0 && query_config.count > 0) {
         query_put(reply, ",\"fallback\":");
@@ -64,6 +72,7 @@ static void query_begin(query_request *request, size_t start) {
     request->software.from = request->software.to = request->op.from = request->op.to = 0;
     request->fault = none;
     for (i = 0; i < QUERY_PLACES; i++) request->given[i] = SIZE_MAX;
+    memset(request->seen, 0, sizeof request->seen);
 }
 
 static kerncast_status query_put_answer(query_reply *reply, query_text in, const query_request *request, kerncast_answer *answer) {

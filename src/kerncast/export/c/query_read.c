@@ -134,6 +134,7 @@ typedef struct {
     kerncast_problem problem;
     kerncast_tier tier;
     size_t start, given[QUERY_PLACES];
+    bool seen[QUERY_NODES];
     query_span software, op;
     int64_t name; /* the one of the op's under which it was asked for */
     query_fault fault;
@@ -223,6 +224,7 @@ static bool query_take(query_text in, const query_node *node, query_span key, qu
     size_t place, i;
     bool read;
     if (node->present >= 0 && first == 'n') return query_give(request, (size_t)node->present, 0, false, key, value.from);
+    if (!node->once && first == 'n') return true; /* an optional argument that is left out */
     if (!node->leaf) {
         request->fault.rule = "an object";
         request->fault.subject = node->path;
@@ -262,6 +264,14 @@ static const query_node *query_child(query_text in, const query_node *node, quer
     return NULL;
 }
 
+/* Every path is one node, so a node that is met again is a key that its object has twice. */
+static bool query_is_again(const query_node *node, query_span key, query_request *request) {
+    bool *seen = &request->seen[node - query_nodes];
+    if (*seen) query_refused(&request->fault, QUERY_TWICE, key);
+    else *seen = true;
+    return request->fault.kind != QUERY_NO_FAULT;
+}
+
 /* The members of an object that begin at `at`, which moves past it: keys of the tree, objects inside objects. */
 static bool query_walk(query_text in, const query_node *from, query_span key, size_t *at, query_request *request) {
     const query_node *open[QUERY_DEPTH + 1];
@@ -283,6 +293,7 @@ static bool query_walk(query_text in, const query_node *from, query_span key, si
         if (depth == 0) return true;
         open[depth] = query_child(in, open[depth - 1], key);
         if (open[depth] == NULL) return query_refused(&request->fault, QUERY_UNKNOWN_KEY, key);
+        if (query_is_again(open[depth], key, request)) return false;
     }
 }
 
@@ -352,7 +363,7 @@ static bool query_read(query_text in, size_t *at, query_request *request) {
         size_t which;
         if (node != NULL) {
             beside = true;
-            if (!query_walk(in, node, key, at, request)) return false;
+            if (query_is_again(node, key, request) || !query_walk(in, node, key, at, request)) return false;
             continue;
         }
         value.from = *at;

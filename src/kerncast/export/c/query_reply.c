@@ -238,18 +238,75 @@ static void query_put_fault(query_reply *reply, query_text in, const query_fault
     query_put_byte(reply, '}');
 }
 
-/* Whether the software that is asked for is the model's: one of its names, or the beginning of a commit. */
-static bool query_is_software(query_text in, query_span asked) {
-    size_t i, j;
-    for (i = 0; i < query_software_count; i++) {
-        const query_label known = query_software[i];
-        const size_t size = asked.to - asked.from - 2;
-        bool hexadecimal = known.code != 0 && size >= 7 && size < known.length;
-        for (j = asked.from + 1; hexadecimal && j + 1 < asked.to; j++) hexadecimal = strchr("0123456789abcdef", in.text[j]) != NULL;
-        if (hexadecimal && memcmp(in.text + asked.from + 1, known.name, size) == 0) return true;
-        if (query_equals(in, asked, query_is_plain(in, asked), known.name, known.length)) return true;
+/* A string of the request as UTF-8, escapes decoded; its length, or SIZE_MAX when there is no room for it. */
+static size_t query_decode(query_text in, query_span string, char *out, size_t room) {
+    size_t at = string.from + 1, length = 0, i;
+    while (at + 1 < string.to) {
+        uint32_t point = 0;
+        const size_t taken = query_character(in.text + at, string.to - at, &point);
+        const size_t size = point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
+        if (taken == 0 || room - length < size) return SIZE_MAX;
+        for (i = size - 1; i > 0; i--, point >>= 6) out[length + i] = (char)(0x80 | (point & 0x3F));
+        out[length] = (char)(size == 1 ? point : (0xF00u >> size & 0xFF) | point);
+        length += size;
+        at += taken;
     }
-    return false;
+    return length;
+}
+
+/* Whether two values are the same, or one the beginning of the other: commits are named by their first digits, and fewer than
+ * seven may be anybody's. */
+static bool query_is_same(const char *known, size_t length, bool hexadecimal, const char *asked, size_t size) {
+    const size_t shorter = size < length ? size : length;
+    size_t i;
+    if (memcmp(known, asked, shorter) != 0) return false;
+    if (size == length) return true;
+    for (i = 0; hexadecimal && i < size; i++) hexadecimal = asked[i] != '\0' && strchr("0123456789abcdef", asked[i]) != NULL;
+    return hexadecimal && shorter >= 7;
+}
+
+/* Whether a JSON object has the model's parts, each with its value, in any order, and no others. */
+static bool query_is_software_object(query_text in) {
+    query_fault fault = {QUERY_NO_FAULT, 0, NULL, NULL, NULL, {0, 0}, 0};
+    const size_t start = query_after_space(in, 0);
+    size_t members = 0, parts = 0, i, at;
+    query_span key, value;
+    if (!query_check(in, &fault) || in.text[start] != '{') return false;
+    for (i = 0; i < query_software_count; i++) {
+        const query_software_name *known = &query_software[i];
+        const char *text = known->name + known->value;
+        const size_t length = known->length - known->value;
+        bool found = false;
+        if (known->value == 0) continue;
+        for (parts++, members = 0, at = start + 1; query_key(in, &at, &key); at = value.to, members++) {
+            value.from = at;
+            value.to = query_value_end(in, at);
+            if (!query_equals(in, key, query_is_plain(in, key), known->name, known->value - 1)) continue;
+            if (in.text[at] == '"') found = query_equals(in, value, query_is_plain(in, value), text, length);
+            else found = value.to - value.from == length && memcmp(in.text + value.from, text, length) == 0;
+        }
+        if (!found) return false;
+    }
+    return parts > 0 && members == parts;
+}
+
+/* Whether the software that is asked for is the model's: what its data say as a whole, one of the parts of that by its value
+ * or as NAME=VALUE, or all of them in another order. */
+static bool query_is_software(query_text in, query_span asked) {
+    char text[QUERY_SOFTWARE];
+    const size_t size = query_decode(in, asked, text, sizeof text);
+    query_text inner;
+    size_t i;
+    if (size == SIZE_MAX) return false;
+    for (i = 0; i < query_software_count; i++) {
+        const query_software_name *known = &query_software[i];
+        const size_t skipped = known->value;
+        if (size < skipped || memcmp(text, known->name, skipped) != 0) continue;
+        if (query_is_same(known->name + skipped, known->length - skipped, known->hexadecimal, text + skipped, size - skipped)) return true;
+    }
+    inner.text = (const unsigned char *)text;
+    inner.length = size;
+    return query_software_count > 0 && query_is_software_object(inner);
 }
 
 /* Whose answer it is, and whether it was trained on the software that was asked for. */
@@ -258,5 +315,7 @@ static void query_put_origin(query_reply *reply, query_text in, const query_requ
     if (request->software.to == 0 || query_is_software(in, request->software)) return;
     query_put(reply, ",\"warning\":\"asked for the software ");
     query_put_text(reply, (const char *)in.text + request->software.from, request->software.to - request->software.from, QUERY_SHOWN);
-    query_put(reply, ", the model was trained on another\"");
+    query_put(reply, ", the model ");
+    query_put(reply, query_trained);
+    query_put_byte(reply, '"');
 }
