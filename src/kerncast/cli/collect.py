@@ -314,7 +314,7 @@ def _active(family: Family, options: dict[str, Any]) -> Active | None:
 
 def backend_of(family_id: str, name: str | None) -> type[Backend]:
     """The backend to use, if it can run the family on this machine."""
-    from kerncast.backends import backend_for, get_backend
+    from kerncast.backends import backend_for, backend_that_runs, get_backend
     from kerncast.backends.command import CommandBackend
     from kerncast.backends.command.recipe import shipped_for
 
@@ -324,12 +324,7 @@ def backend_of(family_id: str, name: str | None) -> type[Backend]:
         raise InvalidValue(
             f"no backend here runs {family_id} by itself: name the recipe of its benchmark program with --recipe ({known})"
         )
-    if family_id not in kind.families and "*" not in kind.families:
-        raise InvalidValue(f"backend {name} does not run {family_id} (it runs {', '.join(kind.families)})")
-    why_not = kind.unavailable()
-    if why_not is not None:
-        raise KerncastError(why_not)
-    return kind
+    return backend_that_runs(family_id, name)
 
 
 def _report(summary: Summary, total: int, as_json: bool) -> None:

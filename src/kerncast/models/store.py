@@ -31,21 +31,12 @@ from kerncast.models.entry import ENTRY, Entry, Record, place_of, read_entry
 from kerncast.models.model import Model
 from kerncast.registry import OPS
 
-__all__ = ["DEFAULT", "ENTRY", "LOCK", "ORDER", "Changed", "Entry", "Record", "Store", "check_name", "default_path"]
+__all__ = ["DEFAULT", "ENTRY", "LOCK", "Changed", "Entry", "Record", "Store", "check_name", "default_path"]
 
 VARIABLE = "KERNCAST_STORE"
 LOCK = "store.lock"
 DEFAULT = "default"
 LONGEST_NAME = 100
-ORDER = (
-    "1. the same op, family, device and software; "
-    "2. the same op, family and device, with a warning that names the software it was trained on "
-    "(--strict refuses instead); "
-    "3. a refusal that says what there is. "
-    "Of several, one without a name of its own, then the newest. Another device or family never stands in; a profile's "
-    "aliases are the same device."
-)
-"""How a model is found: what `--help` and the documentation say."""
 
 
 def default_path(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
@@ -110,8 +101,9 @@ class Store:
         name: str | None = None,
         strict: bool = False,
     ) -> Entry:
-        """The model to use, by `ORDER`. Left out, family, device and name must be the only ones there are.
+        """The model to use: one of the same software, else the newest with a warning, else none; never of another device.
 
+        Left out, family, device and name must be the only ones there are.
         An op may be called by an alias (`exp`); one that is not installed here is what the store calls it.
         """
         with contextlib.suppress(NotFound):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kerncast.dtypes import bytes_per_element
 from kerncast.expr import Expr, Namespace, ceil_div, log2
 from kerncast.op import Op, Work
 from kerncast.ops.ttnn import (
@@ -17,6 +16,7 @@ from kerncast.ops.ttnn import (
     padded_tiles,
     tensor_fields,
     tile_features,
+    tile_work,
 )
 from kerncast.parameters import Int
 from kerncast.space import Constraint
@@ -38,8 +38,7 @@ class ConcatenateHeads(Op):
         return {"tiles": p.batch * p.heads * padded_tiles(p.seq_len, p.head_dim)}
 
     def work(self, p: Namespace) -> Work:
-        elements = p.tiles * TILE * TILE
-        return Work(flops=elements, bytes=2 * elements * bytes_per_element(p.dtype))
+        return tile_work(p)
 
     def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
         # A core takes whole rows of tiles: the tiles of one row of all heads lie together in the output.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kerncast.dtypes import bytes_per_element
 from kerncast.expr import Expr, Namespace, ceil_div, floor_div, log2, mod, where
 from kerncast.op import Op, Work
 from kerncast.ops.ttnn import (
@@ -17,6 +16,7 @@ from kerncast.ops.ttnn import (
     padded_tiles,
     tensor_fields,
     tile_features,
+    tile_work,
 )
 from kerncast.parameters import Bool, Int, JsonField
 from kerncast.space import Constraint
@@ -63,8 +63,7 @@ class CreateQkvHeads(Op):
         }
 
     def work(self, p: Namespace) -> Work:
-        elements = p.tiles * TILE * TILE
-        return Work(flops=elements, bytes=2 * elements * bytes_per_element(p.dtype))
+        return tile_work(p)
 
     def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
         head_tiles = ceil_div(p.seq_len, TILE) * ceil_div(p.head_dim, TILE)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kerncast.dtypes import bytes_per_element
 from kerncast.expr import Expr, Namespace, log2
 from kerncast.op import Op, Work
 from kerncast.ops.ttnn import (
     MOST,
-    TILE,
     memory_features,
     memory_parameters,
     output_constraints,
@@ -17,6 +15,7 @@ from kerncast.ops.ttnn import (
     padded_tiles,
     tensor_fields,
     tile_features,
+    tile_work,
 )
 from kerncast.parameters import Categorical, Int
 from kerncast.space import Constraint
@@ -50,8 +49,7 @@ class EltwiseUnary(Op):
         return {"tiles": p.dim0 * p.dim1 * padded_tiles(p.dim2, p.dim3)}
 
     def work(self, p: Namespace) -> Work:
-        elements = p.tiles * TILE * TILE
-        return Work(flops=elements, bytes=2 * elements * bytes_per_element(p.dtype))
+        return tile_work(p)
 
     def line_size(self, p: Namespace) -> Expr:
         return p.tiles

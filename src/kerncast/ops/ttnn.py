@@ -12,6 +12,7 @@ from kerncast.dtypes import bytes_per_element, dtype_parameter
 from kerncast.expr import Expr, Namespace, ceil_div
 from kerncast.parameters import Categorical, JsonField, Parameter
 from kerncast.space import Constraint
+from kerncast.work import Work
 
 TILE = 32  # Tensix hardware works on 32 × 32 tiles; edges are padded up
 MOST = 2**31 - 1
@@ -60,6 +61,12 @@ def output_constraints(p: Namespace) -> list[Constraint]:
 def padded_tiles(rows: Expr, columns: Expr) -> Expr:
     """Tiles of a matrix, the last ones filled up."""
     return ceil_div(rows, TILE) * ceil_div(columns, TILE)
+
+
+def tile_work(p: Namespace) -> Work:
+    """Each element of each tile is read, changed and written once."""
+    elements = p.tiles * TILE * TILE
+    return Work(flops=elements, bytes=2 * elements * bytes_per_element(p.dtype))
 
 
 def tile_features(p: Namespace, hw: Namespace, tiles: Expr, elements: Expr) -> dict[str, Expr]:

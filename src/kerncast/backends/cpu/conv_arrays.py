@@ -10,6 +10,7 @@ outermost first. With a stride several inputs give one output size: then the siz
 
 from __future__ import annotations
 
+import abc
 import threading
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -124,13 +125,14 @@ class Convolution(Call):
         return first, second
 
     @classmethod
+    @abc.abstractmethod
     def _sizes(cls, first: _Tensor, second: _Tensor, steps: Steps, groups: int, given: tuple[int, ...] | None) -> _Sizes:
         """What the two arrays and the attributes say together; refused where they contradict each other."""
-        raise NotImplementedError
 
     @staticmethod
+    @abc.abstractmethod
     def _result(sizes: _Sizes, groups: int) -> _Tensor:
-        raise NotImplementedError
+        """The axes of what comes out."""
 
     @property
     def values(self) -> Mapping[str, int | bool | str]:
