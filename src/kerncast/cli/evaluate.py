@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     "--against",
     type=click.Path(path_type=Path),
     metavar="SOLUTIONS",
-    help="Somebody else's choices (JSON: a list of {problem, config}) scored beside the model.",
+    help="Somebody else's choices, scored beside the model: a JSON list of {problem, config}, a max-autotune solution, "
+    "an Inductor lookup table, or a CSV or parquet table.",
 )
 @click.option("--worst", default=10, show_default=True, type=click.IntRange(min=0), metavar="N", help="Problems to list.")
 @click.option("--save-predictions", type=click.Path(path_type=Path), metavar="PARQUET", help="Write one row per vector.")
@@ -71,7 +72,9 @@ def command(
     if against is not None:
         from kerncast.evaluate.solutions import read_solutions, score_solutions
 
-        read_solutions(against)  # refused before anything is fitted
+        judged = Model.load(model)
+        # Refused before anything is fitted.
+        solutions = read_solutions(against, judged.family, [item.name for item in judged.manifest.devices])
     with TrainingView() as view:
         found = evaluate(
             model, datasets, split=split, include_seen=include_seen, where=where, worst=max(worst, 20), threads=threads,
@@ -86,7 +89,7 @@ def command(
     if tiers and split is None and summary["overall"]["efficiency_mean"] is not None:
         summary["tiers"] = _tiers(found, model)
     if against is not None:
-        summary["against"] = score_solutions(against, found, Model.load(model).family)
+        summary["against"] = score_solutions(solutions, found, judged.family)
     if save_predictions is not None:
         write_atomically(save_predictions, found.rows.write_parquet)
     if report is not None:
@@ -131,11 +134,9 @@ def _show(summary: dict[str, object], worst: int) -> None:
         show_tiers(summary["tiers"])  # type: ignore[arg-type]
     against = summary.get("against")
     if isinstance(against, dict):
-        click.echo(
-            f"\nagainst {against['name']}: on {against['n_problems']:,} problems the model gets "
-            f"{against['model_efficiency_mean']:.2%}, the solutions {against['solutions_efficiency_mean']:.2%} "
-            f"({against['solutions_not_measured']:,} of the solutions were not measured and are left out)"
-        )
+        from kerncast.evaluate.solutions import said
+
+        click.echo(f"\n{said(against)}")
     budget = summary.get("budget")
     if isinstance(budget, dict):
         from kerncast.cli.budget_view import show_budget

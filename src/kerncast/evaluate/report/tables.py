@@ -102,9 +102,11 @@ def against(summary: dict[str, Any]) -> str:
     found = summary.get("against")
     if not found:
         return ""
+    best = percent(found["solutions_best_efficiency_mean"])
     return (
         f"Against {found['name']}, on the {found['n_problems']:,} problems that both answer: the model gets "
-        f"{percent(found['model_efficiency_mean'])}, the solutions {percent(found['solutions_efficiency_mean'])}."
+        f"{percent(found['model_efficiency_mean'])}, the solutions {percent(found['solutions_efficiency_mean'])}"
+        + (f" (the best of those listed {best})." if found["most_configs_measured"] > 1 else ".")
     )
 
 

@@ -1,0 +1,119 @@
+"""What every format is read into: choices, each for the problems that it names, and what was left out of a file.
+
+A choice may leave parameters open. An open problem parameter means every value of it (torch-diode does not say how the
+operands are stored); an open config parameter stands for the fastest measured config that agrees with the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kerncast import devices
+from kerncast.errors import BadFile, InvalidValue
+from kerncast.op import Family
+from kerncast.parameters import Value
+from kerncast.space import Space
+
+# Boards that are named after a GPU and are not it: fewer compute units, less power.
+OTHER_BOARDS = frozenset({"pcie", "nvl"})
+# Why a choice is not one for the model, as people read it.
+REASONS = {
+    "device": "for another device", "op": "of another op", "family": "of another family", "template": "of another template",
+    "dtype": "of types that the family has not", "layout": "with strides that are not packed", "shape": "with symbolic sizes",
+    "config": "with a config that the family has not", "superseded": "superseded by a key of the device",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One config for the problems that agree with `problem`; what a dict does not name is open, inactive is None."""
+
+    problem: Mapping[str, Value]
+    config: Mapping[str, Value]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Choices that are none for this model: why (a key of `REASONS`), the name that says so, how many."""
+
+    reason: str
+    name: str = ""
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Solutions:
+    """A file that was read: its choices in order of preference, and what it holds besides."""
+
+    path: Path
+    format: str
+    choices: tuple[Choice, ...]
+    left_out: Mapping[str, int]
+    columns_not_read: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Target:
+    """What choices are wanted for."""
+
+    family: Family
+    devices: tuple[str, ...]
+
+    def is_on(self, name: str) -> bool:
+        """Whether a foreign name (`NVIDIA A100-SXM4-80GB`, `gfx942:sramecc+:xnack-`) is the device of the model."""
+        if len(self.devices) != 1:
+            raise InvalidValue(
+                f"its choices are for one device ('{name}'), and the model is of {len(self.devices)} "
+                f"({', '.join(self.devices)}): compare with a model of one device"
+            )
+        own = devices.profiles().get(self.devices[0])
+        names = {self.devices[0].lower(), *((alias.lower() for alias in own.aliases) if own else ())}
+        if name.lower() in {*names, own.title.lower() if own else ""}:
+            return True
+        words = set(re.split(r"[^a-z0-9_]+", name.lower()))
+        return bool(words & names) and not words & OTHER_BOARDS
+
+
+def partial(space: Space, values: Mapping[str, Any], keep_open: Iterable[str] = ()) -> dict[str, Value]:
+    """Checked values in declared order with defaults; what is not said is not there, what does not apply is None."""
+    point = space.fill(values)
+    violated = space.validate(values)
+    # What applies and has no value: the one rule that a choice may break.
+    needed = {item.name for item in violated if item.name in point and point[item.name] is None}
+    broken = [item for item in violated if item.name not in needed]
+    if broken:
+        raise InvalidValue("; ".join(map(str, broken)))
+    silent = {name for name in keep_open if name not in values}
+    return {name: value for name, value in point.items() if name not in needed | silent}
+
+
+def gathered(
+    path: Path, format_name: str, found: Iterable[Choice | LeftOut], target: Target, unread: Iterable[str] = ()
+) -> Solutions:
+    """The choices and counts of a reader; a file that has none for this model is refused with the reasons."""
+    choices: list[Choice] = []
+    left_out: Counter[str] = Counter()
+    names: dict[str, str] = {}
+    for item in found:
+        if isinstance(item, Choice):
+            choices.append(item)
+        else:
+            left_out[item.reason] += item.count
+            names.setdefault(item.reason, item.name)
+    if choices:
+        return Solutions(path, format_name, tuple(choices), dict(left_out), tuple(unread))
+    if not left_out.total():
+        raise BadFile(f"the {format_name} holds no choices: give one config for one problem at least")
+    why = ", ".join(
+        f"{count:,} {REASONS[reason]}" + (f" ('{names[reason]}')" if names[reason] else "")
+        for reason, count in left_out.items()
+    )
+    raise InvalidValue(
+        f"the {format_name} holds no choice for {target.family.id} on {', '.join(target.devices)}: {why}; "
+        "give a file made for this family and device"
+    )
