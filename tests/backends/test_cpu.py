@@ -3,6 +3,9 @@
 import json
 import math
 import os
+import platform
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -17,7 +20,7 @@ from kerncast import devices
 from kerncast.backends.contract import CannotCompile, OutOfMemory, Unsupported
 from kerncast.backends.cpu import CpuBackend, build
 from kerncast.backends.cpu.build import Library
-from kerncast.backends.cpu.codegen import Packer
+from kerncast.backends.cpu.codegen import Micro, Packer
 from kerncast.backends.cpu.inputs import InputCache
 from kerncast.backends.cpu.plan import Geometry
 from kerncast.errors import CannotWrite, InvalidValue, NotFound
@@ -43,6 +46,7 @@ BASE: dict[str, Any] = {
     "tile_order": "nm",
     "split": "none",
 }
+WIDTH = int(devices.local().numbers["vector_bytes"])
 needs_compiler = pytest.mark.skipif(CpuBackend.unavailable() is not None, reason="no C compiler")
 
 
@@ -104,6 +108,51 @@ def test_every_tile_and_edge_is_exact(backend: CpuBackend) -> None:
     backend.compile(vectors, 2)
     assert backend.compilations(vectors) == 0
     assert [v for v in vectors if backend.prepare(*v).check() != 0.0] == []
+
+
+@needs_compiler
+def test_cut_strips_are_packed_exactly(backend: CpuBackend) -> None:
+    """Strips of any width, whole and cut, from either order, for K of less than a vector, of whole lines, and in between."""
+    vectors = []
+    for mr, nv, width in ((2, 2, 32), (3, 3, 32), (4, 3, 16), (5, 2, 32), (6, 2, 32), (10, 1, 16), (14, 1, 16)):
+        for layout in LAYOUTS:
+            for k in (3, 5, 16, 39):
+                known = problem(2 * mr + 1 + k % (mr - 1), 60 + k, k, layout)
+                vectors.append((known, config(mr=mr, nv=nv, vector_bytes=min(width, WIDTH), kc=32, mc=24)))
+    backend.compile(vectors, 2)
+    assert [v for v in vectors if backend.prepare(*v).check() != 0.0] == []
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["fp32", "fp64", "bf16", "int8"])
+def test_dot_kernels_copy_an_operand_that_is_short(backend: CpuBackend, dtype: str) -> None:
+    """Few rows of A or columns of B that are not contiguous along K are copied so, in every block of K and for every split."""
+    dot = {"kernel": "dot", "pack_a": None, "pack_b": None, "mr": 3, "nv": 4}
+    vectors = []
+    for m, n, layout in ((1, 90, "ccr"), (3, 50, "ccr"), (32, 41, "ccr"), (41, 32, "rrr"), (90, 2, "rrr"), (70, 7, "rrr")):
+        for k, threads, split in ((2, 1, "none"), (75, 1, "none"), (150, 2, "m"), (150, 2, "n"), (150, 2, "k")):
+            known = problem(m, n, k, layout, dtype=dtype, threads=threads, batch=1 + m % 2)
+            vectors.append((known, config(**dot, loop_order="mkn" if n < m else "nkm", split=split)))
+            assert not gemm_cpu.config.validate(vectors[-1][1].values, gemm_cpu.bindings(known, devices.local()))
+    backend.compile(vectors, 2)
+    assert [v for v in vectors if backend.prepare(*v).check() != 0.0] == []
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None or platform.machine() != "x86_64", reason="needs gcc for x86-64")
+@pytest.mark.parametrize("unroll", [1, 2, 4])
+def test_sums_stay_in_registers(unroll: int) -> None:
+    """Loops of tiles that take all sixteen registers neither move a sum nor keep one on the stack."""
+    kernels = [
+        Micro("outer", "fp32", 32, mr, nv, unroll, 0, rows)
+        for mr, nv in ((6, 2), (4, 3), (3, 4), (2, 6), (12, 1))
+        for rows in (False, True)
+    ]
+    command = ["gcc", "-O2", "-march=haswell", "-w", "-fPIC", f"-I{build.SOURCES}", "-S", "-x", "c", "-", "-o", "-"]
+    done = subprocess.run(command, input=build.translation_unit(kernels), text=True, capture_output=True, check=True)
+    loops = [block for block in re.split(r"^\.L\d+:", done.stdout, flags=re.MULTILINE) if block.count("vfmadd") >= 12 * unroll]
+    assert len(loops) >= len(kernels)
+    spilled = [re.findall(r"\tv\S+.*\(%rsp\)|vmovaps\s+%ymm\d+, %ymm\d+", block.partition("\tj")[0]) for block in loops]
+    assert not any(spilled), spilled
 
 
 @needs_compiler

@@ -1,8 +1,8 @@
 """Blocked GEMM kernels for CPUs: register tiles in vector registers, packed or direct operands, cache blocks, threads.
 
 `outer` kernels add a column of A times a row of B to a tile of C; `dot` kernels multiply rows of A by columns of B
-that both lie contiguous along K. A product with one column is computed as its transpose (C is a vector either
-way), so "columns" below are those of the product that is really computed.
+that both lie contiguous along K (a few that do not are copied first). A product with one column is computed as its
+transpose (C is a vector either way), so "columns" below are those of the product that is really computed.
 
 bf16 is summed in fp32 and C rounded once, to the nearest bf16, ties to even; int8 is summed in int32, and so is C.
 `outer` and `dot` kernels widen both to 32 bits and run on any CPU (`dot` for int8 to 16). Grouped kernels take
@@ -37,6 +37,8 @@ REGISTERS, REGISTERS_AVX512, AVX512_BYTES = 16, 32, 64
 # A strip of B is read once per tile while the tile of C stays in registers; beyond this L1 prefetching fails.
 L1_STRIPS = 4
 PAGE_BYTES = 4096
+# So many rows of A or columns of B are copied to be contiguous along K: next to the other operand they are nothing.
+FEW = 32
 # AMX: eight registers of 16 rows.
 TILE_REGISTERS, TILE_ROWS = 8, 16
 
@@ -116,11 +118,11 @@ class _Geometry:
 
     @property
     def packs_a(self) -> Expr:
-        return maximum(self.c.pack_a, _is_grouped(self.c))
+        return where(_is_dot(self.c), where(self.a_rows, 0, 1), maximum(self.c.pack_a, _is_grouped(self.c)))
 
     @property
     def packs_b(self) -> Expr:
-        return maximum(self.c.pack_b, _is_grouped(self.c))
+        return where(_is_dot(self.c), where(self.b_rows, 0, 1), maximum(self.c.pack_b, _is_grouped(self.c)))
 
     @property
     def registers(self) -> Expr:
@@ -209,8 +211,9 @@ class Cpu(Family):
         )
         yield Constraint(
             "dot_layout",
-            "a dot kernel needs A and B contiguous along K (layout rcr, or vectors)",
-            ~_is_dot(c) | (g.a_rows & g.b_rows),
+            f"a dot kernel needs A and B contiguous along K (layout rcr, or vectors); one of them may have to be copied so, "
+            f"with at most {FEW} rows of A or columns of B",
+            ~_is_dot(c) | (g.a_rows & (g.b_rows | (g.n <= FEW))) | (g.b_rows & (g.m <= FEW)),
         )
         yield Constraint("one_thread", "one thread has nothing to split", (p.threads > 1) | (c.split == "none"))
 
@@ -362,7 +365,7 @@ def config_set(name: str, problem: Mapping[str, Any], device: Device) -> pl.Data
     values = {**dict.fromkeys(("M", "N", "K"), TYPICAL_SIZE), **problem}
     # What matters to validity, so that one draw serves every size.
     drawn_for = {key: value for key, value in values.items() if key not in ("M", "N", "K", "batch")}
-    drawn_for |= {size: min(values[size], 2) for size in ("M", "N")}
+    drawn_for |= {size: next(x for x in (1, FEW, FEW + 1) if values[size] <= x or x > FEW) for size in ("M", "N")}
     drawn = _draw(tuple(sorted(drawn_for.items())), device)
     weight = pl.lit(1.0)
     for parameter in ("k_unroll", "prefetch", "kc", "mc", "nc", "split"):
@@ -381,7 +384,7 @@ def config_set(name: str, problem: Mapping[str, Any], device: Device) -> pl.Data
     return ordered.head(SETS[name]).drop("__turn", "__luck")
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _draw(problem: tuple[tuple[str, Any], ...], device: Device) -> pl.DataFrame:
     """Valid configs, uniformly drawn, each with its luck."""
     import numpy as np

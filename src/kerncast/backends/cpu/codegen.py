@@ -16,6 +16,8 @@ SIGNATURE = (
     "(int64_t k, const void *a_, int64_t sa, const void *b_, int64_t sb, void *c_, int64_t sc, int64_t add)"  # as micro_fn
 )
 CACHE_LINE = 64
+# Vector registers of any x86-64, and of one with AVX-512.
+PINNED, PINNED_WIDE = 16, 32
 
 
 @dataclass(frozen=True, order=True)
@@ -112,6 +114,12 @@ class Micro:
         return self.nv * (1 if self.kind == "dot" else self.lanes)
 
     @property
+    def registers(self) -> int:
+        """Vector registers of a step: the sums, the operand that is held, one to pass the other through."""
+        held = self.mr if self.kind == "dot" else min(self.mr, self.nv)
+        return self.mr * self.nv + held + 1 + (self.nv + 1 if self.kind == "quads" else 0)
+
+    @property
     def few_chains(self) -> bool:
         """Too few sums to hide the latency of two FMA units (8 or more), and registers enough for as many again."""
         return self.kind not in ("quads", "amx") and self.mr * self.nv <= (4 if self.kind == "dot" else 6)
@@ -162,6 +170,13 @@ def _accumulators(kernel: Micro) -> list[str]:
     return [f"c{i}_{j}" for i in range(kernel.mr) for j in range(kernel.nv)]
 
 
+def _pinned(kernel: Micro, at: int, name: str) -> str:
+    """The declaration of a sum, with a register of its own where there are enough: gcc would move and spill some."""
+    if kernel.registers > PINNED_WIDE:
+        return f"V {name}"
+    return f"{'KC_PINNED' if kernel.registers <= PINNED else 'KC_PINNED_WIDE'}(V, {name}, {at})"
+
+
 def _opening(kernel: Micro) -> list[str]:
     """Types: T is summed, V a vector of it, A and B are what operands are read in."""
     read = CELL if kernel.grouped else kernel.dtype
@@ -175,7 +190,7 @@ def _opening(kernel: Micro) -> list[str]:
         lines.append(f"const A {', '.join(f'*{text}' for text in _row_pointers('a', 'sa', kernel.mr))};")
     if kernel.prefetch:
         lines += [f"__builtin_prefetch(c + {i} * sc, 1);" for i in range(kernel.mr)]
-    lines += [f"V {name} = {{0}};" for name in _accumulators(kernel)]
+    lines += [f"{_pinned(kernel, at, name)} = {{0}};" for at, name in enumerate(_accumulators(kernel))]
     if kernel.doubled:
         lines += [f"V odd_{name} = {{0}};" for name in _accumulators(kernel)]
     return lines

@@ -32,7 +32,7 @@ typedef struct {
     int64_t batch_stride; /* elements */
     int64_t width;        /* MR or NR */
     int64_t rows;         /* stored by rows: contiguous along K */
-    int64_t pack;
+    int64_t pack, along;  /* into strips: k-major, or with rows of their own, contiguous along K */
     packer_fn *packer;
 } operand;
 
@@ -92,12 +92,12 @@ static block stage(const plan *p, const operand *o, int64_t first, int64_t count
     if (o->pack) {
         const int64_t step = w * steps(p, k) * p->cell_bytes;
         const int64_t unit = p->k_unit > K_UNIT ? p->k_unit : K_UNIT;
-        const int64_t chunk = o->rows ? k : round_up(PACKED_AT_ONCE / (count * bytes) + 1, unit);
+        const int64_t chunk = o->rows || o->along ? k : round_up(PACKED_AT_ONCE / (count * bytes) + 1, unit);
         for (int64_t q = 0; q < k; q += chunk)
             for (int64_t t = 0; t * w < count; t++)
                 o->packer(least(chunk, k - q), least(w, count - t * w), source + t * w * neighbour + q * o->stride * bytes,
                           o->stride, strips + t * step + steps(p, q) * w * p->cell_bytes);
-        return (block){strips, 0, step, w, -1};
+        return (block){strips, 0, step, o->along ? k : w, -1};
     }
     block b = {source, edge, w * neighbour, o->stride, -1};
     if (rest % lanes) {

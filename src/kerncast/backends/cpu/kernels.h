@@ -10,8 +10,10 @@
 
 #ifdef __clang__
 #define KC_PICK(V, x, y, i0, i1, i2, i3) __builtin_shufflevector(x, y, i0, i1, i2, i3)
+#define KC_PICK8(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
 #else
 #define KC_PICK(V, x, y, i0, i1, i2, i3) __builtin_shuffle(x, y, (V##_mask){i0, i1, i2, i3})
+#define KC_PICK8(x, y, ...) __builtin_shuffle(x, y, (kc_eight_mask){__VA_ARGS__})
 #endif
 
 /* KC_HOLD keeps a loaded vector in a register: gcc would rather load it again for every product. KC_KEEP, after a
@@ -32,6 +34,18 @@
 #else
 #define KC_HOLD(x)
 #define KC_KEEP(c, x, y)
+#endif
+
+/* KC_PINNED declares a sum in a register of its own; KC_PINNED_WIDE one that only AVX-512 has. */
+#if defined(KC_REGISTER) && defined(__x86_64__) && !defined(__clang__)
+#define KC_PINNED(V, x, n) register V x __asm__("xmm" #n)
+#else
+#define KC_PINNED(V, x, n) V x
+#endif
+#ifdef __AVX512VL__
+#define KC_PINNED_WIDE KC_PINNED
+#else
+#define KC_PINNED_WIDE(V, x, n) V x
 #endif
 
 /* Aligned to one element: matrices start anywhere. */

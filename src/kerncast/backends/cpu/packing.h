@@ -8,24 +8,55 @@
  *     F_column(s, stride)  four cells along the width, from `group` steps of K
  *     F_cell(s, step, n)   one cell from its first n elements
  *
- * Neighbours beyond the strip and steps beyond K are zero (to a zero of the other operand anything may be).
+ * Steps beyond K are zero (to a zero of the other operand anything may be). Neighbours beyond the strip are any numbers
+ * of the strip, or zero: what comes of them is not written to C.
  */
 
 #define KC_FORM(F, T, I)                                                                                      \
     typedef T F##_quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));            \
     typedef I F##_quad_mask __attribute__((vector_size(4 * sizeof(I))));
 
-/* Transposing 4 × 4 at a time is what keeps packing cheap for short M or N. */
+/* 8 × 8 elements of 32 bits: halves of the work of four times 4 × 4, where vectors are of 32 bytes. */
+KC_VECTOR(kc_eight, float, 32)
+typedef int32_t kc_eight_mask __attribute__((vector_size(32)));
+#define KC_LOW(x, y) KC_PICK8(x, y, 0, 8, 1, 9, 4, 12, 5, 13)
+#define KC_HIGH(x, y) KC_PICK8(x, y, 2, 10, 3, 11, 6, 14, 7, 15)
+#define KC_LOW2(x, y) KC_PICK8(x, y, 0, 1, 8, 9, 4, 5, 12, 13)
+#define KC_HIGH2(x, y) KC_PICK8(x, y, 2, 3, 10, 11, 6, 7, 14, 15)
+#define KC_EIGHT_ROW(i) kc_eight_v32 r##i = *(const kc_eight_v32 *)(s + i * stride);
+#define KC_EIGHT_PUT(i, j, x, y)                                                                              \
+    *(kc_eight_v32 *)(d + i * width) = KC_PICK8(x, y, 0, 1, 2, 3, 8, 9, 10, 11);                              \
+    *(kc_eight_v32 *)(d + j * width) = KC_PICK8(x, y, 4, 5, 6, 7, 12, 13, 14, 15);
+KC_INLINE void kc_transpose8(const float *s, int64_t stride, float *d, const int64_t width) {
+    KC_EIGHT_ROW(0) KC_EIGHT_ROW(1) KC_EIGHT_ROW(2) KC_EIGHT_ROW(3)
+    KC_EIGHT_ROW(4) KC_EIGHT_ROW(5) KC_EIGHT_ROW(6) KC_EIGHT_ROW(7)
+    const kc_eight_v32 x0 = KC_LOW(r0, r1), x1 = KC_LOW(r2, r3), x2 = KC_LOW(r4, r5), x3 = KC_LOW(r6, r7);
+    KC_EIGHT_PUT(0, 4, KC_LOW2(x0, x1), KC_LOW2(x2, x3))
+    KC_EIGHT_PUT(1, 5, KC_HIGH2(x0, x1), KC_HIGH2(x2, x3))
+    const kc_eight_v32 y0 = KC_HIGH(r0, r1), y1 = KC_HIGH(r2, r3), y2 = KC_HIGH(r4, r5), y3 = KC_HIGH(r6, r7);
+    KC_EIGHT_PUT(2, 6, KC_LOW2(y0, y1), KC_LOW2(y2, y3))
+    KC_EIGHT_PUT(3, 7, KC_HIGH2(y0, y1), KC_HIGH2(y2, y3))
+}
+
+/* Transposing 4 × 4 at a time is what keeps packing cheap for short M or N. Rows that a cut strip has not are copies of
+ * its last one, and steps that are left over are done again with those before them, so that cut strips are packed
+ * by vectors as well. */
 #define KC_PACKING(F, S, T, G, COPY)                                                                          \
-    KC_INLINE void F##_transpose(const S *s, int64_t stride, T *d, int64_t width) {                           \
-        F##_quad r0 = F##_row(s), r1 = F##_row(s + stride);                                                   \
-        F##_quad r2 = F##_row(s + 2 * stride), r3 = F##_row(s + 3 * stride);                                  \
+    KC_INLINE void F##_put(F##_quad v, T *d, const int64_t width) {                                           \
+        if (width >= 4) *(F##_quad *)d = v;                                                                   \
+        else memcpy(d, &v, (size_t)width * sizeof(T));                                                        \
+    }                                                                                                         \
+    KC_INLINE void F##_four(const S *s0, const S *s1, const S *s2, const S *s3, T *d, const int64_t width) {  \
+        F##_quad r0 = F##_row(s0), r1 = F##_row(s1), r2 = F##_row(s2), r3 = F##_row(s3);                      \
         F##_quad x0 = KC_PICK(F##_quad, r0, r1, 0, 4, 1, 5), x1 = KC_PICK(F##_quad, r0, r1, 2, 6, 3, 7);      \
         F##_quad y0 = KC_PICK(F##_quad, r2, r3, 0, 4, 1, 5), y1 = KC_PICK(F##_quad, r2, r3, 2, 6, 3, 7);      \
-        *(F##_quad *)d = KC_PICK(F##_quad, x0, y0, 0, 1, 4, 5);                                               \
-        *(F##_quad *)(d + width) = KC_PICK(F##_quad, x0, y0, 2, 3, 6, 7);                                     \
-        *(F##_quad *)(d + 2 * width) = KC_PICK(F##_quad, x1, y1, 0, 1, 4, 5);                                 \
-        *(F##_quad *)(d + 3 * width) = KC_PICK(F##_quad, x1, y1, 2, 3, 6, 7);                                 \
+        F##_put(KC_PICK(F##_quad, x0, y0, 0, 1, 4, 5), d, width);                                             \
+        F##_put(KC_PICK(F##_quad, x0, y0, 2, 3, 6, 7), d + width, width);                                     \
+        F##_put(KC_PICK(F##_quad, x1, y1, 0, 1, 4, 5), d + 2 * width, width);                                 \
+        F##_put(KC_PICK(F##_quad, x1, y1, 2, 3, 6, 7), d + 3 * width, width);                                 \
+    }                                                                                                         \
+    KC_INLINE void F##_transpose(const S *s, int64_t stride, T *d, const int64_t width) {                     \
+        F##_four(s, s + stride, s + 2 * stride, s + 3 * stride, d, width);                                    \
     }                                                                                                         \
     KC_INLINE void F##_rest(int64_t q, int64_t cells, int64_t k, int64_t valid, const S *s, int64_t stride, int64_t step, \
                             T *d, const int64_t width) {                                                      \
@@ -36,37 +67,72 @@
                                                          : (T)0;                                              \
             }                                                                                                 \
     }                                                                                                         \
+    KC_INLINE void F##_transpose2(const S *s0, const S *s1, T *d, const int64_t width) {                      \
+        F##_quad r0 = F##_row(s0), r1 = F##_row(s1);                                                          \
+        F##_quad x0 = KC_PICK(F##_quad, r0, r1, 0, 4, 1, 5), x1 = KC_PICK(F##_quad, r0, r1, 2, 6, 3, 7);      \
+        memcpy(d, &x0, 2 * sizeof(T)), memcpy(d + width, (T *)&x0 + 2, 2 * sizeof(T));                        \
+        memcpy(d + 2 * width, &x1, 2 * sizeof(T)), memcpy(d + 3 * width, (T *)&x1 + 2, 2 * sizeof(T));        \
+    }                                                                                                         \
+    /* 16 cells of K: a whole cache line of a group of rows before the next group evicts it. */               \
+    KC_INLINE void F##_block(const S *s, int64_t stride, T *d, const int64_t width) {                         \
+        int64_t i = 0;                                                                                        \
+        if (COPY && sizeof(T) == 4 && width % 8 == 0)                                                         \
+            for (; i < width; i += 8) {                                                                       \
+                kc_transpose8((const float *)(s + i * stride), stride, (float *)(d + i), width);              \
+                kc_transpose8((const float *)(s + i * stride + 8), stride, (float *)(d + 8 * width + i), width); \
+            }                                                                                                 \
+        for (; i < width; i += 4) {                                                                           \
+            const int64_t g = i + 4 <= width || width % 4 == 2 ? i : width - 4;                               \
+            const S *row = s + g * stride;                                                                    \
+            for (int64_t p = 0; p < 16; p += 4, row += 4 * G)                                                 \
+                if (i + 4 > width && width % 4 == 2) F##_transpose2(row, row + stride, d + p * width + g, width); \
+                else F##_transpose(row, stride, d + p * width + g, width);                                    \
+        }                                                                                                     \
+    }                                                                                                         \
     KC_INLINE void F##_pack_rows(int64_t k, int64_t valid, const S *s, int64_t stride, T *d, const int64_t width, \
                                  const int64_t unit) {                                                        \
-        int64_t q = 0;                                                                                        \
+        const int64_t whole = k / G < 4 ? 0 : k / G, last = valid - 1;                                        \
         if (width == 1 && COPY) {                                                                             \
             memcpy(d, s, (size_t)k * sizeof(T));                                                              \
             return;                                                                                           \
         }                                                                                                     \
-        /* 16 cells of K: a whole cache line of a group of rows before the next group evicts it. */           \
-        for (; width >= 4 && valid == width && q + 16 <= k / G; q += 16)                                      \
+        int64_t q = 0;                                                                                        \
+        for (; width >= 4 && valid == width && q + 16 <= whole; q += 16) F##_block(s + q * G, stride, d + q * width, width); \
+        for (; q < whole; q += 16)                                                                            \
             for (int64_t i = 0; i < width; i += 4) {                                                          \
-                int64_t g = i + 4 <= width ? i : width - 4;                                                   \
-                for (int64_t p = q; p < q + 16; p += 4)                                                       \
-                    F##_transpose(s + g * stride + p * G, stride, d + p * width + g, width);                  \
+                const int64_t g = i + 4 <= width ? i : width > 4 ? width - 4 : 0, end = q + 16 < whole ? q + 16 : whole; \
+                const S *s0 = s + (g < last ? g : last) * stride, *s1 = s + (g + 1 < last ? g + 1 : last) * stride; \
+                const S *s2 = s + (g + 2 < last ? g + 2 : last) * stride, *s3 = s + (g + 3 < last ? g + 3 : last) * stride; \
+                for (int64_t p = q; p < end; p += 4) {                                                        \
+                    const int64_t at = p + 4 <= whole ? p : whole - 4, e = at * G;                            \
+                    F##_four(s0 + e, s1 + e, s2 + e, s3 + e, d + at * width + g, width);                      \
+                }                                                                                             \
             }                                                                                                 \
-        F##_rest(q, (k + unit - 1) / unit * unit / G, k, valid, s, stride, 1, d, width);                      \
+        F##_rest(whole, (k + unit - 1) / unit * unit / G, k, valid, s, stride, 1, d, width);                  \
+    }                                                                                                         \
+    KC_INLINE void F##_cut_column(int64_t valid, const S *s, int64_t stride, T *d, const int64_t width) {     \
+        memset(d, 0, (size_t)width * sizeof(T));                                                              \
+        for (int64_t i = 0; valid >= 4 && i < valid; i += 4) {                                                \
+            const int64_t g = i + 4 <= valid ? i : valid - 4;                                                 \
+            *(F##_quad *)(d + g) = F##_column(s + g, stride);                                                 \
+        }                                                                                                     \
+        for (int64_t i = 0; valid < 4 && i < valid; i++) d[i] = F##_cell(s + i, stride, G);                   \
     }                                                                                                         \
     KC_INLINE void F##_pack_kmajor(int64_t k, int64_t valid, const S *s, int64_t stride, T *d, const int64_t width, \
                                    const int64_t unit) {                                                      \
-        int64_t q = 0;                                                                                        \
-        for (; valid == width && q < k / G; q++) {                                                            \
-            const S *from = s + q * G * stride;                                                               \
-            T *to = d + q * width;                                                                            \
-            if (COPY) {                                                                                       \
-                memcpy(to, from, (size_t)width * sizeof(T));                                                  \
-                continue;                                                                                     \
+        const int64_t whole = k / G;                                                                          \
+        if (valid < width)                                                                                    \
+            for (int64_t q = 0; q < whole; q++) F##_cut_column(valid, s + q * G * stride, stride, d + q * width, width); \
+        else if (COPY)                                                                                        \
+            for (int64_t q = 0; q < whole; q++) memcpy(d + q * width, s + q * stride, (size_t)width * sizeof(T)); \
+        else                                                                                                  \
+            for (int64_t q = 0; q < whole; q++) {                                                             \
+                const S *from = s + q * G * stride;                                                           \
+                int64_t i = 0;                                                                                \
+                for (; i + 4 <= width; i += 4) *(F##_quad *)(d + q * width + i) = F##_column(from + i, stride); \
+                for (; i < width; i++) d[q * width + i] = F##_cell(from + i, stride, G);                      \
             }                                                                                                 \
-            int64_t i = 0;                                                                                    \
-            for (; i + 4 <= width; i += 4) *(F##_quad *)(to + i) = F##_column(from + i, stride);              \
-            for (; i < width; i++) to[i] = F##_cell(from + i, stride, G);                                     \
-        }                                                                                                     \
-        F##_rest(q, (k + unit - 1) / unit * unit / G, k, valid, s, 1, stride, d, width);                      \
+        F##_rest(whole, (k + unit - 1) / unit * unit / G, k, valid, s, 1, stride, d, width);                  \
     }
 
 #define KC_PACKER(NAME, F, S, T, WIDTH, UNIT)                                                                 \
@@ -129,6 +195,27 @@ KC_GROUPS(int8_pairs, int8_t, 2, kc_lanes_int8, int8_one, 0xffffu, int8_wide16(s
 KC_GROUPS(int8_quads, int8_t, 4, kc_lanes_int8, int8_one, 0xffu, *(const kc_cells16 *)s, 0u)
 /* The unsigned operand of a product unsigned by signed: 128 is added to each, and the kernel takes it away. */
 KC_GROUPS(int8_unsigned, int8_t, 4, kc_lanes_int8, int8_one, 0xffu, *(const kc_cells16 *)s, 0x80808080u)
+
+/* ---- for dot products: each neighbour's elements together, k apart ------------------------------ */
+
+#define KC_ALONG(F, S, C)                                                                                     \
+    KC_INLINE void F##_pack_rows(int64_t k, int64_t valid, const S *s, int64_t stride, S *d, int64_t width, int64_t unit) { \
+        for (int64_t i = 0; i < valid; i++) memcpy(d + i * k, s + i * stride, (size_t)k * sizeof(S));         \
+    }                                                                                                         \
+    KC_INLINE void F##_pack_kmajor(int64_t k, int64_t valid, const S *s, int64_t stride, S *d, int64_t width, int64_t unit) { \
+        for (int64_t q = 0; k >= 4 && q < k; q += 4)                                                          \
+            for (int64_t i = 0; valid >= 4 && i < valid; i += 4) {                                            \
+                const int64_t g = i + 4 <= valid ? i : valid - 4, at = q + 4 <= k ? q : k - 4;                \
+                const S *from = s + at * stride + g;                                                          \
+                C##_transpose(from, stride, d + g * k + at, k);                                               \
+            }                                                                                                 \
+        for (int64_t q = 0; (k < 4 || valid < 4) && q < k; q++)                                               \
+            for (int64_t i = 0; i < valid; i++) d[i * k + q] = s[q * stride + i];                             \
+    }
+KC_ALONG(fp32_along, float, fp32)
+KC_ALONG(fp64_along, double, fp64)
+KC_ALONG(bf16_along, uint16_t, bf16)
+KC_ALONG(int8_along, int8_t, int8)
 
 /* ---- the left operand of a tile product: 64 bytes of each row together ------------------------- */
 

@@ -27,6 +27,7 @@ class COperand(ctypes.Structure):
         ("width", ctypes.c_int64),
         ("rows", ctypes.c_int64),
         ("pack", ctypes.c_int64),
+        ("along", ctypes.c_int64),
         ("packer", ctypes.c_void_p),
     ]
 
@@ -81,10 +82,12 @@ def _tiles(extent: int, tile: int) -> set[int]:
     return {size for size in (tile if extent >= tile else 0, extent % tile) if size}
 
 
-def packs(config: Mapping[str, Any]) -> tuple[bool, bool]:
-    """Whether A and B are packed: as the config says for outer kernels, always for grouped ones."""
-    if config["kernel"] in ("outer", "dot"):
+def packs(geometry: Geometry, config: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether A and B are packed: outer kernels as the config says, dot where they have to be, grouped ones always."""
+    if config["kernel"] == "outer":
         return bool(config["pack_a"]), bool(config["pack_b"])
+    if config["kernel"] == "dot":
+        return not geometry.a_rows, not geometry.b_rows
     return True, True
 
 
@@ -115,7 +118,7 @@ class Kernels:
         """The kernels for one config."""
         kind = config["kernel"]
         grouped = (kind, dtype) in GROUPS
-        pack_a, pack_b = packs(config)
+        pack_a, pack_b = packs(geometry, config)
         narrow = dtype if SUMS[dtype] != dtype and not grouped else ""
         micro = Micro(
             kind=kind,
@@ -125,14 +128,15 @@ class Kernels:
             nv=config["nv"],
             k_unroll=config["k_unroll"],
             prefetch=config["prefetch"],
-            rows=geometry.a_rows and not pack_a,
-            a="" if pack_a else narrow,
-            b="" if pack_b else narrow,
+            rows=kind == "dot" or (geometry.a_rows and not pack_a),
+            a="" if pack_a and kind != "dot" else narrow,
+            b="" if pack_b and kind != "dot" else narrow,
         )
         sizes = {(rows, columns) for rows in _tiles(geometry.m, micro.height) for columns in _tiles(geometry.n, micro.nr)}
         edges = tuple(sorted({micro.edge(*size) for size in sizes} - {micro}))
         if kind == "dot":
-            return cls(micro, edges, None, None)
+            form = f"{dtype}_along"
+            return cls(micro, edges, Packer(form, micro.mr) if pack_a else None, Packer(form, micro.nr) if pack_b else None)
         a_form, b_form = _forms(kind, dtype, pack_a, pack_b)
         tiles = kind == "amx"
         return cls(micro, edges, Packer(a_form, micro.height), Packer(b_form, micro.nr, tiles))
@@ -154,7 +158,7 @@ def refusal(geometry: Geometry, problem: Mapping[str, Any], config: Mapping[str,
     if config["kernel"] not in ("outer", "dot"):
         return None if (config["kernel"], problem["dtype"]) in GROUPS else "kernel_dtype"
     if config["kernel"] == "dot":
-        return None if geometry.a_rows and geometry.b_rows else "dot_layout"
+        return None
     return None if config["pack_b"] or not geometry.b_rows else "direct_b"
 
 
@@ -164,9 +168,9 @@ def fill(
     """The plan, functions still missing. `pointers` are those of A, B and C as the problem has them."""
     left, right = (pointers[1], pointers[0]) if geometry.swapped else pointers[:2]
     plan = CPlan(c=pointers[2], m=geometry.m, n=geometry.n, k=geometry.k, batch=problem["batch"])
-    micro, (pack_a, pack_b) = kernels.micro, packs(config)
-    plan.a = COperand(left, geometry.a_stride, geometry.m * geometry.k, micro.height, geometry.a_rows, pack_a, None)
-    plan.b = COperand(right, geometry.b_stride, geometry.n * geometry.k, micro.nr, geometry.b_rows, pack_b, None)
+    micro, (pack_a, pack_b), dot = kernels.micro, packs(geometry, config), config["kernel"] == "dot"
+    plan.a = COperand(left, geometry.a_stride, geometry.m * geometry.k, micro.height, geometry.a_rows, pack_a, dot)
+    plan.b = COperand(right, geometry.b_stride, geometry.n * geometry.k, micro.nr, geometry.b_rows, pack_b, dot)
     plan.vectors, plan.lanes, plan.row_unit = micro.nv, micro.nr // micro.nv, micro.row_unit
     plan.group, plan.k_unit = micro.group, micro.k_unit
     plan.mc, plan.kc, plan.nc = config["mc"], config["kc"], config["nc"]
@@ -174,6 +178,7 @@ def fill(
     plan.threads, plan.split = problem.get("threads", 1), SPLITS[config["split"]]
     output = OUTPUTS[problem["dtype"]]
     plan.element_bytes, plan.result_bytes = C_TYPES[problem["dtype"]][1], C_TYPES[output][1]
-    plan.cell_bytes = plan.sum_bytes = C_TYPES[micro.sums][1]
+    plan.sum_bytes = C_TYPES[micro.sums][1]
+    plan.cell_bytes = plan.element_bytes if dot else plan.sum_bytes
     plan.result = RESULTS[output]
     return plan

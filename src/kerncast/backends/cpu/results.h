@@ -1,19 +1,26 @@
 /* What becomes of sums: they are added to others, and a result that is narrower (bf16) is rounded from them. */
 enum { RESULT_FP32 = 0, RESULT_FP64 = 1, RESULT_BF16 = 2, RESULT_INT32 = 3 };
 
-/* m × n sums of a tile or of a thread, added to what is there or put in its place. */
-#define MERGE(NAME, T)                                                                                      \
+/* m × n sums of a tile or of a thread, added to what is there or put in its place: by vectors, half vectors, one. */
+#define MERGE_BY(V, N)                                                                                      \
+    for (; j + N <= n; j += N) {                                                                            \
+        if (add) *(V *)(x + j) += *(const V *)(y + j);                                                      \
+        else *(V *)(x + j) = *(const V *)(y + j);                                                           \
+    }
+#define MERGE(NAME, D, T)                                                                                   \
     static void NAME(char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t m, int64_t n, int add) { \
         for (int64_t i = 0; i < m; i++) {                                                                   \
-            T *restrict x = (T *)to + i * to_stride;                                                        \
-            const T *restrict y = (const T *)from + i * from_stride;                                        \
-            if (add) for (int64_t j = 0; j < n; j++) x[j] += y[j];                                          \
-            else for (int64_t j = 0; j < n; j++) x[j] = y[j];                                               \
+            T *x = (T *)to + i * to_stride;                                                                 \
+            const T *y = (const T *)from + i * from_stride;                                                 \
+            int64_t j = 0;                                                                                  \
+            MERGE_BY(D##_v32, 32 / (int64_t)sizeof(T))                                                      \
+            MERGE_BY(D##_v16, 16 / (int64_t)sizeof(T))                                                      \
+            for (; j < n; j++) x[j] = add ? x[j] + y[j] : y[j];                                             \
         }                                                                                                   \
     }
-MERGE(merge_fp32, float)
-MERGE(merge_fp64, double)
-MERGE(merge_int32, int32_t)
+MERGE(merge_fp32, fp32, float)
+MERGE(merge_fp64, fp64, double)
+MERGE(merge_int32, int32, int32_t)
 
 static void merge(int64_t result, char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t m, int64_t n,
                   int add) {
