@@ -8,13 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kerncast.expr import Expr, Namespace, ceil, ceil_div, log2, maximum, minimum, mod
+from kerncast.expr import Expr, Namespace, ceil, ceil_div, floor_div, log2, maximum, minimum, mod
 from kerncast.op import Work
 from kerncast.parameters import Categorical
 
 # Rows × columns of C that one block computes, in vendor libraries of the last GPU generations.
 TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 192), (192, 128), (128, 256), (256, 64), (256, 128), (256, 256))
 ALIGNMENTS = (8, 16, 64, 128)
+# More shapes, thin and odd ones among them, that are only compared by the time that each would take.
+RIVALS = (*TILES, (64, 256), (64, 32), (32, 64), (64, 16), (192, 192), (256, 192), (192, 256), (320, 128))
+# Shapes whose K a library cuts into parts when they leave units idle.
+SPLIT = ((64, 32), (32, 64), (64, 64), (128, 64), (128, 128), (256, 128), (128, 256))
+# No part of K is shorter than this: the sums of the parts would cost more than the wait.
+LEAST_PART = 512
+# Whoever times a product may go round several copies of its operands so that none is found in the cache; each copy
+# then has its share of it.
+COPIES = (1, 2, 4, 8)
+# Shares and waits of GPUs of the last generations, for comparing tiles with each other, not for telling times: of the
+# peak that a tile reaches, of the memory's bandwidth that the L2 cache has, what a wave and what a launch costs.
+REACHED, L2_OVER_MEMORY, WAVE_NS, LAUNCH_NS = 0.8, 1.6, 300, 1500
 
 # Which code path ran, as the framework that timed it calls it. Append, never renumber.
 KERNEL_SOURCES = {
@@ -62,7 +74,7 @@ def library_features(p: Namespace, hw: Namespace, work: Work, batch: Expr | int 
             features[f"{name}_aligned_{size}"] = 1 * (mod(getattr(p, name), size) == 0)
     for rows, columns in TILES:
         features |= _tile(p, hw, work, batch, rows, columns)
-    return features
+    return {**features, **_traffic(p, hw, work), **_parts(p, hw, batch), **_rivals(p, hw, work, batch)}
 
 
 # Stand-ins for what a library would take, for families in which it is one candidate among tiles that are known.
@@ -97,3 +109,49 @@ def _tile(p: Namespace, hw: Namespace, work: Work, batch: Expr | int, rows: int,
         f"tile_fill_{at}": p.M * p.N * batch / (tiles * rows * columns),
         f"log2_waves_ns_{at}": log2(ceil(waves) * tile_ns),
     }
+
+
+def _traffic(p: Namespace, hw: Namespace, work: Work) -> Mapping[str, Expr]:
+    """The sizes of the matrices, and the time for what of them the cache does not hold."""
+    features = {
+        "log2_NK": log2(p.N * p.K),
+        "log2_MK": log2(p.M * p.K),
+        "log2_MN": log2(p.M * p.N),
+        "log2_bytes": log2(work.bytes),
+    }
+    for copies in COPIES:
+        missing = maximum(0, work.bytes - hw.l2_cache_kb * 1024 / copies)
+        # Under a microsecond it drowns in the launch.
+        features[f"log2_missing_ns_{copies}"] = log2(missing / hw.memory_bandwidth_gb_s + 1000)
+    return features
+
+
+def _parts(p: Namespace, hw: Namespace, batch: Expr | int) -> Mapping[str, Expr]:
+    """How far K is walked when it is cut into as many parts as there are idle units, and how full that wave is."""
+    features: dict[str, Expr] = {}
+    for rows, columns in SPLIT:
+        tiles = ceil_div(p.M, rows) * ceil_div(p.N, columns) * batch
+        parts = minimum(maximum(1, floor_div(hw.num_cus, tiles)), maximum(1, floor_div(p.K, LEAST_PART)))
+        waves = tiles * parts / hw.num_cus
+        at = f"{rows}x{columns}"
+        # A hundred steps of K are about what starting and ending takes.
+        features[f"log2_part_{at}"] = log2(p.K / parts + 100)
+        features[f"split_fill_{at}"] = waves / ceil(waves)
+    return features
+
+
+def _rivals(p: Namespace, hw: Namespace, work: Work, batch: Expr | int) -> Mapping[str, Expr]:
+    """What each shape would take beside the fastest of them: how clear the library's choice is."""
+    element = work.bytes / (batch * (p.M * p.K + p.K * p.N + p.M * p.N))
+    took: dict[str, Expr] = {}
+    for rows, columns in RIVALS:
+        waves = ceil(ceil_div(p.M, rows) * ceil_div(p.N, columns) * batch / hw.num_cus)
+        maths_ns = 2 * rows * columns * p.K * hw.num_cus / (hw.peak_flops * REACHED) * 1e9
+        loads_ns = (rows + columns) * p.K * element * hw.num_cus / (hw.memory_bandwidth_gb_s * L2_OVER_MEMORY)
+        took[f"{rows}x{columns}"] = log2(waves * (maximum(maths_ns, loads_ns) + WAVE_NS) + LAUNCH_NS)
+    first, *rest = took.values()
+    best, second = minimum(first, rest[0]), maximum(first, rest[0])
+    for other in rest[1:]:
+        best, second = minimum(best, other), minimum(second, maximum(best, other))
+    features = {"log2_best_ns": best, "log2_second_over_best": second - best}
+    return {**features, **{f"log2_over_best_{at}": ns - best for at, ns in took.items()}}

@@ -49,6 +49,10 @@ WORTH_THREADS = 20_000
 # of about one undecided config. Bagging makes the forest grown on everything differ little from those of the folds.
 RANKING = {"min_data_in_leaf": 10, "min_sum_hessian_in_leaf": 1.0, "bagging_fraction": 0.8, "bagging_freq": 1}
 REGRESSING = {"min_data_in_leaf": 20, "feature_fraction": 0.8}
+TIMES_ALONE = {"min_data_in_leaf": 5, "bagging_fraction": 0.8, "bagging_freq": 1}
+# Many features say nearly the same (the waves of ten tiles): each tree sees so many of them, but not a smaller share
+# than the first, lest it miss the few that matter, nor a larger one than the second, lest all trees be alike.
+FEATURES_SEEN, SHARE_SEEN = 50, (0.3, 0.8)
 
 
 def _resolved(options: GbdtOptions, table: Table) -> GbdtOptions:
@@ -57,8 +61,9 @@ def _resolved(options: GbdtOptions, table: Table) -> GbdtOptions:
     return msgspec.structs.replace(
         options,
         blend=blend_for(len(np.unique(table.group))) if options.blend is None else options.blend,
-        trees=options.trees or (300 if choosing else 600),
+        trees=options.trees or (300 if choosing else 700),
         leaves=options.leaves or (63 if choosing else 127),
+        lr=options.lr or (0.08 if choosing else 0.05),
     )
 
 
@@ -74,13 +79,15 @@ class GbdtOptions(Options, frozen=True):
     """Knobs of `gbdt`."""
 
     trees: Annotated[int, Meta(ge=1)] | None = None
-    """At most so many in each forest; fewer where the groups set aside say so. 300, or 600 where there is nothing to
+    """At most so many in each forest; fewer where the groups set aside say so. 300, or 700 where there is nothing to
     choose: then one row is predicted at a time, and a large forest costs nothing."""
     leaves: Annotated[int, Meta(ge=2)] | None = None
     """63, or 127 where there is nothing to choose."""
     bags: Annotated[int, Meta(ge=1)] = 1
-    """Forests for the order, each grown on other samples of the rows; their mean is what counts."""
-    lr: Annotated[float, Meta(gt=0, le=1)] = 0.08
+    """Forests for the order, or for times where there is nothing to choose, each grown on other samples of the rows;
+    their mean is what counts."""
+    lr: Annotated[float, Meta(gt=0, le=1)] | None = None
+    """0.08, or 0.05 where there is nothing to choose."""
     temperature: Annotated[float, Meta(gt=0)] = 0.02
     """Regret (log time over the best) at which a config's weight in the ranking has fallen to 1/e."""
     blend: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -102,14 +109,18 @@ class Gbdt(Learner):
         self.names_, self.target_ = table.rows.names, fitting.target
         # What the base knew of failures or of order stays known where the new data do not speak of it.
         self.forests_: dict[str, list[Booster]] = {} if base is None else dict(base.forests_)
-        jobs: dict[str, Callable[[Table], _Task]] = {"time": lambda part: _time_task(part, fitting)}
+        alone = not table.trials.choosing
+        jobs: dict[str, Callable[[Table], _Task]] = {"time": lambda part: _time_task(part, fitting, alone)}
         if self.options.blend != 0 and table.trials.choosing:
             jobs["rank"] = lambda part: _rank_task(part, self._temperature)
         if FEWEST_FAILURES <= int((~table.ok).sum()) < len(table.ok):
             jobs["valid"] = _valid_task
-        bags = {"time": 1, "rank": self.options.bags, "valid": 1}
-        trees, leaves = self.options.trees or 1, self.options.leaves or 2
-        grower = _Grower(trees, leaves, self.options.lr, fitting, sum(1 + bags[name] for name in jobs))
+        bags = {"time": self.options.bags if alone else 1, "rank": self.options.bags, "valid": 1}
+        trees, leaves, lr = self.options.trees, self.options.leaves, self.options.lr
+        assert trees is not None  # decided above
+        assert leaves is not None
+        assert lr is not None
+        grower = _Grower(trees, leaves, lr, fitting, sum(1 + bags[name] for name in jobs))
         training, aside = inner_split(table, fitting.seed)
         for name, task in jobs.items():
             old: list[Booster | None] = [*self.forests_.get(name, []), *[None] * self.options.bags]
@@ -199,6 +210,8 @@ class _Task:
     labels: Floats
     weights: Floats | None
     objective: str
+    growing: dict[str, Any]
+    """How its trees are grown, as LightGBM calls it."""
     ranking: _Ranking | None = None
     """Gradients of its own in place of LightGBM's objective."""
 
@@ -219,19 +232,22 @@ class _Task:
         )
 
 
-def _time_task(table: Table, fitting: Fitting) -> _Task:
+def _time_task(table: Table, fitting: Fitting, alone: bool) -> _Task:
     ok = table.take(table.ok)
     labels = fitting.target.encode(ok.time_ns, ok.rows)
-    return _Task(ok.rows.features, table.rows.names, labels, label_weights(ok), "regression")
+    growing: dict[str, Any] = REGRESSING
+    if alone:
+        growing = {**TIMES_ALONE, "feature_fraction": float(np.clip(FEATURES_SEEN / len(table.rows.names), *SHARE_SEEN))}
+    return _Task(ok.rows.features, table.rows.names, labels, label_weights(ok), "regression", growing)
 
 
 def _rank_task(table: Table, temperature: float) -> _Task:
     labels = np.zeros(len(table.problem))
-    return _Task(table.rows.features, table.rows.names, labels, None, "none", _Ranking(table, temperature))
+    return _Task(table.rows.features, table.rows.names, labels, None, "none", RANKING, _Ranking(table, temperature))
 
 
 def _valid_task(table: Table) -> _Task:
-    return _Task(table.rows.features, table.rows.names, table.ok.astype(np.float64), None, "binary")
+    return _Task(table.rows.features, table.rows.names, table.ok.astype(np.float64), None, "binary", REGRESSING)
 
 
 class _Ranking:
@@ -285,7 +301,7 @@ class _Grower:
             "learning_rate": self.lr,
             "num_leaves": self.leaves,
             "lambda_l2": 1.0,
-            **(RANKING if task.ranking is not None else REGRESSING),
+            **task.growing,
             **({"min_data_in_leaf": max(1, len(task.labels) // 100)} if len(task.labels) < FEW_ROWS else {}),
             "seed": self.fitting.seed + bag,
             "deterministic": True,
