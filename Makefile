@@ -42,10 +42,10 @@ docs: $(VENV)/.dev
 
 # pytest comes last: its closing lines count what ran and what had to be left out.
 test: lint docs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # All of them, whatever the ones before did; it fails if one missed a bar.
-BENCHMARKS := core label_shift sweep collect gemm_cpu a100_mm a100_mixed_mm h100_gemm tiers_loss select_latency kernel_tuner_search dispatch ttnn query reshard_sweep reshard_lines conv_cpu
+BENCHMARKS := core label_shift sweep collect gemm_cpu quickstart a100_mm a100_mixed_mm h100_gemm tiers_loss select_latency kernel_tuner_search dispatch ttnn query reshard_sweep reshard_lines conv_cpu
 bench: $(VENV)/.dev
 	@failed=; for name in $(BENCHMARKS); do \
 	  echo "== $$name"; $(BIN)/python benchmarks/$$name.py || failed="$$failed $$name"; \

@@ -302,6 +302,9 @@ BAD = {
     "a key too many": ('[{"problem": {}, "config": {}, "time": 1}]', r"unknown field `time`.*\[0\]"),
     "a value out of range": (solutions([LIBRARY, {"kind": "cuda"}]), r"solution 2: .*kind must be .*'cuda'"),
     "a parameter that is not known": (solutions([{"kind": "library", "tile": 3}]), "solution 1: .*tile"),
+    "a label that is a list": (solutions([{"kind": []}]), "solution 1: .*kind must be"),
+    "half a pair of surrogates": ('[{"problem": {}, "config": {"kind": "\\ud800"}}]', "nor other JSON .*surrogates not"),
+    "a key without an end": ({"+((torch.a))+x=" * 9_000 + "!": []}, "nor another known file"),
     "a number that is a list": (solutions([UNMEASURED | {"BLOCK_M": [16]}]), "solution 1: .*BLOCK_M"),
     "two choices for one problem": (
         solutions([LIBRARY]) + solutions([FAILED]), "solution 2: solution 1 chooses otherwise for this problem",

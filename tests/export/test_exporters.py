@@ -34,8 +34,15 @@ class TestMlp(ExporterContract):
 
 
 class TestGbdt(ExporterContract):
+    """With trees of their own for the library, which is one of the configs."""
+
     kind = "gbdt"
-    knobs = {"trees": 30, "leaves": 15, "lr": 0.2}
+    knobs = {"trees": 30, "leaves": 15, "lr": 0.2, "library_trees": 20}
+    rows = {"problems": 60}
+
+    def test_the_librarys_trees_are_exported(self, exported):
+        """So the battery tries them too."""
+        assert "library" in exported.artefact.forests.trees
 
 
 class TestManyConfigs(ExporterContract):
@@ -43,16 +50,17 @@ class TestManyConfigs(ExporterContract):
     has time for."""
 
     kind = "gbdt"
-    knobs = {"trees": 100, "leaves": 15, "lr": 0.1}
+    knobs = {"trees": 100, "leaves": 15, "lr": 0.1, "library_trees": 20}
     random_problems = 2_000
     rows = {
-        "problems": 24,
+        "problems": 54,
         "tiles": list(product((16, 32, 64, 128), (16, 32, 64, 128), (16, 32, 64), (2, 3), (2, 4))),
     }
 
     def test_a_small_forest_ranks_the_portfolio(self, exported):
-        """So the battery tries that path too."""
+        """So the battery tries that path too, and rounded sums with the library's trees among them."""
         assert exported.artefact.tiers.forest is not None
+        assert "library" in exported.artefact.forests.trees
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")

@@ -254,10 +254,14 @@ def test_fallbacks_are_counted_and_what_cannot_run_is_measured(backend):
     outside = Dispatcher("gemm/cpu", Fixed(status=Answered.OUT_OF_RANGE, fallback=config(DIRECT)), backend=backend)
     agree(outside.run(a, b), a, b)
     assert outside.answered == {"fallback": 1}
-    for answer in ({"status": Answered.UNSUPPORTED}, {"status": Answered.OK, "config": config(DOT)}):
+    by_columns = np.ascontiguousarray(b.T).T
+    for answer, right in (
+        ({"status": Answered.UNSUPPORTED}, b),
+        ({"status": Answered.OK, "config": config(DIRECT)}, by_columns),
+    ):
         dispatcher = Dispatcher("gemm/cpu", Fixed(**answer), budget=0.05, backend=backend)
-        agree(dispatcher.run(a, b), a, b)
-        assert dispatcher.answered == {"measure": 1}, "a dot kernel needs B by columns"
+        agree(dispatcher.run(a, right), a, right)
+        assert dispatcher.answered == {"measure": 1}, "a kernel that does not pack B needs it by rows"
 
 
 def test_a_model_s_kernel_that_is_wrong_here_is_not_run_when_asked_to_verify():

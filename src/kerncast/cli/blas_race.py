@@ -1,4 +1,4 @@
-"""The best measured kernel of each problem against numpy, interleaved: `python -m kerncast.cli.blas_race DATASET`.
+"""The best measured kernel of each problem against numpy, interleaved: `python -m kerncast.cli.blas_race DATASET...`.
 
 A process of its own, because the number of BLAS threads is fixed when numpy is first imported. Prints JSON:
 the problem's canonical text and how many times faster than numpy its winner is. Problems in dtypes that numpy
@@ -28,11 +28,13 @@ def _loops(time_ns: float) -> int:
     return max(1, round(REGION_NS / max(time_ns, 1.0)))
 
 
-def race(path: str) -> list[dict[str, object]]:
+def race(paths: list[str]) -> list[dict[str, object]]:
     """One entry per problem; the ratio is the median over rounds in which both ran side by side."""
-    dataset = Dataset.open(path)
-    (family,) = dataset.families
-    rows = dataset.read(where=["status=ok"])
+    datasets = [Dataset.open(path) for path in paths]
+    (family,) = datasets[0].families
+    # One row per vector: what was measured several times counts by the median.
+    measured = pl.concat([dataset.read(where=["status=ok"]) for dataset in datasets])
+    rows = measured.with_columns(time_ns=pl.col("time_ns").median().over("key")).unique("key", maintain_order=True)
     problem_columns = [f"problem.{name}" for name in family.problem.parameters]
     winners = rows.sort("time_ns", "key").group_by(problem_columns, maintain_order=True).first()
     backend = get_backend("cpu")("0")
@@ -59,4 +61,4 @@ def race(path: str) -> list[dict[str, object]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(race(sys.argv[1])))
+    print(json.dumps(race(sys.argv[1:])))

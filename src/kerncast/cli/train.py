@@ -65,9 +65,10 @@ def _refuse_unknown(*targets: str) -> None:
 @click.option("--hidden", callback=_hidden, metavar="SIZES", help="mlp, deep: layer sizes such as 100,50.")
 @click.option("--loss", metavar="NAME", help="deep: pointwise or listwise.")
 @click.option("--blocks", type=int, help="deep: residual blocks per layer.")
-@click.option("--bags", type=int, help="gbdt: forests for the order, averaged.")
+@click.option("--bags", type=int, help="gbdt: forests for the order (for times, with nothing to choose), averaged.")
 @click.option("--temperature", type=float, help="gbdt, deep: regret at which a config's weight in the ranking is 1/e.")
 @click.option("--blend", type=float, help="gbdt, deep: share of the ranking in the choice; 0 chooses by time.")
+@click.option("--library-trees", type=int, help="gbdt: trees that judge the vendor's library as a candidate; 0: none.")
 @click.option(
     "--format", "layout", type=click.Choice(["kerncast", "ck"]), default="kerncast", show_default=True,
     help="ck: also write the files of CK Tile's heuristics into MODELDIR.",

@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from kerncast.export.ctext import array, define, integer_type
-from kerncast.export.forest import Forests, Tree
+from kerncast.export.forest import Forests
 from kerncast.export.lower import Artefact
 from kerncast.export.pool import Group, Pool, group_mixed, make_pool
 from kerncast.export.sealed import Sealed
 from kerncast.export.stages import Stages, cut
 from kerncast.expr.to_c import statements
+from kerncast.models.trees import Tree
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

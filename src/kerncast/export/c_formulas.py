@@ -38,11 +38,10 @@ def rough_bounds(learner: Gbdt, plan: ForestPlan) -> str:
         assert learner.options.blend is not None
         own, weight = 1.0 - learner.options.blend, learner.options.blend * learner.options.temperature
     value = f"{c_number(own)} * {means['time']}" + (f" - {c_number(weight)} * {means['rank']}" if "rank" in means else "")
+    value += f" + {means['library']}" if "library" in means else ""
+    off = (own + weight + ("library" in means)) * error
     lines = [f"    const double value = {value};"]
-    lines += [
-        f"    *low = value - {c_number((own + weight) * error)};",
-        f"    *high = value + {c_number((own + weight) * error)};",
-    ]
+    lines += [f"    *low = value - {c_number(off)};", f"    *high = value + {c_number(off)};"]
     if "valid" in means:
         lines.append(f"    if ({means['valid']} < {c_number(LIKELY_TO_FAIL - error)}) *low += {c_number(BEHIND)};")
         lines.append(f"    if ({means['valid']} < {c_number(LIKELY_TO_FAIL + error)}) *high += {c_number(BEHIND)};")
@@ -72,6 +71,8 @@ def gbdt_combine(learner: Gbdt, forests: Forests) -> str:
         assert learner.options.blend is not None
         own, weight = 1.0 - learner.options.blend, learner.options.blend * learner.options.temperature
         lines.append(f"    value = {c_number(own)} * value - {c_number(weight)} * {means['rank']};")
+    if "library" in means:
+        lines.append(f"    value = value + {means['library']};")
     if "valid" in means:
         lines.append(f"    value = value + ({means['valid']} < {c_number(LIKELY_TO_FAIL)} ? {c_number(BEHIND)} : 0.0);")
     return "\n".join([*lines, "    *score = value;"]) + "\n"

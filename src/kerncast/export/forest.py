@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kerncast.errors import InvalidValue
+from kerncast.models.trees import Tree
 
 if TYPE_CHECKING:
     from lightgbm import Booster
@@ -23,22 +24,11 @@ ZERO_IS_MISSING = 1
 
 
 @dataclass(frozen=True)
-class Tree:
-    """Nodes before their children, left ones first. A child below zero is the leaf `-1 - child`."""
-
-    feature: Ints
-    threshold: Floats
-    left: Ints
-    right: Ints
-    value: Floats
-
-
-@dataclass(frozen=True)
 class Forests:
     """All forests of a model, and the conditions that their nodes test."""
 
     trees: dict[str, list[list[Tree]]]
-    """By name (time, rank, valid) and bag."""
+    """By name (time, rank, library, valid) and bag."""
     names: tuple[str, ...]
     thresholds: dict[int, Floats]
     """By feature that some node reads: its thresholds, ascending."""
@@ -56,9 +46,11 @@ class Forests:
         return found
 
 
-def read_forests(boosters: Mapping[str, Sequence[Booster]]) -> Forests:
+def read_forests(boosters: Mapping[str, Sequence[Booster]], library: Sequence[Tree] = ()) -> Forests:
     """Flat arrays of LightGBM's own text; what C could not follow bit for bit is refused."""
     trees = {name: [_parse(booster.model_to_string(num_iteration=-1)) for booster in bag] for name, bag in boosters.items()}
+    if library:
+        trees["library"] = [list(library)]
     every = [tree for bags in trees.values() for bag in bags for tree in bag]
     features = np.concatenate([tree.feature for tree in every]) if every else np.empty(0, np.int64)
     thresholds = np.concatenate([tree.threshold for tree in every]) if every else np.empty(0)
@@ -93,29 +85,9 @@ def _parse(text: str) -> list[Tree]:
             _numbers(fields["right_child"]).astype(np.int64),
             value,
         )
-        trees.append(_preorder(raw))
+        trees.append(raw.preorder())
     return trees
 
 
 def _numbers(text: str) -> Floats:
     return np.array([float(word) for word in text.split()])
-
-
-def _preorder(tree: Tree) -> Tree:
-    """The same tree with each node right before its left subtree, leaves numbered as they come: near in memory."""
-    order, leaves, stack = [], [], [0]
-    while stack:
-        node = stack.pop()
-        if node < 0:
-            leaves.append(-1 - node)
-            continue
-        order.append(node)
-        stack += [int(tree.right[node]), int(tree.left[node])]
-    place = {node: number for number, node in enumerate(order)}
-    place |= {-1 - leaf: -1 - number for number, leaf in enumerate(leaves)}
-    nodes = np.array(order)
-
-    def children(side: Ints) -> Ints:
-        return np.array([place[int(child)] for child in side[nodes]])
-
-    return Tree(tree.feature[nodes], tree.threshold[nodes], children(tree.left), children(tree.right), tree.value[leaves])

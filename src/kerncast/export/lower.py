@@ -106,7 +106,7 @@ class Artefact:
     def forests(self) -> Forests | None:
         """The forests of a gbdt; None for models that are computed row by row."""
         learner = self.model.learner
-        return read_forests(learner.forests_) if isinstance(learner, Gbdt) else None
+        return read_forests(learner.forests_, learner.library_) if isinstance(learner, Gbdt) else None
 
     @cached_property
     def small_forest(self) -> Forests | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kerncast.expr import Expr, Namespace, ceil, ceil_div, floor_div, log2, maximum, minimum, mod
+from kerncast.expr import Expr, Namespace, ceil, ceil_div, floor_div, log2, maximum, minimum, mod, where
 from kerncast.op import Work
 from kerncast.parameters import Categorical
 
@@ -79,6 +79,8 @@ def library_features(p: Namespace, hw: Namespace, work: Work, batch: Expr | int 
 
 # Stand-ins for what a library would take, for families in which it is one candidate among tiles that are known.
 HINTS = ((256, 128), (128, 256), (128, 128), (64, 64))
+# The longest run that one load of a GPU takes, in bytes: rows that do not begin at multiples of it are loaded in pieces.
+LONGEST_LOAD = 16
 
 
 def library_hints(p: Namespace, hw: Namespace, batch: Expr | int = 1) -> Mapping[str, Expr]:
@@ -92,6 +94,44 @@ def library_hints(p: Namespace, hw: Namespace, batch: Expr | int = 1) -> Mapping
         features[f"powers_of_two_in_{name}"] = sum((1 * (mod(getattr(p, name), 2**power) == 0) for power in range(2, 9)),
                                                    1 * (mod(getattr(p, name), 2) == 0))  # fmt: skip
     return features
+
+
+def library_rows(p: Namespace, hw: Namespace, batch: Expr | int = 1) -> Mapping[str, Expr]:
+    """More of the same where A and B may be stored either way: how rows lie in memory, how every plausible tile fits."""
+    by_rows = {"a": (p.layout == "rcr") | (p.layout == "rrr"), "b": (p.layout == "rrr") | (p.layout == "crr")}
+    # What lies between one row, as it is stored, and the next; a vector has no next.
+    apart = {
+        "a": where(by_rows["a"] | (p.M == 1), p.K, p.M),
+        "b": where(by_rows["b"] & (p.N > 1), p.N, p.K),
+        "c": where(p.N == 1, p.M, p.N),
+    }
+    whole = {name: _whole_loads(size * p.element_bytes) for name, size in apart.items()}
+    features: dict[str, Expr] = {
+        **{f"load_bytes_{name}": size for name, size in whole.items()},
+        "load_bytes_least": minimum(minimum(whole["a"], whole["b"]), whole["c"]),
+        **{f"rows_of_{name}": 1 * by_rows[name] for name in by_rows},
+        **{f"log2_row_of_{name}": log2(apart[name]) for name in by_rows},
+        "log2_MN": log2(p.M * p.N),
+        "log2_MK": log2(p.M * p.K),
+        "log2_NK": log2(p.N * p.K),
+        "log2_smaller_side": log2(minimum(p.M, p.N)),
+        "log2_larger_side": log2(maximum(p.M, p.N)),
+    }
+    for rows, columns in TILES:
+        tiles = ceil_div(p.M, rows) * ceil_div(p.N, columns) * batch
+        waves, at = tiles / hw.num_cus, f"{rows}x{columns}"
+        features[f"log2_waves_{at}"] = log2(waves)
+        features[f"wave_fill_{at}"] = waves / ceil(waves)
+        features[f"tile_fill_{at}"] = p.M * p.N * batch / (tiles * rows * columns)
+    return features
+
+
+def _whole_loads(row_bytes: Expr) -> Expr:
+    """The largest power of two, up to the longest load, that divides the distance between rows."""
+    found: Expr | int = 1
+    for size in (2, 4, 8, LONGEST_LOAD):
+        found = where(mod(row_bytes, size) == 0, size, found)
+    return found  # type: ignore[return-value]
 
 
 def _tile(p: Namespace, hw: Namespace, work: Work, batch: Expr | int, rows: int, columns: int) -> Mapping[str, Expr]:

@@ -3,7 +3,8 @@
 The `time` forest regresses the target. The `rank` forest is asked only for the order within a problem: its
 scores, through a softmax, should be the distribution exp(-regret / temperature) over the problem's configs,
 so configs within the noise of the best share the weight and slow ones do not matter. The two are blended for
-choosing. Where attempts failed, a `valid` forest learns which, and what it believes to fail is chosen last.
+choosing. Where a vendor's library is one of the candidates, `library` trees have their own say about it. Where attempts
+failed, a `valid` forest learns which, and what it believes to fail is chosen last.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from kerncast.errors import BadFile
+from kerncast.errors import BadFile, InvalidValue
 from kerncast.models.contract import Fitting, Learner, Options, Output, inner_split, label_weights, read_arrays, write_arrays
+from kerncast.models.library_choice import grow_library_trees
 from kerncast.models.ranking import wanted_shares
 from kerncast.models.rows import Rows
 from kerncast.models.table import Table
 from kerncast.models.target import Target
+from kerncast.models.trees import Tree, as_arrays, from_arrays, sum_of
 
 if TYPE_CHECKING:
     from lightgbm import Booster
@@ -35,6 +38,7 @@ Floats = npt.NDArray[np.float64]
 FORESTS = ("time", "rank", "valid")
 FOREST_TITLES = {"time": "times", "rank": "order", "valid": "failures"}
 TARGET = "target.npz"
+LIBRARY = "library.npz"
 # What is more likely to fail than not (negative log odds of working) goes behind everything else.
 LIKELY_TO_FAIL = 0.0
 BEHIND = 1e3
@@ -93,6 +97,8 @@ class GbdtOptions(Options, frozen=True):
     blend: Annotated[float, Meta(ge=0, le=1)] | None = None
     """The share of the ranking forests in what is chosen by; 0 chooses by predicted time alone. By default it grows
     with the number of groups: order is learned from few rows of each problem, so it needs more problems than times."""
+    library_trees: Annotated[int, Meta(ge=0)] = 100
+    """Trees that judge the vendor's library where it is a candidate; 0 leaves it to the other forests."""
 
 
 class Gbdt(Learner):
@@ -102,6 +108,7 @@ class Gbdt(Learner):
     doc = "gradient-boosted trees: one forest for times, one for order within a problem (LightGBM)"
     options_type = GbdtOptions
     continues = True
+    library_: tuple[Tree, ...] = ()
 
     def fit(self, table: Table, fitting: Fitting, base: Self | None = None) -> Self:
         assert isinstance(self.options, GbdtOptions)
@@ -128,6 +135,10 @@ class Gbdt(Learner):
             # Grown again on everything: what was set aside is worth more as data than as a judge.
             whole = task(table)
             self.forests_[name] = [grower.grow(name, whole, rounds, bag, old[bag]) for bag in range(bags[name])]
+        self.library_ = grow_library_trees(table, self.options.library_trees, fitting.seed)
+        if not self.library_ and base is not None and self.options.library_trees:
+            # Trees that are not boosted cannot be gone on with: a base's stay where the new data cannot replace them.
+            self.library_ = base.library_
         return self
 
     @property
@@ -140,7 +151,9 @@ class Gbdt(Learner):
             name: np.asarray(np.mean([forest.predict(rows.features, raw_score=True) for forest in bag], axis=0))
             for name, bag in self.forests_.items()
         }
-        if "rank" not in raw and "valid" not in raw:
+        if self.library_:
+            raw["library"] = sum_of(self.library_, rows.features)
+        if raw.keys() == {"time"}:
             return Output(raw["time"])
         return Output(raw["time"], self.combine(raw, self.target_.log_time(raw["time"], rows)))
 
@@ -152,6 +165,8 @@ class Gbdt(Learner):
             assert self.options.blend is not None
             # Logits times the temperature are log times up to a constant, so both parts speak of regret.
             score = (1.0 - self.options.blend) * score - self.options.blend * self.options.temperature * raw["rank"]
+        if "library" in raw:
+            score = score + raw["library"]
         if "valid" in raw:
             score = score + np.where(raw["valid"] < LIKELY_TO_FAIL, BEHIND, 0.0)
         return score
@@ -162,6 +177,8 @@ class Gbdt(Learner):
                 # The number of threads is written into the text; it changes nothing else.
                 text = re.sub(r"\[num_threads: \d+\]", "[num_threads: 0]", forest.model_to_string(num_iteration=-1))
                 (folder / f"{name}.{number}.lgbm.gz").write_bytes(gzip.compress(text.encode(), compresslevel=6, mtime=0))
+        if self.library_:
+            write_arrays(folder / LIBRARY, as_arrays(self.library_))
         write_arrays(folder / TARGET, {"target": np.array(self.target_.name), "log": np.array(self.target_.log)})
 
     @classmethod
@@ -176,6 +193,11 @@ class Gbdt(Learner):
                 learner.forests_[name] = [_read_forest(file) for file in files]
         if "time" not in learner.forests_:
             raise BadFile(f"{folder} has no time.0.lgbm.gz: train the model again, or restore the file")
+        if (folder / LIBRARY).exists():
+            try:
+                learner.library_ = from_arrays(read_arrays(folder / LIBRARY))
+            except InvalidValue as error:
+                raise BadFile(f"{folder / LIBRARY} is damaged ({error}): train the model again, or restore the file") from error
         learner.names_ = tuple(learner.forests_["time"][0].feature_name())
         return learner
 
@@ -188,7 +210,8 @@ class Gbdt(Learner):
         return dict(zip(self.names_, (gains / max(gains.sum(), 1e-300)).tolist(), strict=True))
 
     def size(self) -> dict[str, int]:
-        return {f"{name}_trees": sum(forest.num_trees() for forest in bag) for name, bag in self.forests_.items()}
+        grown = {f"{name}_trees": sum(forest.num_trees() for forest in bag) for name, bag in self.forests_.items()}
+        return grown | ({"library_trees": len(self.library_)} if self.library_ else {})
 
 
 def _read_forest(file: Path) -> Booster:

@@ -236,7 +236,7 @@ def read_parquet_table(path: Path) -> pl.DataFrame:
     """A parquet file with row numbers for lines."""
     try:
         table = pl.read_parquet(path, glob=False)
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise BadFile(f"not a parquet file ({str(error).splitlines()[0]})") from error
     nested = [name for name, dtype in table.schema.items() if dtype.is_nested()]
     if nested:

@@ -18,6 +18,7 @@ from kerncast.evaluate.solutions.records import columns_of, read_records
 from kerncast.op import Family
 
 PARQUET_MAGIC = b"PAR1"
+LONGEST_SENTENCE = 600
 KNOWN = (
     "a list of problems and configs, a torch-diode file, a PyTorch Inductor lookup table or max-autotune log, "
     "or a table with parameters as columns"
@@ -35,7 +36,8 @@ def read_solutions(path: Path, family: Family, devices: Sequence[str]) -> Soluti
         return _read(path, data, target)
     except KerncastError as error:
         # One sentence on one line, whatever text of the file it repeats.
-        raise type(error)(" ".join(f"{path}, {error}".splitlines())) from error
+        said = " ".join(str(error).splitlines())
+        raise type(error)(f"{path}, {said if len(said) <= LONGEST_SENTENCE else said[:LONGEST_SENTENCE] + ' …'}") from error
 
 
 def _read(path: Path, data: bytes, target: Target) -> Solutions:
@@ -45,13 +47,15 @@ def _read(path: Path, data: bytes, target: Target) -> Solutions:
     if _is_msgpack(data):
         try:
             content = msgspec.msgpack.decode(data, type=dict[str, Any])
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadFile(f"the msgpack file cannot be read ({error}): is it cut?") from error
         return _parsed(path, content, target)
     if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"[", b"{"):
         try:
             # The standard library's: PyTorch writes Infinity for what did not run, which strict JSON has not.
             content = json.loads(data)
+            # Half of a pair of surrogates is JSON, and no text that could be printed or compared.
+            json.dumps(content, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             raise BadFile(f"this is not a list of solutions, nor other JSON ({error}): is it cut?") from error
         return _parsed(path, content, target)

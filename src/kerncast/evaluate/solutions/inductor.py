@@ -24,6 +24,8 @@ from kerncast.evaluate.solutions.torch_tiles import OPS, Tile, choice, dtype_of,
 TABLE = "PyTorch Inductor lookup table"
 LOG = "PyTorch Inductor max-autotune log"
 KEY = re.compile(r"(?:(?P<device>.*?)\+)?(?P<inputs>\(\(torch\.[^+]*\),?\))(?:\+(?P<scalars>[^+=]+=.*))?\+(?P<op>\w+)")
+# Two operands of three dimensions take a tenth of this; matching takes the square of the length.
+LONGEST_KEY = 2_000
 NUMBERS = r"\[(\d{1,18}(?:, \d{1,18})*)\]"
 INPUT = re.compile(rf"\((torch\.\w+), {NUMBERS}, {NUMBERS}\)", re.ASCII)
 LOGGED = re.compile(r"\(([^,()]+), ([^,()]+), ([^,()]+)\)")
@@ -43,7 +45,7 @@ class Key:
 
     @classmethod
     def read(cls, text: str) -> Key:
-        found = KEY.fullmatch(text)
+        found = KEY.fullmatch(text) if len(text) <= LONGEST_KEY else None
         if found is None:
             raise BadFile(
                 f"a key of a lookup table is [device+]((torch.dtype, [sizes], [strides]), …)[+scalars]+op, got '{text:.200}'"
@@ -53,7 +55,7 @@ class Key:
 
 def is_lookup_table(data: Mapping[Any, Any]) -> bool:
     """Whether an object looks like a lookup table."""
-    return bool(data) and any(isinstance(key, str) and KEY.fullmatch(key) for key in data)
+    return bool(data) and any(isinstance(key, str) and len(key) <= LONGEST_KEY and KEY.fullmatch(key) for key in data)
 
 
 def is_log(data: Sequence[Any]) -> bool:

@@ -1,0 +1,86 @@
+"""Decision trees as flat arrays, whoever grew them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kerncast.errors import InvalidValue
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A node asks `feature <= threshold`, yes to the left. A child below zero is the leaf `-1 - child`; no node: one leaf."""
+
+    feature: Ints
+    threshold: Floats
+    left: Ints
+    right: Ints
+    value: Floats
+
+    def preorder(self) -> Tree:
+        """The same tree with each node right before its left subtree, leaves numbered as they come: near in memory."""
+        if not len(self.feature):
+            return self
+        order, leaves, stack = [], [], [0]
+        while stack:
+            node = stack.pop()
+            if node < 0:
+                leaves.append(-1 - node)
+                continue
+            order.append(node)
+            stack += [int(self.right[node]), int(self.left[node])]
+        place = {node: number for number, node in enumerate(order)}
+        place |= {-1 - leaf: -1 - number for number, leaf in enumerate(leaves)}
+        nodes = np.array(order)
+
+        def children(side: Ints) -> Ints:
+            return np.array([place[int(child)] for child in side[nodes]])
+
+        return Tree(self.feature[nodes], self.threshold[nodes], children(self.left), children(self.right), self.value[leaves])
+
+    def leaf_values(self, features: Floats) -> Floats:
+        """The value of each row's leaf."""
+        at = np.full(len(features), 0 if len(self.feature) else -1)
+        rows = np.flatnonzero(at >= 0)
+        while len(rows):
+            node = at[rows]
+            yes = features[rows, self.feature[node]] <= self.threshold[node]
+            at[rows] = np.where(yes, self.left[node], self.right[node])
+            rows = rows[at[rows] >= 0]
+        return np.asarray(self.value[-1 - at])
+
+
+def sum_of(trees: Sequence[Tree], features: Floats) -> Floats:
+    """What the trees say together, added in their order, as exported C adds."""
+    total = np.zeros(len(features))
+    for tree in trees:
+        total += tree.leaf_values(features)
+    return total
+
+
+def as_arrays(trees: Sequence[Tree]) -> dict[str, npt.NDArray[np.generic]]:
+    """For an .npz file."""
+    joined = {name: np.concatenate([getattr(tree, name) for tree in trees]) for name in Tree.__dataclass_fields__}
+    return {**joined, "nodes": np.array([len(tree.feature) for tree in trees])}
+
+
+def from_arrays(arrays: dict[str, npt.NDArray[np.generic]]) -> tuple[Tree, ...]:
+    """What `as_arrays` was given, or InvalidValue. A tree has one leaf more than it has nodes."""
+    nodes = np.asarray(arrays.get("nodes", np.array([-1])))
+    sizes = {name: nodes.sum() + (len(nodes) if name == "value" else 0) for name in Tree.__dataclass_fields__}
+    if (nodes < 0).any() or any(name not in arrays or arrays[name].shape != (size,) for name, size in sizes.items()):
+        raise InvalidValue("its arrays do not make trees")
+    ends = np.cumsum(np.asarray(arrays["nodes"]))
+    leaf_ends = ends + np.arange(1, len(ends) + 1)
+    parts = {
+        name: np.split(np.asarray(arrays[name]), (leaf_ends if name == "value" else ends)[:-1])
+        for name in Tree.__dataclass_fields__
+    }
+    return tuple(Tree(**{name: part[number] for name, part in parts.items()}) for number in range(len(ends)))
