@@ -19,7 +19,7 @@ def run(capsys, *args):
 
 def test_the_quickstart_measures_compares_and_goes_on_from_what_is_there(tmp_path, capsys, monkeypatch):
     """Build, collect, train, report, race against numpy, table; a second call does not measure or train again."""
-    monkeypatch.setattr(quickstart, "QUICK", (8, 6))
+    monkeypatch.setattr(quickstart, "QUICK", (8, 6, 1))
     monkeypatch.setattr(quickstart, "MOST_BYTES", 2e5)
     code, shown = run(capsys, "quickstart", "--out", tmp_path / "q")
     assert code == 0
