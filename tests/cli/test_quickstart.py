@@ -35,6 +35,12 @@ def test_the_quickstart_measures_compares_and_goes_on_from_what_is_there(tmp_pat
     assert 0 < found["model_share_min"] <= found["model_share_mean"] <= 1
     assert all(item["best_against_blas"] > 0 for item in found["shapes"])
     assert {item["problem"][-3:] for item in found["shapes"]} == {"rrr", "rcr"}
+    monkeypatch.setattr(quickstart, "QUICK", (8, 6, 2))
+    code, shown = run(capsys, "quickstart", "--out", tmp_path / "q", "--json")
+    assert "round 1" not in shown.err
+    assert "round 2 of 2" in shown.err
+    assert "training" in shown.err, "the model was of one round"
+    assert json.loads(shown.out)["rows"] == 2 * found["rows"]
 
 
 def test_a_budget_leaves_exit_code_3_and_the_same_command_goes_on(tmp_path, capsys):
