@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Times that worked before a model is asked at all.
 FEWEST_ROWS = 20
 # Small forests for times alone: an order of worth is wanted, not the last per cent, and the devices wait for it.
-QUICK: dict[str, Any] = {"trees": 80, "bags": 1, "blend": 0.0}
+QUICK: dict[str, Any] = {"trees": 80, "bags": 1, "blend": 0.0, "library_trees": 0}
 
 
 def worth_by_model(family: Family, seed: int) -> Worth:
