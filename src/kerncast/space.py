@@ -134,7 +134,7 @@ class Space:
             return True
         try:
             return bool(self.active[name].scalar(self.qualified(point))[name])
-        except (InvalidValue, TypeError, ValueError):  # what was given is no number at all
+        except InvalidValue:
             return True
 
     def validate(self, values: Mapping[str, Any], bindings: Bindings | None = None) -> list[Violation]:

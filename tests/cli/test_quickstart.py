@@ -1,12 +1,14 @@
 """The quickstart, with fewer shapes."""
 
 import json
+import shutil
 
 import pytest
 
 from kerncast import cli
 from kerncast.backends.cpu import CpuBackend
 from kerncast.cli import quickstart
+from kerncast.data import Dataset
 
 pytestmark = pytest.mark.skipif(CpuBackend.unavailable() is not None, reason="no C compiler")
 
@@ -35,12 +37,27 @@ def test_the_quickstart_measures_compares_and_goes_on_from_what_is_there(tmp_pat
     assert 0 < found["model_share_min"] <= found["model_share_mean"] <= 1
     assert all(item["best_against_blas"] > 0 for item in found["shapes"])
     assert {item["problem"][-3:] for item in found["shapes"]} == {"rrr", "rcr"}
+    monkeypatch.setattr(quickstart, "QUICK", (12, 6, 1))
+    code, shown = run(capsys, "quickstart", "--out", tmp_path / "q")
+    assert code == 2
+    assert "gemm_cpu holds 8 shapes, and this quickstart has 12: give another --out" in shown.err
+
+
+def test_a_quickstart_of_two_rounds_measures_all_twice_and_a_model_of_one_is_not_taken_for_it(tmp_path, capsys, monkeypatch):
+    """Both rounds are learned from; a model that was trained before the second is refused before anything is measured."""
     monkeypatch.setattr(quickstart, "QUICK", (8, 6, 2))
+    monkeypatch.setattr(quickstart, "MOST_BYTES", 2e5)
     code, shown = run(capsys, "quickstart", "--out", tmp_path / "q", "--json")
-    assert "round 1" not in shown.err
-    assert "round 2 of 2" in shown.err
-    assert "training" in shown.err, "the model was of one round"
-    assert json.loads(shown.out)["rows"] == 2 * found["rows"]
+    assert code == 0
+    assert shown.err.count("round ") == 2
+    assert json.loads(shown.out)["rows"] == sum(
+        Dataset.open(tmp_path / "q" / name).read().height for name in ("gemm_cpu", "gemm_cpu-2")
+    )
+    shutil.rmtree(tmp_path / "q" / "gemm_cpu-2")
+    code, shown = run(capsys, "quickstart", "--out", tmp_path / "q")
+    assert code == 2
+    assert "model was trained on other measurements than these: give another --out, or remove it" in shown.err
+    assert "measuring" not in shown.err
 
 
 def test_a_budget_leaves_exit_code_3_and_the_same_command_goes_on(tmp_path, capsys):

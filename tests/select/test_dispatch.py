@@ -254,12 +254,9 @@ def test_fallbacks_are_counted_and_what_cannot_run_is_measured(backend):
     outside = Dispatcher("gemm/cpu", Fixed(status=Answered.OUT_OF_RANGE, fallback=config(DIRECT)), backend=backend)
     agree(outside.run(a, b), a, b)
     assert outside.answered == {"fallback": 1}
-    by_columns = np.ascontiguousarray(b.T).T
-    for answer, right in (
-        ({"status": Answered.UNSUPPORTED}, b),
-        ({"status": Answered.OK, "config": config(DIRECT)}, by_columns),
-    ):
-        dispatcher = Dispatcher("gemm/cpu", Fixed(**answer), budget=0.05, backend=backend)
+    turned = np.ascontiguousarray(b.T).T  # by columns
+    for answer, right in ((Fixed(status=Answered.UNSUPPORTED), b), (Fixed(status=Answered.OK, config=config(DIRECT)), turned)):
+        dispatcher = Dispatcher("gemm/cpu", answer, budget=0.05, backend=backend)
         agree(dispatcher.run(a, right), a, right)
         assert dispatcher.answered == {"measure": 1}, "a kernel that does not pack B needs it by rows"
 

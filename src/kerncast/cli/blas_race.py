@@ -17,6 +17,7 @@ import polars as pl
 
 from kerncast.backends import get_backend
 from kerncast.data import Dataset
+from kerncast.models.table import load_table
 from kerncast.op import Config, Problem, key_text
 
 DTYPES = {"fp32": np.float32, "fp64": np.float64}
@@ -30,14 +31,10 @@ def _loops(time_ns: float) -> int:
 
 def race(paths: list[str]) -> list[dict[str, object]]:
     """One entry per problem; the ratio is the median over rounds in which both ran side by side."""
-    datasets = [Dataset.open(path) for path in paths]
-    (family,) = datasets[0].families
-    # One row per vector: what was measured several times counts as it does for a model, by the lower median.
-    measured = pl.concat([dataset.read(where=["status=ok"]) for dataset in datasets])
-    time_ns = pl.col("time_ns").quantile(0.5, "lower").over("key")
-    rows = measured.with_columns(time_ns=time_ns).unique("key", maintain_order=True)
-    problem_columns = [f"problem.{name}" for name in family.problem.parameters]
-    winners = rows.sort("time_ns", "key").group_by(problem_columns, maintain_order=True).first()
+    table = load_table([Dataset.open(path) for path in paths])
+    family, trials = table.family, table.trials
+    best = trials.choose(trials.time_ns)
+    winners = table.rows.frame[best].with_columns(time_ns=pl.Series(trials.time_ns[best])).filter(pl.Series(trials.solvable))
     backend = get_backend("cpu")("0")
     rng = np.random.default_rng(0)
     found: list[dict[str, object]] = []

@@ -103,16 +103,10 @@ def _fixed(family: Family, vectors: pl.DataFrame) -> tuple[dict[str, Any], dict[
 def _learn(out: Path, datasets: list[Path]) -> Evaluation:
     """A model of what was measured, judged out of fold, and the report to look at."""
     from kerncast.cli.training_view import TrainingView
-    from kerncast.data import Dataset
     from kerncast.evaluate import evaluate
     from kerncast.evaluate.report import write_report
     from kerncast.models import Model, train
 
-    digest = "+".join(sorted(Dataset.open(dataset).digest for dataset in datasets))
-    if (out / "model").exists() and Model.load(out / "model").manifest.data.digest != digest:
-        # Of another round of measuring, as is what was exported from it.
-        shutil.rmtree(out / "model")
-        shutil.rmtree(out / "picker", ignore_errors=True)
     if not (out / "model").exists():
         click.echo("training a model and judging it on shapes that it has not seen ...", err=True)
         with TrainingView() as view:
@@ -155,6 +149,7 @@ def command(out: Path, full: bool, as_json: bool) -> None:
     count, configs, rounds = FULL if full else QUICK
     problems = _problems(family, count, ["fp32", "bf16"] if full else ["fp32"])
     datasets = [out / ("gemm_cpu" if number == 1 else f"gemm_cpu-{number}") for number in range(1, rounds + 1)]
+    _refuse_strangers(out, datasets, problems)
     for number, dataset in enumerate(datasets, 1):
         _measure(family, problems, configs, dataset, f", round {number} of {rounds}" if rounds > 1 else "")
     found = _learn(out, datasets)
@@ -164,11 +159,35 @@ def command(out: Path, full: bool, as_json: bool) -> None:
     _show(family, found, measurements, _race_blas(datasets), exported, out, as_json)
 
 
+def _is_measured(dataset: Path) -> bool:
+    return dataset.exists() and not (dataset / "journal.jsonl").exists()
+
+
+def _refuse_strangers(out: Path, datasets: list[Path], problems: pl.DataFrame) -> None:
+    """A folder is of one quickstart: what another measured or trained there is neither mixed with this one nor removed."""
+    from kerncast.data import Dataset
+    from kerncast.models import Model
+
+    measured = [Dataset.open(dataset) for dataset in datasets if _is_measured(dataset)]
+    for dataset in measured:
+        held = dataset.read().select(f"problem.{name}" for name in problems.columns).unique().height
+        if held != problems.height:
+            raise KerncastError(
+                f"{dataset.path} holds {held} shapes, and this quickstart has {problems.height}: give another --out"
+            )
+    if (out / "model").exists():
+        digest = "+".join(sorted(dataset.digest for dataset in measured))
+        if len(measured) < len(datasets) or Model.load(out / "model").manifest.data.digest != digest:
+            raise KerncastError(
+                f"{out / 'model'} was trained on other measurements than these: give another --out, or remove it"
+            )
+
+
 def _measure(family: Family, problems: pl.DataFrame, configs: int, dataset: Path, which: str) -> None:
     """What is not in the dataset yet."""
     from kerncast.collect.run import Request, collect
 
-    if dataset.exists() and not (dataset / "journal.jsonl").exists():
+    if _is_measured(dataset):
         return
     click.echo(f"measuring {problems.height} shapes with about 160 kernels each on this machine{which} ...", err=True)
     with CollectView(None) as view:

@@ -17,6 +17,8 @@ import math
 import sys
 from collections.abc import Callable
 
+from kerncast.errors import InvalidValue
+
 LARGEST = sys.float_info.max
 SMALLEST = sys.float_info.min
 ABOVE_MINUS_ONE = math.nextafter(-1.0, 0.0)
@@ -36,6 +38,8 @@ def read_number(x: float) -> float:
         value = float(x)
     except OverflowError:  # an integer beyond the float range
         return LARGEST if x > 0 else -LARGEST
+    except (TypeError, ValueError) as error:
+        raise InvalidValue(f"a formula reads numbers, got {x!r}") from error
     return 0.0 if math.isnan(value) else saturate(value)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from kerncast.expr import Expr, Namespace, ceil, ceil_div, log2, maximum, mod, where
 from kerncast.op import Family
-from kerncast.ops.gemm import gemm
+from kerncast.ops.gemm import a_by_rows, gemm
 from kerncast.parameters import Categorical, Choice, Int
 from kerncast.space import Constraint
 
@@ -42,7 +42,7 @@ def _shared_memory_bytes(p: Namespace, c: Namespace) -> Expr:
 
 def _row_lengths(p: Namespace) -> tuple[Expr, Expr]:
     """Along what A and B lie contiguous; C lies along N."""
-    a = where((p.layout == "rcr") | (p.layout == "rrr"), p.K, p.M)
+    a = where(a_by_rows(p), p.K, p.M)
     b = where((p.layout == "rcr") | (p.layout == "ccr"), p.K, p.N)
     return a, b
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kerncast.expr import Expr, Namespace, ceil, ceil_div, log2, maximum, mod, where
 from kerncast.op import Family
-from kerncast.ops.gemm import gemm
+from kerncast.ops.gemm import a_by_rows, b_by_rows, gemm
 from kerncast.parameters import Bool, Choice, PowerOfTwo
 from kerncast.space import Constraint
 
@@ -76,11 +76,11 @@ class _Geometry:
 
     @property
     def a_by_rows(self) -> Expr:
-        return (self.p.layout == "rcr") | (self.p.layout == "rrr")
+        return a_by_rows(self.p)
 
     @property
     def b_by_rows(self) -> Expr:
-        return (self.p.layout == "rrr") | (self.p.layout == "crr")
+        return b_by_rows(self.p)
 
 
 class OpenCl(Family):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kerncast.expr import Expr, Namespace
-from kerncast.families.library_tiles import library_hints, library_rows
+from kerncast.families.library_tiles import storage_hints
 from kerncast.families.triton_tiles import PARAMETERS, Operands, shared_memory_fits, tile_features
 from kerncast.op import Family
 from kerncast.ops.gemm import gemm
@@ -30,8 +30,7 @@ class Triton(Family):
         yield shared_memory_fits(c, hw, _operands(p))
 
     def features(self, p: Namespace, c: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-        library = {**library_hints(p, hw, p.batch), **library_rows(p, hw, p.batch)}
-        return {**tile_features(p, c, hw, _operands(p)), **library, "tf32": p.tf32}
+        return {**tile_features(p, c, hw, _operands(p)), **storage_hints(p, hw, p.batch), "tf32": p.tf32}
 
 
 triton = Triton()

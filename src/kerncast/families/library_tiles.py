@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from kerncast.expr import Expr, Namespace, ceil, ceil_div, floor_div, log2, maximum, minimum, mod, where
 from kerncast.op import Work
+from kerncast.ops.gemm import a_by_rows, b_by_rows
 from kerncast.parameters import Categorical
 
 # Rows × columns of C that one block computes, in vendor libraries of the last GPU generations.
@@ -66,8 +67,7 @@ def library_features(p: Namespace, hw: Namespace, work: Work, batch: Expr | int 
         "compute_ns": compute_ns,
         "memory_ns": memory_ns,
         "compute_share": compute_ns / (compute_ns + memory_ns),
-        "log2_smaller_side": log2(minimum(p.M, p.N)),
-        "log2_larger_side": log2(maximum(p.M, p.N)),
+        **_sides(p),
     }
     for name in ("M", "N", "K"):
         for size in ALIGNMENTS:
@@ -87,7 +87,7 @@ def library_hints(p: Namespace, hw: Namespace, batch: Expr | int = 1) -> Mapping
     """When the library does badly: its tiles leave a wave half empty, or a side is not a multiple of what it loads."""
     features: dict[str, Expr] = {}
     for rows, columns in HINTS:
-        waves = ceil_div(p.M, rows) * ceil_div(p.N, columns) * batch / hw.num_cus
+        waves = _tiles(p, batch, rows, columns) / hw.num_cus
         features[f"wave_fill_{rows}x{columns}"] = waves / ceil(waves)
     for name in ("M", "N", "K"):
         # How many times two divides it, up to eight.
@@ -96,9 +96,9 @@ def library_hints(p: Namespace, hw: Namespace, batch: Expr | int = 1) -> Mapping
     return features
 
 
-def library_rows(p: Namespace, hw: Namespace, batch: Expr | int = 1) -> Mapping[str, Expr]:
-    """More of the same where A and B may be stored either way: how rows lie in memory, how every plausible tile fits."""
-    by_rows = {"a": (p.layout == "rcr") | (p.layout == "rrr"), "b": (p.layout == "rrr") | (p.layout == "crr")}
+def storage_hints(p: Namespace, hw: Namespace, batch: Expr | int = 1) -> Mapping[str, Expr]:
+    """`library_hints`, and more where A and B may be stored either way: how rows lie in memory, how every tile fits."""
+    by_rows = {"a": a_by_rows(p), "b": b_by_rows(p)}
     # What lies between one row, as it is stored, and the next; a vector has no next.
     apart = {
         "a": where(by_rows["a"] | (p.M == 1), p.K, p.M),
@@ -107,23 +107,41 @@ def library_rows(p: Namespace, hw: Namespace, batch: Expr | int = 1) -> Mapping[
     }
     whole = {name: _whole_loads(size * p.element_bytes) for name, size in apart.items()}
     features: dict[str, Expr] = {
+        **library_hints(p, hw, batch),
         **{f"load_bytes_{name}": size for name, size in whole.items()},
         "load_bytes_least": minimum(minimum(whole["a"], whole["b"]), whole["c"]),
         **{f"rows_of_{name}": 1 * by_rows[name] for name in by_rows},
         **{f"log2_row_of_{name}": log2(apart[name]) for name in by_rows},
-        "log2_MN": log2(p.M * p.N),
-        "log2_MK": log2(p.M * p.K),
-        "log2_NK": log2(p.N * p.K),
-        "log2_smaller_side": log2(minimum(p.M, p.N)),
-        "log2_larger_side": log2(maximum(p.M, p.N)),
+        **_areas(p),
+        **_sides(p),
     }
     for rows, columns in TILES:
-        tiles = ceil_div(p.M, rows) * ceil_div(p.N, columns) * batch
-        waves, at = tiles / hw.num_cus, f"{rows}x{columns}"
-        features[f"log2_waves_{at}"] = log2(waves)
-        features[f"wave_fill_{at}"] = waves / ceil(waves)
-        features[f"tile_fill_{at}"] = p.M * p.N * batch / (tiles * rows * columns)
+        tiles, at = _tiles(p, batch, rows, columns), f"{rows}x{columns}"
+        features[f"log2_waves_{at}"] = log2(tiles / hw.num_cus)
+        features |= _fill(p, hw, batch, tiles, rows, columns)
     return features
+
+
+def _tiles(p: Namespace, batch: Expr | int, rows: int, columns: int) -> Expr:
+    """How many tiles of a shape cover C."""
+    return ceil_div(p.M, rows) * ceil_div(p.N, columns) * batch
+
+
+def _fill(p: Namespace, hw: Namespace, batch: Expr | int, tiles: Expr, rows: int, columns: int) -> Mapping[str, Expr]:
+    """How full the waves of these tiles are, and the tiles themselves."""
+    waves, at = tiles / hw.num_cus, f"{rows}x{columns}"
+    return {
+        f"wave_fill_{at}": waves / ceil(waves),
+        f"tile_fill_{at}": p.M * p.N * batch / (tiles * rows * columns),
+    }
+
+
+def _areas(p: Namespace) -> Mapping[str, Expr]:
+    return {"log2_MN": log2(p.M * p.N), "log2_MK": log2(p.M * p.K), "log2_NK": log2(p.N * p.K)}
+
+
+def _sides(p: Namespace) -> Mapping[str, Expr]:
+    return {"log2_smaller_side": log2(minimum(p.M, p.N)), "log2_larger_side": log2(maximum(p.M, p.N))}
 
 
 def _whole_loads(row_bytes: Expr) -> Expr:
@@ -136,7 +154,7 @@ def _whole_loads(row_bytes: Expr) -> Expr:
 
 def _tile(p: Namespace, hw: Namespace, work: Work, batch: Expr | int, rows: int, columns: int) -> Mapping[str, Expr]:
     """How one tile shape would do."""
-    tiles = ceil_div(p.M, rows) * ceil_div(p.N, columns) * batch
+    tiles = _tiles(p, batch, rows, columns)
     waves = tiles / hw.num_cus
     # One tile of C is one block's work; a block has its share of the device's rate.
     tile_ns = 2 * rows * columns * p.K * hw.num_cus / hw.peak_flops * 1e9
@@ -144,9 +162,8 @@ def _tile(p: Namespace, hw: Namespace, work: Work, batch: Expr | int, rows: int,
     return {
         f"tiles_{at}": tiles,
         f"waves_{at}": ceil(waves),
-        f"wave_fill_{at}": waves / ceil(waves),
+        **_fill(p, hw, batch, tiles, rows, columns),
         f"last_wave_{at}": mod(tiles, hw.num_cus) / hw.num_cus,
-        f"tile_fill_{at}": p.M * p.N * batch / (tiles * rows * columns),
         f"log2_waves_ns_{at}": log2(ceil(waves) * tile_ns),
     }
 
@@ -154,9 +171,7 @@ def _tile(p: Namespace, hw: Namespace, work: Work, batch: Expr | int, rows: int,
 def _traffic(p: Namespace, hw: Namespace, work: Work) -> Mapping[str, Expr]:
     """The sizes of the matrices, and the time for what of them the cache does not hold."""
     features = {
-        "log2_NK": log2(p.N * p.K),
-        "log2_MK": log2(p.M * p.K),
-        "log2_MN": log2(p.M * p.N),
+        **_areas(p),
         "log2_bytes": log2(work.bytes),
     }
     for copies in COPIES:
@@ -170,7 +185,7 @@ def _parts(p: Namespace, hw: Namespace, batch: Expr | int) -> Mapping[str, Expr]
     """How far K is walked when it is cut into as many parts as there are idle units, and how full that wave is."""
     features: dict[str, Expr] = {}
     for rows, columns in SPLIT:
-        tiles = ceil_div(p.M, rows) * ceil_div(p.N, columns) * batch
+        tiles = _tiles(p, batch, rows, columns)
         parts = minimum(maximum(1, floor_div(hw.num_cus, tiles)), maximum(1, floor_div(p.K, LEAST_PART)))
         waves = tiles * parts / hw.num_cus
         at = f"{rows}x{columns}"
@@ -185,7 +200,7 @@ def _rivals(p: Namespace, hw: Namespace, work: Work, batch: Expr | int) -> Mappi
     element = work.bytes / (batch * (p.M * p.K + p.K * p.N + p.M * p.N))
     took: dict[str, Expr] = {}
     for rows, columns in RIVALS:
-        waves = ceil(ceil_div(p.M, rows) * ceil_div(p.N, columns) * batch / hw.num_cus)
+        waves = ceil(_tiles(p, batch, rows, columns) / hw.num_cus)
         maths_ns = 2 * rows * columns * p.K * hw.num_cus / (hw.peak_flops * REACHED) * 1e9
         loads_ns = (rows + columns) * p.K * element * hw.num_cus / (hw.memory_bandwidth_gb_s * L2_OVER_MEMORY)
         took[f"{rows}x{columns}"] = log2(waves * (maximum(maths_ns, loads_ns) + WAVE_NS) + LAUNCH_NS)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kerncast.expr import Expr, Namespace, ceil, ceil_div, log2, maximum, minimum, mod, where
+from kerncast.ops.gemm import a_by_rows, b_by_rows
 from kerncast.parameters import Categorical, Int, Parameter, PowerOfTwo
 from kerncast.space import Constraint
 
@@ -136,8 +137,7 @@ def _residency(
     strip = rows * c.BLOCK_M * size.a + columns * c.BLOCK_N * size.b
     fetched = maximum(1, blocks / together) * strip * p.K + p.M * p.N * size.c * size.batch
     compute_ns = ceil(waves) * resident * c.BLOCK_M * c.BLOCK_N * ceil_div(p.K, c.BLOCK_K) * c.BLOCK_K * 2 * hw.num_cus
-    a_rows = (p.layout == "rcr") | (p.layout == "rrr")
-    b_rows = (p.layout == "rrr") | (p.layout == "crr")
+    a_rows, b_rows = a_by_rows(p), b_by_rows(p)
     return {
         "resident_blocks": only_triton(resident),
         "resident_waves": only_triton(waves),

@@ -10,6 +10,16 @@ from kerncast.op import Op, Work
 from kerncast.parameters import Categorical, Int
 
 
+def a_by_rows(p: Namespace) -> Expr:
+    """Whether A is stored by rows: contiguous along K."""
+    return (p.layout == "rcr") | (p.layout == "rrr")
+
+
+def b_by_rows(p: Namespace) -> Expr:
+    """Whether B is stored by rows: contiguous along N."""
+    return (p.layout == "rrr") | (p.layout == "crr")
+
+
 class Gemm(Op):
     name = "gemm"
     doc = "matrix multiplication C[M, N] = A[M, K] · B[K, N]"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kerncast.dtypes import bytes_per_element, dtype_parameter
 from kerncast.expr import Expr, Namespace, log2, mod
 from kerncast.op import Op, Work
-from kerncast.ops.gemm import gemm
+from kerncast.ops.gemm import a_by_rows, b_by_rows, gemm
 from kerncast.parameters import Bool, Int
 
 
@@ -39,8 +39,7 @@ class PadMm(Op):
     def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
         work = self.work(p)
         roofline = work.roofline_ns(hw)
-        a_rows = (p.layout == "rcr") | (p.layout == "rrr")
-        b_rows = (p.layout == "rrr") | (p.layout == "crr")
+        a_rows, b_rows = a_by_rows(p), b_by_rows(p)
         return {
             **{name: getattr(p, name) for name in self.parameters},
             "log2_M": log2(p.M),
