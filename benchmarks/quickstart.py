@@ -44,8 +44,8 @@ def main() -> int:
         verdicts.append((f"{spent:.0f} s (bar {seconds:.0f})", spent <= seconds))
     print(
         f"{found['problems']} shapes, {found['rows']:,} measurements; worst choice {found['model_share_min']:.2%}, P10 "
-        f"{found['model_share_p10']:.2%}; best fixed kernel {found['fixed_share_mean']:.2%}; best measured kernel "
-        f"{found['best_against_blas']:.2f} x numpy's BLAS"
+        f"{found['model_share_p10']:.2%}; noise ceiling {found['noise_ceiling']:.2%}; best fixed kernel "
+        f"{found['fixed_share_mean']:.2%}; best measured kernel {found['best_against_blas']:.2f} x numpy's BLAS"
     )
     for text, reached in verdicts:
         print(f"  {'reached' if reached else 'MISSED '} {text}")

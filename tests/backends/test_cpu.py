@@ -320,6 +320,18 @@ def test_the_geometry_in_python_is_that_of_the_features() -> None:
             assert (found["a_rows"], found["b_rows"]) == (geometry.a_rows, geometry.b_rows)
 
 
+def test_the_registers_that_a_constraint_counts_are_those_that_the_generator_uses() -> None:
+    """The formula of the family and the one that decides which sums are pinned agree on every kind of tile."""
+    program = gemm_cpu.features_on(devices.local(), ["fp32"]).program
+    problem_values = gemm_cpu.problem.qualified(problem(64, 64, 64, "rcr").values)
+    for kind in ("outer", "dot", "pairs", "quads"):
+        for mr, nv in ((1, 12), (3, 4), (6, 2), (14, 1)):
+            tile = {"kernel": kind, "mr": mr, "nv": nv}
+            bound = {**problem_values, **gemm_cpu.config.qualified({**BASE, **tile})}
+            found = program.scalar({x.name: bound[x.name] for x in program.symbols})
+            assert found["registers"] == Micro(kind, "int8", 32, mr, nv, 1, 0, rows=True).registers, tile
+
+
 @pytest.mark.parametrize("layout", ["rcr", "rrr"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_named_sets_are_valid_nested_and_diverse(layout: str, threads: int) -> None:

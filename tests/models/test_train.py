@@ -25,7 +25,8 @@ FIGURES = (
 ).split()
 FILES = {
     "model.json", "evaluation.json", "importances.json", "candidates.parquet", "problems.parquet", "predictions.parquet",
-    "MODEL_CARD.md", "time.0.lgbm.gz", "rank.0.lgbm.gz", "valid.0.lgbm.gz", "library.npz", "target.npz",
+    "MODEL_CARD.md", "time.0.lgbm.gz", *(f"rank.{bag}.lgbm.gz" for bag in range(4)), "valid.0.lgbm.gz",
+    "library.npz", "target.npz",
 }  # fmt: skip
 
 

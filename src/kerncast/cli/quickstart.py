@@ -266,6 +266,7 @@ def _show(
         "model_share_mean": overall["efficiency_mean"]["value"],
         "model_share_p10": overall["efficiency_p10"]["value"],
         "model_share_min": overall["efficiency_min"]["value"],
+        "noise_ceiling": overall["noise_ceiling"]["value"],
         "best_fixed_config": {name.removeprefix("config."): value for name, value in fixed.items() if value is not None},
         "fixed_share_mean": sum(item["fixed_share"] for item in shapes) / len(shapes),
         "fixed_share_min": min(item["fixed_share"] for item in shapes),

@@ -28,6 +28,7 @@ from kerncast.expr.trace import (
     maximum,
     minimum,
     mod,
+    power_of_two_in,
     sqrt,
     where,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "maximum",
     "minimum",
     "mod",
+    "power_of_two_in",
     "sqrt",
     "substitute",
     "symbol",

@@ -67,6 +67,14 @@ def where(test: Operand, then: Operand, otherwise: Operand) -> Expr:
     return node("where", test, then, otherwise)
 
 
+def power_of_two_in(x: Operand, most: int) -> Expr:
+    """The largest power of two, up to `most`, that divides x."""
+    found = as_expr(1)
+    for exponent in range(1, most.bit_length()):
+        found = where(mod(x, 1 << exponent) == 0, 1 << exponent, found)
+    return found
+
+
 def lookup(table: Table, *indices: Operand) -> Expr:
     """The entry of a constant table; each index is rounded down and clamped to the table."""
     return table_lookup(table, indices)

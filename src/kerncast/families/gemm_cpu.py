@@ -13,12 +13,23 @@ CPU), `quads` (int8 with VNNI), `amx` (both, in tile registers of 16 × 16 sums)
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from kerncast.errors import NotFound
-from kerncast.expr import Expr, Namespace, ceil_div, log2, maximum, minimum, mod, where
+from kerncast.expr import Expr, Namespace
+from kerncast.families.gemm_cpu_tiles import (
+    AVX512_BYTES,
+    REGISTERS,
+    REGISTERS_AVX512,
+    TILE_REGISTERS,
+    TILE_ROWS,
+    Geometry,
+    config_features,
+    is_dot,
+    is_grouped,
+    is_outer,
+)
 from kerncast.op import Family
 from kerncast.ops.gemm import gemm
 from kerncast.parameters import Bool, Categorical, Choice, Int
@@ -30,125 +41,10 @@ if TYPE_CHECKING:
     from kerncast.device import Device
 
 DTYPES = ("fp32", "fp64", "bf16", "int8")
-# Sums are of 32 bits at least.
-SUM_BYTES = 4
-# AVX-512 has 32 vector registers, whatever the width in use; SSE and AVX have 16.
-REGISTERS, REGISTERS_AVX512, AVX512_BYTES = 16, 32, 64
 # A strip of B is read once per tile while the tile of C stays in registers; beyond this L1 prefetching fails.
 L1_STRIPS = 4
-PAGE_BYTES = 4096
 # So many rows of A or columns of B are copied to be contiguous along K: next to the other operand they are nothing.
 FEW = 32
-# AMX: eight registers of 16 rows.
-TILE_REGISTERS, TILE_ROWS = 8, 16
-
-
-def _is_outer(c: Namespace) -> Expr:
-    return c.kernel == "outer"
-
-
-def _is_dot(c: Namespace) -> Expr:
-    return c.kernel == "dot"
-
-
-def _is_grouped(c: Namespace) -> Expr:
-    return (c.kernel != "outer") & (c.kernel != "dot")
-
-
-@dataclass(frozen=True)
-class _Geometry:
-    """The product as it is computed, and the tiles that a config cuts it into."""
-
-    p: Namespace
-    c: Namespace
-
-    @property
-    def swapped(self) -> Expr:
-        return self.p.N == 1
-
-    @property
-    def m(self) -> Expr:
-        return where(self.swapped, 1, self.p.M)
-
-    @property
-    def n(self) -> Expr:
-        return where(self.swapped, self.p.M, self.p.N)
-
-    @property
-    def _given_a_rows(self) -> Expr:
-        return (self.p.layout == "rcr") | (self.p.layout == "rrr") | (self.p.M == 1)
-
-    @property
-    def a_rows(self) -> Expr:
-        """The left operand is contiguous along K."""
-        return self.swapped | self._given_a_rows
-
-    @property
-    def b_rows(self) -> Expr:
-        """The right operand is contiguous along K."""
-        return where(self.swapped, self._given_a_rows, (self.p.layout == "rcr") | (self.p.layout == "ccr"))
-
-    @property
-    def lanes(self) -> Expr:
-        """Sums of one vector."""
-        return self.c.vector_bytes / maximum(self.p.element_bytes, SUM_BYTES)
-
-    @property
-    def mr(self) -> Expr:
-        """Rows of a tile."""
-        return self.c.mr * where(self.c.kernel == "amx", TILE_ROWS, 1)
-
-    @property
-    def nr(self) -> Expr:
-        """Columns of a tile."""
-        return self.c.nv * where(_is_dot(self.c), 1, self.lanes)
-
-    @property
-    def group(self) -> Expr:
-        """Steps of K that are one product."""
-        quads = (self.c.kernel == "quads") | ((self.c.kernel == "amx") & (self.p.dtype == "int8"))
-        return where(_is_grouped(self.c), where(quads, 4, 2), 1)
-
-    @property
-    def packed_bytes(self) -> Expr:
-        """Bytes of an element that the kernel reads: widened for outer kernels and pairs of int8."""
-        wide = where(self.c.kernel == "pairs", SUM_BYTES / 2, SUM_BYTES)
-        widens = _is_outer(self.c) | (self.c.kernel == "pairs")
-        return where(widens, maximum(self.p.element_bytes, wide), self.p.element_bytes)
-
-    @property
-    def packs_a(self) -> Expr:
-        return where(_is_dot(self.c), where(self.a_rows, 0, 1), maximum(self.c.pack_a, _is_grouped(self.c)))
-
-    @property
-    def packs_b(self) -> Expr:
-        return where(_is_dot(self.c), where(self.b_rows, 0, 1), maximum(self.c.pack_b, _is_grouped(self.c)))
-
-    @property
-    def registers(self) -> Expr:
-        """A tile of C, the operand that is held (the shorter one; A for dot), one to pass the other through.
-
-        For quads also the sums of B, by which the unsigned operand is put right, and a vector of ones.
-        """
-        held = where(_is_dot(self.c), self.c.mr, minimum(self.c.mr, self.c.nv))
-        return self.c.mr * self.c.nv + held + 1 + where(self.c.kernel == "quads", self.c.nv + 1, 0)
-
-    def register_limit(self, hw: Namespace) -> Expr:
-        """Registers that there are for them."""
-        vectors = where(hw.vector_bytes >= AVX512_BYTES, REGISTERS_AVX512, REGISTERS)
-        return where(self.c.kernel == "amx", TILE_REGISTERS, vectors)
-
-    @property
-    def computed_n(self) -> Expr:
-        """Columns that are computed: whole vectors."""
-        lanes = where(_is_dot(self.c), 1, self.lanes)
-        return ceil_div(self.n, lanes) * lanes
-
-    def blocks(self, dimension: str) -> tuple[Expr, Expr]:
-        """How many cache blocks along m, n or k, and how long each is: the driver makes them nearly equal."""
-        extent, limit = {"m": (self.m, self.c.mc), "n": (self.n, self.c.nc), "k": (self.p.K, self.c.kc)}[dimension]
-        count = ceil_div(extent, limit)
-        return count, ceil_div(extent, count)
 
 
 class Cpu(Family):
@@ -166,8 +62,8 @@ class Cpu(Family):
         "nv": Choice(1, 2, 3, 4, 5, 6, 8, 12, doc="vectors (outer) or columns (dot) along N of a register tile"),
         "k_unroll": Choice(1, 2, 4, doc="steps of K per loop iteration"),
         "prefetch": Choice(0, 8, 32, doc="steps of K that operands are prefetched ahead; 0: not at all"),
-        "pack_a": Bool(when=_is_outer, doc="A is copied into strips first"),
-        "pack_b": Bool(when=_is_outer, doc="B is copied into strips first"),
+        "pack_a": Bool(when=is_outer, doc="A is copied into strips first"),
+        "pack_b": Bool(when=is_outer, doc="B is copied into strips first"),
         "mc": Choice(24, 48, 96, 192, 384, 768, 1536, doc="rows of a cache block"),
         "kc": Choice(8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048, doc="depth of a cache block"),
         "nc": Choice(64, 128, 256, 512, 1024, 2048, 4096, doc="columns of a cache block"),
@@ -177,7 +73,7 @@ class Cpu(Family):
     }
 
     def constraints(self, p: Namespace, c: Namespace, hw: Namespace) -> Iterable[Constraint]:
-        g = _Geometry(p, c)
+        g = Geometry(p, c)
         size = g.packed_bytes
         known = f"gemm/cpu has kernels for {', '.join(DTYPES[:-1])} and {DTYPES[-1]}"
         yield Constraint("dtype", known, (p.dtype == "fp32") | (p.dtype == "fp64") | (p.dtype == "bf16") | (p.dtype == "int8"))
@@ -207,13 +103,13 @@ class Cpu(Family):
         yield Constraint(
             "direct_b",
             "an outer kernel reads B unpacked only where B is row-major",
-            ~_is_outer(c) | (c.pack_b == 1) | ~g.b_rows,
+            ~is_outer(c) | (c.pack_b == 1) | ~g.b_rows,
         )
         yield Constraint(
             "dot_layout",
             f"a dot kernel needs A and B contiguous along K (layout rcr, or vectors); one of them may have to be copied so, "
             f"with at most {FEW} rows of A or columns of B",
-            ~_is_dot(c) | (g.a_rows & (g.b_rows | (g.n <= FEW))) | (g.b_rows & (g.m <= FEW)),
+            ~is_dot(c) | (g.a_rows & (g.b_rows | (g.n <= FEW))) | (g.b_rows & (g.m <= FEW)),
         )
         yield Constraint("one_thread", "one thread has nothing to split", (p.threads > 1) | (c.split == "none"))
 
@@ -221,9 +117,7 @@ class Cpu(Family):
         return {
             "threads": p.threads,
             **{f"c_{name}": getattr(c, name) for name in self.parameters},
-            **_tile_features(_Geometry(p, c), hw),
-            **_cache_features(_Geometry(p, c), hw),
-            **_thread_features(_Geometry(p, c), hw),
+            **config_features(Geometry(p, c), hw),
         }
 
 
@@ -233,7 +127,7 @@ def _instruction_constraints(p: Namespace, c: Namespace, hw: Namespace) -> Itera
     yield Constraint(
         "kernel_dtype",
         "pairs and amx kernels multiply bf16 or int8, quads kernels int8",
-        ~_is_grouped(c) | int8 | (bf16 & (c.kernel != "quads")),
+        ~is_grouped(c) | int8 | (bf16 & (c.kernel != "quads")),
     )
     yield Constraint("bf16_pairs", "pairs of bf16 need AVX512-BF16", (c.kernel != "pairs") | ~bf16 | (hw.bf16_group >= 2))
     yield Constraint("int8_quads", "quads of int8 need VNNI", (c.kernel != "quads") | (hw.int8_group >= 4))
@@ -243,84 +137,6 @@ def _instruction_constraints(p: Namespace, c: Namespace, hw: Namespace) -> Itera
         "an amx kernel takes 64 bytes of K at a time: vector_bytes must be 64, k_unroll 1 and prefetch 0",
         ~amx | ((c.vector_bytes == AVX512_BYTES) & (c.k_unroll == 1) & (c.prefetch == 0)),
     )
-
-
-def _tile_features(g: _Geometry, hw: Namespace) -> dict[str, Expr]:
-    """Register use, and what is lost at the edges."""
-    c, p = g.c, g.p
-    tiles_m, tiles_n = ceil_div(g.m, g.mr), ceil_div(g.n, g.nr)
-    rest_m, rest_n = mod(g.m, g.mr), mod(g.n, g.nr)
-    return {
-        "nr": g.nr,
-        "registers": g.registers,
-        "register_share": g.registers / g.register_limit(hw),
-        "vector_share": c.vector_bytes / hw.vector_bytes,
-        "chains": c.mr * c.nv,
-        "fma_per_load": c.mr * c.nv / (c.mr + c.nv),
-        "tiles_m": tiles_m,
-        "tiles_n": tiles_n,
-        "log2_tiles": log2(tiles_m * tiles_n),
-        "fill_m": g.m / (tiles_m * g.mr),
-        "fill_n": g.n / (tiles_n * g.nr),
-        "edge_waste": 1 - g.n / g.computed_n,
-        "edge_share": 1 - (g.m - rest_m) * (g.n - rest_n) / (g.m * g.n),
-        "k_tail": mod(p.K, where(_is_dot(c), g.lanes, c.k_unroll * g.group)) / p.K,
-        "a_rows": 1 * g.a_rows,
-        "b_rows": 1 * g.b_rows,
-        "direct_a_by_rows": 1 * (g.a_rows & (g.packs_a == 0)),
-    }
-
-
-def _cache_features(g: _Geometry, hw: Namespace) -> dict[str, Expr]:
-    """Footprints against each cache, and what packing and repeated passes move."""
-    c, p = g.c, g.p
-    size = g.packed_bytes
-    (count_m, mc), (count_n, nc), (count_k, kc) = g.blocks("m"), g.blocks("n"), g.blocks("k")
-    n_outermost = c.loop_order == "nkm"
-    packed_a = g.packs_a * g.m * p.K * where(n_outermost, count_n, 1)
-    packed_b = g.packs_b * p.K * g.n * where(n_outermost, 1, count_m)
-    a_stride = where(g.a_rows, p.K, g.m) * p.element_bytes
-    b_stride = where(g.b_rows, p.K, g.n) * p.element_bytes
-    return {
-        "mc_used": mc,
-        "nc_used": nc,
-        "kc_used": kc,
-        "blocks_m": count_m,
-        "blocks_n": count_n,
-        "blocks_k": count_k,
-        "a_strip_l1": kc * g.mr * size / (hw.l1_cache_kb * 1024),
-        "b_strip_l1": kc * g.nr * size / (hw.l1_cache_kb * 1024),
-        "a_block_l2": mc * kc * size / (hw.l2_cache_kb * 1024),
-        "b_block_l2": nc * kc * size / (hw.l2_cache_kb * 1024),
-        "b_block_l3": nc * kc * size / (hw.l3_cache_kb * 1024),
-        "c_block_l2": mc * nc * maximum(p.element_bytes, SUM_BYTES) / (hw.l2_cache_kb * 1024),
-        "packed_bytes": (packed_a + packed_b) * size,
-        "packed_per_fma": (packed_a + packed_b) / (g.m * g.n * p.K),
-        "c_passes_per_fma": count_k / p.K,
-        "a_stride_pages": 1 * (mod(a_stride, PAGE_BYTES) == 0) * (1 - g.packs_a),
-        "b_stride_pages": 1 * (mod(b_stride, PAGE_BYTES) == 0) * (1 - g.packs_b),
-        "inner_reuse": where(c.tile_order == "nm", ceil_div(mc, g.mr), ceil_div(nc, g.nr)),
-    }
-
-
-def _thread_features(g: _Geometry, hw: Namespace) -> dict[str, Expr]:
-    """How many threads have work, how evenly, and the arithmetic that the busiest one does."""
-    c, p = g.c, g.p
-    tiles_m, tiles_n = ceil_div(g.m, g.mr), ceil_div(g.n, g.nr)
-    units = where(c.split == "m", tiles_m, where(c.split == "n", tiles_n, where(c.split == "k", p.K, 1)))
-    useful = minimum(p.threads, units)
-    busiest = ceil_div(units, useful)
-    padded = 2 * p.batch * g.m * g.computed_n * p.K * busiest / units
-    core_peak = hw.peak_flops / hw.num_cus
-    repacked = where(c.split == "m", g.packs_b * p.K * g.n, where(c.split == "n", g.packs_a * g.m * p.K, 0))
-    compute_ns = padded / core_peak * (hw.vector_bytes / c.vector_bytes) * 1e9
-    return {
-        "threads_used": useful,
-        "thread_balance": units / (useful * busiest),
-        "repacked_per_fma": (useful - 1) * repacked / (g.m * g.n * p.K),
-        "reduced_bytes": where(c.split == "k", (useful - 1) * g.m * g.n * p.batch * maximum(p.element_bytes, SUM_BYTES), 0),
-        "log2_compute_ns": log2(maximum(compute_ns, 1)),
-    }
 
 
 gemm_cpu = Cpu()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kerncast.expr import Expr, Namespace, ceil, ceil_div, floor_div, log2, maximum, minimum, mod, where
+from kerncast.expr import Expr, Namespace, ceil, ceil_div, floor_div, log2, maximum, minimum, mod, power_of_two_in, where
 from kerncast.op import Work
 from kerncast.ops.gemm import a_by_rows, b_by_rows
 from kerncast.parameters import Categorical
@@ -105,7 +105,7 @@ def storage_hints(p: Namespace, hw: Namespace, batch: Expr | int = 1) -> Mapping
         "b": where(by_rows["b"] & (p.N > 1), p.N, p.K),
         "c": where(p.N == 1, p.M, p.N),
     }
-    whole = {name: _whole_loads(size * p.element_bytes) for name, size in apart.items()}
+    whole = {name: power_of_two_in(size * p.element_bytes, LONGEST_LOAD) for name, size in apart.items()}
     features: dict[str, Expr] = {
         **library_hints(p, hw, batch),
         **{f"load_bytes_{name}": size for name, size in whole.items()},
@@ -142,14 +142,6 @@ def _areas(p: Namespace) -> Mapping[str, Expr]:
 
 def _sides(p: Namespace) -> Mapping[str, Expr]:
     return {"log2_smaller_side": log2(minimum(p.M, p.N)), "log2_larger_side": log2(maximum(p.M, p.N))}
-
-
-def _whole_loads(row_bytes: Expr) -> Expr:
-    """The largest power of two, up to the longest load, that divides the distance between rows."""
-    found: Expr | int = 1
-    for size in (2, 4, 8, LONGEST_LOAD):
-        found = where(mod(row_bytes, size) == 0, size, found)
-    return found  # type: ignore[return-value]
 
 
 def _tile(p: Namespace, hw: Namespace, work: Work, batch: Expr | int, rows: int, columns: int) -> Mapping[str, Expr]:

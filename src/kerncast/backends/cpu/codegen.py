@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from kerncast.families.gemm_cpu_tiles import FEW_DOTS, FEW_SUMS
+
 C_TYPES = {"fp32": ("float", 4), "fp64": ("double", 8), "bf16": ("uint16_t", 2), "int8": ("int8_t", 1), "int32": ("int32_t", 4)}
 # What each dtype of a problem is summed in.
 SUMS = {"fp32": "fp32", "fp64": "fp64", "bf16": "fp32", "int8": "int32"}
@@ -122,7 +124,7 @@ class Micro:
     @property
     def few_chains(self) -> bool:
         """Too few sums to hide the latency of two FMA units (8 or more), and registers enough for as many again."""
-        return self.kind not in ("quads", "amx") and self.mr * self.nv <= (4 if self.kind == "dot" else 6)
+        return self.kind not in ("quads", "amx") and self.mr * self.nv <= (FEW_DOTS if self.kind == "dot" else FEW_SUMS)
 
     @property
     def doubled(self) -> bool:
