@@ -80,6 +80,18 @@ def test_the_store_from_the_command_line(home, run):
     assert json.loads(run("models", "--json")[1]) == []
 
 
+def test_a_damaged_entry_does_not_hide_the_others(home, run, tmp_path):
+    """The list shows what can be read, says what cannot and where, and the rest can still be removed."""
+    for name in ("good", "bad"):
+        run("models", "add", home / "m", "--name", name)
+    (broken,) = (tmp_path / "store").glob("gemm/triton/*/*/bad/entry.json")
+    broken.write_text("{")
+    code, out, err = run("models")
+    assert (code, "/good" in out, f"{broken} is damaged" in err) == (2, True, True)
+    assert run("models", "remove", "bad")[0] == 2
+    assert run("models", "remove", "good")[0] == 0
+
+
 def test_help_states_the_order_in_which_a_model_is_found(run):
     """In the words that the code follows."""
     _, out, _ = run("models", "--help")

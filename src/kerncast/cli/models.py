@@ -9,7 +9,7 @@ import click
 
 from kerncast.cli.collect import seconds
 from kerncast.cli.output import json_option, print_json, table
-from kerncast.errors import InvalidValue
+from kerncast.errors import BadFile, InvalidValue
 
 if TYPE_CHECKING:
     from kerncast.models.drift import Finding
@@ -54,13 +54,15 @@ def command(context: click.Context, store: Path | None, as_json: bool) -> None:
     from kerncast.models.store import Store
 
     opened = Store.open(store)
-    entries = opened.entries()
+    entries, damaged = opened.survey()
     if as_json:
         print_json([entry.as_json() for entry in entries])
-    elif not entries:
+    elif not entries and not damaged:
         click.echo(f"the store {opened.path} is empty: add a model with `kerncast models add MODEL`")
     else:
         table(COLUMNS, [_line(entry) for entry in entries], right=COLUMNS[6:])
+    if damaged:  # the others are shown all the same
+        raise BadFile("\n".join(str(error) for error in damaged))
 
 
 def _line(entry: Entry) -> tuple[str, ...]:

@@ -84,13 +84,25 @@ class Store:
     # -- reading -----------------------------------------------------------------------------------------
 
     def entries(self, op: str | None = None) -> list[Entry]:
-        """Everything, or the models of one op; by family and device, the newest first."""
+        """Everything, or the models of one op; by family and device, the newest first. A damaged one is refused."""
+        found, damaged = self.survey(op)
+        if damaged:
+            raise damaged[0]
+        return found
+
+    def survey(self, op: str | None = None) -> tuple[list[Entry], list[BadFile]]:
+        """`entries` that can be read, and what is wrong with those that cannot."""
         folders = [item for item in self.path.iterdir() if op in (None, item.name)] if self.path.is_dir() else []
+        found, damaged = [], []
         # Family (without its op), device, software, name.
-        found = [read_entry(file) for folder in folders for file in folder.glob(f"*/*/*/*/{ENTRY}")]
+        for file in sorted(file for folder in folders for file in folder.glob(f"*/*/*/*/{ENTRY}")):
+            try:
+                found.append(read_entry(file))
+            except BadFile as error:
+                damaged.append(error)
         found.sort(key=lambda entry: entry.record.name)
         found.sort(key=lambda entry: entry.record.added, reverse=True)
-        return sorted(found, key=lambda entry: (entry.family, entry.record.devices))
+        return sorted(found, key=lambda entry: (entry.family, entry.record.devices)), damaged
 
     def find(
         self,
@@ -143,13 +155,15 @@ class Store:
 
     def get(self, name: str) -> Entry:
         """An entry by its id, or by as much of the beginning or end of it as is unique."""
-        there = self.entries()
+        there, damaged = self.survey()
         words = name.strip("/").split("/")
         found = [entry for entry in there if _holds(entry.id.split("/"), words)]
         if len(found) == 1:
             return found[0]
         if found:
             raise InvalidValue(f"'{name}' names {len(found)} models: say which of {', '.join(entry.id for entry in found)}")
+        if damaged:  # it may be one of these
+            raise damaged[0]
         raise NotFound.named(f"model in {self.path}", name, [entry.id for entry in there], "kerncast models" if there else "")
 
     def at(self, model: Model, name: str = DEFAULT) -> Entry | None:
