@@ -43,6 +43,13 @@ def test_repeats_become_one_row_with_their_median_noise_and_halves():
     assert (table.half_a.tolist(), table.half_b.tolist()) == ([102.0], [109.0])
 
 
+def test_of_two_repeats_the_faster_counts_where_configs_are_compared_and_their_mean_where_only_times_are_asked():
+    """What disturbs slows down, which must not look like a choice; a time alone is told as it is met."""
+    assert table_of(stored([100.0, 110.0])).time_ns.tolist() == [105.0]
+    two = stored([100.0, 110.0, 120.0, 130.0], **{"config.num_warps": [4, 4, 8, 8]})
+    assert table_of(two).time_ns.tolist() == [100.0, 120.0]
+
+
 def test_measured_once_the_noise_is_what_the_run_says_of_itself_or_unknown():
     """Deviation of its samples over the root of their number; without it NaN, and no halves."""
     table = table_of(stored([200.0], time_ns_mad=[2.0], samples=[16]))

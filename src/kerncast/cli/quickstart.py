@@ -192,7 +192,7 @@ def _measure(family: Family, problems: pl.DataFrame, configs: int, dataset: Path
     click.echo(f"measuring {problems.height} shapes with about 160 kernels each on this machine{which} ...", err=True)
     with CollectView(None) as view:
         summary = collect(Request(family, "cpu", ("0",), dataset), _blocks(family, problems, configs), view)
-    if summary.without_a_row:
+    if summary.without_a_row or summary.interrupted:
         click.echo(f"stopped; everything measured is safe in {dataset}: run the same command to go on", err=True)
         raise SystemExit(3)
 

@@ -167,7 +167,10 @@ def _refuse_mixtures(rows: pl.DataFrame, pool: bool) -> None:
 
 
 def _fold_repeats(family: Family, rows: pl.DataFrame) -> pl.DataFrame:
-    """One row per key: the (lower) median of its repeats, their spread, and the medians of either half of them."""
+    """One row per key: the median of its repeats, their spread, and the medians of either half of them."""
+    # Where configs are compared, of an even number the faster of the two in the middle: what disturbs a measurement slows
+    # it down. Where only times are asked for, that would tell them too short.
+    choosing = rows["key"].n_unique() > rows.select(f"problem.{name}" for name in family.problem.parameters).n_unique()
     ok = pl.col("status") == "ok"
     times = pl.col("time_ns").filter(ok)
     one_run = (MAD_TO_SIGMA * pl.col("time_ns_mad") / pl.col("time_ns") / pl.col("samples").sqrt()).filter(ok).median()
@@ -175,8 +178,7 @@ def _fold_repeats(family: Family, rows: pl.DataFrame) -> pl.DataFrame:
     # Without repeats of its own and in the order of measuring, each half sees early and late ones alike.
     folded = rows.group_by("key", maintain_order=True).agg(
         pl.first("device", *schema.parameter_columns(family)),
-        # Of an even number the faster of the two in the middle: what disturbs a measurement slows it down.
-        time_ns=times.quantile(0.5, "lower"),
+        time_ns=times.quantile(0.5, "lower" if choosing else "midpoint"),
         noise=pl.when(times.count() > 1).then(of_repeats).otherwise(one_run),
         half_a=pl.when(times.count() > 1).then(times.gather_every(2).median()),
         half_b=pl.when(times.count() > 1).then(times.gather_every(2, 1).median()),
