@@ -239,6 +239,18 @@ def test_reading_an_empty_dataset_says_so(tmp_path):
         Dataset.open(tmp_path / "d").read()
 
 
+def test_an_unfinished_collection_is_called_so_and_not_merged(tmp_path):
+    """Its results are in the journal: nobody should take what has become rows for all of it."""
+    begun = Dataset.create(tmp_path / "begun")
+    (begun.path / dataset.JOURNAL).write_text("")
+    with pytest.raises(InvalidValue, match=r"begun is an unfinished collection.*again to go on"):
+        begun.read()
+    whole = make(tmp_path / "whole")
+    with pytest.raises(InvalidValue, match=r"begun is an unfinished collection.*then merge"):
+        dataset.merge([whole.path, begun.path], tmp_path / "both")
+    assert not (tmp_path / "both").exists()
+
+
 def test_a_path_is_a_path_and_not_a_pattern(tmp_path):
     """Brackets and stars in a name never read somebody else's rows."""
     make(tmp_path / "d[1]", rows(times=(1.0, 2.0, 3.0)))

@@ -160,7 +160,9 @@ def command(out: Path, full: bool, as_json: bool) -> None:
 
 
 def _is_measured(dataset: Path) -> bool:
-    return dataset.exists() and not (dataset / "journal.jsonl").exists()
+    from kerncast.data.dataset import JOURNAL
+
+    return dataset.exists() and not (dataset / JOURNAL).exists()
 
 
 def _refuse_strangers(out: Path, datasets: list[Path], problems: pl.DataFrame) -> None:

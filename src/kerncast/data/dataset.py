@@ -29,6 +29,7 @@ from kerncast.op import Family
 FORMAT = "kerncast-dataset"
 VERSION = 1
 MANIFEST = "dataset.json"
+JOURNAL = "journal.jsonl"
 # From an older version to the next one; a manifest is upgraded when read, files stay as they are.
 UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 
@@ -157,6 +158,22 @@ class Dataset:
         return sum(part.rows for part in self.manifest.parts)
 
     @property
+    def unfinished(self) -> bool:
+        """Whether a collection has results here that are not rows yet."""
+        return (self.path / JOURNAL).exists()
+
+    def refuse_if_empty(self) -> None:
+        """There is nothing to work on; why depends."""
+        if self.manifest.parts:
+            return
+        if self.unfinished:
+            raise InvalidValue(
+                f"{self.path} is an unfinished collection, its results are in {JOURNAL}: run the `kerncast collect` that began "
+                "it again to go on, then they become rows"
+            )
+        raise InvalidValue(f"the dataset {self.path} is empty: import or collect rows first")
+
+    @property
     def digest(self) -> str:
         """A hash of the contents: equal rows in equal parts, equal digest."""
         text = "\n".join(sorted(f"{part.family} {part.content}" for part in self.manifest.parts))
@@ -204,9 +221,8 @@ class Dataset:
                 raise BadFile(f"{self.path / part.file} differs from its checksum: restore it, or import the data again")
 
     def _family(self, family: Family | str | None) -> Family:
+        self.refuse_if_empty()
         known = {item.id: item for item in self.families}
-        if not known:
-            raise InvalidValue(f"the dataset {self.path} is empty: import or collect rows first")
         if family is None:
             if len(known) > 1:
                 raise InvalidValue(f"{self.path} holds several families ({', '.join(known)}): name one of them")
@@ -266,6 +282,11 @@ def merge(paths: Sequence[str | Path], out: str | Path) -> tuple[Dataset, int]:
     inputs = [Dataset.open(path) for path in paths]
     for dataset in inputs:
         dataset.verify()
+        if dataset.unfinished:
+            raise InvalidValue(
+                f"{dataset.path} is an unfinished collection, some of its results are not rows yet: run the `kerncast collect` "
+                "that began it again, then merge"
+            )
     names = sorted({family.id for dataset in inputs for family in dataset.families})
     if not names:
         raise InvalidValue(f"there is nothing to merge: {', '.join(map(str, paths))} hold no rows")

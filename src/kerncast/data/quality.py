@@ -34,8 +34,7 @@ NOT_CHECKED: Report = {
 def inspect_dataset(dataset: Dataset, where: Sequence[str] = ()) -> Report:
     """Everything `kerncast inspect` shows: one section per family, and the dataset as a whole."""
     dataset.verify()
-    if not dataset.families:
-        raise InvalidValue(f"the dataset {dataset.path} is empty: import or collect rows first")
+    dataset.refuse_if_empty()
     sections = []
     unknown: NotFound | None = None
     for family in dataset.families:
