@@ -10,6 +10,13 @@ from pathlib import Path
 import pytest
 
 from kerncast import cli
+from kerncast.backends.command import CommandBackend
+from kerncast.backends.command.recipe import shipped
+from kerncast.backends.cpu import CpuBackend
+from kerncast.backends.cpu.build import find_compiler
+from kerncast.backends.opencl import OpenClBackend
+from kerncast.cli.collect_plan import device_indices
+from kerncast.errors import InvalidValue
 
 EXP = b"""input_shape_1,input_shape_2,input_shape_3,input_shape_4,bfloat16,input_DRAM,input_L1,kernel_duration
 64,32,0,0,1,1,0,1000
@@ -155,6 +162,8 @@ def test_guess_prints_a_mapping_and_writes_nothing(tmp_path, run):
         (["merge", "exp", "absent", "--out", "out"], "there is no dataset at absent"),
         (["merge", "exp", "--out", "exp"], "exp exists already"),
         (["merge", "empty", "--out", "out"], "there is nothing to merge"),
+        (["sweep", "gemm/cpu", "--problems", "llm", "--max-bytes", "0", "--out", "v"], "--max-bytes must be a number above 0"),
+        (["collect", "gemm/cpu", "--problems", "llm", "--max-flops", "nan", "--out", "d"], "must be a number above 0, got nan"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(args, why, exp, tmp_path, run, monkeypatch):
@@ -175,6 +184,61 @@ def test_bad_input_is_one_sentence_and_exit_code_2(args, why, exp, tmp_path, run
     assert "Traceback" not in err
     assert len(err.strip().splitlines()) <= (1 if err.startswith("kerncast: ") else 4)
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
+
+
+def test_devices_are_those_that_the_backend_has_each_once():
+    """`--devices`: what a backend lists; the program of a recipe may have others, but none twice either."""
+    assert device_indices(CpuBackend, "0") == ("0",)
+    assert device_indices(CommandBackend, "3,a") == ("3", "a")
+    for kind, text in (
+        (CpuBackend, "5"),
+        (CpuBackend, "0,abc"),
+        (CpuBackend, ""),
+        (OpenClBackend, "999"),
+        (CommandBackend, "1,"),
+    ):
+        with pytest.raises(InvalidValue, match=rf"--devices takes .* for backend {kind.name}, got '{text}'"):
+            device_indices(kind, text)
+    for kind in (CpuBackend, CommandBackend):
+        with pytest.raises(InvalidValue, match="--devices names a device twice"):
+            device_indices(kind, "0,0")
+
+
+def test_a_compiler_that_cc_names_and_is_not_there_is_said(run, monkeypatch):
+    """Nothing falls back on another one: the doctor says so, and collecting refuses."""
+    monkeypatch.setenv("CC", "/nowhere/gcc")
+    find_compiler.cache_clear()
+    why = "CC names a compiler that is not there or does not run, '/nowhere/gcc'"
+    _, out, _ = run("doctor", "--json")
+    assert [item["works"] for item in json.loads(out)["checks"] if why in item["detail"]] == [False]
+    code, _, err = run("collect", "gemm/cpu", "--problems", "llm", "--out", "never")
+    assert code == 2
+    assert why in err
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
+def test_a_dry_run_counts_what_is_left_and_vectors_are_taken_as_they_are(run, tmp_path, monkeypatch):
+    """Rows that are there are not measured again; compiling takes time, too; --configs has no say in a finished sweep."""
+    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path / "cache"))
+    axes = ["--vary", "dtype=fp32", "--vary", "layout=rrr", "--problems"]
+    assert run("sweep", "gemm/cpu", *axes, "grid:M=8;N=8;K=8", "--configs", "sample:2", "--out", tmp_path / "v")[0] == 0
+    measured = ["collect", "gemm/cpu", "--vectors", tmp_path / "v", "--out", tmp_path / "d"]
+    code, _, err = run(*measured, "--configs", "sample:1")
+    assert code == 2
+    assert "--problems, --vary, --configs and --max-flops do not go with it" in err
+    plan = json.loads(run(*measured, "--dry-run", "--json")[1])
+    assert (plan["vectors"], plan["already_there"]) == (2, 0)
+    assert plan["compilations"] > 0
+    assert plan["seconds"] > 0
+    assert run(*measured, "--no-verify")[0] == 0
+    plan = json.loads(run(*measured, "--dry-run", "--json")[1])
+    assert (plan["vectors"], plan["already_there"], plan["compilations"]) == (0, 2, 0)
+
+
+def test_the_help_names_every_shipped_recipe(run):
+    """`--recipe` takes five names."""
+    _, out, _ = run("collect", "--help")
+    assert all(f"{name}," in "".join(out.split()) for name in shipped())
 
 
 def test_a_reader_that_goes_away_is_not_an_error(exp):

@@ -88,7 +88,7 @@ def first_problems(count):
 REFUSED = {
     "no dataset": (lambda folder: None, [], "there is no dataset at "),
     "no dataset but a folder": (lambda folder: (folder / "x").mkdir(), [], "is not a kerncast dataset: it has no dataset.json"),
-    "a dataset without rows": (lambda folder: Dataset.create(folder / "x"), [], "holds no rows: import or collect some first"),
+    "a dataset without rows": (lambda folder: Dataset.create(folder / "x"), [], "is empty: import or collect rows first"),
     "one problem only": (first_problems(1), [], "there is one problem only"),
     "fewer groups than folds": (first_problems(3), [], "3 groups of problems worked and 5 folds were asked for: .*--folds 3"),
     "several families": (several_families, [], r"families \(gemm/triton, matmul_sharded/single\): name one with --family"),
@@ -97,13 +97,25 @@ REFUSED = {
     "a knob that is no list of numbers": (
         first_problems(6), ["--model", "mlp", "--hidden", "a"], "--hidden is a list of layer sizes such as 100,50, got 'a'"
     ),
+    "a knob too small": (first_problems(6), ["--trees", "0"], "kerncast: --trees must be at least 1, got 0\n$"),
+    "a knob out of its range": (first_problems(6), ["--lr", "nan"], "kerncast: --lr must be above 0 and at most 1, got nan\n$"),
+    "a knob of few words": (
+        first_problems(6), ["--model", "deep", "--loss", "foo"], "kerncast: --loss is listwise or pointwise, got 'foo'\n$"
+    ),
+    "nothing left to tune": (
+        first_problems(6), ["--model", "mlp", "--tune", "2", "--lr", "0.1", "--batch-size", "9"],
+        "every knob of mlp that --tune could change was given",
+    ),
+    "folds of a warm start": (
+        first_problems(6), ["--warm-start", "nowhere", "--folds", "3"], "--folds 3 means nothing with --warm-start"
+    ),
     "an unknown kind": (first_problems(6), ["--model", "gdbt"], "unknown model 'gdbt': did you mean 'gbdt'"),
     "several targets": (first_problems(6), ["--targets", "tflops,latency"], "one model has one target, got tflops,latency"),
     "an unknown target": (
         first_problems(6), ["--format", "ck", "--targets", "tflops, speed"], "relative, latency, tflops, bandwidth, got 'speed'"
     ),
     "a base that is not there": (first_problems(6), ["--warm-start", "nowhere"], "there is no model at nowhere"),
-    "a filter of nothing": (first_problems(6), ["--where", "problem.M>99999"], "has status ok: there is nothing to learn from"),
+    "a filter of nothing": (first_problems(6), ["--where", "problem.M>99999"], "matches --where 'problem.M>99999'"),
     "an unknown column": (first_problems(6), ["--where", "problem.Q=3"], "problem.Q"),
 }  # fmt: skip
 
@@ -119,6 +131,29 @@ def test_bad_input_to_training_is_one_sentence_and_nothing_is_written(run, tmp_p
     assert err.startswith("kerncast: ")
     assert pl.Series([err]).str.contains(why).all(), err
     assert sorted(item.name for item in tmp_path.iterdir()) == before
+
+
+def test_tuning_leaves_what_was_given_and_says_what_it_chose(home, run, tmp_path):
+    """The line and evaluation.json have the free knobs of the model that was written; --trees, --leaves and --lr stay."""
+    pytest.importorskip("optuna")
+    code, out, _ = run("train", home / "d", "--out", tmp_path / "m", *QUICK, "--tune", "2")
+    (line,) = [line for line in out.splitlines() if line.startswith("tuned: ")]
+    options = json.loads((tmp_path / "m" / "model.json").read_text())["options"]
+    assert (code, options["trees"], options["leaves"], options["lr"]) == (0, 12, 7, 0.3)
+    assert line == f"tuned: temperature={options['temperature']} blend={options['blend']}"
+    tuned = json.loads((tmp_path / "m" / "evaluation.json").read_text())["tuned"]
+    assert tuned == {name: options[name] for name in ("temperature", "blend")}
+
+
+def test_a_warm_start_takes_the_kind_of_its_base_and_says_what_it_is_judged_on(home, run, tmp_path):
+    """Without --model; one hold-out, not folds, on the screen and on the card."""
+    quick = ("--epochs", "1", "--threads", "1")
+    run("train", home / "d", "--out", tmp_path / "base", "--model", "mlp", "--folds", "2", *quick)
+    code, out, err = run("train", home / "new", "--out", tmp_path / "m", "--warm-start", tmp_path / "base", *quick)
+    assert code == 0, err
+    assert "problems, on one fixed hold-out by M,N,K,batch)" in out
+    assert "On one fixed hold-out by M,N,K,batch, " in (tmp_path / "m" / "MODEL_CARD.md").read_text()
+    assert json.loads((tmp_path / "m" / "model.json").read_text())["kind"] == "mlp"
 
 
 def test_an_existing_directory_is_never_written_into(home, run, tmp_path):

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast.collect.collection import Collection
+from kerncast.collect.collection import Collection, _Ties
 from kerncast.collect.journal import NAME, Header, Journal, final_records, read
 from kerncast.collect.messages import Item, Policy, Result
 from kerncast.collect.run import Request, collect, locked
@@ -123,6 +123,29 @@ def test_ctrl_c_finishes_the_chunk_at_hand_and_keeps_everything(tmp_path):
     assert len(records) == int(measured) > 0
 
 
+def test_ctrl_c_is_answered_at_once_and_a_second_one_says_what_is_safe(tmp_path):
+    """Whoever presses it knows what happens, and how to go on."""
+    code = (
+        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2]); import test_collect as t; "
+        "from kerncast.cli.collect_view import CollectView; "
+        # A chunk that takes so long that the second signal comes within it.
+        "t.collect(t.request(Path(sys.argv[1]), policy=t.Policy(samples=10**6, fewest_samples=10**6), budget_seconds=60), "
+        "[t.vectors(2)], CollectView(None))"
+    )
+    arguments = [str(tmp_path / "d"), os.path.dirname(__file__)]
+    process = subprocess.Popen([sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (tmp_path / "d" / NAME).exists():
+        time.sleep(0.02)
+    time.sleep(1.0)  # the chunk is handed out as soon as the journal is begun
+    process.send_signal(signal.SIGINT)
+    assert process.stderr.readline() == "kerncast: stopping: finishing what is being measured (Ctrl-C again ends at once)\n"
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert f"kerncast: stopped: everything measured is safe in {tmp_path / 'd'} (0 rows): run the same command to go on" in said
+    assert "KeyboardInterrupt" in said.splitlines()[-1]
+
+
 def test_a_backend_that_never_starts_is_given_up_with_its_reason(tmp_path):
     """Three tries, then a sentence that says what to do."""
     with pytest.raises(DeviceLost, match="does not come up"):
@@ -177,6 +200,16 @@ def test_a_finished_dataset_of_another_compiler_is_not_extended(tmp_path):
     Dataset.create(tmp_path / "d").append(TRITON, rows)
     with pytest.raises(InvalidValue, match=r'was measured on .* with \{"instant":"0"\}, but this is'):
         collect(request(tmp_path / "d", extend=True), [vectors(6)], Quiet())
+
+
+def test_a_vector_does_not_race_against_itself():
+    """A second, faster time replaces the first."""
+    ties = _Ties()
+    for time_ns in (100.0, 99.0):
+        ties.add(Item("k", {"M": 1}, {"a": 1}), time_ns, 1.0)
+    assert list(ties.chunks(0)) == []
+    ties.add(Item("l", {"M": 1}, {"a": 2}), 100.0, 1.0)
+    assert [[item.key for item in chunk.items] for chunk in ties.chunks(0)] == [["k", "l"]]
 
 
 def test_near_ties_are_raced_again(tmp_path):

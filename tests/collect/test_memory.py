@@ -1,14 +1,14 @@
 """The memory of a worker: what is free, what it took, and what happens to one that takes too much."""
 
-import mmap
-import os
+import subprocess
+import sys
 
 import polars as pl
 import pytest
 
 import kerncast
 from kerncast.cli.collect import memory_bytes
-from kerncast.collect.memory import available_bytes, resident_bytes, worker_share
+from kerncast.collect.memory import available_bytes, worker_share
 from kerncast.collect.run import Request, collect
 from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
@@ -55,13 +55,17 @@ def test_control_groups_of_the_first_version_count_too(machine):
 
 
 def test_workers_share_what_is_free_and_reserved_address_space_is_not_counted():
-    """Half for each of two; a mapping that nobody wrote to takes nothing, on this very process."""
+    """Half for each of two; a mapping that nobody wrote to takes nothing, in a process where nothing else happens."""
     assert worker_share(2) == pytest.approx(worker_share(1) / 2, rel=0.3)
-    before = resident_bytes(os.getpid())
-    with mmap.mmap(-1, GB, flags=mmap.MAP_PRIVATE) as reserved:
-        assert resident_bytes(os.getpid()) - before < GB // 2
-        reserved[: 64 << 20] = bytes(64 << 20)
-        assert resident_bytes(os.getpid()) - before > 60 << 20
+    code = (
+        "import mmap, os; from kerncast.collect.memory import resident_bytes as taken; written = bytes(64 << 20); "
+        "before = taken(os.getpid()); reserved = mmap.mmap(-1, 1 << 30, flags=mmap.MAP_PRIVATE); "
+        "untouched = taken(os.getpid()); reserved[: len(written)] = written; "
+        "print(untouched - before, taken(os.getpid()) - before)"
+    )
+    untouched, touched = subprocess.check_output([sys.executable, "-c", code], text=True).split()
+    assert int(untouched) < GB // 2
+    assert int(touched) > 60 << 20
 
 
 def test_a_worker_that_grows_beyond_its_share_costs_one_row_without_any_limit_on_allocations(tmp_path):

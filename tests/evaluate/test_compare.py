@@ -56,6 +56,11 @@ CASES = {
     "no breach, but an interval that is too wide": (
         "AMBIGUOUS", 0.09 * EVEN, {"old": np.full(COUNT, 0.9), "limits": Limits(p10=1.0, median=1.0)}, "more problems",
     ),
+    "a wide limit of the mean does not widen what is the same": (
+        "AMBIGUOUS", 0.09 * EVEN, {"old": np.full(COUNT, 0.9), "limits": Limits(mean=0.05, p10=1.0, median=1.0)}, "would tell",
+    ),
+    "a narrow limit of the mean narrows it": ("AMBIGUOUS", 0.01 * EVEN, {"limits": Limits(mean=0.0005)}, "more problems"),
+    "the same without that limit": ("SAME", 0.01 * EVEN, {}, "interval"),
     "limits are adjustable": ("AMBIGUOUS", -0.006, {"limits": Limits(mean=0.02, median=0.02)}, "within the limits"),
     "one limit of nothing": ("WORSE", one_down(0.001), {"limits": Limits(problem=0.0)}, "1 problem down more than 0%"),
 }  # fmt: skip
@@ -70,6 +75,14 @@ def test_the_verdict_follows_the_rule_and_says_why(case):
     assert pl.Series(found.reasons).str.contains(why).any(), found.reasons
     interval = found.summary["mean_difference"]
     assert interval["lower"] <= interval["value"] <= interval["upper"]
+
+
+@pytest.mark.parametrize(("change", "verdict"), [(0.0, "AMBIGUOUS"), (0.05, "AMBIGUOUS"), (-0.15, "WORSE")])
+def test_one_problem_has_no_interval_and_so_no_certainty(change, verdict):
+    """Null bounds, said in words; only the limit of one problem can still be breached."""
+    found = verdict_of(np.array([change]), old=np.array([0.8]))
+    assert (found.verdict, found.summary["mean_difference"]["lower"]) == (verdict, None)
+    assert "has no interval" in found.reasons[-1]
 
 
 def test_the_summary_counts_what_changed():

@@ -165,6 +165,9 @@ REFUSED = {
     "nothing worked": (changed(status=pl.lit("crash"), time_ns=pl.lit(None, pl.Float64)), {}, "has status ok"),
     "two software versions": (lambda: (software(UNSEEN), None), {}, r"2 software versions \(v1, v2\).*--where 'software=…'"),
     "an unknown split": (as_it_is, {"split": "shape"}, "problem, size, config, device, nk for gemm, got 'shape'"),
+    "seen problems beside a split": (
+        as_it_is, {"split": "problem", "include_seen": True}, "--include-seen has no place beside --split problem.*leave one"
+    ),
     "one device to split by": (as_it_is, {"split": "device"}, "needs rows of two devices; all are of a100"),
     "one config to split by": (as_it_is, {"split": "config", "where": ["config.kind=library"]}, "all rows are of one config"),
 }  # fmt: skip

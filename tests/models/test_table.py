@@ -74,6 +74,14 @@ def test_repeats_far_apart_contradict_each_other():
         table_of(stored([10.0, 1500.0]))
 
 
+def test_the_same_row_given_twice_counts_once():
+    """Rows equal in every cell are no repeats: the noise stays what it was, and so do the halves."""
+    rows = stored([100.0, 110.0], run_id=["a", "b"])
+    once, twice = table_of(rows), table_of(pl.concat([rows, rows]))
+    assert (twice.time_ns.tolist(), twice.noise.tolist()) == (once.time_ns.tolist(), once.noise.tolist())
+    assert np.isnan(table_of(pl.concat([rows[:1], rows[:1]])).half_a).all()
+
+
 def test_numbers_and_labels_do_not_depend_on_the_order_of_rows():
     """Shuffled rows are the same table: same problems, groups, configs, features and times."""
     rows = synthetic_rows(problems=8, repeats=3)

@@ -9,7 +9,7 @@ import pytest
 
 import kerncast
 from kerncast.data import Dataset
-from kerncast.errors import BadFile, InvalidValue, KerncastError
+from kerncast.errors import BadFile, CannotWrite, InvalidValue, KerncastError
 from kerncast.expr import where
 from kerncast.models import Model, Recipe, train
 from kerncast.op import Family
@@ -112,7 +112,23 @@ REFUSED = {
     "fewer problems than folds": (lambda rows: rows.head(20), {}, "2 groups of problems worked and 3 folds .* --folds 2"),
     "rows that contradict each other": (contradicted, {}, "1 measurements contradict themselves"),
     "another op": (lambda rows: rows, {"family": "matmul_sharded/single"}, "holds no rows of matmul_sharded/single"),
-    "a filter that keeps nothing": (lambda rows: rows, {"where": ["problem.M>99999"]}, "has status ok"),
+    "a filter that keeps nothing": (
+        lambda rows: rows,
+        {"where": ["problem.M>99999", "status=ok"]},
+        "no row of gemm/triton in .* matches --where 'problem.M>99999' and --where 'status=ok'",
+    ),
+    "a filter that keeps failures": (
+        lambda rows: rows,
+        {"where": "status=out_of_memory"},
+        "that matches --where 'status=out_of_memory' has status ok",
+    ),
+    "two backends": (
+        lambda rows: rows.with_columns(
+            backend=pl.when(pl.col("problem.M") > 1024).then(pl.lit("cuda")).otherwise(pl.lit("cpu"))
+        ),
+        {},
+        "2 backends .cpu, cuda.: keep one with --where 'backend=…', or .* --pool",
+    ),
     "two devices": (
         lambda rows: rows.with_columns(device=pl.when(pl.col("problem.M") > 1024).then(pl.lit("h100")).otherwise("device")),
         {},
@@ -154,13 +170,22 @@ def test_an_existing_directory_an_unknown_kind_and_an_unknown_knob_are_refused(h
         (tmp_path / "there", RECIPE, "exists already"),
         (tmp_path / "m", Recipe("gdbt"), "unknown model 'gdbt': did you mean 'gbdt'"),
         (tmp_path / "m", Recipe("gbdt", {"epochs": 3}), "--epochs means nothing for the model gbdt"),
-        (tmp_path / "m", Recipe("gbdt", {"trees": 0}), "model gbdt: .*>= 1"),
+        (tmp_path / "m", Recipe("gbdt", {"trees": 0}), "^--trees must be at least 1, got 0$"),
         (tmp_path / "m", Recipe("gbdt", target="speed"), "a target is one of"),
         (tmp_path / "m", Recipe("gbdt", folds=1), "at least 2 folds"),
     ]:
         with pytest.raises(KerncastError, match=why):
             train(home / "d", out, recipe)
     assert [item.name for item in tmp_path.iterdir()] == ["there"]
+
+
+def test_numbers_that_mean_nothing_and_no_dataset_are_refused_in_python_too(tmp_path):
+    """As sentences, before anything is read."""
+    for name in ("seed", "tune", "hard_mining", "threads"):
+        with pytest.raises(InvalidValue, match=f"{name} is a whole number from 0 on, got -1"):
+            Recipe(**{name: -1})
+    with pytest.raises(InvalidValue, match="there is no dataset to train on"):
+        train([], tmp_path / "m")
 
 
 def test_a_damaged_model_directory_is_refused_by_name(home, tmp_path):
@@ -201,15 +226,6 @@ def json_equal(one, other):
         return False
 
 
-def test_a_warm_start_from_a_damaged_model_writes_nothing(home, tmp_path):
-    """The base is checked before the data are read."""
-    shutil.copytree(home / "m", tmp_path / "base")
-    (tmp_path / "base" / "time.0.lgbm.gz").write_bytes(b"")
-    with pytest.raises(BadFile, match=r"time\.0\.lgbm\.gz differs from its checksum"):
-        train(home / "d", tmp_path / "m", RECIPE, warm_start=tmp_path / "base")
-    assert [item.name for item in tmp_path.iterdir()] == ["base"]
-
-
 def test_an_op_with_nothing_to_choose_trains_a_model_of_times(tmp_path):
     """No config, no efficiency; every figure of the times."""
     rng = np.random.default_rng(0)
@@ -237,43 +253,31 @@ def test_pooled_devices_train_one_model(tmp_path):
     assert fast < slow
 
 
-def test_a_warm_start_reports_the_base_beside_itself(home, tmp_path):
-    """Scored on one hold-out of new problems; the knobs that are not given are the base's."""
-    synthetic_dataset(tmp_path / "new", synthetic_rows(problems=20, seed=9, slower=3.0))
-    model = train(tmp_path / "new", tmp_path / "m", Recipe("gbdt", {"trees": 10}, threads=1), warm_start=home / "m")
-    report = model.evaluation["warm_start"]
-    assert report["hold_out_seen_by_base"] is False
-    assert report["continued"]["mape"]["value"] < report["base"]["mape"]["value"]
-    assert model.manifest.options["leaves"] == KNOBS["leaves"]
-    assert model.manifest.options["trees"] == 10
-    assert model.manifest.size["time_trees"] > Model.load(home / "m").manifest.size["time_trees"]
-    assert model.seen.height > 40
+@pytest.mark.parametrize("kind", ["gbdt", "mlp", "linear"])
+def test_a_config_that_never_worked_in_training_is_chosen_last(tmp_path, kind):
+    """Fewer failures than teach a forest, of the one that looks fastest: no fold chooses it, as none would be served it."""
+    rows = synthetic_rows(problems=12, tiles=[(64, 64, 32, 3, 4), (128, 64, 32, 3, 4), (32, 32, 32, 2, 4)])
+    broken = (pl.col("config.BLOCK_M") == 128).fill_null(False)
+    rows = rows.with_columns(
+        status=pl.when(broken).then(pl.lit("crash")).otherwise(pl.lit("ok")), time_ns=pl.when(~broken).then("time_ns")
+    )
+    synthetic_dataset(tmp_path / "d", rows)
+    knobs = {"gbdt": KNOBS, "mlp": {"epochs": 2}, "linear": {}}[kind]
+    model = train(tmp_path / "d", tmp_path / "m", Recipe(kind, knobs, folds=3, threads=1))
+    assert model.evaluation["overall"]["efficiency_min"]["value"] > 0
+    said = model.out_of_fold.with_columns(served=pl.Series(model.rank_rows(model.describe(model.out_of_fold)).score))
+    failed, worked = (said.filter(pl.col("measured_ns").is_null() == missing) for missing in (True, False))
+    for fold in range(3):
+        mine = pl.col("fold") == fold
+        assert failed.filter(mine)["score"].min() > worked.filter(mine)["score"].max()
+    assert failed["served"].min() > worked["served"].max()
 
 
-@pytest.mark.parametrize(
-    ("recipe", "changes", "why"),
-    [
-        (Recipe("mlp", {"epochs": 1}), {}, "its kind of model is 'gbdt', the data's is 'mlp'"),
-        (Recipe("gbdt", target="latency"), {}, "its target is 'relative', the data's is 'latency'"),
-        (Recipe("gbdt"), {"device": pl.lit("h100")}, "its device is 'a100', the data's is 'h100'"),
-        (Recipe("gbdt"), {"problem.dtype": pl.lit("bf16")}, "its dtypes is 'fp16', the data's is 'bf16'"),
-    ],
-)
-def test_a_warm_start_from_a_stranger_is_refused(home, tmp_path, recipe, changes, why):
-    """What differs, on both sides; nothing is written."""
-    synthetic_dataset(tmp_path / "new", synthetic_rows(problems=12, seed=3).with_columns(**changes))
-    with pytest.raises(InvalidValue, match=why):
-        train(tmp_path / "new", tmp_path / "m", recipe, warm_start=home / "m")
-    assert [item.name for item in tmp_path.iterdir()] == ["new"]
-
-
-def test_a_warm_start_with_another_ops_data_is_refused(home, tmp_path):
-    """The op is the first thing compared."""
-    sizes = {f"problem.{name}": [32 * (i + 1) for i in range(6)] for name in ("M", "K", "N")}
-    matmul = pl.DataFrame({"device": "wormhole_b0", **sizes, "problem.num_cores": 8, "status": "ok", "time_ns": 7.0})
-    synthetic_dataset(tmp_path / "new", matmul, FAMILIES.get("matmul_sharded/single"))
-    with pytest.raises(InvalidValue, match="its op is 'gemm', the data's is 'matmul_sharded'"):
-        train(tmp_path / "new", tmp_path / "m", RECIPE, warm_start=home / "m")
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_read(tmp_path):
+    """One sentence that names --out and the reason, and speaks of space only where that is the reason."""
+    (tmp_path / "file").touch()
+    with pytest.raises(CannotWrite, match=r"^--out: could not write .*/file/m: Not a directory; choose another place$"):
+        train(tmp_path / "nowhere", tmp_path / "file" / "m")
 
 
 def test_hard_mining_is_reported_beside_what_it_replaces(home, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from kerncast import cli, devices
 from kerncast.data.schema import row_keys
-from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.families.gemm_triton import triton
 from kerncast.families.single import eltwise_unary_single
 from kerncast.op import Config, Family, Problem
@@ -218,8 +218,10 @@ def test_other_sweeps_and_foreign_directories_are_refused_by_name(tmp_path):
         Vectors.open(tmp_path / "nowhere")
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").touch()
-    with pytest.raises(BadFile, match="photos is not a directory of vectors"):
+    with pytest.raises(BadFile, match=r"photos is not a directory of vectors.*choose another --out"):
         write_vectors(triton_sweep(), tmp_path / "photos")
+    with pytest.raises(CannotWrite, match=r"a\.jpg is a file, and vectors are a directory: choose another --out"):
+        write_vectors(triton_sweep(), tmp_path / "photos" / "a.jpg")
     with pytest.raises(InvalidValue, match="take at most 74 slices"):
         triton_sweep(part=Slice(1, 75))
     with pytest.raises(InvalidValue, match="the sweep is empty: no config of gemm/toy is valid on"):
@@ -271,3 +273,26 @@ def test_a_second_sweep_into_a_directory_that_is_being_written_is_refused(tmp_pa
     with pytest.raises(BadFile, match="is not a directory of vectors"):
         write_vectors(sweep, tmp_path / "foreign")
     assert [path.name for path in (tmp_path / "foreign").iterdir()] == ["letter.txt"]
+
+
+@pytest.mark.parametrize(
+    ("half", "change", "why"),
+    [
+        ("config", {"BLOCK_M": 17}, "row 3: config.BLOCK_M must be .*, got 17"),
+        ("config", {"colour": 1}, "row 3: unknown parameter of gemm/triton 'config.colour'"),
+        ("problem", {"M": "many"}, "row 3: problem.M must be of type int, got 'many'"),
+        ("problem", {"N": None}, "row 3: problem.N must be .*, got None"),
+    ],
+)
+def test_a_vector_outside_its_family_is_refused_by_file_and_row(half, change, why, tmp_path):
+    """Before it is measured, whoever wrote the file and its checksum."""
+    write_vectors(triton_sweep(max_vectors=100), tmp_path / "v", file_format="json")
+    part, manifest = tmp_path / "v" / "part-00000.json", tmp_path / "v" / "vectors.json"
+    rows = json.loads(part.read_text())
+    rows[2][half] |= change
+    part.write_text(json.dumps(rows))
+    listed = json.loads(manifest.read_text())
+    listed["parts"][0] |= {"bytes": part.stat().st_size, "checksum": files.file_checksum(part)}
+    manifest.write_text(json.dumps(listed))
+    with pytest.raises(BadFile, match=f"part-00000.json, {why}.* make the vectors again with `kerncast sweep`"):
+        list(Vectors.open(tmp_path / "v").iter_blocks())

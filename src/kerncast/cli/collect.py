@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from kerncast.cli.collect_plan import above_zero, blocks_of, device_indices, dry_run
 from kerncast.cli.collect_view import CollectView
 from kerncast.cli.output import json_option, print_json, table
 from kerncast.errors import InvalidValue, KerncastError
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from kerncast.backends.command.recipe import Recipe
     from kerncast.backends.contract import Backend
     from kerncast.collect.messages import Policy
     from kerncast.collect.run import Active, Request, Summary
-    from kerncast.device import Device
     from kerncast.op import Family
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-# What a row takes on disk, for `--dry-run`.
-ROW_BYTES = 150
 
 
 def seconds(text: str) -> float:
@@ -36,8 +31,16 @@ def seconds(text: str) -> float:
     return float(match[1]) * _SECONDS[match[2] or "s"]
 
 
+def _deadline(text: str) -> float:
+    """What `--timeout` says."""
+    found = seconds(text)
+    if not found:
+        raise InvalidValue(f"--timeout must be more than 0, got '{text}': everything would be killed at once")
+    return found
+
+
 def memory_bytes(text: str | None) -> int | None:
-    """`2.5` (GB), `none` for no limit (0), nothing for the default (None)."""
+    """`2.5` (GB), `none` or `0` for no limit (0), nothing for the default (None)."""
     if text is None:
         return None
     if text != "none" and not re.fullmatch(r"\d+(?:\.\d+)?", text):
@@ -63,7 +66,7 @@ def policy_of(options: dict[str, Any], recipe: Recipe | None) -> Policy:
     if warmup is not None:
         changes["warmup_ns"] = int(seconds(warmup) * 1e9)
     if timeout is not None:
-        ceiling = int(seconds(timeout) * 1e9)
+        ceiling = int(_deadline(timeout) * 1e9)
         changes |= {"deadline_ceiling_ns": ceiling, "deadline_floor_ns": min(ceiling, Policy().deadline_floor_ns)}
     return Policy(**changes)
 
@@ -90,7 +93,7 @@ def recipe_of(name: str | None, settings: tuple[str, ...], family: Family, optio
     if options["warmup"]:
         raise InvalidValue(f"the program of recipe {recipe.name} warms up by itself: leave out --warmup, or see its settings")
     if options["timeout"]:
-        recipe = structs.replace(recipe, timeout=seconds(options["timeout"]))
+        recipe = structs.replace(recipe, timeout=_deadline(options["timeout"]))
     if options["reset_command"]:
         recipe = structs.replace(recipe, reset=options["reset_command"].split())
     if options["cache"] not in (None, recipe.cache) and not recipe.tells("cache"):
@@ -101,80 +104,6 @@ def recipe_of(name: str | None, settings: tuple[str, ...], family: Family, optio
     return recipe
 
 
-def _blocks(
-    family: Family,
-    vectors: Path | None,
-    problems: tuple[str, ...],
-    vary: tuple[str, ...],
-    configs: str,
-    max_flops: float | None,
-    seed: int,
-    max_vectors: int | None = None,
-    device: Device | None = None,
-) -> tuple[Iterable[pl.DataFrame], int]:
-    """The vectors to measure, and how many there are."""
-    from kerncast import devices
-    from kerncast.problems import parse_vary
-    from kerncast.sweep import Vectors, open_sweep, parse_selection
-
-    if vectors is not None:
-        if problems or vary or max_flops:
-            raise InvalidValue("--vectors names a finished sweep: --problems, --vary and --max-flops do not go with it")
-        if max_vectors is not None:
-            raise InvalidValue(
-                "--vectors names a finished sweep: give --max-vectors to `kerncast sweep`, or choose from it with --active"
-            )
-        found = Vectors.open(vectors)
-        if found.family is not family:
-            raise InvalidValue(f"{vectors} holds vectors of {found.family.id}, not of {family.id}")
-        return found.iter_blocks(), found.count()
-    if not problems:
-        raise InvalidValue("say what to measure: --problems SPEC (llm, wide, grid:M=1,2;…) or --vectors DIRECTORY")
-    sweep = open_sweep(
-        family, device or devices.local(), problems, parse_vary(family, vary), parse_selection(family, configs),
-        seed=seed, max_vectors=max_vectors, max_flops=max_flops,
-    )  # fmt: skip
-    where = "this machine" if device is None else device.name
-    total = sweep.count()
-    if not total:
-        raise InvalidValue(
-            f"no config of {family.id} can run any of the {sweep.problem_count:,} problems on {where}: "
-            f"see the constraints in `kerncast families {family.id}`"
-        )
-    return sweep.iter_blocks(), total
-
-
-def _dry_run(
-    family: Family, kernels: Backend, blocks: Iterable[pl.DataFrame], total: int, policy: Policy, as_json: bool
-) -> None:
-    """What a collection would take, without measuring anything."""
-    from kerncast.backends.contract import TimesItself
-    from kerncast.sweep import vectors_of
-
-    pairs = [(vector.problem, vector.config) for block in blocks for vector in vectors_of(family, block)]
-    compilations = kernels.compilations(pairs)
-    per_vector = (policy.warmup_ns + 0.6 * policy.samples * policy.sample_ns) / 1e9
-    estimate = {
-        "vectors": total,
-        "compilations": compilations,
-        # A program of its own takes as long as it takes.
-        "seconds": None if isinstance(kernels, TimesItself) else round(total * per_vector),
-        "bytes": total * ROW_BYTES,
-    }
-    if as_json:
-        print_json(estimate)
-    elif isinstance(kernels, TimesItself):
-        click.echo(
-            f"{total:,} vectors, {compilations:,} kernels to build, at most {policy.samples * total:,} answers of the program "
-            f"(and a second visit to those that disagree), about {total * ROW_BYTES / 1e6:.1f} MB"
-        )
-    else:
-        click.echo(
-            f"{total:,} vectors, {compilations:,} kernels to compile, about {estimate['seconds']:,} s of measuring for kernels "
-            f"shorter than {policy.sample_ns / 1e6:g} ms (longer ones take longer), about {total * ROW_BYTES / 1e6:.1f} MB"
-        )
-
-
 @click.command("collect")
 @click.argument("family_id", metavar="FAMILY")
 @click.option(
@@ -183,10 +112,10 @@ def _dry_run(
 @click.option(
     "--vary", multiple=True, metavar="NAME=VALUES", help="One more axis: dtype=fp32, layout=all, threads=1,2. May be repeated."
 )
-@click.option("--max-flops", type=float, metavar="FLOP", help="Leave out problems with more arithmetic than this.")
 @click.option(
-    "--configs", default="all", show_default=True, metavar="SPEC", help="all, sample:N (per problem) or portfolio:FILE."
+    "--max-flops", type=float, callback=above_zero, metavar="FLOP", help="Leave out problems with more arithmetic than this."
 )
+@click.option("--configs", metavar="SPEC", help="all, sample:N (per problem) or portfolio:FILE. [default: all]")
 @click.option(
     "--vectors", type=click.Path(path_type=Path), metavar="DIR", help="What `kerncast sweep` wrote, instead of --problems."
 )
@@ -195,7 +124,8 @@ def _dry_run(
     "--recipe",
     "recipe_name",
     metavar="NAME|FILE",
-    help="An external benchmark program instead: ck-tile, cutlass-profiler, tt-metal-sweep, or a TOML file (docs/command.md).",
+    help="An external benchmark program instead: ck-tile, ck-tile-conv, cutlass-profiler, tt-metal-reshard, tt-metal-sweep, "
+    "or a TOML file (docs/command.md).",
 )
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the recipe. May be repeated.")
 @click.option(
@@ -227,7 +157,7 @@ def _dry_run(
 @click.option(
     "--memory",
     metavar="GB|none",
-    help="Memory that a worker may use; more is out_of_memory. [default: its share of 80 % of what is free]",
+    help="Memory that a worker may use (0: no limit); more is out_of_memory. [default: its share of 80 % of what is free]",
 )
 @click.option("--no-verify", is_flag=True, help="Do not check results before their time counts.")
 @click.option("--reset-command", metavar="CMD", help="Run after a worker was lost; {device} is its index. No shell.")
@@ -247,55 +177,67 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
     kerncast collect gemm/cpu --vectors share-3 --devices 0 --budget 10m --out share-3-measured
     kerncast collect gemm/cpu --vectors share-3 --active --budget 10m --out share-3-chosen
     kerncast collect gemm/ck_tile --recipe ck-tile --set build_dir=/ck/build --set arch=gfx942 --problems llm \\
-        --configs sample:200 --build-jobs 16 --out mi300
+        --vary dtype=fp16 --vary layout=rcr --configs sample:200 --build-jobs 16 --out mi300
     """
     from kerncast.backends.command import CommandBackend
     from kerncast.collect.run import collect
+    from kerncast.collect.supervisor import DeviceLost
     from kerncast.registry import FAMILIES
 
     family = FAMILIES.get(family_id)
     recipe = recipe_of(options["recipe_name"], options["settings"], family, options)
     kind = CommandBackend if recipe else backend_of(family_id, options["backend"])
+    request = _request(family, kind, recipe, out, options)
     # Made here once for its refusals: a program that is not there is said before anything is written.
     # A sweep for a device that is not this CPU is checked against that device's limits.
-    why_not = kind.unavailable()
-    if why_not is not None:
-        raise KerncastError(why_not)
-    first = str(options["devices"]).split(",")[0]
-    policy = policy_of(options, recipe)
-    request = _request(family, kind, recipe, out, policy, options)
-    device = kind.configured(first, request.options).device() if recipe or not kind.runs_on_cpu else None
+    try:
+        kernels = kind.configured(request.devices[0], request.options)
+        device = kernels.device() if recipe or not kind.runs_on_cpu else None
+    except (KerncastError, OSError):
+        raise
+    except Exception as error:  # whatever a backend of somebody else throws
+        why = f"{type(error).__name__}: {error}"
+        raise KerncastError(
+            f"device {request.devices[0]} does not come up ({why}): mend it and run the same command"
+        ) from error
     sweep = {name: options[name] for name in ("vectors", "problems", "vary", "configs", "max_flops", "seed")}
-    blocks, total = _blocks(family, **sweep, max_vectors=None if request.active else options["max_vectors"], device=device)
+    blocks, total = blocks_of(family, **sweep, max_vectors=None if request.active else options["max_vectors"], device=device)
     if options["dry_run"]:
-        most = min(total, options["max_vectors"] or total)
-        _dry_run(family, kind.configured("0", request.options), blocks, most, policy, as_json)
+        dry_run(request, kernels, blocks, total, as_json)
         return
-    with CollectView(total) as view:
-        summary = collect(request, blocks, view)
+    if recipe:
+        # A version that cannot be asked for is said here, not after a device was reset for it.
+        kernels.software(family_id)
+    try:
+        with CollectView(total) as view:
+            summary = collect(request, blocks, view)
+    except DeviceLost as error:
+        if not error.rows:
+            raise
+        click.echo(f"kerncast: {error}", err=True)
+        raise SystemExit(3) from error
     _report(summary, total, as_json)
     if summary.without_a_row:
         raise SystemExit(3)
 
 
-def _request(
-    family: Family, kind: type[Backend], recipe: Recipe | None, out: Path, policy: Policy, options: dict[str, Any]
-) -> Request:
+def _request(family: Family, kind: type[Backend], recipe: Recipe | None, out: Path, options: dict[str, Any]) -> Request:
     """What the options ask for."""
     from kerncast.backends.command import CommandBackend
     from kerncast.collect.run import Request
 
+    indices, policy = device_indices(kind, options["devices"]), policy_of(options, recipe)
     return Request(
         family=family,
         backend=options["backend"] or kind.name,
-        devices=tuple(options["devices"].split(",")),
+        devices=indices,
         out=out,
         policy=policy,
         chunk_size=options["chunk_size"],
         budget_seconds=seconds(options["budget"]) if options["budget"] else None,
         extend=options["resume"],
         reset_command=tuple(recipe.reset_words() if recipe else (options["reset_command"] or "").split()),
-        options=CommandBackend.options(recipe) if recipe else {},
+        options=CommandBackend.options(recipe, policy.verify) if recipe else {},
         build_jobs=options["build_jobs"],
         memory_bytes=memory_bytes(options["memory"]),
         active=_active(family, options),
@@ -320,10 +262,9 @@ def backend_of(family_id: str, name: str | None) -> type[Backend]:
 
     kind = get_backend(name) if name else backend_for(family_id)
     if kind is CommandBackend:
-        known = ", ".join([*shipped_for(family_id), "or a TOML file"])
-        raise InvalidValue(
-            f"no backend here runs {family_id} by itself: name the recipe of its benchmark program with --recipe ({known})"
-        )
+        known = " or ".join([*shipped_for(family_id), "a TOML file"])
+        why = "backend command runs external programs" if name else f"no backend here runs {family_id} by itself"
+        raise InvalidValue(f"{why}: name the recipe of its benchmark program with --recipe ({known})")
     return backend_that_runs(family_id, name)
 
 
@@ -346,6 +287,7 @@ def _report(summary: Summary, total: int, as_json: bool) -> None:
                 "seconds": summary.seconds,
                 "statuses": summary.statuses,
                 "errors": errors,
+                "lost": summary.lost,
                 "complete": not summary.without_a_row,
             }
         )
@@ -359,6 +301,8 @@ def _report(summary: Summary, total: int, as_json: bool) -> None:
     if summary.errors:
         rows = [(status, f"{count:,}", error) for (status, error), count in summary.errors.most_common(8)]
         table(("status", "rows", "what they said"), rows, "culprits", right=("rows",))
+    for index, why in summary.lost.items():
+        click.echo(f"device {index} was lost: {why}")
     if summary.without_a_row:
         left = total - summary.measured - summary.already_there
         click.echo(

@@ -79,6 +79,13 @@ class CollectView:
         else:
             click.echo(self.line(), err=True)
 
+    def say(self, text: str) -> None:
+        """A sentence that stays, above the panel."""
+        if self.live is not None:
+            self.live.console.print(f"kerncast: {text}", markup=False, highlight=False, soft_wrap=True)
+        else:
+            click.echo(f"kerncast: {text}", err=True)
+
     # -- how it looks ------------------------------------------------------------------------------------
 
     def rate(self) -> float:
@@ -108,6 +115,7 @@ class CollectView:
 
     def _panel(self) -> Any:
         from rich.console import Group
+        from rich.padding import Padding
         from rich.progress_bar import ProgressBar
         from rich.text import Text
 
@@ -124,7 +132,8 @@ class CollectView:
                 f"{head} {self.what}   {self.rate():.0f}/s   left {self.remaining()}   disturbed {self.disturbed():.1%}",
                 style="bold",
             ),
-            ProgressBar(total=float(self.total or max(done, 1)), completed=float(done), pulse=self.total is None),
+            # A bar by itself ends without a new line, and what follows is cropped with it.
+            Padding(ProgressBar(total=float(self.total or max(done, 1)), completed=float(done), pulse=self.total is None), 0),
             counts,
             Text(lanes, style="dim"),
             Text(f"{assignments(self.problem)}   {best}", style="dim", no_wrap=True, overflow="ellipsis"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from kerncast.cli.output import json_option, print_json, table, where_option, working
+from kerncast.cli.places import check_place
 
 
 def _share(context: click.Context, parameter: click.Parameter, value: float) -> float:
@@ -54,16 +55,17 @@ def command(
     from kerncast.data.dataset import write_atomically
     from kerncast.evaluate import Limits, compare
 
+    check_place("--save-predictions", save_predictions)
     limits = Limits(max_mean, max_median, max_p10, max_problem)
     with working("comparing"):
         found = compare(old, new, datasets, limits=limits, include_seen=include_seen, where=where)
-    if save_predictions is not None:
-        write_atomically(save_predictions, found.problems.write_parquet)
     if as_json:
         print_json({"verdict": found.verdict, "reasons": found.reasons, **found.summary})
     else:
         _show(found.summary)
         click.echo(f"\n{found.verdict}: {'; '.join(found.reasons)}")
+    if save_predictions is not None:
+        write_atomically(save_predictions, found.problems.write_parquet)
     if found.verdict == "WORSE" or (strict and found.verdict == "AMBIGUOUS"):
         raise SystemExit(1)
 

@@ -15,6 +15,7 @@ from kerncast import devices
 from kerncast.backends import backends
 from kerncast.backends.contract import Backend
 from kerncast.cli.output import json_option, print_json, table
+from kerncast.errors import KerncastError
 from kerncast.registry import FAMILIES, OPS
 
 CORE = ("click", "jinja2", "lightgbm", "msgspec", "numpy", "plotly", "polars", "rich", "scikit-learn")
@@ -25,7 +26,8 @@ EXTRAS = {
     "torch": "torch: training deep models",
     "triton": "triton: the backend triton",
 }
-COMPILERS = ("gcc", "clang", "cc")
+# Command → the package that brings it.
+COMPILERS = {"gcc": "gcc", "clang": "clang", "cc": "gcc"}
 
 
 def _package(name: str) -> dict[str, Any]:
@@ -46,7 +48,7 @@ def _extra(name: str) -> dict[str, Any]:
 def _compiler(name: str) -> dict[str, Any]:
     path = shutil.which(name)
     if path is None:
-        return {"what": name, "kind": "compiler", "works": False, "detail": f"not found: install {name} (apt install {name})"}
+        return {"what": name, "kind": "compiler", "works": False, "detail": f"not found: apt install {COMPILERS[name]}"}
     try:
         answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False)
         first = (answer.stdout or answer.stderr).splitlines()[:1] or ["no version"]
@@ -56,7 +58,10 @@ def _compiler(name: str) -> dict[str, Any]:
 
 
 def _backend(kind: type[Backend]) -> dict[str, Any]:
-    why_not = kind.unavailable()
+    try:
+        why_not = kind.unavailable()
+    except KerncastError as error:  # a setting that names what is not there
+        why_not = str(error)
     detail = why_not or f"runs {', '.join(kind.families)} on device {', '.join(kind.devices())}"
     return {"what": kind.name, "kind": "backend", "works": why_not is None, "detail": detail}
 

@@ -9,6 +9,7 @@ import click
 
 from kerncast.cli.evaluation_view import show_figures, show_slices, show_tiers, show_worst
 from kerncast.cli.output import json_option, print_json, where_option, working
+from kerncast.cli.places import check_place
 from kerncast.cli.training_view import TrainingView
 
 if TYPE_CHECKING:
@@ -65,10 +66,11 @@ def command(
     kerncast evaluate model quickstart/gemm_cpu --split problem --report report.html
     kerncast evaluate model h100 --split nk --json
     """
-    from kerncast.data.dataset import write_atomically
     from kerncast.evaluate import evaluate
     from kerncast.models import Model
 
+    check_place("--report", report)
+    check_place("--save-predictions", save_predictions)
     if against is not None:
         from kerncast.evaluate.solutions import read_solutions, score_solutions
 
@@ -90,6 +92,23 @@ def command(
         summary["tiers"] = _tiers(found, model)
     if against is not None:
         summary["against"] = score_solutions(solutions, found, judged.family)
+    # The figures come first: what took so long to find must not be lost to a disk that fills up.
+    if as_json:
+        print_json({**summary, "worst": found.summary["worst"][:worst]})
+    else:
+        _show(summary, worst)
+    _write(found, model, save_predictions, report, budget)
+    if report is not None and not as_json:
+        click.echo(f"\nreport: {report}")
+
+
+def _write(
+    found: Evaluation, model: Path, save_predictions: Path | None, report: Path | None, budget: dict[str, Any] | None
+) -> None:
+    """The files that were asked for."""
+    from kerncast.data.dataset import write_atomically
+    from kerncast.models import Model
+
     if save_predictions is not None:
         write_atomically(save_predictions, found.rows.write_parquet)
     if report is not None:
@@ -97,12 +116,6 @@ def command(
 
         with working(f"writing {report}"):
             write_report(found, Model.load(model), report, budget)
-    if as_json:
-        print_json({**summary, "worst": found.summary["worst"][:worst]})
-        return
-    _show(summary, worst)
-    if report is not None:
-        click.echo(f"\nreport: {report}")
 
 
 def _tiers(found: Evaluation, model: Path) -> list[dict[str, Any]] | None:

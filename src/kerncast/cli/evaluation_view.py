@@ -10,7 +10,7 @@ from kerncast.cli.output import assignments, duration, table
 
 CHOOSING = (
     ("efficiency_mean", "mean"), ("efficiency_p10", "P10"), ("efficiency_p1", "P1"), ("efficiency_min", "worst"),
-    ("efficiency_gmean", "geometric mean"), ("top1", "best chosen"),
+    ("efficiency_gmean", "geometric mean"), ("top1", "best chosen"), ("regret_mean", "regret, mean"),
 )  # fmt: skip
 RUNTIME = (
     ("mape", "MAPE"), ("median_ape", "median"), ("ape_p95", "P95"), ("rmsre", "RMSRE"), ("r2", "R2"), ("r2_log", "R2 log"),
@@ -26,9 +26,9 @@ def value(figure: dict[str, float] | None, percent: bool = True) -> str:
 
 
 def interval(figure: dict[str, float] | None) -> str:
-    """A figure's 95 % interval."""
+    """A figure's 95 % interval; one problem has none."""
     if figure is None or figure.get("lower") is None:
-        return ""
+        return "-"
     return f"{figure['lower']:.2%} to {figure['upper']:.2%}"
 
 
@@ -39,8 +39,9 @@ def show_figures(evaluation: dict[str, Any], title: str) -> None:
     if overall["efficiency_mean"] is not None:
         columns = ("efficiency", "model", "95 % interval", *choosers)
         lines = [
-            (label, value(overall[name]), interval(overall[name]), *(value(card[name]) for card in choosers.values()))
+            (label, value(overall[name]), interval(overall[name]), *(value(card.get(name)) for card in choosers.values()))
             for name, label in CHOOSING
+            if name in overall  # a model may have been written before there was a figure
         ]
         click.echo()
         table(columns, lines, f"efficiency of the choice ({overall['n_problems']:,} problems, {title})", right=columns[1:])

@@ -229,6 +229,7 @@ def _how(family: Family, options: dict[str, Any]) -> How:
     """The backend and how it measures, as `kerncast collect` would."""
     from kerncast.backends.command import CommandBackend
     from kerncast.cli.collect import backend_of, policy_of, recipe_of
+    from kerncast.cli.collect_plan import device_indices
     from kerncast.models.recheck import How
 
     options = {
@@ -244,7 +245,7 @@ def _how(family: Family, options: dict[str, Any]) -> How:
     kind = CommandBackend if recipe else backend_of(family.id, options["backend"])
     return How(
         backend=options["backend"] or kind.name,
-        devices=tuple(options["devices"].split(",")),
+        devices=device_indices(kind, options["devices"]),
         options=CommandBackend.options(recipe) if recipe else {},
         policy=policy_of(options, recipe),
         seconds=seconds(options["budget"]) if options["budget"] else None,

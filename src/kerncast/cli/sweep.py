@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kerncast.cli.collect_plan import above_zero
 from kerncast.cli.output import json_option, print_json, table
 from kerncast.errors import InvalidValue
 
@@ -90,8 +91,12 @@ def _input_grids(family: Family, x: int | None, y: int | None) -> Iterator[str]:
 )
 @click.option("-x", "grid_x", type=int, metavar="X", help="reshard: only input grids X wide, as --vary in_x=X.")
 @click.option("-y", "grid_y", type=int, metavar="Y", help="reshard: only input grids at least Y high, as --vary in_y=Y:8:1.")
-@click.option("--max-flops", type=float, metavar="FLOP", help="Leave out problems with more arithmetic than this.")
-@click.option("--max-bytes", type=float, metavar="BYTES", help="Leave out problems that move more bytes than this.")
+@click.option(
+    "--max-flops", type=float, callback=above_zero, metavar="FLOP", help="Leave out problems with more arithmetic than this."
+)
+@click.option(
+    "--max-bytes", type=float, callback=above_zero, metavar="BYTES", help="Leave out problems that move more bytes than this."
+)
 @click.option(
     "--configs",
     default="all",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import click
 
 from kerncast.cli.evaluation_view import show_beside, show_figures
-from kerncast.cli.output import json_option, print_json, where_option
+from kerncast.cli.output import assignments, json_option, print_json, where_option
 from kerncast.cli.training_view import TrainingView
 from kerncast.errors import InvalidValue
 
@@ -32,18 +33,20 @@ def _refuse_unknown(*targets: str) -> None:
 @click.command("train")
 @click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="MODELDIR", help="Where to write the model.")
-@click.option("--model", "kind", default="gbdt", show_default=True, metavar="KIND", help="roofline, linear, mlp, gbdt or deep.")
+@click.option(
+    "--model", "kind", metavar="KIND", help="roofline, linear, mlp, gbdt or deep. [default: gbdt, or what --warm-start is]"
+)
 @click.option("--family", metavar="FAMILY", help="Which family, when the data holds several.")
 @where_option
 @click.option("--drop-suspect", is_flag=True, help="Leave out rows whose labels fit other rows better (see `inspect`).")
-@click.option("--pool", is_flag=True, help="Train on several devices, software versions or cache states together.")
+@click.option("--pool", is_flag=True, help="Train on several devices, backends, software versions or cache states together.")
 @click.option(
     "--targets",
     metavar="NAME",
     help=f"What to predict: {TARGETS}; with --format ck several of the last three. [default: relative]",
 )
 @click.option("--raw-target", is_flag=True, help="The target as it is, instead of its logarithm (log1p for tflops).")
-@click.option("--folds", default=5, show_default=True, type=click.IntRange(min=2), help="Cross-validation folds.")
+@click.option("--folds", type=click.IntRange(min=2), help="Cross-validation folds. [default: 5]")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Same data and seed, same bytes.")
 @click.option("--threads", default=0, type=click.IntRange(min=0), help="Threads to train with. [default: all cores]")
 @click.option("--warm-start", type=click.Path(path_type=Path), metavar="MODEL", help="Go on from this model with new data.")
@@ -55,7 +58,11 @@ def _refuse_unknown(*targets: str) -> None:
     help="Re-weight problems that are chosen badly, N rounds; reported beside the run without it.",
 )
 @click.option(
-    "--tune", default=0, type=click.IntRange(min=0), metavar="N", help="Try N settings of the knobs, judged inside each fold."
+    "--tune",
+    default=0,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Try N settings of the knobs that are not given, judged inside each fold.",
 )
 @click.option("--trees", type=int, help="gbdt: most trees in each forest.")
 @click.option("--leaves", type=int, help="gbdt: leaves of a tree.")
@@ -77,14 +84,14 @@ def _refuse_unknown(*targets: str) -> None:
 def command(
     datasets: tuple[Path, ...],
     out: Path,
-    kind: str,
+    kind: str | None,
     family: str | None,
     where: tuple[str, ...],
     drop_suspect: bool,
     pool: bool,
     targets: str | None,
     raw_target: bool,
-    folds: int,
+    folds: int | None,
     seed: int,
     threads: int,
     warm_start: Path | None,
@@ -106,6 +113,7 @@ def command(
     kerncast train new --warm-start model --trees 100 --out model2
     """
     from kerncast.data.suspect import NOT_SUSPECT
+    from kerncast.models.model import Model
     from kerncast.models.procedure import Procedure
     from kerncast.models.train import Recipe, train
 
@@ -113,24 +121,34 @@ def command(
     if others and layout != "ck":
         raise InvalidValue(f"one model has one target, got {targets}: train one each, or several with --format ck")
     _refuse_unknown(first, *others)
+    if warm_start is not None and folds is not None:
+        raise InvalidValue(f"--folds {folds} means nothing with --warm-start: it is judged on one fixed hold-out; leave it out")
+    base = None if warm_start is None else Model.load(warm_start)
     recipe = Recipe(
-        kind=kind,
+        kind=kind or ("gbdt" if base is None else base.manifest.kind),
         knobs={name: value for name, value in knobs.items() if value is not None},
         target=first or None,
         target_log=False if raw_target else None,
-        folds=folds,
+        folds=folds or Recipe.folds,
         seed=seed,
         threads=threads,
         hard_mining=hard_mining,
         tune=tune,
     )
     where = (*where, NOT_SUSPECT) if drop_suspect else where
-    Procedure(recipe).options()  # an unknown kind or knob is refused before the data are read
-    with TrainingView() as view:
-        model = train(
-            list(datasets), out, recipe, family=family, where=where, pool=pool, warm_start=warm_start,
-            ck=tuple(others) if layout == "ck" else None, progress=view,
-        )  # fmt: skip
+    # An unknown kind or knob is refused before the data are read.
+    Procedure(recipe).options()
+    Procedure(recipe).tuned_knobs()
+    try:
+        with TrainingView() as view:
+            model = train(
+                list(datasets), out, recipe, family=family, where=where, pool=pool, warm_start=base,
+                ck=tuple(others) if layout == "ck" else None, progress=view,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        if base is None:
+            click.echo("finished folds are kept: the same command goes on with those that are left", err=True)
+        raise
     if as_json:
         print_json({"model": str(out), **model.evaluation})
         return
@@ -143,8 +161,12 @@ def command(
         click.echo(f"! {features.aliased_rows:,} rows have the same features as another config on their problem")
     for name, needs in features.left_out.items():
         click.echo(f"- left out: {name} needs {', '.join(needs)}, unknown for this device")
-    show_figures(model.evaluation, f"out of fold, {model.evaluation['folds']} folds by {model.evaluation['split']}")
+    if tune:
+        click.echo(f"tuned: {assignments(model.evaluation['tuned'])}")
+    how = "on one fixed hold-out" if base is not None else f"out of fold, {model.evaluation['folds']} folds"
+    show_figures(model.evaluation, f"{how} by {model.evaluation['split']}")
     show_beside(model.evaluation)
     split = "config" if model.evaluation["split"] == "config" else "problem"
-    held = "HELD_OUT_DATASET" if warm_start else f"{datasets[0]} --split {split}"
+    same = shlex.join([*map(str, datasets), *(part for text in where for part in ("--where", text))])
+    held = "HELD_OUT_DATASET" if warm_start else f"{same} --split {split}"
     click.echo(f"\nwritten to {out}. Next: kerncast evaluate {out} {held} --report report.html")

@@ -16,7 +16,7 @@ from kerncast.collect import journal as journals
 from kerncast.collect.compact import journal_rows, software_text
 from kerncast.collect.messages import Chunk, Item, Ready, Result
 from kerncast.collect.request import Request, Summary
-from kerncast.collect.supervisor import Observer, Supervisor
+from kerncast.collect.supervisor import Observer, Supervisor, tell
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
@@ -34,7 +34,8 @@ class _Ties:
 
     def add(self, item: Item, time_ns: float, mad: float) -> None:
         problem = tuple(item.problem.items())
-        near = [*self.best.get(problem, []), (time_ns, mad, item)]
+        others = [entry for entry in self.best.get(problem, []) if entry[2].key != item.key]
+        near = [*others, (time_ns, mad, item)]
         limit = 2 * min(near, key=lambda entry: entry[0])[0]
         self.best[problem] = sorted((entry for entry in near if entry[0] <= limit), key=lambda e: (e[0], e[2].key))[
             :RACED_PER_PROBLEM
@@ -69,7 +70,21 @@ class Collection:
         self.chunks_made = 0
         self.journal: journals.Journal | None = None
         self.stopping = False
+        self.said_stopping = False
         self.began = time.monotonic()
+
+    def admit(self, index: str, ready: Ready) -> None:
+        """The first device says what the dataset is of; any other, and every restarted one, must be the same."""
+        if self.journal is None:
+            self.open_journal(ready)
+            return
+        header = self.journal.header
+        name, software = str(ready.device["name"]), ready.software
+        if (name, software) != (header.device, header.software):
+            raise InvalidValue(
+                f"device {index} is {name} with {software_text(software)}, but {self.dataset.path} is of {header.device} with "
+                f"{software_text(header.software)}: leave {index} out of --devices and measure it into another --out"
+            )
 
     def open_journal(self, ready: Ready) -> None:
         """Begin, or go on where a killed run stopped; either way know what needs no measuring."""
@@ -83,11 +98,12 @@ class Collection:
             run_id=f"{now:%Y%m%dT%H%M%S}-{os.getpid()}",
         )
         path = self.dataset.path / journals.NAME
-        if path.exists():
+        if journals.is_begun(path):
             self.journal, records = journals.Journal.resume(path, header)
             for record in records:
                 self._remember(record)
         else:
+            path.unlink(missing_ok=True)
             self.journal = journals.Journal.begin(path, header)
         if request.family in self.dataset.families:
             self._skip_stored(header)
@@ -198,11 +214,25 @@ class Collection:
             self.summary.errors[result.status, result.error or ""] += 1
 
     def flush(self) -> None:
+        """Several times a second: lines to the journal, and word to whoever pressed Ctrl-C."""
         if self.journal is not None:
             self.journal.flush()
+        self._answer()
+
+    def _answer(self) -> None:
+        if self.stopping and not self.said_stopping:
+            self.said_stopping = True
+            tell(self.observer, "stopping: finishing what is being measured (Ctrl-C again ends at once)")
+
+    def rows_kept(self) -> int:
+        """Rows in the dataset and in its journal."""
+        path = self.dataset.path / journals.NAME
+        records = journals.read(path)[1] if journals.is_begun(path) else []
+        return self.dataset.rows + len({record["key"] for record in records})
 
     def stop(self) -> bool:
         """Ctrl-C, or the budget is spent."""
+        self._answer()
         budget = self.request.budget_seconds
         return self.stopping or (budget is not None and time.monotonic() - self.began > budget)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from kerncast.collect import journal as journals
 from kerncast.collect.messages import Ready
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset, DeviceRecord
-from kerncast.errors import BadFile
+from kerncast.errors import BadFile, CannotWrite
 from kerncast.op import Family
 
 
@@ -23,8 +25,20 @@ def compact(dataset: Dataset, family: Family, ready: Ready) -> None:
     if frame.height:
         present = _already_compacted(dataset, family, header.run_id)
         profile = DeviceRecord(**ready.device)
-        dataset.append(family, frame.drop("key").filter(~frame["key"].is_in(list(present))), machines=[profile])
+        new = frame.drop("key").filter(~frame["key"].is_in(list(present)))
+        try:
+            dataset.append(family, new, machines=[profile])
+        except (OSError, CannotWrite, pl.exceptions.ComputeError) as error:  # polars has no other word for a full disk
+            why = error.__cause__ or error if isinstance(error, CannotWrite) else error
+            raise journals.refused(dataset.path, _words(why), f"all {frame.height:,} rows are safe in {path}") from error
     path.unlink()
+
+
+def _words(error: BaseException) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    full = os.strerror(errno.ENOSPC)
+    # Polars wraps it into several layers of its own.
+    return full if full in text else next(iter(text.splitlines()), type(error).__name__)
 
 
 def journal_rows(path: Path, family: Family) -> tuple[journals.Header, pl.DataFrame]:

@@ -8,6 +8,7 @@ damage that nobody should paper over.
 from __future__ import annotations
 
 import os
+import re
 import time
 import zlib
 from collections.abc import Iterator
@@ -16,9 +17,13 @@ from typing import Any
 
 import msgspec
 
+from kerncast.data.dataset import JOURNAL
 from kerncast.errors import BadFile, CannotWrite, InvalidValue
 
-NAME = "journal.jsonl"
+# The beginning of a first line whose writing was cut short.
+_TORN_HEADER = re.compile(rb"[0-9a-f]{0,8}|[0-9a-f]{8} (\{[^\n]*)?")
+
+NAME = JOURNAL
 FORMAT = "kerncast-journal"
 VERSION = 1
 SYNC_SECONDS = 1.0
@@ -47,6 +52,20 @@ def _checked(line: bytes) -> bytes | None:
         return None
     body = line[9:-1]
     return body if line[:8] == b"%08x" % zlib.crc32(body) else None
+
+
+class Refused(CannotWrite):
+    """The disk refused, and it is said what is safe and how to go on."""
+
+
+def refused(path: Path, why: object, safe: str) -> Refused:
+    """Where, what is safe, and how to go on."""
+    return Refused(f"could not write {path} ({why}): free some space and run the same command again; {safe}")
+
+
+def is_begun(path: Path) -> bool:
+    """Whether there is a journal; one whose very first line could not be written whole holds nothing yet."""
+    return path.exists() and not _TORN_HEADER.fullmatch(path.read_bytes())
 
 
 def read(path: Path) -> tuple[Header, list[dict[str, Any]], int]:
@@ -93,10 +112,19 @@ class Journal:
     @classmethod
     def begin(cls, path: Path, header: Header) -> Journal:
         """A new journal."""
-        journal = cls(path, header, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644))
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise refused(path, error.strerror, "nothing new was measured yet") from error
+        journal = cls(path, header, fd)
         journal.pending.append(_line(header))
-        journal.flush()
-        journal.sync()
+        try:
+            journal.flush()
+            journal.sync()
+        except CannotWrite as error:
+            os.close(fd)
+            path.unlink()
+            raise refused(path, _reason(error), "nothing new was measured yet") from error
         return journal
 
     @classmethod
@@ -125,24 +153,32 @@ class Journal:
                 while data:
                     data = data[os.write(self.fd, data) :]
             except OSError as error:
-                raise CannotWrite(
-                    f"could not write {self.path} ({error.strerror}): free some space and run the same command again; "
-                    "everything measured before is safe there"
-                ) from error
+                # Part of it may be written: whoever tries again must not begin a line within a line.
+                self.pending = [data]
+                raise refused(self.path, error.strerror, "everything measured before is safe there") from error
             self.pending.clear()
         if time.monotonic() - self.synced > SYNC_SECONDS:
             self.sync()
 
     def sync(self) -> None:
         """To the disk."""
-        os.fsync(self.fd)
+        try:
+            os.fsync(self.fd)
+        except OSError as error:
+            raise refused(self.path, error.strerror, "everything measured before is safe there") from error
         self.synced = time.monotonic()
 
     def close(self) -> None:
         """Everything to the disk, and done."""
-        self.flush()
-        self.sync()
-        os.close(self.fd)
+        try:
+            self.flush()
+            self.sync()
+        finally:
+            os.close(self.fd)
+
+
+def _reason(error: CannotWrite) -> object:
+    return error.__cause__.strerror if isinstance(error.__cause__, OSError) else error
 
 
 def final_records(records: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

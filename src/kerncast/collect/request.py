@@ -80,3 +80,5 @@ class Summary:
     seconds: float = 0.0
     statuses: Counter[str] = field(default_factory=Counter)
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)
+    lost: dict[str, str] = field(default_factory=dict)
+    """Devices (by index) that were given up while others went on, and why."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 import signal
 import subprocess
@@ -20,11 +21,11 @@ from kerncast.collect.compact import compact
 from kerncast.collect.memory import worker_share
 from kerncast.collect.messages import Ready, Start
 from kerncast.collect.request import Active, Request, Summary
-from kerncast.collect.supervisor import Observer, Supervisor
+from kerncast.collect.supervisor import DeviceLost, Observer, Supervisor, tell
 from kerncast.data.dataset import Dataset
 from kerncast.data.lock import one_writer
 from kerncast.device import Device
-from kerncast.errors import InvalidValue, KerncastError
+from kerncast.errors import CannotWrite, InvalidValue, KerncastError
 
 __all__ = ["Active", "Request", "Summary", "collect", "locked"]
 
@@ -39,19 +40,35 @@ def locked(path: Path) -> contextlib.AbstractContextManager[None]:
 def collect(request: Request, blocks: Iterable[pl.DataFrame], observer: Observer) -> Summary:
     """Measure every vector of `blocks` that has no row yet; the dataset is complete, or the journal is safe."""
     fresh = not request.out.exists()
-    dataset = _open(request)
+    with _no_space_said(request.out):
+        dataset = _open(request)
+        try:
+            return _collect(request, blocks, observer, dataset)
+        except Exception:
+            # A refusal before the first result leaves nothing behind.
+            if fresh and not _has_results(dataset.path):
+                shutil.rmtree(dataset.path)
+            raise
+
+
+@contextlib.contextmanager
+def _no_space_said(path: Path) -> Iterator[None]:
+    """A full disk, where it is not yet said how to go on: at the lock, a folder, `dataset.json`."""
     try:
-        return _collect(request, blocks, observer, dataset)
-    except Exception:
-        # A refusal before the first result leaves nothing behind.
-        if fresh and not _has_results(dataset.path):
-            shutil.rmtree(dataset.path)
+        yield
+    except journals.Refused:
         raise
+    except (OSError, CannotWrite) as error:
+        cause = error.__cause__ if isinstance(error, CannotWrite) else error
+        if not isinstance(cause, OSError) or cause.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        safe = f"everything measured before is safe in {path}" if path.exists() else "nothing was measured yet"
+        raise journals.refused(Path(cause.filename or path), cause.strerror, safe) from error
 
 
 def _has_results(path: Path) -> bool:
     journal = path / journals.NAME
-    return journal.exists() and bool(journals.read(journal)[1])
+    return journals.is_begun(journal) and bool(journals.read(journal)[1])
 
 
 def _collect(request: Request, blocks: Iterable[pl.DataFrame], observer: Observer, dataset: Dataset) -> Summary:
@@ -66,14 +83,14 @@ def _collect(request: Request, blocks: Iterable[pl.DataFrame], observer: Observe
             record=collection.record,
             flush=collection.flush,
             observer=observer,
+            admit=collection.admit,
             reset=_reset(request.reset_command),
             memory_bytes=memory_bytes,
         )
-        with _stop_politely(collection):
+        with _stop_politely(collection), _told_what_is_safe(collection):
             try:
                 ready = supervisor.connect()
-                collection.open_journal(ready)
-                finished = _measure(request, collection, supervisor, blocks, ready)
+                finished = _measure(request, collection, supervisor, blocks, ready) and not supervisor.unblamed
                 if finished and not collection.stop():
                     collection.revisit(supervisor)
                     collection.race(supervisor)
@@ -82,6 +99,7 @@ def _collect(request: Request, blocks: Iterable[pl.DataFrame], observer: Observe
                 if collection.journal is not None:
                     collection.journal.close()
         summary = collection.summary
+        summary.lost = supervisor.lost
         summary.measured = summary.statuses.total()
         summary.interrupted = collection.stopping
         # To stop early is what an active choice is for: when its budget ends, it is finished.
@@ -105,7 +123,12 @@ def _measure(
 def _open(request: Request) -> Dataset:
     """A new dataset, an unfinished one, or (with `extend`) a finished one."""
     if not request.out.exists():
-        return Dataset.create(request.out)
+        try:
+            return Dataset.create(request.out)
+        except CannotWrite:
+            # A folder without `dataset.json` would be refused the next time.
+            request.out.rmdir()
+            raise
     dataset = Dataset.open(request.out)
     if not (request.out / journals.NAME).exists() and dataset.rows and not request.extend:
         raise InvalidValue(
@@ -123,9 +146,27 @@ def _reset(command: tuple[str, ...]) -> Callable[[str], None] | None:
         try:
             subprocess.run(argv, check=True, capture_output=True, timeout=300)
         except (OSError, subprocess.SubprocessError) as error:
-            raise KerncastError(f"the reset command {argv} failed ({error}): mend it and run the same command again") from error
+            raise KerncastError(f"the reset command {argv} failed ({error})") from error
 
     return reset
+
+
+@contextlib.contextmanager
+def _told_what_is_safe(collection: Collection) -> Iterator[None]:
+    """Whoever has to end in the middle says how many rows are safe, and where."""
+    path = collection.dataset.path
+    try:
+        yield
+    except DeviceLost as error:
+        rows = collection.rows_kept()
+        safe = f"{rows:,} rows are safe in {path}" if rows else "nothing was measured yet"
+        lost = DeviceLost(f"{error}; {safe}: mend the device and run the same command to go on")
+        lost.rows = rows
+        raise lost from error
+    except KeyboardInterrupt:
+        words = f"stopped: everything measured is safe in {path} ({collection.rows_kept():,} rows)"
+        tell(collection.observer, f"{words}: run the same command to go on")
+        raise
 
 
 @contextlib.contextmanager

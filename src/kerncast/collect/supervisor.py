@@ -1,7 +1,8 @@
 """The supervisor: hands chunks to workers, takes results by key, and survives whatever happens to a worker.
 
 A vector that crashes, hangs or exhausts memory costs one row; its worker is killed by pid, the spare takes
-over, and the rest of the chunk goes on. Only this process writes.
+over, and the rest of the chunk goes on. A device that does not come back is lost: the vector that it was lost
+at is not to blame and gets no row, and the other devices go on. Only this process writes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import IO, Protocol
+from typing import IO, Protocol, runtime_checkable
 
 from kerncast.collect.memory import resident_bytes
 from kerncast.collect.messages import (
@@ -38,12 +39,18 @@ from kerncast.errors import KerncastError
 
 POLL_SECONDS = 0.05
 START_SECONDS = 300.0
+# Devices that come up this long after the first are not waited for; until then nothing is measured, so that devices
+# that differ are refused before there is a row of one of them.
+TOGETHER_SECONDS = 30.0
 # A device whose backend does not come up this many times in a row is given up.
 FAILED_STARTS = 3
 
 
 class DeviceLost(KerncastError):
     """No worker can be started any more: mend the device, then resume."""
+
+    rows = 0
+    """Rows that are safe in the dataset."""
 
 
 class Observer(Protocol):
@@ -57,6 +64,20 @@ class Observer(Protocol):
 
     def tick(self) -> None:
         """Called several times a second."""
+
+
+@runtime_checkable
+class Speaker(Protocol):
+    """An observer that also passes on what somebody should read at once."""
+
+    def say(self, text: str) -> None:
+        """One sentence."""
+
+
+def tell(observer: Observer, text: str) -> None:
+    """Say it, if the observer has a way to."""
+    if isinstance(observer, Speaker):
+        observer.say(text)
 
 
 @dataclass
@@ -130,16 +151,25 @@ class Supervisor:
         record: Callable[[Item, Result, int, str], None],
         flush: Callable[[], None],
         observer: Observer,
+        admit: Callable[[str, Ready], None],
         reset: Callable[[str], None] | None = None,
         memory_bytes: int = 0,
     ) -> None:
-        self.start, self.devices = start, devices
+        """`admit` is shown what every worker reports, those after a restart too, and refuses what does not belong."""
+        self.start, self.devices, self.admit = start, devices, admit
         self.record, self.flush, self.observer, self.reset = record, flush, observer, reset
         self.lanes: dict[str, Worker] = {}
         self.spare: Worker | None = None
         self.selector = selectors.DefaultSelector()
         self.again: deque[Chunk] = deque()
         self.failed_starts = dict.fromkeys(devices, 0)
+        self.connected = False
+        self.suspects: dict[str, tuple[Item, Result, int]] = {}
+        """By device: the vector at which its worker ended. It is to blame if the device comes up again."""
+        self.lost: dict[str, str] = {}
+        """Devices that were given up, and why."""
+        self.unblamed = 0
+        """Vectors without a row because their device was lost under them."""
         self.memory_bytes, self.looked = memory_bytes, time.monotonic()
 
     # -- workers -------------------------------------------------------------------------------------
@@ -158,13 +188,20 @@ class Supervisor:
         return worker
 
     def connect(self) -> Ready:
-        """Start a worker per device and wait for the first; what it reports identifies the collection."""
+        """Start a worker per device and wait for them; what the first in order reports identifies the collection."""
         for device in self.devices:
             self._open_lane(device)
+        first: float | None = None
         while True:
-            for worker in self.lanes.values():
-                if worker.ready is not None:
-                    return worker.ready
+            up = {device: self.lanes[device].ready for device in self.devices if device in self.lanes}
+            ready = {device: message for device, message in up.items() if message is not None}
+            if ready and first is None:
+                first = time.monotonic()
+            if first is not None and (len(ready) == len(up) or time.monotonic() - first > TOGETHER_SECONDS):
+                self.connected = True
+                for device, message in ready.items():
+                    self.admit(device, message)
+                return next(iter(ready.values()))
             self._step(POLL_SECONDS)
 
     def close(self) -> None:
@@ -192,7 +229,7 @@ class Supervisor:
                     break
                 worker.chunk, worker.waiting = chunk, {item.key: item for item in chunk.items}
                 worker.send(chunk)
-            busy = any(worker.chunk is not None for worker in self.lanes.values())
+            busy = bool(self.suspects) or any(worker.chunk is not None for worker in self.lanes.values())
             finished = exhausted and not self.again
             if not busy and (stopping or finished):
                 return finished
@@ -233,7 +270,8 @@ class Supervisor:
             case Result():
                 item = worker.waiting.pop(message.key, None)
                 if item is not None:
-                    self._final(item, message, worker, device)
+                    assert worker.chunk is not None
+                    self._final(item, message, worker.chunk.number, device)
             case Done():
                 if message.spoiled:
                     self._replace(device)
@@ -242,34 +280,60 @@ class Supervisor:
             case Ready():
                 worker.ready, self.failed_starts[device] = message, 0
                 worker.starting_bytes = resident_bytes(worker.process.pid)
+                if self.connected:
+                    self.admit(device, message)
+                if device in self.suspects:
+                    self._final(*self.suspects.pop(device), device)
             case Broken():
-                self._lost_start(device, message.error)
+                if worker.ready is not None:  # it knows that its device cannot be brought back
+                    self._lose(device, message.error)
+                else:
+                    self._lost_start(device, message.error)
 
-    def _final(self, item: Item, result: Result, worker: Worker, device: str) -> None:
-        assert worker.chunk is not None
-        self.record(item, result, worker.chunk.number, device)
+    def _final(self, item: Item, result: Result, chunk: int, device: str) -> None:
+        self.record(item, result, chunk, device)
         self.observer.result(item, result, device)
 
     # -- what can happen to a worker -------------------------------------------------------------------
 
     def _culprit(self, device: str, status: str, error: str) -> None:
-        """The vector that was running gets its row; the rest of the chunk goes to the next worker."""
+        """The vector that was running gets its row once the device is up again; the rest of the chunk goes on."""
         worker = self.lanes[device]
         index, _ = worker.progress.read()
         if worker.chunk is not None:
             item = worker.chunk.items[index] if 0 <= index < len(worker.chunk.items) else None
             if item is not None and worker.waiting.pop(item.key, None) is not None:
-                self._final(item, Result(item.key, status, error=error), worker, device)
+                self.suspects[device] = item, Result(item.key, status, error=error), worker.chunk.number
         self._replace(device)
 
-    def _replace(self, device: str) -> None:
+    def _end(self, device: str) -> None:
+        """End its worker; what that did not measure is measured by the next one."""
         worker = self._close_lane(device)
         if worker.chunk is not None and worker.waiting:
             self.again.append(Chunk(worker.chunk.number, list(worker.waiting.values())))
         worker.kill()
+
+    def _replace(self, device: str, why: str = "") -> None:
+        """Another worker after a reset; `why` is said first where that fails too."""
+        self._end(device)
         if self.reset is not None:
-            self.reset(device)
+            try:
+                self.reset(device)
+            except KerncastError as error:
+                self._lose(device, f"{why}; then {error}" if why else str(error))
+                return
         self._open_lane(device)
+
+    def _lose(self, device: str, why: str) -> None:
+        """Give a device up: the others go on, if there are any."""
+        if device in self.lanes:
+            self._end(device)
+        self.lost[device] = why
+        if self.suspects.pop(device, None) is not None:
+            self.unblamed += 1
+        if not self.lanes:
+            raise DeviceLost("; ".join(f"device {name} is lost: {reason}" for name, reason in self.lost.items()))
+        tell(self.observer, f"device {device} is lost: {why}; the others go on ({', '.join(self.lanes)})")
 
     def _expired(self, device: str) -> None:
         worker = self.lanes[device]
@@ -292,12 +356,14 @@ class Supervisor:
 
     def _drain(self, device: str, worker: Worker) -> None:
         """Results that are already in the pipe still count."""
-        while select_ready(worker.results):
+        while self.lanes.get(device) is worker and select_ready(worker.results):
             data = os.read(worker.results, 1 << 20)
             if not data:
                 return
             for message in worker.frames.feed(data):
                 self._reply(device, worker, message)
+                if self.lanes.get(device) is not worker:
+                    return
 
     def _died(self, device: str) -> None:
         worker = self.lanes[device]
@@ -313,8 +379,9 @@ class Supervisor:
     def _lost_start(self, device: str, why: str) -> None:
         self.failed_starts[device] += 1
         if self.failed_starts[device] >= FAILED_STARTS:
-            raise DeviceLost(f"device {device} does not come up: {why}; mend it and run the same command again")
-        self._replace(device)
+            self._lose(device, f"it does not come up ({why})")
+        else:
+            self._replace(device, f"it does not come up ({why})")
 
 
 def select_ready(fd: int) -> bool:

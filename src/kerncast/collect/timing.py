@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from kerncast.backends.contract import Prepared
+from kerncast.backends.contract import Failed, Prepared
 from kerncast.collect.messages import Policy
 from kerncast.collect.pressure import CpuPressure, pressed
 
@@ -86,6 +86,14 @@ class Timed:
         return [sample for sample in samples if sample <= limit]
 
 
+def _launched(vector: Timed, launches: int, least: int) -> int:
+    """Its time by the backend's clock, if that can be one. (A single short launch may well read 0.)"""
+    spent = vector.kernel.run(launches)
+    if not least <= spent < math.inf:  # also when it is NaN
+        raise Failed(f"the backend says that {launches:,} launches took {spent} ns: a time is a positive number")
+    return spent
+
+
 class BlockTimer:
     """Times a block; `guard` announces each step (vector and allowed time), `finish` takes each finished vector."""
 
@@ -104,12 +112,12 @@ class BlockTimer:
         """Run it for a while, and find out how many launches make a region long enough to read."""
         policy = self.policy
         self.guard(vector.index, vector.best_ns)
-        spent = total = vector.kernel.run(1)
+        spent = total = _launched(vector, 1, 0)
         launches = 1
         while total < policy.warmup_ns:
             launches = min(launches * 2, max(1, int((policy.warmup_ns - total) / max(spent, 1)) + 1))
             self.guard(vector.index, spent * launches)
-            region = vector.kernel.run(launches)
+            region = _launched(vector, launches, 0)
             total += region
             spent = max(1, region // launches)
             if spent * launches > policy.warmup_ns / 4:
@@ -125,7 +133,7 @@ class BlockTimer:
         if self.flush:
             self.flush()
         cpu = time.process_time_ns()
-        spent = vector.kernel.run(vector.loops)
+        spent = _launched(vector, vector.loops, 1)
         busy = time.process_time_ns() - cpu
         after = sentinel.read()
         slow = max(sentinel.slowdown(before), sentinel.slowdown(after)) > self.policy.disturbed

@@ -84,6 +84,8 @@ class Measurer:
         # A memory-bound vector is disturbed by what disturbs memory: it has a sentinel of its own kind.
         self.memory = Sentinel(backend.sentinel("memory"))
         self.memory_bound = _memory_bound(family, backend.device())
+        self.leaking = False
+        """A kernel could not be closed: the process is looked at before it gets the next chunk."""
 
     def _flush(self) -> None:
         if not self.backend.flush_cache():
@@ -116,6 +118,8 @@ class Measurer:
         width = max(1, self.backend.max_prepared)
         blocks = (range(start, min(start + width, len(vectors))) for start in range(0, len(vectors), width))
         spoiled = any(self._block(chunk.items, vectors, indices) for indices in blocks)
+        if self.leaking and not spoiled:
+            self.leaking, spoiled = False, not self._healthy()
         self.progress.idle()
         self.send(Done(chunk.number, spoiled))
 
@@ -142,7 +146,7 @@ class Measurer:
         def finish(timed: Timed) -> None:
             del waiting[timed.index]
             self.send(_result(items[timed.index].key, timed, self.timer, started))
-            timed.kernel.close()
+            self._close(timed.kernel)
 
         while waiting:
             try:
@@ -150,7 +154,9 @@ class Measurer:
             except Exception as error:
                 # The step that failed is the one announced last; the others are timed again without it.
                 index, _ = self.progress.read()
-                waiting.pop(index).kernel.close()
+                if index not in waiting:  # it has its row: the sentinel failed after it
+                    return True
+                self._close(waiting.pop(index).kernel)
                 if failed(index, error):
                     return True
                 for timed in waiting.values():
@@ -173,9 +179,16 @@ class Measurer:
                     raise WrongResult(timed.max_abs_err)
             self.timer.warm_up(timed)
         except Exception:
-            timed.kernel.close()
+            self._close(timed.kernel)
             raise
         return timed
+
+    def _close(self, kernel: Prepared) -> None:
+        """What goes wrong in giving back is no vector's result."""
+        try:
+            kernel.close()
+        except Exception:
+            self.leaking = True
 
     def _ask(self, backend: TimesItself, items: list[Item], vectors: list[tuple[Problem, Config]]) -> None:
         """Passes over programs that time themselves: one answer a pass, until they agree or there are enough."""
@@ -254,8 +267,11 @@ def _memory_bound(family: Family, device: Device) -> Callable[[Problem], bool]:
 
 
 def _words(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return " ".join(text.split())[:500]
+    """What it says; an exception that is not written to be read alone (a KeyError is just a key) has its type in front."""
+    text, kind = " ".join(str(error).split()), type(error).__name__
+    if text and isinstance(error, Failed | KerncastError):
+        return text[:500]
+    return f"{kind}: {text}"[:500] if text else kind
 
 
 def _failure(key: str, error: Exception, started: str) -> Result:

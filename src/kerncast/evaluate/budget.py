@@ -103,7 +103,7 @@ def _point(table: Table, procedure: Procedure, kept: Callable[[Table], Flags], c
 
 
 def _efficiency(procedure: Procedure, training: Table, judge: Table) -> Floats:
-    score = procedure.scores(procedure.fit(training), judge)[1]
+    score = procedure.scores(procedure.fit(training), judge, training)[1]
     trials = judge.trials
     return trials.share[trials.choose(score)][trials.solvable]
 

@@ -15,13 +15,15 @@ from kerncast.errors import InvalidValue
 from kerncast.evaluate.unseen import Judged, Paths, judged, listed, open_all, table_for
 from kerncast.models.model import Model
 from kerncast.models.table import Table
-from kerncast.score.metrics import INTERVAL, resampled
+from kerncast.score.metrics import figure, resampled
 from kerncast.score.scorecard import Predicted
 from kerncast.score.trials import TIE_SIGMAS
 
 Floats = npt.NDArray[np.float64]
 
 BETTER, SAME, WORSE, AMBIGUOUS = "BETTER", "SAME", "WORSE", "AMBIGUOUS"
+# Two models are the same when the mean difference is known to be no larger: a limit may narrow that, never widen it.
+EQUIVALENT = 0.005
 # Differences in efficiency smaller than this are none: the same choice, or an equal one.
 UNCHANGED = 1e-9
 
@@ -106,7 +108,7 @@ def _facts(models: Sequence[Model], datasets: Paths, found: Judged) -> dict[str,
 def _predictions(models: Sequence[Model], found: Judged) -> list[Predicted]:
     """Each model reads the rows with its own features, and with the numbers of each row's device as it knew them."""
     tables = [found.table, *(table_for(model, found.rows) for model in models[1:])]
-    return [model.predict_rows(table.rows) for model, table in zip(models, tables, strict=True)]
+    return [model.rank_rows(table.rows) for model, table in zip(models, tables, strict=True)]
 
 
 def _compare_times(predicted: Sequence[Predicted], table: Table, limits: Limits, facts: dict[str, Any]) -> Verdict:
@@ -131,7 +133,9 @@ def judge(
 ) -> Verdict:
     """The rule: WORSE on a breach with the interval below 0 (or on one problem's alone), BETTER, SAME, else AMBIGUOUS."""
     change = new - old
-    lower, upper = (float(v) for v in np.percentile(resampled(change, lambda e: np.asarray(e.mean(axis=-1))), INTERVAL))
+    mean = figure(float(change.mean()), resampled(change, lambda e: np.asarray(e.mean(axis=-1))))
+    # One problem has no interval: then anything may be.
+    lower, upper = (-np.inf, np.inf) if mean["lower"] is None or mean["upper"] is None else (mean["lower"], mean["upper"])
     before, after = _figures(old), _figures(new)
     drops = {name: before[name] - after[name] for name in ("mean", "median", "p10")}
     breached = [
@@ -141,18 +145,21 @@ def judge(
     ]
     alone = _lost(old - new - margin * new, limits, points)
     interval = f"the 95 % interval of the mean difference is {lower:+.3%} to {upper:+.3%}"
+    if mean["lower"] is None:
+        interval = f"one problem, with a difference of {mean['value']:+.3%}, has no interval"
+    band = min(EQUIVALENT, limits.mean)
     if alone or (breached and upper < 0):
         verdict, reasons = WORSE, [*alone, *breached, interval]
     elif not breached and lower > 0:
         verdict, reasons = BETTER, [interval]
-    elif not breached and lower <= 0 <= upper and -limits.mean <= lower and upper <= limits.mean:
+    elif not breached and -band <= lower <= 0 <= upper <= band:
         verdict, reasons = SAME, [interval]
     else:
         told = "a loss, within the limits" if upper < 0 and not breached else "more problems would tell"
         verdict, reasons = AMBIGUOUS, [*breached, f"{interval}: {told}"]
     summary = {
         **facts, "measure": what, "n_problems": len(old), "old": before, "new": after,
-        "mean_difference": {"value": float(change.mean()), "lower": lower, "upper": upper},
+        "mean_difference": mean,
         "worst_drop": float(max(0.0, (old - new).max())),
         "improved": int((change > UNCHANGED).sum()),
         "same": int((np.abs(change) <= UNCHANGED).sum()),

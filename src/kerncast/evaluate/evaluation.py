@@ -53,6 +53,11 @@ def evaluate(
     step: Callable[[str, int, int], None] = lambda what, done, of: None,
 ) -> Evaluation:
     """Judge a model; with `split`, judge the recipe it was made by on folds that are harder than its own."""
+    if split is not None and include_seen:
+        raise InvalidValue(
+            f"--include-seen has no place beside --split {split}, which refits the model and scores each problem by a fit "
+            "that did not see it: leave one of them out"
+        )
     model = model if isinstance(model, Model) else Model.load(model)
     opened = open_all(datasets)
     facts: dict[str, Any] = {
@@ -64,7 +69,7 @@ def evaluate(
         found = judged([model], opened, where, include_seen)
         table = found.table
         facts |= {"problems_seen_in_training": found.seen_problems, "includes_training_data": found.includes_seen}
-        predicted = model.predict_rows(table.rows)
+        predicted = model.rank_rows(table.rows)
         summary = assess(table, predicted, np.zeros(len(table.problem), np.int64), learned_by(model, table))
     else:
         table = table_for(model, rows_for(model, opened, where))

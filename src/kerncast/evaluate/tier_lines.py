@@ -17,33 +17,35 @@ from kerncast.select.selector import TIERS, Selector
 from kerncast.select.synthetic import draw_problems
 
 Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 # So many problems are timed, made-up ones in the trained ranges included, that a 99th percentile says something.
 TIMED = 300
 
 
 def tier_lines(evaluation: Evaluation, selector: Selector) -> list[dict[str, Any]]:
-    """What each tier of a model gets on the problems of an evaluation.
+    """What each tier of a model gets on those problems of an evaluation that it answers itself.
 
-    A tier is free to answer with any config. Where that was not tried on the problem nobody knows what it gets: such
-    problems are left out of its line and counted.
+    A problem that it refuses or hands on is not its own: how many are is told, and they are no part of its mean. A tier is
+    free to answer with any config. Where that was not tried on the problem nobody knows what it gets: such problems are
+    left out of its line and counted.
     """
     problems, tried = _problems(evaluation, selector), _tried(evaluation, selector.model.family)
     best = evaluation.problems["best_ns"].to_numpy()
     numbers = evaluation.problems["number"].to_list()
     got: dict[str, Floats] = {}
-    answered: dict[str, float] = {}
+    itself: dict[str, Flags] = {}
     for tier in TIERS:
         answers = selector.select_many(problems, tier)
-        answered[tier] = float(np.mean([answer.tier is tier for answer in answers]))
-        times = [tried[number].get(answer.config, np.nan) if answer.ok else np.inf
-                 for number, answer in zip(numbers, answers, strict=True)]  # fmt: skip
+        itself[tier] = np.array([answer.ok and answer.tier is tier for answer in answers])
+        times = [tried[number].get(answer.config, np.nan) if own else np.nan
+                 for number, answer, own in zip(numbers, answers, itself[tier], strict=True)]  # fmt: skip
         got[tier] = best / np.array(times)
     timed, sizes = _latencies(selector, problems), tier_bytes(selector.artefact)
-    return [_line(tier, got, answered[tier], timed[tier], sizes[tier]) for tier in TIERS]
+    return [_line(tier, got, itself[tier], timed[tier], sizes[tier]) for tier in TIERS]
 
 
-def _line(tier: str, got: dict[str, Floats], answered: float, microseconds: Floats, size: int) -> dict[str, Any]:
+def _line(tier: str, got: dict[str, Floats], itself: Flags, microseconds: Floats, size: int) -> dict[str, Any]:
     own, full = got[tier], got[Tier.FULL]
     known, both = np.isfinite(own), np.isfinite(own) & np.isfinite(full)
     efficiency = None
@@ -51,8 +53,8 @@ def _line(tier: str, got: dict[str, Floats], answered: float, microseconds: Floa
         efficiency = figure(float(own[known].mean()), resampled(own[known], lambda values: np.asarray(values.mean(axis=-1))))
     loses = 1.0 - float(own[both].mean() / full[both].mean()) if both.any() and full[both].mean() > 0 else None
     return {
-        "tier": str(tier), "efficiency": efficiency, "n_problems": int(known.sum()), "not_tried": int((~known).sum()),
-        "loses_to_full": loses, "answers_itself": answered, "p50_us": float(np.median(microseconds)),
+        "tier": str(tier), "efficiency": efficiency, "n_problems": int(known.sum()), "not_tried": int((itself & ~known).sum()),
+        "loses_to_full": loses, "answers_itself": float(itself.mean()), "p50_us": float(np.median(microseconds)),
         "p99_us": float(np.quantile(microseconds, 0.99)), "bytes": size,
     }  # fmt: skip
 

@@ -77,6 +77,7 @@ def rows_for(model: Model, datasets: Sequence[Dataset], where: Sequence[str] = (
     if digest_of(model, datasets) != model.manifest.data.digest:
         _refuse_mixtures(rows, "software", "software versions", set(model.manifest.software))
         _refuse_mixtures(rows, "cache", "cache states", set())
+        _refuse_mixtures(rows, "backend", "backends", set())
     return rows
 
 

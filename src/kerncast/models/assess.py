@@ -38,7 +38,9 @@ def assess(table: Table, predicted: Predicted, fold: Ints, learned: Learned | No
     card = scorecard(table.trials, predicted)
     result: dict[str, Any] = {"overall": card, "baselines": {}}
     if card["efficiency_mean"] is not None:
-        result["baselines"] = {name: baseline_card(values) for name, values in choosing_baselines(table, fold, learned).items()}
+        expected = {"random": baselines.random_expectations(table.trials)}
+        found = choosing_baselines(table, fold, learned)
+        result["baselines"] = {name: baseline_card(values, expected.get(name)) for name, values in found.items()}
         result["top_k"] = top_k(table.trials, predicted.score)
     if table.rows.roofline_ns is not None:
         result["baselines"]["roofline"] = runtime_card(table.trials, table.rows.roofline_ns)
@@ -71,7 +73,8 @@ def learned_choices(table: Table, fold: Ints, learned: Learned | None) -> dict[s
             knows = Learned(shares, baselines.greedy_portfolio(others.trials, count, PORTFOLIO))
         solved = own.trials.problems[own.trials.solvable]
         single[solved] = baselines.fixed_choice(own.trials, knows.shares)
-        portfolio[solved] = baselines.portfolio_oracle(own.trials, knows.portfolio)
+        # The first of the few is the best single config: where it was not tried, the same config stands in for it.
+        portfolio[solved] = np.maximum(single[solved], baselines.portfolio_oracle(own.trials, knows.portfolio))
         tried[solved] = baselines.portfolio_tried(own.trials, knows.portfolio)
     values = {"best_single": single}
     # Where each problem saw a sample of its own, most of the few were not tried: their figure would say nothing.
@@ -80,8 +83,8 @@ def learned_choices(table: Table, fold: Ints, learned: Learned | None) -> dict[s
     return {name: item[np.isfinite(item)] for name, item in values.items() if np.isfinite(item).any()}
 
 
-def candidates(table: Table, most: int = 64) -> pl.DataFrame:
-    """Configs that worked at least once: how often, how well on average, and their place in a greedy portfolio."""
+def attempts(table: Table, most: int) -> pl.DataFrame:
+    """Every config: how often it worked, how well on average, and its place in a greedy portfolio of so many."""
     count = int(table.config.max()) + 1
     worked = np.bincount(table.config, table.ok, count).astype(np.int64)
     tried = np.bincount(table.config, minlength=count)
@@ -89,8 +92,7 @@ def candidates(table: Table, most: int = 64) -> pl.DataFrame:
     places = _places(baselines.greedy_portfolio(table.trials, count, most), count)
     figures = {"ok": worked, "failed": tried - worked, "share": shares, "portfolio_place": pl.Series(places, dtype=pl.Int64)}
     # Side by side rather than as more columns: a family with nothing to choose has none to begin with.
-    frame = pl.concat([table.configs, pl.DataFrame(figures)], how="horizontal")
-    return frame.filter(pl.col("ok") > 0)
+    return pl.concat([table.configs, pl.DataFrame(figures)], how="horizontal")
 
 
 def _places(picked: Sequence[int], count: int) -> list[int | None]:

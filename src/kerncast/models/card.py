@@ -36,6 +36,7 @@ def percent(figure: dict[str, float] | None) -> str:
 def model_card(manifest: Manifest, evaluation: dict[str, Any], importances: dict[str, float]) -> str:
     """The card as Markdown."""
     overall = evaluation["overall"]
+    how = "On one fixed hold-out by" if "warm_start" in evaluation else f"Out of fold, {evaluation['folds']} folds grouped by"
     device = ", ".join(f"{item.title} (`{item.name}`)" for item in manifest.devices)
     lines = [
         f"# {manifest.family}, {manifest.kind}",
@@ -54,8 +55,7 @@ def model_card(manifest: Manifest, evaluation: dict[str, Any], importances: dict
         "",
         "## How good it is",
         "",
-        f"Out of fold, {evaluation['folds']} folds grouped by {evaluation['split']}, {overall['n_problems']:,} problems; 95 % "
-        "bootstrap intervals over problems.",
+        f"{how} {evaluation['split']}, {overall['n_problems']:,} problems; 95 % bootstrap intervals over problems.",
         *([ONE_PROBLEM] if evaluation["split"] == CONFIG else []),
         "",
         "| | model | " + " | ".join(evaluation["baselines"]) + " |",

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.models.knobs import refuse_bad_values
 from kerncast.models.rows import Rows
 from kerncast.models.table import Table
 from kerncast.models.target import Target
@@ -148,6 +149,7 @@ def options_of(kind: type[Learner], given: dict[str, object]) -> Options:
         if name not in known:
             knobs = ", ".join(f"--{field.replace('_', '-')}" for field in known) or "none"
             raise InvalidValue(f"--{name.replace('_', '-')} means nothing for the model {kind.kind} (its knobs: {knobs})")
+    refuse_bad_values(kind.options_type, given)
     try:
         return msgspec.convert(given, kind.options_type)
     except msgspec.ValidationError as error:

@@ -105,8 +105,8 @@ def _run(
         own = fold == number
         kept = partial.read(place) if partial is not None else None
         if kept is None or len(kept.time_ns) != int(own.sum()):
-            learner = procedure.fit(table.take(~own))
-            kept = Predictions(*procedure.scores(learner, table.take(own)))
+            seen = table.take(~own)
+            kept = Predictions(*procedure.scores(procedure.fit(seen), table.take(own), seen))
             if partial is not None:
                 partial.write(place, kept)
         time_ns[own], score[own] = kept.time_ns, kept.score

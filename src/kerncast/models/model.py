@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from kerncast.data.declaration import resolve
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.models.contract import Learner
+from kerncast.models.hopeless import chosen_last
 from kerncast.models.kinds import learner_class
 from kerncast.models.manifest import CANDIDATES, EVALUATION, MANIFEST, PREDICTIONS, PROBLEMS, Manifest, read_manifest
 from kerncast.models.rows import Describer, Rows
@@ -92,6 +94,18 @@ class Model:
         lower, upper = self.manifest.interval.bounds(time_ns)
         return Predicted(score, time_ns, lower, upper)
 
+    def rank_rows(self, rows: Rows) -> Predicted:
+        """As `predict_rows`, for judging choices: what was tried in training and never worked is chosen last."""
+        predicted = self.predict_rows(rows)
+        if self.out_of_fold is None:
+            return predicted
+        tried = _among(rows, self.out_of_fold)
+        return replace(predicted, score=chosen_last(predicted.score, tried & ~self.offers(rows)))
+
+    def offers(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which rows have a config that is among the candidates."""
+        return _among(rows, self.candidates)
+
     def predict(self, frame: pl.DataFrame, device: Device | None = None) -> pl.DataFrame:
         """`time_ns`, `lower_ns`, `upper_ns` and `score` (lower is chosen) for every vector of a frame."""
         missing = [name for name in schema.parameter_columns(self.family) if name not in frame.columns]
@@ -136,6 +150,16 @@ class Model:
 def is_ck_directory(path: Path) -> bool:
     """Whether a directory has the layout of CK Tile's heuristics rather than ours."""
     return (path / "feature_spec.json").is_file() and not (path / MANIFEST).exists()
+
+
+def _among(rows: Rows, known: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    """Which rows have a config that some row of a frame has."""
+    columns = [name for name in rows.frame.columns if name.startswith("config.")]
+    if not columns:
+        return np.full(rows.frame.height, known.height > 0)
+    marked = known.select(columns).unique().with_columns(__known=pl.lit(True))
+    joined = rows.frame.select(columns).join(marked, on=columns, how="left", nulls_equal=True, maintain_order="left")
+    return joined["__known"].fill_null(False).to_numpy()
 
 
 def _read(file: Path) -> pl.DataFrame:

@@ -4,6 +4,7 @@ looks at labels (tuning, mining, stopping) happens inside it, on groups of its o
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from kerncast.errors import InvalidValue
 from kerncast.models.contract import Fitting, Learner, Options, Step, _silent, options_of
+from kerncast.models.hopeless import chosen_last, never_worked
 from kerncast.models.kinds import learner_class
 from kerncast.models.table import Table
 from kerncast.models.target import Target, default_target
@@ -47,6 +49,14 @@ class Recipe:
     tune: int = 0
     hold_out: str | None = None
     """What folds are made of: groups of problems, or configs (`config`) where there is one problem only."""
+    inherited: dict[str, Any] = field(default_factory=dict)
+    """Knobs of the base of a warm start, for those that are not given."""
+
+    def __post_init__(self) -> None:
+        for name in ("seed", "threads", "hard_mining", "tune"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 0:
+                raise InvalidValue(f"{name} is a whole number from 0 on, got {value!r}")
 
     def resolved(self, table: Table, base: Model | None) -> Recipe:
         """With the target decided, by the base of a warm start or by what is known of the work."""
@@ -57,7 +67,7 @@ class Recipe:
             )
             # Knobs that are not given are the base's: its weights have its shape.
             inherited = base.manifest.options if base.manifest.kind == self.kind else {}
-            return replace(self, knobs={**inherited, **self.knobs}, target=given.name, target_log=given.log, hold_out=by)
+            return replace(self, inherited=inherited, target=given.name, target_log=given.log, hold_out=by)
         name = self.target or default_target(table.rows).name
         target = Target(name, True if self.target_log is None else self.target_log)
         target.encode(table.time_ns[table.ok][:1], table.rows.take(np.flatnonzero(table.ok)[:1]))  # refuses what is unknown
@@ -73,6 +83,7 @@ class Recipe:
             "kind": self.kind, "knobs": dict(sorted(self.knobs.items())), "target": self.target, "target_log": self.target_log,
             "folds": self.folds, "seed": self.seed, "hard_mining": self.hard_mining, "tune": self.tune,
             **({} if self.hold_out is None else {"hold_out": self.hold_out}),
+            **({"inherited": dict(sorted(self.inherited.items()))} if self.inherited else {}),
         }  # fmt: skip
 
     @classmethod
@@ -101,7 +112,11 @@ class Procedure:
 
     def options(self) -> Options:
         """The knobs of the recipe as this kind's options."""
-        return options_of(learner_class(self.recipe.kind), self.recipe.knobs)
+        return options_of(learner_class(self.recipe.kind), {**self.recipe.inherited, **self.recipe.knobs})
+
+    def tuned_knobs(self) -> dict[str, Any]:
+        """What `--tune` may change, and how far: nothing that was given."""
+        return tuning_ranges(learner_class(self.recipe.kind), self.recipe.knobs) if self.recipe.tune else {}
 
     def fit(self, table: Table, base: Learner | None = None) -> Learner:
         """Tune, mine and fit on one table, which is all that any of the three may look at."""
@@ -116,11 +131,12 @@ class Procedure:
         """The same without re-weighting: what mining is reported beside."""
         return replace(self, recipe=replace(self.recipe, hard_mining=0))
 
-    def scores(self, learner: Learner, table: Table) -> tuple[Floats, Floats]:
-        """Predicted nanoseconds, and what to choose by (low is chosen)."""
+    def scores(self, learner: Learner, table: Table, seen: Table | None = None) -> tuple[Floats, Floats]:
+        """Predicted nanoseconds, and what to choose by (low is chosen): what never worked where it was `seen` comes last."""
         output = learner.predict(table.rows)
         time_ns = self.target.decode(output.target, table.rows)
-        return time_ns, time_ns if output.score is None else output.score
+        score = time_ns if output.score is None else output.score
+        return time_ns, score if seen is None else chosen_last(score, never_worked(seen, table))
 
     def _mined(self, table: Table, options: Options) -> Table:
         """Weights for the problems that models which did not see them choose badly."""
@@ -129,9 +145,9 @@ class Procedure:
             fold = folds_by_group(table.group, MINING_FOLDS, self.recipe.seed)
             efficiency = np.ones(int(table.problem.max()) + 1)
             for number in range(MINING_FOLDS):
-                own = table.take(fold == number)
-                learner = kind(options).fit(table.take(fold != number), self.fitting)
-                chosen = own.trials.choose(self.scores(learner, own)[1])
+                own, others = table.take(fold == number), table.take(fold != number)
+                learner = kind(options).fit(others, self.fitting)
+                chosen = own.trials.choose(self.scores(learner, own, others)[1])
                 efficiency[own.trials.problems] = own.trials.share[chosen]
             weight = 1.0 + (HARDEST - 1.0) * np.minimum(1.0, 2.0 * (1.0 - efficiency))
             table = replace(table, weight=weight[table.problem])
@@ -144,7 +160,7 @@ class Procedure:
         except ImportError as error:
             raise InvalidValue("--tune needs optuna: pip install 'kerncast[tune]'") from error
         kind = learner_class(self.recipe.kind)
-        ranges = tuning_ranges(kind)
+        ranges = self.tuned_knobs()
         aside = held_out(table.group, TUNING_SHARE, self.recipe.seed + 1)
         training, judge = table.take(~aside), table.take(aside)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -153,7 +169,7 @@ class Procedure:
         def loss(trial: Any) -> float:
             knobs = {name: suggest(trial, name) for name, suggest in ranges.items()}
             learner = kind(options_of(kind, {**start, **knobs})).fit(training, self.fitting)
-            time_ns, score = self.scores(learner, judge)
+            time_ns, score = self.scores(learner, judge, training)
             trials = judge.trials
             if trials.choosing:
                 return float(1.0 - trials.share[trials.choose(score)][trials.solvable].mean())
@@ -169,8 +185,8 @@ class Procedure:
         return options_of(kind, {**start, **study.best_params})
 
 
-def tuning_ranges(kind: type[Learner]) -> dict[str, Any]:
-    """What `--tune` may change, and how far."""
+def tuning_ranges(kind: type[Learner], given: Collection[str] = ()) -> dict[str, Any]:
+    """What `--tune` may change, and how far; the knobs that were given stay as they are."""
     known: dict[str, Any] = {
         "leaves": lambda trial, name: trial.suggest_int(name, 7, 127, log=True),
         "trees": lambda trial, name: trial.suggest_int(name, 100, 800, log=True),
@@ -182,4 +198,7 @@ def tuning_ranges(kind: type[Learner]) -> dict[str, Any]:
     found = {name: known[name] for name in kind.options_type.__struct_fields__ if name in known}
     if not found:
         raise InvalidValue(f"the model {kind.kind} has no knob to tune: leave --tune out")
-    return found
+    free = {name: suggest for name, suggest in found.items() if name not in given}
+    if not free:
+        raise InvalidValue(f"every knob of {kind.kind} that --tune could change was given ({', '.join(found)}): leave one out")
+    return free

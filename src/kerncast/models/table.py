@@ -28,6 +28,8 @@ MAD_TO_SIGMA = 1.4826
 NOT_TRIED = ("not_run",)
 # Repeats further apart than this contradict each other, and nobody can say which is right.
 CONTRADICTION = 100.0
+# Rows that differ in one of these were not measured in the same world: together only if that is asked for.
+MIXTURES = {"device": "devices", "backend": "backends", "software": "software versions", "cache": "cache states"}
 
 
 @dataclass(frozen=True)
@@ -100,10 +102,15 @@ def load_table(datasets: Sequence[Dataset], family: str | None = None, where: Se
     found = _one_family(datasets, family)
     holders = [dataset for dataset in datasets if found.id in {item.id for item in dataset.families}]
     frames = [dataset.read(found, where) for dataset in holders]
-    rows = pl.concat(frames).filter(~pl.col("status").is_in(NOT_TRIED))
+    rows = pl.concat(frames)
+    asked = " and ".join(f"--where '{condition}'" for condition in where)
+    at = ", ".join(str(dataset.path) for dataset in datasets)
+    if asked and rows.is_empty():
+        raise InvalidValue(f"no row of {found.id} in {at} matches {asked}: ask for less, or look with `kerncast inspect`")
+    rows = rows.filter(~pl.col("status").is_in(NOT_TRIED))
     if not (rows["status"] == "ok").any():
-        at = ", ".join(str(dataset.path) for dataset in datasets)
-        raise InvalidValue(f"no row of {found.id} in {at} has status ok: there is nothing to learn from")
+        kept = f" that matches {asked}" if asked else ""
+        raise InvalidValue(f"no row of {found.id} in {at}{kept} has status ok: there is nothing to learn from")
     _refuse_mixtures(rows, pool)
     machines = {name: next(d.device(name) for d, f in zip(holders, frames, strict=True) if (f["device"] == name).any())
                 for name in sorted(rows["device"].unique())}  # fmt: skip
@@ -113,7 +120,8 @@ def load_table(datasets: Sequence[Dataset], family: str | None = None, where: Se
 
 def build_table(family: Family, rows: pl.DataFrame, machines: dict[str, Device], digest: str) -> Table:
     """Fold repeats, number problems, groups and configs, compute features."""
-    folded = _fold_repeats(family, rows)
+    # As `merge` does: rows equal in every cell are one measurement given twice, not a repeat without noise.
+    folded = _fold_repeats(family, rows.unique(maintain_order=True))
     problem_columns = [f"problem.{name}" for name in family.problem.parameters]
     config_columns = [f"config.{name}" for name in family.config.parameters]
     folded = folded.sort("device", *problem_columns, *config_columns, nulls_last=True)
@@ -148,7 +156,9 @@ def _one_family(datasets: Sequence[Dataset], family: str | None) -> Family:
         return next(iter(known.values()))
     where = ", ".join(str(dataset.path) for dataset in datasets)
     if not known:
-        raise InvalidValue(f"{where} holds no rows: import or collect some first")
+        for dataset in datasets:
+            dataset.refuse_if_empty()
+        raise InvalidValue("no dataset was named: give one or several")
     if family is None:
         raise InvalidValue(f"{where} holds several families ({', '.join(sorted(known))}): name one with --family")
     raise InvalidValue(f"{where} holds no rows of {family}, only of {', '.join(sorted(known))}")
@@ -157,7 +167,7 @@ def _one_family(datasets: Sequence[Dataset], family: str | None) -> Family:
 def _refuse_mixtures(rows: pl.DataFrame, pool: bool) -> None:
     if pool:
         return
-    for column, what in (("device", "devices"), ("software", "software versions"), ("cache", "cache states")):
+    for column, what in MIXTURES.items():
         values = [str(value) for value in rows[column].drop_nulls().unique().sort()]
         if len(values) > 1:
             raise InvalidValue(

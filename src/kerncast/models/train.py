@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -19,7 +20,7 @@ import polars as pl
 from kerncast.data.dataset import Dataset, file_checksum, record_of
 from kerncast.data.declaration import declaration_of
 from kerncast.errors import CannotWrite, InvalidValue
-from kerncast.models import assess, card
+from kerncast.models import assess, card, coverage
 from kerncast.models.conformal import calibrate, cross_bounds
 from kerncast.models.contract import Learner
 from kerncast.models.folds import Partial, Predictions, cross_validate
@@ -33,7 +34,6 @@ from kerncast.models.manifest import (
     Data,
     Features,
     Manifest,
-    Range,
     write_manifest,
 )
 from kerncast.models.model import Model, feature_digest
@@ -41,8 +41,6 @@ from kerncast.models.procedure import CONFIG, Procedure, Recipe
 from kerncast.models.rows import Describer
 from kerncast.models.table import Table, load_table
 from kerncast.models.warm_start import Continuation, continue_model
-from kerncast.op import Family
-from kerncast.parameters import Bool, Categorical
 from kerncast.score.scorecard import Predicted
 from kerncast.version import __version__
 
@@ -52,6 +50,7 @@ Floats = npt.NDArray[np.float64]
 
 # Of one problem: fewer configs than this are looked up, not learned from.
 FEWEST_CONFIGS = 20
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Progress(Protocol):
@@ -78,9 +77,9 @@ def train(
     recipe: Recipe | None = None,
     *,
     family: str | None = None,
-    where: Sequence[str] = (),
+    where: Sequence[str] | str = (),
     pool: bool = False,
-    warm_start: str | Path | None = None,
+    warm_start: Model | str | Path | None = None,
     ck: tuple[str, ...] | None = None,
     progress: Progress | None = None,
 ) -> Model:
@@ -89,13 +88,17 @@ def train(
     Interrupted, the folds that are finished are kept beside `out`, and the same call goes on from there. `ck`
     adds the files of CK Tile's heuristics; it names the targets to write beside the recipe's own.
     """
-    out, recipe, told = Path(out), recipe or Recipe(), progress or _Quiet()
-    if out.exists():
-        raise InvalidValue(f"{out} exists already: choose another name, or remove it first")
+    out, told = Path(out), progress or _Quiet()
+    refuse_unwritable(out)
     paths = [datasets] if isinstance(datasets, str | Path) else list(datasets)
-    base = None if warm_start is None else Model.load(warm_start)
+    where = (where,) if isinstance(where, str) else tuple(where)
+    if not paths:
+        raise InvalidValue("there is no dataset to train on: name at least one")
+    base = warm_start if warm_start is None or isinstance(warm_start, Model) else Model.load(warm_start)
+    recipe = recipe or (Recipe() if base is None else Recipe(base.manifest.kind))
     table = load_table([Dataset.open(path) for path in expand(paths)], family, where, pool)
-    _refuse_too_little(table, recipe)
+    # A warm start has one hold-out, whatever the folds.
+    _refuse_too_little(table, recipe.folds if base is None else 2)
     recipe = recipe.resolved(table, base)
     if ck is not None:
         from kerncast.models.ck import refuse_unfit
@@ -109,7 +112,7 @@ def train(
             from kerncast.models.ck import write_ck
 
             write_ck(folder, table, trained.learner, procedure.fitting, ck)
-        _write(folder, table, procedure, trained, tuple(where), base)
+        _write(folder, table, procedure, trained, where, base)
 
     build_directory(out, fill)
     Partial.beside(out, table, recipe).discard()
@@ -150,28 +153,51 @@ def expand(paths: Sequence[str | Path]) -> list[Path]:
     return found
 
 
-def _refuse_too_little(table: Table, recipe: Recipe) -> None:
+def _refuse_too_little(table: Table, folds: int) -> None:
     groups = len(np.unique(table.group[table.ok]))
     if groups < 2:
         configs = len(np.unique(table.config[table.ok]))
-        if len(np.unique(table.group)) > 1 or configs < max(FEWEST_CONFIGS, recipe.folds):
+        if len(np.unique(table.group)) > 1 or configs < max(FEWEST_CONFIGS, folds):
             raise InvalidValue(
                 f"there is one problem only ({', '.join(table.family.op.split_group)} are the same in all rows that worked) "
                 f"and {configs} configs worked on it: nothing could be held out to judge a model; measure more problems, or at "
-                f"least {max(FEWEST_CONFIGS, recipe.folds)} configs of this one"
+                f"least {max(FEWEST_CONFIGS, folds)} configs of this one"
             )
         return
-    if groups < recipe.folds:
+    if groups < folds:
         raise InvalidValue(
-            f"{groups} groups of problems worked and {recipe.folds} folds were asked for: measure more problems, or use "
+            f"{groups} groups of problems worked and {folds} folds were asked for: measure more problems, or use "
             f"--folds {groups}"
         )
 
 
+def refuse_unwritable(out: Path) -> None:
+    """Before the hours of training that would come before the directory is written."""
+    try:
+        if out.exists():
+            raise InvalidValue(f"{out} exists already: choose another name, or remove it first")
+    except OSError as error:
+        raise _cannot_write(out, error) from error
+    shutil.rmtree(_scratch_beside(out), ignore_errors=True)
+
+
+def _scratch_beside(out: Path) -> Path:
+    """A directory of its own in the nearest folder above `out` that is there."""
+    beside = next(folder for folder in out.absolute().parents if folder.exists())
+    try:
+        return Path(tempfile.mkdtemp(prefix=".kerncast-", dir=beside))
+    except OSError as error:
+        raise _cannot_write(out, error) from error
+
+
+def _cannot_write(out: Path, error: OSError) -> CannotWrite:
+    cure = "free some space or choose another place" if error.errno in NO_SPACE else "choose another place"
+    return CannotWrite(f"--out: could not write {out}: {error.strerror or error}; {cure}")
+
+
 def build_directory(out: Path, fill: Callable[[Path], None]) -> None:
     """A directory that appears whole or not at all."""
-    beside = next(folder for folder in out.absolute().parents if folder.is_dir())
-    scratch = Path(tempfile.mkdtemp(prefix=".kerncast-", dir=beside))
+    scratch = _scratch_beside(out)
     try:
         draft = scratch / "model"
         draft.mkdir()
@@ -179,9 +205,7 @@ def build_directory(out: Path, fill: Callable[[Path], None]) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         os.rename(draft, out)
     except OSError as error:
-        raise CannotWrite(
-            f"could not write {out}: {error.strerror or error}; free some space or choose another place"
-        ) from error
+        raise _cannot_write(out, error) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -204,14 +228,17 @@ def _write(
         "folds": recipe.folds if base is None else 1,
         "split": CONFIG if by_config else ",".join(table.family.op.split_group),
         "problems_trained_on": int(table.trials.solvable.sum()),
+        **(
+            {"tuned": {name: getattr(trained.learner.options, name) for name in procedure.tuned_knobs()}} if recipe.tune else {}
+        ),
         **trained.extra,
     }
     ok = np.isfinite(held.time_ns) & np.isfinite(trained.predictions.time_ns)
     interval = calibrate(unit[ok], held.time_ns[ok], trained.predictions.time_ns[ok])
     importances = dict(sorted(trained.learner.importances().items(), key=lambda item: (-item[1], item[0])))
     trained.learner.save(folder)
-    assess.candidates(table).write_parquet(folder / CANDIDATES)
-    _seen(table, base).write_parquet(folder / PROBLEMS)
+    coverage.candidates(table, base).write_parquet(folder / CANDIDATES)
+    coverage.seen_groups(table, base).write_parquet(folder / PROBLEMS)
     held.rows.frame.with_columns(
         fold=pl.Series(trained.fold),
         time_ns=pl.Series(trained.predictions.time_ns),
@@ -234,30 +261,6 @@ def _known(lower: Floats, upper: Floats) -> tuple[Floats | None, Floats | None]:
 
 def _write_json(path: Path, value: Any) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
-
-
-def _seen(table: Table, base: Model | None) -> pl.DataFrame:
-    """The groups that were trained on, the base's included."""
-    columns = [f"problem.{name}" for name in table.family.op.split_group]
-    groups = table.rows.frame.select(columns).unique()
-    if base is not None:
-        groups = pl.concat([groups, base.seen]).unique()
-    return groups.sort(columns)
-
-
-def hull_of(family: Family, table: Table) -> dict[str, Range]:
-    """What values of each problem parameter were trained on."""
-    hull = {}
-    for name, parameter in family.problem.parameters.items():
-        values = table.rows.frame[f"problem.{name}"].drop_nulls()
-        if isinstance(parameter, Categorical | Bool):
-            hull[name] = Range(labels=tuple(values.unique().sort()))
-        elif len(values):
-            low, high = values.min(), values.max()
-            assert isinstance(low, int)
-            assert isinstance(high, int)
-            hull[name] = Range(low=low, high=high)
-    return hull
 
 
 def _manifest(
@@ -289,7 +292,7 @@ def _manifest(
             table.digest, len(table.time_ns), int((~table.ok).sum()), int(table.trials.solvable.sum()),
             len(np.unique(table.group)), len(np.unique(table.config)), table.noise_floor, where,
         ),
-        hull=hull_of(table.family, table),
+        hull=coverage.hull(table, base),
         interval=None,
         versions={"kerncast": __version__, **{name: version_of(name) for name in ("lightgbm", "numpy", "polars")}},
         files={},

@@ -12,6 +12,7 @@ import polars as pl
 from kerncast.errors import InvalidValue
 from kerncast.models.contract import Learner
 from kerncast.models.folds import Predictions
+from kerncast.models.hopeless import chosen_last, never_worked
 from kerncast.models.model import Model, feature_digest
 from kerncast.models.procedure import Procedure
 from kerncast.models.rows import Describer
@@ -40,11 +41,12 @@ def continue_model(table: Table, procedure: Procedure, base: Model, stage: Calla
     pool = np.ones(len(fresh), dtype=bool) if seen_too else fresh
     aside = np.zeros(len(fresh), dtype=bool)
     aside[np.flatnonzero(pool)] = held_out(table.group[pool], HELD_OUT, procedure.recipe.seed)
-    judge = table.take(aside)
+    judge, training = table.take(aside), table.take(~aside)
     stage("continuing on 80 % of the new problems", 1, 2)
-    trial = procedure.fit(table.take(~aside), base.learner)
-    time_ns, score = procedure.scores(trial, judge)
-    before = base.predict_rows(judge.rows)
+    time_ns, score = procedure.scores(procedure.fit(training, base.learner), judge)
+    # What worked with the base is served still, though it failed wherever it was tried again.
+    score = chosen_last(score, never_worked(training, judge) & ~base.offers(judge.rows))
+    before = base.rank_rows(judge.rows)
     stage("continuing on all of them", 2, 2)
     learner = procedure.fit(table, base.learner)
     extra = {
@@ -76,21 +78,38 @@ def refuse_strangers(table: Table, procedure: Procedure, base: Model) -> None:
     same = (
         ("op", manifest.op, table.family.op.name),
         ("family", manifest.family, table.family.id),
-        ("kind of model", manifest.kind, recipe.kind),
         ("target", f"{manifest.target}{'' if manifest.target_log else ' (raw)'}",
          f"{recipe.target}{'' if recipe.target_log else ' (raw)'}"),
         ("device", ", ".join(sorted(item.name for item in manifest.devices)), ", ".join(sorted(device))),
         ("dtypes", ", ".join(manifest.dtypes), ", ".join(dtypes)),
-        ("features", " ".join(manifest.features.names), " ".join(table.rows.names)),
     )  # fmt: skip
+    if recipe.kind != manifest.kind:
+        raise InvalidValue(
+            f"--warm-start {base.path}: it is a {manifest.kind} model, and the model asked for is {recipe.kind}: leave --model "
+            "out, or train from scratch"
+        )
     for what, theirs, ours in same:
         if theirs != ours:
             raise InvalidValue(
                 f"--warm-start {base.path}: its {what} is {_short(theirs)}, the data's is {_short(ours)}; they must agree: "
                 "train from scratch, or choose other data"
             )
+    _refuse_other_features(base, table.rows.names)
     if manifest.features.digest != feature_digest(describer, table.rows.names):
         raise InvalidValue(f"--warm-start {base.path}: the formulas of its features are not today's: train from scratch")
+
+
+def _refuse_other_features(base: Model, ours: tuple[str, ...]) -> None:
+    theirs = base.manifest.features.names
+    if theirs == ours:
+        return
+    sides = (("it alone has", [name for name in theirs if name not in ours]),
+             ("the data alone have", [name for name in ours if name not in theirs]))  # fmt: skip
+    told = [f"{who} {', '.join(names[:3])}{' …' if len(names) > 3 else ''}" for who, names in sides if names]
+    raise InvalidValue(
+        f"--warm-start {base.path}: its features are not those of the data: {'; '.join(told) or 'their order differs'}; they "
+        "must agree: train from scratch, or choose other data"
+    )
 
 
 def _short(text: str) -> str:

@@ -7,12 +7,26 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from kerncast.score.metrics import regret
 from kerncast.score.trials import Floats, Trials
 
 
 def random_choice(trials: Trials) -> Floats:
     """Expected efficiency of a config drawn at random, per problem."""
-    sums = np.add.reduceat(trials.share[trials.order], trials.starts)
+    return _expected(trials, trials.share)
+
+
+def random_expectations(trials: Trials) -> dict[str, Floats]:
+    """Per problem, what does not follow from that: the chance to draw the best (ties are as good), and the regret."""
+    return {
+        "top1": _expected(trials, (trials.share >= 1.0).astype(np.float64)),
+        "regret_mean": _expected(trials, regret(trials.share)),
+    }
+
+
+def _expected(trials: Trials, values: Floats) -> Floats:
+    """The mean over the configs tried on each problem."""
+    sums = np.add.reduceat(values[trials.order], trials.starts)
     counts = np.diff(np.r_[trials.starts, len(trials.order)])
     return np.asarray((sums / counts)[trials.solvable])
 

@@ -24,8 +24,15 @@ SELECTION: dict[str, Callable[[Floats], npt.NDArray[np.float64]]] = {
     "top1": lambda e: (e >= 1.0).mean(axis=-1),
     # One choice that failed makes it 0, as it should.
     "efficiency_gmean": lambda e: np.exp(np.log(np.maximum(e, 1e-300)).mean(axis=-1)) * (e > 0.0).all(axis=-1),
+    # And this one infinite, for which there is no figure.
+    "regret_mean": lambda e: regret(e).mean(axis=-1),
 }
 RUNTIME = ("mape", "median_ape", "ape_p95", "rmsre", "rrmse", "r2", "r2_log", "coverage_90")
+
+
+def regret(efficiency: Floats) -> Floats:
+    """By how much longer than the best a choice takes; infinite where it failed."""
+    return 1.0 / np.where(efficiency > 0.0, efficiency, 1.0) - 1.0 + np.where(efficiency > 0.0, 0.0, np.inf)
 
 
 def figure(value: float, samples: Floats | None = None) -> Figure:
@@ -37,7 +44,12 @@ def figure(value: float, samples: Floats | None = None) -> Figure:
 
 
 def resampled(values: Floats, statistic: Callable[[Floats], Floats], seed: int = 0, resamples: int = RESAMPLES) -> Floats:
-    """A statistic of values drawn again with replacement, many times; in pieces, to bound the memory."""
+    """A statistic of values drawn again with replacement, many times; in pieces, to bound the memory.
+
+    None of one value: drawn again it is always itself, which says nothing of how sure it is.
+    """
+    if len(values) < 2:
+        return np.empty(0)
     rng = np.random.default_rng(seed)
     piece = max(1, 4_000_000 // max(1, len(values)))
     found: list[Floats] = []
@@ -49,9 +61,19 @@ def resampled(values: Floats, statistic: Callable[[Floats], Floats], seed: int =
     return np.concatenate(found)
 
 
-def selection_figures(efficiency: Floats) -> dict[str, Figure]:
+def selection_figures(efficiency: Floats) -> dict[str, Figure | None]:
     """The efficiency figures of one chooser, one value per problem in."""
-    return {name: figure(float(f(efficiency)), resampled(efficiency, f)) for name, f in SELECTION.items()}
+    return {name: _finite(efficiency, f) for name, f in SELECTION.items()}
+
+
+def mean_figure(values: Floats) -> Figure | None:
+    """The mean of one value per problem; None where it is infinite."""
+    return _finite(values, lambda drawn: np.asarray(drawn.mean(axis=-1)))
+
+
+def _finite(values: Floats, statistic: Callable[[Floats], Floats]) -> Figure | None:
+    value = float(statistic(values))
+    return figure(value, resampled(values, statistic)) if np.isfinite(value) else None
 
 
 class _Errors:
@@ -107,7 +129,7 @@ def runtime_figures(
     rng = np.random.default_rng(seed)
     drawn = [
         errors.figures(np.bincount(rng.integers(0, errors.problems, errors.problems), minlength=errors.problems).astype(float))
-        for _ in range(ROW_RESAMPLES)
+        for _ in range(ROW_RESAMPLES if errors.problems > 1 else 0)
     ]
     figures: dict[str, Figure | None] = {}
     for name, value in values.items():

@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from kerncast.score.metrics import RUNTIME, SELECTION, Figure, figure, resampled, runtime_figures, selection_figures
+from kerncast.score.metrics import (
+    RUNTIME,
+    SELECTION,
+    Figure,
+    figure,
+    mean_figure,
+    resampled,
+    runtime_figures,
+    selection_figures,
+)
 from kerncast.score.trials import Floats, Ints, Trials
 
 # How many of the best-scored configs are tried and measured, in the curve of top-k-then-measure.
@@ -49,13 +58,19 @@ def choice_figures(trials: Trials, chosen: Ints) -> dict[str, Figure | None]:
     return figures
 
 
-def baseline_card(efficiency: Floats | None) -> dict[str, Any]:
-    """The figures of a baseline that only chooses."""
+def baseline_card(efficiency: Floats | None, expected: Mapping[str, Floats] | None = None) -> dict[str, Any]:
+    """The figures of a baseline that only chooses.
+
+    `expected` has, per problem, what does not follow from the efficiency where that is itself an expectation.
+    """
     empty: dict[str, Any] = {
         "n_problems": 0 if efficiency is None else len(efficiency),
         **dict.fromkeys((*SELECTION, "noise_ceiling", *RUNTIME)),
     }
-    return empty if efficiency is None else {**empty, **selection_figures(efficiency)}
+    if efficiency is None:
+        return empty
+    means = {name: mean_figure(values) for name, values in (expected or {}).items()}
+    return {**empty, **selection_figures(efficiency), **means}
 
 
 def runtime_card(trials: Trials, time_ns: Floats) -> dict[str, Any]:

@@ -16,11 +16,11 @@ import polars as pl
 
 from kerncast.data.dataset import file_checksum, write_atomically
 from kerncast.data.lock import one_writer
-from kerncast.data.schema import content_digest
+from kerncast.data.schema import check_parameters, content_digest
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.op import Family
 from kerncast.registry import FAMILIES
-from kerncast.sweep.formats import Format, format_named
+from kerncast.sweep.formats import AGAIN, Format, format_named
 from kerncast.sweep.pool import BLOCK_ROWS
 from kerncast.sweep.suites import SuiteSweep
 from kerncast.sweep.sweep import Sweep
@@ -178,13 +178,13 @@ def _make_directory(path: Path) -> None:
     """A directory to write vectors to; anything else that stands there is refused and left as it is."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        _read_manifest(path)
+    except FileExistsError as error:
+        raise CannotWrite(f"{path} is a file, and vectors are a directory: choose another --out") from error
     except OSError as error:
         raise CannotWrite(f"could not make the directory {path}: {error.strerror}; choose another place") from error
     # While another one begins there is no manifest yet: the lock will say so.
-    if not _untouched(path) and not (path / LOCK).exists():
-        _read_manifest(path)
+    if not _untouched(path) and not (path / LOCK).exists() and not (path / MANIFEST).is_file():
+        raise BadFile(f"{path} is not a directory of vectors: it has no {MANIFEST}; choose another --out")
 
 
 def _untouched(path: Path) -> bool:
@@ -324,4 +324,9 @@ class Vectors:
             fault = _fault(self.path, part)
             if fault:
                 raise BadFile(f"{fault}; run the same `kerncast sweep` again to restore it")
-            yield from layout.read(self.path / part.file, self.family).iter_slices(BLOCK_ROWS)
+            rows = layout.read(self.path / part.file, self.family)
+            try:
+                check_parameters(self.family, rows)
+            except InvalidValue as error:
+                raise BadFile(f"{self.path / part.file}, {error}: {AGAIN}") from error
+            yield from rows.iter_slices(BLOCK_ROWS)

@@ -11,9 +11,12 @@ import msgspec
 import polars as pl
 
 from kerncast.data.schema import column_type, parameter_columns
-from kerncast.errors import InvalidValue, NotFound
+from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.op import Family
 from kerncast.sweep.pool import BLOCK_ROWS
+
+AGAIN = "mend it, or make the vectors again with `kerncast sweep`"
+_JSON_TYPES: dict[type[pl.DataType], type] = {pl.Int64: int, pl.Boolean: bool, pl.String: str}
 
 
 class Format(abc.ABC):
@@ -77,7 +80,12 @@ class Parquet(_Parts):
         rows.write_parquet(file, compression="zstd", row_group_size=BLOCK_ROWS)
 
     def read(self, file: Path, family: Family) -> pl.DataFrame:
-        return pl.read_parquet(file).select(list(vector_columns(family)))
+        found = pl.read_parquet(file)
+        wanted = vector_columns(family)
+        for name in {*found.columns} ^ {*wanted}:
+            what = "has the unknown column" if name in found.columns else "lacks the column"
+            raise BadFile(f"{file} {what} '{name}' of {family.id}: {AGAIN}")
+        return found.select(list(wanted))
 
 
 class Json(_Parts):
@@ -90,10 +98,26 @@ class Json(_Parts):
         file.write_bytes(b"[\n" + lines + b"\n]\n")
 
     def read(self, file: Path, family: Family) -> pl.DataFrame:
-        rows = msgspec.json.decode(file.read_bytes())
         columns = vector_columns(family)
-        halves = {name: name.split(".", 1) for name in columns}
-        values = {name: [row[half].get(item) for row in rows] for name, (half, item) in halves.items()}
+        try:
+            rows = msgspec.json.decode(file.read_bytes(), type=list[dict[str, dict[str, Any]]])
+        except msgspec.DecodeError as error:
+            raise BadFile(f"{file} is no list of vectors ({error}): {AGAIN}") from error
+        values: dict[str, list[Any]] = {name: [] for name in columns}
+        for number, row in enumerate(rows, 1):
+            cells = {f"{half}.{item}": value for half, items in row.items() for item, value in items.items()}
+            for name in cells:
+                if name not in columns:
+                    raise BadFile(
+                        f"{file}, row {number}: {NotFound.named(f'parameter of {family.id}', name, columns)}; {AGAIN}"
+                    )
+            for name, kind in columns.items():
+                value = cells.get(name)
+                # True is a whole number to Python, but not to a reader.
+                if value is not None and type(value) is not _JSON_TYPES[kind]:
+                    expected = _JSON_TYPES[kind].__name__
+                    raise BadFile(f"{file}, row {number}: {name} must be of type {expected}, got {value!r}; {AGAIN}")
+                values[name].append(value)
         return pl.DataFrame(values, schema=columns)
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -248,11 +249,27 @@ def test_the_example_in_the_documentation_works_as_it_stands(program, collect, t
     (tmp_path / "bench.py").write_text(blocks["python"])
     (tmp_path / "mine.toml").write_text(blocks["toml"])
     command = re.search(r"\$ kerncast collect (\S+ --recipe ./mine.toml.*?) --out mine\n```", page, re.S)[1]
-    arguments = command.replace("\\\n", " ").replace("$PWD", str(tmp_path)).split()
-    code, rows, shown = collect(*arguments, "--set", f"python={sys.executable}")
+    # As a shell reads it: a grid that is not quoted would end at its first semicolon.
+    arguments = shlex.split(command.replace("\\\n", " ").replace("$PWD", str(tmp_path)))
+    arguments += ["--set", f"python={sys.executable}"]
+    code, rows, shown = collect(*arguments)
     assert code == 0, shown.err
-    assert set(rows["status"]) == {"ok"}
+    assert rows["status"].to_list() == ["ok"] * 3
     assert (rows["max_abs_err"] < 1e-6).all()
+    # Unchecked, the same program reports no error, which is no error; but the times are not those of checked results.
+    code, _, shown = collect(*arguments, "--no-verify", "--resume")
+    assert code == 2
+    assert "resume it there, or collect into another dataset" in shown.err
+    code, rows, shown = collect(*arguments, "--no-verify", out="unchecked")
+    assert (code, set(rows["status"]), rows["max_abs_err"].to_list()) == (0, {"ok"}, [None] * 3), shown.err
+    assert {json.loads(text)["results"] for text in rows["software"]} == {"not checked"}
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.parent.glob("*.md")), ids=lambda page: page.name)
+def test_grids_in_the_documentation_are_quoted(page):
+    """A shell ends a command at a semicolon."""
+    for line in re.findall(r"^.*--problems.*grid:.*;.*$", page.read_text(), re.M):
+        assert re.search(r"['\"]grid:", line), line
 
 
 class TestScripted(BackendContract):

@@ -27,6 +27,14 @@ format = "json"
 time = { at = ["t"], unit = "us" }
 """
 
+# Its program is there; its folders are where the settings say, and its reset fails, which must not hide why it does not start.
+READY = (
+    GOOD.replace('argv = ["bench"', 'directory = "{setting.place}"\nreset = ["false"]\nargv = ["true", "{binary}"')
+    .replace("[settings]", '[settings]\nplace = { doc = "", default = "." }\nmade = { doc = "", default = "." }')
+    .replace("[words.cores]", '[words.file]\ntext = "{setting.made}/{problem.M}"\n[words.cores]')
+    + '[build]\nargv = ["true"]\noutput = "{file}"\n[software]\nx = ["false"]\n'
+)
+
 
 @pytest.mark.parametrize(
     ("change", "why"),
@@ -46,6 +54,7 @@ time = { at = ["t"], unit = "us" }
         (("[settings]", 'patterns = [{ text = "(", status = "crash" }]\n[settings]'), "'(' is not a regular expression"),
         (("[settings]", 'build = { argv = ["make"] }\n[settings]'), "a build step makes {binary}, but argv does not use it"),
         (("[settings]", 'reset = ["r", "{problem.M}"]\n[settings]'), "reset: unknown placeholder '{problem.M}'"),
+        (("[settings]", 'input = { to = "file" }\n[settings]'), "nothing tells the program its path: put it into argv"),
         (("argv = [", "argv = "), "is not a recipe"),
     ],
 )  # fmt: skip
@@ -74,12 +83,21 @@ def test_a_recipe_that_cannot_work_is_refused_by_name(change, why, tmp_path):
         (["--recipe", "mine.toml", "--cache", "cold"], "recipe mine measures warm caches: leave out --cache cold"),
         (["--recipe", "ck-tile", "--set", "arch=gfx942"], "recipe ck-tile needs --set build_dir=…"),
         (["--set", "speed=8"], "--set changes a setting of a recipe"),
-        (["--backend", "command"], "name the recipe of its benchmark program with --recipe"),
+        (["--backend", "command"], "backend command runs external programs: name the recipe of its benchmark program"),
+        (
+            ["--recipe", "ready.toml", "--set", "place=gone"],
+            "mine needs the folder 'gone' (directory), which is not here: give",
+        ),
+        (["--recipe", "ready.toml", "--set", "made=gone"], "mine needs the folder 'gone' (build.output), which is not here"),
+        (["--recipe", "ready.toml"], "`false` for the version of x, but the program ended with exit code 1: see to that, or"),
+        (["--recipe", "ready.toml", "--devices", "0,,1"], "--devices takes an index or several with commas between them"),
+        (["--recipe", "ready.toml", "--timeout", "0s"], "--timeout must be more than 0, got '0s'"),
     ],
 )
 def test_the_command_line_refuses_in_one_sentence_and_writes_nothing(arguments, why, tmp_path, collect):
     """A missing program is said before the first vector."""
     (tmp_path / "mine.toml").write_text(GOOD)
+    (tmp_path / "ready.toml").write_text(READY)
     code, rows, shown = collect("matmul_sharded/single", *arguments, "--problems", "grid:M=32;K=32;N=32;num_cores=1")
     assert (code, rows) == (2, None)
     assert why in shown.err

@@ -22,6 +22,7 @@ import msgspec
 
 from kerncast import devices
 from kerncast.backends.command.build import Binary, Builder
+from kerncast.backends.command.places import check_places
 from kerncast.backends.command.process import Outcome, Programs, located
 from kerncast.backends.command.reading import answer_of, row_for, rows_of
 from kerncast.backends.command.recipe import Recipe
@@ -33,7 +34,7 @@ from kerncast.expr import Program
 from kerncast.op import Config, Problem
 from kerncast.registry import FAMILIES
 
-RECIPE = "recipe"
+RECIPE, UNCHECKED = "recipe", "unchecked"
 VERSION_SECONDS = 60.0
 RESET_SECONDS = 300.0
 # Beyond a program's own deadline, for killing it, reading its files and a reset.
@@ -61,37 +62,24 @@ class CommandBackend(TimesItself):
     def configured(cls, index: str, options: Mapping[str, str]) -> Self:
         if RECIPE not in options:
             raise InvalidValue("backend command runs what a recipe describes: name one with --recipe")
-        return cls(index, msgspec.json.decode(options[RECIPE], type=Recipe))
+        return cls(index, msgspec.json.decode(options[RECIPE], type=Recipe), UNCHECKED not in options)
 
     @classmethod
-    def options(cls, recipe: Recipe) -> dict[str, str]:
-        """What brings a recipe to the workers, as it is now: the file may change meanwhile."""
-        return {RECIPE: msgspec.json.encode(recipe).decode()}
+    def options(cls, recipe: Recipe, verify: bool = True) -> dict[str, str]:
+        """What brings a recipe to the workers, as it is now (the file may change), and whether results are checked."""
+        return {RECIPE: msgspec.json.encode(recipe).decode()} | ({} if verify else {UNCHECKED: "true"})
 
-    def __init__(self, index: str = "0", recipe: Recipe | None = None) -> None:
+    def __init__(self, index: str = "0", recipe: Recipe | None = None, verify: bool = True) -> None:
         super().__init__(index)
         if recipe is None:
             raise InvalidValue("backend command runs what a recipe describes: name one with --recipe")
-        self.recipe = recipe
+        self.recipe, self.checked = recipe, recipe.checks and verify
         self.family = FAMILIES.get(recipe.family)
         self.words = {name: Word(item.of, item.values, item.text) for name, item in recipe.words.items()}
         self.static: dict[str, Value] = {**recipe.setting_values(), "device": index}
         self._ids = itertools.count()
-        self._check_program()
-
-    def _check_program(self) -> None:
-        """A program that is the same for all vectors must be there before anything is measured."""
-        calls = [("argv", self.recipe.argv, self.recipe.directory)]
-        if self.recipe.build is not None:
-            calls.append(("build.argv", self.recipe.build.argv, self.recipe.build.directory))
-        for where, argv, folder in calls:
-            if not set(names_in(argv[0]) + names_in(folder)) <= set(self.static):
-                continue
-            program = self._early(argv[0])
-            if shutil.which(located(program, self._early(folder))) is None:
-                settings = [name.partition(".")[2] for name in names_in(argv[0]) if name.startswith("setting.")]
-                hint = f"give its path with --set {settings[0]}=…" if settings else f"install it, or mend {where} of the recipe"
-                raise NotFound(f"recipe {self.recipe.name} runs '{program}', which is not a program here: {hint}")
+        # What is the same for all vectors must be there before anything is measured.
+        check_places(recipe, self.static, self.words)
 
     def _early(self, text: str) -> str:
         return Scope(self.static, self.words).fill(text)
@@ -114,18 +102,20 @@ class CommandBackend(TimesItself):
                 found[name] = self._early(source)
                 continue
             argv = [self._early(part) for part in source]
+            asking = f"recipe {self.recipe.name} asks `{' '.join(argv)}` for the version of {name}, but"
+            instead = f"or mend software.{name} in a copy of the recipe"
             try:
                 outcome = self.programs.run(argv, VERSION_SECONDS, self._environment(self.static))
-                failure = outcome.failure({})
             except Ended as error:
-                failure = error
+                raise NotFound(f"{asking} {argv[0]} is not a program here: install it, {instead}") from error
+            failure = outcome.failure({})
             if failure is not None:
-                raise InvalidValue(f"recipe {self.recipe.name} asks {argv} for {name}: {failure}; mend software.{name}")
+                raise InvalidValue(f"{asking} {failure}: see to that, {instead}")
             found[name] = next(iter(outcome.stdout.split("\n")), "").strip()
         return found
 
     def software(self, family: str) -> Mapping[str, str]:
-        checked = "checked by the program" if self.recipe.checks else "not checked"
+        checked = "checked by the program" if self.checked else "not checked"
         known = {"recipe": f"{self.recipe.name} {self.recipe.digest}", "results": checked, **self._versions}
         hasher = hashlib.blake2b(digest_size=6)
         folder = self._early(self.recipe.directory) if self._known(self.recipe.directory, self.static) else ""
@@ -340,7 +330,7 @@ class _Run:
                 answers[position] = error
                 continue
             if row is not None:
-                said = answer_of(result, row, self.backend._flops(problem))
+                said = answer_of(result, row, self.backend._flops(problem), bool(self.wanted["verify"]))
                 answers[position] = Answer(said.time_ns, said.max_abs_err, compile_ns) if isinstance(said, Answer) else said
             elif self.recipe.mode == "vector":
                 words = f"; its last line is: {outcome.last_line}" if outcome.last_line else "; it printed nothing"

@@ -134,8 +134,8 @@ def _number(value: Any) -> float:
         return math.nan
 
 
-def answer_of(result: Result, row: Any, flops: float) -> Answer | Failed:
-    """What a row says about its vector; `flops` turns a rate into a time."""
+def answer_of(result: Result, row: Any, flops: float, verify: bool = True) -> Answer | Failed:
+    """What a row says about its vector; `flops` turns a rate into a time. Only a checked one must report its error."""
     said = _text(result.error, row)
     if result.status is not None:
         word = text_of(value) if (value := _step(row, result.status.at)) is not _NOTHING else "none"
@@ -146,9 +146,13 @@ def answer_of(result: Result, row: Any, flops: float) -> Answer | Failed:
             )
         if status != "ok":
             return Ended(status, said or f"the program said '{word}'")
-    error = _number(_step(row, result.max_abs_err.at)) if result.max_abs_err else None
-    if error is not None and result.tolerance is not None and not error <= result.tolerance:
-        return Ended("wrong_result", f"the largest error is {error:g}, more than {result.tolerance:g}")
+    reported = _step(row, result.max_abs_err.at) if result.max_abs_err else None
+    error = None if reported is _NOTHING or reported in (None, "") else _number(reported)
+    if result.max_abs_err and result.tolerance is not None:
+        if error is None and verify:
+            return Ended("wrong_result", "the program was asked to check its result, but its answer has no largest error")
+        if error is not None and not error <= result.tolerance:
+            return Ended("wrong_result", f"the largest error is {error:g}, more than {result.tolerance:g}")
     value = _step(row, result.time.at)
     number, unit = _number(value), result.time.unit
     if not (math.isfinite(number) and number > 0):

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from kerncast.backends.command.reading import RATES, UNITS
 from kerncast.backends.command.recipe import At, Recipe, Result
-from kerncast.backends.command.template import check_names, leaves, text_of
+from kerncast.backends.command.template import check_names, leaves, names_in, text_of
 from kerncast.errors import BadFile, NotFound
 from kerncast.op import Family
 from kerncast.registry import FAMILIES
@@ -50,7 +50,11 @@ class _Names:
 
     def parameters_of(self, used: Iterable[str]) -> set[str]:
         """The parameters that placeholders stand for, through words."""
-        return {leaf for name in used for leaf in self.reads.get(name, {name})} & self.parameters
+        return self.behind(used) & self.parameters
+
+    def behind(self, used: Iterable[str]) -> set[str]:
+        """What placeholders stand for, through words."""
+        return {leaf for name in used for leaf in self.reads.get(name, {name})}
 
 
 def check(recipe: Recipe) -> None:
@@ -66,13 +70,19 @@ def check(recipe: Recipe) -> None:
     _check_only(recipe, family)
     used = _check_templates(recipe, names)
     told = names.parameters_of(used)
-    if recipe.input is not None and not recipe.input.vector:
+    if recipe.input is not None and not recipe.input.vector and _sends_vectors(recipe):
         told = names.parameters  # without a shape of its own the vector goes as a whole
     left = sorted(names.parameters - told - set(recipe.only))
     if left:
         raise BadFile(f"nothing tells the program {left[0]}: put {{{left[0]}}} where it reads it, or fix it under [only]")
     if "cache" in used and recipe.cache != "warm":
         raise BadFile("cache says what the program measures when it is not told: leave it out where {cache} is used")
+
+
+def _sends_vectors(recipe: Recipe) -> bool:
+    """Whether the document has the vectors in it."""
+    document = recipe.input.document if recipe.input else None
+    return document is None or bool(set(WHOLE) & {name for text in leaves(document) for name in names_in(text)})
 
 
 def _check_templates(recipe: Recipe, names: _Names) -> set[str]:
@@ -98,13 +108,17 @@ def _check_templates(recipe: Recipe, names: _Names) -> set[str]:
     # In a chunk the vectors travel in the document alone; a program is started once for many.
     outer = static if chunk else every
     texts = [*recipe.argv, *recipe.environment.values(), recipe.directory]
-    used |= check_names(texts, outer, "argv, environment and directory")
+    called = check_names(texts, outer, "argv, environment and directory")
+    used |= called
+    if recipe.input is not None and recipe.input.to == "file" and "vectors_file" not in names.behind(called):
+        raise BadFile('input.to = "file" writes {vectors_file}, but nothing tells the program its path: put it into argv')
     if build is not None and "binary" not in used:
         raise BadFile("a build step makes {binary}, but argv does not use it")
     check_names([recipe.result.file], outer - {"binary"}, "result.file")
     check_names([text for item in recipe.result.match for text in (item.equals, item.pattern) if text], every, "result.match")
     if recipe.input is not None:
-        used |= check_names(leaves(recipe.input.vector), every - {"binary"}, "input.vector")
+        shape = check_names(leaves(recipe.input.vector), every - {"binary"}, "input.vector")
+        used |= shape if _sends_vectors(recipe) else set()
         used |= check_names(leaves(recipe.input.document), outer | set(WHOLE), "input.document")
     return used
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kerncast.backends.contract import CannotCompile
-from kerncast.errors import CannotWrite
+from kerncast.errors import CannotWrite, NotFound
 
 SOURCES = Path(__file__).parent
 # Enough kernels to spread the compiler's start-up, few enough to keep every core busy.
@@ -58,8 +58,9 @@ class Compiler:
 
 @cache
 def find_compiler() -> Compiler | None:
-    """The compiler that CC names, else gcc, clang or cc; None when there is none that runs."""
-    for name in filter(None, (os.environ.get("CC"), "gcc", "clang", "cc")):
+    """The compiler that CC names, which must be there, else gcc, clang or cc; None when there is none that runs."""
+    named = os.environ.get("CC")
+    for name in (named,) if named else ("gcc", "clang", "cc"):
         path = shutil.which(name)
         if path is None:
             continue
@@ -72,6 +73,10 @@ def find_compiler() -> Compiler | None:
             # Without it clang cuts 64-byte vectors in two and loses a third.
             flags.append("-mprefer-vector-width=512")
         return Compiler(path, shown.splitlines()[0].strip(), tuple(flags))
+    if named:
+        raise NotFound(
+            f"CC names a compiler that is not there or does not run, '{named}': name gcc or clang by its path, or unset CC"
+        )
     return None
 
 
