@@ -11,30 +11,23 @@ import contextlib
 import os
 import selectors
 import signal
-import subprocess
-import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import IO, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from kerncast.collect.memory import resident_bytes
 from kerncast.collect.messages import (
     Broken,
     Chunk,
     Done,
-    Frames,
     Item,
-    Progress,
     Ready,
     Reply,
     Result,
     Start,
-    frame,
-    reply_decoder,
 )
+from kerncast.collect.process import Worker, spawn
 from kerncast.errors import KerncastError
 
 POLL_SECONDS = 0.05
@@ -80,67 +73,6 @@ def tell(observer: Observer, text: str) -> None:
         observer.say(text)
 
 
-@dataclass
-class Worker:
-    """A process and what it is doing."""
-
-    process: subprocess.Popen[bytes]
-    orders: int
-    results: int
-    progress: Progress
-    last_words: IO[bytes]
-    frames: Frames = field(default_factory=lambda: Frames(reply_decoder))
-    chunk: Chunk | None = None
-    waiting: dict[str, Item] = field(default_factory=dict)
-    ready: Ready | None = None
-    started: float = field(default_factory=time.monotonic)
-    starting_bytes: int = 0
-    """What its backend took before the first vector."""
-
-    def send(self, message: Start | Chunk) -> None:
-        """Hand over an order; a worker that died meanwhile is noticed by its closed pipe."""
-        data = frame(message)
-        with contextlib.suppress(BrokenPipeError):
-            while data:
-                data = data[os.write(self.orders, data) :]
-
-    def kill(self) -> None:
-        """End it, by its own pid, and give back its descriptors."""
-        self.process.kill()
-        self.process.wait()
-        os.close(self.orders)
-        os.close(self.results)
-        self.last_words.close()
-
-    def last_line(self) -> str:
-        """The last thing it said on standard error."""
-        self.last_words.seek(0)
-        lines = self.last_words.read()[-2000:].decode(errors="replace").strip().splitlines()
-        return lines[-1][:300] if lines else ""
-
-
-def spawn() -> Worker:
-    """A fresh process, imports done in the background, no backend yet. Never forked from this one's threads."""
-    progress, progress_fd = Progress.create()
-    order_read, order_write = os.pipe()
-    result_read, result_write = os.pipe()
-    inherited = (order_read, result_write, progress_fd)
-    last_words = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
-    process = subprocess.Popen(
-        [sys.executable, "-m", "kerncast.collect.worker", *map(str, inherited)],
-        pass_fds=inherited,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=last_words,
-        start_new_session=True,  # Ctrl-C is for the supervisor alone
-        # A backend's reference product must not leave BLAS threads spinning beside the kernel that is timed.
-        env={"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **os.environ},
-    )
-    for fd in inherited:
-        os.close(fd)
-    return Worker(process, order_write, result_read, progress, last_words)
-
-
 class Supervisor:
     """Measures chunks on one or more devices."""
 
@@ -176,11 +108,17 @@ class Supervisor:
 
     def _open_lane(self, device: str) -> None:
         """Give a device a worker: the warm spare when there is one."""
-        worker, self.spare = self.spare or spawn(), None
+        start = self.start(device)
+        worker, self.spare = self.spare or spawn(start.family, start.backend), None
         worker.started = time.monotonic()
-        worker.send(self.start(device))
+        worker.send(start)
         self.lanes[device] = worker
         self.selector.register(worker.results, selectors.EVENT_READ, device)
+
+    def _keep_spare(self) -> None:
+        if self.spare is None:
+            start = self.start(self.devices[0])
+            self.spare = spawn(start.family, start.backend)
 
     def _close_lane(self, device: str) -> Worker:
         worker = self.lanes.pop(device)
@@ -191,6 +129,8 @@ class Supervisor:
         """Start a worker per device and wait for them; what the first in order reports identifies the collection."""
         for device in self.devices:
             self._open_lane(device)
+        # Now rather than beside the first vectors: they may crash, and its imports would disturb their timing.
+        self._keep_spare()
         first: float | None = None
         while True:
             up = {device: self.lanes[device].ready for device in self.devices if device in self.lanes}
@@ -233,8 +173,7 @@ class Supervisor:
             finished = exhausted and not self.again
             if not busy and (stopping or finished):
                 return finished
-            if self.spare is None:
-                self.spare = spawn()
+            self._keep_spare()
             self._step(POLL_SECONDS)
 
     def _step(self, seconds: float) -> None:

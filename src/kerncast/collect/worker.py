@@ -1,6 +1,6 @@
 """A worker: one process per device that prepares, checks and times vectors, and may die at any of them.
 
-It is started as `python -m kerncast.collect.worker ORDERS RESULTS PROGRESS` with three inherited descriptors.
+It is started as `python -m kerncast.collect.worker ORDERS RESULTS PROGRESS FAMILY BACKEND` with three inherited descriptors.
 Whatever a kernel prints goes nowhere near them: standard output is thrown away, standard error is kept in a
 file by the supervisor, for the last words of a crash.
 """
@@ -325,8 +325,8 @@ def _send_to(fd: int) -> Callable[[Reply], None]:
     return send
 
 
-def main(orders: int, results: int, progress_fd: int) -> None:
-    """Read orders until the supervisor closes the pipe."""
+def main(orders: int, results: int, progress_fd: int, family: str, backend: str) -> None:
+    """Read orders until the supervisor closes the pipe; family and backend are those that will come."""
     die_with_parent()
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
@@ -334,6 +334,10 @@ def main(orders: int, results: int, progress_fd: int) -> None:
     progress, send = Progress(progress_fd), _send_to(results)
     frames = Frames(order_decoder)
     measurer: Measurer | None = None
+    # A spare has time to import what it will need; what is wrong with it is said when it is asked to start.
+    with contextlib.suppress(Exception):
+        FAMILIES.get(family)
+        get_backend(backend)
     while data := os.read(orders, 1 << 20):
         for message in frames.feed(data):
             if isinstance(message, Chunk):
@@ -366,4 +370,4 @@ def _start(message: Start, progress: Progress, send: Callable[[Reply], None]) ->
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:4]))
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:6])
