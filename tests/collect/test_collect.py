@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import msgspec
 import polars as pl
 import pytest
 
@@ -53,6 +54,15 @@ def test_two_devices_share_the_work(tmp_path):
     assert (summary.measured, rows.height) == (18_000, 18_000)
     assert set(rows["worker"]) == {"0", "1"}
     assert rows["order"].n_unique() == 18_000
+
+
+def test_second_visits_end_when_their_time_is_over_and_every_vector_has_its_row(tmp_path):
+    """Without a limit all that had too few quiet samples is visited again; with none to spend, nothing is."""
+    never_sure = msgspec.structs.replace(QUICK, fewest_samples=QUICK.samples + 1, give_up=0.0)
+    for seconds, visited in ((None, 12), (0.0, 0)):
+        wanted = request(tmp_path / str(visited), policy=never_sure, second_visit_seconds=seconds)
+        summary = collect(wanted, [vectors(12)], Quiet())
+        assert (summary.revisited, summary.measured, summary.without_a_row) == (visited, 12, False)
 
 
 def test_a_finished_dataset_is_extended_only_when_asked(tmp_path):

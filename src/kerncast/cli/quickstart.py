@@ -30,6 +30,8 @@ LAYOUTS = ("rrr", "rcr")
 # Problems, promising configs of each layout (about 160 of both can run a problem), and how often all is measured: what was
 # met by a slow spell of a shared machine is met again at another time.
 QUICK, FULL = (44, 104, 1), (300, 104, 2)
+# Within one round, second visits to what was disturbed: five minutes have no more time for them.
+SECOND_VISIT_SECONDS = 40.0
 # Larger operands spend the two minutes waiting for memory.
 MOST_BYTES = 3e7
 
@@ -151,7 +153,7 @@ def command(out: Path, full: bool, as_json: bool) -> None:
     datasets = [out / ("gemm_cpu" if number == 1 else f"gemm_cpu-{number}") for number in range(1, rounds + 1)]
     _refuse_strangers(out, datasets, problems)
     for number, dataset in enumerate(datasets, 1):
-        _measure(family, problems, configs, dataset, f", round {number} of {rounds}" if rounds > 1 else "")
+        _measure(family, problems, configs, dataset, f", round {number} of {rounds}" if rounds > 1 else "", patient=full)
     found = _learn(out, datasets)
     exported = _export(out)
     click.echo("racing the winners against numpy's BLAS ...", err=True)
@@ -185,7 +187,7 @@ def _refuse_strangers(out: Path, datasets: list[Path], problems: pl.DataFrame) -
             )
 
 
-def _measure(family: Family, problems: pl.DataFrame, configs: int, dataset: Path, which: str) -> None:
+def _measure(family: Family, problems: pl.DataFrame, configs: int, dataset: Path, which: str, patient: bool) -> None:
     """What is not in the dataset yet."""
     from kerncast.collect.run import Request, collect
 
@@ -193,7 +195,8 @@ def _measure(family: Family, problems: pl.DataFrame, configs: int, dataset: Path
         return
     click.echo(f"measuring {problems.height} shapes with about 160 kernels each on this machine{which} ...", err=True)
     with CollectView(None) as view:
-        summary = collect(Request(family, "cpu", ("0",), dataset), _blocks(family, problems, configs), view)
+        request = Request(family, "cpu", ("0",), dataset, second_visit_seconds=None if patient else SECOND_VISIT_SECONDS)
+        summary = collect(request, _blocks(family, problems, configs), view)
     if summary.without_a_row or summary.interrupted:
         click.echo(f"stopped; everything measured is safe in {dataset}: run the same command to go on", err=True)
         raise SystemExit(3)

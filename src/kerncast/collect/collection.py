@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import math
 import os
+import random
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -236,21 +239,27 @@ class Collection:
         budget = self.request.budget_seconds
         return self.stopping or (budget is not None and time.monotonic() - self.began > budget)
 
-    def _again(self, supervisor: Supervisor, what: str, chunks: list[Chunk]) -> int:
-        """Vectors that have a row once more; a faster record replaces the earlier one."""
-        before = self.summary.statuses.copy()
-        count = sum(len(chunk.items) for chunk in chunks)
-        self.observer.phase(what, count)
-        supervisor.run(iter(chunks), self.stop)
+    def _again(self, supervisor: Supervisor, what: str, chunks: list[Chunk], seconds: float = math.inf) -> int:
+        """Vectors that have a row once more, and how many they were; a faster record replaces the earlier one."""
+        before, until = self.summary.statuses.copy(), time.monotonic() + seconds
+        planned = sum(len(chunk.items) for chunk in chunks)
+        self.observer.phase(what, planned)
+        left = deque(chunks)
+        waiting = iter(lambda: left.popleft() if left else None, None)
+        supervisor.run(waiting, lambda: self.stop() or time.monotonic() > until)
         self.summary.statuses = before  # the same vectors again, not more of them
-        return count
+        return planned - sum(len(chunk.items) for chunk in left)
 
     def revisit(self, supervisor: Supervisor) -> None:
         """What had too few quiet samples, at another time: a slow mode may last longer than a block."""
         items, self.unsure = list(self.unsure.values()), {}
         size = self.request.chunk_size
         chunks = [self._chunk(items[start : start + size]) for start in range(0, len(items), size)]
-        self.summary.revisited = self._again(supervisor, "revisiting disturbed vectors", chunks)
+        limit = self.request.second_visit_seconds
+        if limit is not None:  # some of every kind rather than the first ones
+            random.Random(self.request.policy.seed).shuffle(chunks)
+        seconds = math.inf if limit is None else limit
+        self.summary.revisited = self._again(supervisor, "revisiting disturbed vectors", chunks, seconds)
 
     def race(self, supervisor: Supervisor) -> None:
         """The near-ties, side by side."""

@@ -43,6 +43,8 @@ class Request:
     policy: Policy = field(default_factory=Policy)
     chunk_size: int = 64
     budget_seconds: float | None = None
+    second_visit_seconds: float | None = None
+    """At most so long for vectors that had too few quiet samples; None: until all were visited again."""
     extend: bool = False
     """Add what is missing to a dataset that is already finished."""
     reset_command: tuple[str, ...] = ()
