@@ -7,7 +7,11 @@ line can print it as it is.
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
+
+# What a disk without room says.
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class KerncastError(Exception):

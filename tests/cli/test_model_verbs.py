@@ -92,7 +92,7 @@ REFUSED = {
     "one problem only": (first_problems(1), [], "there is one problem only"),
     "fewer groups than folds": (first_problems(3), [], "3 groups of problems worked and 5 folds were asked for: .*--folds 3"),
     "several families": (several_families, [], r"families \(gemm/triton, matmul_sharded/single\): name one with --family"),
-    "two devices": (two_devices, [], r"2 devices \(a100, h100\): keep one with --where 'device=…', or .*--pool"),
+    "two devices": (two_devices, [], r"2 devices \(a100, h100\), .*: keep one with --where 'device=…', or .*--pool"),
     "a knob of another model": (first_problems(6), ["--hidden", "8,8"], "--hidden means nothing for the model gbdt"),
     "a knob that is no list of numbers": (
         first_problems(6), ["--model", "mlp", "--hidden", "a"], "--hidden is a list of layer sizes such as 100,50, got 'a'"

@@ -20,15 +20,6 @@ KNOBS = {"trees": 6, "leaves": 7, "lr": 0.3}
 RECIPE = Recipe("gbdt", KNOBS, folds=3, threads=1)
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """A dataset `d` and a model `m` trained on it."""
-    folder = tmp_path_factory.mktemp("home")
-    synthetic_dataset(folder / "d", synthetic_rows(problems=30, repeats=2))
-    train(folder / "d", folder / "m", RECIPE)
-    return folder
-
-
 def test_a_warm_start_from_a_damaged_model_writes_nothing(home, tmp_path):
     """The base is checked before the data are read."""
     shutil.copytree(home / "m", tmp_path / "base")

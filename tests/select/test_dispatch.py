@@ -239,8 +239,7 @@ def test_without_a_model_it_measures_once_and_remembers(backend, tmp_path):
 
 def test_a_damaged_or_foreign_memory_is_refused(backend, tmp_path):
     """A file that holds something else is named, with what to do."""
-    path = tmp_path / "choices.json"
-    path.write_text("{")
+    (path := tmp_path / "choices.json").write_text("{")
     with pytest.raises(BadFile, match=r"choices.json does not hold measured choices \(.*\): remove it"):
         Dispatcher("gemm/cpu", remember=path, backend=backend)
     path.write_text(json.dumps({"kind": "measured choices", "schema": 1, "family": "gemm/opencl", "choices": []}))

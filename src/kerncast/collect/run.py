@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import shutil
 import signal
 import subprocess
@@ -25,7 +24,7 @@ from kerncast.collect.supervisor import DeviceLost, Observer, Supervisor, tell
 from kerncast.data.dataset import Dataset
 from kerncast.data.lock import one_writer
 from kerncast.device import Device
-from kerncast.errors import CannotWrite, InvalidValue, KerncastError
+from kerncast.errors import NO_SPACE, CannotWrite, InvalidValue, KerncastError
 
 __all__ = ["Active", "Request", "Summary", "collect", "locked"]
 
@@ -60,7 +59,7 @@ def _no_space_said(path: Path) -> Iterator[None]:
         raise
     except (OSError, CannotWrite) as error:
         cause = error.__cause__ if isinstance(error, CannotWrite) else error
-        if not isinstance(cause, OSError) or cause.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not isinstance(cause, OSError) or cause.errno not in NO_SPACE:
             raise
         safe = f"everything measured before is safe in {path}" if path.exists() else "nothing was measured yet"
         raise journals.refused(Path(cause.filename or path), cause.strerror, safe) from error

@@ -12,7 +12,7 @@ from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.models.model import Model
 from kerncast.models.procedure import Recipe
-from kerncast.models.table import NOT_TRIED, Table, build_table
+from kerncast.models.table import MIXTURES, Table, build_table, refuse_mixtures, tried_rows
 from kerncast.models.train import expand
 
 Paths = Sequence[str | Path] | str | Path
@@ -66,28 +66,16 @@ def rows_for(model: Model, datasets: Sequence[Dataset], where: Sequence[str] = (
     if not holders:
         held = sorted({item.id for dataset in datasets for item in dataset.families})
         raise InvalidValue(f"{model.path} is a model of {model.family.id}; the data holds {', '.join(held) or 'no rows'}")
-    rows = pl.concat([dataset.read(model.family, where) for dataset in holders]).filter(~pl.col("status").is_in(NOT_TRIED))
-    if not (rows["status"] == "ok").any():
-        raise InvalidValue(f"no row of {model.family.id} has status ok: there is nothing to judge {model.path} by")
+    rows = pl.concat([dataset.read(model.family, where) for dataset in holders])
+    rows = tried_rows(rows, where, model.family.id, f"there is nothing to judge {model.path} by")
     own = {record.name for record in model.manifest.devices}
     _refuse_others(rows["device"], own, f"{model.path} was trained on", "device")
     if model.manifest.dtypes:
         _refuse_others(rows["problem.dtype"], set(model.manifest.dtypes), f"{model.path} was trained on", "problem.dtype")
     # What was pooled in training was asked for there; anything else is measured twice, not repeated.
     if digest_of(model, datasets) != model.manifest.data.digest:
-        _refuse_mixtures(rows, "software", "software versions", set(model.manifest.software))
-        _refuse_mixtures(rows, "cache", "cache states", set())
-        _refuse_mixtures(rows, "backend", "backends", set())
+        refuse_mixtures(rows, [column for column in MIXTURES if column != "device"], pooled=model.manifest.software)
     return rows
-
-
-def _refuse_mixtures(rows: pl.DataFrame, column: str, what: str, pooled: set[str]) -> None:
-    values = sorted(str(value) for value in rows[column].drop_nulls().unique())
-    if len(values) > 1 and not set(values) <= pooled:
-        raise InvalidValue(
-            f"the rows come from {len(values)} {what} ({', '.join(values[:3])}{' …' if len(values) > 3 else ''}), whose times "
-            f"are not repeats of each other: keep one with --where '{column}=…'"
-        )
 
 
 def _refuse_others(values: pl.Series, own: set[str], who: str, column: str) -> None:

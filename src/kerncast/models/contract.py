@@ -150,7 +150,4 @@ def options_of(kind: type[Learner], given: dict[str, object]) -> Options:
             knobs = ", ".join(f"--{field.replace('_', '-')}" for field in known) or "none"
             raise InvalidValue(f"--{name.replace('_', '-')} means nothing for the model {kind.kind} (its knobs: {knobs})")
     refuse_bad_values(kind.options_type, given)
-    try:
-        return msgspec.convert(given, kind.options_type)
-    except msgspec.ValidationError as error:
-        raise InvalidValue(f"model {kind.kind}: {error}") from error
+    return msgspec.convert(given, kind.options_type)

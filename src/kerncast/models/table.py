@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -102,16 +102,10 @@ def load_table(datasets: Sequence[Dataset], family: str | None = None, where: Se
     found = _one_family(datasets, family)
     holders = [dataset for dataset in datasets if found.id in {item.id for item in dataset.families}]
     frames = [dataset.read(found, where) for dataset in holders]
-    rows = pl.concat(frames)
-    asked = " and ".join(f"--where '{condition}'" for condition in where)
     at = ", ".join(str(dataset.path) for dataset in datasets)
-    if asked and rows.is_empty():
-        raise InvalidValue(f"no row of {found.id} in {at} matches {asked}: ask for less, or look with `kerncast inspect`")
-    rows = rows.filter(~pl.col("status").is_in(NOT_TRIED))
-    if not (rows["status"] == "ok").any():
-        kept = f" that matches {asked}" if asked else ""
-        raise InvalidValue(f"no row of {found.id} in {at}{kept} has status ok: there is nothing to learn from")
-    _refuse_mixtures(rows, pool)
+    rows = tried_rows(pl.concat(frames), where, f"{found.id} in {at}", "there is nothing to learn from")
+    if not pool:
+        refuse_mixtures(rows, MIXTURES, cure=", or train on all of them together with --pool")
     machines = {name: next(d.device(name) for d, f in zip(holders, frames, strict=True) if (f["device"] == name).any())
                 for name in sorted(rows["device"].unique())}  # fmt: skip
     digest = "+".join(sorted(dataset.digest for dataset in holders))
@@ -164,15 +158,26 @@ def _one_family(datasets: Sequence[Dataset], family: str | None) -> Family:
     raise InvalidValue(f"{where} holds no rows of {family}, only of {', '.join(sorted(known))}")
 
 
-def _refuse_mixtures(rows: pl.DataFrame, pool: bool) -> None:
-    if pool:
-        return
-    for column, what in MIXTURES.items():
+def tried_rows(rows: pl.DataFrame, where: Sequence[str], of: str, so: str) -> pl.DataFrame:
+    """What was attempted; where nothing worked, it is said whether the conditions or the data are to blame."""
+    asked = " and ".join(f"--where '{condition}'" for condition in where)
+    if asked and rows.is_empty():
+        raise InvalidValue(f"no row of {of} matches {asked}: ask for less, or look with `kerncast inspect`")
+    tried = rows.filter(~pl.col("status").is_in(NOT_TRIED))
+    if not (tried["status"] == "ok").any():
+        raise InvalidValue(f"no row of {of}{f' that matches {asked}' if asked else ''} has status ok: {so}")
+    return tried
+
+
+def refuse_mixtures(rows: pl.DataFrame, columns: Iterable[str], pooled: Collection[str] = (), cure: str = "") -> None:
+    """Rows of several worlds, unless all of them are among the `pooled`."""
+    for column in columns:
         values = [str(value) for value in rows[column].drop_nulls().unique().sort()]
-        if len(values) > 1:
+        if len(values) > 1 and not set(values) <= set(pooled):
+            named = ", ".join(values[:3]) + (" …" if len(values) > 3 else "")
             raise InvalidValue(
-                f"the rows come from {len(values)} {what} ({', '.join(values[:3])}{' …' if len(values) > 3 else ''}): "
-                f"keep one with --where '{column}=…', or train on all of them together with --pool"
+                f"the rows come from {len(values)} {MIXTURES[column]} ({named}), whose times are not repeats of each "
+                f"other: keep one with --where '{column}=…'{cure}"
             )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import tempfile
@@ -19,7 +18,7 @@ import polars as pl
 
 from kerncast.data.dataset import Dataset, file_checksum, record_of
 from kerncast.data.declaration import declaration_of
-from kerncast.errors import CannotWrite, InvalidValue
+from kerncast.errors import NO_SPACE, CannotWrite, InvalidValue
 from kerncast.models import assess, card, coverage
 from kerncast.models.conformal import calibrate, cross_bounds
 from kerncast.models.contract import Learner
@@ -50,7 +49,6 @@ Floats = npt.NDArray[np.float64]
 
 # Of one problem: fewer configs than this are looked up, not learned from.
 FEWEST_CONFIGS = 20
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Progress(Protocol):
@@ -192,7 +190,7 @@ def _scratch_beside(out: Path) -> Path:
 
 def _cannot_write(out: Path, error: OSError) -> CannotWrite:
     cure = "free some space or choose another place" if error.errno in NO_SPACE else "choose another place"
-    return CannotWrite(f"--out: could not write {out}: {error.strerror or error}; {cure}")
+    return CannotWrite(f"could not write {out}: {error.strerror or error}; {cure}")
 
 
 def build_directory(out: Path, fill: Callable[[Path], None]) -> None:
