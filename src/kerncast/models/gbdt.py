@@ -76,7 +76,7 @@ def bags_for(rows: int) -> int:
     """Four forests for the order below 20,000 rows, two at 50,000, one from 60,001 on.
 
     With few problems one forest is a matter of luck, and more are cheap. Measured on CPU GEMMs: of the best speed, two
-    choose 0.2 to 0.5 % better than one with 51,000 rows of 300 problems, four 0.2 to 1 % with 7,000 of 44.
+    choose about 0.5 % better than one with 51,000 rows of 300 problems, four 0.2 to 1 % with 7,000 of 44.
     """
     return 1 + min(3, 60_000 // max(rows, 1))
 
