@@ -73,7 +73,7 @@ def _resolved(options: GbdtOptions, table: Table) -> GbdtOptions:
 
 
 def bags_for(rows: int) -> int:
-    """Four forests for the order below 20,000 rows, two at 50,000, one from 60,001 on.
+    """Four forests for the order up to 20,000 rows, three up to 30,000, two up to 60,000, then one.
 
     With few problems one forest is a matter of luck, and more are cheap. Measured on CPU GEMMs: of the best speed, two
     choose about 0.5 % better than one with 51,000 rows of 300 problems, four 0.2 to 1 % with 7,000 of 44.
