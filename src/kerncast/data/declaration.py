@@ -205,8 +205,12 @@ def _product(c: Namespace, names: Sequence[str]) -> Expr:
 def _built(text: bytes) -> DeclaredFamily:
     declared = msgspec.json.decode(text, type=Declaration)
     for name in (declared.op, *declared.problem, *declared.config):
-        if not re.fullmatch(NAME, name):
+        if not re.fullmatch(NAME, name, re.ASCII):
             raise InvalidValue(f"a declared name is letters, digits and '_', got '{name}'")
+    if not re.fullmatch(rf"{declared.op}/{NAME}", declared.family, re.ASCII):
+        raise InvalidValue(
+            f"a declared family is called '{declared.op}/NAME', NAME in letters, digits and '_', got '{declared.family}'"
+        )
     if declared.op in OPS.found:
         raise InvalidValue(
             f"the op '{declared.op}' is installed here and means something else than the one drafted from a file"

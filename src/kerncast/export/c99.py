@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
-from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,18 @@ import numpy as np
 from kerncast.export.c_forest import ForestPlan
 from kerncast.export.c_formulas import gbdt_combine, rough_bounds, target_functions
 from kerncast.export.c_spaces import rule_functions, space_tables, symbol_reader
-from kerncast.export.ctext import array, c_integer, c_string, define, integer_type, renamed
-from kerncast.export.header import with_prefix
 from kerncast.export.learners import learner_source
 from kerncast.export.lower import Artefact, encoded
+from kerncast.export.packaged import packaged
 from kerncast.export.query import query_source
 from kerncast.export.request import identity_of
 from kerncast.export.sealed import Sealed
 from kerncast.expr import Expr, Table
-from kerncast.expr.to_c import PRELUDE, c_number, statements
+from kerncast.expr.to_c import PRELUDE, statements
 from kerncast.models.deep import Deep, DeepOptions
 from kerncast.models.gbdt import Gbdt
 from kerncast.version import __version__
+from kerncast.writing.c import array, c_integer, c_number, c_string, define, filled, integer_type, renamed
 
 MEMO = 1024
 POOLS = ("portfolio", "full", "quick")
@@ -33,10 +32,11 @@ WORD = 64
 
 def c_source(artefact: Artefact, prefix: str) -> str:
     """The text of `PREFIX.c`."""
-    writer = _Writer(artefact)
+    writer = _Writer(artefact, prefix)
     sections = [
         f'#include "{prefix}.h"\n\n#include <limits.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n',
         PRELUDE,
+        writer.packaged("spaces.c"),
         space_tables(artefact),
         rule_functions(artefact),
         writer.problem_values(),
@@ -45,28 +45,25 @@ def c_source(artefact: Artefact, prefix: str) -> str:
         writer.learner(),
         writer.candidates(),
         writer.reach(),
-        _packaged("configs.c"),
+        writer.packaged("configs.c"),
         writer.tree(),
         writer.answers(),
         writer.pools(),
         writer.sealed.function(),
-        _packaged("engine.c"),
+        writer.packaged("engine.c"),
         writer.many(),
     ]
     family = artefact.model.family
     asked = query_source(prefix, family.problem, family.config, identity_of(artefact.model))
-    return with_prefix("".join(sections), prefix) + asked
-
-
-def _packaged(name: str) -> str:
-    return resources.files("kerncast.export").joinpath("c", name).read_text(encoding="utf-8")
+    return "".join(sections) + asked
 
 
 class _Writer:
     """One artefact, section by section."""
 
-    def __init__(self, artefact: Artefact) -> None:
+    def __init__(self, artefact: Artefact, prefix: str) -> None:
         self.artefact = artefact
+        self.prefix = prefix
         self.model = artefact.model
         self.family = artefact.model.family
         self.sealed = Sealed()
@@ -78,6 +75,10 @@ class _Writer:
             self.plans["model"] = ForestPlan(artefact, forests, "model")
         if small is not None:
             self.plans["small"] = ForestPlan(artefact, small, "small")
+
+    def packaged(self, name: str, **blocks: str) -> str:
+        """A file of `c/` under the artefact's prefix. Generated text never holds the prefix: it may hold words of data."""
+        return filled(packaged(name), self.prefix, **blocks)
 
     def _function(self, name: str, outputs: dict[str, Expr], arguments: str) -> str:
         tables, lines = statements(name, outputs, symbol_reader(self.family), lambda place: f"out[{place}]", self.tables)
@@ -119,12 +120,12 @@ class _Writer:
     def learner(self) -> str:
         """`kc_learn` (or the forests), `kc_combine` and `kc_row`."""
         learner = self.model.learner
-        text = _packaged("forest.c") if self.plans else ""
-        text += _packaged("lanes.c") if self.plans and self.wide else ""
+        text = self.packaged("forest.c") if self.plans else ""
+        text += self.packaged("lanes.c") if self.plans and self.wide else ""
         text += "".join(plan.tables(self.sealed, self.screens and name == "model") for name, plan in self.plans.items())
         if isinstance(learner, Gbdt):
             forests = self.plans["model"].forests
-            text, count = text + WALK_ROW, sum(len(bags) for bags in forests.trees.values())
+            text, count = text + self.packaged("walk.c"), sum(len(bags) for bags in forests.trees.values())
             combine = gbdt_combine(learner, forests)
         else:
             source, count = learner_source(self.model, self.places, self.sealed)
@@ -135,9 +136,10 @@ class _Writer:
                 combine = f"    *score = {own} * kc_log_time(raw[0], v) + {other} * raw[1];\n"
         head = "static void kc_combine(const double *v, const double *raw, double *time_ns, double *score) {\n"
         text += f"{head}    *time_ns = kc_decode(raw[0], v);\n{combine}}}\n"
-        imitation = IMITATION if "small" in self.plans else ""
         text += rough_bounds(learner, self.plans["model"]) if isinstance(learner, Gbdt) and self.screens else ""
-        return text + define(KC_RAW=count) + ROW + (WALKED_TIME if self.plans else ROW_TIME) + imitation
+        timing = self.packaged("walked_time.c" if self.plans else "row_time.c")
+        imitation = self.packaged("small_forest.c") if "small" in self.plans else ""
+        return text + define(KC_RAW=count) + self.packaged("row.c") + timing + imitation
 
     @cached_property
     def wide(self) -> bool:
@@ -209,7 +211,7 @@ class _Writer:
         plans: dict[str, ForestPlan | None] = {tier: self.plans.get("model") for tier in tiers}
         if "small" in self.plans:
             plans["quick"] = self.plans["small"]
-        text = MEMO_TYPE + define(KC_MEMO=MEMO)
+        text = self.packaged("memo.c") + define(KC_MEMO=MEMO)
         if self.plans:
             text += "".join(plan.functions(self.places) for plan in self.plans.values())
         states, code = "", ""
@@ -222,24 +224,24 @@ class _Writer:
                 screens = self.screens and plan.name == "model" and len(members) > WORD
                 text += define(**{f"KC_{upper}_SCREENS": int(screens)}) + plan.pool_tables(tier, self.sealed)
                 states += f"    kc_{tier}_state {tier};\n"
-            source = NO_POOL if tier not in plans else _packaged("rows.c" if plan is None else "pool.c")
+            source = self.packaged("no_pool.c") if tier not in plans else self.packaged("rows.c" if plan is None else "pool.c")
             names = {"kc_pool": f"kc_{tier}", "KC_POOL": f"KC_{upper}", "context->pool": f"context->{tier}"}
             if plan is not None:
                 names |= {"kc_trees": f"kc_{plan.name}", "KC_TREES": f"KC_{plan.name.upper()}"}
             code += renamed(source, names)
         most = max(1, *(len(self.artefact.members(tier)) for tier in tiers))
-        text += CONTEXT.replace("MOST", str(most)).replace("STATES", states)
+        text += self.packaged("context.c", most=str(most), states=states)
         prepare = "".join(f"    kc_{tier}_prepare(context);\n" for tier, plan in plans.items() if plan is not None)
         # Named, so that no compiler calls them unused: which of them are called depends on the model.
         named = ", ".join(f"(void){name}" for name in PERHAPS_UNUSED)
-        return text + code + f"static void kc_prepare(kerncast_context *context) {{\n    (void)context, {named};\n{prepare}}}\n"
+        return text + code + self.packaged("prepare.c", named=named, prepare=prepare)
 
     def many(self) -> str:
         """`select_many`: one by one; or, where a forest times a family with nothing to choose, 64 problems at once."""
         if self.family.config.parameters or not isinstance(self.model.learner, Gbdt):
-            return SELECT_MANY
+            return self.packaged("select_many.c")
         trees = [tree for bags in self.plans["model"].forests.trees.values() for bag in bags for tree in bag]
-        return define(KC_MANY_LEAVES=max([1, *(len(tree.value) for tree in trees)])) + _packaged("many.c")
+        return define(KC_MANY_LEAVES=max([1, *(len(tree.value) for tree in trees)])) + self.packaged("many.c")
 
 
 PERHAPS_UNUSED = (
@@ -247,132 +249,3 @@ PERHAPS_UNUSED = (
     "kc_decode", "kc_log_time", "kc_within", "kc_config_applies", "kc_config_order",
     "kc_tried_band", "kc_time", "kc_combine", "kc_row",
 )  # fmt: skip
-
-MEMO_TYPE = """
-typedef struct {
-    uint64_t hash;
-    kerncast_tier asked;
-    int64_t key[KC_PROBLEM];
-    int32_t candidate;
-    double time_ns;
-} kc_memo;
-"""
-
-CONTEXT = """
-struct kerncast_context {
-    kc_memo memo[KC_MEMO];
-    uint64_t turn;
-    double score[MOST], time_ns[MOST];
-    unsigned char allowed[MOST];
-STATES};
-"""
-
-WALKED_TIME = """
-/* The first forest is the one for times. */
-static double kc_time(const double *p, const double *c) {
-    double v[KC_VALUES], x[KC_FEATURES + 1];
-    unsigned char holds[KC_MODEL_CONDITIONS];
-    kc_problem_values(p, v);
-    kc_features(p, c, x);
-    kc_hold(x, holds);
-    return kc_decode(kc_walk(holds, 0), v);
-}
-
-#define kc_model_result kc_combine
-"""
-
-IMITATION = """
-static inline void kc_small_result(const double *v, const double *raw, double *time_ns, double *score) {
-    (void)v;
-    *time_ns = -1.0;
-    *score = -raw[0];
-}
-"""
-
-ROW_TIME = """
-static double kc_time(const double *p, const double *c) {
-    double time_ns, score;
-    kc_row(p, c, &time_ns, &score);
-    return time_ns;
-}
-"""
-
-ROW = """
-/* One config, all features: what no pool holds. */
-static void kc_row_of(const double *v, const double *p, const double *c, double *time_ns, double *score) {
-    double x[KC_FEATURES + 1], raw[KC_RAW];
-    kc_features(p, c, x);
-    kc_learn(x, p, c, v, raw);
-    kc_combine(v, raw, time_ns, score);
-}
-
-static void kc_row(const double *p, const double *c, double *time_ns, double *score) {
-    double v[KC_VALUES];
-    kc_problem_values(p, v);
-    kc_row_of(v, p, c, time_ns, score);
-}
-"""
-
-WALK_ROW = """
-/* Which conditions one row meets: from its bin on, all thresholds of a feature. */
-static void kc_hold(const double *x, unsigned char *holds) {
-    for (int32_t i = 0; i < KC_MODEL_FEATURES; i++) {
-        const int32_t first = kc_model_features[i].first, count = kc_model_features[i].count;
-        const int32_t bin = kc_bin(kc_model_thresholds + first, count, x[kc_model_features[i].feature]);
-        memset(holds + first, 0, (size_t)bin);
-        memset(holds + first + bin, 1, (size_t)(count - bin));
-    }
-}
-
-/* One forest for one row. Eight trees go down together, those at their leaf marking time: a step waits for memory, which
-   the others use, and which way it goes is never guessed. */
-#define KC_TOGETHER 8
-
-static double kc_walk(const unsigned char *holds, int32_t forest) {
-    double sum = 0.0;
-    const int32_t last = kc_model_first_tree[forest + 1];
-    for (int32_t tree = kc_model_first_tree[forest]; tree < last; tree += KC_TOGETHER) {
-        const kc_model_node *nodes[KC_TOGETHER];
-        int32_t at[KC_TOGETHER], going = 0;
-        for (int32_t i = 0; i < KC_TOGETHER; i++) {
-            const int32_t own = tree + i < last ? tree + i : last - 1;
-            nodes[i] = kc_model_nodes + kc_model_first_node[own];
-            at[i] = kc_model_first_node[own + 1] == kc_model_first_node[own] ? -1 : 0;
-            going |= ~at[i];
-        }
-        while (going < 0) {
-            going = 0;
-            for (int32_t i = 0; i < KC_TOGETHER; i++) {
-                const kc_model_node node = nodes[i][at[i] < 0 ? 0 : at[i]];
-                const int32_t next = holds[node.condition] ? node.left : node.right;
-                at[i] = at[i] < 0 ? at[i] : next;
-                going |= ~at[i];
-            }
-        }
-        for (int32_t i = 0; i < KC_TOGETHER && tree + i < last; i++)
-            sum += kc_model_leaves[kc_model_first_leaf[tree + i] + (uint32_t)(-1 - at[i])];
-    }
-    return sum;
-}
-
-static void kc_learn(const double *x, const double *p, const double *c, const double *v, double *raw) {
-    unsigned char holds[KC_MODEL_CONDITIONS];
-    (void)p, (void)c, (void)v;
-    kc_hold(x, holds);
-    for (int32_t forest = 0; forest < KC_MODEL_FORESTS; forest++) raw[forest] = kc_walk(holds, forest);
-}
-"""
-
-SELECT_MANY = """
-void kerncast_select_many(kerncast_context *context, const kerncast_problem *problems, size_t count, kerncast_tier tier,
-                          kerncast_answer *answers) {
-    for (size_t i = 0; i < count; i++) kerncast_select(context, &problems[i], tier, &answers[i]);
-}
-"""
-
-NO_POOL = """
-static int kc_pool_score(kerncast_context *context, const double *p, int best_only) {
-    (void)context, (void)p, (void)best_only;
-    return 0;
-}
-"""

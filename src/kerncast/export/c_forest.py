@@ -8,7 +8,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from kerncast.export.ctext import array, define, integer_type
 from kerncast.export.forest import Forests
 from kerncast.export.lower import Artefact
 from kerncast.export.pool import Group, Pool, group_mixed, make_pool
@@ -16,6 +15,7 @@ from kerncast.export.sealed import Sealed
 from kerncast.export.stages import Stages, cut
 from kerncast.expr.to_c import statements
 from kerncast.models.trees import Tree
+from kerncast.writing.c import array, define, integer_type
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from kerncast.export.c_forest import ForestPlan
-from kerncast.export.ctext import define
 from kerncast.export.forest import Forests
-from kerncast.expr.to_c import c_number
 from kerncast.models.gbdt import BEHIND, LIKELY_TO_FAIL, Gbdt, GbdtOptions
 from kerncast.models.target import LEAST_RATE, Target
+from kerncast.writing.c import c_number, define
 
 
 def target_functions(target: Target, base: str) -> str:

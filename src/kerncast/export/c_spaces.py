@@ -4,27 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kerncast.export.ctext import array, c_integer, c_string, define
 from kerncast.export.lower import Artefact, Rule
-from kerncast.expr.to_c import c_number, statements
+from kerncast.expr.to_c import statements
 from kerncast.models.manifest import Range
 from kerncast.op import Family
 from kerncast.parameters import Bool, Categorical, Choice, Int, Parameter, PowerOfTwo
 from kerncast.space import Space
-
-TYPES = """
-typedef struct {
-    const char *name, *rule;
-    int64_t low, high, step;
-    const int64_t *values; /* the only ones, where they are not a range */
-    int32_t count;
-    int64_t otherwise; /* when it is left out */
-    int conditional;
-    double inactive;
-} kc_parameter;
-
-#define KC_ALIGNMENT 64
-"""
+from kerncast.writing.c import array, c_integer, c_number, c_string, define
 
 
 def symbol_reader(family: Family) -> Callable[[str], str]:
@@ -39,7 +25,7 @@ def symbol_reader(family: Family) -> Callable[[str], str]:
 
 def space_tables(artefact: Artefact) -> str:
     """Every parameter with its rule, in which order they are read, which apply, and what was trained on."""
-    family, text = artefact.model.family, TYPES
+    family, text = artefact.model.family, ""
     for word, space in (("problem", family.problem), ("config", family.config)):
         text += define(**{f"KC_{word.upper()}": len(space.parameters)})
         text += _parameter_table(f"kc_{word}_parameters", space)
@@ -86,7 +72,7 @@ def _parameter(parameter: Parameter, name: str, values: str, rule: str, conditio
             count = parameter.size
     default = parameter.default
     index = None if default is None else parameter.index(default)
-    otherwise = "KERNCAST_MISSING" if index is None else c_integer(parameter.number(index))
+    otherwise = "KC_MISSING" if index is None else c_integer(parameter.number(index))
     numbers = ", ".join(c_integer(number) for number in (low, high, step))
     inactive = c_number(float(parameter.inactive))
     return (

@@ -4,45 +4,45 @@ from __future__ import annotations
 
 import re
 
-from kerncast.export.ctext import identifier
-from kerncast.export.header import with_prefix
+from kerncast.export.header import title
 from kerncast.export.lower import Artefact
+from kerncast.export.packaged import packaged
 from kerncast.parameters import Bool, Categorical, Parameter
 from kerncast.space import Space
+from kerncast.writing.c import comment, filled, identifiers, with_prefix
 
 
 def _type_name(name: str) -> str:
     return "".join(word[:1].upper() + word[1:] for word in re.split(r"\W|_", name) if word) or "Label"
 
 
-def _enums(space: Space, outer: str) -> str:
-    """An enum class for each categorical parameter, inside the struct that uses it."""
-    text = ""
-    for name, parameter in space.parameters.items():
-        if isinstance(parameter, Categorical):
-            labels = ", ".join(f"{identifier(label)} = {code}" for label, code in parameter.codes)
-            text += f"    enum class {_type_name(name)} : std::int64_t {{ {labels} }};\n"
-    return text
+def _enum_types(space: Space, taken: list[str]) -> dict[str, str]:
+    """The name of an enum class for each categorical parameter; it must not be that of a field."""
+    labelled = [name for name, parameter in space.parameters.items() if isinstance(parameter, Categorical)]
+    names = identifiers(map(_type_name, labelled), ["Problem", "Config", "found", "c", "to_c", "from_c", *taken])
+    return dict(zip(labelled, names, strict=True))
 
 
-def _kind(name: str, parameter: Parameter) -> str:
-    if isinstance(parameter, Categorical):
-        return _type_name(name)
-    return "bool" if isinstance(parameter, Bool) else "std::int64_t"
+def _enum(type_name: str, parameter: Parameter) -> str:
+    names = identifiers(label for label, _ in parameter.codes)
+    labels = ", ".join(f"{name} = {code}" for name, (_, code) in zip(names, parameter.codes, strict=True))
+    return f"    enum class {type_name} : std::int64_t {{ {labels} }};\n"
 
 
-def _struct(title: str, space: Space, c_type: str) -> str:
+def _struct(struct: str, space: Space, c_type: str, missing: str) -> str:
     """Fields in declared order; what has no default, or does not always apply, is optional."""
+    names = identifiers(space.parameters)
+    types = _enum_types(space, names)
     fields, to_c, from_c = [], [], []
-    for name, parameter in space.parameters.items():
-        own, kind = identifier(name), _kind(name, parameter)
-        said = f" // {parameter.doc}" if parameter.doc else ""
+    for own, (name, parameter) in zip(names, space.parameters.items(), strict=True):
+        kind = types.get(name) or ("bool" if isinstance(parameter, Bool) else "std::int64_t")
+        said = f" // {comment(parameter.doc)}" if parameter.doc else ""
         fields.append(f"    std::optional<{kind}> {own};{said}")
         to_c.append(f"        if ({own}) c.{own} = static_cast<std::int64_t>(*{own});")
-        from_c.append(f"        if (c.{own} != KERNCAST_MISSING) found.{own} = static_cast<{kind}>(c.{own});")
-    body = "\n".join(fields)
-    return f"""struct {title} {{
-{_enums(space, title)}{body}
+        from_c.append(f"        if (c.{own} != {missing}) found.{own} = static_cast<{kind}>(c.{own});")
+    enums = "".join(_enum(types[name], space.parameters[name]) for name in types)
+    return f"""struct {struct} {{
+{enums}{chr(10).join(fields)}
 
     {c_type} to_c() const {{
         {c_type} c;
@@ -50,8 +50,8 @@ def _struct(title: str, space: Space, c_type: str) -> str:
 {chr(10).join(to_c)}
         return c;
     }}
-    static {title} from_c(const {c_type} &c) {{
-        {title} found;
+    static {struct} from_c(const {c_type} &c) {{
+        {struct} found;
         (void)c;
 {chr(10).join(from_c)}
         return found;
@@ -62,122 +62,11 @@ def _struct(title: str, space: Space, c_type: str) -> str:
 
 def cpp_header(artefact: Artefact, prefix: str) -> str:
     """The text of `PREFIX.hpp`."""
-    family = artefact.model.family
-    text = f"""\
-// {family.id} on {artefact.model.device.name}, by kerncast. Generated: make it anew with `kerncast export`.
-//
-//     PREFIX::Selector selector;
-//     PREFIX::Problem problem;
-//     ...
-//     if (auto answer = selector.select(problem)) run(answer.config);
-//
-// A selector is used by one thread at a time; threads have one each.
-
-#pragma once
-
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include "PREFIX.h"
-
-namespace PREFIX {{
-
-enum class Status {{
-    ok = KERNCAST_OK,
-    out_of_range = KERNCAST_OUT_OF_RANGE,
-    unsupported = KERNCAST_UNSUPPORTED,
-    no_valid_config = KERNCAST_NO_VALID_CONFIG,
-    bad_input = KERNCAST_BAD_INPUT,
-}};
-
-enum class Tier {{
-    memo = KERNCAST_TIER_MEMO,
-    tree = KERNCAST_TIER_TREE,
-    portfolio = KERNCAST_TIER_PORTFOLIO,
-    full = KERNCAST_TIER_FULL,
-    automatic = KERNCAST_TIER_AUTO,
-    none = KERNCAST_TIER_NONE,
-}};
-
-{_struct("Problem", family.problem, "kerncast_problem")}
-{_struct("Config", family.config, "kerncast_config")}
-// `config` is what to run when the status is ok, and a fallback when it is out_of_range and `candidate` is not -1.
-struct Answer {{
-    Status status = Status::bad_input;
-    Tier tier = Tier::none;
-    std::int32_t candidate = -1;
-    Config config;
-    std::optional<double> time_ns, lower_ns, upper_ns, efficiency;
-    std::string message;
-
-    explicit operator bool() const {{ return status == Status::ok; }}
-
-    static Answer from_c(const kerncast_answer &c) {{
-        const auto known = [](double value) {{ return value >= 0.0 ? std::optional<double>(value) : std::nullopt; }};
-        return {{static_cast<Status>(c.status), static_cast<Tier>(c.tier), c.candidate, Config::from_c(c.config),
-                known(c.time_ns), known(c.lower_ns), known(c.upper_ns), known(c.efficiency), c.message}};
-    }}
-}};
-
-class Selector {{
-public:
-    // Throws where header and library are not of one export, or the tables are damaged.
-    Selector() {{
-        kerncast_context *made = nullptr;
-        const kerncast_status status = kerncast_create(&made);
-        if (status != KERNCAST_OK) throw std::runtime_error(std::string("PREFIX: ") + kerncast_status_name(status));
-        context_.reset(made);
-    }}
-
-    Answer select(const Problem &problem, Tier tier = Tier::automatic) {{
-        const kerncast_problem asked = problem.to_c();
-        kerncast_answer answer;
-        kerncast_select(context_.get(), &asked, static_cast<kerncast_tier>(tier), &answer);
-        return Answer::from_c(answer);
-    }}
-
-    std::vector<Answer> rank(const Problem &problem, std::size_t count, Tier tier = Tier::automatic) {{
-        const kerncast_problem asked = problem.to_c();
-        std::vector<kerncast_answer> answers(count ? count : 1);
-        std::size_t found = 0;
-        const kerncast_status status = kerncast_rank(context_.get(), &asked, static_cast<kerncast_tier>(tier), answers.data(),
-                                                     answers.size(), &found);
-        std::vector<Answer> result;
-        for (std::size_t i = 0; i < (status == KERNCAST_OK ? found : 1); i++) result.push_back(Answer::from_c(answers[i]));
-        return result;
-    }}
-
-    static Answer predict(const Problem &problem, const Config &config) {{
-        const kerncast_problem asked = problem.to_c();
-        const kerncast_config chosen = config.to_c();
-        kerncast_answer answer;
-        kerncast_predict(&asked, &chosen, &answer);
-        return Answer::from_c(answer);
-    }}
-
-    std::string query(std::string_view text) {{
-        std::string out(4096, '\\0');
-        std::size_t needed = 0;
-        const auto ask = [&] {{
-            return kerncast_query_json(context_.get(), text.data(), text.size(), out.data(), out.size(), &needed);
-        }};
-        while (ask() == KERNCAST_TOO_SMALL) out.resize(needed + 1);
-        out.resize(needed ? needed - 1 : 0); // `needed` counts the closing zero
-        return out;
-    }}
-
-private:
-    struct Destroy {{
-        void operator()(kerncast_context *context) const {{ kerncast_destroy(context); }}
-    }};
-    std::unique_ptr<kerncast_context, Destroy> context_;
-}};
-
-}} // namespace PREFIX
-"""
-    return with_prefix(text, prefix).replace("PREFIX", prefix)
+    family, missing = artefact.model.family, with_prefix("KERNCAST_MISSING", prefix)
+    return filled(
+        packaged("artefact.hpp"),
+        prefix,
+        title=title(artefact),
+        problem_struct=_struct("Problem", family.problem, f"{prefix}_problem", missing),
+        config_struct=_struct("Config", family.config, f"{prefix}_config", missing),
+    )

@@ -1,18 +1,21 @@
-"""The C header of an artefact, and the C++17 one around it: problems and configs as structs with named fields."""
+"""The C header of an artefact: problems and configs as structs with named fields, labels as constants."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Mapping
 
-from kerncast.export.ctext import c_integer, identifier
 from kerncast.export.lower import Artefact
+from kerncast.export.packaged import packaged
 from kerncast.parameters import Bool, Categorical, Parameter
 from kerncast.space import Space
+from kerncast.writing.c import c_integer, comment, filled, identifiers
 
 # Grows whenever a struct or a function of the interface changes its shape.
 INTERFACE = 1
 MESSAGE_BYTES = 240
+BLOCKS = ("title", "schema", "labels", "problem_fields", "config_fields", "message_bytes")
 
 
 def schema_number(artefact: Artefact) -> int:
@@ -25,145 +28,51 @@ def schema_number(artefact: Artefact) -> int:
     return int.from_bytes(hashlib.blake2b("\n".join(text).encode(), digest_size=8).digest(), "little")
 
 
-def label_constants(space: Space, prefix: str) -> list[tuple[str, int, str]]:
-    """(constant, code, `parameter = label`) of every label."""
-    found = []
-    for name, parameter in space.parameters.items():
-        if isinstance(parameter, Categorical):
-            for label, code in parameter.codes:
-                constant = re.sub(r"\W", "_", f"{prefix}_{name}_{label}", flags=re.ASCII).upper()
-                found.append((constant, code, f"{name} = {label}"))
-    return found
+def label_constants(spaces: Mapping[str, Space], taken: Iterable[str]) -> list[tuple[str, int, str]]:
+    """(constant, code, `parameter = label`) of every label; the names of a space's constants begin with its key."""
+    found = [
+        (f"{start}_{name}_{label}".upper(), code, f"{name} = {label}")
+        for start, space in spaces.items()
+        for name, parameter in space.parameters.items()
+        if isinstance(parameter, Categorical)
+        for label, code in parameter.codes
+    ]
+    names = identifiers((name for name, _, _ in found), taken)
+    return [(name, code, said) for name, (_, code, said) in zip(names, found, strict=True)]
+
+
+def _said(parameter: Parameter) -> str:
+    said = [parameter.doc] if parameter.doc else []
+    said.append("0 or 1" if isinstance(parameter, Bool) else parameter.describe())
+    if parameter.default is not None:
+        said.append(f"{parameter.default} when left out")
+    return "; ".join(said)
 
 
 def _fields(space: Space) -> str:
-    def comment(parameter: Parameter) -> str:
-        said = [parameter.doc] if parameter.doc else []
-        said.append("0 or 1" if isinstance(parameter, Bool) else parameter.describe())
-        if parameter.default is not None:
-            said.append(f"{parameter.default} when left out")
-        return "; ".join(said).replace("*/", "* /")
-
-    lines = [f"    int64_t {identifier(name)}; /* {comment(parameter)} */" for name, parameter in space.parameters.items()]
+    names = identifiers(space.parameters)
+    parameters = space.parameters.values()
+    lines = [f"    int64_t {name}; /* {comment(_said(item))} */" for name, item in zip(names, parameters, strict=True)]
     return "\n".join(lines or ["    int64_t nothing_to_choose;"])
+
+
+def title(artefact: Artefact) -> str:
+    """What the artefact chooses or times, and where: for the first line of a file."""
+    return comment(f"{artefact.model.family.id} on {artefact.model.device.name}")
 
 
 def c_header(artefact: Artefact, prefix: str) -> str:
     """The text of `PREFIX.h`."""
-    family, upper = artefact.model.family, prefix.upper()
-    constants = label_constants(family.problem, upper) + label_constants(family.config, f"{upper}_CONFIG")
-    labels = "\n".join(f"#define {name} {c_integer(code)} /* {said} */" for name, code, said in constants)
-    text = f"""\
-/* {family.id} on {artefact.model.device.name}, by kerncast. Generated: make it anew with `kerncast export`.
-
-   A context holds the memo and the memory to work in. It is used by one thread at a time; threads have one each,
-   and share nothing else. Nothing is allocated after it is made. A number that is not known is negative. */
-
-#ifndef KERNCAST_H_{upper}
-#define KERNCAST_H_{upper}
-
-#include <stddef.h>
-#include <stdint.h>
-
-#ifdef __cplusplus
-extern "C" {{
-#endif
-
-#define KERNCAST_SCHEMA UINT64_C(0x{schema_number(artefact):016x})
-#define KERNCAST_MISSING INT64_MIN /* a parameter that is not given, or does not apply */
-
-{labels}
-
-typedef enum {{
-    KERNCAST_OK = 0,
-    KERNCAST_OUT_OF_RANGE = 1, /* outside what the model was trained on; `config` is a fallback, if any fits */
-    KERNCAST_UNSUPPORTED = 2,
-    KERNCAST_NO_VALID_CONFIG = 3,
-    KERNCAST_BAD_INPUT = 4,
-    KERNCAST_MISMATCH = 5, /* header and library are not of one export */
-    KERNCAST_CORRUPT = 6,
-    KERNCAST_TOO_SMALL = 7
-}} kerncast_status;
-
-typedef enum {{
-    KERNCAST_TIER_MEMO = 0,
-    KERNCAST_TIER_TREE = 1,
-    KERNCAST_TIER_PORTFOLIO = 2,
-    KERNCAST_TIER_FULL = 3,
-    KERNCAST_TIER_AUTO = 4, /* ask for: the portfolio, or all configs where there is none */
-    KERNCAST_TIER_NONE = 5
-}} kerncast_tier;
-
-typedef struct {{
-{_fields(family.problem)}
-}} kerncast_problem;
-
-typedef struct {{
-{_fields(family.config)}
-}} kerncast_config;
-
-typedef struct {{
-    kerncast_status status;
-    kerncast_tier tier;
-    int32_t candidate; /* the config's number, or -1 */
-    int32_t parameter; /* the problem parameter at fault, or -1 */
-    kerncast_config config;
-    double time_ns, lower_ns, upper_ns; /* expected, and the interval that holds nine times in ten */
-    double efficiency;                  /* expected: best time over this config's */
-    char message[{MESSAGE_BYTES}];
-}} kerncast_answer;
-
-typedef struct kerncast_context kerncast_context;
-
-/* Making a context: in memory of the caller's (aligned to 64 bytes), or allocated. */
-#define kerncast_init(memory, bytes, context) kerncast_init_checked(memory, bytes, KERNCAST_SCHEMA, context)
-#define kerncast_create(context) kerncast_create_checked(KERNCAST_SCHEMA, context)
-size_t kerncast_context_bytes(void);
-kerncast_status kerncast_init_checked(void *memory, size_t bytes, uint64_t schema, kerncast_context **context);
-kerncast_status kerncast_create_checked(uint64_t schema, kerncast_context **context);
-void kerncast_destroy(kerncast_context *context); /* of one that was created */
-
-/* All parameters KERNCAST_MISSING: those that have a default may stay so. */
-void kerncast_problem_init(kerncast_problem *problem);
-void kerncast_config_init(kerncast_config *config);
-
-/* The config to run. The tree answers without a time, and leaves what it is unsure of to the portfolio. */
-kerncast_status kerncast_select(kerncast_context *context, const kerncast_problem *problem, kerncast_tier tier,
-                                kerncast_answer *answer);
-/* The same for many problems; each answer has its own status. */
-void kerncast_select_many(kerncast_context *context, const kerncast_problem *problems, size_t count, kerncast_tier tier,
-                          kerncast_answer *answers);
-/* The best ones, best first. */
-kerncast_status kerncast_rank(kerncast_context *context, const kerncast_problem *problem, kerncast_tier tier,
-                              kerncast_answer *answers, size_t capacity, size_t *count);
-/* What any config would take. */
-kerncast_status kerncast_predict(const kerncast_problem *problem, const kerncast_config *config, kerncast_answer *answer);
-/* JSON in, JSON out: an object or a list of objects; see the message of a bad_input reply. */
-kerncast_status kerncast_query_json(kerncast_context *context, const char *text, size_t length, char *out, size_t capacity,
-                                    size_t *needed);
-
-/* For tests and tools: scores (low is chosen, infinite where it cannot run) and times of a tier's configs, and features. */
-kerncast_status kerncast_scores(kerncast_context *context, const kerncast_problem *problem, kerncast_tier tier, double *scores,
-                                double *times_ns, size_t capacity);
-kerncast_status kerncast_features(const kerncast_problem *problem, const kerncast_config *config, double *features,
-                                  size_t capacity);
-int32_t kerncast_candidates(void);
-kerncast_status kerncast_candidate(int32_t candidate, kerncast_config *config);
-uint64_t kerncast_schema(void);
-const char *kerncast_model(void); /* JSON: family, device, software, kerncast's version */
-const char *kerncast_status_name(kerncast_status status);
-const char *kerncast_tier_name(kerncast_tier tier);
-
-#ifdef __cplusplus
-}}
-#endif
-#endif
-"""
-    return with_prefix(text, prefix)
-
-
-def with_prefix(text: str, prefix: str) -> str:
-    """The interface under another prefix than `kerncast`."""
-    if prefix == "kerncast":
-        return text
-    return re.sub(r"\bKERNCAST_(?!H_)", f"{prefix.upper()}_", re.sub(r"\bkerncast_", f"{prefix}_", text))
+    family, upper, template = artefact.model.family, prefix.upper(), packaged("artefact.h")
+    taken = re.findall(rf"\b{upper}_\w+", filled(template, prefix, **dict.fromkeys(BLOCKS, "")))
+    constants = label_constants({upper: family.problem, f"{upper}_CONFIG": family.config}, taken)
+    return filled(
+        template,
+        prefix,
+        title=title(artefact),
+        schema=f"0x{schema_number(artefact):016x}",
+        labels="\n".join(f"#define {name} {c_integer(code)} /* {comment(said)} */" for name, code, said in constants),
+        problem_fields=_fields(family.problem),
+        config_fields=_fields(family.config),
+        message_bytes=str(MESSAGE_BYTES),
+    )

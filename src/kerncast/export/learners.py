@@ -9,14 +9,15 @@ import numpy.typing as npt
 import polars as pl
 
 from kerncast.errors import InvalidValue
+from kerncast.export.packaged import packaged
 from kerncast.export.sealed import Sealed
-from kerncast.expr.to_c import c_number
 from kerncast.models.contract import Learner
 from kerncast.models.deep import Deep, DeepOptions, layout
 from kerncast.models.linear import Linear, group_columns
 from kerncast.models.mlp import Mlp, Scaling
 from kerncast.models.model import Model
 from kerncast.models.roofline import Roofline
+from kerncast.writing.c import c_number
 
 Floats = npt.NDArray[np.float64]
 
@@ -112,23 +113,10 @@ def _scaling(scaling: Scaling) -> tuple[str, int]:
     return f"{clip}static void kc_scale(const double *x, double *out) {{\n{body}\n}}\n", column
 
 
-DENSE = """/* out = in · weights + bias; weights row by row, inputs below zero as zero when `rectify`. */
-static void kc_dense(const double *in, int32_t rows, const double *weights, const double *bias, int32_t columns, int rectify,
-                     double *out) {
-    for (int32_t j = 0; j < columns; j++) out[j] = bias == NULL ? 0.0 : bias[j];
-    for (int32_t i = 0; i < rows; i++) {
-        const double value = rectify && in[i] < 0.0 ? 0.0 : in[i];
-        if (value == 0.0) continue;
-        for (int32_t j = 0; j < columns; j++) out[j] += value * weights[(ptrdiff_t)i * columns + j];
-    }
-}
-"""
-
-
 def _mlp(learner: Mlp, sealed: Sealed) -> tuple[str, int]:
     scale, width = _scaling(learner.scaling_)
     widest = max([width, *(weights.shape[1] for weights, _ in learner.layers_)])
-    text = scale + DENSE
+    text = scale + packaged("dense.c")
     body = f"    (void)p, (void)c, (void)v;\n    double a[{widest}], b[{widest}];\n    kc_scale(x, a);\n"
     source, target = "a", "b"
     for number, (weights, bias) in enumerate(learner.layers_):
@@ -148,7 +136,7 @@ def _deep(learner: Deep, sealed: Sealed) -> tuple[str, int]:
     assert isinstance(learner.options, DeepOptions)
     scale, width = _scaling(learner.scaling_)
     shape = layout(learner.scaling_, learner.options)
-    text = scale + DENSE
+    text = scale + packaged("dense.c")
     for name, weights in learner.weights_.items():
         text += sealed.array("double", f"kc_{name}", np.asarray(weights, np.float64).ravel())
     widest = max([*shape.widths, 8])

@@ -9,13 +9,13 @@ from pathlib import Path
 from kerncast.errors import InvalidValue
 from kerncast.export.c99 import c_source
 from kerncast.export.cpp import cpp_header
-from kerncast.export.ctext import KEYWORDS, c_integer
 from kerncast.export.golden import golden_vectors
-from kerncast.export.header import c_header, with_prefix
+from kerncast.export.header import c_header
 from kerncast.export.lower import Artefact
-from kerncast.expr.to_c import c_number
+from kerncast.export.packaged import packaged
 from kerncast.models.train import build_directory
 from kerncast.version import __version__
+from kerncast.writing.c import KEYWORDS, c_integer, c_number, filled, plain_words
 
 Step = Callable[[str], None]
 # Names of other files, functions and namespaces.
@@ -53,73 +53,20 @@ def self_test(artefact: Artefact, prefix: str) -> str:
     """A program that checks features, scores, times and choices of golden vectors; exit status 0 when all agree."""
     vectors = golden_vectors(artefact)
     tier = "FULL" if "full" in artefact.include else "PORTFOLIO"
-    features = len(artefact.features)
     rows = []
     for item in vectors:
         numbers = ", ".join(c_number(float(value)) for value in item.features)
         problem, config = (", ".join(map(c_integer, part)) for part in (item.problem, item.config))
         score, time_ns = c_number(item.score), c_number(item.time_ns)
         rows.append(f"    {{{{{problem}}}, {{{config}}}, {item.candidate}, {score}, {time_ns}, {{{numbers or '0'}}}}}")
-    body = ",\n".join(rows)
-    text = f"""\
-/* Golden vectors of PREFIX.c: problem -> features -> score -> choice, as Python computed them. */
-
-#include "PREFIX.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#define FEATURES {features}
-#define CONFIGS {len(artefact.members(tier.lower()))}
-
-typedef struct {{
-    kerncast_problem problem;
-    kerncast_config config;
-    int32_t candidate;
-    double score, time_ns, features[FEATURES + 1];
-}} golden;
-
-static const golden vectors[] = {{
-{body}
-}};
-
-static int differs(const char *what, int number, double got, double wanted, double tolerance) {{
-    if (fabs(got - wanted) <= tolerance * fabs(wanted)) return 0;
-    printf("golden vector %d: %s is %.17g, not %.17g\\n", number, what, got, wanted);
-    return 1;
-}}
-
-int main(void) {{
-    kerncast_context *context;
-    static double scores[CONFIGS], times[CONFIGS];
-    const int count = (int)(sizeof vectors / sizeof vectors[0]);
-    int failed = 0;
-    const kerncast_status made = kerncast_create(&context);
-    if (made != KERNCAST_OK) {{
-        printf("no context: %s\\n", kerncast_status_name(made));
-        return EXIT_FAILURE;
-    }}
-    for (int i = 0; i < count; i++) {{
-        const golden *want = &vectors[i];
-        kerncast_answer answer;
-        double features[FEATURES + 1];
-        kerncast_features(&want->problem, &want->config, features, FEATURES);
-        for (int j = 0; j < FEATURES; j++) failed += differs("a feature", i, features[j], want->features[j], 1e-14);
-        kerncast_select(context, &want->problem, KERNCAST_TIER_{tier}, &answer);
-        failed += differs("the choice", i, answer.candidate, want->candidate, 0.0);
-        failed += differs("its time", i, answer.time_ns, want->time_ns, 1e-12);
-        kerncast_scores(context, &want->problem, KERNCAST_TIER_{tier}, scores, times, CONFIGS);
-        double best = HUGE_VAL;
-        for (int j = 0; j < CONFIGS; j++) best = scores[j] < best ? scores[j] : best;
-        failed += differs("the score", i, best, want->score, 1e-12);
-    }}
-    kerncast_destroy(context);
-    printf("%d golden vectors, %d differences\\n", count, failed);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}}
-"""
-    return with_prefix(text, prefix).replace("PREFIX", prefix)
+    return filled(
+        packaged("selftest.c"),
+        prefix,
+        features=str(len(artefact.features)),
+        configs=str(len(artefact.members(tier.lower()))),
+        tier=tier,
+        vectors=",\n".join(rows),
+    )
 
 
 def cmake_lists(prefix: str) -> str:
@@ -168,7 +115,7 @@ libdir=${{prefix}}/@CMAKE_INSTALL_LIBDIR@
 includedir=${{prefix}}/@CMAKE_INSTALL_INCLUDEDIR@
 
 Name: {prefix}
-Description: choice of {artefact.model.family.id} kernels on {artefact.model.device.name}
+Description: {plain_words(f"choice of {artefact.model.family.id} kernels on {artefact.model.device.name}")}
 Version: @PROJECT_VERSION@
 Libs: -L${{libdir}} -l{prefix} -lm
 Cflags: -I${{includedir}}

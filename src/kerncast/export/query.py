@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from importlib import resources
 
 from kerncast.errors import InvalidValue
-from kerncast.export.ctext import c_integer, c_string, renamed
+from kerncast.export.packaged import packaged
 from kerncast.export.request import RESERVED, TIERS, Identity, Node, request_tree, sameness
 from kerncast.models import software as softwares
 from kerncast.parameters import Bool, Categorical, Parameter
 from kerncast.space import Space
+from kerncast.writing.c import c_integer, c_string, with_prefix
 
 __all__ = ["RESERVED", "TIERS", "query_source"]
 
@@ -28,83 +28,20 @@ SHORTEST_ROOM = 256
 ROOM_FACTOR = 2
 
 _INCLUDES = "".join(f"#include <{name}.h>\n" for name in ("float", "stdbool", "stddef", "stdint", "stdio", "string"))
-_TYPES = """\
-typedef enum { QUERY_NUMBER, QUERY_FLAG, QUERY_LABEL } query_kind;
-typedef struct {
-    const char *name;
-    size_t length;
-    int64_t code;
-} query_label;
-/* `rule` completes "must be"; `nullable`: where it does not apply, null says so. */
-typedef struct {
-    const char *name;
-    size_t length;
-    const char *rule;
-    query_kind kind;
-    bool nullable;
-    const query_label *labels;
-    size_t label_count;
-} query_parameter;
-typedef struct {
-    const query_parameter *parameters;
-    size_t count;
-} query_space;
-/* A number that stands for a label, and the label's code. */
-typedef struct {
-    int64_t given, code;
-} query_code;
-/* A key of a request: the keys inside it, and what a value there says of which parameters (none: nothing). */
-typedef struct {
-    const char *name;
-    size_t length;
-    const char *path;
-    size_t first_child, children, first_place, places;
-    int64_t present; /* the flag that an object here sets, or -1 */
-    bool leaf, once;
-    const query_label *names;
-    size_t name_count;
-    const query_code *numbers;
-    size_t number_count;
-} query_node;
-/* What a name of the op says of a parameter. */
-typedef struct {
-    int64_t name;
-    size_t place;
-    int64_t value;
-} query_assignment;
-/* What a model was trained on: as a whole, the value of a part, or NAME=VALUE, whose value begins at `value`. */
-typedef struct {
-    const char *name;
-    size_t length, value;
-    bool hexadecimal;
-} query_software_name;
-/* What is the same as another parameter's (its default, where it is not given) is written as `value`. */
-typedef struct {
-    size_t place, as;
-    int64_t otherwise, value;
-} query_same_as;
-"""
 
 
 def query_source(prefix: str, problem: Space, config: Space, identity: Identity | None = None) -> str:
     """The C text of `PREFIX_query_json` and all it needs beyond the artefact's header."""
     tables = [
-        _TYPES,
+        packaged("query_types.c"),
         *(_space(prefix, name, space) for name, space in (("problem", problem), ("config", config))),
         _nodes(problem, request_tree(problem, identity.op if identity else None)),
         _specials(prefix, identity),
         _rules(problem, identity),
         f"/* C has no empty arrays. */\nenum {{ QUERY_PLACES = {max(len(problem.parameters), 1)} }};\n",
     ]
-    return "\n".join(
-        [_INCLUDES, _code(prefix, "check"), *tables, *(_code(prefix, name) for name in ("read", "reply", "answer"))]
-    )
-
-
-def _code(prefix: str, name: str) -> str:
-    """One of the C files, under the artefact's own prefix."""
-    text = resources.files(__package__).joinpath("c", f"query_{name}.c").read_text(encoding="utf-8")
-    return renamed(text, {"kerncast_": f"{prefix}_", "KERNCAST_": f"{prefix.upper()}_"})
+    check, *code = (with_prefix(packaged(f"query_{name}.c"), prefix) for name in ("check", "read", "reply", "answer"))
+    return "\n".join([_INCLUDES, check, *tables, *code])
 
 
 # -- parameters ----------------------------------------------------------------------------------------------------------

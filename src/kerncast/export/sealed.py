@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kerncast.export.ctext import array
+from kerncast.writing.c import array
 
 # Odd numbers that make a change of one field of a struct differ from the same change of another.
 FIELD_FACTORS = (1, 65_537, 4_294_967_311)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kerncast.expr import meaning
 from kerncast.expr.nodes import Expr, Symbol, Table, topological
+from kerncast.writing.c import c_number, comment
 
 PRELUDE = f"""\
 #include <math.h>
@@ -51,13 +52,6 @@ _TEMPLATES = {
     "not": "(double)({0} == 0.0)",
     "where": "({0} != 0.0 ? {1} : {2})",
 }
-
-
-def c_number(value: float) -> str:
-    """A double as a hexadecimal literal, which C99 reads back exactly."""
-    mantissa, power = value.hex().split("p")
-    text = f"{mantissa.rstrip('0').rstrip('.')}p{power}" if "." in mantissa else value.hex()
-    return f"({text})" if value < 0 else text
 
 
 def _table(name: str, table: Table) -> str:
@@ -113,7 +107,6 @@ def statements(
         names[expr.digest] = f"t{len(lines)}"
         lines.append(f"    const double {names[expr.digest]} = {text};")
     lines += [
-        f"    {write(i)} = {names[expr.digest]};  /* {name.replace('*/', '* /')} */"
-        for i, (name, expr) in enumerate(outputs.items())
+        f"    {write(i)} = {names[expr.digest]};  /* {comment(name)} */" for i, (name, expr) in enumerate(outputs.items())
     ]
     return "".join(_table(name, table) for table, name in tables.items()), lines

@@ -1,0 +1,104 @@
+/* @TITLE@, by kerncast. Generated: `kerncast export` makes it again.
+
+   A context holds the memo and the memory to work in. It is used by one thread at a time; threads have one each,
+   and share nothing else. Nothing is allocated after it is made. A number that is not known is negative. */
+
+#ifndef KERNCAST_H_@UPPER@
+#define KERNCAST_H_@UPPER@
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KERNCAST_SCHEMA UINT64_C(@SCHEMA@)
+#define KERNCAST_MISSING INT64_MIN /* a parameter that is not given, or does not apply */
+
+@LABELS@
+
+typedef enum {
+    KERNCAST_OK = 0,
+    KERNCAST_OUT_OF_RANGE = 1, /* outside what the model was trained on; `config` is a fallback, if any fits */
+    KERNCAST_UNSUPPORTED = 2,
+    KERNCAST_NO_VALID_CONFIG = 3,
+    KERNCAST_BAD_INPUT = 4,
+    KERNCAST_MISMATCH = 5, /* header and library are not of one export */
+    KERNCAST_CORRUPT = 6,
+    KERNCAST_TOO_SMALL = 7
+} kerncast_status;
+
+typedef enum {
+    KERNCAST_TIER_MEMO = 0,
+    KERNCAST_TIER_TREE = 1,
+    KERNCAST_TIER_PORTFOLIO = 2,
+    KERNCAST_TIER_FULL = 3,
+    KERNCAST_TIER_AUTO = 4, /* ask for: the portfolio, or all configs where there is none */
+    KERNCAST_TIER_NONE = 5
+} kerncast_tier;
+
+typedef struct {
+@PROBLEM_FIELDS@
+} kerncast_problem;
+
+typedef struct {
+@CONFIG_FIELDS@
+} kerncast_config;
+
+typedef struct {
+    kerncast_status status;
+    kerncast_tier tier;
+    int32_t candidate; /* the config's number, or -1 */
+    int32_t parameter; /* the problem parameter at fault, or -1 */
+    kerncast_config config;
+    double time_ns, lower_ns, upper_ns; /* expected, and the interval that holds nine times in ten */
+    double efficiency;                  /* expected: best time over this config's */
+    char message[@MESSAGE_BYTES@];
+} kerncast_answer;
+
+typedef struct kerncast_context kerncast_context;
+
+/* Making a context: in memory of the caller's (aligned to 64 bytes), or allocated. */
+#define kerncast_init(memory, bytes, context) kerncast_init_checked(memory, bytes, KERNCAST_SCHEMA, context)
+#define kerncast_create(context) kerncast_create_checked(KERNCAST_SCHEMA, context)
+size_t kerncast_context_bytes(void);
+kerncast_status kerncast_init_checked(void *memory, size_t bytes, uint64_t schema, kerncast_context **context);
+kerncast_status kerncast_create_checked(uint64_t schema, kerncast_context **context);
+void kerncast_destroy(kerncast_context *context); /* of one that was created */
+
+/* All parameters KERNCAST_MISSING: those that have a default may stay so. */
+void kerncast_problem_init(kerncast_problem *problem);
+void kerncast_config_init(kerncast_config *config);
+
+/* The config to run. The tree answers without a time, and leaves what it is unsure of to the portfolio. */
+kerncast_status kerncast_select(kerncast_context *context, const kerncast_problem *problem, kerncast_tier tier,
+                                kerncast_answer *answer);
+/* The same for many problems; each answer has its own status. */
+void kerncast_select_many(kerncast_context *context, const kerncast_problem *problems, size_t count, kerncast_tier tier,
+                          kerncast_answer *answers);
+/* The best ones, best first. */
+kerncast_status kerncast_rank(kerncast_context *context, const kerncast_problem *problem, kerncast_tier tier,
+                              kerncast_answer *answers, size_t capacity, size_t *count);
+/* What any config would take. */
+kerncast_status kerncast_predict(const kerncast_problem *problem, const kerncast_config *config, kerncast_answer *answer);
+/* JSON in, JSON out: an object or a list of objects; see the message of a bad_input reply. */
+kerncast_status kerncast_query_json(kerncast_context *context, const char *text, size_t length, char *out, size_t capacity,
+                                    size_t *needed);
+
+/* For tests and tools: scores (low is chosen, infinite where it cannot run) and times of a tier's configs, and features. */
+kerncast_status kerncast_scores(kerncast_context *context, const kerncast_problem *problem, kerncast_tier tier, double *scores,
+                                double *times_ns, size_t capacity);
+kerncast_status kerncast_features(const kerncast_problem *problem, const kerncast_config *config, double *features,
+                                  size_t capacity);
+int32_t kerncast_candidates(void);
+kerncast_status kerncast_candidate(int32_t candidate, kerncast_config *config);
+uint64_t kerncast_schema(void);
+const char *kerncast_model(void); /* JSON: family, device, software, kerncast's version */
+const char *kerncast_status_name(kerncast_status status);
+const char *kerncast_tier_name(kerncast_tier tier);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,115 @@
+// @TITLE@, by kerncast. Generated: `kerncast export` makes it again.
+//
+//     @PREFIX@::Selector selector;
+//     @PREFIX@::Problem problem;
+//     ...
+//     if (auto answer = selector.select(problem)) run(answer.config);
+//
+// A selector is used by one thread at a time; threads have one each.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "@PREFIX@.h"
+
+namespace @PREFIX@ {
+
+enum class Status {
+    ok = KERNCAST_OK,
+    out_of_range = KERNCAST_OUT_OF_RANGE,
+    unsupported = KERNCAST_UNSUPPORTED,
+    no_valid_config = KERNCAST_NO_VALID_CONFIG,
+    bad_input = KERNCAST_BAD_INPUT,
+};
+
+enum class Tier {
+    memo = KERNCAST_TIER_MEMO,
+    tree = KERNCAST_TIER_TREE,
+    portfolio = KERNCAST_TIER_PORTFOLIO,
+    full = KERNCAST_TIER_FULL,
+    automatic = KERNCAST_TIER_AUTO,
+    none = KERNCAST_TIER_NONE,
+};
+
+@PROBLEM_STRUCT@
+@CONFIG_STRUCT@
+// `config` is what to run when the status is ok, and a fallback when it is out_of_range and `candidate` is not -1.
+struct Answer {
+    Status status = Status::bad_input;
+    Tier tier = Tier::none;
+    std::int32_t candidate = -1;
+    Config config;
+    std::optional<double> time_ns, lower_ns, upper_ns, efficiency;
+    std::string message;
+
+    explicit operator bool() const { return status == Status::ok; }
+
+    static Answer from_c(const kerncast_answer &c) {
+        const auto known = [](double value) { return value >= 0.0 ? std::optional<double>(value) : std::nullopt; };
+        return {static_cast<Status>(c.status), static_cast<Tier>(c.tier), c.candidate, Config::from_c(c.config),
+                known(c.time_ns), known(c.lower_ns), known(c.upper_ns), known(c.efficiency), c.message};
+    }
+};
+
+class Selector {
+public:
+    // Throws where header and library are not of one export, or the tables are damaged.
+    Selector() {
+        kerncast_context *made = nullptr;
+        const kerncast_status status = kerncast_create(&made);
+        if (status != KERNCAST_OK) throw std::runtime_error(std::string("@PREFIX@: ") + kerncast_status_name(status));
+        context_.reset(made);
+    }
+
+    Answer select(const Problem &problem, Tier tier = Tier::automatic) {
+        const kerncast_problem asked = problem.to_c();
+        kerncast_answer answer;
+        kerncast_select(context_.get(), &asked, static_cast<kerncast_tier>(tier), &answer);
+        return Answer::from_c(answer);
+    }
+
+    std::vector<Answer> rank(const Problem &problem, std::size_t count, Tier tier = Tier::automatic) {
+        const kerncast_problem asked = problem.to_c();
+        std::vector<kerncast_answer> answers(count ? count : 1);
+        std::size_t found = 0;
+        const kerncast_status status = kerncast_rank(context_.get(), &asked, static_cast<kerncast_tier>(tier), answers.data(),
+                                                     answers.size(), &found);
+        std::vector<Answer> result;
+        for (std::size_t i = 0; i < (status == KERNCAST_OK ? found : 1); i++) result.push_back(Answer::from_c(answers[i]));
+        return result;
+    }
+
+    static Answer predict(const Problem &problem, const Config &config) {
+        const kerncast_problem asked = problem.to_c();
+        const kerncast_config chosen = config.to_c();
+        kerncast_answer answer;
+        kerncast_predict(&asked, &chosen, &answer);
+        return Answer::from_c(answer);
+    }
+
+    std::string query(std::string_view text) {
+        std::string out(4096, '\0');
+        std::size_t needed = 0;
+        const auto ask = [&] {
+            return kerncast_query_json(context_.get(), text.data(), text.size(), out.data(), out.size(), &needed);
+        };
+        while (ask() == KERNCAST_TOO_SMALL) out.resize(needed + 1);
+        out.resize(needed ? needed - 1 : 0); // `needed` counts the closing zero
+        return out;
+    }
+
+private:
+    struct Destroy {
+        void operator()(kerncast_context *context) const { kerncast_destroy(context); }
+    };
+    std::unique_ptr<kerncast_context, Destroy> context_;
+};
+
+} // namespace @PREFIX@

@@ -1,0 +1,3 @@
+static void kc_prepare(kerncast_context *context) {
+    (void)context, @NAMED@;
+@PREPARE@}

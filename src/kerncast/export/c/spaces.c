@@ -1,0 +1,12 @@
+typedef struct {
+    const char *name, *rule;
+    int64_t low, high, step;
+    const int64_t *values; /* the only ones, where they are not a range */
+    int32_t count;
+    int64_t otherwise; /* when it is left out */
+    int conditional;
+    double inactive;
+} kc_parameter;
+
+#define KC_ALIGNMENT 64
+#define KC_MISSING KERNCAST_MISSING

@@ -1,0 +1,132 @@
+"""Writing C and C++: names, strings, comments, numbers, arrays; templates filled with them.
+
+Text from data goes through `identifiers`, `c_string` or `comment`, and nothing else: all three give text that cannot end
+what it stands in, whatever it holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+# Of C, of C++, and macros that common headers or compilers define.
+# fmt: off
+KEYWORDS = frozenset([
+    "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern", "float",
+    "for", "goto", "if", "inline", "int", "long", "register", "restrict", "return", "short", "signed", "sizeof", "static",
+    "struct", "switch", "typedef", "union", "unsigned", "void", "volatile", "while", "bool", "true", "false", "class",
+    "namespace", "template", "typename", "operator", "new", "delete", "this", "public", "private", "protected", "virtual",
+    "friend", "using", "try", "catch", "throw", "explicit", "export", "mutable", "alignas", "alignof", "asm", "constexpr",
+    "decltype", "noexcept", "nullptr", "and", "or", "not", "xor", "NULL", "static_assert", "thread_local", "wchar_t",
+    "char16_t", "char32_t", "const_cast", "dynamic_cast", "reinterpret_cast", "static_cast", "typeid", "and_eq", "or_eq",
+    "not_eq", "xor_eq", "bitand", "bitor", "compl", "linux", "unix", "i386", "errno", "assert",
+])
+# fmt: on
+# What is read by people need not be longer; C99 tells 63 characters of a name apart.
+LONGEST_NAME = 60
+LONGEST_COMMENT = 300
+
+
+def identifier(name: str) -> str:
+    """A name as C and C++ accept it; two names may become the same one (`identifiers` tells them apart)."""
+    text = re.sub(r"\W", "_", name[:LONGEST_NAME], flags=re.ASCII)
+    text = f"_{text}" if text[:1].isdigit() else text
+    return f"{text}_" if text in KEYWORDS or not text else text
+
+
+def identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
+    """Different names in C for each of `names`, in their order, and none of those `taken`."""
+    used = set(taken)
+    found = []
+    for name in names:
+        first = own = identifier(name)
+        number = 2
+        while own in used:
+            own, number = f"{first}_{number}", number + 1
+        used.add(own)
+        found.append(own)
+    return found
+
+
+def comment(text: str) -> str:
+    """Text inside `/* */` or behind `//`: one line that cannot end the comment, with no backslash to join the next line."""
+    cut = text if len(text) <= LONGEST_COMMENT else f"{text[:LONGEST_COMMENT]} …"
+    kept = "".join(char if char.isprintable() and char != "\\" else "_" for char in cut)
+    # Two question marks may begin a trigraph, and one of those is a backslash.
+    return re.sub(r"\?(?=\?)", "? ", re.sub(r"\*(?=/)", "* ", re.sub(r"/(?=\*)", "/ ", kept)))
+
+
+def c_string(text: str) -> str:
+    """A string literal; what is not plain ASCII is written byte by byte (octal, which cannot swallow what follows)."""
+    escaped = "".join(
+        chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in text.encode("utf-8")
+    )
+    return f'"{escaped}"'
+
+
+def c_number(value: float) -> str:
+    """A double as a hexadecimal literal, which C99 reads back exactly."""
+    mantissa, power = value.hex().split("p")
+    text = f"{mantissa.rstrip('0').rstrip('.')}p{power}" if "." in mantissa else value.hex()
+    return f"({text})" if value < 0 else text
+
+
+def c_integer(value: int) -> str:
+    """A 64-bit literal; the lowest one cannot be written as such."""
+    if value >= 2**63:
+        return f"UINT64_C({value})"
+    return "INT64_MIN" if value == -(2**63) else f"INT64_C({value})" if abs(value) >= 2**31 else str(value)
+
+
+def integer_type(values: Iterable[int], *, unsigned: bool = False) -> tuple[str, int, int]:
+    """The smallest type that holds the values, with its lowest and highest number (the lowest stays free)."""
+    known = list(values)
+    low, high = min(known, default=0), max(known, default=0)
+    for bits in (8, 16, 32, 64):
+        if unsigned and low >= 0 and high < 2**bits:
+            return f"uint{bits}_t", 0, 2**bits - 1
+        if not unsigned and -(2 ** (bits - 1)) < low and high < 2 ** (bits - 1):
+            return f"int{bits}_t", -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    raise AssertionError(f"{low} to {high} need more than 64 bits")
+
+
+def array(kind: str, name: str, values: Sequence[int] | npt.NDArray[np.generic], per_line: int = 16) -> str:
+    """A constant array; an empty one gets a zero, for C has no empty arrays."""
+    numbers = values.tolist() if isinstance(values, np.ndarray) else list(values)
+    texts = [c_number(item) if kind == "double" else c_integer(item) for item in numbers] or ["0"]
+    width = 6 if kind == "double" else per_line
+    lines = ",\n    ".join(", ".join(texts[i : i + width]) for i in range(0, len(texts), width))
+    return f"static const {kind} {name}[{len(texts)}] = {{\n    {lines}\n}};\n"
+
+
+def define(**values: int | str) -> str:
+    """`#define` lines."""
+    return "".join(f"#define {name} {value}\n" for name, value in values.items())
+
+
+def renamed(text: str, names: Mapping[str, str]) -> str:
+    """Text with some prefixes of identifiers replaced."""
+    for old, new in names.items():
+        text = re.sub(rf"\b{old}", new, text)
+    return text
+
+
+def with_prefix(text: str, prefix: str) -> str:
+    """The interface under another prefix than `kerncast`. For packaged text: it would change words of data, too."""
+    if prefix == "kerncast":
+        return text
+    return re.sub(r"\bKERNCAST_(?!H_)", f"{prefix.upper()}_", re.sub(r"\bkerncast_", f"{prefix}_", text))
+
+
+def filled(template: str, prefix: str, **blocks: str) -> str:
+    """A packaged text under `prefix`, its `@BLOCKS@` filled in once: nothing inside a block is looked at again."""
+    known = {"prefix": prefix, "upper": prefix.upper(), **blocks}
+    return re.sub(r"@([A-Z_]+)@", lambda found: known[found[1].lower()], with_prefix(template, prefix))
+
+
+def plain_words(text: str) -> str:
+    """Text for a CMake or pkg-config file: one line of letters, digits and a little punctuation, everything else `_`."""
+    return re.sub(r"[^A-Za-z0-9 _./:+-]", "_", text[:LONGEST_COMMENT])
