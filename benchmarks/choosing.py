@@ -10,13 +10,13 @@ from pathlib import Path
 
 from kerncast.data import Dataset
 from kerncast.data.importers import Options, import_files
-from kerncast.models import Recipe
-from kerncast.models.assess import assess
 from kerncast.models.conformal import cross_bounds
-from kerncast.models.folds import cross_validate
-from kerncast.models.procedure import Procedure
-from kerncast.models.table import Table, load_table
-from kerncast.score.scorecard import Predicted
+from kerncast.scoring.scorecard import Predicted
+from kerncast.tables.assess import assess
+from kerncast.tables.table import Table, load_table
+from kerncast.training.folds import cross_validate
+from kerncast.training.procedure import Procedure
+from kerncast.training.train import Recipe
 
 COVERAGE = (0.88, 0.92)
 
@@ -41,7 +41,7 @@ def report(name: str, table: Table, bars: dict[str, tuple[str, float]], group: s
     """Five folds by group, the default recipe, every figure with its interval; True when all bars are reached."""
     from dataclasses import replace
 
-    from kerncast.evaluate.evaluation import folds_of, split_groups
+    from kerncast.evaluating.evaluation import folds_of, split_groups
 
     recipe = Recipe().resolved(table, None)
     fitted = table if group is None else replace(table, group=split_groups(table, group))

@@ -20,8 +20,8 @@ from msgspec import structs
 
 import kerncast
 from kerncast.backends import get_backend
-from kerncast.collect.messages import Policy
-from kerncast.collect.run import Request, collect
+from kerncast.collecting.messages import Policy
+from kerncast.collecting.run import Request, collect
 from kerncast.data import Dataset
 from kerncast.op import Config, Problem
 from kerncast.testing.backends import FAULTY, Quiet, planned, vector_text

@@ -17,7 +17,7 @@ from pathlib import Path
 from choosing import report
 
 from kerncast.data import Dataset
-from kerncast.models.table import load_table
+from kerncast.tables.table import load_table
 
 DIRECTIONS = ("forward", "bwd_data", "bwd_weight")
 BARS = {"efficiency_mean": (">=", 0.96), "efficiency_p10": (">=", 0.90)}

@@ -25,7 +25,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 
 from kerncast.problems.gemm import llm
-from kerncast.select.dispatch import Dispatcher
+from kerncast.selecting.dispatch import Dispatcher
 
 MOST_FLOPS, MOST_BYTES = 3e9, 128e6
 ROUNDS = 5

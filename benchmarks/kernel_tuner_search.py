@@ -27,10 +27,10 @@ from choosing import data_file
 
 from kerncast.data import Dataset
 from kerncast.data.importers import Options, import_files
-from kerncast.models import Model, Recipe
-from kerncast.models.train import train
+from kerncast.models.model import Model
 from kerncast.op import Problem
-from kerncast.select.search import STRATEGIES, search
+from kerncast.selecting.search import STRATEGIES, search
+from kerncast.training.train import Recipe, train
 
 SOURCE = "AutoTuningAssociation/benchmark_hub, cachefiles/convolution_milo"
 SPACES = {"convolution_A100.json.gz": None, "convolution_MI250X.json.gz": "gfx90a"}

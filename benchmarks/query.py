@@ -23,8 +23,9 @@ from typing import Any
 from choosing import data_file
 
 from kerncast.data.importers import Options, import_files
-from kerncast.models import Model, Recipe, train
-from kerncast.select.query import Query, among
+from kerncast.models.model import Model
+from kerncast.querying.query import Query, among
+from kerncast.training.train import Recipe, train
 
 QUERIES = 10_000
 REPEATS = 30

@@ -23,12 +23,12 @@ from choosing import data_file
 
 from kerncast.data import Dataset
 from kerncast.data.importers import Options, import_files
-from kerncast.evaluate.evaluation import split_groups
-from kerncast.models import Recipe
-from kerncast.models.procedure import Procedure
-from kerncast.models.table import Table, load_table
-from kerncast.score.metrics import flat, runtime_figures
-from kerncast.score.splits import folds_by_group
+from kerncast.evaluating.evaluation import split_groups
+from kerncast.scoring.metrics import flat, runtime_figures
+from kerncast.scoring.splits import folds_by_group
+from kerncast.tables.table import Table, load_table
+from kerncast.training.procedure import Procedure
+from kerncast.training.train import Recipe
 
 R2, MAPE = 0.97, 0.06
 # R² of the published MLPs.

@@ -37,7 +37,7 @@ def generate(name: str) -> dict[str, int]:
 
 def write(file_format: str) -> dict[str, int]:
     import kerncast
-    from kerncast.sweep import open_sweep, write_vectors
+    from kerncast.sweeping import open_sweep, write_vectors
 
     sweep = open_sweep(kerncast.get_family("reshard/single"), kerncast.get_device("wormhole_b0"), ["published"])
     with tempfile.TemporaryDirectory() as scratch:

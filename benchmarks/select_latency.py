@@ -23,14 +23,14 @@ import polars as pl
 import kerncast
 from kerncast import devices
 from kerncast.backends.cpu.build import find_compiler
+from kerncast.compiling.build import FLAGS
+from kerncast.compiling.lower import lower
 from kerncast.data import Dataset
-from kerncast.export.build import FLAGS
-from kerncast.export.lower import lower
-from kerncast.export.project import write_project
-from kerncast.models.rows import Describer
+from kerncast.exporting.project import write_project
 from kerncast.registry import FAMILIES
-from kerncast.select.selector import Selector
-from kerncast.select.tiers import TierOptions, build_tiers
+from kerncast.selecting.selector import Selector
+from kerncast.selecting.tiers.build import TierOptions, build_tiers
+from kerncast.tables.feature_rows import Describer
 
 CONFIGS, PROBLEMS, ASKED = 4_608, 48, 600
 SIZES = np.array([16, 32, 64, 96, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 11008, 14336])

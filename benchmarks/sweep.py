@@ -27,7 +27,7 @@ def peak_mb() -> float:
 def measure(what: str) -> dict[str, float]:
     import kerncast
     from kerncast.problems import problem_set
-    from kerncast.sweep import Sweep, write_vectors
+    from kerncast.sweeping import Sweep, write_vectors
 
     family, device = kerncast.get_family("gemm/triton"), kerncast.get_device("a100")
     per_problem = family.config.count(family.bindings({"dtype": "fp16"}, device))

@@ -26,21 +26,20 @@ import polars as pl
 from choosing import data_file, table_of
 
 from kerncast.data import schema
-from kerncast.models import Recipe
-from kerncast.models.contract import Learner
-from kerncast.models.procedure import Procedure
-from kerncast.models.rows import Describer
-from kerncast.models.table import Table
-from kerncast.models.train import hull_of
-from kerncast.score.splits import folds_by_group
-from kerncast.select.cart import Grown
-from kerncast.select.compact import compact_forest
-from kerncast.select.distill import Distilled, Ground, distill_from, evaluate
-from kerncast.select.portfolio import choose_portfolio
-from kerncast.select.synthetic import draw_problems
-from kerncast.select.tiers import SAMPLES
-from kerncast.select.trials import Measured, measured_in_table
-from kerncast.select.tried import Tried
+from kerncast.learners.contract import Learner
+from kerncast.scoring.splits import folds_by_group
+from kerncast.selecting.tiers.build import SAMPLES
+from kerncast.selecting.tiers.cart import Grown
+from kerncast.selecting.tiers.distill import Distilled, Ground, distill_from, evaluate
+from kerncast.selecting.tiers.portfolio import choose_portfolio
+from kerncast.selecting.tiers.problem_sampling import draw_problems
+from kerncast.selecting.tiers.reach import Tried
+from kerncast.selecting.tiers.shares import Measured, measured_in_table
+from kerncast.selecting.tiers.small_forest import compact_forest
+from kerncast.tables.feature_rows import Describer
+from kerncast.tables.table import Table
+from kerncast.training.procedure import Procedure
+from kerncast.training.train import Recipe, hull_of
 
 Floats = npt.NDArray[np.float64]
 

@@ -27,13 +27,13 @@ from kerncast.data.importers import Options, import_files
 from kerncast.data.quality import label_shift
 from kerncast.data.suspect import without_suspect
 from kerncast.errors import InvalidValue
-from kerncast.evaluate.evaluation import folds_of
-from kerncast.models import Recipe
+from kerncast.evaluating.evaluation import folds_of
 from kerncast.models.conformal import cross_bounds
-from kerncast.models.folds import cross_validate
-from kerncast.models.procedure import Procedure
-from kerncast.models.table import Table, build_table
-from kerncast.score.metrics import runtime_figures
+from kerncast.scoring.metrics import runtime_figures
+from kerncast.tables.table import Table, build_table
+from kerncast.training.folds import cross_validate
+from kerncast.training.procedure import Procedure
+from kerncast.training.train import Recipe
 
 Floats = npt.NDArray[np.float64]
 SOURCE = "github.com/tenstorrent/ttnn-op-runtime-predictor"

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from kerncast.device import Device
     from kerncast.errors import KerncastError
     from kerncast.models.model import Model
-    from kerncast.models.procedure import Recipe
-    from kerncast.models.train import train
     from kerncast.op import Config, Family, Op, Problem, Work
-    from kerncast.select.dispatch import Dispatcher
-    from kerncast.select.selector import Selector
+    from kerncast.selecting.dispatch import Dispatcher
+    from kerncast.selecting.selector import Selector
     from kerncast.space import Constraint, Space
+    from kerncast.training.procedure import Recipe
+    from kerncast.training.train import train
 
 # Loaded on first use: `import kerncast` stays under 100 ms and pulls in nothing heavy.
 _HOMES = {
@@ -24,17 +24,17 @@ _HOMES = {
     "Constraint": "kerncast.space",
     "Dataset": "kerncast.data",
     "Device": "kerncast.device",
-    "Dispatcher": "kerncast.select.dispatch",
+    "Dispatcher": "kerncast.selecting.dispatch",
     "Family": "kerncast.op",
     "KerncastError": "kerncast.errors",
     "Model": "kerncast.models",
     "Op": "kerncast.op",
     "Problem": "kerncast.op",
-    "Recipe": "kerncast.models",
-    "Selector": "kerncast.select.selector",
+    "Recipe": "kerncast.training",
+    "Selector": "kerncast.selecting.selector",
     "Space": "kerncast.space",
     "Work": "kerncast.op",
-    "train": "kerncast.models",
+    "train": "kerncast.training",
 }
 
 __all__ = [

@@ -20,9 +20,9 @@ from kerncast import devices
 from kerncast.backends.contract import CannotCompile, OutOfMemory, Unsupported
 from kerncast.backends.cpu import CpuBackend, build
 from kerncast.backends.cpu.build import Library
-from kerncast.backends.cpu.codegen import Micro, Packer
-from kerncast.backends.cpu.inputs import InputCache
-from kerncast.backends.cpu.plan import Geometry
+from kerncast.backends.cpu.gemm.codegen import Micro, Packer
+from kerncast.backends.cpu.gemm.inputs import InputCache
+from kerncast.backends.cpu.gemm.plan import Geometry
 from kerncast.errors import CannotWrite, InvalidValue, NotFound
 from kerncast.families.gemm_cpu import SETS, config_set, gemm_cpu
 from kerncast.op import Config, Problem

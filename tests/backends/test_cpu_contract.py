@@ -5,8 +5,8 @@ import pytest
 
 from kerncast import devices
 from kerncast.backends.cpu import CpuBackend
-from kerncast.collect.messages import Policy
-from kerncast.collect.run import Request, collect
+from kerncast.collecting.messages import Policy
+from kerncast.collecting.run import Request, collect
 from kerncast.data import Dataset
 from kerncast.families.gemm_cpu import config_set, gemm_cpu
 from kerncast.testing.backends import BackendContract, Quiet

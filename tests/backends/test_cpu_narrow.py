@@ -16,8 +16,8 @@ from kerncast import devices
 from kerncast.backends.contract import Unsupported
 from kerncast.backends.cpu import CpuBackend, build
 from kerncast.backends.cpu.build import Library, translation_unit
-from kerncast.backends.cpu.codegen import GROUPS, Item, Micro, Packer
-from kerncast.backends.cpu.inputs import as_float, to_bf16
+from kerncast.backends.cpu.gemm.codegen import GROUPS, Item, Micro, Packer
+from kerncast.backends.cpu.gemm.inputs import as_float, to_bf16
 from kerncast.device import Device
 from kerncast.devices.detect import product_numbers
 from kerncast.errors import InvalidValue

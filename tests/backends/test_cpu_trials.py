@@ -5,7 +5,7 @@ import pytest
 
 from kerncast.backends.contract import TRIALS, Backend, Unsupported
 from kerncast.backends.cpu import CpuBackend
-from kerncast.backends.cpu.arrays import Product
+from kerncast.backends.cpu.gemm.arrays import Product
 from kerncast.families.gemm_cpu import SETS, gemm_cpu
 from kerncast.op import Problem
 

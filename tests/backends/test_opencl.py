@@ -17,13 +17,13 @@ from kerncast.backends import gpu_profile, opencl
 from kerncast.backends.contract import CannotCompile, OutOfMemory, Unsupported
 from kerncast.backends.opencl import OpenClBackend, source
 from kerncast.backends.opencl.profile import profile
-from kerncast.collect.messages import Policy
-from kerncast.collect.run import Request, collect
+from kerncast.collecting.messages import Policy
+from kerncast.collecting.run import Request, collect
 from kerncast.data import Dataset
 from kerncast.families.gemm_opencl import gemm_opencl
 from kerncast.op import Config, Problem
 from kerncast.problems import parse_vary, problem_set
-from kerncast.sweep import Sweep, parse_selection
+from kerncast.sweeping import Sweep, parse_selection
 from kerncast.testing.backends import Quiet
 
 LAYOUTS = ("rcr", "rrr", "crr", "ccr")

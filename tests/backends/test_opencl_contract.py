@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from kerncast.backends.opencl import OpenClBackend
-from kerncast.collect.messages import Policy
+from kerncast.collecting.messages import Policy
 from kerncast.testing.backends import BackendContract
 
 pytestmark = pytest.mark.skipif(OpenClBackend.unavailable() is not None, reason=str(OpenClBackend.unavailable()))

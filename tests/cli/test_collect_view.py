@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
-from kerncast.cli.collect_view import CollectView
-from kerncast.collect.messages import Item, Result
+from kerncast.cli.views.collect import CollectView
+from kerncast.collecting.messages import Item, Result
 
 
 def test_the_panel_shows_how_many_vectors_ended_how():

@@ -7,7 +7,7 @@ import pytest
 
 from kerncast import cli
 from kerncast.backends.cpu import CpuBackend
-from kerncast.cli import quickstart
+from kerncast.cli.verbs import quickstart
 from kerncast.data import Dataset
 
 pytestmark = pytest.mark.skipif(CpuBackend.unavailable() is not None, reason="no C compiler")

@@ -2,9 +2,8 @@ import json
 
 import pytest
 
-from kerncast.models import Recipe
-from kerncast.models.train import train
 from kerncast.testing.models import synthetic_dataset
+from kerncast.training.train import Recipe, train
 
 PROBLEM = ["M=512", "N=512", "K=512", "dtype=fp16", "layout=rcr"]
 

@@ -13,12 +13,13 @@ import pytest
 from kerncast import cli, devices
 from kerncast.data import Dataset, schema
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.evaluate import compare, evaluate
-from kerncast.evaluate.budget import budget_curves
-from kerncast.models import Model, Recipe, train
+from kerncast.evaluating import compare, evaluate
+from kerncast.evaluating.budget import budget_curves
 from kerncast.models.ck import NAMES
+from kerncast.models.model import Model
 from kerncast.registry import FAMILIES
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
+from kerncast.training.train import Recipe, train
 
 CK = FAMILIES.get("gemm/ck_tile")
 GFX942 = devices.get("gfx942")

@@ -5,15 +5,15 @@ import json
 import pytest
 
 from kerncast import devices
+from kerncast.compiling.json_request import Refused, RequestReader
+from kerncast.compiling.json_text import scan
+from kerncast.compiling.request import Identity
 from kerncast.data.importers import Options, import_files
 from kerncast.errors import InvalidValue
-from kerncast.export.request import Identity
 from kerncast.expr import Namespace
 from kerncast.op import Op, Problem
 from kerncast.parameters import Categorical, Int, JsonField
 from kerncast.registry import FAMILIES, OPS
-from kerncast.select.json_request import Refused, RequestReader
-from kerncast.select.json_text import scan
 
 TTNN = ["concatenate_heads", "create_qkv_heads", "eltwise_unary", "matmul_sharded", "paged_sdpa_decode"]
 BF16 = {"dtype": "bfloat16", "memory": {"buffer": "DRAM"}}

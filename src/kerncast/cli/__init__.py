@@ -45,7 +45,7 @@ class _LazyVerbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
-        command: click.Command = import_module(f"kerncast.cli.{VERBS[name][0]}").command
+        command: click.Command = import_module(f"kerncast.cli.verbs.{VERBS[name][0]}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

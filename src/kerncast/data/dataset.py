@@ -21,7 +21,7 @@ import polars as pl
 
 from kerncast import devices
 from kerncast.data import filters, schema
-from kerncast.data.declaration import Declaration, declaration_of, joined_family, refuse_another_draft, resolve
+from kerncast.declared.declaration import Declaration, declaration_of, joined_family, refuse_another_draft, resolve
 from kerncast.device import Device
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.op import Family

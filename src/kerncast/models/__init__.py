@@ -1,6 +1,5 @@
-"""Models: from measurements to predicted times and ranked configs."""
+"""The artefact: a model directory, its manifest, what it covers, its intervals, its card."""
 
 from kerncast.models.model import Model
-from kerncast.models.train import Recipe, train
 
-__all__ = ["Model", "Recipe", "train"]
+__all__ = ["Model"]

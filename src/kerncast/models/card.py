@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kerncast.models.manifest import Manifest
-from kerncast.models.procedure import CONFIG
+from kerncast.scoring.splits import CONFIG
 
 ROWS = (
     ("efficiency_mean", "efficiency, mean"),

@@ -23,14 +23,14 @@ from kerncast import devices
 from kerncast.data.dataset import record_of
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.models.contract import Fitting, Output
-from kerncast.models.gbdt import Gbdt, GbdtOptions
+from kerncast.learners.contract import Fitting, Output
+from kerncast.learners.gbdt import Gbdt, GbdtOptions
+from kerncast.learners.target import Target
 from kerncast.models.manifest import Data, Features, Manifest
-from kerncast.models.rows import Rows
-from kerncast.models.table import Table
-from kerncast.models.target import Target
 from kerncast.op import Family
 from kerncast.registry import FAMILIES
+from kerncast.tables.feature_rows import Rows
+from kerncast.tables.table import Table
 
 if TYPE_CHECKING:
     from lightgbm import Booster

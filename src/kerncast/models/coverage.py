@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 
-from kerncast.models import assess
 from kerncast.models.manifest import Range
 from kerncast.models.model import Model
-from kerncast.models.table import Table
 from kerncast.parameters import Bool, Categorical
+from kerncast.tables import assess
+from kerncast.tables.table import Table
 
 # Of a greedy portfolio, so many are kept.
 MOST_PLACES = 64

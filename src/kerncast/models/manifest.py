@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kerncast.data.dataset import DeviceRecord, file_checksum
-from kerncast.data.declaration import Declaration
+from kerncast.declared.declaration import Declaration
 from kerncast.device import Device
 from kerncast.errors import BadFile, NotFound
 from kerncast.models.conformal import Interval

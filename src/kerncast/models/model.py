@@ -13,17 +13,17 @@ import numpy.typing as npt
 import polars as pl
 
 from kerncast.data import schema
-from kerncast.data.declaration import resolve
+from kerncast.declared.declaration import resolve
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.models.contract import Learner
-from kerncast.models.hopeless import chosen_last
-from kerncast.models.kinds import learner_class
+from kerncast.learners.contract import Learner
+from kerncast.learners.kinds import learner_class
+from kerncast.learners.target import Target
 from kerncast.models.manifest import CANDIDATES, EVALUATION, MANIFEST, PREDICTIONS, PROBLEMS, Manifest, read_manifest
-from kerncast.models.rows import Describer, Rows
-from kerncast.models.target import Target
 from kerncast.op import Family
-from kerncast.score.scorecard import Predicted
+from kerncast.scoring.scorecard import Predicted
+from kerncast.tables.feature_rows import Describer, Rows
+from kerncast.tables.never_worked import chosen_last
 
 Floats = npt.NDArray[np.float64]
 

@@ -33,8 +33,8 @@ from msgspec import structs
 from kerncast import devices
 from kerncast.backends import get_backend
 from kerncast.backends.contract import Backend, Failed, Prepared
-from kerncast.collect.messages import Item, Policy, Result
-from kerncast.collect.run import Request, Summary, collect
+from kerncast.collecting.messages import Item, Policy, Result
+from kerncast.collecting.run import Request, Summary, collect
 from kerncast.data import Dataset, schema
 from kerncast.device import Device
 from kerncast.op import Config, Problem

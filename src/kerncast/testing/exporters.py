@@ -23,21 +23,21 @@ import numpy.typing as npt
 import polars as pl
 import pytest
 
+from kerncast.compiling.binding import MISSING, Binding, encode
+from kerncast.compiling.c99 import c_source
+from kerncast.compiling.header import c_header, schema_number
+from kerncast.compiling.interpreter import Interpreter
+from kerncast.compiling.lower import Artefact, lower
 from kerncast.data import schema
-from kerncast.export.binding import MISSING, Binding, encode
-from kerncast.export.c99 import c_source
-from kerncast.export.header import c_header, schema_number
-from kerncast.export.interpreter import Interpreter
-from kerncast.export.lower import Artefact, lower
-from kerncast.export.project import write_project
+from kerncast.exporting.project import write_project
 from kerncast.expr import Program
 from kerncast.models.model import Model
-from kerncast.models.procedure import Recipe
-from kerncast.models.train import train
 from kerncast.op import Problem
-from kerncast.select.selector import Selector
-from kerncast.select.tiers import TierOptions, build_tiers
+from kerncast.selecting.selector import Selector
+from kerncast.selecting.tiers.build import TierOptions, build_tiers
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
+from kerncast.training.procedure import Recipe
+from kerncast.training.train import train
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -21,18 +21,18 @@ import polars as pl
 from kerncast import devices
 from kerncast.data import Dataset, schema
 from kerncast.errors import KerncastError
-from kerncast.models.contract import Fitting, Learner, options_of
-from kerncast.models.kinds import learner_class
+from kerncast.learners.contract import Fitting, Learner, options_of
+from kerncast.learners.kinds import learner_class
+from kerncast.learners.target import default_target
 from kerncast.models.manifest import MANIFEST
 from kerncast.models.model import Model
-from kerncast.models.procedure import Procedure, Recipe
-from kerncast.models.rows import Rows
-from kerncast.models.table import MAD_TO_SIGMA, Table, build_table
-from kerncast.models.target import default_target
-from kerncast.models.train import train
 from kerncast.op import Family
 from kerncast.registry import FAMILIES
-from kerncast.score.splits import held_out
+from kerncast.scoring.splits import held_out
+from kerncast.tables.feature_rows import Rows
+from kerncast.tables.table import MAD_TO_SIGMA, Table, build_table
+from kerncast.training.procedure import Procedure, Recipe
+from kerncast.training.train import train
 
 FAMILY = "gemm/triton"
 DEVICE = "a100"

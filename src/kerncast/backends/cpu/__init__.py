@@ -4,7 +4,7 @@ It is a machine (`part`) and parts, one for each group of families. `gemm` is th
 files are the pipeline: `codegen` (micro-kernels as C text), `build` (compile and cache), `plan` (what the C
 driver takes), `inputs` (matrices and the exact result), `arrays` (matrices of a caller instead), `trials` (what to try
 where nothing is known); on the C side, `driver.c` is the blocked product, `kernels.h`, `products.h` and `packing.h`
-are what kernels are made of. `conv` is grouped convolution in three directions (`conv_arrays`: on arrays of a caller),
+are what kernels are made of. `conv` is grouped convolution in three directions (`conv.arrays`: on arrays of a caller),
 `reshard` moves tiles between shards. `profile` and `probe.c` tell how fast the machine is.
 """
 

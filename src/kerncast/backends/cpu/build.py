@@ -100,7 +100,8 @@ def instruction_set() -> str:
 def source_digest() -> str:
     """A hash of everything that the kernels are generated from."""
     hasher = hashlib.blake2b(digest_size=8)
-    for name in ("codegen.py", "kernels.h", "products.h", "packing.h", "results.h", "tiles.h", "pool.h", "driver.c", "probe.c"):
+    generator = "gemm/codegen.py"
+    for name in (generator, "kernels.h", "products.h", "packing.h", "results.h", "tiles.h", "pool.h", "driver.c", "probe.c"):
         hasher.update((SOURCES / name).read_bytes())
     return hasher.hexdigest()
 

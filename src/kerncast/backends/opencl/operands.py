@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kerncast.backends.contract import OutOfMemory
-from kerncast.backends.cpu import inputs
+from kerncast.backends.cpu.gemm import inputs
 from kerncast.backends.opencl.profile import is_cpu
 
 SHARED = ("M", "N", "K", "layout", "dtype")

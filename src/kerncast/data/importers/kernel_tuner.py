@@ -26,13 +26,13 @@ from typing import Any
 import polars as pl
 
 from kerncast import devices
-from kerncast.data import diagram
-from kerncast.data.declaration import AXES, LARGEST_SIZE, Declaration, Values, declared_family
 from kerncast.data.importers import Imported, Importer, Options
 from kerncast.data.importers.aiconfigurator import DEVICES
 from kerncast.data.importers.unclosed_json import Entries, read_unclosed
 from kerncast.data.schema import MEASURED
 from kerncast.data.text_table import LINE
+from kerncast.declared import diagram
+from kerncast.declared.declaration import AXES, LARGEST_SIZE, Declaration, Values, declared_family
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue
 

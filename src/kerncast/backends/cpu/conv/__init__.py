@@ -18,13 +18,13 @@ from typing import Any
 from kerncast.backends.contract import Bound, Call, OutOfMemory, Prepared, Unsupported
 from kerncast.backends.cpu import build
 from kerncast.backends.cpu.build import Library
+from kerncast.backends.cpu.conv.arrays import CALLS, BoundConvolution, Convolution
 from kerncast.backends.cpu.conv.codegen import Tile
 from kerncast.backends.cpu.conv.geometry import Geometry
 from kerncast.backends.cpu.conv.inputs import InputCache, shapes
 from kerncast.backends.cpu.conv.plan import CPlan, Layout
 from kerncast.backends.cpu.conv.trials import trials
-from kerncast.backends.cpu.conv_arrays import CALLS, BoundConvolution, Convolution
-from kerncast.backends.cpu.inputs import Inputs
+from kerncast.backends.cpu.gemm.inputs import Inputs
 from kerncast.backends.cpu.part import Machine, Part
 from kerncast.families.conv_tiles import LARGEST_DEPTHWISE
 from kerncast.families.grouped_conv_cpu import DTYPES, FAMILIES

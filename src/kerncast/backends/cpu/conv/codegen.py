@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kerncast.backends.cpu.codegen import C_TYPES
+from kerncast.backends.cpu.gemm.codegen import C_TYPES
 
 SIGNATURE = (
     "(int64_t entries, const int64_t *ao, const int64_t *bo, int64_t k, const void *a_, int64_t sa, int64_t ka, "

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kerncast.backends.contract import OutOfMemory
-from kerncast.backends.cpu.inputs import (
+from kerncast.backends.cpu.gemm.inputs import (
     CACHED_BYTES,
     EXACT,
     LARGEST_VALUES,

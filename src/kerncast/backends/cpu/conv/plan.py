@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from kerncast.backends.cpu.codegen import C_TYPES
 from kerncast.backends.cpu.conv.codegen import Tile
 from kerncast.backends.cpu.conv.geometry import Geometry, Phase
+from kerncast.backends.cpu.gemm.codegen import C_TYPES
 
 KERNELS = {"direct": 0, "im2col": 1, "depthwise": 2}
 COLUMN_PAD = 16  # as in conv.c

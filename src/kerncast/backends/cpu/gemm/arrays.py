@@ -1,0 +1,253 @@
+"""Products of a caller's own arrays: which problem two arrays make, and a plan that is pointed at them call after call.
+
+The driver takes operands stored by rows or by columns with any distance between these, so slices and transposes
+are used where they lie; whatever is stored otherwise is copied. C is written by rows without gaps.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from kerncast.backends.contract import Array, Bound, Call
+from kerncast.backends.cpu.gemm.inputs import NUMPY_TYPES, OUTPUT_TYPES
+from kerncast.backends.cpu.gemm.plan import CPlan
+from kerncast.errors import InvalidValue
+
+# numpy has no bf16, so there is no array that surely means it.
+TYPES = {np.dtype(NUMPY_TYPES[name]): name for name in ("fp32", "fp64", "int8")}
+KNOWN = ", ".join(str(dtype) for dtype in TYPES)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How one matrix (of each product of a batch) is stored; distances in elements."""
+
+    order: str
+    """`r` by rows, `c` by columns."""
+    stride: int
+    """From one row (column) to the next."""
+    batch_stride: int
+    extent_bytes: int
+    """From the first byte to the last; 0 when it is copied."""
+    copied: bool = False
+
+    @classmethod
+    def of(cls, array: Array, along: int) -> Operand:
+        """The storage of an array; `along` is the axis of K, along which a vector must have no gaps."""
+        size = array.itemsize
+        rows, columns = array.shape[-2:]
+        steps = [step // size for step in array.strides]
+        by_batch = steps[0] if array.ndim == 3 and array.shape[0] > 1 else 0
+        usable = array.flags.aligned and by_batch >= 0 and not any(step % size for step in array.strides)
+        extent = array.itemsize * (1 + sum((count - 1) * step for count, step in zip(array.shape, steps, strict=True)))
+        row, column = steps[-2:]
+        # A vector is one row or one column as the kernels see it, whatever the array calls it.
+        if usable and array.shape[-2 if along == -1 else -1] == 1:
+            if array.shape[along] == 1 or steps[along] == 1:
+                return cls("r", array.shape[along], by_batch, extent)
+        elif usable and (columns == 1 or column == 1) and (rows == 1 or row >= columns):
+            return cls("r", row if rows > 1 else columns, by_batch, extent)
+        elif usable and (rows == 1 or row == 1) and (columns == 1 or column >= rows):
+            return cls("c", column if columns > 1 else rows, by_batch, extent)
+        return cls("r", columns, rows * columns if array.ndim == 3 and array.shape[0] > 1 else 0, 0, copied=True)
+
+
+@dataclass(frozen=True)
+class Product(Call):
+    """`a @ b` of two matrices, or of as many pairs of them as a third axis has, broadcast as numpy does."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    dtype: str
+    shape: tuple[int, ...]
+    a: Operand
+    b: Operand
+
+    @staticmethod
+    def signature(*arrays: Array, **attributes: Hashable) -> Hashable:
+        a, b = arrays
+        kinds = type(a), type(b), attributes or None
+        return a.shape, b.shape, a.strides, b.strides, a.dtype, b.dtype, a.flags.aligned, b.flags.aligned, kinds
+
+    @classmethod
+    def of(cls, *arrays: Array, **attributes: Hashable) -> Self:
+        a, b = _checked(arrays, attributes)
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        shape = (*batch, a.shape[-2], b.shape[-1])
+        if b.ndim == 2:
+            a = _merged(a)
+        m, k = a.shape[-2:]
+        count = batch[0] if batch and (a.ndim == 3 or b.ndim == 3) else 1
+        return cls(m, b.shape[-1], k, count, TYPES[a.dtype], shape, Operand.of(a, -1), Operand.of(b, -2))
+
+    @property
+    def values(self) -> Mapping[str, int | bool | str]:
+        layout = f"{self.a.order}{self.b.order}r"
+        return {"M": self.m, "N": self.n, "K": self.k, "batch": self.batch, "dtype": self.dtype, "layout": layout}
+
+    def without_kernel(self) -> Bound | None:
+        return None if all((self.m, self.n, self.k, self.batch)) else Nothing(self.shape, self.dtype)
+
+
+def _merged(a: Array) -> Array:
+    """The rows of all matrices of a batch as one matrix, where they follow each other at equal distances.
+
+    It is read for its shape and strides; where it begins is where `a` does.
+    """
+    if a.ndim == 2 or not a.size:
+        return a
+    count, m, k = a.shape
+    if m > 1 and count > 1 and a.strides[0] != m * a.strides[1]:
+        return a
+    step = a.strides[0] if m == 1 else a.strides[1]
+    return np.lib.stride_tricks.as_strided(a, (count * m, k), (step, a.strides[2]), writeable=False)
+
+
+def _checked(arrays: tuple[Array, ...], attributes: Mapping[str, Hashable]) -> tuple[Array, Array]:
+    """The two operands, if they are matrices that can be multiplied."""
+    if len(arrays) != 2 or attributes:
+        given = ", ".join([f"{len(arrays)} arrays", *attributes])
+        raise InvalidValue(f"a product takes two arrays and nothing else, got {given}: call run(a, b) or run(a, b, out=c)")
+    a, b = arrays
+    for name, array in (("a", a), ("b", b)):
+        check_array(name, array)
+        if array.ndim not in (2, 3):
+            raise InvalidValue(
+                f"{name} must have 2 axes, or 3 for a batch of matrices, got shape {array.shape}: reshape it "
+                f"(a vector is {name}[None, :] or {name}[:, None])"
+            )
+        if array.dtype not in TYPES:
+            raise InvalidValue(f"{name} must be of type {KNOWN}, got {array.dtype}: convert it with {name}.astype(…)")
+    if a.dtype != b.dtype:
+        raise InvalidValue(f"a and b must be of one type, got {a.dtype} and {b.dtype}: convert one with astype")
+    if a.shape[-1] != b.shape[-2]:
+        raise InvalidValue(
+            f"a must have as many columns as b has rows, got shapes {a.shape} and {b.shape}: transpose or reshape one"
+        )
+    if a.ndim == b.ndim == 3 and 1 not in (a.shape[0], b.shape[0]) and a.shape[0] != b.shape[0]:
+        raise InvalidValue(
+            f"a and b must hold equally many matrices (or one), got shapes {a.shape} and {b.shape}: "
+            "take as many of each, or one that serves all"
+        )
+    return a, b
+
+
+def check_array(name: str, array: object) -> None:
+    """Refuse what is not a plain numpy array."""
+    if type(array) is np.ndarray:
+        return
+    # Masked arrays and matrices mean something else by their elements or their products.
+    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray | np.matrix):
+        raise InvalidValue(f"{name} must be a plain numpy array, got {type(array).__name__}: convert it with numpy.asarray")
+
+
+def _head_bytes() -> int | None:
+    """Where an array object holds the address of its data: behind what every Python object begins with, if at all."""
+    probe = np.empty(8)
+    size = object.__basicsize__
+    found = ctypes.c_void_p.from_address(id(probe) + size).value
+    return size if found == probe.ctypes.data and found == probe.__array_interface__["data"][0] else None
+
+
+def _quick_address(array: Array) -> int:
+    return _word_at(id(array) + _HEAD).value
+
+
+def _plain_address(array: Array) -> int:
+    return int(array.ctypes.data)
+
+
+# `array.ctypes` makes several objects and takes five times as long as reading the address where numpy's ABI has
+# it, of which a call needs three. Where that is not so, the plain way it is.
+_word_at = ctypes.c_size_t.from_address
+_HEAD = _head_bytes() or 0
+address: Callable[[Array], int] = _quick_address if _HEAD else _plain_address
+
+
+class IntoOut(Bound):
+    """What all results have in common: where they go."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
+        self.shape, self.dtype = shape, np.dtype(OUTPUT_TYPES[dtype])
+
+    def check_out(self, out: Array) -> None:
+        """Refuse what cannot take the result."""
+        check_array("out", out)
+        if out.shape != self.shape or out.dtype != self.dtype:
+            raise InvalidValue(
+                f"out must be {self.dtype} of shape {self.shape}, got {out.dtype} of shape {out.shape}: "
+                "make it so, or leave it out"
+            )
+        if not out.flags.writeable:
+            raise InvalidValue("out must be writeable, got a read-only array: copy it, or leave it out")
+
+
+class Nothing(IntoOut):
+    """A result without elements, or of sums without terms: zeros, as numpy has it."""
+
+    def __call__(self, *arrays: Array, out: Array | None = None) -> Array:
+        if out is None:
+            return np.zeros(self.shape, self.dtype)
+        self.check_out(out)
+        out[...] = 0
+        return out
+
+
+class BoundProduct(IntoOut):
+    """One plan, pointed at the arrays of each call. Calls from several threads take turns, as in the driver itself."""
+
+    def __init__(
+        self, product: Product, plan: CPlan, swapped: bool, launch: Callable[..., int], reserve: Callable[[], None]
+    ) -> None:
+        super().__init__(product.shape, product.dtype)
+        self.product = product
+        # The driver computes a product with one column as its transpose: then A is its right operand.
+        self._a, self._b = (plan.b, plan.a) if swapped else (plan.a, plan.b)
+        for home, operand in ((self._a, product.a), (self._b, product.b)):
+            home.stride, home.batch_stride = operand.stride, operand.batch_stride
+        self._plan, self._place = plan, ctypes.byref(plan)
+        self._copies = product.a.copied or product.b.copied
+        self._launch, self._reserve = launch, reserve
+        self._lock = threading.Lock()
+        self._process = os.getpid() if plan.threads > 1 else 0
+
+    def __call__(self, *arrays: Array, out: Array | None = None) -> Array:
+        a, b = arrays
+        if self._copies:
+            a = a.copy() if self.product.a.copied else a
+            b = b.copy() if self.product.b.copied else b
+        at_a, at_b = address(a), address(b)
+        if out is not None:
+            self.check_out(out)
+        made = out if out is not None and self._writes_to(out, at_a, at_b) else np.empty(self.shape, self.dtype)
+        with self._lock:
+            if self._process and self._process != os.getpid():
+                # Threads do not survive a fork: the child needs its own.
+                self._reserve()
+                self._process = os.getpid()
+            self._a.base, self._b.base, self._plan.c = at_a, at_b, address(made)
+            self._launch(self._place, 1)
+        if out is None or made is out:
+            return made
+        out[...] = made
+        return out
+
+    def _writes_to(self, out: Array, at_a: int, at_b: int) -> bool:
+        """Whether the driver may write to it: by rows without gaps, and nothing of A and B in it."""
+        flags = out.flags
+        if not (flags.c_contiguous and flags.aligned):
+            return False
+        begin = address(out)
+        end, product = begin + out.nbytes, self.product
+        return (end <= at_a or at_a + product.a.extent_bytes <= begin) and (
+            end <= at_b or at_b + product.b.extent_bytes <= begin
+        )

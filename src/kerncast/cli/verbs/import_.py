@@ -1,0 +1,103 @@
+"""`kerncast import`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kerncast.cli.views.output import json_option, print_json, working
+from kerncast.errors import InvalidValue
+
+
+def named_values(pairs: tuple[str, ...], option: str) -> dict[str, str]:
+    """The NAME=VALUE that an option was given, each name once."""
+    values = {}
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        if not separator or not name or not text:
+            raise InvalidValue(f"{option} takes NAME=VALUE, got '{pair}'")
+        if name in values:
+            raise InvalidValue(f"{option} {name} is given twice: keep one")
+        values[name] = text
+    return values
+
+
+@click.command("import")
+@click.argument("format_name", metavar="FORMAT")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), metavar="DATASET", help="The directory to write; it must not exist.")
+@click.option(
+    "--device", metavar="NAME", help="What the table was measured on, where it does not say (see `kerncast devices`)."
+)
+@click.option("--software", multiple=True, metavar="NAME=VALUE", help="What ran there: commit=…, driver=…. May be repeated.")
+@click.option(
+    "--mapping", type=click.Path(path_type=Path), metavar="FILE.toml", help="Which column is which parameter (csv, parquet)."
+)
+@click.option(
+    "--set", "fixed", multiple=True, metavar="NAME=VALUE", help="A parameter that is the same in every row. May be repeated."
+)
+@click.option("--guess", is_flag=True, help="Print a draft of the mapping file instead of importing (csv, parquet).")
+@click.option("--family", metavar="NAME", help="With --guess: the family whose parameters to look for.")
+@json_option
+def command(
+    format_name: str,
+    paths: tuple[Path, ...],
+    out: Path | None,
+    device: str | None,
+    software: tuple[str, ...],
+    mapping: Path | None,
+    fixed: tuple[str, ...],
+    guess: bool,
+    family: str | None,
+    as_json: bool,
+) -> None:
+    """Read a foreign table of measurements into a new dataset.
+
+    FORMAT is csv or parquet (any table, with a mapping file), or a known one: aiconfigurator, autoheuristic,
+    ck-tile, kernel-tuner, reshard-lines, tt-sweep, ttnn-csv.
+    Units are converted, repeats and failures kept, every row remembers its file and line; what is not known
+    is refused with the line number, and then nothing is written.
+
+    \b
+    kerncast import csv times.csv --guess > times.toml      # then read and mend times.toml
+    kerncast import csv times.csv --mapping times.toml --device a100 --out times
+    kerncast import ttnn-csv exp.csv --set func=exp --device wormhole_b0 --out exp
+    """
+    from kerncast.data.importers import Options, get_importer, import_files
+
+    get_importer(format_name)
+    if guess:
+        from kerncast.data.importers.guess import draft_mapping
+        from kerncast.data.importers.mapped import read_table
+
+        if out is not None or device or software or mapping or fixed or len(paths) > 1:
+            raise InvalidValue("--guess reads one table and prints a draft: only --family and --json go with it")
+        if format_name not in ("csv", "parquet"):
+            raise InvalidValue(f"--guess drafts a mapping for csv and parquet; {format_name} needs none")
+        draft = draft_mapping(read_table(format_name, paths[0]), family)
+        print_json({"mapping": draft}) if as_json else click.echo(draft, nl=False)
+        return
+    if family is not None:
+        raise InvalidValue("--family goes with --guess; an import takes the family from the mapping file")
+    if out is None:
+        raise InvalidValue("an import needs --out DATASET, the directory to write")
+    options = Options(device, named_values(software, "--software"), mapping, named_values(fixed, "--set"))
+    notes: list[str] = []
+    with working(f"importing {', '.join(path.name for path in paths)}"):
+        dataset = import_files(format_name, paths, out, options, notes.append)
+    summary = {
+        "path": str(dataset.path),
+        "rows": dataset.rows,
+        "families": {item.id: sum(p.rows for p in dataset.manifest.parts if p.family == item.id) for item in dataset.families},
+        "digest": dataset.digest,
+        "notes": notes,
+    }
+    if as_json:
+        print_json(summary)
+    else:
+        for note in notes:
+            click.echo(note, err=True)
+        counts = ", ".join(f"{rows:,} of {name}" for name, rows in summary["families"].items())  # type: ignore[attr-defined]
+        click.echo(f"{dataset.path}: {dataset.rows:,} rows ({counts})")
+        click.echo(f"next: kerncast inspect {dataset.path}")

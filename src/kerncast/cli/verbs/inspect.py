@@ -1,0 +1,141 @@
+"""`kerncast inspect`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kerncast.cli.views.output import assignments, duration, json_option, print_json, table, where_option, working
+
+
+@click.command("inspect")
+@click.argument("path", metavar="DATASET", type=click.Path(path_type=Path))
+@where_option
+@click.option(
+    "--top",
+    default=10,
+    show_default=True,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="How many problems of the fastest-config table to print.",
+)
+@json_option
+def command(path: Path, where: tuple[str, ...], top: int, as_json: bool) -> None:
+    """Show what a dataset holds, how noisy it is and what is wrong with it.
+
+    It looks for duplicates that disagree, constant columns, configs that no feature tells apart, rows that
+    were measured though declared impossible, and labels that fit a neighbouring row better than their own.
+
+    \b
+    kerncast inspect exp
+    kerncast inspect exp --where problem.dtype=bf16 --json
+    """
+    from kerncast.data.dataset import Dataset
+    from kerncast.data.quality import inspect_dataset
+
+    with working(f"inspecting {path}"):
+        report = inspect_dataset(Dataset.open(path), where)
+    if as_json:
+        print_json(report)
+        return
+    click.echo(f"{report['path']}: {report['rows']:,} rows, digest {report['digest']}")
+    for source in report["sources"]:
+        click.echo(f"from {source['name']} ({source['format']}, sha256 {source['digest'][:12]}…)")
+    for section in report["families"]:
+        _show_family(section, top, {source["digest"]: source["name"] for source in report["sources"]})
+
+
+def _show_family(section: dict[str, Any], top: int, names: dict[str, str]) -> None:
+    coverage = section["coverage"]
+    per_problem = coverage["configs_per_problem"]
+    click.echo(f"\n{section['family']}")
+    facts = [
+        ("rows", f"{section['rows']:,}"),
+        ("problems", f"{section['problems']:,}"),
+        ("configs", f"{section['configs']:,}"),
+        *((name, _counted(section[name])) for name in ("devices", "software", "backends", "statuses")),
+        ("configs per problem", f"{per_problem['min']} to {per_problem['max']}, median {per_problem['median']:g}"),
+        ("share of the grid", f"{coverage['share_of_grid']:.1%}"),
+    ]
+    table(("what", "value"), facts)
+    if section["noise"]:
+        columns = ("size", "measurements", "MAD", "MAD P90", "slowest/fastest", "P99")
+        rows = [
+            (
+                band["band"],
+                f"{band['measurements']:,}",
+                f"{band['relative_mad_median']:.2%}",
+                f"{band['relative_mad_p90']:.2%}",
+                f"{band['slowest_over_fastest_median']:.3f}",
+                f"{band['slowest_over_fastest_p99']:.3f}",
+            )
+            for band in section["noise"]
+        ]
+        click.echo()
+        table(columns, rows, "noise of repeats, by size of the measurement", right=columns[1:])
+    else:
+        click.echo("\nnoise: unknown, nothing was measured twice")
+    _show_fastest(section["fastest"], top)
+    click.echo()
+    findings = list(_findings(section, names))
+    for line in findings or ["nothing suspicious was found"]:
+        click.echo(line)
+
+
+def _counted(counts: dict[str, int]) -> str:
+    shown = [f"{name} ({count:,})" for name, count in list(counts.items())[:6]]
+    return ", ".join(shown) + (f", and {len(counts) - 6} more" if len(counts) > 6 else "")
+
+
+def _show_fastest(fastest: list[dict[str, Any]], top: int) -> None:
+    columns = ("device", "problem", "fastest", "time", "configs", "slowest/fastest")
+    rows = [
+        (
+            item["device"],
+            assignments(item["problem"]),
+            assignments(item["config"]) or "the only one",
+            duration(item["time_ns"]),
+            item["measured_configs"],
+            f"{item['slowest_over_fastest']:.2f}",
+        )
+        for item in fastest[:top]
+    ]
+    if rows:
+        click.echo()
+        table(columns, rows, f"fastest config, {len(rows)} of {len(fastest):,} problems (all with --json)", right=columns[3:])
+
+
+def _findings(section: dict[str, Any], names: dict[str, str]) -> Iterator[str]:
+    disagreements, aliases, shift = section["disagreements"], section["aliased_configs"], section["label_shift"]
+    if disagreements["measurements"]:
+        worst = disagreements["worst"][0]
+        yield (
+            f"! {disagreements['measurements']:,} measurements have repeats more than {disagreements['factor']}x apart "
+            f"(worst: {duration(worst['fastest_ns'])} and {duration(worst['slowest_ns'])}, key {worst['key']})"
+        )
+    if disagreements["mixed_statuses"]:
+        yield f"! {disagreements['mixed_statuses']:,} measurements have different statuses in different rows"
+    if section["constant_columns"]:
+        constants = assignments(section["constant_columns"])
+        yield f"- constant: {constants}; a model learns nothing about these"
+    if aliases["groups"]:
+        one, other = (assignments(config) for config in aliases["examples"][0][:2])
+        yield (
+            f"! {aliases['configs']:,} configs fall into {aliases['groups']:,} groups that no feature tells apart on "
+            f"{aliases['problems']} problems, for example {one} and {other}"
+        )
+    for item in section["measured_though_impossible"]:
+        yield f"! {item['rows']:,} rows on {item['device']} are ok though declared impossible: {item['sentence']}"
+    for stretch in shift["stretches"]:
+        side = "before" if stretch["shift"] < 0 else "after"
+        name = names.get(stretch["source"], stretch["source"])
+        yield (
+            f"! label shift: the labels of rows {stretch['first_row']:,} to {stretch['last_row']:,} of {name} (counted from 0; "
+            f"{stretch['rows']:,} rows) fit the rows {abs(stretch['shift'])} {side} them better than their own: "
+            "was this table joined by position?"
+        )
+    if shift["note"]:
+        yield f"- label shift: {'not checked, ' if not shift['checked_rows'] else ''}{shift['note']}"

@@ -1,0 +1,57 @@
+"""`kerncast merge`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kerncast.cli.views.output import duration, json_option, print_json, working
+
+
+@click.command("merge")
+@click.argument("paths", metavar="DATASET...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DATASET",
+    help="The directory to write; it must not exist.",
+)
+@json_option
+def command(paths: tuple[Path, ...], out: Path, as_json: bool) -> None:
+    """Join datasets into a new one.
+
+    Rows that are equal in every cell are kept once; repeats of a measurement are all kept. Repeats that
+    contradict each other are reported, never resolved.
+
+    \b
+    kerncast merge monday tuesday --out week
+    """
+    from kerncast.data.dataset import merge
+    from kerncast.data.quality import disagreements
+
+    with working(f"merging {len(paths)} datasets"):
+        dataset, dropped = merge(paths, out)
+        conflicts = {family.id: disagreements(dataset.read(family)) for family in dataset.families}
+    if as_json:
+        print_json(
+            {
+                "path": str(out),
+                "rows": dataset.rows,
+                "duplicates_dropped": dropped,
+                "digest": dataset.digest,
+                "conflicts": conflicts,
+            }
+        )
+        return
+    click.echo(f"{out}: {dataset.rows:,} rows, {dropped:,} exact duplicates dropped")
+    for name, found in conflicts.items():
+        if found["measurements"]:
+            worst = found["worst"][0]
+            click.echo(
+                f"{name}: {found['measurements']:,} measurements have repeats more than {found['factor']}x apart, "
+                f"the worst {duration(worst['fastest_ns'])} and {duration(worst['slowest_ns'])} (key {worst['key']})"
+            )
+        if found["mixed_statuses"]:
+            click.echo(f"{name}: {found['mixed_statuses']:,} measurements have different statuses in different rows")

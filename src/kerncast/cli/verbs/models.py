@@ -1,0 +1,279 @@
+"""`kerncast models`: the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kerncast.cli.verbs.collect import seconds
+from kerncast.cli.views.output import json_option, print_json, table
+from kerncast.errors import BadFile, InvalidValue
+
+if TYPE_CHECKING:
+    from kerncast.op import Family
+    from kerncast.store.drift import Finding
+    from kerncast.store.recheck import Checked, How
+    from kerncast.store.store import Entry
+
+store_option = click.option(
+    "--store",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Another store than KERNCAST_STORE, or the one in the user's data directory.",
+)
+COLUMNS = ("model", "op", "family", "device", "software", "added", "rows", "problems", "R²", "MAPE", "efficiency", "size")
+EXIT = {"fresh": 0, "drifted": 1, "cannot tell": 3}
+
+
+@click.group("models", invoke_without_command=True)
+@store_option
+@json_option
+@click.pass_context
+def command(context: click.Context, store: Path | None, as_json: bool) -> None:
+    """List the store of models, or change it: add, remove, show, find, check.
+
+    A model is found by op, family, device and software, in this order: first one that was trained on the very
+    software that is asked for; else one of the same op, family and device, with a warning that names its software
+    (--strict refuses instead); else nothing, and the refusal says what there is. Of several, one without a name of
+    its own, then the newest. Another device or family never stands in; a profile's aliases are the same device.
+
+    \b
+    kerncast models
+    kerncast models add quickstart/model
+    kerncast models find gemm --device local --software 3f2a91c
+    kerncast models check gemm/cpu --sample 200
+    """
+    if context.invoked_subcommand is not None:
+        if store is not None or as_json:
+            raise InvalidValue(
+                f"options of `kerncast models {context.invoked_subcommand}` come after its name: move them there"
+            )
+        return
+    from kerncast.store.store import Store
+
+    opened = Store.open(store)
+    entries, damaged = opened.survey()
+    if as_json:
+        print_json([entry.as_json() for entry in entries])
+    elif not entries and not damaged:
+        click.echo(f"the store {opened.path} is empty: add a model with `kerncast models add MODEL`")
+    else:
+        table(COLUMNS, [_line(entry) for entry in entries], right=COLUMNS[6:])
+    if damaged:  # the others are shown all the same
+        raise BadFile("\n".join(str(error) for error in damaged))
+
+
+def _line(entry: Entry) -> tuple[str, ...]:
+    from kerncast.models import software
+
+    record = entry.record
+    return (
+        "/".join(entry.id.rsplit("/", 2)[1:]), record.op, record.family, ", ".join(record.devices),
+        software.short(record.software), record.added[:10], f"{record.rows:,}", f"{record.problems:,}",
+        _number(record.r2, "{:.4f}"), _number(record.mape, "{:.1%}"), _number(record.efficiency, "{:.1%}"), _size(record.bytes),
+    )  # fmt: skip
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
+
+
+@command.command("add")
+@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
+@click.option("--name", metavar="NAME", help="Keep it beside others for the same device and software, under this name.")
+@click.option("--replace", "replace_it", is_flag=True, help="Instead of the one that is there.")
+@click.option(
+    "--software", multiple=True, metavar="NAME=VALUE", help="What it was trained on, if its data do not say: commit=3f2a91c."
+)
+@store_option
+@json_option
+def add(model: Path, name: str | None, replace_it: bool, software: tuple[str, ...], store: Path | None, as_json: bool) -> None:
+    """Copy a model directory into the store, whole or not at all."""
+    from kerncast.cli.verbs.import_ import named_values
+    from kerncast.store.store import DEFAULT, Store
+
+    entry = Store.open(store).add(
+        model, name=name or DEFAULT, replace_it=replace_it, software=named_values(software, "--software")
+    )
+    _tell(entry, "added", as_json)
+
+
+@command.command("remove")
+@click.argument("model", metavar="ID")
+@store_option
+@json_option
+def remove(model: str, store: Path | None, as_json: bool) -> None:
+    """Take a model out of the store. ID is what `kerncast models` shows, or any part of it that is unique."""
+    from kerncast.store.store import Store
+
+    _tell(Store.open(store).remove(model), "removed", as_json)
+
+
+@command.command("show")
+@click.argument("model", metavar="ID")
+@store_option
+@json_option
+def show(model: str, store: Path | None, as_json: bool) -> None:
+    """Everything about one model of the store, its checksums compared."""
+    from kerncast.store.store import Store
+
+    entry = Store.open(store).get(model)
+    entry.load()
+    _show(entry, as_json)
+
+
+@command.command("find")
+@click.argument("op", metavar="OP")
+@click.option("--family", metavar="FAMILY", help="Which family, when the store has several of the op.")
+@click.option("--device", metavar="NAME", help="Which device (`local`: this machine), when the store has several.")
+@click.option("--software", metavar="TEXT", help="A commit (or its first 7 digits), NAME=VALUE, or the whole of it.")
+@click.option("--name", metavar="NAME", help="The one with this name.")
+@click.option("--strict", is_flag=True, help="Refuse a model that was trained on other software.")
+@store_option
+@json_option
+def find(op: str, store: Path | None, as_json: bool, **wanted: Any) -> None:
+    """The path of the model that serves an op, by the order that `kerncast models --help` states.
+
+    \b
+    kerncast select "$(kerncast models find gemm --device local)" M=300 N=500 K=700 dtype=fp32 layout=rrr
+    """
+    from kerncast.store.store import Store
+
+    entry = Store.open(store).find(op, **wanted)
+    if as_json:
+        print_json(entry.as_json())
+        return
+    if entry.warning:
+        click.echo(f"! {entry.warning}", err=True)
+    click.echo(entry.path)
+
+
+def _tell(entry: Entry, what: str, as_json: bool) -> None:
+    if as_json:
+        print_json(entry.as_json())
+    else:
+        click.echo(f"{what} {entry.id}")
+
+
+def _show(entry: Entry, as_json: bool) -> None:
+    if as_json:
+        print_json(entry.as_json())
+        return
+    from kerncast.models import software
+
+    record = entry.record
+    said = [f"{name}: {value}" for text in record.software for name, value in (software.parts(text) or {"": text}).items()]
+    lines: list[tuple[str, str]] = [
+        ("model", entry.id), ("kind", record.kind), ("devices", ", ".join(record.devices)),
+        ("software", "; ".join(said) or "not recorded"), ("dtypes", ", ".join(record.dtypes)),
+        ("trained on", f"{record.rows:,} vectors of {record.problems:,} problems"), ("added", record.added),
+        ("R²", _number(record.r2, "{:.4f}")), ("MAPE", _number(record.mape, "{:.2%}")),
+        ("efficiency", _number(record.efficiency, "{:.2%}")), ("size", _size(record.bytes)), ("path", str(entry.path)),
+        *record.origin.items(),
+    ]  # fmt: skip
+    table(("what", "is"), lines)
+
+
+@command.command("check")
+@click.argument("model", metavar="MODEL")
+@click.option("--backend", metavar="NAME", help="What runs the kernels; the first that knows the family by default.")
+@click.option("--recipe", "recipe_name", metavar="NAME|FILE", help="An external benchmark program, as for `kerncast collect`.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of that recipe. May be repeated.")
+@click.option("--devices", default="0", show_default=True, metavar="LIST", help="Device indices: 0,1.")
+@click.option("--sample", "count", default=96, show_default=True, type=click.IntRange(min=1), help="Vectors to measure again.")
+@click.option("--seconds", "budget", metavar="TIME", help="Stop measuring after this long (90s, 10m); what there is decides.")
+@click.option("--cache", type=click.Choice(["warm", "cold"]), help="As the training data were measured: warm by default.")
+@click.option(
+    "--max-shift", default=10.0, show_default=True, metavar="%", help="Change of times that is none: of all, of a typical one."
+)
+@click.option("--max-choice", default=2.0, show_default=True, metavar="%", help="Loss of mean efficiency that is none.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Another seed, another sample.")
+@store_option
+@json_option
+def check(model: str, count: int, seed: int, store: Path | None, as_json: bool, **options: Any) -> None:
+    """Measure a sample of the training data again: is the model fresh, drifted, or can one not tell?
+
+    MODEL is a directory, or the id of a model in the store. Exit code 0 when it is fresh, 1 when it has drifted, 3
+    when one cannot tell. A shift of all times is told apart from choices that have become worse.
+
+    \b
+    kerncast models check gemm/cpu
+    kerncast models check quickstart/model --sample 400 --seconds 5m
+    """
+    from kerncast.cli.views.collect import CollectView
+    from kerncast.models.model import Model
+    from kerncast.store.drift import Tolerance
+    from kerncast.store.recheck import recheck
+    from kerncast.store.store import Store
+
+    loaded = Model.load(model) if Path(model).is_dir() else Store.open(store).get(model).load()
+    tolerance = Tolerance(options["max_shift"] / 100, options["max_choice"] / 100)
+    how = _how(loaded.family, options)
+    with CollectView(None) as view:
+        found = recheck(loaded, how, view, count=count, seed=seed, tolerance=tolerance)
+    if as_json:
+        print_json({"model": str(loaded.path), **found.as_json()})
+    else:
+        _show_finding(found)
+    if EXIT[found.finding.verdict]:
+        raise SystemExit(EXIT[found.finding.verdict])
+
+
+def _how(family: Family, options: dict[str, Any]) -> How:
+    """The backend and how it measures, as `kerncast collect` would."""
+    from kerncast.backends.command import CommandBackend
+    from kerncast.cli.verbs.collect import backend_of, policy_of, recipe_of
+    from kerncast.cli.verbs.collect_plan import device_indices
+    from kerncast.store.recheck import How
+
+    options = {
+        **options,
+        "samples": None,
+        "warmup": None,
+        "timeout": None,
+        "no_verify": False,
+        "memory": None,
+        "reset_command": None,
+    }
+    recipe = recipe_of(options["recipe_name"], options["settings"], family, options)
+    kind = CommandBackend if recipe else backend_of(family.id, options["backend"])
+    return How(
+        backend=options["backend"] or kind.name,
+        devices=device_indices(kind, options["devices"]),
+        options=CommandBackend.options(recipe) if recipe else {},
+        policy=policy_of(options, recipe),
+        seconds=seconds(options["budget"]) if options["budget"] else None,
+        reset_command=tuple(recipe.reset_words()) if recipe else (),
+    )
+
+
+def _show_finding(checked: Checked) -> None:
+    found: Finding = checked.finding
+    lines = [("vectors measured again", f"{found.vectors:,} of {found.problems:,} problems, {found.failures:,} fail now")]
+    if found.shift is not None and found.movement is not None:
+        lines += [
+            ("all times", f"{found.shift.value:.3f} x ({found.shift.lower:.3f} to {found.shift.upper:.3f})"),
+            (
+                "a typical vector beside that",
+                f"{found.movement.value:.1%} ({found.movement.lower:.1%} to {found.movement.upper:.1%})",
+            ),
+        ]
+    if found.efficiency_change is not None:
+        change = found.efficiency_change
+        lines += [
+            ("choices get of the best", f"then {found.efficiency_then:.1%}, now {found.efficiency_now:.1%}"),
+            ("change", f"{change.value:+.1%} ({change.lower:+.1%} to {change.upper:+.1%})"),
+        ]
+    if found.rank_correlation is not None:
+        lines.append(("order of configs, then and now", f"rank correlation {found.rank_correlation:.3f}"))
+    lines.append(("samples while disturbed", f"{found.disturbed:.1%}"))
+    table(("what", "is"), lines)
+    if checked.software_then and not set(checked.software_now) <= set(checked.software_then):
+        click.echo(f"! trained on {'; '.join(checked.software_then)}; this is {'; '.join(checked.software_now)}")
+    click.echo(f"\n{found.verdict}: {'; '.join(found.reasons)}")

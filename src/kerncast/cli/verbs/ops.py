@@ -1,0 +1,97 @@
+"""`kerncast ops`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from kerncast.cli.views.output import json_option, print_json, table
+from kerncast.device import hardware_namespace
+from kerncast.op import Op
+from kerncast.registry import FAMILIES, OPS
+from kerncast.space import Space
+
+
+def parameters(space: Space) -> list[dict[str, Any]]:
+    """The declared parameters as plain values."""
+    return [
+        {
+            "name": name,
+            "values": parameter.describe(),
+            "default": parameter.default,
+            "conditional": parameter.when is not None,
+            "codes": dict(parameter.codes) or None,
+            "doc": parameter.doc,
+        }
+        for name, parameter in space.parameters.items()
+    ]
+
+
+def show_parameters(entries: list[dict[str, Any]], title: str) -> None:
+    """The table of parameters that `ops` and `families` share."""
+    rows = [
+        (item["name"], item["values"] + (" (where it applies)" if item["conditional"] else ""), item["default"], item["doc"])
+        for item in entries
+    ]
+    table(("parameter", "values", "default", "what"), rows, title)
+
+
+def _describe(op: Op) -> dict[str, Any]:
+    from kerncast.problems import named_sets
+
+    work = op.work(op.namespace())
+    return {
+        "op": op.name,
+        "doc": op.doc,
+        "parameters": parameters(op.problem),
+        "derived": list(op.derived),
+        "split_group": list(op.split_group),
+        "work": "flops, bytes" if work else "unknown",
+        "features": list(op.features(op.namespace(), hardware_namespace())),
+        "families": [family.id for family in FAMILIES if family.op is op],
+        "aliases": {name: dict(values) for name, values in op.aliases.items()},
+        "problem_sets": named_sets(op),
+        "sweeps": dict(op.sweeps),
+    }
+
+
+@click.command("ops")
+@click.argument("name", required=False)
+@json_option
+def command(name: str | None, as_json: bool) -> None:
+    """List the ops, or show one: its parameters, what folds group by, its features.
+
+    \b
+    kerncast ops
+    kerncast ops gemm
+    """
+    if name is None:
+        found = [_describe(op) for op in OPS]
+        if as_json:
+            print_json(found)
+        else:
+            table(
+                ("op", "parameters", "families", "what"),
+                [(o["op"], " ".join(p["name"] for p in o["parameters"]), " ".join(o["families"]), o["doc"]) for o in found],
+            )
+        return
+    found_one = _describe(OPS.get(name))
+    if as_json:
+        print_json(found_one)
+        return
+    click.echo(f"{found_one['op']}: {found_one['doc']}\n")
+    show_parameters(found_one["parameters"], "problem")
+    click.echo(f"\nfolds group by: {', '.join(found_one['split_group'])}")
+    click.echo(f"work: {found_one['work']}")
+    click.echo(f"features: {', '.join(found_one['features'])}")
+    click.echo(f"families: {', '.join(found_one['families'])}")
+    if found_one["aliases"]:
+        named = (
+            f"{alias} ({', '.join(f'{key}={value}' for key, value in values.items())})"
+            for alias, values in found_one["aliases"].items()
+        )
+        click.echo(f"also called: {', '.join(named)}")
+    for kind in ("problem_sets", "sweeps"):
+        for title, what in found_one[kind].items():
+            click.echo(f"--problems {title}: {what}")

@@ -1,0 +1,106 @@
+"""`kerncast predict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kerncast.cli.asking import answer_cells, checked_problems, problems_argument, read_problems
+from kerncast.cli.views.output import assignments, json_option, print_json, table
+from kerncast.errors import InvalidValue, NotFound
+
+if TYPE_CHECKING:
+    from kerncast.models.model import Model
+    from kerncast.space import Value
+
+COLUMNS = ("status", "config", "time", "90 % interval")
+
+
+@click.command("predict")
+@click.argument("model", metavar="MODEL|OP", type=click.Path(path_type=Path))
+@problems_argument
+@click.option("--family", metavar="NAME", help="Of an op: which model of the store to ask, by its family.")
+@click.option("--device", metavar="NAME", help="Of an op: which model of the store to ask, by its device.")
+@click.option("--store", metavar="DIR", type=click.Path(path_type=Path), help="Of an op: the store. [default: your own]")
+@click.option("--config", "config", metavar="NAME=VALUE", multiple=True, help="The config to predict; one option a parameter.")
+@json_option
+def command(
+    model: Path,
+    problem: tuple[str, ...],
+    family: str | None,
+    device: str | None,
+    store: Path | None,
+    config: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Say how long a problem takes, with a 90 % interval, without a device.
+
+    Of a family with configs, name one with --config, or leave it out to hear of the best one (`kerncast select`). A
+    file of problems (.json or .parquet) gives a list; parquet rows may carry `config.*` columns of their own.
+
+    \b
+    kerncast predict model M=128 N=1536 K=7168 dtype=fp8 layout=rcr
+    kerncast predict model M=128 N=512 K=512 dtype=fp32 layout=rrr --config tile_m=64 --config tile_n=64 …
+    kerncast predict exp_model func=exp dim2=1024 dim3=1024 dtype=bf16 buffer=l1 --json
+    kerncast predict exp --device wormhole_b0 dim2=1024 dim3=1024 dtype=bf16 buffer=l1
+    """
+    from kerncast.cli.verbs.families import parse_assignments
+    from kerncast.compiling.json_request import without_choice
+    from kerncast.selecting.selector import Selector
+    from kerncast.selecting.tiers.build import plain_tiers
+
+    loaded, preset = _loaded(model, family, device, store)
+    given, listed = read_problems(problem, loaded.family)
+    given = [_with(preset, values, str(model)) for values in given]
+    asked = checked_problems(given, loaded.family)
+    chosen = parse_assignments(config, dict(loaded.family.config.parameters))
+    unknown = sorted(set(chosen) - set(loaded.family.config.parameters))
+    if unknown:
+        raise NotFound.named(f"config parameter of {loaded.family.id}", unknown[0], loaded.family.config.parameters)
+    # Nothing is chosen by tiers here, so none are built: an answer comes at once.
+    selector = Selector(loaded, plain_tiers(loaded), tier="full", compile=False)
+    if chosen or not loaded.family.config.parameters:
+        answers = [selector.predict(values, chosen or None) for values in asked]
+    else:
+        answers = selector.select_many(asked, "full")
+    answers = [without_choice(loaded.family, answer) for answer in answers]
+    if as_json:
+        found: list[Any] = [answer.as_json() for answer in answers]
+        print_json(found if listed else found[0])
+    else:
+        rows = [[assignments({name: value for name, value in answer.problem if value is not None}), *answer_cells(answer)[:4]]
+                for answer in answers]  # fmt: skip
+        table(("problem", *COLUMNS), rows, right=COLUMNS[2:])
+        for answer in answers:
+            if answer.reason:
+                click.echo(answer.reason)
+    if not all(answer.ok for answer in answers):
+        raise SystemExit(1)
+
+
+def _with(preset: dict[str, Value], values: dict[str, Any], alias: str) -> dict[str, Any]:
+    """A problem with what an alias of its op sets."""
+    for name, value in preset.items():
+        if values.get(name, value) != value:
+            raise InvalidValue(f"{alias} means {name}={value}, which contradicts {name}={values[name]}: leave one of them out")
+    return {**preset, **values}
+
+
+def _loaded(model: Path, family: str | None, device: str | None, store: Path | None) -> tuple[Model, dict[str, Value]]:
+    """The model that is named; or, of an op, the one in the store, with the parameters that an alias sets."""
+    from kerncast.models.model import Model
+    from kerncast.registry import OPS
+    from kerncast.store.store import Store
+
+    name = str(model)
+    if model.exists() or not any(name in (op.name, *op.aliases) for op in OPS):
+        if family is not None or device is not None or store is not None:
+            raise InvalidValue(
+                f"--family, --device and --store choose a model of an op, and '{model}' is a model: leave them out"
+            )
+        return Model.load(model), {}
+    op = OPS.get(name)
+    entry = Store.open(store).find(op.name, family, device)
+    return entry.load(), dict(op.aliases.get(name, {}))

@@ -1,0 +1,67 @@
+"""`kerncast query`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from kerncast.cli.views.output import print_json
+from kerncast.errors import BadFile, InvalidValue
+
+REFUSED = 1
+
+
+@click.command("query")
+@click.argument("text", metavar="TEXT|FILE|-")
+@click.option("--model", "models", metavar="DIR", multiple=True, type=click.Path(path_type=Path),
+              help="A model to ask; may be repeated. [default: the store]")  # fmt: skip
+@click.option("--store", metavar="DIR", type=click.Path(path_type=Path), help="The store to look in. [default: your own]")
+@click.option("--strict", is_flag=True, help="Refuse where no model was trained on the software that a request names.")
+@click.option("--no-compile", is_flag=True, help="Answer in Python even where there is a C compiler.")
+@click.option("--json", "as_json", is_flag=True, help="Print the reply indented, over several lines.")
+def command(text: str, models: tuple[Path, ...], store: Path | None, strict: bool, no_compile: bool, as_json: bool) -> None:
+    """Ask in JSON how long an op takes; the answer is JSON. One object or a list of them in, the same out.
+
+    The status of an answer is ok, out_of_range, unsupported, bad_input, no_model or corrupt; all but ok say why, and
+    give no number. Exit code 1 when some request was refused. The first question to a model compiles it, which takes some
+    seconds; a list of 10,000 then takes some hundredths of a second.
+
+    \b
+    kerncast query '{"op": "exp", "tensor": {"shape": [1, 1, 1024, 1024], "dtype": "bfloat16",
+                     "memory": {"buffer": "L1"}}, "device": "wormhole_b0"}'
+    kerncast query requests.json --model exp_model > replies.json
+    """
+    from kerncast.cli.asking import steps
+    from kerncast.models.model import Model
+    from kerncast.querying.query import Query, among, in_store
+    from kerncast.store.store import Store
+
+    if models and store is not None:
+        raise InvalidValue("--model and --store are two places to look in: leave one out")
+    data = _read(text)
+    find = among([Model.load(path) for path in models], strict) if models else in_store(Store.open(store), strict)
+    with steps() as step:
+        reply = Query(find, compile=not no_compile, step=step).answer(data)
+    answers = json.loads(reply)
+    if as_json:
+        print_json(answers)
+    else:
+        click.echo(reply)
+    if any(answer["status"] != "ok" for answer in (answers if isinstance(answers, list) else [answers])):
+        raise SystemExit(REFUSED)
+
+
+def _read(text: str) -> bytes:
+    """The requests themselves, or a file of them; `-` is stdin."""
+    if text == "-":
+        return sys.stdin.buffer.read()
+    if text.lstrip()[:1] in ("{", "["):
+        return os.fsencode(text)  # bytes that are not UTF-8 are the request's to refuse
+    try:
+        return Path(text).read_bytes()
+    except OSError as error:
+        raise BadFile(f"'{text}' is neither JSON nor a file that can be read ({error.strerror}): begin with {{ or [") from error

@@ -1,0 +1,117 @@
+"""`kerncast regenerate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kerncast.cli.verbs.models import store_option
+from kerncast.cli.views.collect import CollectView
+from kerncast.cli.views.output import json_option, print_json, table
+from kerncast.cli.views.training import TrainingView
+
+if TYPE_CHECKING:
+    from kerncast.regenerating import Outcome, Recipe
+    from kerncast.regenerating.planning import Planned
+
+
+class _View:
+    """Shows each stage as its own verb does."""
+
+    def stage(self, family: str, stage: str, already: bool) -> None:
+        click.echo(f"{family}: {stage}{' (done before)' if already else ''}", err=True)
+
+    def sweeping(self) -> AbstractContextManager[Callable[[int], None]]:
+        from kerncast.cli.verbs.sweep import sweep_progress
+
+        return sweep_progress()
+
+    def collecting(self, total: int) -> CollectView:
+        return CollectView(total)
+
+    def training(self) -> TrainingView:
+        return TrainingView()
+
+
+@click.command("regenerate")
+@click.argument("recipe_name", metavar="RECIPE")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="WORKDIR",
+    help="Where measurements and models are kept until they are in the store. [default: regenerate/RECIPE]",
+)
+@click.option(
+    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change the recipe: sweep.max_problems=20. May be repeated."
+)
+@click.option("--again", is_flag=True, help="Begin anew where WORKDIR is finished; the finished run is renamed, not removed.")
+@click.option("--dry-run", is_flag=True, help="Say what would be measured and compared; write nothing.")
+@store_option
+@json_option
+def command(
+    recipe_name: str, out: Path | None, changes: tuple[str, ...], again: bool, dry_run: bool, store: Path | None, as_json: bool
+) -> None:
+    """Measure, train and compare anew, and put the model into the store if it is not worse than the one there.
+
+    RECIPE is one that ships (conv-cpu, gemm-cpu, reshard-cpu) or a TOML file (docs/regenerating.md). Killed at any
+    moment, the same command goes on with the stage at hand. Exit code 1 when a new model was not put into the store,
+    3 when it was stopped before the end.
+
+    \b
+    kerncast regenerate gemm-cpu --dry-run
+    kerncast regenerate gemm-cpu
+    kerncast regenerate mine.toml --set sweep.max_problems=40 --set train.folds=3 --out try
+    """
+    from kerncast.regenerating import load, plan, regenerate
+    from kerncast.store.store import Store
+
+    recipe, opened = load(recipe_name, changes), Store.open(store)
+    if dry_run:
+        _show_plan(plan(recipe, opened), as_json)
+        return
+    folder = out or Path("regenerate") / recipe.name
+    outcomes = regenerate(recipe, opened, folder, _View(), again=again)
+    _show(recipe, outcomes, folder, as_json)
+    if not all(item.finished for item in outcomes):
+        raise SystemExit(3)
+    if not all(item.replaced for item in outcomes):
+        raise SystemExit(1)
+
+
+def _show_plan(planned: list[Planned], as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(item) for item in planned])
+        return
+    columns = ("family", "problems", "vectors", "measuring", "compared with")
+    lines = [
+        (item.family, f"{item.problems:,}", f"{item.vectors:,}",
+         "unknown" if item.seconds is None else f"at least {item.seconds / 60:,.0f} min", item.old or "nothing: it is new")
+        for item in planned
+    ]  # fmt: skip
+    table(columns, lines, right=columns[1:4])
+
+
+def _show(recipe: Recipe, outcomes: list[Outcome], folder: Path, as_json: bool) -> None:
+    from kerncast.store.store import DEFAULT
+
+    if as_json:
+        facts = {"recipe": recipe.name, "digest": recipe.digest, "work": str(folder)}
+        print_json({**facts, "families": [{**asdict(item), "finished": item.finished} for item in outcomes]})
+        return
+    named = "" if recipe.store.name == DEFAULT else f" --name {recipe.store.name}"
+    for item in outcomes:
+        why = "; ".join(item.reasons)
+        if not item.finished:
+            click.echo(f"{item.family}: {why}; what there is is safe in {folder}: run the same command to go on")
+        elif item.replaced:
+            click.echo(f"{item.family}: {item.verdict} ({why}): in the store as {item.model}")
+        else:
+            click.echo(
+                f"{item.family}: {item.verdict} ({why}): the store is as it was; the new model is {item.model} "
+                f"(`kerncast models add {item.model} --replace{named}` puts it there all the same)"
+            )

@@ -1,0 +1,144 @@
+"""`kerncast search`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kerncast.cli.views.output import assignments, duration, json_option, print_json, table
+from kerncast.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from kerncast.selecting.search import Search
+    from kerncast.selecting.search.scoring import Step
+
+STRATEGIES = ("exhaustive", "random", "de", "local", "optuna")
+# A bar for less than this would only flicker.
+SHOWN_AFTER_SECONDS = 1.0
+
+
+@click.command("search")
+@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
+@click.argument("problem", metavar="NAME=VALUE...", nargs=-1)
+@click.option(
+    "--strategy",
+    type=click.Choice(STRATEGIES),
+    help="How to walk the space: all of it, at random, differential evolution, climbing from the model's best, or optuna. "
+    "[default: all of up to 100,000 configs, else local]",
+)
+@click.option("--budget", type=click.IntRange(min=1), metavar="N", help="Configs to score. [default: 500; exhaustive: all]")
+@click.option("--top-k", default=10, show_default=True, type=click.IntRange(min=1), metavar="K", help="Configs to end with.")
+@click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Same model, problem and seed, same answer."
+)
+@click.option("--measure", "measured", is_flag=True, help="Time the configs it ends with on this machine.")
+@click.option("--backend", metavar="NAME", help="With --measure: what runs them. [default: the first that can]")
+@json_option
+def command(
+    model: Path,
+    problem: tuple[str, ...],
+    strategy: str | None,
+    budget: int | None,
+    top_k: int,
+    seed: int,
+    measured: bool,
+    backend: str | None,
+    as_json: bool,
+) -> None:
+    """Search all configs that the family declares for this problem and the model's device, not only measured ones.
+
+    Constraints come first, so that whatever is found can be built; the model scores in batches, each config once.
+
+    \b
+    kerncast search model M=512 N=512 K=512 dtype=fp32 layout=rrr
+    kerncast search model M=512 N=512 K=512 dtype=fp32 layout=rrr --strategy local --budget 2000 --measure
+    """
+    from kerncast.cli.verbs.families import parse_assignments
+    from kerncast.models.model import Model
+    from kerncast.op import Problem
+    from kerncast.selecting.search import search
+
+    if backend is not None and not measured:
+        raise InvalidValue("--backend goes with --measure: without it nothing is run")
+    loaded = Model.load(model)
+    asked = Problem(loaded.family, parse_assignments(problem, dict(loaded.family.problem.parameters)))
+    if measured:
+        from kerncast.backends import backend_that_runs
+
+        backend_that_runs(loaded.family.id, backend)  # refused before anything is searched
+    with _bar() as step:
+        found = search(loaded, asked, strategy, budget=budget, top_k=top_k, seed=seed, step=step)
+    facts: dict[str, str] = {}
+    if measured:
+        found, facts = _measured(found, backend)
+    if as_json:
+        print_json({"model": str(model), "device": loaded.device.name, **found.as_json(), **facts})
+        return
+    _show(found, loaded.device.name, facts)
+
+
+def _measured(found: Search, backend: str | None) -> tuple[Search, dict[str, str]]:
+    from kerncast.cli.views.collect import CollectView
+    from kerncast.selecting.search import measure
+
+    with CollectView(len(found.finalists)) as view:
+        done = measure(found, backend, observer=view)
+    return done.search, {"measured_by": done.backend, "measured_on": done.device}
+
+
+def _show(found: Search, device: str, facts: dict[str, str]) -> None:
+    for warning in found.warnings:
+        click.echo(f"! {warning}")
+    if facts and facts["measured_on"] != device:
+        click.echo(f"! measured on {facts['measured_on']}; the model predicts for {device}")
+    problem = {name: value for name, value in found.problem if value is not None}
+    columns = ["config", "predicted", "90 % interval", "worked in training"]
+    if facts:
+        columns[1:1] = ["measured"]
+    rows = []
+    for item in found.finalists:
+        between = "-" if item.lower_ns is None else f"{duration(item.lower_ns)} to {duration(item.upper_ns)}"
+        cells = [
+            assignments({name: value for name, value in item.config if value is not None}),
+            duration(item.time_ns),
+            between,
+        ]
+        if facts:
+            cells[1:1] = [duration(item.measured_ns) if item.status == "ok" else str(item.status)]
+        rows.append([*cells, "yes" if item.known else "no"])
+    table(columns, rows, f"{found.strategy} search for {assignments(problem)}", right=columns[1:-1])
+    click.echo(found.seen)
+
+
+@contextmanager
+def _bar() -> Iterator[Step]:
+    """A bar on stderr once a search has taken a second; nothing when stderr is not a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda scored, of: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,.0f} configs"), TimeElapsedColumn())
+    began, task = time.monotonic(), None
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+
+    def step(scored: int, of: int | None) -> None:
+        nonlocal task
+        if task is None:
+            if time.monotonic() - began < SHOWN_AFTER_SECONDS:
+                return
+            bar.start()
+            task = bar.add_task("scoring", total=of)
+        bar.update(task, completed=scored)
+
+    try:
+        yield step
+    finally:
+        bar.stop()

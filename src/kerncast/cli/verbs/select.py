@@ -1,0 +1,150 @@
+"""`kerncast select`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kerncast.cli.asking import ANSWER_COLUMNS, answer_cells, checked_problems, problems_argument, read_problems, steps
+from kerncast.cli.views.output import assignments, duration, json_option, print_json, table
+from kerncast.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from kerncast.compiling.answer import Answer
+    from kerncast.op import Problem
+    from kerncast.selecting.explain import Explanation
+    from kerncast.selecting.selector import Selector
+
+# One answer is shown in full, more than this many as a table of which the first ones are shown.
+MOST_SHOWN = 40
+REFUSED = 1
+
+
+@click.command("select")
+@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
+@problems_argument
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="The K best configs by the model itself (of the portfolio, with --tier tree).",
+)
+@click.option("--tier", type=click.Choice(["tree", "portfolio", "full"]), default="portfolio", show_default=True,
+              help="Who answers: the tree in a microsecond, the portfolio, or every config that was measured.")  # fmt: skip
+@click.option("--explain", "explained", is_flag=True, help="Also say why: features, nearest measured problems, runners-up.")
+@click.option("--measure", "measured", is_flag=True, help="Time those that the model cannot tell apart on this machine.")
+@click.option("--backend", metavar="NAME", help="With --measure: what runs them. [default: the first that can]")
+@click.option("--no-compile", is_flag=True, help="Answer by LightGBM even where there is a C compiler.")
+@json_option
+def command(
+    model: Path,
+    problem: tuple[str, ...],
+    top: int | None,
+    tier: str,
+    explained: bool,
+    measured: bool,
+    backend: str | None,
+    no_compile: bool,
+    as_json: bool,
+) -> None:
+    """Choose the config to run for a problem, or for a file of problems.
+
+    The answer is typed: ok; out_of_range (outside what the model was trained on, with a fallback); unsupported;
+    no_valid_config. The first call for a model builds its quick tiers and compiles them, which takes some seconds;
+    later ones find them in the cache. Exit code 1 when some problem got no config.
+
+    \b
+    kerncast select model M=128 N=1536 K=7168 dtype=fp8 layout=rcr
+    kerncast select model M=128 N=1536 K=7168 dtype=fp8 layout=rcr --top 10 --explain
+    kerncast select model problems.json --json
+    """
+    from kerncast.models.model import Model
+    from kerncast.selecting.selector import Selector
+
+    if backend is not None and not measured:
+        raise InvalidValue("--backend goes with --measure: without it nothing is run")
+    if measured and top:
+        raise InvalidValue("--measure times as many configs as the model cannot tell apart, and ends with one: leave out --top")
+    loaded = Model.load(model)
+    given, listed = read_problems(problem, loaded.family)
+    asked = checked_problems(given, loaded.family)
+    if listed and (explained or measured):
+        raise InvalidValue("--explain and --measure are for one problem: name it by its parameters")
+    with steps() as step:
+        selector = Selector.load(loaded, tier=tier, compile=not no_compile, step=step)
+    if top:
+        rankings = selector.rank_many(asked, top, tier if tier != "tree" else "portfolio")
+    elif measured:
+        rankings = [[_measured(selector, asked[0], backend)]]
+    else:
+        rankings = [[answer] for answer in selector.select_many(asked)]
+    explanation = _explained(selector, rankings[0][0]) if explained else None
+    if as_json:
+        _print(rankings, listed, top, explanation)
+    else:
+        _show(rankings, explanation)
+    if not all(ranking[0].ok for ranking in rankings):
+        raise SystemExit(REFUSED)
+
+
+def _measured(selector: Selector, problem: Problem, backend: str | None) -> Answer:
+    from kerncast.backends import backend_that_runs
+
+    return selector.measure(problem, backend_that_runs(selector.model.family.id, backend)())
+
+
+def _explained(selector: Selector, answer: Answer) -> Explanation | None:
+    from kerncast.selecting.explain import explain
+
+    return explain(selector, answer) if answer.ok else None
+
+
+def _print(rankings: list[list[Answer]], listed: bool, top: int | None, explanation: Explanation | None) -> None:
+    found: list[Any] = [[item.as_json() for item in ranking] if top else ranking[0].as_json() for ranking in rankings]
+    if explanation is not None:
+        first = found[0][0] if top else found[0]
+        first["explanation"] = explanation.as_json()
+    print_json(found if listed else found[0])
+
+
+def _show(rankings: list[list[Answer]], explanation: Explanation | None) -> None:
+    if len(rankings) == 1:
+        answers = rankings[0]
+        title = assignments({name: value for name, value in answers[0].problem if value is not None})
+        table(ANSWER_COLUMNS, [answer_cells(item) for item in answers], title, right=ANSWER_COLUMNS[2:5])
+        if answers[0].reason:
+            click.echo(answers[0].reason)
+    else:
+        rows = [
+            [assignments({name: value for name, value in ranking[0].problem if value is not None}), *answer_cells(ranking[0])]
+            for ranking in rankings[:MOST_SHOWN]
+        ]
+        table(("problem", *ANSWER_COLUMNS), rows, f"{len(rankings):,} problems", right=ANSWER_COLUMNS[2:5])
+        if len(rankings) > MOST_SHOWN:
+            click.echo(f"… and {len(rankings) - MOST_SHOWN:,} more: all with --json")
+    if explanation is not None:
+        _show_explanation(explanation)
+
+
+def _show_explanation(found: Explanation) -> None:
+    click.echo()
+    if found.contributions:
+        rows = [(item.feature, f"{item.value:g}", f"× {item.factor:.3f}") for item in found.contributions]
+        table(("feature", "value", "makes the time"), rows, "what counted most (against the average vector in training)",
+              right=("value", "makes the time"))  # fmt: skip
+    else:
+        click.echo("what each feature contributed is known of gbdt models with a log target only")
+    if found.neighbours:
+        click.echo()
+        near = [(assignments(item.problem), assignments(item.best), duration(item.best_ns), duration(item.chosen_ns))
+                for item in found.neighbours]  # fmt: skip
+        columns = ("measured problem", "its fastest config", "took", "the chosen one took")
+        table(columns, near, "the nearest measured problems", right=columns[2:])
+    if found.runners_up and found.answer.time_ns:
+        click.echo()
+        rows = [(assignments({name: value for name, value in item.config if value is not None}), duration(item.time_ns),
+                 f"{item.time_ns / found.answer.time_ns - 1:+.1%}")
+                for item in found.runners_up if item.config is not None and item.time_ns is not None]  # fmt: skip
+        table(("config", "predicted", "against the chosen"), rows, "runners-up", right=("predicted", "against the chosen"))

@@ -1,0 +1,1 @@
+"""How results and progress are shown."""

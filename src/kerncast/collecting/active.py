@@ -1,0 +1,98 @@
+"""Active collecting: rounds that measure next what is worth most by what the earlier ones taught.
+
+The first round is drawn at random, spread over the problems. All that later ones depend on is in the rows, so a
+killed collection goes on with the same command, and a finished one can be extended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kerncast.collecting.collection import Collection
+from kerncast.collecting.request import Active
+from kerncast.collecting.supervisor import Supervisor
+from kerncast.data import schema
+from kerncast.device import Device
+
+Positions = npt.NDArray[np.int64]
+
+# The first round: the larger of this share and so many vectors of each problem, but half of what may be measured at most.
+FIRST_SHARE = 0.05
+FIRST_PER_PROBLEM = 2
+# A later round is a twentieth of the vectors, or a tenth of what may be measured: rounds cost a model each.
+ROUND_SHARE, ROUND_OF_LIMIT = 0.05, 0.1
+# More vectors than this are not compared in one round; a random part of them stands for the others.
+MOST_CANDIDATES = 200_000
+
+
+def measure_rounds(
+    active: Active, collection: Collection, supervisor: Supervisor, blocks: Iterable[pl.DataFrame], device: Device
+) -> bool:
+    """Measure until the limit is reached; False when the budget (or Ctrl-C) ended it before."""
+    vectors = _distinct(collection, blocks)
+    summary = collection.summary
+    rest = np.flatnonzero(~vectors["key"].is_in(list(collection.done)).to_numpy())
+    summary.already_there = vectors.height - len(rest)
+    limit = min(active.max_vectors or vectors.height, vectors.height)
+    first = _first_round(vectors, limit, active.seed)
+    least = collection.request.chunk_size * len(collection.request.devices)
+    size = max(least, min(math.ceil(ROUND_SHARE * vectors.height), math.ceil(ROUND_OF_LIMIT * limit)))
+    finished, number = True, 0
+    while finished and (left := limit - (vectors.height - len(rest))) > 0:
+        number += 1
+        chosen = first[np.isin(first, rest)]
+        if not len(chosen):
+            chosen = _wanted(active, collection, vectors, rest, device)[:size]
+        # In the order of the sweep, which keeps the vectors of one problem together.
+        chosen = np.sort(chosen[:left])
+        rest = np.setdiff1d(rest, chosen, assume_unique=True)
+        collection.observer.phase(f"vectors of round {number}", len(chosen))
+        finished = supervisor.run(collection.chunks([vectors[chosen].drop("key")]), collection.stop)
+    summary.left_out = vectors.height - summary.already_there - summary.statuses.total()
+    return finished
+
+
+def _distinct(collection: Collection, blocks: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """All vectors with their keys, each once."""
+    family = collection.request.family
+    vectors = pl.concat(list(blocks)).select(list(schema.parameter_columns(family)))
+    keys = schema.row_keys(family, vectors.with_columns(device=pl.lit(collection.device)))
+    return vectors.with_columns(keys).unique("key", keep="first", maintain_order=True)
+
+
+def _first_round(vectors: pl.DataFrame, limit: int, seed: int) -> Positions:
+    """One vector of each problem, then another of each, and so on, drawn by the seed."""
+    columns = [name for name in vectors.columns if name.startswith("problem.")]
+    problem = np.unique(vectors.select(columns).hash_rows(seed=0).to_numpy(), return_inverse=True)[1]
+    chance = np.random.default_rng(seed).random(vectors.height)
+    order = np.lexsort((chance, problem))
+    starts = np.flatnonzero(np.diff(problem[order], prepend=-1))
+    place = np.empty(vectors.height, dtype=np.int64)
+    place[order] = np.arange(vectors.height) - np.repeat(starts, np.diff(starts, append=vectors.height))
+    size = max(math.ceil(FIRST_SHARE * vectors.height), int((place < FIRST_PER_PROBLEM).sum()))
+    return np.lexsort((chance, place))[: min(size, math.ceil(limit / 2))]
+
+
+def _wanted(active: Active, collection: Collection, vectors: pl.DataFrame, rest: Positions, device: Device) -> Positions:
+    """What is left, by turns the worthiest and one at random; all at random while too little is known to tell."""
+    shuffled = np.random.default_rng([active.seed, len(rest)]).permutation(rest)
+    candidates = np.sort(shuffled[:MOST_CANDIDATES])
+    worth = active.worth(collection.rows(), vectors[candidates].drop("key"), device)
+    if worth is None:
+        return shuffled
+    return by_turns(candidates[np.argsort(-worth, kind="stable")], shuffled)
+
+
+def by_turns(worthiest: Positions, shuffled: Positions) -> Positions:
+    """One of either, each position once.
+
+    Rows near the top alone teach a model little about what is slow, and it then chooses worse on other problems than
+    one that saw random rows (`kerncast evaluate --budget-curve` shows both).
+    """
+    mixed = np.column_stack([worthiest, shuffled[: len(worthiest)]]).ravel()
+    return np.asarray(mixed[np.sort(np.unique(mixed, return_index=True)[1])])

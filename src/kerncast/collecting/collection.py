@@ -1,0 +1,267 @@
+"""The state of a running collection: what is done, what is being contested, what goes into the journal."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from kerncast.backends import get_backend
+from kerncast.collecting import journal as journals
+from kerncast.collecting.compact import journal_rows, software_text
+from kerncast.collecting.messages import Chunk, Item, Ready, Result
+from kerncast.collecting.request import Request, Summary
+from kerncast.collecting.supervisor import Observer, Supervisor, tell
+from kerncast.data import schema
+from kerncast.data.dataset import Dataset
+from kerncast.errors import InvalidValue
+
+# After the sweep, what is this close to the best of its problem (or within three MADs) is raced again.
+NEAR = 0.02
+RACED_PER_PROBLEM = 12
+
+
+class _Ties:
+    """The fastest few of each problem, for the race."""
+
+    def __init__(self) -> None:
+        self.best: dict[tuple[Any, ...], list[tuple[float, float, Item]]] = {}
+
+    def add(self, item: Item, time_ns: float, mad: float) -> None:
+        problem = tuple(item.problem.items())
+        others = [entry for entry in self.best.get(problem, []) if entry[2].key != item.key]
+        near = [*others, (time_ns, mad, item)]
+        limit = 2 * min(near, key=lambda entry: entry[0])[0]
+        self.best[problem] = sorted((entry for entry in near if entry[0] <= limit), key=lambda e: (e[0], e[2].key))[
+            :RACED_PER_PROBLEM
+        ]
+
+    def best_ns(self, problem: tuple[Any, ...]) -> float:
+        entries = self.best.get(problem)
+        return entries[0][0] if entries else 0.0
+
+    def chunks(self, first_number: int) -> Iterator[Chunk]:
+        """One chunk per problem that has a contest."""
+        for number, entries in enumerate(self.best.values(), first_number):
+            best, mad, _ = entries[0]
+            limit = best * (1 + max(NEAR, 3 * mad / best))
+            items = [item for time_ns, _, item in entries if time_ns <= limit]
+            if len(items) > 1:
+                yield Chunk(number, items)
+
+
+class Collection:
+    """The state of a running collection."""
+
+    def __init__(self, request: Request, observer: Observer, dataset: Dataset) -> None:
+        self.request, self.observer, self.dataset = request, observer, dataset
+        self.summary = Summary(dataset.path)
+        self.ties = _Ties()
+        self.unsure: dict[str, Item] = {}
+        self.times: dict[str, float] = {}
+        """Labels so far: measuring again may only improve them, for noise only ever slows down."""
+        self.done: set[str] = set()
+        self.order = 0
+        self.chunks_made = 0
+        self.journal: journals.Journal | None = None
+        self.stopping = False
+        self.said_stopping = False
+        self.began = time.monotonic()
+
+    def admit(self, index: str, ready: Ready) -> None:
+        """The first device says what the dataset is of; any other, and every restarted one, must be the same."""
+        if self.journal is None:
+            self.open_journal(ready)
+            return
+        header = self.journal.header
+        name, software = str(ready.device["name"]), ready.software
+        if (name, software) != (header.device, header.software):
+            raise InvalidValue(
+                f"device {index} is {name} with {software_text(software)}, but {self.dataset.path} is of {header.device} with "
+                f"{software_text(header.software)}: leave {index} out of --devices and measure it into another --out"
+            )
+
+    def open_journal(self, ready: Ready) -> None:
+        """Begin, or go on where a killed run stopped; either way know what needs no measuring."""
+        request = self.request
+        now = datetime.datetime.now(datetime.UTC)
+        header = journals.Header(
+            family=request.family.id,
+            backend=get_backend(request.backend).name,
+            device=str(ready.device["name"]),
+            software=ready.software,
+            run_id=f"{now:%Y%m%dT%H%M%S}-{os.getpid()}",
+        )
+        path = self.dataset.path / journals.NAME
+        if journals.is_begun(path):
+            self.journal, records = journals.Journal.resume(path, header)
+            for record in records:
+                self._remember(record)
+        else:
+            path.unlink(missing_ok=True)
+            self.journal = journals.Journal.begin(path, header)
+        if request.family in self.dataset.families:
+            self._skip_stored(header)
+        self.summary.device = header.device
+
+    def _skip_stored(self, header: journals.Header) -> None:
+        """Rows of a finished dataset need no measuring; those of another device or compiler must not be mixed in."""
+        rows = self.dataset.scan(self.request.family).filter(pl.col("backend") == header.backend)
+        software = software_text(header.software)
+        begun = rows.select("device", "software").unique().collect().rows()
+        if begun and (header.device, software) not in begun:
+            raise InvalidValue(
+                f"{self.dataset.path} was measured on {begun[0][0]} with {begun[0][1]}, but this is {header.device} with "
+                f"{software}: resume it there, or collect into another dataset"
+            )
+        self.done |= set(self._stored(header).select("key").collect().to_series())
+
+    def _stored(self, header: journals.Header) -> pl.LazyFrame:
+        """The rows of the dataset that measuring here and now would repeat."""
+        return self.dataset.scan(self.request.family).filter(
+            pl.col("backend") == header.backend,
+            pl.col("device") == header.device,
+            pl.col("software") == software_text(header.software),
+            pl.col("cache") == self.request.policy.cache,
+        )
+
+    def rows(self) -> pl.DataFrame:
+        """Everything that is known so far: the dataset's rows and the journal's."""
+        self.flush()
+        header, rows = journal_rows(self.dataset.path / journals.NAME, self.request.family)
+        if self.request.family in self.dataset.families:
+            rows = pl.concat([self._stored(header).collect(), rows])
+        return rows
+
+    def _remember(self, record: dict[str, Any]) -> None:
+        self.done.add(record["key"])
+        self.order = max(self.order, record["order"] + 1)
+        self.chunks_made = max(self.chunks_made, record["block"] + 1)
+        if record["status"] == "ok":
+            item = Item(record["key"], record["problem"], record["config"])
+            self._label(item, record["time_ns"], record["time_ns_mad"], record.get("unsure", False))
+
+    def _label(self, item: Item, time_ns: float, mad: float, unsure: bool) -> None:
+        """A vector has a time: for the race, and for the second visit if it is not sure."""
+        self.times[item.key] = time_ns
+        self.ties.add(item, time_ns, mad)
+        if unsure:
+            self.unsure[item.key] = item
+        else:
+            self.unsure.pop(item.key, None)
+
+    @property
+    def device(self) -> str:
+        """The name of the device that is measured."""
+        assert self.journal is not None
+        return self.journal.header.device
+
+    def chunks(self, blocks: Iterable[pl.DataFrame]) -> Iterator[Chunk]:
+        """Vectors that have no row yet, those of one problem together, small problems several at a time."""
+        family, device = self.request.family, self.device
+        problem_names = list(family.problem.parameters)
+        config_names = list(family.config.parameters)
+        for block in blocks:
+            frame = block.with_columns(device=pl.lit(device))
+            keys = schema.row_keys(family, frame)
+            pending: list[Item] = []
+            current: tuple[Any, ...] | None = None
+            columns = [*(f"problem.{name}" for name in problem_names), *(f"config.{name}" for name in config_names)]
+            for key, row in zip(keys, frame.select(columns).iter_rows(), strict=True):
+                if key in self.done:
+                    self.summary.already_there += 1
+                    continue
+                self.done.add(key)
+                problem = tuple(zip(problem_names, row, strict=False))
+                enough = self.request.chunk_size if problem == current else self.request.chunk_size // 4
+                if pending and len(pending) >= max(enough, 1):
+                    yield self._chunk(pending)
+                    pending = []
+                current = problem
+                values = dict(zip(config_names, row[len(problem_names) :], strict=True))
+                pending.append(Item(key, dict(problem), values, self.ties.best_ns(problem)))
+            if pending:
+                yield self._chunk(pending)
+
+    def _chunk(self, items: list[Item]) -> Chunk:
+        self.chunks_made += 1
+        return Chunk(self.chunks_made - 1, items)
+
+    def record(self, item: Item, result: Result, block: int, device_index: str) -> None:
+        """A final status: into the journal, the summary and the contest."""
+        assert self.journal is not None
+        fields = msgspec.to_builtins(result)
+        fields.pop("type")
+        self.summary.disturbed_samples += fields.pop("disturbed_samples", 0)
+        self.summary.samples += result.samples or 0
+        earlier = self.times.get(result.key)
+        if earlier is not None and (result.time_ns is None or result.time_ns >= earlier):
+            return
+        fields |= {"problem": item.problem, "config": item.config, "order": self.order, "block": block, "worker": device_index}
+        fields["cache"] = self.request.policy.cache
+        self.journal.add(fields)
+        self.order += 1
+        self.summary.statuses[result.status] += 1
+        if result.status == "ok":
+            assert result.time_ns is not None
+            self._label(item, result.time_ns, result.time_ns_mad or 0.0, result.unsure)
+        else:
+            self.summary.errors[result.status, result.error or ""] += 1
+
+    def flush(self) -> None:
+        """Several times a second: lines to the journal, and word to whoever pressed Ctrl-C."""
+        if self.journal is not None:
+            self.journal.flush()
+        self._answer()
+
+    def _answer(self) -> None:
+        if self.stopping and not self.said_stopping:
+            self.said_stopping = True
+            tell(self.observer, "stopping: finishing what is being measured (Ctrl-C again ends at once)")
+
+    def rows_kept(self) -> int:
+        """Rows in the dataset and in its journal."""
+        path = self.dataset.path / journals.NAME
+        records = journals.read(path)[1] if journals.is_begun(path) else []
+        return self.dataset.rows + len({record["key"] for record in records})
+
+    def stop(self) -> bool:
+        """Ctrl-C, or the budget is spent."""
+        self._answer()
+        budget = self.request.budget_seconds
+        return self.stopping or (budget is not None and time.monotonic() - self.began > budget)
+
+    def _again(self, supervisor: Supervisor, what: str, chunks: list[Chunk], seconds: float = math.inf) -> int:
+        """Vectors that have a row once more, and how many they were; a faster record replaces the earlier one."""
+        before, until = self.summary.statuses.copy(), time.monotonic() + seconds
+        planned = sum(len(chunk.items) for chunk in chunks)
+        self.observer.phase(what, planned)
+        left = deque(chunks)
+        waiting = iter(lambda: left.popleft() if left else None, None)
+        supervisor.run(waiting, lambda: self.stop() or time.monotonic() > until)
+        self.summary.statuses = before  # the same vectors again, not more of them
+        return planned - sum(len(chunk.items) for chunk in left)
+
+    def revisit(self, supervisor: Supervisor) -> None:
+        """What had too few quiet samples, at another time: a slow mode may last longer than a block."""
+        items, self.unsure = list(self.unsure.values()), {}
+        size = self.request.chunk_size
+        chunks = [self._chunk(items[start : start + size]) for start in range(0, len(items), size)]
+        limit = self.request.second_visit_seconds
+        if limit is not None:  # some of every kind rather than the first ones
+            random.Random(self.request.policy.seed).shuffle(chunks)
+        seconds = math.inf if limit is None else limit
+        self.summary.revisited = self._again(supervisor, "revisiting disturbed vectors", chunks, seconds)
+
+    def race(self, supervisor: Supervisor) -> None:
+        """The near-ties, side by side."""
+        contests = list(self.ties.chunks(self.chunks_made))
+        self.summary.raced = self._again(supervisor, "racing near-ties", contests)

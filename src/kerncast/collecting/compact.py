@@ -1,0 +1,73 @@
+"""From the journal to the dataset."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from kerncast.collecting import journal as journals
+from kerncast.collecting.messages import Ready
+from kerncast.data import schema
+from kerncast.data.dataset import Dataset, DeviceRecord
+from kerncast.errors import BadFile, CannotWrite
+from kerncast.op import Family
+
+
+def compact(dataset: Dataset, family: Family, ready: Ready) -> None:
+    """The journal's final records as a part of the dataset; then, and only then, the journal goes."""
+    path = dataset.path / journals.NAME
+    header, frame = journal_rows(path, family)
+    if frame.height:
+        present = _already_compacted(dataset, family, header.run_id)
+        profile = DeviceRecord(**ready.device)
+        new = frame.drop("key").filter(~frame["key"].is_in(list(present)))
+        try:
+            dataset.append(family, new, machines=[profile])
+        except (OSError, CannotWrite, pl.exceptions.ComputeError) as error:  # polars has no other word for a full disk
+            why = error.__cause__ or error if isinstance(error, CannotWrite) else error
+            raise journals.refused(dataset.path, _words(why), f"all {frame.height:,} rows are safe in {path}") from error
+    path.unlink()
+
+
+def _words(error: BaseException) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    full = os.strerror(errno.ENOSPC)
+    # Polars wraps it into several layers of its own.
+    return full if full in text else next(iter(text.splitlines()), type(error).__name__)
+
+
+def journal_rows(path: Path, family: Family) -> tuple[journals.Header, pl.DataFrame]:
+    """The journal's final records as rows of a dataset."""
+    header, records, _ = journals.read(path)
+    rows = [_row(family, header, record) for record in journals.final_records(records)]
+    return header, pl.DataFrame(rows, schema={**schema.schema_of(family)}, orient="row")
+
+
+def _already_compacted(dataset: Dataset, family: Family, run_id: str) -> set[str]:
+    """Keys of this very run that a crash between the two steps left in both places."""
+    if family not in dataset.families:
+        return set()
+    return set(dataset.scan(family).filter(pl.col("run_id") == run_id).select("key").collect().to_series())
+
+
+def software_text(software: dict[str, str]) -> str:
+    """The software as a row says it."""
+    return msgspec.json.encode(dict(sorted(software.items()))).decode()
+
+
+def _row(family: Family, header: journals.Header, record: dict[str, Any]) -> dict[str, Any]:
+    try:
+        row = {f"problem.{name}": record["problem"][name] for name in family.problem.parameters}
+        row |= {f"config.{name}": record["config"][name] for name in family.config.parameters}
+    except KeyError as error:
+        raise BadFile(
+            f"the journal's records do not fit {family.id}: {error} is missing; finish it with the kerncast that began it"
+        ) from error
+    row |= {"op": family.op.name, "family": family.id, "device": header.device, "backend": header.backend}
+    row |= {"run_id": header.run_id, "software": software_text(header.software)}
+    return row | {name: record.get(name) for name in schema.MEASURED if name not in row} | {"key": record["key"]}

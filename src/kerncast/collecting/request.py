@@ -1,0 +1,86 @@
+"""What to collect, and what came of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kerncast.collecting.messages import Policy
+from kerncast.device import Device
+from kerncast.errors import InvalidValue
+from kerncast.op import Family
+
+Worth = Callable[[pl.DataFrame, pl.DataFrame, Device], npt.NDArray[np.float64] | None]
+"""What is measured (rows as stored) and what is not (`problem.*`, `config.*`) → how much measuring each of the latter is
+worth, or None while too little is known. Models stand above collecting, so it is passed in."""
+
+
+@dataclass(frozen=True)
+class Active:
+    """Measure in rounds, after each of them what is worth most."""
+
+    worth: Worth
+    seed: int = 0
+    max_vectors: int | None = None
+    """Rows in the end, those that were there already included."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to collect, and how."""
+
+    family: Family
+    backend: str
+    """A name, or module:Class."""
+    devices: tuple[str, ...]
+    out: Path
+    policy: Policy = field(default_factory=Policy)
+    chunk_size: int = 64
+    budget_seconds: float | None = None
+    second_visit_seconds: float | None = None
+    """At most so long for vectors that had too few quiet samples; None: until all were visited again."""
+    extend: bool = False
+    """Add what is missing to a dataset that is already finished."""
+    reset_command: tuple[str, ...] = ()
+    options: dict[str, str] = field(default_factory=dict)
+    """What the backend is configured with."""
+    build_jobs: int = 2
+    memory_bytes: int | None = None
+    """What a worker may take beyond what its backend starts with. None: its share of what is free; 0: no limit."""
+    active: Active | None = None
+    """Choose what to measure instead of measuring everything."""
+
+    def __post_init__(self) -> None:
+        if self.active is not None and self.active.max_vectors is None and self.budget_seconds is None:
+            raise InvalidValue(
+                "an active choice needs a limit, --budget TIME or --max-vectors N: without one every vector is measured anyway"
+            )
+
+
+@dataclass
+class Summary:
+    """What came of it."""
+
+    path: Path
+    device: str = ""
+    measured: int = 0
+    already_there: int = 0
+    without_a_row: bool = False
+    left_out: int = 0
+    """Vectors that an active choice did not measure."""
+    interrupted: bool = False
+    raced: int = 0
+    revisited: int = 0
+    disturbed_samples: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    statuses: Counter[str] = field(default_factory=Counter)
+    errors: Counter[tuple[str, str]] = field(default_factory=Counter)
+    lost: dict[str, str] = field(default_factory=dict)
+    """Devices (by index) that were given up while others went on, and why."""

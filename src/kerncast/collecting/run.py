@@ -1,0 +1,185 @@
+"""One collection, from vectors to a dataset: lock, resume, measure, race the near-ties, compact."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import polars as pl
+
+from kerncast.collecting import journal as journals
+from kerncast.collecting.active import measure_rounds
+from kerncast.collecting.collection import Collection
+from kerncast.collecting.compact import compact
+from kerncast.collecting.memory import worker_share
+from kerncast.collecting.messages import Ready, Start
+from kerncast.collecting.request import Active, Request, Summary
+from kerncast.collecting.supervisor import DeviceLost, Observer, Supervisor, tell
+from kerncast.data.dataset import Dataset
+from kerncast.device import Device
+from kerncast.errors import NO_SPACE, CannotWrite, InvalidValue, KerncastError
+from kerncast.files.lock import one_writer
+
+__all__ = ["Active", "Request", "Summary", "collect", "locked"]
+
+LOCK = "collect.lock"
+
+
+def locked(path: Path) -> contextlib.AbstractContextManager[None]:
+    """One writer per dataset."""
+    return one_writer(path, LOCK, "collect into another dataset")
+
+
+def collect(request: Request, blocks: Iterable[pl.DataFrame], observer: Observer) -> Summary:
+    """Measure every vector of `blocks` that has no row yet; the dataset is complete, or the journal is safe."""
+    fresh = not request.out.exists()
+    with _no_space_said(request.out):
+        dataset = _open(request)
+        try:
+            return _collect(request, blocks, observer, dataset)
+        except Exception:
+            # A refusal before the first result leaves nothing behind.
+            if fresh and not _has_results(dataset.path):
+                shutil.rmtree(dataset.path)
+            raise
+
+
+@contextlib.contextmanager
+def _no_space_said(path: Path) -> Iterator[None]:
+    """A full disk, where it is not yet said how to go on: at the lock, a folder, `dataset.json`."""
+    try:
+        yield
+    except journals.Refused:
+        raise
+    except (OSError, CannotWrite) as error:
+        cause = error.__cause__ if isinstance(error, CannotWrite) else error
+        if not isinstance(cause, OSError) or cause.errno not in NO_SPACE:
+            raise
+        safe = f"everything measured before is safe in {path}" if path.exists() else "nothing was measured yet"
+        raise journals.refused(Path(cause.filename or path), cause.strerror, safe) from error
+
+
+def _has_results(path: Path) -> bool:
+    journal = path / journals.NAME
+    return journals.is_begun(journal) and bool(journals.read(journal)[1])
+
+
+def _collect(request: Request, blocks: Iterable[pl.DataFrame], observer: Observer, dataset: Dataset) -> Summary:
+    with locked(dataset.path):
+        memory_bytes = worker_share(len(request.devices)) if request.memory_bytes is None else request.memory_bytes
+        collection = Collection(request, observer, dataset)
+        supervisor = Supervisor(
+            start=lambda device: Start(
+                request.backend, request.family.id, device, request.policy, request.options, request.build_jobs
+            ),
+            devices=list(request.devices),
+            record=collection.record,
+            flush=collection.flush,
+            observer=observer,
+            admit=collection.admit,
+            reset=_reset(request.reset_command),
+            memory_bytes=memory_bytes,
+        )
+        with _stop_politely(collection), _told_what_is_safe(collection):
+            try:
+                ready = supervisor.connect()
+                finished = _measure(request, collection, supervisor, blocks, ready) and not supervisor.unblamed
+                if finished and not collection.stop():
+                    collection.revisit(supervisor)
+                    collection.race(supervisor)
+            finally:
+                supervisor.close()
+                if collection.journal is not None:
+                    collection.journal.close()
+        summary = collection.summary
+        summary.lost = supervisor.lost
+        summary.measured = summary.statuses.total()
+        summary.interrupted = collection.stopping
+        # To stop early is what an active choice is for: when its budget ends, it is finished.
+        chosen = request.active is not None and not summary.interrupted and summary.measured + summary.already_there > 0
+        summary.without_a_row = not (finished or chosen)
+        if not summary.without_a_row:
+            compact(dataset, request.family, ready)
+        summary.seconds = time.monotonic() - collection.began
+        return summary
+
+
+def _measure(
+    request: Request, collection: Collection, supervisor: Supervisor, blocks: Iterable[pl.DataFrame], ready: Ready
+) -> bool:
+    """Every vector, or those that are worth most; False when it was stopped before."""
+    if request.active is None:
+        return supervisor.run(collection.chunks(blocks), collection.stop)
+    return measure_rounds(request.active, collection, supervisor, blocks, Device(**ready.device))
+
+
+def _open(request: Request) -> Dataset:
+    """A new dataset, an unfinished one, or (with `extend`) a finished one."""
+    if not request.out.exists():
+        try:
+            return Dataset.create(request.out)
+        except CannotWrite:
+            # A folder without `dataset.json` would be refused the next time.
+            request.out.rmdir()
+            raise
+    dataset = Dataset.open(request.out)
+    if not (request.out / journals.NAME).exists() and dataset.rows and not request.extend:
+        raise InvalidValue(
+            f"{request.out} is a finished dataset: add --resume to measure what it lacks, or choose another name"
+        )
+    return dataset
+
+
+def _reset(command: tuple[str, ...]) -> Callable[[str], None] | None:
+    if not command:
+        return None
+
+    def reset(device: str) -> None:
+        argv = [part.replace("{device}", device) for part in command]
+        try:
+            subprocess.run(argv, check=True, capture_output=True, timeout=300)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise KerncastError(f"the reset command {argv} failed ({error})") from error
+
+    return reset
+
+
+@contextlib.contextmanager
+def _told_what_is_safe(collection: Collection) -> Iterator[None]:
+    """Whoever has to end in the middle says how many rows are safe, and where."""
+    path = collection.dataset.path
+    try:
+        yield
+    except DeviceLost as error:
+        rows = collection.rows_kept()
+        safe = f"{rows:,} rows are safe in {path}" if rows else "nothing was measured yet"
+        lost = DeviceLost(f"{error}; {safe}: mend the device and run the same command to go on")
+        lost.rows = rows
+        raise lost from error
+    except KeyboardInterrupt:
+        words = f"stopped: everything measured is safe in {path} ({collection.rows_kept():,} rows)"
+        tell(collection.observer, f"{words}: run the same command to go on")
+        raise
+
+
+@contextlib.contextmanager
+def _stop_politely(collection: Collection) -> Iterator[None]:
+    """The first Ctrl-C (or SIGTERM) lets the chunk at hand finish; the second ends at once."""
+
+    def ask(signum: int, frame: FrameType | None) -> None:
+        if collection.stopping:
+            raise KeyboardInterrupt
+        collection.stopping = True
+
+    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,373 @@
+"""A worker: one process per device that prepares, checks and times vectors, and may die at any of them.
+
+It is started as `python -m kerncast.collecting.worker ORDERS RESULTS PROGRESS FAMILY BACKEND` with three inherited descriptors.
+Whatever a kernel prints goes nowhere near them: standard output is thrown away, standard error is kept in a
+file by the supervisor, for the last words of a crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import datetime
+import math
+import os
+import random
+import resource
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import lru_cache
+
+from msgspec import structs
+
+from kerncast.backends import get_backend
+from kerncast.backends.contract import Backend, Failed, Prepared, TimesItself, WrongResult
+from kerncast.collecting.messages import (
+    Broken,
+    Chunk,
+    Done,
+    Frames,
+    Item,
+    Policy,
+    Progress,
+    Ready,
+    Reply,
+    Result,
+    Start,
+    frame,
+    order_decoder,
+)
+from kerncast.collecting.pressure import watch
+from kerncast.collecting.timing import BlockTimer, Sentinel, Timed
+from kerncast.device import Device
+from kerncast.errors import KerncastError
+from kerncast.expr import Program
+from kerncast.op import Config, Family, Problem
+from kerncast.registry import FAMILIES
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when the supervisor is gone, even in the middle of a hanging kernel."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def limit_memory(policy: Policy) -> None:
+    """A leak becomes a failed allocation here instead of an exhausted machine; a crash leaves no core file."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if policy.memory_bytes:
+        resource.setrlimit(resource.RLIMIT_DATA, (policy.memory_bytes, policy.memory_bytes))
+
+
+class Measurer:
+    """Measures chunks with one backend."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        family: Family,
+        policy: Policy,
+        progress: Progress,
+        send: Callable[[Reply], None],
+        build_jobs: int = 2,
+    ) -> None:
+        self.backend, self.family, self.policy, self.build_jobs = backend, family, policy, build_jobs
+        self.progress, self.send = progress, send
+        self.rng = random.Random(policy.seed)
+        flush = self._flush if policy.cache == "cold" else None
+        self.watches_threads = backend.runs_on_cpu and "threads" in family.environment.parameters
+        self.timer = BlockTimer(policy, self._guard, backend.runs_on_cpu, flush, watch() if self.watches_threads else None)
+        self.compute = Sentinel(backend.sentinel("compute"))
+        # A memory-bound vector is disturbed by what disturbs memory: it has a sentinel of its own kind.
+        self.memory = Sentinel(backend.sentinel("memory"))
+        self.memory_bound = _memory_bound(family, backend.device())
+        self.leaking = False
+        """A kernel could not be closed: the process is looked at before it gets the next chunk."""
+
+    def _flush(self) -> None:
+        if not self.backend.flush_cache():
+            raise Failed(f"backend {self.backend.name} cannot make caches cold: measure with --cache warm")
+
+    def _guard(self, index: int, expected_ns: float) -> None:
+        """Announce a step; it may take a multiple of what is expected, within the floor and the ceiling.
+
+        Of the first launch on a new problem nothing is expected (0): it may take as long as any.
+        """
+        ceiling = self.policy.deadline_ceiling_ns
+        allowed = max(self.policy.deadline_floor_ns, int(self.policy.deadline_factor * expected_ns))
+        self.progress.at(index, min(allowed, ceiling) if expected_ns else ceiling)
+
+    def measure(self, chunk: Chunk) -> None:
+        """Every vector of a chunk gets its result, unless one of them spoils the process: then the rest is left."""
+        vectors = [self._vector(item) for item in chunk.items]
+        self.progress.at(0, int(self.backend.compile_seconds(vectors, self.build_jobs) * 1e9))
+        with contextlib.suppress(Failed):  # what does not build fails by itself when it is prepared
+            self.backend.compile(vectors, self.build_jobs)
+        if isinstance(self.backend, TimesItself):
+            try:
+                self._ask(self.backend, chunk.items, vectors)
+            except KerncastError as error:  # the device cannot be brought back: nothing more to measure here
+                self.send(Broken(_words(error)))
+                return
+            self.progress.idle()
+            self.send(Done(chunk.number))
+            return
+        width = max(1, self.backend.max_prepared)
+        blocks = (range(start, min(start + width, len(vectors))) for start in range(0, len(vectors), width))
+        spoiled = any(self._block(chunk.items, vectors, indices) for indices in blocks)
+        if self.leaking and not spoiled:
+            self.leaking, spoiled = False, not self._healthy()
+        self.progress.idle()
+        self.send(Done(chunk.number, spoiled))
+
+    def _vector(self, item: Item) -> tuple[Problem, Config]:
+        return Problem.trusted(self.family, item.problem), Config.trusted(self.family, item.config)
+
+    def _block(self, items: list[Item], vectors: list[tuple[Problem, Config]], indices: range) -> bool:
+        """Prepare and time some vectors together; True as soon as the process can no longer be trusted."""
+        started = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        waiting: dict[int, Timed] = {}
+
+        def failed(index: int, error: Exception) -> bool:
+            result = _failure(items[index].key, error, started)
+            self.send(result)
+            return result.status == "launch_error" and not self._healthy()
+
+        for index in indices:
+            try:
+                waiting[index] = self._prepare(index, items[index], vectors[index])
+            except Exception as error:  # whatever a kernel or its library throws
+                if failed(index, error):
+                    return True
+
+        def finish(timed: Timed) -> None:
+            del waiting[timed.index]
+            self.send(_result(items[timed.index].key, timed, self.timer, started))
+            self._close(timed.kernel)
+
+        while waiting:
+            try:
+                self.timer.time(list(waiting.values()), finish, self.rng)
+            except Exception as error:
+                # The step that failed is the one announced last; the others are timed again without it.
+                index, _ = self.progress.read()
+                if index not in waiting:  # it has its row: the sentinel failed after it
+                    return True
+                self._close(waiting.pop(index).kernel)
+                if failed(index, error):
+                    return True
+                for timed in waiting.values():
+                    timed.forget()
+        return False
+
+    def _prepare(self, index: int, item: Item, vector: tuple[Problem, Config]) -> Timed:
+        """Buffers, the check of the result, the warm-up."""
+        self._guard(index, 0.0)
+        begin = time.perf_counter_ns()
+        sentinel = self.memory if self.memory_bound(vector[0]) and self.memory.kernel is not None else self.compute
+        threads = int(item.problem["threads"] or 1) if self.watches_threads else 1
+        timed = Timed(index, self.backend.prepare(*vector), sentinel, vector[0], item.best_ns, threads)
+        timed.prepared_ns = float(time.perf_counter_ns() - begin)
+        try:
+            if self.policy.verify:
+                self._guard(index, item.best_ns)
+                timed.max_abs_err = float(timed.kernel.check())
+                if not timed.max_abs_err <= self.backend.tolerance(vector[0]):  # also when it is NaN
+                    raise WrongResult(timed.max_abs_err)
+            self.timer.warm_up(timed)
+        except Exception:
+            self._close(timed.kernel)
+            raise
+        return timed
+
+    def _close(self, kernel: Prepared) -> None:
+        """What goes wrong in giving back is no vector's result."""
+        try:
+            kernel.close()
+        except Exception:
+            self.leaking = True
+
+    def _ask(self, backend: TimesItself, items: list[Item], vectors: list[tuple[Problem, Config]]) -> None:
+        """Passes over programs that time themselves: one answer a pass, until they agree or there are enough."""
+        started = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        waiting = {
+            index: Timed(index, backend.prepare(*vector), self.compute, vector[0], items[index].best_ns)
+            for index, vector in enumerate(vectors)
+        }
+        verify, cache = self.policy.verify, self.policy.cache
+        while waiting:
+            order = list(waiting)
+            self.rng.shuffle(order)
+            silent = set(order)
+
+            def begin(position: int, seconds: float, order: list[int] = order) -> None:
+                self.progress.at(order[position], int(seconds * 1e9))
+
+            for position, answer in backend.ask([vectors[index] for index in order], begin, verify, cache):
+                index = order[position]
+                silent.discard(index)
+                if isinstance(answer, Failed):
+                    del waiting[index]
+                    self.send(_failure(items[index].key, answer, started))
+                    continue
+                timed = waiting[index]
+                timed.quiet.append(answer.time_ns)
+                timed.max_abs_err = answer.max_abs_err
+                timed.prepared_ns = answer.compile_ns or 0.0
+            for index in silent:
+                del waiting[index]
+                self.send(_failure(items[index].key, Failed("the backend gave no answer"), started))
+            self._settle(waiting, items, started)
+
+    def _settle(self, waiting: dict[int, Timed], items: list[Item], started: str) -> None:
+        """Rows for the vectors that have been asked often enough."""
+        best: dict[object, float] = {}
+        for timed in waiting.values():
+            best[timed.problem] = min(best.get(timed.problem, math.inf), *timed.quiet)
+        for index, timed in list(waiting.items()):
+            timed.best_ns = min(timed.best_ns or math.inf, best[timed.problem])
+            if self.timer.enough(timed):
+                del waiting[index]
+                row = _result(items[index].key, timed, self.timer, started)
+                # How often it was launched and how it was warmed up, only the program knows.
+                self.send(structs.replace(row, inner_loops=None, warmup_ns=None, compile_ns=timed.prepared_ns or None))
+
+    def _healthy(self) -> bool:
+        """After a failed launch: does the sentinel still run? A process that cannot show it is replaced."""
+        kernel: Prepared | None = self.compute.kernel
+        if kernel is None:
+            return False
+        try:
+            return kernel.check() <= 0.0 and kernel.run(1) >= 0
+        except Exception:
+            return False
+
+
+def _memory_bound(family: Family, device: Device) -> Callable[[Problem], bool]:
+    """Whether a problem's operands exceed the last private cache and its roofline is the memory's."""
+    work = family.work(family.op.namespace())
+    l2_bytes = device.numbers.get("l2_cache_kb", math.inf) * 1024
+    bandwidth = device.numbers.get("memory_bandwidth_gb_s")
+    if work is None or bandwidth is None:
+        return lambda problem: False
+    program = Program({"flops": work.flops, "bytes": work.bytes})
+
+    @lru_cache(maxsize=256)
+    def bound(problem: Problem) -> bool:
+        peak = device.peak_tflops.get(str(problem.values.get("dtype")))
+        if peak is None:
+            return False
+        need = program.scalar(family.problem.qualified(problem.values))
+        return need["bytes"] > l2_bytes and need["bytes"] / (bandwidth * 1e9) > need["flops"] / (peak * 1e12)
+
+    return bound
+
+
+def _words(error: BaseException) -> str:
+    """What it says; an exception that is not written to be read alone (a KeyError is just a key) has its type in front."""
+    text, kind = " ".join(str(error).split()), type(error).__name__
+    if text and isinstance(error, Failed | KerncastError):
+        return text[:500]
+    return f"{kind}: {text}"[:500] if text else kind
+
+
+def _failure(key: str, error: Exception, started: str) -> Result:
+    status = (
+        error.status if isinstance(error, Failed) else "out_of_memory" if isinstance(error, MemoryError) else "launch_error"
+    )
+    wrong = error.max_abs_err if isinstance(error, WrongResult) and math.isfinite(error.max_abs_err) else None
+    return Result(key, status, max_abs_err=wrong, started_at=started, error=_words(error))
+
+
+def _result(key: str, timed: Timed, timer: BlockTimer, started: str) -> Result:
+    """The row of a timed vector: median and deviation of the accepted samples, mean and spread of all of them."""
+    everything = timed.quiet + timed.disturbed
+    accepted = timed.accepted(timer.policy.close)
+    middle = statistics.median(accepted)
+    return Result(
+        key=key,
+        status="ok",
+        time_ns=middle,
+        time_ns_min=min(everything),
+        time_ns_mean=statistics.fmean(everything),
+        time_ns_std=statistics.stdev(everything) if len(everything) > 1 else None,
+        time_ns_mad=statistics.median(abs(sample - middle) for sample in accepted),
+        samples=len(everything),
+        inner_loops=timed.loops,
+        warmup_ns=float(timed.warmup_ns),
+        compile_ns=timed.prepared_ns,
+        max_abs_err=timed.max_abs_err,
+        sentinel_ns=statistics.median(timed.sentinels) if any(timed.sentinels) else None,
+        started_at=started,
+        error=None if timer.confirmed(timed) else _crowded_words(timed),
+        disturbed_samples=len(timed.disturbed),
+        unsure=not timer.confirmed(timed) and not timer.given_up(timed),
+    )
+
+
+def _crowded_words(timed: Timed) -> str | None:
+    """What a row says of a time that has too few quiet samples because others wanted the CPUs."""
+    if not timed.pressures:
+        return None
+    share = statistics.fmean(timed.pressures)
+    return f"timed under CPU pressure: others wanted the CPUs of its {timed.threads} threads for {share:.0%} of the time"
+
+
+def _send_to(fd: int) -> Callable[[Reply], None]:
+    def send(message: Reply) -> None:
+        data = frame(message)
+        while data:
+            data = data[os.write(fd, data) :]
+
+    return send
+
+
+def main(orders: int, results: int, progress_fd: int, family: str, backend: str) -> None:
+    """Read orders until the supervisor closes the pipe; family and backend are those that will come."""
+    die_with_parent()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.dup2(nowhere, 1)
+    progress, send = Progress(progress_fd), _send_to(results)
+    frames = Frames(order_decoder)
+    measurer: Measurer | None = None
+    # A spare has time to import what it will need; what is wrong with it is said when it is asked to start.
+    with contextlib.suppress(Exception):
+        FAMILIES.get(family)
+        get_backend(backend)
+    while data := os.read(orders, 1 << 20):
+        for message in frames.feed(data):
+            if isinstance(message, Chunk):
+                assert measurer is not None
+                measurer.measure(message)
+            else:
+                measurer = _start(message, progress, send)
+
+
+def _start(message: Start, progress: Progress, send: Callable[[Reply], None]) -> Measurer | None:
+    try:
+        backend = get_backend(message.backend).configured(message.index, message.options)
+        device = backend.device()
+        profile = {
+            "name": device.name,
+            "title": device.title,
+            "kind": device.kind,
+            "numbers": dict(device.numbers),
+            "peak_tflops": dict(device.peak_tflops),
+            "sources": dict(device.sources),
+        }
+        software = dict(backend.software(message.family))
+        limit_memory(message.policy)
+        measurer = Measurer(backend, FAMILIES.get(message.family), message.policy, progress, send, message.build_jobs)
+    except Exception as error:  # said to the supervisor, which decides what to do
+        send(Broken(_words(error)))
+        return None
+    send(Ready(profile, software))
+    return measurer
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:6])

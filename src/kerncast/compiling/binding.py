@@ -1,0 +1,232 @@
+"""An artefact called from Python, through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kerncast.compiling.header import MESSAGE_BYTES
+from kerncast.errors import BadFile, InvalidValue
+from kerncast.op import Family
+from kerncast.space import Space
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+MISSING = -(2**63)
+STATUSES = ("ok", "out_of_range", "unsupported", "no_valid_config", "bad_input", "mismatch", "corrupt", "too_small")
+TIERS = ("memo", "tree", "portfolio", "full", "auto", "none")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the artefact said; numbers that it does not know are negative."""
+
+    status: str
+    tier: str
+    candidate: int
+    parameter: int
+    time_ns: float
+    lower_ns: float
+    upper_ns: float
+    efficiency: float
+    message: str
+
+
+def encode(space: Space, values: Mapping[str, Any]) -> list[int]:
+    """A point as the numbers that C reads, in declared order."""
+    found = []
+    for name, parameter in space.parameters.items():
+        value = values.get(name)
+        index = None if value is None else parameter.index(value)
+        if value is not None and index is None:
+            raise InvalidValue(f"{name} must be {parameter.describe()}, got {value!r}")
+        found.append(MISSING if index is None else parameter.number(index))
+    return found
+
+
+class Binding:
+    """One loaded artefact with one context; threads take turns."""
+
+    def __init__(self, file: Path, family: Family, schema: int, prefix: str = "kerncast") -> None:
+        self.family, self.prefix = family, prefix
+        self._file, self._schema = file, schema
+        self._problems = len(family.problem.parameters)
+        self._configs = max(1, len(family.config.parameters))
+        try:
+            self._library = ctypes.CDLL(str(file))
+            self._declare()
+        except (OSError, AttributeError) as error:
+            raise BadFile(f"{file} is not an artefact of this kerncast ({error}): export it again") from error
+        self.answer_type = _answer_type(self._configs)
+        context = ctypes.c_void_p()
+        status = self._function("create_checked")(schema, ctypes.byref(context))
+        if status:
+            raise BadFile(f"{file} cannot be used: {STATUSES[status]}; export it again")
+        self._context = context
+        self._turn = threading.Lock()
+        self._problem = (ctypes.c_int64 * self._problems)()
+        self._one = np.zeros(1, self.answer_type)
+        self._one_address = self._one.ctypes.data
+        # The same memory as a ctypes structure: a field of it is read without unpacking the whole row.
+        self._slot = _answer_structure(self._configs).from_address(self._one_address)
+        self._select = self._function("select")
+        self.candidates = int(self._function("candidates")())
+
+    def _function(self, name: str) -> Any:
+        return getattr(self._library, f"{self.prefix}_{name}")
+
+    def _declare(self) -> None:
+        pointer, number = ctypes.c_void_p, ctypes.c_int
+        shapes: dict[str, tuple[list[Any], Any]] = {
+            "create_checked": ([ctypes.c_uint64, pointer], number),
+            "destroy": ([pointer], None),
+            "select": ([pointer, pointer, number, pointer], number),
+            "select_many": ([pointer, pointer, ctypes.c_size_t, number, pointer], None),
+            "rank": ([pointer, pointer, number, pointer, ctypes.c_size_t, pointer], number),
+            "scores": ([pointer, pointer, number, pointer, pointer, ctypes.c_size_t], number),
+            "predict": ([pointer, pointer, pointer], number),
+            "features": ([pointer, pointer, pointer, ctypes.c_size_t], number),
+            "query_json": ([pointer, ctypes.c_char_p, ctypes.c_size_t, pointer, ctypes.c_size_t, pointer], number),
+            "candidates": ([], ctypes.c_int32),
+        }
+        for name, (arguments, result) in shapes.items():
+            function = self._function(name)
+            function.argtypes, function.restype = arguments, result
+
+    def close(self) -> None:
+        """Give the context back."""
+        if self._context:
+            self._function("destroy")(self._context)
+            self._context = ctypes.c_void_p()
+
+    def __del__(self) -> None:
+        if getattr(self, "_context", None):
+            self.close()
+
+    def _fill(self, numbers: Sequence[int]) -> Any:
+        self._problem[:] = list(numbers)
+        return self._problem
+
+    def quick(self, numbers: list[Any], tier: int) -> tuple[int, int, float, float, float, float] | None:
+        """Tier, candidate, time, bounds and efficiency of one problem, for hot paths; None: ask `select` why not."""
+        with self._turn:
+            self._problem[:] = numbers
+            if self._select(self._context, self._problem, tier, self._one_address):
+                return None
+            slot = self._slot
+            return slot.tier, slot.candidate, slot.time_ns, slot.lower_ns, slot.upper_ns, slot.efficiency
+
+    def select(self, numbers: Sequence[int], tier: str) -> Reply:
+        """One problem."""
+        with self._turn:
+            self._select(self._context, self._fill(numbers), TIERS.index(tier), self._one_address)
+            return reply_of(self._one[0])
+
+    def latencies_us(self, problems: Sequence[Sequence[int]], tier: str) -> Floats:
+        """How long each call takes, asked once by a context of its own; what a call of nothing takes is taken off."""
+        fresh = Binding(self._file, self.family, self._schema, self.prefix)
+        buffers = [(ctypes.c_int64 * self._problems)(*numbers) for numbers in problems]
+        select, context, number, place = fresh._select, fresh._context, TIERS.index(tier), fresh._one_address
+        nothing, clock = fresh._function("candidates"), time.perf_counter_ns
+        found, empty = np.empty(len(buffers)), np.empty(len(buffers))
+        for i, buffer in enumerate(buffers):
+            begin = clock()
+            nothing()
+            between = clock()
+            select(context, buffer, number, place)
+            found[i], empty[i] = clock() - between, between - begin
+        return np.maximum(found - np.median(empty), 0.0) / 1e3 if len(buffers) else np.zeros(1)
+
+    def select_many(self, numbers: Ints, tier: str) -> npt.NDArray[np.void]:
+        """Many problems: a structured array with a row each."""
+        problems = np.ascontiguousarray(numbers, np.int64)
+        answers = np.zeros(len(problems), self.answer_type)
+        with self._turn:
+            self._function("select_many")(
+                self._context, problems.ctypes.data, len(problems), TIERS.index(tier), answers.ctypes.data
+            )
+        return answers
+
+    def rank(self, numbers: Sequence[int], tier: str, k: int) -> list[Reply]:
+        """The k best; a refusal is the only reply."""
+        answers, count = np.zeros(max(1, k), self.answer_type), ctypes.c_size_t()
+        with self._turn:
+            status = self._function("rank")(
+                self._context, self._fill(numbers), TIERS.index(tier), answers.ctypes.data, len(answers), ctypes.byref(count)
+            )
+        return [reply_of(answers[0])] if status else [reply_of(answers[i]) for i in range(count.value)]
+
+    def scores(self, numbers: Sequence[int], tier: str, size: int) -> tuple[Floats, Floats]:
+        """Scores and times of a tier's configs; infinite and negative where one cannot run."""
+        scores, times = np.empty(max(1, size)), np.empty(max(1, size))
+        with self._turn:
+            status = self._function("scores")(
+                self._context, self._fill(numbers), TIERS.index(tier), scores.ctypes.data, times.ctypes.data, size
+            )
+        if status:
+            raise InvalidValue(f"the artefact does not score {list(numbers)}: {STATUSES[status]}")
+        return scores[:size], times[:size]
+
+    def predict(self, numbers: Sequence[int], config: Sequence[int]) -> Reply:
+        """What one config would take."""
+        given = (ctypes.c_int64 * self._configs)(*config)
+        with self._turn:
+            self._function("predict")(self._fill(numbers), given, self._one_address)
+            return reply_of(self._one[0])
+
+    def features(self, numbers: Sequence[int], config: Sequence[int], count: int) -> Floats:
+        """The features of one vector, as the model reads them."""
+        given, found = (ctypes.c_int64 * self._configs)(*config), np.empty(max(1, count))
+        with self._turn:
+            status = self._function("features")(self._fill(numbers), given, found.ctypes.data, len(found))
+        if status:
+            raise InvalidValue(f"the artefact does not describe {list(numbers)} {list(config)}: {STATUSES[status]}")
+        return found[:count]
+
+    def query(self, text: str | bytes) -> bytes:
+        """A JSON request, and the reply as it is."""
+        data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+        # A reply is seldom longer than that; a second call for want of room would compute everything again.
+        room, needed = 4096 + 4 * len(data), ctypes.c_size_t()
+        while True:
+            out = ctypes.create_string_buffer(room)
+            with self._turn:
+                status = self._function("query_json")(self._context, data, len(data), out, room, ctypes.byref(needed))
+            if STATUSES[status] != "too_small":
+                return ctypes.string_at(out, needed.value - 1)
+            room = needed.value + 1
+
+
+def _answer_type(configs: int) -> np.dtype[np.void]:
+    fields: list[Any] = [
+        ("status", "i4"), ("tier", "i4"), ("candidate", "i4"), ("parameter", "i4"), ("config", "i8", (configs,)),
+        ("time_ns", "f8"), ("lower_ns", "f8"), ("upper_ns", "f8"), ("efficiency", "f8"), ("message", f"S{MESSAGE_BYTES}"),
+    ]  # fmt: skip
+    return np.dtype(fields, align=True)
+
+
+def _answer_structure(configs: int) -> type[ctypes.Structure]:
+    class Slot(ctypes.Structure):
+        _fields_ = [
+            ("status", ctypes.c_int32), ("tier", ctypes.c_int32), ("candidate", ctypes.c_int32), ("parameter", ctypes.c_int32),
+            ("config", ctypes.c_int64 * configs), ("time_ns", ctypes.c_double), ("lower_ns", ctypes.c_double),
+            ("upper_ns", ctypes.c_double), ("efficiency", ctypes.c_double), ("message", ctypes.c_char * MESSAGE_BYTES),
+        ]  # fmt: skip
+
+    return Slot
+
+
+def reply_of(row: Any) -> Reply:
+    """A row of answers."""
+    status, tier, candidate, parameter, _, time_ns, lower_ns, upper_ns, efficiency, message = row.item()
+    text = message.decode("utf-8", "replace") if message else ""
+    return Reply(STATUSES[status], TIERS[tier], candidate, parameter, time_ns, lower_ns, upper_ns, efficiency, text)

@@ -1,0 +1,251 @@
+"""The C99 text of an artefact: tables and generated functions, then the engine that is the same in all of them."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from kerncast.compiling.c_forest import ForestPlan
+from kerncast.compiling.c_formulas import gbdt_combine, rough_bounds, target_functions
+from kerncast.compiling.c_spaces import rule_functions, space_tables, symbol_reader
+from kerncast.compiling.learners import learner_source
+from kerncast.compiling.lower import Artefact, encoded
+from kerncast.compiling.packaged import packaged
+from kerncast.compiling.query import query_source
+from kerncast.compiling.request import identity_of
+from kerncast.compiling.sealed import Sealed
+from kerncast.expr import Expr, Table
+from kerncast.expr.to_c import PRELUDE, statements
+from kerncast.learners.deep import Deep, DeepOptions
+from kerncast.learners.gbdt import Gbdt
+from kerncast.version import __version__
+from kerncast.writing.c import array, c_integer, c_number, c_string, define, filled, integer_type, renamed
+
+MEMO = 1024
+POOLS = ("portfolio", "full", "quick")
+# Configs that one word of a set holds.
+WORD = 64
+
+
+def c_source(artefact: Artefact, prefix: str) -> str:
+    """The text of `PREFIX.c`."""
+    writer = _Writer(artefact, prefix)
+    sections = [
+        f'#include "{prefix}.h"\n\n#include <limits.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n',
+        PRELUDE,
+        writer.packaged("spaces.c"),
+        space_tables(artefact),
+        rule_functions(artefact),
+        writer.problem_values(),
+        writer.features(),
+        writer.target(),
+        writer.learner(),
+        writer.candidates(),
+        writer.reach(),
+        writer.packaged("configs.c"),
+        writer.tree(),
+        writer.answers(),
+        writer.pools(),
+        writer.sealed.function(),
+        writer.packaged("engine.c"),
+        writer.many(),
+    ]
+    family = artefact.model.family
+    asked = query_source(prefix, family.problem, family.config, identity_of(artefact.model))
+    return "".join(sections) + asked
+
+
+class _Writer:
+    """One artefact, section by section."""
+
+    def __init__(self, artefact: Artefact, prefix: str) -> None:
+        self.artefact = artefact
+        self.prefix = prefix
+        self.model = artefact.model
+        self.family = artefact.model.family
+        self.sealed = Sealed()
+        # Those of an op may be large, and both of its functions read them.
+        self.tables: dict[Table, str] = {}
+        forests, small = artefact.forests, artefact.small_forest
+        self.plans: dict[str, ForestPlan] = {}
+        if forests is not None:
+            self.plans["model"] = ForestPlan(artefact, forests, "model")
+        if small is not None:
+            self.plans["small"] = ForestPlan(artefact, small, "small")
+
+    def packaged(self, name: str, **blocks: str) -> str:
+        """A file of `c/` under the artefact's prefix. Generated text never holds the prefix: it may hold words of data."""
+        return filled(packaged(name), self.prefix, **blocks)
+
+    def _function(self, name: str, outputs: dict[str, Expr], arguments: str) -> str:
+        tables, lines = statements(name, outputs, symbol_reader(self.family), lambda place: f"out[{place}]", self.tables)
+        unused = [f"    (void){item.rsplit('*', 1)[1]};" for item in arguments.split(", ")]
+        body = "\n".join([*unused, *lines])
+        return f"{tables}static void {name}({arguments}, double *out) {{\n    (void)out;\n{body}\n}}\n"
+
+    # -- what depends on the problem alone -------------------------------------------------------------
+
+    @cached_property
+    def values(self) -> dict[str, Expr]:
+        """Computed once a call: work, and the parts of features that the problem decides."""
+        found = dict(self.artefact.work)
+        for plan in self.plans.values():
+            found |= {plan.values[name]: expr for name, expr in plan.stages.problem.items()}
+            found |= {plan.values[name]: expr for name, expr in plan.stages.problem_parts.items()}
+        return found
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.values)}
+
+    def problem_values(self) -> str:
+        text = self._function("kc_problem_values", self.values, "const double *p")
+        return define(KC_VALUES=max(1, len(self.values))) + text
+
+    def features(self) -> str:
+        text = self._function("kc_features", self.artefact.features, "const double *p, const double *c")
+        return define(KC_FEATURES=len(self.artefact.features)) + text
+
+    # -- from what is learned to times and scores ------------------------------------------------------
+
+    def target(self) -> str:
+        target = self.model.target
+        base = {"relative": "expected_ns", "tflops": "flops", "bandwidth": "bytes"}.get(target.name)
+        number = "1.0" if base is None else f"v[{self.places[base]}]"
+        return target_functions(target, f"({number} / 1e3)" if target.name == "tflops" else number)
+
+    def learner(self) -> str:
+        """`kc_learn` (or the forests), `kc_combine` and `kc_row`."""
+        learner = self.model.learner
+        text = self.packaged("forest.c") if self.plans else ""
+        text += self.packaged("lanes.c") if self.plans and self.wide else ""
+        text += "".join(plan.tables(self.sealed, self.screens and name == "model") for name, plan in self.plans.items())
+        if isinstance(learner, Gbdt):
+            forests = self.plans["model"].forests
+            text, count = text + self.packaged("walk.c"), sum(len(bags) for bags in forests.trees.values())
+            combine = gbdt_combine(learner, forests)
+        else:
+            source, count = learner_source(self.model, self.places, self.sealed)
+            text, combine = text + source, "    *score = *time_ns;\n"
+            if isinstance(learner, Deep) and count == 2:
+                assert isinstance(learner.options, DeepOptions)
+                own, other = (c_number(value) for value in (1.0 - learner.options.blend, learner.options.blend))
+                combine = f"    *score = {own} * kc_log_time(raw[0], v) + {other} * raw[1];\n"
+        head = "static void kc_combine(const double *v, const double *raw, double *time_ns, double *score) {\n"
+        text += f"{head}    *time_ns = kc_decode(raw[0], v);\n{combine}}}\n"
+        text += rough_bounds(learner, self.plans["model"]) if isinstance(learner, Gbdt) and self.screens else ""
+        timing = self.packaged("walked_time.c" if self.plans else "row_time.c")
+        imitation = self.packaged("small_forest.c") if "small" in self.plans else ""
+        return text + define(KC_RAW=count) + self.packaged("row.c") + timing + imitation
+
+    @cached_property
+    def wide(self) -> bool:
+        """Whether some tier has more configs than a word has bits."""
+        return any(len(self.artefact.members(tier)) > WORD for tier in POOLS[:2] if tier in self.artefact.include)
+
+    @cached_property
+    def screens(self) -> bool:
+        """Whether rounded sums say first who may be the best: where scores are sums, and there are many configs."""
+        return self.wide and "model" in self.plans and self.model.target.log and not self.model.target.higher_is_faster
+
+    # -- candidates and answers ------------------------------------------------------------------------
+
+    def candidates(self) -> str:
+        numbers = encoded(self.model.candidates, self.model)
+        text = define(KC_CANDIDATES=self.artefact.candidates)
+        if not numbers.shape[1]:
+            return text
+        kind, missing, _ = integer_type(numbers[np.isfinite(numbers)].astype(np.int64).tolist())
+        whole = np.where(np.isfinite(numbers), numbers, float(missing)).astype(np.int64)
+        text += f"typedef {kind} kc_config_number;\n#define KC_CONFIG_MISSING {c_integer(missing)}\n"
+        return text + self.sealed.array("kc_config_number", "kc_configs", whole.ravel())
+
+    def reach(self) -> str:
+        """Bands of problems that candidates were tried on, each once, and which one every candidate has."""
+        tried, first = self.artefact.tried, self.artefact.band_rows
+        text = self.sealed.array("double", "kc_tried_low", tried.low[first].ravel())
+        text += self.sealed.array("double", "kc_tried_high", tried.high[first].ravel())
+        text += array("uint64_t", "kc_tried_labels", [int(value) for value in tried.labels[first].ravel()])
+        kind = integer_type([len(first)], unsigned=True)[0]
+        return text + self.sealed.array(kind, "kc_tried_band", self.artefact.bands)
+
+    def tree(self) -> str:
+        tree = self.artefact.tiers.tree if "tree" in self.artefact.include else None
+        if tree is None:
+            return define(KC_TREE_NODES=0, KC_TREE_FEATURES=1)
+        text = define(KC_TREE_NODES=len(tree.feature), KC_TREE_FEATURES=max(1, len(tree.program.outputs)))
+        text += self._function("kc_tree_values", tree.program.outputs, "const double *p")
+        for name in ("feature", "left", "right", "choice"):
+            text += self.sealed.array("int32_t", f"kc_tree_{name}", getattr(tree, name))
+        return text + self.sealed.array("double", "kc_tree_threshold", tree.threshold)
+
+    def answers(self) -> str:
+        interval, expected = self.model.manifest.interval, self.artefact.tiers.expectation
+        parts: dict[str, Any] = {
+            "kc_band_edges": interval.edges_ns if interval else (), "kc_band_lower": interval.lower if interval else (),
+            "kc_band_upper": interval.upper if interval else (), "kc_efficiency_edges": expected.edges_ns if expected else (),
+            "kc_efficiency": expected.efficiency if expected else (),
+        }  # fmt: skip
+        text = define(KC_BANDS=len(parts["kc_band_lower"]), KC_EFFICIENCY_BANDS=len(parts["kc_efficiency"]))
+        text += "".join(array("double", name, np.array(values, np.float64)) for name, values in parts.items())
+        fallbacks, name = self.artefact.fallbacks
+        text += define(KC_FALLBACKS=len(fallbacks)) + array("int32_t", "kc_fallbacks", fallbacks)
+        facts = {
+            "family": self.family.id, "device": self.model.device.name, "kind": self.model.manifest.kind,
+            "software": list(self.model.manifest.software), "checksum": self.model.manifest.checksum, "fallback": name,
+            "kerncast": __version__,
+        }  # fmt: skip
+        return text + f"static const char kc_model[] = {c_string(json.dumps(facts, sort_keys=True))};\n"
+
+    # -- pools -----------------------------------------------------------------------------------------
+
+    def pools(self) -> str:
+        """The configs of each tier with the code that scores them, and the context that holds their state.
+
+        `quick` is the portfolio once more, ranked by the small forest.
+        """
+        tiers = [tier for tier in ("portfolio", "full") if tier in self.artefact.include]
+        plans: dict[str, ForestPlan | None] = {tier: self.plans.get("model") for tier in tiers}
+        if "small" in self.plans:
+            plans["quick"] = self.plans["small"]
+        text = self.packaged("memo.c") + define(KC_MEMO=MEMO)
+        if self.plans:
+            text += "".join(plan.functions(self.places) for plan in self.plans.values())
+        states, code = "", ""
+        for tier in POOLS:
+            plan, members = plans.get(tier), self.artefact.members(tier) if tier in plans else np.empty(0, np.int64)
+            upper = tier.upper()
+            text += define(**{f"KC_HAS_{upper}": int(tier in plans), f"KC_{upper}_CONFIGS": len(members)})
+            text += array("int32_t", f"kc_{tier}_members", members) if tier != "quick" else ""
+            if plan is not None:
+                screens = self.screens and plan.name == "model" and len(members) > WORD
+                text += define(**{f"KC_{upper}_SCREENS": int(screens)}) + plan.pool_tables(tier, self.sealed)
+                states += f"    kc_{tier}_state {tier};\n"
+            source = self.packaged("no_pool.c") if tier not in plans else self.packaged("rows.c" if plan is None else "pool.c")
+            names = {"kc_pool": f"kc_{tier}", "KC_POOL": f"KC_{upper}", "context->pool": f"context->{tier}"}
+            if plan is not None:
+                names |= {"kc_trees": f"kc_{plan.name}", "KC_TREES": f"KC_{plan.name.upper()}"}
+            code += renamed(source, names)
+        most = max(1, *(len(self.artefact.members(tier)) for tier in tiers))
+        text += self.packaged("context.c", most=str(most), states=states)
+        prepare = "".join(f"    kc_{tier}_prepare(context);\n" for tier, plan in plans.items() if plan is not None)
+        # Named, so that no compiler calls them unused: which of them are called depends on the model.
+        named = ", ".join(f"(void){name}" for name in PERHAPS_UNUSED)
+        return text + code + self.packaged("prepare.c", named=named, prepare=prepare)
+
+    def many(self) -> str:
+        """`select_many`: one by one; or, where a forest times a family with nothing to choose, 64 problems at once."""
+        if self.family.config.parameters or not isinstance(self.model.learner, Gbdt):
+            return self.packaged("select_many.c")
+        trees = [tree for bags in self.plans["model"].forests.trees.values() for bag in bags for tree in bag]
+        return define(KC_MANY_LEAVES=max([1, *(len(tree.value) for tree in trees)])) + self.packaged("many.c")
+
+
+PERHAPS_UNUSED = (
+    "kc_read", "kc_div", "kc_min", "kc_max", "kc_sqrt", "kc_log2", "kc_log1p", "kc_index", "kc_saturate", "kc_encode",
+    "kc_decode", "kc_log_time", "kc_within", "kc_config_applies", "kc_config_order",
+    "kc_tried_band", "kc_time", "kc_combine", "kc_row",
+)  # fmt: skip

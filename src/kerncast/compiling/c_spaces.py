@@ -1,0 +1,134 @@
+"""Parameters, the trained hull and the rules as C tables and functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kerncast.compiling.lower import Artefact, Rule
+from kerncast.expr.to_c import statements
+from kerncast.models.hull import range_words
+from kerncast.models.manifest import Range
+from kerncast.op import Family
+from kerncast.parameters import Bool, Categorical, Choice, Int, Parameter, PowerOfTwo
+from kerncast.space import Space
+from kerncast.writing.c import array, c_integer, c_number, c_string, define
+
+
+def symbol_reader(family: Family) -> Callable[[str], str]:
+    """How C reads `p.M` and `c.tile_m`: from the arrays `p` and `c`, in declared order."""
+    places = {
+        f"{space.namespace}.{name}": f"{space.namespace}[{place}]"
+        for space in (family.problem, family.config)
+        for place, name in enumerate(space.parameters)
+    }
+    return places.__getitem__
+
+
+def space_tables(artefact: Artefact) -> str:
+    """Every parameter with its rule, in which order they are read, which apply, and what was trained on."""
+    family, text = artefact.model.family, ""
+    for word, space in (("problem", family.problem), ("config", family.config)):
+        text += define(**{f"KC_{word.upper()}": len(space.parameters)})
+        text += _parameter_table(f"kc_{word}_parameters", space)
+        order = [place for place, name in enumerate(space.parameters) if name not in space.active]
+        order += [list(space.parameters).index(name) for name in space.condition_order]
+        text += array("int32_t", f"kc_{word}_order", order)
+        text += _applies(f"kc_{word}_applies", space)
+    return text + _hull_table(family.problem, artefact.model.manifest.hull)
+
+
+def rule_functions(artefact: Artefact) -> str:
+    """Which rule of the op is broken, which of the family for any config, and whether one config can run."""
+    read = symbol_reader(artefact.model.family)
+    text = _first_broken("kc_broken_rule", "kc_rules", artefact.problem_rules, read)
+    text += _first_broken("kc_unsupported", "kc_family_rules", artefact.unsupported_rules, read)
+    rules = {rule.name: rule.holds for rule in artefact.config_rules}
+    tables, lines = statements("kc_config_valid", rules, read, lambda place: f"const double r{place}")
+    test = " && ".join(f"r{place} != 0.0" for place in range(len(rules))) or "1"
+    body = "\n".join(["    (void)p, (void)c;", *lines, f"    return {test};"])
+    return text + f"{tables}static int kc_config_valid(const double *p, const double *c) {{\n{body}\n}}\n"
+
+
+def _first_broken(name: str, table: str, rules: list[Rule], read: Callable[[str], str]) -> str:
+    """The number of the first rule that a problem breaks, or -1."""
+    sentences = ", ".join(c_string(rule.sentence) for rule in rules) or "NULL"
+    outputs = {rule.name: rule.holds for rule in rules}
+    tables, lines = statements(name, outputs, read, lambda place: f"const double r{place}")
+    lines += [f"    if (r{place} == 0.0) return {place};" for place in range(len(rules))]
+    body = "\n".join(["    (void)p;", *lines, "    return -1;"])
+    return (
+        f"static const char *const {table}[] = {{{sentences}}};\n"
+        f"{tables}static int32_t {name}(const double *p) {{\n{body}\n}}\n"
+    )
+
+
+def _parameter(parameter: Parameter, name: str, values: str, rule: str, conditional: bool) -> str:
+    low, high, step, count = 0, 0, 1, 0
+    match parameter:
+        case Int():
+            low, high, step = parameter.low, parameter.high, parameter.step
+        case Bool():
+            low, high = 0, 1
+        case _:
+            count = parameter.size
+    default = parameter.default
+    index = None if default is None else parameter.index(default)
+    otherwise = "KC_MISSING" if index is None else c_integer(parameter.number(index))
+    numbers = ", ".join(c_integer(number) for number in (low, high, step))
+    inactive = c_number(float(parameter.inactive))
+    return (
+        f"{{{c_string(name)}, {c_string(rule)}, {numbers}, {values if count else 'NULL'}, {count}, {otherwise}, "
+        f"{int(conditional)}, {inactive}}}"
+    )
+
+
+def _parameter_table(name: str, space: Space) -> str:
+    text, rows = "", []
+    for place, (own, parameter) in enumerate(space.parameters.items()):
+        if isinstance(parameter, (Categorical, Choice, PowerOfTwo)):
+            text += array("int64_t", f"{name}_{place}", [parameter.number(i) for i in range(parameter.size)])
+        rows.append("    " + _parameter(parameter, own, f"{name}_{place}", parameter.describe(), own in space.active))
+    if not rows:
+        rows = ['    {"", "", 0, 0, 1, NULL, 0, 0, 0, 0.0}']
+    body = ",\n".join(rows)
+    return f"{text}static const kc_parameter {name}[{max(1, len(space.parameters))}] = {{\n{body}\n}};\n"
+
+
+def _applies(name: str, space: Space) -> str:
+    """Whether a conditional parameter applies, from the numbers of those before it."""
+    text, cases = "", []
+    index = list(space.parameters)
+    for parameter in space.condition_order:
+        own = f"{name}_{index.index(parameter)}"
+        tables, lines = statements(
+            own,
+            space.active[parameter].outputs,
+            lambda symbol: f"p[{index.index(symbol.split('.', 1)[1])}]",
+            lambda _: "const double holds",
+        )
+        body = "\n".join([*lines, "    return holds != 0.0;"])
+        text += f"{tables}static int {own}(const double *p) {{\n{body}\n}}\n"
+        cases.append(f"    case {index.index(parameter)}: return {own}(p);\n")
+    body = (
+        f"    switch (i) {{\n{''.join(cases)}    default: return 1;\n    }}\n"
+        if cases
+        else "    (void)i, (void)p;\n    return 1;\n"
+    )
+    return f"{text}static int {name}(int32_t i, const double *p) {{\n{body}}}\n"
+
+
+def _hull_table(space: Space, hull: dict[str, Range]) -> str:
+    text, rows = "", []
+    for place, (name, parameter) in enumerate(space.parameters.items()):
+        seen = hull.get(name, Range())
+        rule, values, count, low, high = range_words(seen), "NULL", 0, -(2**63) + 1, 2**63 - 1
+        if seen.labels:
+            codes = [parameter.number(index) for index in map(parameter.index, seen.labels) if index is not None]
+            text += array("int64_t", f"kc_hull_{place}", sorted(codes))
+            values, count = f"kc_hull_{place}", len(codes)
+        elif seen.low is not None and seen.high is not None:
+            low, high = seen.low, seen.high
+        numbers = f"{c_integer(low)}, {c_integer(high)}, 1"
+        rows.append(f"    {{{c_string(name)}, {c_string(rule)}, {numbers}, {values}, {count}, 0, 0, 0.0}}")
+    body = ",\n".join(rows)
+    return f"{text}static const kc_parameter kc_hull[KC_PROBLEM] = {{\n{body}\n}};\n"

@@ -1,0 +1,78 @@
+"""The C header of an artefact: problems and configs as structs with named fields, labels as constants."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+
+from kerncast.compiling.lower import Artefact
+from kerncast.compiling.packaged import packaged
+from kerncast.parameters import Bool, Categorical, Parameter
+from kerncast.space import Space
+from kerncast.writing.c import c_integer, comment, filled, identifiers
+
+# Grows whenever a struct or a function of the interface changes its shape.
+INTERFACE = 1
+MESSAGE_BYTES = 240
+BLOCKS = ("title", "schema", "labels", "problem_fields", "config_fields", "message_bytes")
+
+
+def schema_number(artefact: Artefact) -> int:
+    """What header and library must agree on: parameters in order, their codes, and the interface itself."""
+    family = artefact.model.family
+    text = [f"interface {INTERFACE}", family.id]
+    for space in (family.problem, family.config):
+        for name, parameter in space.parameters.items():
+            text.append(f"{space.namespace}.{name} {parameter.describe()} {parameter.codes} {parameter.default}")
+    return int.from_bytes(hashlib.blake2b("\n".join(text).encode(), digest_size=8).digest(), "little")
+
+
+def label_constants(spaces: Mapping[str, Space], taken: Iterable[str]) -> list[tuple[str, int, str]]:
+    """(constant, code, `parameter = label`) of every label; the names of a space's constants begin with its key."""
+    found = [
+        (f"{start}_{name}_{label}".upper(), code, f"{name} = {label}")
+        for start, space in spaces.items()
+        for name, parameter in space.parameters.items()
+        if isinstance(parameter, Categorical)
+        for label, code in parameter.codes
+    ]
+    names = identifiers((name for name, _, _ in found), taken)
+    return [(name, code, said) for name, (_, code, said) in zip(names, found, strict=True)]
+
+
+def _said(parameter: Parameter) -> str:
+    said = [parameter.doc] if parameter.doc else []
+    said.append("0 or 1" if isinstance(parameter, Bool) else parameter.describe())
+    if parameter.default is not None:
+        said.append(f"{parameter.default} when left out")
+    return "; ".join(said)
+
+
+def _fields(space: Space) -> str:
+    names = identifiers(space.parameters)
+    parameters = space.parameters.values()
+    lines = [f"    int64_t {name}; /* {comment(_said(item))} */" for name, item in zip(names, parameters, strict=True)]
+    return "\n".join(lines or ["    int64_t nothing_to_choose;"])
+
+
+def title(artefact: Artefact) -> str:
+    """What the artefact chooses or times, and where: for the first line of a file."""
+    return comment(f"{artefact.model.family.id} on {artefact.model.device.name}")
+
+
+def c_header(artefact: Artefact, prefix: str) -> str:
+    """The text of `PREFIX.h`."""
+    family, upper, template = artefact.model.family, prefix.upper(), packaged("artefact.h")
+    taken = re.findall(rf"\b{upper}_\w+", filled(template, prefix, **dict.fromkeys(BLOCKS, "")))
+    constants = label_constants({upper: family.problem, f"{upper}_CONFIG": family.config}, taken)
+    return filled(
+        template,
+        prefix,
+        title=title(artefact),
+        schema=f"0x{schema_number(artefact):016x}",
+        labels="\n".join(f"#define {name} {c_integer(code)} /* {comment(said)} */" for name, code, said in constants),
+        problem_fields=_fields(family.problem),
+        config_fields=_fields(family.config),
+        message_bytes=str(MESSAGE_BYTES),
+    )

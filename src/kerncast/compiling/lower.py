@@ -1,0 +1,202 @@
+"""From a model and its tiers to what an artefact is made of: programs cut by stage, pools, rules, fallbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kerncast.compiling.forest import Forests, read_forests
+from kerncast.compiling.tiers import Reach, Tiers
+from kerncast.errors import InvalidValue
+from kerncast.expr import Expr, Program
+from kerncast.learners.gbdt import Gbdt
+from kerncast.learners.linear import Linear
+from kerncast.models.model import Model
+
+Ints = npt.NDArray[np.int64]
+
+TIERS = ("tree", "portfolio", "full")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A predicate with the sentence that a caller sees when it does not hold."""
+
+    name: str
+    sentence: str
+    holds: Expr
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """Everything that is written out, still as Python values."""
+
+    model: Model
+    tiers: Tiers
+    include: tuple[str, ...]
+    """The tiers that the artefact answers with."""
+
+    @cached_property
+    def configs(self) -> pl.DataFrame:
+        """The candidates under their symbol names."""
+        columns = {f"config.{name}": f"c.{name}" for name in self.model.family.config.parameters}
+        return self.model.candidates.select(list(columns)).rename(columns)
+
+    @cached_property
+    def candidates(self) -> int:
+        return self.model.candidates.height
+
+    # -- programs ------------------------------------------------------------------------------------
+
+    @cached_property
+    def features(self) -> dict[str, Expr]:
+        """All features, in the order in which the learner reads them."""
+        outputs = self.model.describer().program.outputs
+        return {name: outputs[name] for name in self.model.manifest.features.names}
+
+    @cached_property
+    def work(self) -> dict[str, Expr]:
+        """Numbers of the problem that targets and lines are relative to."""
+        found = dict(self.model.describer().work().outputs)
+        line = self.model.family.op.line_program
+        if isinstance(self.model.learner, Linear) and line is not None:
+            found["line_size"] = line.outputs["size"]
+        return found
+
+    @cached_property
+    def problem_rules(self) -> list[Rule]:
+        """Rules of the op: a problem that breaks one is not a problem at all."""
+        return [Rule(item.name, item.sentence, item.holds) for item in self.model.family.problem.constraints]
+
+    @cached_property
+    def family_rules(self) -> list[Rule]:
+        """Rules of the family, hardware numbers bound; those that need an unknown number are left to the backend."""
+        device = self.model.device
+        bound = device.bindings(self.model.family.op.dtype, self.model.manifest.dtypes or None)
+        found = []
+        for constraint in self.model.family.config.constraints:
+            program = Program({constraint.name: constraint.holds}).bind(bound)
+            if not any(item.name.startswith("hw.") for item in program.symbols):
+                found.append(Rule(constraint.name, constraint.sentence, program.outputs[constraint.name]))
+        return found
+
+    @cached_property
+    def unsupported_rules(self) -> list[Rule]:
+        """Those that the problem alone decides."""
+        return [rule for rule in self.family_rules if _namespaces(rule.holds) == {"p"}]
+
+    @cached_property
+    def mixed_rules(self) -> list[Rule]:
+        """Those that problem and config decide together."""
+        return [rule for rule in self.family_rules if _namespaces(rule.holds) == {"p", "c"}]
+
+    @cached_property
+    def config_rules(self) -> list[Rule]:
+        """All that a config must obey."""
+        return [rule for rule in self.family_rules if "c" in _namespaces(rule.holds)]
+
+    # -- forests -------------------------------------------------------------------------------------
+
+    @cached_property
+    def forests(self) -> Forests | None:
+        """The forests of a gbdt; None for models that are computed row by row."""
+        learner = self.model.learner
+        return read_forests(learner.forests_, learner.library_) if isinstance(learner, Gbdt) else None
+
+    @cached_property
+    def small_forest(self) -> Forests | None:
+        """What scores the portfolio in place of the model, if the tiers have it."""
+        text = self.tiers.forest
+        if text is None or "portfolio" not in self.include:
+            return None
+        from lightgbm import Booster
+
+        return read_forests({"small": [Booster(model_str=text)]})
+
+    def members(self, tier: str) -> Ints:
+        """Rows of the model's candidates; `quick` is the portfolio, ranked by the small forest."""
+        return np.arange(self.candidates) if tier == "full" else np.array(self.tiers.portfolio, dtype=np.int64)
+
+    @cached_property
+    def tried(self) -> Reach:
+        """Where each candidate was tried, finite numbers only; anywhere, if nothing is known."""
+        found, shape = self.tiers.reach, (self.candidates, len(self.model.family.problem.parameters))
+        if found is None:
+            found = Reach(np.full(shape, -np.inf), np.full(shape, np.inf), np.full(shape, ~np.uint64(0)))
+        most = np.finfo(np.float64).max
+        return Reach(np.clip(found.low, -most, most), np.clip(found.high, -most, most), found.labels)
+
+    @cached_property
+    def _distinct_bands(self) -> tuple[Ints, Ints]:
+        tried = self.tried
+        # As bytes: numbers of two kinds side by side.
+        rows = np.ascontiguousarray(
+            np.concatenate([tried.low.view(np.uint64), tried.high.view(np.uint64), tried.labels], axis=1)
+        )
+        whole = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).ravel()
+        _, first, band = np.unique(whole, return_index=True, return_inverse=True)
+        return first.astype(np.int64), band.ravel().astype(np.int64)
+
+    @property
+    def band_rows(self) -> Ints:
+        """A candidate of each band: those of one band were tried on the same ranges of problems."""
+        return self._distinct_bands[0]
+
+    @property
+    def bands(self) -> Ints:
+        """By candidate: its band."""
+        return self._distinct_bands[1]
+
+    # -- answers -------------------------------------------------------------------------------------
+
+    @cached_property
+    def fallbacks(self) -> tuple[list[int], str]:
+        """What runs where the model does not know: candidates in order, and what they are called."""
+        library = self.model.family.library
+        if library:
+            same = [pl.col(f"config.{name}") == value for name, value in library.items()]
+            found = self.model.candidates.with_row_index("__row").filter(pl.all_horizontal(same))["__row"].to_list()
+            if found:
+                return [int(row) for row in found], "library"
+        return list(self.tiers.portfolio), "portfolio"
+
+
+def _namespaces(expr: Expr) -> set[str]:
+    return {item.name.split(".")[0] for item in Program({"": expr}).symbols}
+
+
+def lower(model: Model, tiers: Tiers, include: Iterable[str] = TIERS) -> Artefact:
+    """What an export of `model` consists of; models that cannot be exported are refused here."""
+    chosen = tuple(tier for tier in TIERS if tier in set(include))
+    unknown = sorted(set(include) - set(TIERS))
+    if unknown or not chosen:
+        raise InvalidValue(f"tiers are {', '.join(TIERS)} (the memo is always there), got '{', '.join(sorted(include))}'")
+    if "tree" in chosen and "portfolio" not in chosen:
+        raise InvalidValue("the tree falls through to the portfolio where it is unsure: export both, --tiers tree,portfolio")
+    if len(model.manifest.devices) > 1:
+        raise InvalidValue(
+            f"the model was trained for {len(model.manifest.devices)} devices together, and an artefact serves one: train it "
+            "on the rows of one device"
+        )
+    if not model.candidates.height:
+        raise InvalidValue(
+            f"{model.path} does not record which configs work, so there is nothing to choose from: train it here"
+        )
+    return Artefact(model, tiers, chosen)
+
+
+def encoded(frame: pl.DataFrame, model: Model) -> npt.NDArray[np.float64]:
+    """The candidates' parameters as numbers, inactive ones as NaN."""
+    columns = []
+    for name, parameter in model.family.config.parameters.items():
+        column = frame[f"config.{name}"]
+        if column.dtype == pl.String:
+            codes = dict(parameter.codes)
+            column = column.replace_strict(codes, return_dtype=pl.Float64)
+        columns.append(column.cast(pl.Float64).fill_null(float("nan")).to_numpy())
+    return np.column_stack(columns) if columns else np.empty((frame.height, 0))

@@ -1,0 +1,117 @@
+"""What a JSON request may say of a problem: one tree of keys, from the op's declaration. Both parsers read it.
+
+The parameters' own names stand at the top; `Op.json` adds paths with other spellings. `query.py` writes the tree as
+C tables, `json_request.py` reads requests by it in Python.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kerncast import devices
+from kerncast.errors import InvalidValue
+from kerncast.models import software as softwares
+from kerncast.models.model import Model
+from kerncast.op import Op
+from kerncast.space import Space, Value
+
+TIERS = ("tree", "portfolio", "full")
+"""Those that a request may name: the enumerators PREFIX_TIER_TREE … (the memo answers unasked)."""
+RESERVED = ("problem", "tier", "op", "family", "device", "software")
+"""Keys of a request that are not parameters."""
+
+
+@dataclass
+class Node:
+    """A key: further keys inside an object, a value, or both."""
+
+    name: str
+    path: str
+    children: dict[str, Node] = field(default_factory=dict)
+    leaf: bool = False
+    parameters: tuple[str, ...] = ()
+    """Of a leaf: what its value says, as a list when there are several; none: it is known and not read."""
+    once: bool = False
+    """The parameter's own name: given once, its own labels alone; otherwise values may be repeated if they agree."""
+    names: tuple[tuple[str | int, str], ...] = ()
+    present: str = ""
+    """A flag that is true when an object stands here."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Whose answers an artefact gives: which op, on which device, by which model."""
+
+    op: Op
+    family: str
+    devices: tuple[str, ...]
+    """The device's name, and its others."""
+    model: str
+    software: str | None
+    trained_on: tuple[str, ...] = ()
+    """What its data say of the software, as they say it."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The op's name, and its others."""
+        return (self.op.name, *self.op.aliases)
+
+
+@dataclass(frozen=True)
+class Same:
+    """What is the same as another parameter's is written as one value."""
+
+    parameter: str
+    other: str
+    value: Value
+
+
+def request_tree(problem: Space, op: Op | None = None) -> Node:
+    """The keys that a request may have; paths that cannot be told apart are refused."""
+    reserved = [name for name in problem.parameters if name in RESERVED]
+    if reserved:
+        raise InvalidValue(
+            f"{problem.owner}: a JSON request keeps the key '{reserved[0]}' for itself; rename that problem parameter"
+        )
+    root = Node("", "")
+    for name in problem.parameters:
+        root.children[name] = Node(name, name, leaf=True, parameters=(name,), once=True)
+    for item in op.json if op is not None else ():
+        for path in item.paths:
+            node = root
+            for key in path.split("."):
+                so_far = f"{node.path}.{key}" if node.path else key
+                node = node.children.setdefault(key, Node(key, so_far))
+            if item.present:
+                node.present = item.parameters[0]
+                continue
+            if path in RESERVED or node.leaf:
+                raise InvalidValue(f"{problem.owner}: the JSON path '{path}' means two things; rename one")
+            node.leaf, node.parameters, node.names = True, item.parameters, item.names
+    return root
+
+
+def sameness(op: Op | None) -> list[Same]:
+    """The rules of `JsonField.same`."""
+    fields = op.json if op is not None else ()
+    return [Same(item.parameters[0], item.same[0], item.same[1]) for item in fields if item.same is not None]
+
+
+def device_names(model: Model) -> tuple[str, ...]:
+    """What the device of a model is called: its name, and the aliases of the profile of that name."""
+    name = model.device.name
+    known = devices.profiles().get(name, model.device)
+    return (name, *known.aliases)
+
+
+def identity_of(model: Model) -> Identity:
+    """Whose answers the artefact of a model gives."""
+    manifest = model.manifest
+    return Identity(
+        op=model.family.op,
+        family=model.family.id,
+        devices=device_names(model),
+        model=f"{model.family.id}@{model.device.name}#{manifest.checksum[:8]}",
+        software=softwares.telling(manifest.software),
+        trained_on=manifest.software,
+    )

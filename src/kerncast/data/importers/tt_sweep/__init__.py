@@ -1,0 +1,260 @@
+"""Results of tt-metal's sweep framework, joined with their vectors by `input_hash`, never by position.
+
+    vectors_export/2x4/reshard-2x4-8x8.json         {"2x4-8x8-DataType.BFLOAT16": {"<hash>": {"shape": "[1, 1, 64, 32]", …}}}
+    results_export_batch/2x4/reshard-2x4-8x8.json   [{"input_hash": "<hash>", "status": "TestStatus.PASS", "device_perf": …}]
+
+A results file and the vectors file of the same name belong together. Newer runners write the vector into the result
+(`original_vector_data`), and older ones call the hash `vector_id`. https://github.com/tenstorrent/tt-metal
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from kerncast.data.importers import Imported, Importer, Options
+from kerncast.data.importers.tt_sweep.vectors import list_entries, plain, problem_of, read_text
+from kerncast.data.text_table import LINE
+from kerncast.errors import BadFile, InvalidValue
+from kerncast.op import Family
+from kerncast.parameters import Value
+
+VECTORS, RESULTS = "vectors_export", "results_export"
+KERNEL_NS = "DEVICE KERNEL DURATION [ns]"
+# What runners call an end, with and without `TestStatus.`, in either case.
+STATUSES = {
+    "PASS": "ok", "XPASS": "ok", "NOT_RUN": "not_run", "SKIPPED": "not_run", "FAIL_ASSERT_EXCEPTION": "launch_error",
+    "FAIL_WATCHER": "launch_error", "ERROR": "launch_error", "FAIL_CRASH_HANG": "timeout",
+    "FAIL_L1_OUT_OF_MEM": "out_of_memory", "FAIL_UNSUPPORTED_DEVICE_PERF": "unsupported", "XFAIL": "unsupported",
+}  # fmt: skip
+MEASURED = ("status", "time_ns", "error", "started_at", "software")
+# Rows that are handed over together: a sweep has thousands of files, a dataset should not.
+BATCH = 250_000
+UNTIMED = f"the test passed, but without {KERNEL_NS}"
+
+Vectors = Mapping[str, Mapping[str, Any]]
+
+
+class TtSweep(Importer):
+    """Results of sweeps, with their vectors."""
+
+    name = "tt-sweep"
+    doc = f"a results file of tt-metal's sweeps, or the folder with {VECTORS}/ and {RESULTS}*/; --set vectors=PATH"
+
+    def read(self, path: Path, options: Options) -> Iterator[Imported]:
+        unknown = sorted(set(options.values) - {"vectors"})
+        if unknown or options.mapping is not None:
+            what = f"--set {unknown[0]}" if unknown else "--mapping"
+            raise InvalidValue(f"{what} means nothing for results of tt-metal's sweeps (known: --set vectors)")
+        join = _Join(options.software)
+        for vectors, results in _pairs(path, options.values.get("vectors"), join.counts).items():
+            join.add(vectors, results)
+            if join.height >= BATCH:
+                yield from join.taken()
+        if not join.rows and not join.yielded:
+            raise BadFile(f"no result in it belongs to a known vector{join.told()}")
+        yield from join.taken(last=True)
+
+
+def _pairs(path: Path, given: str | None, counts: Counter[str]) -> dict[Path | None, list[Path]]:
+    """Vectors file → its results files; None: no vectors file, the results must bring their vectors."""
+    found: dict[Path | None, list[Path]] = {}
+    results = _results(path)
+    for folder, file in results:
+        found.setdefault(_vectors_file(folder, file, given), []).append(file)
+    if path.is_dir() and given is None:
+        homes = {folder.parent / VECTORS for folder, _ in results if folder is not None}
+        lonely = {file for home in homes for file in home.rglob("*.json")} - set(found)
+        counts["vectors files that have no results file: left out"] += len(lonely)
+    return found
+
+
+def _results(path: Path) -> list[tuple[Path | None, Path]]:
+    """Results files, each with the results folder that it is in."""
+    if not path.is_dir():
+        return [(next((parent for parent in path.absolute().parents if parent.name.startswith(RESULTS)), None), path)]
+    folders = [path] if path.name.startswith(RESULTS) else sorted(item for item in path.glob(f"{RESULTS}*") if item.is_dir())
+    found: list[tuple[Path | None, Path]] = [(folder, file) for folder in folders for file in sorted(folder.rglob("*.json"))]
+    if not found:
+        raise BadFile(f"there is no results file in it: expected {RESULTS}*/**/*.json")
+    return found
+
+
+def _vectors_file(folder: Path | None, file: Path, given: str | None) -> Path | None:
+    """The file that is called like the results in the folder of vectors; what the user names must be there."""
+    inner = file.absolute().relative_to(folder.absolute()) if folder is not None else Path(file.name)
+    if given is None:
+        home = folder.parent / VECTORS / inner if folder is not None else None
+        return home if home is not None and home.is_file() else None
+    chosen = Path(given) / inner if Path(given).is_dir() else Path(given)
+    if not chosen.is_file():
+        raise InvalidValue(f"--set vectors={given}: there is no file {chosen}")
+    return chosen
+
+
+@dataclass
+class _Rows:
+    """Rows of one family as columns."""
+
+    problem: dict[str, list[Value]] = field(default_factory=dict)
+    measured: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in MEASURED})
+    source: list[Path] = field(default_factory=list)
+    line: list[int] = field(default_factory=list)
+
+    def add(self, problem: Mapping[str, Value], measured: Mapping[str, Any], source: Path, line: int) -> None:
+        for name, value in problem.items():
+            self.problem.setdefault(name, []).append(value)
+        for name in MEASURED:
+            self.measured[name].append(measured.get(name))
+        self.source.append(source)
+        self.line.append(line)
+
+
+class _Join:
+    """Results and vectors as they come, and what could not be joined."""
+
+    def __init__(self, software: Mapping[str, str]) -> None:
+        self.software = software
+        self.rows: dict[Family, _Rows] = {}
+        self.counts: Counter[str] = Counter()
+        self.texts: dict[str | None, str | None] = {}
+        self.height = 0
+        self.yielded = False
+        self.unknown = ""
+
+    def told(self) -> str:
+        """What was left out, for a refusal."""
+        return "".join(f", {count:,} {what}" for what, count in sorted(self.counts.items()) if count)
+
+    def taken(self, last: bool = False) -> Iterator[Imported]:
+        """The rows so far; with the last ones, what was left out."""
+        notes = tuple(f"{count:,} {what}" for what, count in sorted(self.counts.items()) if count) if last else ()
+        for family, rows in sorted(self.rows.items(), key=lambda item: item[0].id):
+            files = tuple(dict.fromkeys(rows.source))
+            places = {file: place for place, file in enumerate(files)}
+            frame = pl.DataFrame(
+                {
+                    **{f"problem.{name}": values for name, values in rows.problem.items()},
+                    **{name: pl.Series(values, dtype=pl.Float64 if name == "time_ns" else pl.String)
+                       for name, values in rows.measured.items()},
+                    "source": [places[file] for file in rows.source],
+                    LINE: rows.line,
+                }
+            )  # fmt: skip
+            self.yielded = True
+            yield Imported(family, frame, notes=notes, files=files)
+            notes = ()
+        self.rows, self.height = {}, 0
+
+    def add(self, vectors_file: Path | None, results: Sequence[Path]) -> None:
+        """The results of one vectors file; vectors without any become rows that were not run."""
+        text = read_text(vectors_file) if vectors_file is not None else ""
+        vectors = _vectors(text, vectors_file) if vectors_file is not None else {}
+        done: set[str] = set()
+        seen: set[tuple[Any, ...]] = set()
+        for file in results:
+            for line, result in _named_entries(file):
+                self._result(result, vectors, done, seen, file, line)
+        if vectors_file is not None:
+            self._not_run(text, {key: vector for key, vector in vectors.items() if key not in done}, vectors_file)
+
+    def _result(self, result: Any, vectors: Vectors, done: set[str], seen: set[tuple[Any, ...]], file: Path, line: int) -> None:
+        entry = result if isinstance(result, dict) else {}
+        key = entry.get("input_hash", entry.get("vector_id"))
+        status = STATUSES.get((plain(entry.get("status")) or "").removeprefix("TestStatus.").upper())
+        if not isinstance(key, str) or status is None:
+            self.counts["results without input_hash or with a status that is not known: left out"] += 1
+            return
+        vector = vectors.get(key, entry.get("original_vector_data"))
+        if not isinstance(vector, dict):
+            self.counts["results whose input_hash is that of no vector: left out"] += 1
+            return
+        done.add(key)
+        measured = self._measured(entry, status)
+        # Runners append a suite again when it is retried; the same attempt is one row.
+        attempt = (key, *measured.values())
+        if attempt in seen:
+            self.counts["results that stand in the file twice: kept once"] += 1
+            return
+        seen.add(attempt)
+        self._row(vector, _module(entry, vector), measured, file, line)
+
+    def _measured(self, entry: Mapping[str, Any], status: str) -> dict[str, Any]:
+        perf = entry.get("device_perf")
+        time = _positive(perf.get(KERNEL_NS)) if isinstance(perf, dict) else None
+        error = plain(entry.get("exception")) or plain(entry.get("message"))
+        if status == "ok" and time is None:
+            status, error = "not_run", UNTIMED
+            self.counts[f"results that passed without {KERNEL_NS}: kept as not_run"] += 1
+        return {
+            "status": status,
+            "time_ns": time if status == "ok" else None,
+            "error": None if status == "ok" else error,
+            "started_at": plain(entry.get("timestamp")) or None,
+            "software": self._software(plain(entry.get("git_hash")) or None),
+        }
+
+    def _software(self, commit: str | None) -> str | None:
+        if commit not in self.texts:
+            known = {**({"commit": commit} if commit is not None else {}), **self.software}
+            self.texts[commit] = msgspec.json.encode(dict(sorted(known.items()))).decode() if known else None
+        return self.texts[commit]
+
+    def _not_run(self, text: str, left: Vectors, file: Path) -> None:
+        place, counted, line = 0, 0, 1
+        for key, vector in left.items():
+            place = max(text.find(f'"{key}"', place), place)
+            line += text.count("\n", counted, place)
+            counted = place
+            invalid = (plain(vector.get("validity")) or "").endswith("INVALID")
+            error = plain(vector.get("invalid_reason")) if invalid else "there is no result for this vector"
+            status = "invalid" if invalid else "not_run"
+            self._row(
+                vector, _module({}, vector), {"status": status, "error": error, "software": self._software(None)}, file, line
+            )
+
+    def _row(self, vector: Mapping[str, Any], module: str, measured: Mapping[str, Any], file: Path, line: int) -> None:
+        try:
+            family, problem = problem_of(vector, module)
+        except (InvalidValue, RecursionError) as error:
+            self.unknown = self.unknown or str(error)
+            self.counts[f"vectors that are not known here (first: {self.unknown}): left out"] += 1
+            return
+        self.rows.setdefault(family, _Rows()).add(problem, measured, file, line)
+        self.height += 1
+
+
+def _module(entry: Mapping[str, Any], vector: Mapping[str, Any]) -> str:
+    return plain(entry.get("sweep_name")) or plain(vector.get("sweep_name")) or ""
+
+
+def _named_entries(file: Path) -> Iterator[tuple[int, Any]]:
+    try:
+        yield from list_entries(read_text(file))
+    except BadFile as error:
+        raise error if str(error).startswith(str(file)) else BadFile(f"{file}, {error}") from error
+
+
+def _positive(value: Any) -> float | None:
+    """A duration: a number, or the text of one."""
+    try:
+        number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and 0 < number < 1e18 else None
+
+
+def _vectors(text: str, file: Path) -> dict[str, Mapping[str, Any]]:
+    """Hash → vector, over all suites of a file."""
+    try:
+        suites = msgspec.json.decode(text, type=dict[str, dict[str, dict[str, Any]]])
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
+        raise BadFile(f"{file} is not a vectors file, {{suite: {{hash: vector}}}} ({error})") from error
+    return {key: vector for suite in suites.values() for key, vector in suite.items()}

@@ -1,0 +1,1 @@
+"""Ops and families that a file declares, rather than code."""

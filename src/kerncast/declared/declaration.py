@@ -1,0 +1,263 @@
+"""Ops that a file declares: drafted by an importer, carried as data inside `dataset.json` and `model.json`.
+
+An installed op is Python. A cache of measurements of somebody's own kernel has no Python, and what it tells (the
+parameters, their values, which configs exist) must be known again wherever the dataset or a model trained on it is
+opened. So the declaration travels with them and is built when they are opened. It is nowhere registered: two
+datasets may hold different drafts of one kernel, and each means its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, reduce
+from math import prod
+from typing import ClassVar, Literal
+
+import msgspec
+
+from kerncast.declared import diagram
+from kerncast.errors import BadFile, InvalidValue
+from kerncast.expr import Expr, Namespace, ceil_div, log2
+from kerncast.expr.nodes import Operand
+from kerncast.op import Family, Op
+from kerncast.registry import FAMILIES, OPS
+from kerncast.space import Bool, Categorical, Choice, Constraint, Int, Parameter
+
+NAME = r"[A-Za-z_]\w*"
+LARGEST_SIZE = 2**53
+# Above so many combinations the configs are listed parameter by parameter, each with a check of its own.
+CHECKED_AT_ONCE = 65_536
+AXES = ("x", "y", "z")
+
+
+class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One parameter: some numbers or labels, a flag, or any size from 1."""
+
+    kind: Literal["numbers", "labels", "flag", "size"]
+    numbers: tuple[int, ...] = ()
+    labels: tuple[str, ...] = ()
+    """Their codes are their places."""
+    default: str | None = None
+
+    @property
+    def parameter(self) -> Parameter:
+        """As a space declares it."""
+        if self.kind == "numbers":
+            return Choice(*self.numbers)
+        if self.kind == "labels":
+            return Categorical({label: code for code, label in enumerate(self.labels)}, default=self.default)
+        return Bool() if self.kind == "flag" else Int(1, LARGEST_SIZE)
+
+    def joined(self, other: Values) -> Values:
+        """What either takes; old labels keep their codes."""
+        return Values(
+            self.kind,
+            tuple(sorted({*self.numbers, *other.numbers})),
+            self.labels + tuple(label for label in other.labels if label not in self.labels),
+            self.default if self.default == other.default else None,
+        )
+
+
+class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An op with one family, drafted from a file."""
+
+    op: str
+    family: str
+    doc: str
+    problem: dict[str, Values]
+    config: dict[str, Values]
+    configs: tuple[tuple[str, ...], ...]
+    """Which configs exist: the diagram over the parameters' values (`data.diagram`)."""
+
+    @property
+    def layers(self) -> diagram.Layers:
+        """The diagram, checked."""
+        return diagram.read(self.configs, [values.parameter.size for values in self.config.values()])
+
+    def covers(self, other: Declaration) -> bool:
+        """Whether every value of the other is one here, under the same name and code."""
+        return _shape(self) == _shape(other) and all(
+            set(theirs.numbers) <= set(ours.numbers) and theirs.labels == ours.labels[: len(theirs.labels)]
+            for ours, theirs in _pairs(self, other)
+        )
+
+    def joined(self, other: Declaration) -> Declaration:
+        """What either declares; refused where the parameters are not the same."""
+        if self == other:
+            return self
+        if _shape(self) != _shape(other):
+            raise InvalidValue(
+                f"{self.family} is declared twice with different parameters ({', '.join(self.config)} and "
+                f"{', '.join(other.config)}): give one of them another name when it is imported (--set op=NAME)"
+            )
+        problem = {name: values.joined(other.problem[name]) for name, values in self.problem.items()}
+        config = {name: values.joined(other.config[name]) for name, values in self.config.items()}
+        points = {point for part in (self, other) for point in _moved(part, config)}
+        sizes = [values.parameter.size for values in config.values()]
+        layers = diagram.diagram_of(sorted(points), sizes)
+        return Declaration(self.op, self.family, self.doc, problem, config, diagram.written(layers))
+
+
+def _shape(declared: Declaration) -> list[tuple[str, str]]:
+    return [(name, values.kind) for part in (declared.problem, declared.config) for name, values in part.items()]
+
+
+def _pairs(one: Declaration, other: Declaration) -> list[tuple[Values, Values]]:
+    return [*zip(one.problem.values(), other.problem.values(), strict=True),
+            *zip(one.config.values(), other.config.values(), strict=True)]  # fmt: skip
+
+
+def _moved(declared: Declaration, config: Mapping[str, Values]) -> Iterable[tuple[int, ...]]:
+    """The configs of a declaration by their places among the values of another."""
+    places = []
+    for name, values in declared.config.items():
+        old, new = values.parameter, config[name].parameter
+        places.append([new.index(old.value(index)) for index in range(old.size)])
+    for point in diagram.points_of(declared.layers):
+        yield tuple(place[index] or 0 for place, index in zip(places, point, strict=True))
+
+
+class DeclaredOp(Op):
+    """An op built from a declaration. Its work is unknown: a file of times does not say what was computed."""
+
+    declaration: ClassVar[Declaration]
+
+    def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Operand]:
+        sizes = {name: getattr(p, name) for name, values in self.declaration.problem.items() if values.kind == "size"}
+        return {f"log2_{name}": log2(size) for name, size in sizes.items()}
+
+
+class DeclaredFamily(Family):
+    """The kernels of a declared op: exactly the configs that the file lists."""
+
+    declaration: ClassVar[Declaration]
+
+    def constraints(self, p: Namespace, c: Namespace, hw: Namespace) -> Iterable[Constraint]:
+        layers = self.declaration.layers
+        if diagram.is_everything(layers):
+            return
+        names = list(self.parameters)
+        checks = diagram.alive(layers, [_index(parameter, getattr(c, name)) for name, parameter in self.parameters.items()])
+        raw = prod(parameter.size for parameter in self.parameters.values())
+        for count in range(1, len(checks) + 1) if raw > CHECKED_AT_ONCE else (len(checks),):
+            which = "such config" if count == len(names) else f"config with such {', '.join(names[:count])}"
+            yield Constraint(f"exists_{count}", f"the file that declares {self.id} has no {which}", checks[count - 1])
+
+    def features(self, p: Namespace, c: Namespace, hw: Namespace) -> Mapping[str, Operand]:
+        return drafted_features(self.declaration, p, c)
+
+
+def _index(parameter: Parameter, value: Expr) -> Operand:
+    """The place of a value among the declared ones, as arithmetic; labels and flags are their place already."""
+    if not isinstance(parameter, Choice):
+        return value
+    return reduce(lambda total, bound: total + (value >= bound), parameter.values[1:], 0 * value)
+
+
+def drafted_features(declared: Declaration, p: Namespace, c: Namespace) -> dict[str, Operand]:
+    """What can be drafted from names and values alone.
+
+    Every parameter that varies, as it is; the product of sizes that differ in the last part of their name
+    (`block_size_x`, `block_size_y`), of sizes that share an axis (`block_size_x`, `tile_size_x`), and of all of these;
+    and how many blocks of that extent the problem has along each axis.
+    """
+    varying = {name: values for name, values in declared.config.items() if values.parameter.size > 1}
+    found: dict[str, Operand] = {name: getattr(c, name) for name in varying}
+    sizes = [name for name, values in varying.items() if values.kind == "numbers" and values.numbers[0] >= 1]
+    stems, axes = _by(sizes, lambda name: name.rpartition("_")[0]), _by(sizes, _axis)
+    for stem, names in stems.items():
+        if len(names) > 1:
+            found[f"log2_all_{stem}"] = log2(_product(c, names))
+    for axis, names in axes.items():
+        if len(names) > 1:
+            found[f"log2_along_{axis}"] = log2(_product(c, names))
+        extent = getattr(p, f"size_{axis}") if f"size_{axis}" in declared.problem else None
+        if extent is not None:
+            found[f"blocks_{axis}"] = blocks = ceil_div(extent, _product(c, names))
+            found[f"padding_{axis}"] = blocks * _product(c, names) / extent
+    if len(axes) > 1 and any(len(names) > 1 for names in axes.values()):
+        found["log2_all"] = log2(_product(c, [name for names in axes.values() for name in names]))
+    return found
+
+
+def _axis(name: str) -> str:
+    last = name.rpartition("_")[2].lower()
+    return last if last in AXES else ""
+
+
+def _by(names: Sequence[str], part: Callable[[str], str]) -> dict[str, list[str]]:
+    """Names by some part of them; those without it are left out."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        key = part(name)
+        if key:
+            groups.setdefault(key, []).append(name)
+    return groups
+
+
+def _product(c: Namespace, names: Sequence[str]) -> Expr:
+    product: Expr = reduce(lambda a, b: a * b, (getattr(c, name) for name in names))
+    return product
+
+
+@lru_cache(maxsize=64)
+def _built(text: bytes) -> DeclaredFamily:
+    declared = msgspec.json.decode(text, type=Declaration)
+    for name in (declared.op, *declared.problem, *declared.config):
+        if not re.fullmatch(NAME, name, re.ASCII):
+            raise InvalidValue(f"a declared name is letters, digits and '_', got '{name}'")
+    if not re.fullmatch(rf"{declared.op}/{NAME}", declared.family, re.ASCII):
+        raise InvalidValue(
+            f"a declared family is called '{declared.op}/NAME', NAME in letters, digits and '_', got '{declared.family}'"
+        )
+    if declared.op in OPS.found:
+        raise InvalidValue(
+            f"the op '{declared.op}' is installed here and means something else than the one drafted from a file"
+        )
+    parts = {"declaration": declared, "doc": declared.doc}
+    problem = {name: values.parameter for name, values in declared.problem.items()}
+    config = {name: values.parameter for name, values in declared.config.items()}
+    op = type("DeclaredOp", (DeclaredOp,), {**parts, "name": declared.op, "parameters": problem, "split_group": tuple(problem)})
+    family = type("DeclaredFamily", (DeclaredFamily,), {**parts, "id": declared.family, "op": op(), "parameters": config})
+    built = family()
+    assert isinstance(built, DeclaredFamily)
+    return built
+
+
+def declared_family(declared: Declaration) -> DeclaredFamily:
+    """The family that a declaration describes: the same object for the same declaration."""
+    return _built(msgspec.json.encode(declared))
+
+
+def declaration_of(family: Family) -> Declaration | None:
+    """What must travel with rows or a model of a family; None for an installed one."""
+    return family.declaration if isinstance(family, DeclaredFamily) else None
+
+
+def joined_family(families: Sequence[Family]) -> Family:
+    """One family for the rows of several drafts of it; an installed one is what it is."""
+    drafts = [family.declaration for family in families if isinstance(family, DeclaredFamily)]
+    return declared_family(reduce(Declaration.joined, drafts)) if drafts else families[0]
+
+
+def refuse_another_draft(asked: Family, held: Family, where: object) -> None:
+    """Rows may be read as another draft of their family only if that one knows all their values."""
+    ours, theirs = declaration_of(asked), declaration_of(held)
+    if ours is not None and theirs is not None and not ours.covers(theirs):
+        raise InvalidValue(
+            f"{where} holds another draft of {asked.id}, with other parameters or values: join the datasets first "
+            "(`kerncast merge`), and train on what comes out"
+        )
+
+
+def resolve(name: str, declared: Declaration | None, where: object) -> Family:
+    """The family of that name: as it was declared in `where`, else an installed one."""
+    if declared is None:
+        return FAMILIES.get(name)
+    try:
+        if declared.family != name:
+            raise InvalidValue(f"the declaration is of {declared.family}, the rest of {name}")
+        return declared_family(declared)
+    except InvalidValue as error:
+        raise BadFile(f"{where} declares {name}, which cannot be used: {error}; import the data again") from error

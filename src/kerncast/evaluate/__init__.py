@@ -1,6 +1,0 @@
-"""Is this model good, and is it better than the last one?"""
-
-from kerncast.evaluate.compare import Limits, Verdict, compare
-from kerncast.evaluate.evaluation import Evaluation, evaluate
-
-__all__ = ["Evaluation", "Limits", "Verdict", "compare", "evaluate"]

@@ -1,7 +1,0 @@
-"""Somebody else's choices, scored on the same measurements: a max-autotune file, a lookup table, a list of configs."""
-
-from kerncast.evaluate.solutions.choices import Choice, Solutions
-from kerncast.evaluate.solutions.formats import read_solutions
-from kerncast.evaluate.solutions.scoring import said, score_solutions
-
-__all__ = ["Choice", "Solutions", "read_solutions", "said", "score_solutions"]

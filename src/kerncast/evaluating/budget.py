@@ -1,0 +1,155 @@
+"""How much must be measured? Efficiency against problems, against configs per problem, and against an active choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kerncast.collecting.active import by_turns
+from kerncast.errors import InvalidValue
+from kerncast.evaluating.unseen import Paths, open_all, recipe_of, rows_for, table_for
+from kerncast.models.model import Model
+from kerncast.scoring.metrics import figure, resampled
+from kerncast.scoring.splits import folds_by_group
+from kerncast.tables.table import Table
+from kerncast.training.acquisition import acquisition
+from kerncast.training.procedure import Procedure
+
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Stage = Callable[[str, int, int], None]
+
+PROBLEM_SHARES = (0.1, 0.2, 0.4, 0.7, 1.0)
+CONFIG_SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)
+# Active and random choices start from the same vectors and grow by the same steps.
+ACTIVE_SHARES = (0.05, 0.1, 0.15, 0.2, 0.3)
+# Enough folds to hold every third problem out once; the curve needs many fits, so not five.
+FOLDS = 3
+
+
+def budget_curves(
+    model: Model | str | Path, datasets: Paths, where: Sequence[str] = (), threads: int = 0,
+    stage: Stage = lambda name, number, of: None,
+) -> dict[str, Any]:  # fmt: skip
+    """The three curves, each point the mean efficiency on problems held out from it."""
+    model = model if isinstance(model, Model) else Model.load(model)
+    table = table_for(model, rows_for(model, open_all(datasets), where))
+    if not table.trials.choosing:
+        raise InvalidValue(f"{table.family.id} has one config per problem here: a budget curve is about choosing")
+    groups = len(np.unique(table.group[table.ok]))
+    if groups < 2 * FOLDS:
+        raise InvalidValue(f"a budget curve needs {2 * FOLDS} groups of problems that worked, here are {groups}: measure more")
+    procedure = Procedure(replace(recipe_of(model, threads), tune=0, hard_mining=0))
+    problem_shares = _different(PROBLEM_SHARES, np.array([groups * (FOLDS - 1) // FOLDS]))
+    config_shares = _different(CONFIG_SHARES, _counts(table))
+    total = len(problem_shares) + len(config_shares) + 2 * len(ACTIVE_SHARES)
+    done = 0
+
+    def tell(name: str) -> None:
+        nonlocal done
+        done += 1
+        stage(name, done, total)
+
+    curves: dict[str, Any] = {"problems": [], "configs": [], "active": []}
+    for share in problem_shares:
+        tell(f"{share:.0%} of the problems")
+        curves["problems"].append(_point(table, procedure, lambda part, s=share: _some_groups(part, s), "problems"))  # type: ignore[misc]
+    for share, real in config_shares.items():
+        tell(f"{real:.0%} of the configs per problem")
+        point = _point(table, procedure, lambda part, s=share: _some_rows(part, s), "problems")  # type: ignore[misc]
+        curves["configs"].append({"share": real, **point})
+    curves["active"] = _active(table, procedure, tell)
+    return curves
+
+
+def _counts(table: Table) -> npt.NDArray[np.int64]:
+    """Rows of each problem."""
+    return np.asarray(np.diff(np.r_[table.trials.starts, len(table.trials.order)]))
+
+
+def _kept(counts: npt.NDArray[np.int64], share: float) -> npt.NDArray[np.int64]:
+    """A share of each of them, at least two: from one alone nothing about choosing is learned."""
+    return np.minimum(counts, np.maximum(2, np.round(share * counts))).astype(np.int64)
+
+
+def _different(shares: Sequence[float], counts: npt.NDArray[np.int64]) -> dict[float, float]:
+    """The shares that do not come to the same number, each with what it really comes to."""
+    found: dict[int, float] = {}
+    for share in shares:
+        found.setdefault(int(_kept(counts, share).sum()), share)
+    return {share: kept / int(counts.sum()) for kept, share in found.items()}
+
+
+def _point(table: Table, procedure: Procedure, kept: Callable[[Table], Flags], count: str) -> dict[str, Any]:
+    fold = folds_by_group(table.group, FOLDS, procedure.recipe.seed)
+    efficiency, sizes, vectors = [], [], []
+    for number in range(FOLDS):
+        part = table.take(fold != number)
+        part = part.take(kept(part))
+        sizes.append(len(np.unique(part.problem)))
+        vectors.append(len(part.problem))
+        efficiency.append(_efficiency(procedure, part, table.take(fold == number)))
+    values = np.concatenate(efficiency)
+    mean = figure(float(values.mean()), resampled(values, lambda e: np.asarray(e.mean(axis=-1))))
+    return {
+        count: int(np.mean(sizes)), "vectors": int(np.mean(vectors)), "efficiency_mean": mean["value"],
+        "lower": mean["lower"], "upper": mean["upper"], "efficiency_p10": float(np.quantile(values, 0.1)),
+    }  # fmt: skip
+
+
+def _efficiency(procedure: Procedure, training: Table, judge: Table) -> Floats:
+    score = procedure.scores(procedure.fit(training), judge, training)[1]
+    trials = judge.trials
+    return trials.share[trials.choose(score)][trials.solvable]
+
+
+def _some_groups(table: Table, share: float) -> Flags:
+    groups = np.unique(table.group)
+    count = max(2, round(share * len(groups)))
+    return np.isin(table.group, np.random.default_rng(1).permutation(groups)[:count])
+
+
+def _some_rows(table: Table, share: float) -> Flags:
+    """A random share of each problem's configs, at least two."""
+    order = np.lexsort((np.random.default_rng(2).random(len(table.problem)), table.problem))
+    counts = _counts(table)
+    place = np.arange(len(order)) - np.repeat(table.trials.starts, counts)
+    kept = np.zeros(len(order), dtype=bool)
+    kept[order] = place < np.repeat(_kept(counts, share), counts)
+    return kept
+
+
+def _active(table: Table, procedure: Procedure, tell: Callable[[str], None]) -> list[dict[str, Any]]:
+    """One fold: both grow from the same few random vectors, one at random, one by what the model wants to know."""
+    fold = folds_by_group(table.group, FOLDS, procedure.recipe.seed)
+    pool, judge = table.take(fold != 0), table.take(fold == 0)
+    total = len(pool.problem)
+    shuffled = np.random.default_rng(3).permutation(total)
+    start = max(2, round(ACTIVE_SHARES[0] * total))
+    chosen = {"random": shuffled[:start], "active": shuffled[:start]}
+    points = []
+    for share in ACTIVE_SHARES:
+        count = max(start, round(share * total))
+        point: dict[str, Any] = {"vectors": count, "share": share}
+        for how in ("random", "active"):
+            tell(f"{how} choice of {share:.0%} of the vectors")
+            have = chosen[how]
+            if count > len(have) and how == "random":
+                have = shuffled[:count]
+            elif count > len(have):
+                have = np.concatenate([have, _wanted(pool, have, count - len(have), procedure)])
+            chosen[how] = have
+            point[how] = float(_efficiency(procedure, pool.take(np.sort(have)), judge).mean())
+        points.append(point)
+    return points
+
+
+def _wanted(pool: Table, have: npt.NDArray[np.int64], count: int, procedure: Procedure) -> npt.NDArray[np.int64]:
+    rest = np.setdiff1d(np.arange(len(pool.problem)), have)
+    worth = acquisition(pool.take(np.sort(have)), pool.rows.take(rest), pool.problem[rest], procedure)
+    return by_turns(rest[np.argsort(-worth, kind="stable")], np.random.default_rng(len(have)).permutation(rest))[:count]

@@ -1,0 +1,190 @@
+"""`compare`: two models, problem by problem, and a verdict with reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kerncast.errors import InvalidValue
+from kerncast.evaluating.unseen import Judged, Paths, judged, listed, open_all, table_for
+from kerncast.models.model import Model
+from kerncast.scoring.metrics import figure, resampled
+from kerncast.scoring.scorecard import Predicted
+from kerncast.scoring.trials import TIE_SIGMAS
+from kerncast.tables.table import Table
+
+Floats = npt.NDArray[np.float64]
+
+BETTER, SAME, WORSE, AMBIGUOUS = "BETTER", "SAME", "WORSE", "AMBIGUOUS"
+# Two models are the same when the mean difference is known to be no larger: a limit may narrow that, never widen it.
+EQUIVALENT = 0.005
+# Differences in efficiency smaller than this are none: the same choice, or an equal one.
+UNCHANGED = 1e-9
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far a new model may fall behind, as shares of efficiency."""
+
+    mean: float = 0.005
+    median: float = 0.005
+    p10: float = 0.02
+    problem: float = 0.10
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not 0.0 <= value <= 1.0:  # NaN neither
+                raise InvalidValue(f"--max-{name} is a drop of efficiency from 0 to 100 %, got {100 * value:g}")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """BETTER, SAME, WORSE or AMBIGUOUS, why, and the figures behind it."""
+
+    verdict: str
+    reasons: list[str]
+    summary: dict[str, Any]
+    problems: pl.DataFrame
+
+
+def compare(
+    old: Model | str | Path,
+    new: Model | str | Path,
+    datasets: Paths,
+    *,
+    limits: Limits | None = None,
+    include_seen: bool = False,
+    where: Sequence[str] = (),
+) -> Verdict:
+    """Pair two models on problems that neither has seen."""
+    limits = limits or Limits()
+    models = [item if isinstance(item, Model) else Model.load(item) for item in (old, new)]
+    if models[0].family is not models[1].family:
+        raise InvalidValue(
+            f"{models[0].path} is a model of {models[0].family.id}, {models[1].path} of {models[1].family.id}: "
+            "only models of one family can be compared"
+        )
+    found = judged(models, open_all(datasets), where, include_seen)
+    table, facts = found.table, _facts(models, datasets, found)
+    predicted = _predictions(models, found)
+    if not table.trials.choosing:
+        return _compare_times(predicted, table, limits, facts)
+    trials = table.trials
+    chosen = [trials.choose(item.score) for item in predicted]
+    kept = trials.solvable
+    efficiency = [trials.share[rows][kept] for rows in chosen]
+    before, after = chosen[0][kept], chosen[1][kept]
+    # A loss counts only beyond the noise of the two choices themselves.
+    spread = np.hypot(table.noise[before], table.noise[after])
+    margin = np.where(np.isfinite(spread), TIE_SIGMAS * spread, 0.0)
+    agreement = float((table.config[before] == table.config[after]).mean())
+    points = (
+        table.rows.frame[before]
+        .select(pl.col("^problem\\..*$"))
+        .with_columns(
+            old_efficiency=pl.Series(efficiency[0]),
+            new_efficiency=pl.Series(efficiency[1]),
+            same_choice=pl.Series(before == after),
+        )
+    )
+    facts["agreement"] = agreement
+    return judge(efficiency[0], efficiency[1], margin, limits, points, facts, "efficiency")
+
+
+def _facts(models: Sequence[Model], datasets: Paths, found: Judged) -> dict[str, Any]:
+    return {
+        "old_model": str(models[0].path), "new_model": str(models[1].path), "family": models[0].family.id,
+        "datasets": [str(path) for path in listed(datasets)], "problems_seen_in_training": found.seen_problems,
+        "includes_training_data": found.includes_seen,
+    }  # fmt: skip
+
+
+def _predictions(models: Sequence[Model], found: Judged) -> list[Predicted]:
+    """Each model reads the rows with its own features, and with the numbers of each row's device as it knew them."""
+    tables = [found.table, *(table_for(model, found.rows) for model in models[1:])]
+    return [model.rank_rows(table.rows) for model, table in zip(models, tables, strict=True)]
+
+
+def _compare_times(predicted: Sequence[Predicted], table: Table, limits: Limits, facts: dict[str, Any]) -> Verdict:
+    """With nothing to choose, accuracy takes the place of efficiency: min(predicted, measured) over the larger."""
+    accuracy = []
+    ok = table.ok
+    for item in predicted:
+        assert item.time_ns is not None
+        ratio = item.time_ns[ok] / table.time_ns[ok]
+        accuracy.append(np.minimum(ratio, 1.0 / ratio))
+    margin = TIE_SIGMAS * np.nan_to_num(table.noise[ok])
+    points = (
+        table.rows.frame.filter(pl.Series(ok))
+        .select(pl.col("^problem\\..*$"))
+        .with_columns(old_efficiency=pl.Series(accuracy[0]), new_efficiency=pl.Series(accuracy[1]), same_choice=pl.lit(True))
+    )
+    return judge(accuracy[0], accuracy[1], margin, limits, points, {**facts, "agreement": 1.0}, "accuracy")
+
+
+def judge(
+    old: Floats, new: Floats, margin: Floats, limits: Limits, points: pl.DataFrame, facts: dict[str, Any], what: str
+) -> Verdict:
+    """The rule: WORSE on a breach with the interval below 0 (or on one problem's alone), BETTER, SAME, else AMBIGUOUS."""
+    change = new - old
+    mean = figure(float(change.mean()), resampled(change, lambda e: np.asarray(e.mean(axis=-1))))
+    # One problem has no interval: then anything may be.
+    lower, upper = (-np.inf, np.inf) if mean["lower"] is None or mean["upper"] is None else (mean["lower"], mean["upper"])
+    before, after = _figures(old), _figures(new)
+    drops = {name: before[name] - after[name] for name in ("mean", "median", "p10")}
+    breached = [
+        f"{name} {what} down {drop:.2%} (limit {getattr(limits, name):.2%})"
+        for name, drop in drops.items()
+        if drop > getattr(limits, name)
+    ]
+    alone = _lost(old - new - margin * new, limits, points)
+    interval = f"the 95 % interval of the mean difference is {lower:+.3%} to {upper:+.3%}"
+    if mean["lower"] is None:
+        interval = f"one problem, with a difference of {mean['value']:+.3%}, has no interval"
+    band = min(EQUIVALENT, limits.mean)
+    if alone or (breached and upper < 0):
+        verdict, reasons = WORSE, [*alone, *breached, interval]
+    elif not breached and lower > 0:
+        verdict, reasons = BETTER, [interval]
+    elif not breached and -band <= lower <= 0 <= upper <= band:
+        verdict, reasons = SAME, [interval]
+    else:
+        told = "a loss, within the limits" if upper < 0 and not breached else "more problems would tell"
+        verdict, reasons = AMBIGUOUS, [*breached, f"{interval}: {told}"]
+    summary = {
+        **facts, "measure": what, "n_problems": len(old), "old": before, "new": after,
+        "mean_difference": mean,
+        "worst_drop": float(max(0.0, (old - new).max())),
+        "improved": int((change > UNCHANGED).sum()),
+        "same": int((np.abs(change) <= UNCHANGED).sum()),
+        "degraded": int((change < -UNCHANGED).sum()),
+        "limits": asdict(limits),
+    }  # fmt: skip
+    return Verdict(verdict, reasons, summary, points)
+
+
+def _figures(values: Floats) -> dict[str, float]:
+    return {
+        "mean": float(values.mean()), "median": float(np.median(values)), "p10": float(np.quantile(values, 0.1)),
+        "min": float(values.min()),
+    }  # fmt: skip
+
+
+def _lost(beyond: Floats, limits: Limits, points: pl.DataFrame) -> list[str]:
+    """The reason, if any one problem lost more than its limit."""
+    lost = np.flatnonzero(beyond > limits.problem)
+    if not len(lost):
+        return []
+    row = points.row(int(lost[np.argmax(beyond[lost])]), named=True)
+    shown = " ".join(f"{name.split('.', 1)[1]}={v}" for name, v in row.items() if name.startswith("problem.") and v is not None)
+    many = f"{len(lost)} problems" if len(lost) > 1 else "1 problem"
+    return [
+        f"{many} down more than {limits.problem:.0%} beyond the noise (worst: {shown}, {row['old_efficiency']:.1%} to "
+        f"{row['new_efficiency']:.1%})"
+    ]

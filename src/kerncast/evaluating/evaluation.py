@@ -1,0 +1,263 @@
+"""`evaluate`: a model on problems that it has not seen, or its recipe refitted fold by fold on a harder split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kerncast.errors import InvalidValue
+from kerncast.evaluating.slices import slices
+from kerncast.evaluating.unseen import Paths, digest_of, judged, listed, open_all, recipe_of, rows_for, table_for
+from kerncast.models.conformal import LEVEL, cross_bounds
+from kerncast.models.model import Model
+from kerncast.scoring.scorecard import Predicted
+from kerncast.scoring.splits import folds_by_group, folds_by_size
+from kerncast.tables.assess import PORTFOLIO, Learned, assess
+from kerncast.tables.table import Table
+from kerncast.training.folds import cross_validate
+from kerncast.training.procedure import Procedure, Recipe
+
+Ints = npt.NDArray[np.int64]
+SPLITS = ("problem", "size", "config", "device")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What `evaluate` found: the summary that prints and serialises, and a point per problem and per row."""
+
+    summary: dict[str, Any]
+    problems: pl.DataFrame
+    """Per problem: its parameters, chosen and best config (`chosen.*`, `best.*`), times, efficiency."""
+    rows: pl.DataFrame
+    """Per row that worked: its parameters, `number` (its problem's), measured and predicted time, bounds, score."""
+    failures: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """Per row that failed: its parameters, and its problem's `number`."""
+
+
+def evaluate(
+    model: Model | str | Path,
+    datasets: Paths,
+    *,
+    split: str | None = None,
+    include_seen: bool = False,
+    where: Sequence[str] = (),
+    worst: int = 20,
+    threads: int = 0,
+    stage: Callable[[str, int, int], None] = lambda name, number, of: None,
+    step: Callable[[str, int, int], None] = lambda what, done, of: None,
+) -> Evaluation:
+    """Judge a model; with `split`, judge the recipe it was made by on folds that are harder than its own."""
+    if split is not None and include_seen:
+        raise InvalidValue(
+            f"--include-seen has no place beside --split {split}, which refits the model and scores each problem by a fit "
+            "that did not see it: leave one of them out"
+        )
+    model = model if isinstance(model, Model) else Model.load(model)
+    opened = open_all(datasets)
+    facts: dict[str, Any] = {
+        "model": str(model.path), "kind": model.manifest.kind, "op": model.manifest.op, "family": model.family.id,
+        "devices": [item.name for item in model.manifest.devices], "datasets": [str(path) for path in listed(datasets)],
+        "split": split, "interval_level": LEVEL,
+    }  # fmt: skip
+    if split is None:
+        found = judged([model], opened, where, include_seen)
+        table = found.table
+        facts |= {"problems_seen_in_training": found.seen_problems, "includes_training_data": found.includes_seen}
+        predicted = model.rank_rows(table.rows)
+        summary = assess(table, predicted, np.zeros(len(table.problem), np.int64), learned_by(model, table))
+    else:
+        table = table_for(model, rows_for(model, opened, where))
+        facts |= {"problems_seen_in_training": 0, "includes_training_data": False}
+        same_data = digest_of(model, opened) == model.manifest.data.digest and tuple(where) == model.manifest.data.where
+        remembered = (
+            _remembered(model, table) if split == model.manifest.recipe.get("hold_out", "problem") and same_data else None
+        )
+        predicted, fold = remembered or refitted(model, table, split, threads, stage, step)
+        keep = np.isfinite(predicted.score)
+        table, fold = table.take(keep), fold[keep]
+        predicted = Predicted(*(None if v is None else v[keep] for v in _parts(predicted)))  # type: ignore[arg-type]
+        summary = assess(table, predicted, _unseen_problems(table, fold) if split == "config" else fold)
+    problems = problem_points(table, predicted)
+    summary = {**facts, **summary, "slices": slices(table, predicted), "worst": worst_problems(problems, worst)}
+    failed = table.rows.frame.with_columns(number=pl.Series(table.problem)).filter(pl.Series(~table.ok))
+    return Evaluation(summary, problems, row_points(table, predicted), failed)
+
+
+def _parts(predicted: Predicted) -> tuple[Any, ...]:
+    return predicted.score, predicted.time_ns, predicted.lower_ns, predicted.upper_ns
+
+
+def _unseen_problems(table: Table, fold: Ints) -> Ints:
+    """Folds of whole problems for the baselines: a config that was never measured is none they could always take."""
+    groups = len(np.unique(table.group))
+    return folds_by_group(table.group, min(groups, len(np.unique(fold))), 0) if groups > 1 else np.zeros_like(fold)
+
+
+def learned_by(model: Model, table: Table) -> Learned | None:
+    """What the learning baselines know: how well each config did where the model was trained. None: nothing is recorded."""
+    columns = list(table.configs.columns)
+    if not columns:
+        return Learned(np.ones(1), [0])
+    if not model.candidates.height:
+        return None
+    numbered = table.configs.with_columns(__number=pl.Series(np.unique(table.config)))
+    joined = numbered.join(model.candidates, on=columns, how="left", nulls_equal=True, maintain_order="left")
+    shares = np.zeros(int(table.config.max()) + 1)
+    shares[joined["__number"].to_numpy()] = joined["share"].fill_null(0.0).to_numpy()
+    picked = joined.filter(pl.col("portfolio_place") < PORTFOLIO).sort("portfolio_place")["__number"].to_list()
+    return Learned(shares, picked)
+
+
+def folds_of(table: Table, split: str, recipe: Recipe) -> Ints:
+    """Which rows are held out together."""
+    op = table.family.op
+    if split == "problem":
+        return _dealt(table.group, recipe, f"problem ({', '.join(op.split_group)})")
+    if split == "config":
+        return _dealt(table.config, recipe, "config")
+    if split == "device":
+        if len(table.devices) < 2:
+            raise InvalidValue(f"--split device needs rows of two devices; all are of {table.devices[0].name}")
+        return table.device
+    if split == "size":
+        size = table.rows.roofline_ns if table.rows.roofline_ns is not None else table.rows.bytes
+        if size is None:
+            raise InvalidValue(f"--split size needs the work of {op.name}, which is unknown: use --split problem")
+        # A shape is as large as in its largest dtype: in all of them it is on one side.
+        largest = np.zeros(int(table.group.max()) + 1)
+        np.maximum.at(largest, table.group, size)
+        fold = folds_by_size(largest[table.group], recipe.folds)
+        if len(np.unique(fold)) < 2:
+            raise InvalidValue("--split size needs problems of two sizes; all are of one: measure others")
+        return fold
+    if split in op.splits:
+        return _dealt(split_groups(table, split), recipe, f"value of {', '.join(op.splits[split])}")
+    raise InvalidValue(f"--split is one of {', '.join([*SPLITS, *op.splits])} for {op.name}, got '{split}'")
+
+
+def split_groups(table: Table, split: str) -> Ints:
+    """What a split keeps together: early stopping must hold out the same, or it stops for an easier question."""
+    if split == "config":
+        return table.config
+    if split not in table.family.op.splits:
+        return table.group
+    columns = [f"problem.{name}" for name in table.family.op.splits[split]]
+    return table.rows.frame.select(pl.struct(columns).rank("dense")).to_series().to_numpy().astype(np.int64)
+
+
+def _dealt(groups: Ints, recipe: Recipe, what: str) -> Ints:
+    """As many folds as the recipe has, or one for each group where there are fewer."""
+    count = len(np.unique(groups))
+    if count < 2:
+        raise InvalidValue(
+            f"all rows are of one {what}: nothing else is there to learn from; measure more, or use another --split"
+        )
+    return folds_by_group(groups, min(recipe.folds, count), recipe.seed)
+
+
+def refitted(
+    model: Model,
+    table: Table,
+    split: str,
+    threads: int,
+    stage: Callable[[str, int, int], None],
+    step: Callable[[str, int, int], None],
+) -> tuple[Predicted, Ints]:
+    """Out-of-fold predictions of the model's own recipe."""
+    recipe = recipe_of(model, threads)
+    fold = folds_of(table, split, recipe)
+    asked = replace(table, group=split_groups(table, split))
+    fold, found, _ = cross_validate(asked, Procedure(recipe, step), stage, fold)
+    return _bounded(table, fold, found.time_ns, found.score), fold
+
+
+def _bounded(table: Table, fold: Ints, time_ns: npt.NDArray[np.float64], score: npt.NDArray[np.float64]) -> Predicted:
+    """Out-of-fold predictions with intervals, each calibrated on the other folds."""
+    # What errs together: the rows of a problem, or of a config where there is one problem only.
+    unit = table.config if len(np.unique(table.problem)) < 2 else table.problem
+    lower, upper = cross_bounds(unit, fold, table.time_ns, time_ns)
+    known = bool(np.isfinite(lower).any())
+    return Predicted(score, time_ns, lower if known else None, upper if known else None)
+
+
+def _remembered(model: Model, table: Table) -> tuple[Predicted, Ints] | None:
+    """The out-of-fold predictions that training made on these very rows, so that nothing need be fitted again."""
+    stored = model.out_of_fold
+    if stored is None or model.manifest.warm_start:
+        return None
+    columns = list(table.rows.frame.columns)
+    joined = table.rows.frame.join(stored, on=columns, how="left", nulls_equal=True, maintain_order="left")
+    if joined.height != len(table.problem) or joined["score"].null_count():
+        return None
+    fold, time_ns, score = (joined[name].to_numpy().copy() for name in ("fold", "time_ns", "score"))
+    return _bounded(table, fold, time_ns, score), fold
+
+
+def problem_points(table: Table, predicted: Predicted) -> pl.DataFrame:
+    """One row per problem on which something worked."""
+    trials = table.trials
+    chosen, best = trials.choose(predicted.score)[trials.solvable], trials.choose(trials.time_ns)[trials.solvable]
+    frame = table.rows.frame
+    problem = [name for name in frame.columns if name.startswith("problem.")]
+    config = [name for name in frame.columns if name.startswith("config.")]
+    parts = [
+        frame[chosen].select(problem),
+        frame[chosen].select(pl.col(config).name.map(lambda name: "chosen." + name.removeprefix("config."))),
+        frame[best].select(pl.col(config).name.map(lambda name: "best." + name.removeprefix("config."))),
+    ]
+    points = pl.concat([part for part in parts if part.width], how="horizontal")
+    times = np.where(np.isfinite(trials.time_ns[chosen]), trials.time_ns[chosen], np.nan)
+    counts = np.diff(np.r_[trials.starts, len(trials.order)])[trials.solvable]
+    return points.with_columns(
+        number=pl.Series(table.problem[chosen]),
+        chosen_ns=pl.Series(times).fill_nan(None),
+        best_ns=pl.Series(trials.time_ns[best]),
+        predicted_ns=pl.Series(predicted.time_ns[chosen]) if predicted.time_ns is not None else pl.lit(None, pl.Float64),
+        efficiency=pl.Series(trials.share[chosen]),
+        configs=pl.Series(counts),
+        roofline_ns=pl.Series(table.rows.roofline_ns[chosen])
+        if table.rows.roofline_ns is not None
+        else pl.lit(None, pl.Float64),
+        flops=pl.Series(table.rows.flops[chosen]) if table.rows.flops is not None else pl.lit(None, pl.Float64),
+        bytes=pl.Series(table.rows.bytes[chosen]) if table.rows.bytes is not None else pl.lit(None, pl.Float64),
+    )
+
+
+def row_points(table: Table, predicted: Predicted) -> pl.DataFrame:
+    """One row per vector that worked."""
+    ok = table.ok
+    columns = {
+        "number": table.problem, "measured_ns": table.time_ns, "predicted_ns": predicted.time_ns,
+        "lower_ns": predicted.lower_ns, "upper_ns": predicted.upper_ns, "score": predicted.score,
+    }  # fmt: skip
+    return table.rows.frame.filter(pl.Series(ok)).with_columns(
+        pl.Series(name, values[ok]) for name, values in columns.items() if values is not None
+    )
+
+
+def worst_first(points: pl.DataFrame) -> pl.DataFrame:
+    """Where most speed was left on the table (or, with nothing to choose, where the time was furthest off) first."""
+    if (points["configs"] > 1).any():
+        return points.sort("efficiency", "number")
+    off = (points["predicted_ns"] / points["best_ns"]).log().abs()
+    return points.with_columns(__off=off).sort("__off", "number", descending=[True, False]).drop("__off")
+
+
+def worst_problems(points: pl.DataFrame, count: int) -> list[dict[str, Any]]:
+    """The worst of them, with what was chosen and what was best."""
+    found = []
+    for row in worst_first(points).head(count).iter_rows(named=True):
+        entry: dict[str, Any] = {
+            part: {
+                name.split(".", 1)[1]: value for name, value in row.items() if name.startswith(f"{part}.") and value is not None
+            }
+            for part in ("problem", "chosen", "best")
+        }
+        found.append(entry | {name: row[name] for name in ("efficiency", "chosen_ns", "best_ns", "predicted_ns", "configs")})
+    return found

@@ -1,0 +1,24 @@
+"""The evaluation as one HTML file: no network, readable on a phone and on paper, light and dark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kerncast.data.dataset import write_atomically
+from kerncast.evaluating.evaluation import Evaluation
+from kerncast.models.model import Model
+
+__all__ = ["write_report"]
+
+
+def write_report(evaluation: Evaluation, model: Model | None, path: Path, budget: dict[str, Any] | None = None) -> None:
+    """Write the report; the same evaluation gives the same bytes.
+
+    The model tells the device's roofs and what it looks at; without it those parts are left out, and so is the
+    budget section without `budget` (from `budget_curves`).
+    """
+    from kerncast.evaluating.report.page import render
+
+    text = render(evaluation, model, budget)
+    write_atomically(Path(path), lambda scratch: scratch.write_text(text, encoding="utf-8"))

@@ -1,0 +1,147 @@
+"""The top of the page: one sentence, the cards, and what must be said before any figure is believed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kerncast.evaluating.report.tables import plain_name
+from kerncast.evaluating.report.words import between, percent
+
+# Title, figure, whether less is better, what it means.
+CARDS = (
+    ("mean efficiency", "efficiency_mean", False, "speed of the choice, as a share of the fastest measured"),
+    ("P10 efficiency", "efficiency_p10", False, "nine problems in ten do better than this"),
+    ("worst efficiency", "efficiency_min", False, "the problem that loses most"),
+    ("best config chosen", "top1", False, "share of problems on which the choice was the very best"),
+    ("noise ceiling", "noise_ceiling", False, "what a perfect chooser would score on measurements this noisy"),
+    ("MAPE of the time", "mape", True, "mean distance of predicted from measured time"),
+    ("90 % interval covers", "coverage_90", False, "share of rows inside their interval; 90 % was promised"),
+)
+
+
+@dataclass(frozen=True)
+class Card:
+    """A figure to look at first."""
+
+    title: str
+    value: str
+    interval: str
+    beside: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A place on the headline's scale."""
+
+    label: str
+    text: str
+    at: str
+    style: str
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The big number, the sentence below it, and the scale beside it."""
+
+    value: str
+    what: str
+    sentence: str
+    fill: str
+    marks: list[Mark]
+
+
+def best_baseline(summary: dict[str, Any], figure: str, least: bool) -> tuple[str, float] | None:
+    """The baseline to beat, one for every figure of its kind. An oracle is none: it measures before it chooses."""
+    by = "mape" if least else "efficiency_mean"
+    known = [
+        (card[by]["value"], name)
+        for name, card in summary["baselines"].items()
+        if card.get(by) is not None and card.get(figure) is not None and not name.endswith("_oracle")
+    ]
+    if not known:
+        return None
+    name = (min(known) if least else max(known))[1]
+    return name, summary["baselines"][name][figure]["value"]
+
+
+def cards(summary: dict[str, Any]) -> list[Card]:
+    """Those that apply, each with its interval and the best baseline."""
+    overall = summary["overall"]
+    found = [Card("problems", f"{overall['n_problems']:,}", "", "", _counted(summary))]
+    for title, figure, least, meaning in CARDS:
+        value = overall.get(figure)
+        if value is None:
+            continue
+        baseline = best_baseline(summary, figure, least)
+        beside = f"{plain_name(baseline[0])}: {percent(baseline[1])}" if baseline else ""
+        if figure == "top1" and overall.get("top1_ties"):
+            meaning += f"; {percent(overall['top1_ties']['value'])} counting ties within the noise"
+        found.append(Card(title, percent(value["value"]), between(value), beside, meaning))
+    return [*found[1:], found[0]]
+
+
+def _counted(summary: dict[str, Any]) -> str:
+    noise = summary.get("noise_floor")
+    text = "on which at least one config worked"
+    return text if noise is None else f"{text}; a label's relative standard error is {percent(noise, 2)}"
+
+
+def headline(summary: dict[str, Any]) -> Headline | None:
+    """What the model is worth, in a number and a sentence."""
+    overall = summary["overall"]
+    mean, mape = overall["efficiency_mean"], overall.get("mape")
+    count = f"{overall['n_problems']:,} problem{'s' if overall['n_problems'] != 1 else ''}"
+    unseen = "" if summary["includes_training_data"] else " it had not seen"
+    if mean is None and mape is None:
+        return None
+    if mean is None:
+        sentence = f"On {count}{unseen}. There is nothing to choose in {summary['family']}: what counts is the time."
+        return Headline(percent(mape["value"]), "mean error of the predicted time", sentence, "", [])
+    sure = f" (95 % interval {between(mean)})" if between(mean) else ""
+    sentence = (
+        f"On {count}{unseen}, the config the model chooses runs at {percent(mean['value'])} of the best measured speed{sure}."
+    )
+    marks = []
+    baseline = best_baseline(summary, "efficiency_mean", False)
+    if baseline:
+        name = plain_name(baseline[0])
+        sentence += f" The best baseline, {name}, gets {percent(baseline[1])}"
+        sentence += "." if mean["value"] > baseline[1] else ": the model does not beat it."
+        marks.append(Mark(name, percent(baseline[1]), _at(baseline[1]), "baseline"))
+    if overall.get("noise_ceiling"):
+        ceiling = overall["noise_ceiling"]["value"]
+        marks.append(Mark("noise ceiling", percent(ceiling), _at(ceiling), "ceiling"))
+    return Headline(percent(mean["value"]), "of the best measured speed, on average", sentence, _at(mean["value"]), marks)
+
+
+def _at(value: float) -> str:
+    return f"{100 * min(max(value, 0.0), 1.0):.2f}%"
+
+
+def levels(summary: dict[str, Any]) -> dict[str, tuple[float, str]]:
+    """The horizontal lines of the efficiency curve: the baseline to beat and the noise ceiling."""
+    found = {}
+    baseline = best_baseline(summary, "efficiency_mean", False)
+    if baseline:
+        found[f"mean of {plain_name(baseline[0])}"] = (baseline[1], "@accent")
+    ceiling = summary["overall"].get("noise_ceiling")
+    if ceiling:
+        found["noise ceiling"] = (ceiling["value"], "@best")
+    return found
+
+
+def warnings(summary: dict[str, Any]) -> list[str]:
+    """What makes the figures kinder or fewer than they look."""
+    seen, found = summary["problems_seen_in_training"], []
+    if summary["includes_training_data"]:
+        found.append(
+            f"{seen:,} of these problems were trained on. These figures say how well the model remembers, not how well it "
+            "will choose: judge it on other problems, or with --split."
+        )
+    elif seen:
+        found.append(f"{seen:,} problems that the model was trained on were left out.")
+    if summary["overall"]["efficiency_mean"] is not None and summary["overall"].get("noise_ceiling") is None:
+        found.append("Nothing was measured twice, so the noise ceiling is unknown.")
+    return found

@@ -1,0 +1,178 @@
+"""Files of PyTorch Inductor: the template lookup table, and the log of a max-autotune run.
+
+A lookup table (`torch._inductor.config.lookup_table.table`, as JSON) maps a key to configs in order of preference:
+
+    "NVIDIA H100+((torch.float16, [M, K], [K, 1]), (torch.float16, [K, N], [1, K]))+mm":
+        [{"template_id": "triton::mm", "BLOCK_M": 64, …, "num_warps": 4}, {"template_id": "aten::mm"}]
+
+A key without a device is for any; one with the device goes before it. The log (`TORCHINDUCTOR_MM_LOGGING_FILE`) is a
+list of `{"(M, K, N)": [{"type": "triton", "time": 0.02, "BLOCK_M": 64, …}, {"type": "cublas", "time": 0.02}]}`; it says
+neither dtype nor storage order. Formats as of torch 2.13.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kerncast.errors import BadFile, InvalidValue
+from kerncast.evaluating.solutions.choices import Choice, LeftOut, Target
+from kerncast.evaluating.solutions.torch_tiles import OPS, Tile, choice, dtype_of, of_tile, require_triton
+
+TABLE = "PyTorch Inductor lookup table"
+LOG = "PyTorch Inductor max-autotune log"
+KEY = re.compile(r"(?:(?P<device>.*?)\+)?(?P<inputs>\(\(torch\.[^+]*\),?\))(?:\+(?P<scalars>[^+=]+=.*))?\+(?P<op>\w+)")
+# Two operands of three dimensions take a tenth of this; matching takes the square of the length.
+LONGEST_KEY = 2_000
+NUMBERS = r"\[(\d{1,18}(?:, \d{1,18})*)\]"
+INPUT = re.compile(rf"\((torch\.\w+), {NUMBERS}, {NUMBERS}\)", re.ASCII)
+LOGGED = re.compile(r"\(([^,()]+), ([^,()]+), ([^,()]+)\)")
+# The one template that the family is; persistent and TMA variants, decompose_k, CUTLASS … are other kernels.
+PLAIN = tuple(f"{prefix}{op}" for prefix in ("triton::", "") for op in OPS)
+LIBRARY_PREFIX = "aten::"
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a lookup table, taken apart."""
+
+    text: str
+    device: str
+    inputs: str
+    op: str
+
+    @classmethod
+    def read(cls, text: str) -> Key:
+        found = KEY.fullmatch(text) if len(text) <= LONGEST_KEY else None
+        if found is None:
+            raise BadFile(
+                f"a key of a lookup table is [device+]((torch.dtype, [sizes], [strides]), …)[+scalars]+op, got '{text:.200}'"
+            )
+        return cls(text, found["device"] or "", found["inputs"], found["op"])
+
+
+def is_lookup_table(data: Mapping[Any, Any]) -> bool:
+    """Whether an object looks like a lookup table."""
+    return bool(data) and any(isinstance(key, str) and len(key) <= LONGEST_KEY and KEY.fullmatch(key) for key in data)
+
+
+def is_log(data: Sequence[Any]) -> bool:
+    """Whether a list looks like a log of max-autotune."""
+    return any(isinstance(item, dict) and any(LOGGED.fullmatch(str(key)) for key in item) for item in data)
+
+
+def read_lookup_table(data: Mapping[str, Any], target: Target) -> Iterator[Choice | LeftOut]:
+    """The choices of a table; a problem that the device's own key answers is not asked of the others."""
+    require_triton(target, TABLE)
+    keys = [Key.read(text) for text in data]
+    answered = set()
+    for key in sorted(keys, key=lambda key: not key.device):  # the device's own first, else in the order of the file
+        configs = data[key.text]
+        if not isinstance(configs, list):
+            raise BadFile(f"a key of a lookup table has a list of configs, got {configs!r:.100} for '{key.text:.200}'")
+        count = len(configs)
+        if key.device and not target.is_on(key.device):
+            yield LeftOut("device", key.device, count)
+        elif key.op not in OPS:
+            yield LeftOut("op", key.op, count)
+        elif not key.device and (key.inputs, key.op) in answered:
+            yield LeftOut("superseded", count=count)
+        else:
+            if key.device and count:
+                answered.add((key.inputs, key.op))
+            yield from _of_key(key, configs)
+
+
+def _of_key(key: Key, configs: Sequence[Any]) -> Iterator[Choice | LeftOut]:
+    problem = _problem(key)
+    for config in configs:
+        template = config.get("template_id") if isinstance(config, dict) else None
+        if not isinstance(template, str):
+            raise BadFile(f"a config of a lookup table names its template_id, got {config!r:.200} for '{key.text:.200}'")
+        if isinstance(problem, LeftOut):
+            yield problem
+        elif template.startswith(LIBRARY_PREFIX):
+            yield choice(problem, {"kind": "library"})
+        elif template in PLAIN:
+            yield of_tile(problem, Tile.read(config))
+        else:
+            yield LeftOut("template", template)
+
+
+def _problem(key: Key) -> dict[str, Any] | LeftOut:
+    """The product that a key describes."""
+    parts = list(INPUT.finditer(key.inputs))
+    shapes = [tuple(map(int, part[2].split(", "))) for part in parts]
+    strides = [tuple(map(int, part[3].split(", "))) for part in parts]
+    rank = 2 + OPS.index(key.op)
+    if f"({', '.join(part[0] for part in parts)})" != key.inputs or [len(item) for item in (*shapes, *strides)] != [rank] * 4:
+        raise BadFile(f"{key.op} has two operands of {rank} dimensions, sizes and strides in brackets, got '{key.text:.200}'")
+    (*batch, m, k), (*same_batch, also_k, n) = shapes
+    if k != also_k or batch != same_batch:
+        raise BadFile(f"the sizes of the operands do not fit each other in '{key.text:.200}'")
+    dtypes = [part[1] for part in parts]
+    dtype = dtype_of(dtypes[0])
+    if dtype is None or dtypes[0] != dtypes[1]:
+        return LeftOut("dtype", ", ".join(dtypes))
+    letters = [_storage(shape, stride) for shape, stride in zip(shapes, strides, strict=True)]
+    if None in letters:
+        return LeftOut("layout", key.text)
+    return {
+        "M": m,
+        "N": n,
+        "K": k,
+        "batch": batch[0] if batch else 1,
+        "dtype": dtype,
+        "layout": "".join(map(str, letters)) + "r",
+    }
+
+
+def _storage(shape: tuple[int, ...], stride: tuple[int, ...]) -> str | None:
+    """`r` or `c` for a packed matrix, under the rules of the importer of AutoHeuristic's logs; None: it is not packed."""
+    *batch, rows, columns = shape
+    *outermost, outer, inner = stride
+    if batch and batch[0] != 1 and outermost[0] != rows * columns:
+        return None
+    if (outer, inner) == (columns, 1):
+        return "r"
+    if (outer, inner) == (1, rows):
+        return "c"
+    # The stride of a side of length 1 addresses nothing.
+    return "r" if (inner == 1 and rows == 1) or (outer == 1 and columns == 1) else None
+
+
+def read_log(data: Sequence[Any], target: Target) -> Iterator[Choice | LeftOut]:
+    """The choices of a log, the fastest of each run first."""
+    require_triton(target, LOG)
+    for item in data:
+        if not isinstance(item, dict):
+            raise BadFile(f"an entry of a max-autotune log is an object, got {item!r:.100}")
+        op = item.get("kernel_type", OPS[0])
+        for key, listed in item.items():
+            shape = LOGGED.fullmatch(str(key))
+            if shape is None:
+                continue  # what was invoked, and the kernel's type
+            if not isinstance(listed, list):
+                raise BadFile(f"'{key}' of a max-autotune log has a list of what was timed, got {listed!r:.100}")
+            timed = [part for part in listed if part is not None]  # null: a kind of kernel that the log does not describe
+            if not all(isinstance(part, dict) and isinstance(part.get("time"), int | float) for part in timed):
+                raise BadFile(f"all that '{key}' of a max-autotune log lists must have a number under `time`")
+            timed.sort(key=lambda part: part["time"])
+            if op != OPS[0]:
+                yield LeftOut("op", str(op), len(timed))
+            elif not all(re.fullmatch(r"[0-9]{1,18}", size) for size in shape.groups()):
+                yield LeftOut("shape", key, len(timed))
+            else:
+                yield from _of_run(dict(zip("MKN", map(int, shape.groups()), strict=True)), timed)
+
+
+def _of_run(problem: dict[str, int], timed: Sequence[Mapping[str, Any]]) -> Iterator[Choice | LeftOut]:
+    for part in timed:
+        if part.get("type") == "triton":
+            yield of_tile(problem, Tile.read(part))
+        elif part.get("type") == "cublas":
+            yield choice(problem, {"kind": "library"})
+        else:
+            raise InvalidValue(f"the type of a choice in a max-autotune log is triton or cublas, got {part.get('type')!r}")

@@ -1,0 +1,54 @@
+"""Our own list: `[{"problem": {…}, "config": {…}}]`, or with `"configs": [{…}, …]` in order of preference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from kerncast.errors import BadFile, InvalidValue
+from kerncast.evaluating.solutions.choices import Choice, Target
+from kerncast.op import Config, Problem
+
+FORMAT = "list of problems and configs"
+
+
+class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The choice or choices for one problem."""
+
+    problem: dict[str, Any]
+    config: dict[str, Any] | None = None
+    configs: list[dict[str, Any]] | None = None
+
+
+def read_listed(data: Any, target: Target) -> Iterator[Choice]:
+    """The choices, every problem and config whole and valid; two entries that choose otherwise for a problem are refused."""
+    try:
+        entries = msgspec.convert(data, list[Listed])
+    except msgspec.ValidationError as error:
+        raise BadFile(
+            f'this is not a list of solutions ({error}): expected [{{"problem": {{"M": 128, …}}, "config": {{…}}}}, …]'
+        ) from error
+    chosen: dict[tuple[Any, ...], tuple[int, list[dict[str, Any]]]] = {}
+    for place, entry in enumerate(entries, 1):
+        try:
+            problem = Problem(target.family, entry.problem).values
+            configs = [Config(target.family, config).values for config in _configs(entry)]
+        except InvalidValue as error:
+            raise BadFile(f"solution {place}: {error}") from error
+        before, same = chosen.setdefault(tuple(problem.values()), (place, configs))
+        if same != configs:
+            raise BadFile(f"solution {place}: solution {before} chooses otherwise for this problem; keep one")
+        if before == place:
+            for config in configs:
+                yield Choice(problem, config)
+
+
+def _configs(entry: Listed) -> list[dict[str, Any]]:
+    if (entry.config is None) == (entry.configs is None):
+        raise InvalidValue("a solution has either `config` or `configs`: give one of them")
+    configs = [entry.config] if entry.config is not None else entry.configs
+    if not configs:
+        raise InvalidValue("`configs` is empty: list the preferred config first, or drop the solution")
+    return configs

@@ -1,0 +1,115 @@
+"""A lookup table with a row for each choice: CSV, parquet, or JSON objects without nesting.
+
+Columns are named as the problem and config parameters, with `problem.` or `config.` before them where a name is both.
+Upper and lower case are the same. Several rows for a problem are in order of preference. A problem parameter without a
+column takes its default, and is open where it has none; an empty cell is no value. Columns `op`, `family` and `device`
+leave rows out; any others are not read.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kerncast.errors import BadFile, InvalidValue
+from kerncast.evaluating.solutions.choices import Choice, LeftOut, Target, partial
+from kerncast.evaluating.solutions.torch_tiles import dtype_of
+from kerncast.op import Family
+from kerncast.parameters import Parameter
+
+SCOPES = ("op", "family", "device")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which column says which parameter (problem or config, name), and what says whose choice it is."""
+
+    parameters: Mapping[str, tuple[str, str]]
+    scopes: Mapping[str, str]
+    unread: tuple[str, ...]
+
+
+def columns_of(names: Sequence[str], family: Family) -> Columns:
+    """What the columns mean; two for one parameter, or one for two, are refused."""
+    meanings: dict[str, list[tuple[str, str]]] = {}
+    for part, space in (("problem", family.problem), ("config", family.config)):
+        for name in space.parameters:
+            for spelling in (name.lower(), f"{part}.{name}".lower()):
+                meanings.setdefault(spelling, []).append((part, name))
+    parameters: dict[str, tuple[str, str]] = {}
+    for column in names:
+        # A name in its own case goes before one that differs in case only.
+        found = meanings.get(column.lower(), [])
+        found = [one for one in found if column.split(".")[-1] == one[1]] or found
+        if len(found) > 1:
+            raise BadFile(f"the column '{column}' may be {' or '.join('.'.join(one) for one in found)}: write which")
+        if found:
+            twice = next((other for other, meaning in parameters.items() if meaning == found[0]), None)
+            if twice is not None:
+                raise BadFile(f"the columns '{twice}' and '{column}' both say {'.'.join(found[0])}: keep one")
+            parameters[column] = found[0]
+    scopes = {column: column.lower() for column in names if column not in parameters and column.lower() in SCOPES}
+    if not any(part == "config" for part, _ in parameters.values()):
+        raise BadFile(
+            f"none of its columns ({', '.join(names)[:200]}) is a config parameter of {family.id} "
+            f"({', '.join(family.config.parameters) or 'it has none'}): name them so"
+        )
+    return Columns(parameters, scopes, tuple(name for name in names if name not in parameters and name not in scopes))
+
+
+def read_records(
+    rows: Sequence[Mapping[str, Any]], columns: Columns, places: Sequence[str], target: Target
+) -> Iterator[Choice | LeftOut]:
+    """The choices of rows; a place says where a row stands, for errors."""
+    family = target.family
+    spaces = {"problem": family.problem, "config": family.config}
+    for row, place in zip(rows, places, strict=True):
+        other = _not_ours(row, columns, target)
+        if other is not None:
+            yield other
+            continue
+        said: dict[str, dict[str, Any]] = {"problem": {}, "config": {}}
+        for column, (part, name) in columns.parameters.items():
+            value = _value(spaces[part].parameters[name], row.get(column))
+            if value is not None:
+                said[part][name] = value
+        if not said["config"]:
+            raise BadFile(f"{place}: no config parameter has a value: fill in one, or drop the row")
+        try:
+            # A row that names no problem is for all of them, so defaults do not narrow it.
+            problem = partial(family.problem, said["problem"], family.environment.parameters) if said["problem"] else {}
+            yield Choice(problem, partial(family.config, said["config"]))
+        except InvalidValue as error:
+            raise BadFile(f"{place}: {error}") from error
+
+
+def _not_ours(row: Mapping[str, Any], columns: Columns, target: Target) -> LeftOut | None:
+    """Whose choice a row is, if it is not for the model."""
+    for column, scope in columns.scopes.items():
+        said = str(row.get(column) or "").strip()
+        if not said:
+            continue
+        ours = {"op": lambda text: text == target.family.op.name, "family": lambda text: text == target.family.id,
+                "device": target.is_on}[scope](said)  # fmt: skip
+        if not ours:
+            return LeftOut(scope, said)
+    return None
+
+
+def _value(parameter: Parameter, cell: Any) -> Any:
+    """A cell as the parameter takes it; None: empty. What it does not take is left for the check to refuse."""
+    if isinstance(cell, float):  # whole numbers beside empty cells are often stored so
+        return None if math.isnan(cell) else int(cell) if cell.is_integer() else cell
+    if not isinstance(cell, str):
+        return cell
+    text = cell.strip()
+    if not text:
+        return None
+    if parameter.codes:
+        return text if parameter.index(text) is not None else dtype_of(text) or text
+    if isinstance(parameter.value(0), bool):
+        return {"true": True, "false": False, "1": True, "0": False}.get(text.lower(), text)
+    return int(text) if re.fullmatch(r"[+-]?\d{1,19}", text) else text

@@ -1,0 +1,80 @@
+"""What PyTorch's own files say, in the parameters of `gemm/triton`: tiles, dtypes, storage orders, ops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from kerncast.data.importers.autoheuristic import DTYPES
+from kerncast.errors import BadFile, InvalidValue
+from kerncast.evaluating.solutions.choices import Choice, LeftOut, Target, partial
+from kerncast.families.gemm_triton import triton
+from kerncast.ops.gemm import gemm
+
+# A product with a bias, a scale or another output type is another kernel than those that were measured.
+OPS = ("mm", "bmm")
+FLAGS = {"True": True, "False": False}
+
+
+class Tile(msgspec.Struct, frozen=True):
+    """The arguments of a Triton template; those that the family has not (GROUP_M, EVEN_K, ACC_TYPE …) are passed over."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    num_stages: int
+    num_warps: int
+    allow_tf32: bool | str | None = None
+
+    @classmethod
+    def read(cls, values: Any) -> Tile:
+        """From `BLOCK_M …` (Inductor) or `block_m …` (torch-diode)."""
+        if not isinstance(values, dict):
+            raise BadFile(f"a config must be an object with BLOCK_M, BLOCK_N, …, got {values!r:.100}")
+        try:
+            return msgspec.convert({str(name).lower(): value for name, value in values.items()}, cls)
+        except msgspec.ValidationError as error:
+            raise BadFile(f"not the arguments of a Triton GEMM ({error}): {values!s:.200}") from error
+
+    @property
+    def tf32(self) -> bool | None:
+        """Whether fp32 operands may be rounded; None: not said."""
+        return FLAGS.get(self.allow_tf32) if isinstance(self.allow_tf32, str) else self.allow_tf32
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {"kind": "triton", "BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k,
+                "num_stages": self.num_stages, "num_warps": self.num_warps}  # fmt: skip
+
+
+def require_triton(target: Target, format_name: str) -> None:
+    """These files choose among Triton's tiles and the library, for products of matrices."""
+    if target.family.id != triton.id:
+        raise InvalidValue(
+            f"a {format_name} chooses configs of {triton.id}, and the model is of {target.family.id}: "
+            "give a list of problems and configs, or a table with its parameters as columns"
+        )
+
+
+def dtype_of(name: str) -> str | None:
+    """`torch.float16` or `float16` as gemm has it; None: gemm has not."""
+    known = DTYPES.get(f"torch.{name.removeprefix('torch.')}")
+    return known if known is not None and gemm.problem.parameters["dtype"].index(known) is not None else None
+
+
+def choice(problem: Mapping[str, Any], config: Mapping[str, Any]) -> Choice | LeftOut:
+    """A choice of `gemm/triton`; tiles that the family cannot have are none. Whether fp32 may be TF32 is open, if not said."""
+    try:
+        chosen = partial(triton.config, config)
+    except InvalidValue as error:
+        return LeftOut("config", str(error))
+    # A choice for any problem names none, so defaults do not narrow it.
+    return Choice(partial(triton.problem, problem, triton.environment.parameters) if problem else {}, chosen)
+
+
+def of_tile(problem: Mapping[str, Any], tile: Tile) -> Choice | LeftOut:
+    """A tile for a problem, with what it says about TF32."""
+    says = {"tf32": tile.tf32} if problem.get("dtype") == "fp32" and tile.tf32 is not None else {}
+    return choice({**problem, **says}, tile.config)

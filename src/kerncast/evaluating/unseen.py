@@ -1,0 +1,117 @@
+"""Rows to judge models by: of their family, device and dtypes, and not among what they were trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import polars as pl
+
+from kerncast.data.dataset import Dataset
+from kerncast.errors import InvalidValue
+from kerncast.models.model import Model
+from kerncast.tables.table import MIXTURES, Table, build_table, refuse_mixtures, tried_rows
+from kerncast.training.procedure import Recipe
+from kerncast.training.train import expand
+
+Paths = Sequence[str | Path] | str | Path
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A table for some models, and what was left out of it."""
+
+    table: Table
+    rows: pl.DataFrame
+    """What the table was made from: another model reads it with its own features and device numbers."""
+    seen_problems: int
+    """Problems left out because a model was trained on their group (or kept, with `include_seen`)."""
+    includes_seen: bool
+
+
+def listed(paths: Paths) -> list[str | Path]:
+    """One path, or several."""
+    return [paths] if isinstance(paths, str | Path) else list(paths)
+
+
+def open_all(paths: Paths) -> list[Dataset]:
+    """Datasets as `train` takes them: one, several, or a directory of them."""
+    return [Dataset.open(path) for path in expand(listed(paths))]
+
+
+def digest_of(model: Model, datasets: Sequence[Dataset]) -> str:
+    """Of those that hold rows of the model's family, as its manifest has it."""
+    return "+".join(sorted(item.digest for item in datasets if model.family.id in {family.id for family in item.families}))
+
+
+def recipe_of(model: Model, threads: int) -> Recipe:
+    """How the model was made, to make it again."""
+    if not model.manifest.recipe:
+        raise InvalidValue(
+            f"{model.path} does not say how it was trained, so it cannot be fitted again: leave out --split and "
+            "--budget-curve, or train a model here with `kerncast train`"
+        )
+    if model.manifest.warm_start:
+        raise InvalidValue(
+            f"{model.path} went on from another model, so refitting its recipe alone would not make it again: give data "
+            "that neither has seen and leave out --split and --budget-curve"
+        )
+    return Recipe.from_options(model.manifest.recipe, threads)
+
+
+def rows_for(model: Model, datasets: Sequence[Dataset], where: Sequence[str] = ()) -> pl.DataFrame:
+    """The rows of the model's family, refused when they are of another device or dtype."""
+    holders = [dataset for dataset in datasets if model.family.id in {item.id for item in dataset.families}]
+    if not holders:
+        held = sorted({item.id for dataset in datasets for item in dataset.families})
+        raise InvalidValue(f"{model.path} is a model of {model.family.id}; the data holds {', '.join(held) or 'no rows'}")
+    rows = pl.concat([dataset.read(model.family, where) for dataset in holders])
+    rows = tried_rows(rows, where, model.family.id, f"there is nothing to judge {model.path} by")
+    own = {record.name for record in model.manifest.devices}
+    _refuse_others(rows["device"], own, f"{model.path} was trained on", "device")
+    if model.manifest.dtypes:
+        _refuse_others(rows["problem.dtype"], set(model.manifest.dtypes), f"{model.path} was trained on", "problem.dtype")
+    # What was pooled in training was asked for there; anything else is measured twice, not repeated.
+    if digest_of(model, datasets) != model.manifest.data.digest:
+        refuse_mixtures(rows, [column for column in MIXTURES if column != "device"], pooled=model.manifest.software)
+    return rows
+
+
+def _refuse_others(values: pl.Series, own: set[str], who: str, column: str) -> None:
+    others = sorted(set(values.unique()) - own)
+    if others:
+        raise InvalidValue(
+            f"{who} {', '.join(sorted(own))}; {int(values.is_in(others).sum()):,} rows are of {', '.join(others)}: keep the "
+            f"others with --where '{column}={','.join(sorted(own))}'"
+        )
+
+
+def table_for(model: Model, rows: pl.DataFrame) -> Table:
+    """Rows as this model reads them: its own device numbers, its own features in its own order."""
+    present = set(rows["device"].unique())
+    machines = {item.name: item.device for item in model.manifest.devices if item.name in present}
+    table = build_table(model.family, rows, machines, "")
+    return replace(table, rows=table.rows.only(model.manifest.features.names))
+
+
+def judged(models: Sequence[Model], datasets: Sequence[Dataset], where: Sequence[str], include_seen: bool) -> Judged:
+    """What none of the models has seen."""
+    rows = rows_for(models[0], datasets, where)
+    for model in models[1:]:
+        rows_for(model, datasets, where)
+    columns = models[0].seen.columns
+    seen = pl.concat([model.seen.select(columns) for model in models]).unique()
+    problem = ["device", *(name for name in rows.columns if name.startswith("problem."))]
+    known = rows.join(seen, on=columns, how="semi", nulls_equal=True).select(problem).n_unique() if seen.height else 0
+    if not include_seen:
+        rows = rows.join(seen, on=columns, how="anti", nulls_equal=True)
+        if not (rows["status"] == "ok").any():
+            names = " or ".join(str(model.path) for model in models)
+            rest = f", and on none of the other {rows.select(problem).n_unique():,} did anything work" if rows.height else ""
+            split = "refit fold by fold with --split problem, " if len(models) == 1 else ""
+            raise InvalidValue(
+                f"{'all ' if rows.is_empty() else ''}{known:,} problems were trained on by {names}{rest}: give other data, "
+                f"{split}or look at the training data with --include-seen"
+            )
+    return Judged(table_for(models[0], rows), rows, known, include_seen and known > 0)

@@ -1,0 +1,122 @@
+"""A directory that other builds can use: sources, headers, self-test, CMake, pkg-config."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from kerncast.compiling.c99 import c_source
+from kerncast.compiling.header import c_header
+from kerncast.compiling.lower import Artefact
+from kerncast.compiling.packaged import packaged
+from kerncast.errors import InvalidValue
+from kerncast.exporting.cpp import cpp_header
+from kerncast.exporting.golden import golden_vectors
+from kerncast.training.train import build_directory
+from kerncast.version import __version__
+from kerncast.writing.c import KEYWORDS, c_integer, c_number, filled, plain_words
+
+Step = Callable[[str], None]
+# Names of other files, functions and namespaces.
+TAKEN = ("selftest", "main", "std")
+
+
+def write_project(artefact: Artefact, out: Path, prefix: str = "kerncast", step: Step = lambda what: None) -> list[Path]:
+    """Write the exported C to a new directory, whole or not at all."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", prefix):
+        raise InvalidValue(f"a prefix is small letters, digits and '_' and begins with a letter, got '{prefix}'")
+    if prefix in KEYWORDS or prefix in TAKEN:
+        raise InvalidValue(f"the prefix '{prefix}' means something else in C or in the export: choose another name")
+    if out.exists():
+        raise InvalidValue(f"{out} exists already: choose another name, or remove it first")
+    step("writing C")
+    files = {
+        f"{prefix}.c": c_source(artefact, prefix),
+        f"{prefix}.h": c_header(artefact, prefix),
+        f"{prefix}.hpp": cpp_header(artefact, prefix),
+        "CMakeLists.txt": cmake_lists(prefix),
+        f"{prefix}.pc.in": pkg_config(artefact, prefix),
+    }
+    step("computing golden vectors")
+    files["selftest.c"] = self_test(artefact, prefix)
+
+    def fill(folder: Path) -> None:
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+
+    build_directory(out, fill)
+    return [out / name for name in files]
+
+
+def self_test(artefact: Artefact, prefix: str) -> str:
+    """A program that checks features, scores, times and choices of golden vectors; exit status 0 when all agree."""
+    vectors = golden_vectors(artefact)
+    tier = "FULL" if "full" in artefact.include else "PORTFOLIO"
+    rows = []
+    for item in vectors:
+        numbers = ", ".join(c_number(float(value)) for value in item.features)
+        problem, config = (", ".join(map(c_integer, part)) for part in (item.problem, item.config))
+        score, time_ns = c_number(item.score), c_number(item.time_ns)
+        rows.append(f"    {{{{{problem}}}, {{{config}}}, {item.candidate}, {score}, {time_ns}, {{{numbers or '0'}}}}}")
+    return filled(
+        packaged("selftest.c"),
+        prefix,
+        features=str(len(artefact.features)),
+        configs=str(len(artefact.members(tier.lower()))),
+        tier=tier,
+        vectors=",\n".join(rows),
+    )
+
+
+def cmake_lists(prefix: str) -> str:
+    """A static library by default (`-DBUILD_SHARED_LIBS=ON` for a shared one), its self-test, and installation."""
+    return f"""\
+cmake_minimum_required(VERSION 3.13)
+project({prefix} LANGUAGES C VERSION {_version()})
+
+add_library({prefix} {prefix}.c)
+add_library(kerncast::{prefix} ALIAS {prefix})
+set_target_properties({prefix} PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON POSITION_INDEPENDENT_CODE ON)
+target_include_directories({prefix} PUBLIC $<BUILD_INTERFACE:${{CMAKE_CURRENT_SOURCE_DIR}}> $<INSTALL_INTERFACE:include>)
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+if(NOT MSVC)
+  # A fused multiply-add rounds once where the model was trained with two roundings.
+  target_compile_options({prefix} PRIVATE -ffp-contract=off)
+  target_link_libraries({prefix} PUBLIC m)
+endif()
+
+enable_testing()
+add_executable({prefix}_selftest selftest.c)
+target_link_libraries({prefix}_selftest PRIVATE {prefix})
+add_test(NAME {prefix}_selftest COMMAND {prefix}_selftest)
+
+include(GNUInstallDirs)
+configure_file({prefix}.pc.in {prefix}.pc @ONLY)
+install(TARGETS {prefix} DESTINATION ${{CMAKE_INSTALL_LIBDIR}})
+install(FILES {prefix}.h {prefix}.hpp DESTINATION ${{CMAKE_INSTALL_INCLUDEDIR}})
+install(FILES ${{CMAKE_CURRENT_BINARY_DIR}}/{prefix}.pc DESTINATION ${{CMAKE_INSTALL_LIBDIR}}/pkgconfig)
+"""
+
+
+def _version() -> str:
+    """The numeric part: CMake takes no more."""
+    found = re.match(r"\d+(\.\d+)*", __version__)
+    return found.group() if found else "0"
+
+
+def pkg_config(artefact: Artefact, prefix: str) -> str:
+    """What CMake fills in and installs for `pkg-config`."""
+    return f"""\
+prefix=@CMAKE_INSTALL_PREFIX@
+libdir=${{prefix}}/@CMAKE_INSTALL_LIBDIR@
+includedir=${{prefix}}/@CMAKE_INSTALL_INCLUDEDIR@
+
+Name: {prefix}
+Description: {plain_words(f"choice of {artefact.model.family.id} kernels on {artefact.model.device.name}")}
+Version: @PROJECT_VERSION@
+Libs: -L${{libdir}} -l{prefix} -lm
+Cflags: -I${{includedir}}
+"""

@@ -1,0 +1,37 @@
+"""How many bytes each tier of an artefact needs: tables alone, the engine's code aside."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kerncast.compiling.c_forest import ForestPlan
+from kerncast.compiling.lower import Artefact
+
+NODE, TREE_NODE, NUMBER = 6, 24, 8
+
+
+def tier_bytes(artefact: Artefact) -> dict[str, int]:
+    """Of tree, portfolio and full; what several share is counted in each."""
+    parameters = len(artefact.model.family.config.parameters)
+    model = _model_bytes(artefact)
+    tree = artefact.tiers.tree
+    small = artefact.small_forest
+    chosen = 2 * parameters * len(artefact.tiers.portfolio)
+    portfolio = chosen + model + (_forest_bytes(ForestPlan(artefact, small, "small")) if small is not None else 0)
+    return {
+        "tree": chosen + (TREE_NODE * len(tree.feature) if tree is not None else 0),
+        "portfolio": portfolio,
+        "full": model + 2 * parameters * artefact.candidates,
+    }
+
+
+def _model_bytes(artefact: Artefact) -> int:
+    if artefact.forests is not None:
+        return _forest_bytes(ForestPlan(artefact, artefact.forests, "model"))
+    return NUMBER * sum(artefact.model.manifest.size.values())
+
+
+def _forest_bytes(plan: ForestPlan) -> int:
+    trees = [tree for bags in plan.forests.trees.values() for bag in bags for tree in bag]
+    nodes, leaves = sum(len(tree.feature) for tree in trees), sum(len(tree.value) for tree in trees)
+    return NODE * nodes + NUMBER * (leaves + int(np.sum([len(item) for item in plan.forests.thresholds.values()])))

@@ -1,0 +1,107 @@
+"""Whether the vendor's library is the better choice: a forest of its own, where a family has one as a candidate.
+
+Which of its kernels a library takes for a shape is erratic: of two neighbours one may run at two thirds of the speed.
+Boosted trees smooth that away. Extremely randomised trees, grown until a few problems are left in a leaf, remember it, and
+their mean says by how much (as a logarithm) the library is slower than the best of the other configs. That is added to
+the score of the library's row: every tree first asks whether a row is the library's, and has nothing to say of others.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from kerncast.learners.contract import FEWEST_GROUPS
+from kerncast.learners.trees import Tree
+from kerncast.tables.feature_rows import Rows
+from kerncast.tables.table import Table
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+# Beyond this the choice is clear, and by how much teaches nothing about where it is not.
+CLEAR = 0.3
+IN_A_LEAF = 2
+# Thresholds of each feature: conditions that trees share are what exported C is quick by.
+MOST_BINS = 255
+
+
+def grow_library_trees(table: Table, trees: int, seed: int) -> tuple[Tree, ...]:
+    """None where the family has no library, no single feature tells it, or too few problems were tried with both."""
+    asked = _telling_feature(table.rows)
+    if asked is None or not trees:
+        return ()
+    rows, labels = _slower_by(table)
+    if len(np.unique(table.group[rows])) < FEWEST_GROUPS:
+        return ()
+    from sklearn.ensemble import ExtraTreesRegressor
+
+    features = table.rows.features[rows]
+    edges = [_edges(column) for column in features.T]
+    bins = np.stack([np.searchsorted(edge, column) for edge, column in zip(edges, features.T, strict=True)], axis=1)
+    forest = ExtraTreesRegressor(trees, min_samples_leaf=IN_A_LEAF, max_features=1.0, random_state=seed)
+    forest.fit(bins, labels, table.weight[rows])
+    return tuple(_behind(asked, _tree(one.tree_, edges, trees)).preorder() for one in forest.estimators_)
+
+
+def _telling_feature(rows: Rows) -> tuple[int, float] | None:
+    """The feature, and the threshold, above which a row is the library's."""
+    library = rows.is_library
+    if not library.any() or library.all() or len(rows.family.library) != 1:
+        return None
+    (name,) = rows.family.library
+    if name not in rows.names:
+        return None
+    place = rows.names.index(name)
+    own, others = rows.features[library, place], rows.features[~library, place]
+    return (place, float(others.max() + own.min()) / 2) if own.min() > others.max() else None
+
+
+def _slower_by(table: Table) -> tuple[Ints, Floats]:
+    """The library's rows, and the log of its time over the best of the others; one that failed is clearly slower."""
+    times, library = table.trials.time_ns, table.rows.is_library
+    best_other = np.full(int(table.problem.max()) + 1, np.inf)
+    np.minimum.at(best_other, table.problem[~library], times[~library])
+    tried = np.zeros(len(best_other), dtype=bool)
+    tried[table.problem[~library]] = True
+    rows = np.flatnonzero(library & tried[table.problem])
+    rows = rows[np.isfinite(times[rows]) | np.isfinite(best_other[table.problem[rows]])]
+    with np.errstate(divide="ignore"):
+        labels = np.log(times[rows]) - np.log(best_other[table.problem[rows]])
+    return rows, np.clip(labels, -CLEAR, CLEAR)
+
+
+def _edges(column: Floats) -> Floats:
+    """What parts a feature into bins of about as many rows each."""
+    values = np.unique(column)
+    if len(values) > MOST_BINS:
+        values = np.unique(np.quantile(column, np.linspace(0, 1, MOST_BINS + 1), method="nearest"))
+    return np.asarray((values[1:] + values[:-1]) / 2)
+
+
+def _tree(grown: object, edges: list[Floats], count: int) -> Tree:
+    """One of scikit-learn's, with thresholds of the features instead of those of their bins, as its part of the mean."""
+    feature, threshold = np.asarray(grown.feature), np.asarray(grown.threshold)  # type: ignore[attr-defined]
+    sides = np.asarray(grown.children_left), np.asarray(grown.children_right)  # type: ignore[attr-defined]
+    inner = feature >= 0
+    place = np.where(inner, np.cumsum(inner) - 1, 0 - np.cumsum(~inner))
+    left, right = (place[side[inner]].astype(np.int64) for side in sides)
+    bins = np.floor(threshold[inner]).astype(np.int64)
+    values = np.array([edges[number][bin_] for number, bin_ in zip(feature[inner], bins, strict=True)])
+    leaves = np.asarray(grown.value)[~inner, 0, 0] / count  # type: ignore[attr-defined]
+    return Tree(feature[inner].astype(np.int64), values, left, right, leaves)
+
+
+def _behind(asked: tuple[int, float], tree: Tree) -> Tree:
+    """The tree behind the question whether a row is the library's; to others it says 0."""
+    number, threshold = asked
+    last, root = len(tree.value), 1 if len(tree.feature) else -1
+    # The new root is node 0, so nodes move up by one; the leaf of the others comes last.
+    up = [np.where(side >= 0, side + 1, side) for side in (tree.left, tree.right)]
+    return Tree(
+        np.r_[number, tree.feature],
+        np.r_[threshold, tree.threshold],
+        np.r_[-1 - last, up[0]].astype(np.int64),
+        np.r_[root, up[1]].astype(np.int64),
+        np.r_[tree.value, 0.0],
+    )

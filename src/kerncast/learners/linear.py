@@ -1,0 +1,161 @@
+"""`linear`: one straight line per group, time against size, as reshard and other single kernels follow.
+
+The op declares what a group is (`line_group`) and what the size is (`line_size`); a config is always a group
+of its own. Rows of equal size are averaged first, so that a size measured often does not pull the line.
+
+Each line knows how well it fits the averages: R², RRMSE = RMSE / mean time, RMSRE = √mean(((time − line) / time)²), and
+how many of them are absurd: ten times what a robust line says, or a tenth. Robust is the line whose slope is the median
+slope between points half the group apart; up to a quarter of the points may lie anywhere without moving it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kerncast.data import schema
+from kerncast.errors import BadFile, InvalidValue
+from kerncast.learners.contract import Fitting, Learner, Options, Output
+from kerncast.learners.target import Target
+from kerncast.op import Family
+from kerncast.tables.feature_rows import Rows
+from kerncast.tables.table import Table
+
+Floats = npt.NDArray[np.float64]
+FILE = "lines.parquet"
+# The fewest different sizes that make a line; below it the group answers with the line of all rows.
+FEWEST_SIZES = 2
+# How many times off the robust line a reading is absurd: no disturbance of a real run is that large.
+ABSURD = 10.0
+
+
+def group_columns(family: Family) -> list[str]:
+    """What makes a group: the op's declared columns, the family's environment and the config."""
+    problem = [*family.op.line_group, *family.environment_parameters]
+    return [f"problem.{name}" for name in problem] + [f"config.{name}" for name in family.config.parameters]
+
+
+def sizes(rows: Rows) -> Floats:
+    """What the time grows with: as the op declares it, else the roofline, else the bytes or FLOPs."""
+    program = rows.family.op.line_program
+    if program is not None:
+        return program.frame(schema.symbol_columns(rows.family, rows.frame), trusted=True).to_series().to_numpy()
+    for known in (rows.roofline_ns, rows.bytes, rows.flops):
+        if known is not None:
+            return known
+    raise InvalidValue(f"op {rows.family.op.name} declares no line_size and no work: a line needs a size; use another model")
+
+
+class Linear(Learner):
+    """time = intercept + slope × size, by least squares in nanoseconds, one line per group."""
+
+    kind = "linear"
+    doc = "one line per group: time against size"
+
+    def fit(self, table: Table, fitting: Fitting, base: Self | None = None) -> Self:
+        ok = table.take(table.ok)
+        self.target_ = fitting.target
+        groups = {name: ok.rows.frame[name] for name in group_columns(table.family)}
+        frame = pl.DataFrame({**groups, "size": sizes(ok.rows), "time_ns": ok.time_ns})
+        self.lines_ = self._lines(frame, group_columns(table.family))
+        pooled = self._lines(frame.select("size", "time_ns"), [])
+        self.lines_ = pl.concat([self.lines_, pooled], how="diagonal") if group_columns(table.family) else pooled
+        return self
+
+    @staticmethod
+    def _lines(frame: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
+        averaged = (
+            frame.group_by(*columns, "size").agg(pl.mean("time_ns"), rows=pl.len()).sort(*columns, "size", nulls_last=True)
+        )
+        averaged = averaged if columns else averaged.with_columns(__all=pl.lit(0))
+        by = columns or ["__all"]
+        lines = _quality(_fitted(averaged, by), by)
+        return lines.drop("__all", strict=False).with_columns(pooled=pl.lit(not columns))
+
+    def predict(self, rows: Rows) -> Output:
+        columns = group_columns(rows.family)
+        size = sizes(rows)
+        pooled = self.lines_.filter("pooled").row(0, named=True)
+        found = rows.frame.with_row_index("__row").select("__row", *columns)
+        if columns:
+            lines = self.lines_.filter(~pl.col("pooled") & pl.col("slope").is_not_null())
+            found = found.join(lines, on=columns, how="left", nulls_equal=True, maintain_order="left")
+        else:
+            found = found.with_columns(pl.lit(None, pl.Float64).alias(name) for name in ("slope", "intercept", "shortest"))
+
+        def line(name: str) -> Floats:
+            # A group that was never measured, or at one size only, follows the line of all rows.
+            return found[name].fill_null(pooled[name] or 0.0).to_numpy()
+
+        # A line with a negative intercept crosses zero; no size runs faster than a tenth of the fastest measured.
+        time_ns = np.maximum(line("intercept") + line("slope") * size, line("shortest") / 10.0)
+        return Output(self.target_.encode(time_ns, rows))
+
+    def save(self, folder: Path) -> None:
+        lines = self.lines_.with_columns(target=pl.lit(self.target_.name), target_log=pl.lit(self.target_.log))
+        lines.write_parquet(folder / FILE)
+
+    @classmethod
+    def load(cls, folder: Path, options: Options) -> Self:
+        learner = cls(options)
+        try:
+            lines = pl.read_parquet(folder / FILE)
+            learner.target_ = Target(lines["target"][0], bool(lines["target_log"][0]))
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise BadFile(f"{folder / FILE} is damaged ({error}): train the model again, or restore the file") from error
+        learner.lines_ = lines.drop("target", "target_log")
+        return learner
+
+    def size(self) -> dict[str, int]:
+        lines = self.table()
+        return {
+            "lines": lines.height,
+            "negative_intercepts": int((lines["intercept_ns"] < 0).sum()),
+            "absurd_readings": int(lines["absurd"].sum()),
+        }
+
+    def table(self) -> pl.DataFrame:
+        """The lines: group, coefficients in nanoseconds, quality; for a CSV file or a report."""
+        own = self.lines_.filter(~pl.col("pooled")) if self.lines_.height > 1 else self.lines_
+        groups = {name: name.split(".", 1)[1] for name in own.columns if "." in name}
+        named = {"slope": "slope_ns", "intercept": "intercept_ns", "shortest": "shortest_ns"}
+        order = ("slope_ns", "intercept_ns", "r2", "rrmse", "rmsre", "sizes", "points", "shortest_ns", "absurd")
+        return own.rename({**groups, **named}).select(*groups.values(), *order)
+
+
+def _fitted(averaged: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """Points in the order of group and size, with what the group's line and its robust line say of each."""
+    x, y = pl.col("size"), pl.col("time_ns")
+    dx = x - x.mean()
+    slope = pl.when(x.n_unique() >= FEWEST_SIZES).then((dx * (y - y.mean())).sum() / (dx**2).sum())
+    half = (pl.len().cast(pl.Int64) // 2).clip(1)
+    steep = ((y.shift(-half) - y) / (x.shift(-half) - x)).median()
+    found = averaged.with_columns(slope=slope.over(by), robust_slope=steep.over(by))
+    intercept = y.mean() - pl.col("slope") * x.mean()
+    level = (y - pl.col("robust_slope") * x).median()
+    found = found.with_columns(intercept=intercept.over(by), robust=level.over(by) + pl.col("robust_slope") * x)
+    # Where even the robust line falls to nothing, the shortest reading that was taken stands in for it.
+    return found.with_columns(
+        line=pl.col("intercept") + pl.col("slope") * x, robust=pl.max_horizontal("robust", y.min().over(by))
+    )
+
+
+def _quality(fitted: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """One row a line: coefficients, R², RRMSE, RMSRE, and how many readings are absurd."""
+    y, error = pl.col("time_ns"), pl.col("time_ns") - pl.col("line")
+    scatter = ((y - y.mean()) ** 2).sum()
+    off = pl.max_horizontal(y / pl.col("robust"), pl.col("robust") / y)
+    return fitted.group_by(by, maintain_order=True).agg(
+        pl.first("slope", "intercept"),
+        shortest=y.min(),
+        sizes=pl.col("size").n_unique(),
+        points=pl.sum("rows"),
+        r2=pl.when(scatter > 0).then(1.0 - (error**2).sum() / scatter),
+        rrmse=(error**2).mean().sqrt() / y.mean(),
+        rmsre=((error / y) ** 2).mean().sqrt(),
+        absurd=(off > ABSURD).sum(),
+    )

@@ -1,0 +1,41 @@
+"""`roofline`: the time below which nothing can go, scaled by one number. The floor, and a baseline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from kerncast.errors import InvalidValue
+from kerncast.learners.contract import Fitting, Learner, Options, Output, read_arrays, write_arrays
+from kerncast.tables.feature_rows import Rows
+from kerncast.tables.table import Table
+
+
+class Roofline(Learner):
+    """Predicts a constant share of the roofline: the median one."""
+
+    kind = "roofline"
+    doc = "the analytic floor times one measured factor"
+
+    def fit(self, table: Table, fitting: Fitting, base: Self | None = None) -> Self:
+        if table.rows.roofline_ns is None:
+            raise InvalidValue(
+                f"there is no roofline for {table.family.op.name} on {table.devices[0].name}: its work, the device's peak or "
+                "its bandwidth is unknown; use another model"
+            )
+        self.level_ = float(np.median(fitting.target.encode(table.time_ns[table.ok], table.rows.take(table.ok))))
+        return self
+
+    def predict(self, rows: Rows) -> Output:
+        return Output(np.full(len(rows), self.level_))
+
+    def save(self, folder: Path) -> None:
+        write_arrays(folder / "roofline.npz", {"level": np.array(self.level_)})
+
+    @classmethod
+    def load(cls, folder: Path, options: Options) -> Self:
+        learner = cls(options)
+        learner.level_ = float(read_arrays(folder / "roofline.npz")["level"])
+        return learner

@@ -1,0 +1,44 @@
+"""What a model was trained on, and what lies outside of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kerncast.models.manifest import Range
+from kerncast.models.model import Model
+from kerncast.op import Problem
+
+
+@dataclass(frozen=True)
+class OutOfRange:
+    """The parameter that is outside the trained hull, and what it may be."""
+
+    parameter: str
+    value: int | bool | str
+    rule: str
+    """`16 to 4096`, or the labels that were trained on."""
+
+
+def outside_hull(model: Model, problem: Problem) -> tuple[OutOfRange, ...]:
+    """The parameters of a problem that lie outside of what the model was trained on."""
+    found = []
+    for name, value in problem:
+        seen = model.manifest.hull.get(name)
+        if value is not None and seen is not None and not _inside(seen, value):
+            found.append(OutOfRange(name, value, range_words(seen)))
+    return tuple(found)
+
+
+def _inside(seen: Range, value: int | bool | str) -> bool:
+    if seen.labels:
+        return value in seen.labels
+    return seen.low is None or seen.high is None or seen.low <= int(value) <= seen.high
+
+
+def range_words(seen: Range) -> str:
+    """What was trained on, in words."""
+    if seen.labels:
+        return ", ".join(str(label).lower() if isinstance(label, bool) else label for label in seen.labels)
+    if seen.low is None or seen.high is None:
+        return "nothing"
+    return str(seen.low) if seen.low == seen.high else f"{seen.low} to {seen.high}"

@@ -1,0 +1,1 @@
+"""JSON requests about any op."""

@@ -1,0 +1,81 @@
+"""Old against new, on the new measurements, with predictions that owe nothing to what they are judged by.
+
+A recipe measures the same problems every time, so that none is unseen by both models. But each model keeps what
+its procedure said of every training vector without having seen that vector's fold. So the new model is judged by its
+out-of-fold predictions, and the old one by its own where it was trained on the problem, or by itself where it was
+not; both against the times of today. Vectors of problems that the old model saw, but of which it has no such
+prediction, are left out for both.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from kerncast.data import Dataset, schema
+from kerncast.evaluating import Limits, Verdict, compare
+from kerncast.models.model import Model
+from kerncast.scoring.scorecard import Predicted
+from kerncast.tables.feature_rows import Rows
+from kerncast.tables.table import NOT_TRIED
+
+
+class OutOfFold(Model):
+    """A model that answers out of fold for what it was trained on, and by itself for everything else."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model.path, model.manifest, model.family, model.learner)
+        self._groups = model.seen
+        types = schema.schema_of(model.family)
+        columns = {name: types[name] for name in schema.parameter_columns(model.family)}
+        own = model.out_of_fold
+        if own is None:
+            own = pl.DataFrame(schema={**columns, "time_ns": pl.Float64, "score": pl.Float64})
+        self._known = own.select(*columns, pl.col("time_ns").alias("__time_ns"), pl.col("score").alias("__score"))
+
+    @property
+    def seen(self) -> pl.DataFrame:
+        """Nothing: that is what out of fold means."""
+        return self._groups.clear()
+
+    def fair(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows of problems that it was not trained on, and those that it can answer out of fold."""
+        columns = list(schema.parameter_columns(self.family))
+        new = rows.join(self._groups, on=self._groups.columns, how="anti", nulls_equal=True, maintain_order="left")
+        known = rows.join(self._known, on=columns, how="semi", nulls_equal=True, maintain_order="left")
+        return pl.concat([new, known]).unique(maintain_order=True)
+
+    def predict_rows(self, rows: Rows) -> Predicted:
+        """Time and score of described vectors."""
+        columns = list(schema.parameter_columns(self.family))
+        found = rows.frame.select(columns).join(self._known, on=columns, how="left", nulls_equal=True, maintain_order="left")
+        time_ns, score = (found[name].cast(pl.Float64).to_numpy().copy() for name in ("__time_ns", "__score"))
+        missing = found["__score"].is_null().to_numpy()
+        if missing.any():
+            own = super().predict_rows(rows.take(missing))
+            assert own.time_ns is not None
+            time_ns[missing], score[missing] = own.time_ns, own.score
+        return Predicted(score, time_ns)
+
+
+def compare_fairly(old: Model, new: Model, dataset: Path, judged: Path, limits: Limits) -> Verdict | None:
+    """A verdict, or None where there is nothing that both can be judged by. What they are judged by goes to `judged`."""
+    views = [OutOfFold(old), OutOfFold(new)]
+    opened = Dataset.open(dataset)
+    rows = opened.read(new.family).filter(~pl.col("status").is_in(NOT_TRIED))
+    for view in views:
+        rows = view.fair(rows)
+    if old.manifest.dtypes:
+        rows = rows.filter(pl.col("problem.dtype").is_in(old.manifest.dtypes))
+    problem = [name for name in rows.columns if name.startswith("problem.")]
+    if new.family.config.parameters:
+        rows = rows.filter(pl.col("key").n_unique().over(problem) > 1)
+    if not (rows["status"] == "ok").any():
+        return None
+
+    def fill(draft: Dataset) -> None:
+        draft.append(new.family, rows.drop("key"), opened.manifest.sources, opened.manifest.devices)
+
+    Dataset.build(judged, fill)
+    return compare(views[0], views[1], [judged], limits=limits)

@@ -1,0 +1,179 @@
+"""A recipe for regenerating models, as a TOML file that is checked when it is loaded.
+
+docs/regenerating.md explains every key. Recipes that ship are the files in `recipes/`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Sequence
+from importlib import resources
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from kerncast.backends.command.recipe import recipe_text
+from kerncast.errors import BadFile, InvalidValue
+from kerncast.learners.target import NAMES as TARGETS
+from kerncast.store.store import check_name
+
+SHIPPED = "recipes"
+DOCS = "every key is explained in docs/regenerating.md"
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+Amount = Annotated[float, msgspec.Meta(gt=0)]
+Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
+# What every generator of random numbers takes, with room for what learners add to it.
+Seed = Annotated[int, msgspec.Meta(ge=0, le=2**30)]
+Threads = Annotated[int, msgspec.Meta(ge=0, le=1024)]
+# What decides the measurements: `compare`, `store` and `doc` decide nothing that is kept, `train` only the model.
+_MEASURES = ("name", "families", "sweep", "collect")
+
+
+class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to measure, in the words of `kerncast sweep`."""
+
+    problems: Annotated[list[str], msgspec.Meta(min_length=1)]
+    vary: list[str] = []
+    configs: str = "all"
+    max_flops: Amount | None = None
+    max_bytes: Amount | None = None
+    max_problems: Positive | None = None
+    """Keep so many, drawn by the seed."""
+    max_vectors: Positive | None = None
+    seed: Natural = 0
+
+
+class Collect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to measure it, in the words of `kerncast collect`."""
+
+    backend: str | None = None
+    recipe: str | None = None
+    """Of an external benchmark program."""
+    settings: dict[str, str] = {}
+    devices: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("0",)
+    samples: Positive | None = None
+    cache: Literal["warm", "cold"] | None = None
+    build_jobs: Positive = 2
+
+
+class Train(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to learn from it, in the words of `kerncast train`."""
+
+    model: str = "gbdt"
+    knobs: dict[str, Any] = {}
+    target: str | None = None
+    folds: Annotated[int, msgspec.Meta(ge=2)] = 5
+    seed: Seed = 0
+    threads: Threads = 0
+    hard_mining: Natural = 0
+    tune: Natural = 0
+
+
+class Compare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far the new model may fall behind the old one, in per cent, in the words of `kerncast compare`."""
+
+    max_mean: Percent = 0.5
+    max_median: Percent = 0.5
+    max_p10: Percent = 2.0
+    max_problem: Percent = 10.0
+    strict: bool = False
+    """AMBIGUOUS replaces nothing."""
+
+
+class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where it goes in the store."""
+
+    name: str = "default"
+
+
+class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything about one regeneration; each family gets its own vectors, dataset and model."""
+
+    name: str
+    families: Annotated[list[str], msgspec.Meta(min_length=1)]
+    sweep: Sweep
+    doc: str = ""
+    collect: Collect = Collect()
+    train: Train = Train()
+    compare: Compare = Compare()
+    store: Place = Place()
+
+    @property
+    def measures(self) -> str:
+        """A hash of what decides the measurements."""
+        body = msgspec.to_builtins(self)
+        return _hash({name: body[name] for name in _MEASURES})
+
+    @property
+    def learns(self) -> str:
+        """A hash of what decides the model beside them; threads change nothing but the time it takes."""
+        return _hash(msgspec.structs.replace(self.train, threads=0))
+
+    @property
+    def digest(self) -> str:
+        """A hash of both."""
+        return _hash((self.measures, self.learns))
+
+
+def _hash(value: object) -> str:
+    return hashlib.blake2b(msgspec.json.encode(value, order="sorted"), digest_size=8).hexdigest()
+
+
+def shipped() -> dict[str, str]:
+    """The recipes that come with kerncast, name → text."""
+    folder = resources.files(__package__) / SHIPPED
+    files = sorted((item for item in folder.iterdir() if item.name.endswith(".toml")), key=lambda item: item.name)
+    return {item.name.removesuffix(".toml"): item.read_text(encoding="utf-8") for item in files}
+
+
+def load(name: str, changes: Sequence[str] = ()) -> Recipe:
+    """A recipe by name or by the path of its file, checked; `changes` are KEY=VALUE such as `sweep.max_problems=20`."""
+    text = recipe_text(name, shipped())
+    try:
+        data = tomllib.loads(text)
+        for change in changes:
+            _change(data, change)
+        recipe = msgspec.convert(data, Recipe)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise BadFile(f"{name} is not a recipe for regenerating: {error} ({DOCS})") from error
+    _check(recipe, name)
+    return recipe
+
+
+def _change(data: dict[str, Any], change: str) -> None:
+    """One `--set`: a dotted key, and a value as TOML has it (a bare word is a text)."""
+    key, equals, text = change.partition("=")
+    if not (equals and key):
+        raise InvalidValue(f"--set takes KEY=VALUE such as sweep.max_problems=20, got '{change}'")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *folders, last = key.split(".")
+    for folder in folders:
+        data = data.setdefault(folder, {})
+        if not isinstance(data, dict):
+            raise InvalidValue(f"--set {key}: {folder} is a value, not a section ({DOCS})")
+    data[last] = value
+
+
+def _check(recipe: Recipe, where: str) -> None:
+    """What the types cannot say."""
+    if not recipe.name.replace("-", "").replace("_", "").replace(".", "").isalnum() or recipe.name.startswith("."):
+        raise BadFile(f"recipe {where}: name is letters, digits, '-', '_' and '.', got '{recipe.name}'")
+    if len(set(recipe.families)) < len(recipe.families):
+        raise BadFile(f"recipe {where}: families names one twice: keep one")
+    if recipe.collect.recipe and recipe.collect.backend not in (None, "command"):
+        raise BadFile(
+            f"recipe {where}: collect.recipe is for the backend command, not for {recipe.collect.backend}: drop one of them"
+        )
+    if recipe.train.target not in (None, *TARGETS):
+        raise BadFile(f"recipe {where}: train.target is one of {', '.join(TARGETS)}, got '{recipe.train.target}'")
+    try:
+        check_name(recipe.store.name)
+    except InvalidValue as error:
+        raise BadFile(f"recipe {where}: store.name: {error}") from error
+    if recipe.collect.settings and not recipe.collect.recipe:
+        raise BadFile(f"recipe {where}: collect.settings are those of an external program's recipe: name it in collect.recipe")

@@ -1,0 +1,274 @@
+"""The stages of a regeneration, each of which may be repeated: killed at any moment, the same call goes on.
+
+A work directory holds, for each family, `vectors`, `dataset`, `model`, `judged` (what the models were compared by)
+and `comparison.json`, beside one `state.json` that says what is done.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from kerncast.collecting.run import Request, collect
+from kerncast.collecting.supervisor import Observer
+from kerncast.errors import BadFile, CannotWrite, NotFound
+from kerncast.files.lock import one_writer
+from kerncast.models.model import Model
+from kerncast.op import Family
+from kerncast.regenerating import planning
+from kerncast.regenerating import state as states
+from kerncast.regenerating.comparing import compare_fairly
+from kerncast.regenerating.recipe import Recipe
+from kerncast.registry import FAMILIES
+from kerncast.store.store import Changed, Entry, Store
+from kerncast.sweeping import Vectors, write_vectors
+from kerncast.training.train import Progress, train
+
+# What may be said of a new model beside compare's verdicts: there was no old one, it could not be read, or nothing tells.
+NEW, UNREADABLE, NOT_COMPARABLE = "NEW", "OLD UNREADABLE", "NOT COMPARABLE"
+
+
+class Show(Protocol):
+    """What is told while it works."""
+
+    def stage(self, family: str, stage: str, already: bool) -> None:
+        """A stage begins, or was done in an earlier run."""
+
+    def sweeping(self) -> AbstractContextManager[Callable[[int], None]]:
+        """Hears how many vectors are written."""
+
+    def collecting(self, total: int) -> AbstractContextManager[Observer]:
+        """Watches a collection."""
+
+    def training(self) -> AbstractContextManager[Progress]:
+        """Watches a training."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one family; without a verdict it is unfinished, and the same call goes on."""
+
+    family: str
+    verdict: str | None
+    reasons: list[str]
+    replaced: bool
+    model: str
+    """Where the new model is: in the store, or, if it did not get there, in the work directory."""
+
+    @property
+    def finished(self) -> bool:
+        return self.verdict is not None
+
+
+def regenerate(recipe: Recipe, store: Store, folder: Path, show: Show, *, again: bool = False) -> list[Outcome]:
+    """Every stage that is not done yet, for every family; finished ones are read from the state."""
+    before = states.going_on(folder, recipe, again)
+    planning.check(recipe, [name for name in recipe.families if before is not None and "sweep" in before.of(name)])
+    if before is None:
+        states.set_aside(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with one_writer(folder, states.LOCK, "choose another --out"):
+        # Another run may have got further until it gave up the lock.
+        state = states.going_on(folder, recipe) or states.new(recipe)
+        states.write(folder, state)
+        if state.learns != recipe.learns:
+            _forget_models(folder, state, recipe)
+        outcomes: list[Outcome] = []
+        for family in recipe.families:
+            outcomes.append(_Run(recipe, store, folder, show, FAMILIES.get(family)).all())
+            if not outcomes[-1].finished:
+                break
+        return outcomes
+
+
+def _forget_models(root: Path, state: states.State, recipe: Recipe) -> None:
+    """What was measured stays; what was learned from it in another way goes."""
+    for family in state.families:
+        state = state.without(family, "train")
+    # Killed in between, a model that is still there belongs to no recipe.
+    states.write(root, msgspec.structs.replace(state, learns=""))
+    for family in state.families:
+        model = _folder(root, family) / "model"
+        try:
+            if model.exists():
+                shutil.rmtree(model)
+        except OSError as error:
+            raise CannotWrite(
+                f"could not remove {model}: {error.strerror}; remove it and run the same command again"
+            ) from error
+    states.write(root, msgspec.structs.replace(state, learns=recipe.learns))
+
+
+def _folder(root: Path, family: str) -> Path:
+    return root / family.replace("/", "-")
+
+
+class _Run:
+    """The stages of one family."""
+
+    def __init__(self, recipe: Recipe, store: Store, folder: Path, show: Show, family: Family) -> None:
+        self.recipe, self.store, self.root, self.show, self.family = recipe, store, folder, show, family
+        self.folder = _folder(folder, family.id)
+
+    def all(self) -> Outcome:
+        """One after the other; a stage that does not finish ends it."""
+        self._doubt()
+        for stage in states.STAGES:
+            done = self._state().of(self.family.id)
+            self.show.stage(self.family.id, stage, stage in done)
+            if stage in done:
+                continue
+            self.folder.mkdir(parents=True, exist_ok=True)
+            facts = getattr(self, f"_{stage}")()
+            if facts is None:
+                return Outcome(self.family.id, None, [f"stopped while it was busy with {stage}"], False, "")
+            states.write(self.root, self._state().with_done(self.family.id, stage, facts))
+        done = self._state().of(self.family.id)
+        compared, replaced = done["compare"].facts, done["replace"].facts
+        return Outcome(self.family.id, compared["verdict"], compared["reasons"], replaced["replaced"], replaced["model"])
+
+    def _doubt(self) -> None:
+        """A comparison with something else than what would be replaced now, or by other limits, is none."""
+        state = self._state()
+        done = state.of(self.family.id)
+        if "compare" not in done:
+            return
+        facts = done["compare"].facts
+        same = facts.get("asked") == self._asked()
+        if same and "replace" not in done:
+            new = Model.load(self.folder / "model")
+            same = facts.get("against") == self._against(new) or self._is_there(new, self._origin(state)) is not None
+        if not same:
+            states.write(self.root, state.without(self.family.id, "compare"))
+
+    def _state(self) -> states.State:
+        found = states.read(self.root)
+        if found is None:
+            raise BadFile(f"{self.root / states.FILE} went away while it was in use: run the same command again")
+        return found
+
+    # -- the stages: facts for the state, or None where it was interrupted ---------------------------------
+
+    def _sweep(self) -> dict[str, Any] | None:
+        vectors = self.folder / "vectors"
+        # Half a sweep is not worth going on with: it takes seconds, and this machine's numbers may differ by now.
+        shutil.rmtree(vectors, ignore_errors=True)
+        sweep = planning.sweep_of(self.recipe, self.family, planning.runner(self.recipe, self.family).device)
+        with self.show.sweeping() as progress:
+            written = write_vectors(sweep, vectors, progress=progress)
+        return {"problems": written.problems, "configs": written.configs, "vectors": written.vectors}
+
+    def _collect(self) -> dict[str, Any] | None:
+        wanted = self.recipe.collect
+        runner = planning.runner(self.recipe, self.family)
+        vectors = Vectors.open(self.folder / "vectors")
+        request = Request(
+            self.family, wanted.backend or runner.kind.name, wanted.devices, self.folder / "dataset",
+            planning.policy_of(self.recipe, runner.program), extend=True, options=runner.options, build_jobs=wanted.build_jobs,
+            reset_command=tuple(runner.program.reset_words()) if runner.program else (),
+        )  # fmt: skip
+        with self.show.collecting(vectors.count()) as observer:
+            summary = collect(request, vectors.iter_blocks(), observer)
+        if summary.without_a_row:
+            return None
+        return {"device": summary.device, "measured": summary.measured, "statuses": dict(summary.statuses)}
+
+    def _train(self) -> dict[str, Any] | None:
+        out = self.folder / "model"
+        if not out.exists():
+            with self.show.training() as progress:
+                train(self.folder / "dataset", out, planning.training_of(self.recipe), family=self.family.id, progress=progress)
+        manifest = Model.load(out).manifest
+        return {"software": list(manifest.software), "rows": manifest.data.rows, "checksum": manifest.checksum}
+
+    def _compare(self) -> dict[str, Any] | None:
+        new = Model.load(self.folder / "model")
+        shutil.rmtree(self.folder / "judged", ignore_errors=True)
+        facts: dict[str, Any] = {"asked": self._asked(), "against": self._against(new), "old": None}
+        try:
+            entry = self._old(new)
+            if entry is None:
+                return {**facts, "verdict": NEW, "reasons": ["the store had no such model for this device"]}
+            facts = {**facts, "old": entry.id, "old_software": list(entry.software)}
+            old = entry.load()
+        except BadFile as error:
+            return {**facts, "verdict": UNREADABLE, "reasons": [str(error)]}
+        found = compare_fairly(
+            old, new, self.folder / "dataset", self.folder / "judged", planning.limits_of(self.recipe)
+        )  # fmt: skip
+        if found is None:
+            why = "there is no problem on which both models can be judged without having seen it"
+            return {**facts, "verdict": NOT_COMPARABLE, "reasons": [why]}
+        report = {"verdict": found.verdict, "reasons": found.reasons, **found.summary}
+        (self.folder / "comparison.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+        return {**facts, "verdict": found.verdict, "reasons": found.reasons, "problems": found.summary["n_problems"]}
+
+    def _replace(self) -> dict[str, Any] | None:
+        path = self.folder / "model"
+        new, name = Model.load(path), self.recipe.store.name
+        while True:
+            state = self._state()
+            compared, origin = state.of(self.family.id)["compare"].facts, self._origin(state)
+            refused = {"WORSE", NOT_COMPARABLE} | ({"AMBIGUOUS"} if self.recipe.compare.strict else set())
+            if compared["verdict"] in refused:
+                return {"replaced": False, "model": str(path)}
+            entry = self._is_there(new, origin)
+            if entry is not None:  # killed right after
+                return {"replaced": True, "model": entry.id}
+            try:
+                entry = self.store.add(path, name=name, replace_it=True, origin=origin, over=compared["against"][0])
+                return {"replaced": True, "model": entry.id}
+            except Changed:
+                # Somebody put a model there meanwhile, with which this one was not compared.
+                self.show.stage(self.family.id, "compare", False)
+                states.write(self.root, state.with_done(self.family.id, "compare", self._compare() or {}))
+
+    # -- the store -----------------------------------------------------------------------------------------
+
+    def _old(self, new: Model) -> Entry | None:
+        """The model that the new one would take the place of, else the one that answers in its place now."""
+        name = self.recipe.store.name
+        try:
+            return self.store.at(new, name) or self.store.find(
+                self.family.op.name, self.family.id, new.device.name, new.manifest.software, name
+            )
+        except NotFound:
+            return None
+
+    def _asked(self) -> dict[str, Any]:
+        """What a comparison was asked to decide."""
+        return {
+            "store": str(self.store.path.resolve()),
+            "name": self.recipe.store.name,
+            **msgspec.structs.asdict(self.recipe.compare),
+        }
+
+    def _against(self, new: Model) -> list[str]:
+        """What the store has to be compared with: what stands in the new model's place, and what answers for it."""
+        try:
+            entry = self._old(new)
+            answers = "" if entry is None else f"{entry.id} {entry.record.checksum}"
+        except BadFile as error:
+            answers = str(error)
+        return [self.store.mark(new, self.recipe.store.name), answers]
+
+    def _origin(self, state: states.State) -> dict[str, str]:
+        return {
+            "recipe": f"{state.recipe} {self.recipe.digest}", "host": state.host, "regenerated": state.begun,
+            "kerncast": state.kerncast, "verdict": state.of(self.family.id)["compare"].facts["verdict"],
+        }  # fmt: skip
+
+    def _is_there(self, new: Model, origin: dict[str, str]) -> Entry | None:
+        """The new model in the store, if this very run has put it there."""
+        try:
+            entry = self.store.at(new, self.recipe.store.name)
+        except BadFile:
+            return None
+        own = entry is not None and (entry.record.checksum, entry.record.origin) == (new.manifest.checksum, origin)
+        return entry if own else None

@@ -1,0 +1,148 @@
+"""`state.json` of a work directory: which stages are done, when, where and with what."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kerncast.data.dataset import write_atomically
+from kerncast.errors import BadFile, InvalidValue
+from kerncast.regenerating.recipe import Recipe
+from kerncast.version import __version__
+
+FILE = "state.json"
+LOCK = "regenerate.lock"
+FORMAT = "kerncast-regeneration"
+VERSION = 2
+_DRAFT = re.compile(rf"\.{re.escape(FILE)}\.\d+")
+STAGES = ("sweep", "collect", "train", "compare", "replace")
+
+
+class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A finished stage and what it found."""
+
+    at: str
+    facts: dict[str, Any] = {}
+
+
+class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of `state.json`."""
+
+    recipe: str
+    measures: str
+    """Of the recipe: other measurements belong into another directory."""
+    learns: str
+    """Of the recipe that models are trained by; empty while models of another one are taken away."""
+    begun: str
+    host: str
+    kerncast: str
+    families: tuple[str, ...]
+    done: dict[str, dict[str, Done]] = {}
+    """Family → stage → what came of it."""
+    format: str = FORMAT
+    version: int = VERSION
+
+    def of(self, family: str) -> dict[str, Done]:
+        """The finished stages of a family."""
+        return self.done.get(family, {})
+
+    @property
+    def finished(self) -> bool:
+        """Whether every stage of every family is done."""
+        return all(stage in self.of(family) for family in self.families for stage in STAGES)
+
+    def with_done(self, family: str, stage: str, facts: dict[str, Any]) -> State:
+        """One stage further."""
+        stages = {**self.of(family), stage: Done(now(), facts)}
+        return msgspec.structs.replace(self, done={**self.done, family: stages})
+
+    def without(self, family: str, stage: str) -> State:
+        """Back to before a stage: it and those that build on it are to be done again."""
+        kept = STAGES[: STAGES.index(stage)]
+        stages = {name: done for name, done in self.of(family).items() if name in kept}
+        return msgspec.structs.replace(self, done={**self.done, family: stages})
+
+
+def now() -> str:
+    """UTC, to the second."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def own_version() -> str:
+    """kerncast's version, with the commit where it runs from a checkout."""
+    checkout = Path(__file__).parents[3]
+    if not (checkout / ".git").exists():
+        return __version__
+    try:
+        said = subprocess.run(
+            ["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return __version__
+    return f"{__version__} {said.stdout.strip()}"
+
+
+def new(recipe: Recipe) -> State:
+    """Nothing done yet."""
+    host = platform.node() or "unknown"
+    return State(recipe.name, recipe.measures, recipe.learns, now(), host, own_version(), tuple(recipe.families))
+
+
+def going_on(folder: Path, recipe: Recipe, again: bool = False) -> State | None:
+    """The run that is to go on, or None to begin one; a run of other measurements is refused.
+
+    With `again`, a finished run does not go on.
+    """
+    found = read(folder)
+    if found is None or (again and found.finished):
+        return None
+    if found.measures != recipe.measures:
+        raise InvalidValue(
+            f"{folder} was begun with another recipe ({found.recipe}, {found.begun}): go on with that, or choose another --out"
+        )
+    return found
+
+
+def read(folder: Path) -> State | None:
+    """The state of a work directory; None where there is none."""
+    file = folder / FILE
+    if not file.is_file():
+        # A run that was killed before its first state leaves its lock, or a draft of that state.
+        if folder.is_dir() and any(item.name != LOCK and not _DRAFT.fullmatch(item.name) for item in folder.iterdir()):
+            raise InvalidValue(f"{folder} is not a work directory of `kerncast regenerate`: choose another --out")
+        return None
+    mend = "remove the directory, or choose another --out"
+    try:
+        data = msgspec.json.decode(file.read_bytes())
+        if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
+            raise BadFile(f"{file} is not the state of a regeneration that this kerncast can go on with: {mend}")
+        return msgspec.convert(data, State)
+    except msgspec.DecodeError as error:
+        raise BadFile(f"{file} is damaged ({error}): {mend}") from error
+
+
+def write(folder: Path, state: State) -> None:
+    """Whole or not at all."""
+    data = msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n"
+    write_atomically(folder / FILE, lambda path: path.write_bytes(data))
+
+
+def set_aside(folder: Path) -> None:
+    """A finished run, if there is one, keeps its files under a name that says when it began."""
+    state = read(folder)
+    if state is None or not state.finished:
+        return
+    stamp = state.begun.replace(":", "").replace("-", "")
+    target = folder.with_name(f"{folder.name}.{stamp}")
+    number = 1
+    while target.exists():
+        number += 1
+        target = folder.with_name(f"{folder.name}.{stamp}-{number}")
+    os.rename(folder, target)

@@ -1,0 +1,120 @@
+"""Choices that were measured: kept for the process and, if there is a file, from one to the next.
+
+    {"kind": "measured choices", "schema": 1, "family": "gemm/cpu", "choices": [{"problem": …, "config": …, …}]}
+
+A choice holds for the device and the software (compiler, kernels) that it was measured with; others in the file are
+left alone, so one file may serve several machines. Writing is atomic and keeps what other processes wrote meanwhile;
+of two that write at the same moment one may have to measure again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from kerncast.backends.contract import Backend
+from kerncast.errors import BadFile, CannotWrite, KerncastError
+from kerncast.op import Config, Family, Problem
+from kerncast.selecting.distance import distance
+from kerncast.space import Value
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What was measured to be best for one problem."""
+
+    problem: dict[str, int | bool | str]
+    config: dict[str, int | bool | str]
+    time_ns: float
+    device: str
+    software: str
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    kind: Literal["measured choices"]
+    schema: Literal[1]
+    family: str
+    choices: list[Choice]
+
+
+class Remembered:
+    """The measured choices of one family on one backend."""
+
+    def __init__(self, family: Family, backend: Backend, path: str | Path | None = None) -> None:
+        self.family = family
+        self.path = None if path is None else Path(path)
+        self.device = backend.device().name
+        software = "\n".join(f"{name}={text}" for name, text in sorted(backend.software(family.id).items()))
+        self.software = hashlib.blake2b(software.encode(), digest_size=8).hexdigest()
+        self._lock = threading.Lock()
+        self._known: dict[Problem, tuple[Config, float]] = {}
+        for choice in self._read():
+            self._take(choice)
+
+    def get(self, problem: Problem) -> tuple[Config, float] | None:
+        """The config and its time, if this problem was measured."""
+        return self._known.get(problem)
+
+    def put(self, problem: Problem, config: Config, time_ns: float) -> None:
+        """Remember one, on disk too if there is a file."""
+        with self._lock:
+            self._known[problem] = config, time_ns
+            if self.path is not None:
+                self._write(self.path)
+
+    def nearby(self, problem: Problem, count: int) -> list[Config]:
+        """The winners of the problems most like this one, each once: what is best there is worth trying here first."""
+        with self._lock:
+            by_distance = sorted(self._known.items(), key=lambda item: distance(problem.values, item[0].values))
+        return list(dict.fromkeys(config for _, (config, _) in by_distance))[:count]
+
+    def _take(self, choice: Choice) -> None:
+        if (choice.device, choice.software) != (self.device, self.software):
+            return
+        with contextlib.suppress(KerncastError):  # of a family that was declared otherwise then: measured again
+            problem, config = Problem(self.family, choice.problem), Config(self.family, choice.config)
+            self._known[problem] = config, choice.time_ns
+
+    def _read(self) -> list[Choice]:
+        if self.path is None or not self.path.exists():
+            return []
+        try:
+            found = msgspec.json.decode(self.path.read_bytes(), type=_File)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise BadFile(f"{self.path} does not hold measured choices ({error}): remove it, or name another file") from error
+        if found.family != self.family.id:
+            raise BadFile(f"{self.path} holds choices of {found.family}, not of {self.family.id}: name another file")
+        return found.choices
+
+    def _write(self, path: Path) -> None:
+        mine = [
+            Choice(_set(problem.values), _set(config.values), time_ns, self.device, self.software)
+            for problem, (config, time_ns) in self._known.items()
+        ]
+        measured = {_identity(choice) for choice in mine}
+        choices = [choice for choice in self._read() if _identity(choice) not in measured] + mine
+        text = msgspec.json.encode(_File("measured choices", 1, self.family.id, choices))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
+                file.write(msgspec.json.format(text, indent=1))
+            os.replace(file.name, path)
+        except OSError as error:
+            raise CannotWrite(
+                f"measured choices cannot be kept in {path} ({error}): free space, or name another file"
+            ) from error
+
+
+def _set(values: Mapping[str, Value]) -> dict[str, int | bool | str]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _identity(choice: Choice) -> tuple[object, ...]:
+    return choice.device, choice.software, tuple(sorted(choice.problem.items()))

@@ -1,0 +1,227 @@
+"""Picks a kernel for a caller's arrays and runs it.
+
+    multiply = Dispatcher("gemm/cpu", "models/gemm")
+    c = multiply.run(a, b)
+
+The first call with arrays of some shapes, strides and types chooses: a model is asked, or, without one, configs are
+measured for a while. Every later call with such arrays finds the kernel bound and only points it at the data.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Protocol
+
+from kerncast.backends import backend_that_runs
+from kerncast.backends.contract import Array, Backend, Bound, Call, Failed, WrongResult
+from kerncast.compiling.answer import Answer, Answered, Tier
+from kerncast.errors import InvalidValue, NotFound
+from kerncast.models.model import Model
+from kerncast.op import Config, Family, Problem
+from kerncast.registry import FAMILIES
+from kerncast.selecting.choice_cache import Remembered
+from kerncast.selecting.measure import measure_top
+
+BUDGET_SECONDS = 1.0
+# What is tried before the set of configs is: winners of similar problems, and the best on the small problem of its kind,
+# for which there is more time: it serves all the others.
+NEARBY, BEST_OF_SMALL, TIME_FOR_SMALL = 6, 12, 8.0
+# Signatures that are kept bound (some 2 KB each); the oldest gives way, its problem's choice is still known.
+MOST_BOUND = 4096
+
+
+class Chooser(Protocol):
+    """What a dispatcher asks: a `Selector`, or anything that answers like one."""
+
+    def select(self, problem: Problem) -> Answer:
+        """The config for a problem, or why there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The kernel that runs a problem."""
+
+    config: Config
+    by: str
+    """Who chose: a tier of the selector, `fallback` (outside what the model knows), `measure` or `remembered`."""
+    time_ns: float | None
+    """Expected (by a model) or measured."""
+
+
+class Dispatcher:
+    """Picks and runs kernels of one family on numpy arrays. Safe to share between threads.
+
+    `model` is a model directory, a `Model`, or anything with `select(problem) -> Answer`. Without one, and where it has
+    neither an answer nor a fallback that runs here, up to `budget` seconds of each new problem go into measuring;
+    `remember` is the file that keeps what was measured. `threads` is how many the kernels may use. `verify` checks
+    a model's choice bit for bit before its first use, as measured ones always are.
+    """
+
+    def __init__(
+        self,
+        family: str | Family,
+        model: str | Path | Model | Chooser | None = None,
+        *,
+        threads: int = 1,
+        budget: float = BUDGET_SECONDS,
+        remember: str | Path | None = None,
+        verify: bool = False,
+        backend: Backend | None = None,
+    ) -> None:
+        self.family = FAMILIES.get(family) if isinstance(family, str) else family
+        kind = backend_that_runs(self.family.id) if backend is None else type(backend)
+        if self.family.id not in kind.calls:
+            raise NotFound(
+                f"backend {kind.name} runs {self.family.id}, but not on arrays of a caller: it dispatches "
+                f"{', '.join(kind.calls) or 'no family'}"
+            )
+        self.backend = kind("0") if backend is None else backend
+        if not 0 < budget < math.inf:
+            raise InvalidValue(f"budget must be a positive number of seconds, got {budget}: 1 is enough for most problems")
+        self._call: type[Call] = kind.calls[self.family.id]
+        self._signature = self._call.signature
+        self._environment = _environment(self.family, threads)
+        self._chooser = _chooser(model, self.family)
+        self.budget, self.verify = budget, verify
+        # Without a file only when something is measured: it asks the device for its numbers.
+        self._remembered = None if remember is None else Remembered(self.family, self.backend, remember)
+        self._lock = threading.RLock()
+        self._bound: dict[Hashable, Bound] = {}
+        self._choices: dict[Problem, Choice] = {}
+        self._in_small: dict[Problem, list[Config]] = {}
+
+    def run(self, *arrays: Array, out: Array | None = None, **attributes: Hashable) -> Array:
+        """The result, in `out` where that is given: for gemm `run(a, b)` is `a @ b`."""
+        try:
+            bound = self._bound[self._signature(*arrays, **attributes)]
+        except (KeyError, AttributeError, TypeError, ValueError):
+            bound = self._bind(arrays, attributes)
+        return bound(*arrays, out=out)
+
+    def choice(self, *arrays: Array, **attributes: Hashable) -> Choice | None:
+        """Who runs these arrays, choosing it if need be; None where no kernel is needed (empty arrays)."""
+        call = self._call.of(*arrays, **attributes)
+        if call.without_kernel() is not None:
+            return None
+        self._bind(arrays, attributes)
+        return self._choices[self._problem(call)]
+
+    @property
+    def answered(self) -> dict[str, int]:
+        """How many problems each has answered: tiers of the selector, `fallback`, `measure`, `remembered`."""
+        with self._lock:
+            return dict(sorted(Counter(choice.by for choice in self._choices.values()).items()))
+
+    def problem(self, *arrays: Array, **attributes: Hashable) -> Problem:
+        """The problem that these arrays make."""
+        return self._problem(self._call.of(*arrays, **attributes))
+
+    def _problem(self, call: Call) -> Problem:
+        return Problem(self.family, {**call.values, **self._environment})
+
+    def _bind(self, arrays: tuple[Array, ...], attributes: Mapping[str, Hashable]) -> Bound:
+        """Everything that the first call does."""
+        call = self._call.of(*arrays, **attributes)
+        bound = call.without_kernel()
+        signature = self._signature(*arrays, **attributes)
+        with self._lock:
+            if signature in self._bound:
+                return self._bound[signature]
+            if bound is None:
+                bound = self._chosen(call, self._problem(call))
+            while len(self._bound) >= MOST_BOUND:
+                del self._bound[next(iter(self._bound))]
+            self._bound[signature] = bound
+        return bound
+
+    def _chosen(self, call: Call, problem: Problem) -> Bound:
+        """The kernel of the first choice that can be bound, which becomes the problem's own."""
+        known = self._choices.get(problem)
+        if known is not None:
+            return self.backend.bind(call, problem, known.config)
+        for choice in chain(self._from_model(problem), self._from_measuring(problem)):
+            try:
+                bound = self.backend.bind(call, problem, choice.config)
+                if self.verify and choice.by not in (Tier.MEASURE, "remembered"):
+                    self._check(problem, choice.config)
+            except Failed:
+                # Trained elsewhere: this machine lacks an instruction, a compiler that builds it, or memory.
+                continue
+            self._choices[problem] = choice
+            return bound
+        raise InvalidValue(f"no kernel of {self.family.id} could be bound for {problem!r} on this machine")
+
+    def _from_model(self, problem: Problem) -> Iterator[Choice]:
+        if self._chooser is None:
+            return
+        answer = self._chooser.select(problem)
+        if answer.status is Answered.OK and answer.config is not None:
+            yield Choice(answer.config, str(answer.tier or "model"), answer.time_ns)
+        if answer.fallback is not None:
+            yield Choice(answer.fallback, "fallback", None)
+
+    def _from_measuring(self, problem: Problem) -> Iterator[Choice]:
+        if self._remembered is None:
+            self._remembered = Remembered(self.family, self.backend)
+        known = self._remembered.get(problem)
+        if known is not None:
+            yield Choice(known[0], "remembered", known[1])
+        best = measure_top(self.backend, problem, self._candidates(problem, self._remembered), self.budget)[0]
+        self._remembered.put(problem, best.config, best.time_ns)
+        yield Choice(best.config, str(Tier.MEASURE), best.time_ns)
+
+    def _candidates(self, problem: Problem, remembered: Remembered) -> Iterator[Config]:
+        """What to try, promising ones first; what comes twice is tried once."""
+        small = self.backend.smaller(problem)
+        if small != problem:
+            if small not in self._in_small:
+                found = measure_top(self.backend, small, self.backend.trials(small), TIME_FOR_SMALL * self.budget)
+                self._in_small[small] = [timed.config for timed in found[:BEST_OF_SMALL]]
+                remembered.put(small, found[0].config, found[0].time_ns)
+            both = zip_longest(self._in_small[small], remembered.nearby(problem, NEARBY))
+            yield from (config for pair in both for config in pair if config is not None)
+        else:
+            yield from remembered.nearby(problem, NEARBY)
+        yield from self.backend.trials(problem)
+
+    def _check(self, problem: Problem, config: Config) -> None:
+        prepared = self.backend.prepare(problem, config)
+        try:
+            error = prepared.check()
+        finally:
+            prepared.close()
+        if not error <= self.backend.tolerance(problem):
+            raise WrongResult(error)
+
+
+def _environment(family: Family, threads: int) -> dict[str, int]:
+    if "threads" in family.environment.parameters:
+        rule = family.environment.parameters["threads"]
+        if isinstance(threads, bool) or rule.index(threads) is None:
+            raise InvalidValue(f"threads must be {rule.describe()}, got {threads!r}")
+        return {"threads": threads}
+    if threads != 1:
+        raise InvalidValue(f"{family.id} does not count threads, got threads={threads}: leave it out")
+    return {}
+
+
+def _chooser(model: str | Path | Model | Chooser | None, family: Family) -> Chooser | None:
+    if model is None:
+        return None
+    known = Model.load(model) if isinstance(model, str | Path) else model
+    # A selector has a model, which has a family; whatever else answers may say of which family it is.
+    trained = getattr(getattr(known, "model", known), "family", family)
+    if trained is not family:
+        raise InvalidValue(f"the model is for {trained.id}, not for {family.id}: give one that was trained for it")
+    if not isinstance(known, Model):
+        return known
+    from kerncast.selecting.selector import Selector
+
+    return Selector.load(known)

@@ -1,0 +1,115 @@
+"""Why this config: what each feature contributed, the nearest measured problems, what the runners-up would cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from kerncast.compiling.answer import Answer, Tier
+from kerncast.learners.gbdt import Gbdt
+from kerncast.op import Config, Problem
+from kerncast.selecting.distance import distance
+from kerncast.selecting.selector import Selector
+
+NEAREST, RUNNERS_UP, FEATURES = 3, 5, 8
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """One feature, and the factor by which its value makes the predicted time longer (above 1) or shorter."""
+
+    feature: str
+    value: float
+    factor: float
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A measured problem near the one asked about."""
+
+    problem: dict[str, Any]
+    best: dict[str, Any]
+    best_ns: float
+    chosen_ns: float | None
+    """What the config that was chosen now took there; None: it was not measured there."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Everything that speaks for an answer."""
+
+    answer: Answer
+    contributions: list[Contribution]
+    """The largest first; empty for models that do not tell."""
+    neighbours: list[Neighbour]
+    runners_up: list[Answer]
+
+    def as_json(self) -> dict[str, Any]:
+        runners = [{key: value for key, value in item.as_json().items() if key != "problem"} for item in self.runners_up]
+        return {
+            "contributions": [vars(item) for item in self.contributions],
+            "nearest_measured": [vars(item) for item in self.neighbours],
+            "runners_up": runners,
+        }
+
+
+def explain(selector: Selector, answer: Answer) -> Explanation:
+    """Why a selector gave this answer (one with a config)."""
+    assert answer.config is not None
+    ranked = selector.rank(answer.problem, RUNNERS_UP + 1, Tier.FULL)
+    others = [item for item in ranked if item.ok and item.config != answer.config][:RUNNERS_UP]
+    return Explanation(
+        answer,
+        _contributions(selector, answer.problem, answer.config),
+        _neighbours(selector, answer.problem, answer.config),
+        others,
+    )
+
+
+def _contributions(selector: Selector, problem: Problem, config: Config) -> list[Contribution]:
+    """By TreeSHAP over the forest for times: factors of all features and the average time multiply to the prediction."""
+    learner, model = selector.model.learner, selector.model
+    if not isinstance(learner, Gbdt) or not model.target.log or model.target.higher_is_faster:
+        return []
+    row = selector.configs.index(config) if config in selector.configs else None
+    if row is None:
+        return []
+    rows = model.describe(selector.vectors(problem, [row]))
+    shares = np.asarray(learner.forests_["time"][0].predict(rows.features, pred_contrib=True))[0][:-1]
+    order = np.argsort(-np.abs(shares), kind="stable")[:FEATURES]
+    return [
+        Contribution(rows.names[i], float(rows.features[0, i]), float(np.exp(shares[i]))) for i in order if shares[i] != 0.0
+    ]
+
+
+def _neighbours(selector: Selector, problem: Problem, config: Config) -> list[Neighbour]:
+    """What was measured on the problems most like this one."""
+    frame, family = selector.model.out_of_fold, selector.model.family
+    if frame is None or "measured_ns" not in frame.columns:
+        return []
+    columns = [f"problem.{name}" for name in family.problem.parameters]
+    problems = frame.select(columns).unique(maintain_order=True)
+    names = list(family.problem.parameters)
+    away = [distance(problem.values, dict(zip(names, row, strict=True))) for row in problems.iter_rows()]
+    found = []
+    for place in np.argsort(away, kind="stable")[:NEAREST]:
+        own = problems[int(place)]
+        rows = frame.join(own, on=columns, how="semi", nulls_equal=True).filter(pl.col("measured_ns").is_not_null())
+        if not rows.height:
+            continue
+        best = rows.sort("measured_ns").row(0, named=True)
+        same = (
+            rows.filter(*(pl.col(f"config.{key}").eq_missing(pl.lit(item)) for key, item in config)) if config.values else rows
+        )
+        found.append(
+            Neighbour(
+                {name.removeprefix("problem."): value for name, value in own.row(0, named=True).items() if value is not None},
+                {key: best[f"config.{key}"] for key in family.config.parameters if best[f"config.{key}"] is not None},
+                float(best["measured_ns"]),
+                float(same["measured_ns"][0]) if same.height else None,
+            )
+        )
+    return found

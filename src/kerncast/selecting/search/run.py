@@ -1,0 +1,144 @@
+"""One search, from a problem to the finalists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kerncast.errors import InvalidValue, NotFound
+from kerncast.models.hull import OutOfRange, outside_hull
+from kerncast.models.model import Model
+from kerncast.op import Config, Problem
+from kerncast.selecting.search.ground import Ground
+from kerncast.selecting.search.scoring import Scoring, Step
+from kerncast.selecting.search.strategies import STRATEGIES
+
+# What a strategy may score unless it is told; an exhaustive search scores everything.
+BUDGET = 500
+# Up to here everything is scored unless a strategy is named: some seconds.
+EXHAUSTED = 100_000
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A config that the search ends with, what the model expects of it, and what was measured."""
+
+    config: Config
+    score: float
+    time_ns: float
+    lower_ns: float | None
+    upper_ns: float | None
+    known: bool
+    """Whether it worked somewhere in training; otherwise nobody has built it yet."""
+    status: str | None = None
+    """Of the measurement, if there was one."""
+    measured_ns: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`: only what is known."""
+        values = {name: value for name, value in self.config if value is not None}
+        rest = ("score", "time_ns", "lower_ns", "upper_ns", "known", "status", "measured_ns")
+        return {"config": values, **{name: getattr(self, name) for name in rest if getattr(self, name) is not None}}
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search found, the best by the model first."""
+
+    problem: Problem
+    strategy: str
+    seed: int
+    finalists: tuple[Finalist, ...]
+    scored: int
+    space: int
+    exact: bool
+    """Whether `space` is the number of valid configs; otherwise there are at least so many."""
+    outside: tuple[OutOfRange, ...] = ()
+    """What of the problem the model was not trained on: there it extrapolates."""
+
+    @property
+    def seen(self) -> str:
+        """How much of the space was looked at, in words."""
+        share = f" ({self.scored / self.space:.1%})" if self.exact else ""
+        return f"{self.scored:,} of {'' if self.exact else 'at least '}{self.space:,} valid configs scored{share}"
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """One sentence for each parameter outside of what the model knows."""
+        return tuple(
+            f"{item.parameter}={item.value} is outside of what the model was trained on ({item.rule}): there it only guesses"
+            for item in self.outside
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "problem": self.problem.values, "strategy": self.strategy, "seed": self.seed, "scored": self.scored,
+            "space": self.space, "space_is_exact": self.exact, "warnings": list(self.warnings),
+            "found": [item.as_json() for item in self.finalists],
+        }  # fmt: skip
+
+
+def search(
+    model: Model,
+    problem: Problem,
+    strategy: str | None = None,
+    *,
+    budget: int | None = None,
+    top_k: int = 10,
+    seed: int = 0,
+    step: Step = lambda scored, of: None,
+) -> Search:
+    """The `top_k` configs of the declared space that the model likes best of those that a strategy shows it.
+
+    `budget` is how many different configs are scored: 500, or all of them if the search is exhaustive. A strategy that
+    is not given is exhaustive in a space of up to 100,000 configs, else local.
+    """
+    if strategy is not None and strategy not in STRATEGIES:
+        raise NotFound.named("strategy", strategy, STRATEGIES)
+    for name, number in (("a budget", budget), ("top_k", top_k)):
+        if number is not None and number < 1:
+            raise InvalidValue(f"{name} must be at least 1, got {number}")
+    if problem.op is not model.family.op:
+        raise InvalidValue(f"the model is of {model.family.id}, the problem of {problem.op.name}")
+    if not model.family.config.parameters:
+        raise InvalidValue(f"{model.family.id} has one config only: there is nothing to search")
+    ground = Ground(model.family, problem, model.device)
+    if not ground.size:
+        raise InvalidValue(f"no config of {model.family.id} can run this problem on {model.device.name}: its rules exclude all")
+    if strategy is None:
+        strategy = "exhaustive" if ground.exact and ground.size <= EXHAUSTED else "local"
+    limit = budget if strategy == "exhaustive" else budget or BUDGET
+    total = ground.size if limit is None and ground.exact else limit
+    scoring = Scoring(model, problem, limit, top_k, lambda scored: step(scored, total))
+    STRATEGIES[strategy](ground, scoring, seed)
+    everything = strategy == "exhaustive" and not scoring.spent
+    return Search(
+        problem=problem,
+        strategy=strategy,
+        seed=seed,
+        finalists=_finalists(model, scoring),
+        scored=scoring.scored,
+        space=scoring.scored if everything else ground.size,
+        exact=everything or ground.exact,
+        outside=outside_hull(model, problem),
+    )
+
+
+def _finalists(model: Model, scoring: Scoring) -> tuple[Finalist, ...]:
+    names = list(model.family.config.parameters)
+    seen = set(model.candidates.select(f"config.{name}" for name in names).rows())
+    found = []
+    for row in scoring.best.iter_rows(named=True):
+        values = {name: row[name] for name in names}
+        config = Config.trusted(model.family, values)
+        figures = {name: row[f"__{name}"] for name in ("score", "time_ns", "lower_ns", "upper_ns")}
+        found.append(Finalist(config, **figures, known=tuple(values.values()) in seen))
+    return tuple(found)
+
+
+def measured_first(found: Search, finalists: tuple[Finalist, ...]) -> Search:
+    """The same search with measured finalists: the fastest first, what failed last."""
+    slowest = float("inf")
+    ordered = sorted(finalists, key=lambda item: (slowest if item.measured_ns is None else item.measured_ns, item.score))
+    return replace(found, finalists=tuple(ordered))

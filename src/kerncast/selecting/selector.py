@@ -1,0 +1,393 @@
+"""The selector: a model on its way to a choice, tier by tier, or a reason why there is none."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kerncast.backends.contract import Backend, CannotCompile
+from kerncast.compiling.answer import Answer, Answered, Tier
+from kerncast.compiling.binding import MISSING, Binding, Reply, reply_of
+from kerncast.compiling.binding import TIERS as TIER_NAMES
+from kerncast.compiling.build import compiled, kept
+from kerncast.compiling.c99 import c_source
+from kerncast.compiling.header import c_header, schema_number
+from kerncast.compiling.interpreter import Interpreter
+from kerncast.compiling.lower import Artefact, lower
+from kerncast.compiling.request import identity_of
+from kerncast.compiling.tiers import UNSURE, Tiers
+from kerncast.data import schema
+from kerncast.errors import CannotWrite, InvalidValue
+from kerncast.expr import Program
+from kerncast.models.hull import OutOfRange, outside_hull, range_words
+from kerncast.models.model import Model
+from kerncast.op import Config, Problem
+from kerncast.selecting.measure import MOST_CONTENDERS, contenders, measure_top
+from kerncast.selecting.tiers.build import TierOptions, tiers_of
+
+Floats = npt.NDArray[np.float64]
+Step = Callable[[str], None]
+
+TIERS = (Tier.TREE, Tier.PORTFOLIO, Tier.FULL)
+# Problems in the memo of a tier, a kilobyte each; a process that meets more begins anew.
+MOST_REMEMBERED = 50_000
+
+
+class Selector:
+    """Picks a config for a problem, or says why it will not. `Selector.load(path)` is how to get one.
+
+    Compiled where a C compiler is at hand (once; the result is kept), by LightGBM otherwise: the answers are the same.
+    Threads may share a selector; they take turns.
+    """
+
+    def __init__(self, model: Model, tiers: Tiers, *, tier: Tier | str = Tier.PORTFOLIO, compile: bool = True,
+                 step: Step = lambda what: None) -> None:  # fmt: skip
+        self.model, self.tiers = model, tiers
+        self.tier = _tier(tier)
+        self.artefact: Artefact = lower(model, tiers)
+        self._interpreter = Interpreter(self.artefact)
+        self._binding = self._compiled(step) if compile else None
+        self._memo: dict[Tier, dict[Problem, Answer]] = {each: {} for each in TIERS}
+        self._default = self._memo[self.tier]
+        self._measured: dict[Problem, Answer] = {}
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path | Model,
+        *,
+        tier: Tier | str = Tier.PORTFOLIO,
+        options: TierOptions | None = None,
+        compile: bool = True,
+        step: Step = lambda what: None,
+    ) -> Selector:
+        """A selector for a model directory. The first time takes some seconds: tiers are built and compiled, and kept."""
+        model = path if isinstance(path, Model) else Model.load(path)
+        if not model.candidates.height:
+            raise InvalidValue(
+                f"{model.path} does not record which configs work, so there is nothing to choose from: train it with kerncast"
+            )
+        tiers = tiers_of(model, options, step)
+        return cls(model, tiers, tier=tier, compile=compile, step=step)
+
+    def _compiled(self, step: Step) -> Binding | None:
+        artefact, model = self.artefact, self.model
+        identity = f"selector {model.manifest.checksum} {hash_of(self.tiers)}"
+        made = kept(identity)
+        if made is None:
+            step("compiling")
+            try:
+                made = compiled(identity, c_source(artefact, "kerncast"), c_header(artefact, "kerncast"))
+            except (CannotCompile, CannotWrite) as error:
+                step(f"{error}; LightGBM answers instead")
+        return None if made is None else Binding(made, model.family, schema_number(artefact))
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a selector does not travel between processes: load it again there, which finds it in the cache")
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._binding is not None
+
+    @cached_property
+    def configs(self) -> list[Config]:
+        """The candidates, in the order of the model's."""
+        names = [f"config.{name}" for name in self.model.family.config.parameters]
+        rows = self.model.candidates.select(names).iter_rows() if names else (() for _ in range(self.artefact.candidates))
+        keys = list(self.model.family.config.parameters)
+        return [Config.trusted(self.model.family, dict(zip(keys, row, strict=True))) for row in rows]
+
+    def problem(self, values: Mapping[str, Any] | Problem) -> Problem:
+        """A problem of the model's family, validated."""
+        if isinstance(values, Problem):
+            if values.family is self.model.family:
+                return values
+            if values.op is not self.model.family.op:
+                raise InvalidValue(f"the model is of {self.model.manifest.op}, the problem of {values.op.name}")
+            values = values.values
+        return Problem(self.model.family, values)
+
+    # -- one problem ---------------------------------------------------------------------------------
+
+    def select(self, problem: Problem | Mapping[str, Any], tier: Tier | str | None = None) -> Answer:
+        """The config to run, by the tier asked for (the selector's own by default)."""
+        memo = self._default if tier is None else self._memo[_tier(tier)]
+        if isinstance(problem, Problem):
+            found = memo.get(problem)
+            if found is not None:
+                return found
+        problem, asked = self.problem(problem), self.tier if tier is None else _tier(tier)
+        answer = self._ask(problem, asked)
+        if answer.ok:
+            if len(memo) >= MOST_REMEMBERED:
+                memo.clear()
+            memo[problem] = answer.remembered()
+        return answer
+
+    def _ask(self, problem: Problem, tier: Tier) -> Answer:
+        if self._binding is not None:
+            numbers = self._encode(problem)
+            found = self._binding.quick(numbers, TIER_NUMBERS[tier])
+            if found is None:
+                return self._answer(problem, self._binding.select(numbers, tier))
+            answered, candidate, time_ns, lower, upper, efficiency = found
+            return self._chosen(problem, ANSWERED_BY[answered], candidate, time_ns, lower, upper, efficiency)
+        refused = self._refusal(problem)
+        if refused is not None:
+            return refused
+        return self._interpreted(problem, tier)
+
+    @cached_property
+    def _codes(self) -> list[tuple[str, dict[Any, int] | None]]:
+        """How each parameter becomes a number: labels and flags by a table, whole numbers as they are."""
+        return [
+            (name, {parameter.value(i): parameter.number(i) for i in range(parameter.size)} if parameter.codes else None)
+            for name, parameter in self.model.family.problem.parameters.items()
+        ]
+
+    def _encode(self, problem: Problem) -> list[int]:
+        values = problem._values
+        return [
+            MISSING if value is None else int(value) if codes is None else codes[value]
+            for (_, value), (_, codes) in zip(values, self._codes, strict=True)
+        ]
+
+    def _chosen(
+        self, problem: Problem, tier: Tier, candidate: int, time_ns: float, lower: float, upper: float, efficiency: float
+    ) -> Answer:
+        """An answer from the artefact's numbers, in which a negative one is not known."""
+        return Answer.quick(
+            problem,
+            self.configs[candidate],
+            time_ns if time_ns >= 0 else None,
+            lower if lower >= 0 else None,
+            upper if upper >= 0 else None,
+            efficiency if efficiency >= 0 else None,
+            tier,
+        )
+
+    def _answer(self, problem: Problem, reply: Reply) -> Answer:
+        if reply.status == "ok":
+            figures = reply.time_ns, reply.lower_ns, reply.upper_ns, reply.efficiency
+            return self._chosen(problem, Tier(reply.tier), reply.candidate, *figures)
+        if reply.status == "out_of_range":
+            name = list(self.model.family.problem.parameters)[reply.parameter]
+            fallback = reply.candidate if reply.candidate >= 0 else None
+            return self._outside(problem, name, fallback)
+        return Answer(Answered(reply.status), problem, reason=reply.message)
+
+    # -- the same in Python ----------------------------------------------------------------------------
+
+    def _refusal(self, problem: Problem) -> Answer | None:
+        values = self.model.family.problem.qualified(problem.values)
+        for rule in self.artefact.unsupported_rules:
+            if not Program({rule.name: rule.holds}).scalar(values)[rule.name]:
+                return Answer(Answered.UNSUPPORTED, problem, reason=rule.sentence)
+        outside = outside_hull(self.model, problem)
+        if not outside:
+            return None
+        rows, _ = self.artefact.fallbacks
+        allowed = self._interpreter.allowed(problem.values, np.array(rows, np.int64))
+        return self._outside(problem, outside[0].parameter, rows[int(allowed.argmax())] if allowed.any() else None)
+
+    def _outside(self, problem: Problem, name: str, fallback: int | None) -> Answer:
+        value, rule = problem.values[name], range_words(self.model.manifest.hull[name])
+        called = self.artefact.fallbacks[1] if fallback is not None else ""
+        reason = f"{name} was trained with {rule} only, got {value}"
+        if fallback is not None:
+            reason += f"; the fallback is the {'library' if called == 'library' else 'best config on average that can run it'}"
+        assert value is not None
+        config = None if fallback is None else self.configs[fallback]
+        return Answer(Answered.OUT_OF_RANGE, problem, reason=reason, outside=OutOfRange(name, value, rule), fallback=config,
+                      fallback_name=called)  # fmt: skip
+
+    def _interpreted(self, problem: Problem, tier: Tier) -> Answer:
+        values, portfolio = problem.values, self.artefact.members("portfolio")
+        if tier is Tier.TREE and self.tiers.tree is not None:
+            place = self.tiers.tree.decide(self.model.family.problem.qualified(values))
+            if place != UNSURE and self._interpreter.suits(values, int(portfolio[place])):
+                return Answer(Answered.OK, problem, self.configs[portfolio[place]], tier=Tier.TREE)
+        if tier is not Tier.FULL:
+            scores = self._interpreter.quick_scores(values)
+            if scores is None:
+                scores = self._interpreter.scores(values, portfolio)[0]
+            if np.isfinite(scores).any():
+                row = int(portfolio[np.lexsort((portfolio, scores))[0]])
+                return self._accepted(problem, row, self._interpreter.time_of(values, row), Tier.PORTFOLIO)
+        rows = self.artefact.members("full")
+        scores, times = self._interpreter.scores(values, rows)
+        if not np.isfinite(scores).any():
+            return Answer(Answered.NO_VALID_CONFIG, problem, reason=NO_CONFIG)
+        best = int(scores.argmin())
+        return self._accepted(problem, best, float(times[best]), Tier.FULL)
+
+    def _accepted(self, problem: Problem, row: int, time_ns: float, tier: Tier) -> Answer:
+        interval, expected = self.model.manifest.interval, self.tiers.expectation
+        lower, upper = (None, None) if interval is None else (float(x[0]) for x in interval.bounds(np.array([time_ns])))
+        efficiency = None if expected is None else expected.of(time_ns)
+        return Answer(Answered.OK, problem, self.configs[row], time_ns, lower, upper, efficiency, tier)
+
+    # -- more than the best ----------------------------------------------------------------------------
+
+    def rank(self, problem: Problem | Mapping[str, Any], k: int = 10, tier: Tier | str = Tier.FULL) -> list[Answer]:
+        """The k best configs by the model itself, best first; a refusal is the only answer."""
+        if k < 1:
+            raise InvalidValue(f"a ranking has at least one place, got k = {k}")
+        problem, asked = self.problem(problem), _tier(tier)
+        if self._binding is not None:
+            return [self._answer(problem, reply) for reply in self._binding.rank(self._encode(problem), asked, k)]
+        refused = self._refusal(problem)
+        if refused is not None:
+            return [refused]
+        for each in [Tier.PORTFOLIO, Tier.FULL] if asked is not Tier.FULL else [Tier.FULL]:
+            rows = self.artefact.members(each)
+            scores, times = self._interpreter.scores(problem.values, rows)
+            if np.isfinite(scores).any():
+                order = np.lexsort((rows, scores))[: min(k, int(np.isfinite(scores).sum()))]
+                return [self._accepted(problem, int(rows[i]), float(times[i]), each) for i in order]
+        return [Answer(Answered.NO_VALID_CONFIG, problem, reason=NO_CONFIG)]
+
+    def scores(self, problem: Problem | Mapping[str, Any], tier: Tier | str = Tier.FULL) -> tuple[Floats, Floats]:
+        """Scores (low is chosen, infinite where a config cannot run) and times of a tier's configs."""
+        problem, asked = self.problem(problem), _tier(tier)
+        rows = self.artefact.members("full" if asked is Tier.FULL else "portfolio")
+        if self._binding is not None:
+            return self._binding.scores(self._encode(problem), asked, len(rows))
+        return self._interpreter.scores(problem.values, rows)
+
+    def predict(self, problem: Problem | Mapping[str, Any], config: Config | Mapping[str, Any] | None = None) -> Answer:
+        """How long a config takes; of a family with nothing to choose, how long the problem takes."""
+        problem = self.problem(problem)
+        if config is None:
+            if self.model.family.config.parameters:
+                raise InvalidValue(
+                    f"{self.model.family.id} has configs to choose from: name one, or ask `select` for the best one's time"
+                )
+            config = {}
+        values = config.values if isinstance(config, Config) else config
+        chosen = Config(self.model.family, {name: value for name, value in values.items() if value is not None})
+        refused = self._refusal(problem)
+        if refused is not None:
+            return refused
+        kinds = schema.schema_of(self.model.family)
+        parts = {f"problem.{name}": value for name, value in problem} | {f"config.{name}": value for name, value in chosen}
+        frame = pl.DataFrame({name: pl.Series([value], dtype=kinds[name]) for name, value in parts.items()})
+        symbols = schema.symbol_columns(self.model.family, frame)
+        rules = self.artefact.config_rules
+        broken = [rule.sentence for rule in rules if not Program({rule.name: rule.holds}).frame(symbols).item()]
+        if broken:
+            return Answer(Answered.UNSUPPORTED, problem, reason=broken[0])
+        found = self.model.predict(frame).row(0, named=True)
+        return Answer(Answered.OK, problem, chosen, found["time_ns"], found.get("lower_ns"), found.get("upper_ns"))
+
+    def vectors(self, problem: Problem, rows: Sequence[int]) -> pl.DataFrame:
+        """One problem with some candidates, as stored in a dataset."""
+        return self._interpreter.vectors(problem.values, np.array(rows, np.int64))
+
+    def measure(self, problem: Problem | Mapping[str, Any], backend: Backend, seconds: float = 1.0) -> Answer:
+        """The config that is fastest on a device at hand, of those that the model cannot tell apart; remembered."""
+        problem = self.problem(problem)
+        if problem in self._measured:
+            return self._measured[problem]
+        ranked = self.rank(problem, MOST_CONTENDERS)
+        if not ranked[0].ok:
+            return ranked[0]
+        if ranked[0].upper_ns is not None:
+            places = contenders([item.lower_ns or 0.0 for item in ranked], [item.upper_ns or 0.0 for item in ranked])
+            ranked = [ranked[place] for place in places]
+        timed = measure_top(backend, problem, [item.config for item in ranked if item.config is not None], seconds)[0]
+        answer = Answer(Answered.OK, problem, timed.config, timed.time_ns, tier=Tier.MEASURE)
+        self._measured[problem] = answer
+        return answer
+
+    # -- many problems -----------------------------------------------------------------------------------
+
+    def select_many(
+        self, problems: Sequence[Problem | Mapping[str, Any]] | pl.DataFrame, tier: Tier | str | None = None
+    ) -> list[Answer]:
+        """An answer for every problem, in order."""
+        asked = self.tier if tier is None else _tier(tier)
+        listed = problems.iter_rows(named=True) if isinstance(problems, pl.DataFrame) else problems
+        built = [self.problem(_bare(item)) for item in listed]
+        if not built:
+            return []
+        if self._binding is None:
+            return [self.select(item, asked) for item in built]
+        numbers = np.array([self._encode(item) for item in built], np.int64).reshape(len(built), -1)
+        answers = self._binding.select_many(numbers, asked)
+        return [self._answer(item, reply_of(row)) for item, row in zip(built, answers, strict=True)]
+
+    def rank_many(
+        self, problems: Sequence[Problem | Mapping[str, Any]] | pl.DataFrame, k: int = 10, tier: Tier | str = Tier.FULL
+    ) -> list[list[Answer]]:
+        """A ranking for every problem, in order."""
+        listed = problems.iter_rows(named=True) if isinstance(problems, pl.DataFrame) else problems
+        return [self.rank(self.problem(_bare(item)), k, tier) for item in listed]
+
+    def latencies_us(self, problems: Sequence[Problem], tier: Tier | str) -> Floats:
+        """How long each call takes that no memo answers: of the artefact itself, or in Python where there is none."""
+        asked = _tier(tier)
+        if self._binding is not None:
+            return self._binding.latencies_us([self._encode(problem) for problem in problems], asked)
+        found = []
+        for problem in problems:
+            begin = time.perf_counter()
+            self._ask(problem, asked)
+            found.append(time.perf_counter() - begin)
+        return np.array(found) * 1e6
+
+    def query(self, text: str | bytes) -> bytes:
+        """A JSON request, or a list of them, answered in JSON: by the exported C, in Python where there is no compiler."""
+        if self._binding is not None:
+            return self._binding.query(text)
+        from kerncast.compiling.json_request import RequestReader, answer_json
+
+        tiers = [tier for tier in self.artefact.include if tier != "tree" or self.tiers.tree is not None]
+        reader = RequestReader(self.model.family, identity_of(self.model))
+        return answer_json(reader, lambda values, tier: self.select(self.problem(values), tier), text, tiers)
+
+
+TIER_NUMBERS = {tier: TIER_NAMES.index(tier) for tier in TIERS}
+ANSWERED_BY = [Tier(name) for name in TIER_NAMES if name in set(Tier)]
+NO_CONFIG = "no config that the model knows can run this problem"
+
+
+def _tier(given: Tier | str) -> Tier:
+    try:
+        found = Tier(given)
+    except ValueError:
+        found = Tier.MEMO
+    if found not in TIERS:
+        raise InvalidValue(f"a tier to ask is one of {', '.join(TIERS)}, got '{given}'")
+    return found
+
+
+def _bare(values: Problem | Mapping[str, Any]) -> Problem | Mapping[str, Any]:
+    """Columns `problem.M` or `M`; empty cells are parameters that were not given."""
+    if isinstance(values, Problem):
+        return values
+    return {name.removeprefix("problem."): value for name, value in values.items() if value is not None}
+
+
+def hash_of(tiers: Tiers) -> str:
+    """What tells two sets of tiers apart."""
+    hasher = hashlib.blake2b(repr(tiers.portfolio).encode(), digest_size=10)
+    hasher.update((tiers.forest or "").encode())
+    hasher.update(repr(tiers.expectation).encode())
+    parts: list[npt.NDArray[Any]] = []
+    if tiers.reach is not None:
+        parts += [tiers.reach.low, tiers.reach.high, tiers.reach.labels]
+    if tiers.tree is not None:
+        hasher.update(tiers.tree.program.digest.encode())
+        parts += [tiers.tree.feature, tiers.tree.threshold, tiers.tree.left, tiers.tree.right, tiers.tree.choice]
+    for part in parts:
+        hasher.update(np.ascontiguousarray(part).tobytes())
+    return hasher.hexdigest()

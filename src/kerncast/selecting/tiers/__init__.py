@@ -1,0 +1,1 @@
+"""The quick tiers: portfolio, small forest, distilled tree."""

@@ -1,0 +1,199 @@
+"""Building the quick tiers of a model: portfolio, small forest, tree. Done once, kept by hash."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kerncast.backends.contract import CannotCompile
+from kerncast.compiling.binding import Binding, encode
+from kerncast.compiling.build import BRIEF, compiled, folder_for
+from kerncast.compiling.c99 import c_source
+from kerncast.compiling.header import c_header, schema_number
+from kerncast.compiling.interpreter import Interpreter
+from kerncast.compiling.lower import Artefact, lower
+from kerncast.compiling.tiers import DecisionTree, Expectation, Reach, Tiers
+from kerncast.errors import CannotWrite, InvalidValue, KerncastError
+from kerncast.expr import Program
+from kerncast.learners.contract import read_arrays, write_arrays
+from kerncast.learners.gbdt import Gbdt
+from kerncast.models.model import Model
+from kerncast.selecting.expectation import expectation_of
+from kerncast.selecting.tiers.distill import distill, splitting_program
+from kerncast.selecting.tiers.portfolio import model_portfolio
+from kerncast.selecting.tiers.problem_sampling import draw_problems
+from kerncast.selecting.tiers.reach import reach_of
+from kerncast.selecting.tiers.small_forest import TREES, compact_forest
+
+Floats = npt.NDArray[np.float64]
+Step = Callable[[str], None]
+
+LOSS, MOST = 0.002, 64
+# A model of fewer trees than so many times those of a small forest is quick enough itself.
+WORTH_IMITATING = 2
+# Problems that the model is asked about to teach the tree and the small forest.
+SAMPLES = 6_000
+
+
+@dataclass(frozen=True)
+class TierOptions:
+    """How large the portfolio may be, and what it may lose."""
+
+    loss: float = LOSS
+    most: int = MOST
+    seed: int = 0
+    samples: int = SAMPLES
+
+    def __post_init__(self) -> None:
+        if not 0 < self.loss < 1 or self.most < 1:
+            raise InvalidValue(
+                f"a portfolio loses between 0 and 1 and has at least one config, got {self.loss} and {self.most}"
+            )
+
+    @property
+    def identity(self) -> str:
+        return f"loss {self.loss} most {self.most} seed {self.seed} samples {self.samples}"
+
+
+def tiers_of(model: Model, options: TierOptions | None = None, step: Step = lambda what: None) -> Tiers:
+    """The tiers of a model: from the cache, or built now (some seconds) and kept."""
+    options = options or TierOptions()
+    folder = folder_for("tiers", model.manifest.checksum, options.identity)
+    found = read_tiers(folder / "tiers.npz", model)
+    if found is None:
+        found = build_tiers(model, options, step)
+        _keep(folder, found)
+    return found
+
+
+def plain_tiers(model: Model) -> Tiers:
+    """All candidates as the portfolio, best on average first, nothing distilled: for asking without choosing quickly."""
+    order = np.lexsort((np.arange(model.candidates.height), -model.candidates["share"].to_numpy()))
+    known = model.out_of_fold is not None and bool(model.family.config.parameters)
+    return Tiers(tuple(int(row) for row in order), reach=reach_of(model) if known else None, expectation=expectation_of(model))
+
+
+def build_tiers(model: Model, options: TierOptions, step: Step = lambda what: None) -> Tiers:
+    """Choose the portfolio, ask the model about many problems, and teach the small forest and the tree."""
+    if not model.family.config.parameters:  # nothing to choose
+        return Tiers((0,))
+    step("choosing the portfolio")
+    portfolio, reach, expectation = model_portfolio(model, options.loss, options.most), reach_of(model), expectation_of(model)
+    if len(portfolio) < 2:
+        return Tiers(portfolio, reach=reach, expectation=expectation)
+    step("asking the model about problems like those it was trained on")
+    score = PortfolioScores(lower(model, Tiers(portfolio, reach=reach), ["portfolio"]))
+    columns = [f"problem.{name}" for name in model.family.problem.parameters]
+    assert model.out_of_fold is not None
+    measured = model.out_of_fold.select(columns).unique(maintain_order=True)
+    drawn = draw_problems(model.family, measured, model.manifest.hull, options.samples, np.random.default_rng(options.seed))
+    problems = pl.concat([measured, drawn.select(columns)])
+    scores = score(problems)
+    forest = None
+    if isinstance(model.learner, Gbdt) and sum(model.learner.size().values()) > WORTH_IMITATING * TREES:
+        step("teaching the small forest")
+        names = [f"config.{name}" for name in model.family.config.parameters]
+        configs = model.candidates.select(names)[list(portfolio)]
+        features = model.manifest.features.names
+        forest = compact_forest(lambda rows: model.describe(rows).features, features, configs, problems, scores, options.seed)
+    step("growing the tree")
+    return Tiers(
+        portfolio, distill(model, portfolio, score, seed=options.seed, samples=options.samples), forest, reach, expectation
+    )
+
+
+class PortfolioScores:
+    """The model's scores of the portfolio for a frame of problems, compiled where a compiler is at hand."""
+
+    def __init__(self, artefact: Artefact) -> None:
+        self._artefact, self._size = artefact, len(artefact.tiers.portfolio)
+        model = artefact.model
+        identity = f"scores {model.manifest.checksum} {artefact.tiers.portfolio}"
+        try:
+            made = compiled(identity, c_source(artefact, "kerncast"), c_header(artefact, "kerncast"), flags=BRIEF)
+        except (CannotCompile, CannotWrite):  # then LightGBM is asked, which takes longer
+            made = None
+        self._binding = None if made is None else Binding(made, model.family, schema_number(artefact))
+        self._interpreter = Interpreter(artefact)
+
+        self._known: dict[tuple[object, ...], Floats] = {}
+
+    def __call__(self, problems: pl.DataFrame) -> Floats:
+        names = [name.removeprefix("problem.") for name in problems.columns]
+        found = []
+        for row in problems.iter_rows():
+            if row not in self._known:  # the small forest and the tree ask about the same problems
+                self._known[row] = self._one(dict(zip(names, row, strict=True)))
+            found.append(self._known[row])
+        return np.stack(found)
+
+    def _one(self, values: dict[str, object]) -> Floats:
+        if self._binding is None:
+            return self._interpreter.scores(values, self._artefact.members("portfolio"))[0]
+        return self._binding.scores(encode(self._artefact.model.family.problem, values), "portfolio", self._size)[0]
+
+
+# -- keeping them --------------------------------------------------------------------------------------
+
+
+def write_tiers(file: Path, tiers: Tiers) -> None:
+    """As plain arrays."""
+    arrays: dict[str, npt.NDArray[np.generic]] = {"portfolio": np.array(tiers.portfolio, np.int64)}
+    if tiers.reach is not None:
+        arrays |= {f"reach.{name}": getattr(tiers.reach, name) for name in ("low", "high", "labels")}
+    if tiers.expectation is not None:
+        arrays |= {
+            "expectation.edges": np.array(tiers.expectation.edges_ns),
+            "expectation.efficiency": np.array(tiers.expectation.efficiency),
+        }
+    if tiers.forest is not None:
+        arrays["forest"] = np.frombuffer(tiers.forest.encode(), np.uint8)
+    if tiers.tree is not None:
+        tree = tiers.tree
+        arrays |= {f"tree.{name}": getattr(tree, name) for name in ("feature", "threshold", "left", "right", "choice")}
+        arrays["tree.names"] = np.array(list(tree.program.outputs))
+    write_arrays(file, arrays)
+
+
+def read_tiers(file: Path, model: Model) -> Tiers | None:
+    """What was kept; None when there is nothing (usable) there."""
+    if not file.is_file():
+        return None
+    try:
+        arrays = read_arrays(file)
+        tree = None
+        if "tree.names" in arrays:
+            program = splitting_program(model.family, model.device, model.manifest.dtypes or None)
+            names = [str(name) for name in arrays["tree.names"]]
+            parts = {name: np.asarray(arrays[f"tree.{name}"]) for name in ("feature", "threshold", "left", "right", "choice")}
+            tree = DecisionTree(Program({name: program.outputs[name] for name in names}), **parts)
+        forest = bytes(np.asarray(arrays["forest"], np.uint8)).decode() if "forest" in arrays else None
+        reach = None
+        if "reach.low" in arrays:
+            low, high = (np.asarray(arrays[f"reach.{name}"], np.float64) for name in ("low", "high"))
+            reach = Reach(low, high, np.asarray(arrays["reach.labels"], np.uint64))
+        expectation = None
+        if "expectation.efficiency" in arrays:
+            edges, means = (np.asarray(arrays[f"expectation.{name}"], np.float64) for name in ("edges", "efficiency"))
+            expectation = Expectation(tuple(edges.tolist()), tuple(means.tolist()))
+        return Tiers(tuple(int(row) for row in arrays["portfolio"]), tree, forest, reach, expectation)
+    except (KerncastError, KeyError, ValueError, OSError):
+        return None
+
+
+def _keep(folder: Path, tiers: Tiers) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".", suffix=".npz", delete=False) as file:
+            draft = Path(file.name)
+        write_tiers(draft, tiers)
+        os.replace(draft, folder / "tiers.npz")
+    except OSError:  # they are built again the next time
+        return

@@ -1,0 +1,274 @@
+"""Distillation: a tree problem → place in the portfolio, taught by measurements and by the model where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kerncast.compiling.tiers import UNSURE, DecisionTree
+from kerncast.device import Device
+from kerncast.errors import InvalidValue
+from kerncast.expr import Program
+from kerncast.expr.nodes import INEXACT, Expr
+from kerncast.models.manifest import Range
+from kerncast.models.model import Model
+from kerncast.op import Family
+from kerncast.scoring.splits import held_out
+from kerncast.selecting.tiers.cart import Grown, Material, grow
+from kerncast.selecting.tiers.problem_sampling import draw_problems
+from kerncast.selecting.tiers.reach import Tried
+from kerncast.selecting.tiers.shares import Measured, measured_by_model
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+Score = Callable[[pl.DataFrame], Floats]
+"""Problems (`problem.*`) → [problem, place in the portfolio]: log times up to a constant per problem, low is chosen;
+infinite where a rule forbids the config."""
+
+SAMPLES = 5_000
+MOST_LEAVES = 1_024
+# A leaf of fewer problems than this would know one problem, not a region.
+LEAST_WEIGHT = 3.0
+# The share of problems that a tree is pruned by, and again that says what it loses.
+HELD_OUT = 0.2
+# Fewer groups of problems than this cannot be parted in three.
+FEWEST_GROUPS = 20
+# What a leaf is believed to lose begins with what the tree loses, as if so many problems had said so.
+PRIOR = 3.0
+# A leaf that is expected to lose so many times what the tree may lose on average is unsure, however rare it is.
+WORST_LEAF = 5.0
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What distillation starts from: what was measured, on what device, and which sizes are inside."""
+
+    measured: Measured
+    device: Device
+    dtypes: tuple[str, ...] | None
+    hull: Mapping[str, Range]
+
+    @classmethod
+    def of(cls, model: Model) -> Ground:
+        return cls(measured_by_model(model), model.device, model.manifest.dtypes or None, model.manifest.hull)
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """A tree, and what it does on problems that it was not grown on."""
+
+    tree: DecisionTree
+    leaves: int
+    unsure_leaves: int
+    samples: int
+    answered: float
+    """The share of held-out problems that it answers itself."""
+    loss: float
+    """On held-out problems, against the model's own choice in the portfolio, which answers where the tree does not."""
+
+
+def distill(
+    model: Model, portfolio: Sequence[int], score: Score, *, seed: int = 0, samples: int = SAMPLES, worst_loss: float = 0.01
+) -> DecisionTree:
+    """The tree of a trained model over its portfolio (rows of `model.candidates`)."""
+    return distill_from(Ground.of(model), portfolio, score, seed=seed, samples=samples, worst_loss=worst_loss).tree
+
+
+def distill_from(
+    ground: Ground, portfolio: Sequence[int], score: Score, *, seed: int = 0, samples: int = SAMPLES, worst_loss: float = 0.01
+) -> Distilled:
+    """Grow a tree on measured and made-up problems; leaves that would lose too much are unsure.
+
+    What a choice costs is its measured regret where it was measured, the model's where it was not. Leaves that are
+    expected to lose more than five times `worst_loss` are unsure; then the most expensive of the others, as few as
+    it takes for the loss on held-out problems to be at most `worst_loss`.
+    """
+    if not portfolio or samples < 0 or not worst_loss > 0:
+        raise InvalidValue(
+            f"a tree needs a portfolio of at least one config, samples ≥ 0 and a loss above 0, got {len(portfolio)} configs, "
+            f"{samples} samples and a loss of {worst_loss}"
+        )
+    lessons = _lessons(ground, portfolio, score, samples, np.random.default_rng(seed))
+    program = splitting_program(ground.measured.family, ground.device, ground.dtypes)
+    features = evaluate(program, lessons.problems)
+    material = Material(features, lessons.costs, np.ones(len(features)))
+    grows, prunes, judges = _parts(lessons.group, seed)
+    grown = pruned(grow(material.take(grows), MOST_LEAVES, LEAST_WEIGHT), material.take(prunes))
+    # Costs above or below those of what the model would have taken.
+    extra = lessons.costs - lessons.own[:, None]
+    sure, answered, loss = _sure_leaves(grown, features, extra, prunes, judges, worst_loss)
+    leaf = grown.leaf_of(features)
+    choice = np.array([_best(lessons.costs[leaf == node], grown.choice[node]) for node in range(len(grown.choice))])
+    tree = as_tree(replace(grown, choice=np.where(sure, choice, UNSURE)), program)
+    ends = tree.feature < 0
+    unsure = int((tree.choice[ends] == UNSURE).sum())
+    return Distilled(tree, int(ends.sum()), unsure, len(features), answered, loss)
+
+
+@dataclass(frozen=True)
+class _Lessons:
+    problems: pl.DataFrame
+    costs: Floats
+    """[problem, place]: 1 − best over own time; 1 for what fails or must not be chosen."""
+    own: Floats
+    """By problem: what the model's own choice costs."""
+    group: Ints
+    """By problem: what must not be torn apart; made-up problems are groups of their own."""
+
+
+def _lessons(ground: Ground, portfolio: Sequence[int], score: Score, samples: int, rng: np.random.Generator) -> _Lessons:
+    measured = ground.measured
+    drawn = draw_problems(measured.family, measured.problems, ground.hull, samples, rng)
+    solved = measured.solvable
+    known = measured.problems[solved]
+    problems = pl.concat([known, drawn.select(known.columns)])
+    scores = np.asarray(score(problems), dtype=np.float64)
+    tried = Tried.of(measured, portfolio).holds(problems)
+    # Where a problem is outside of everything, the model's guess is all there is.
+    scores = np.where(tried | ~tried.any(axis=1, keepdims=True), scores, np.inf)
+    guessed, chosen = _regret(scores), scores.argmin(axis=1)
+    shares = measured.shares[solved][:, list(portfolio)]
+    best = np.nanmax(np.where(np.isnan(shares), 0.0, shares), axis=1, keepdims=True)
+    costs = guessed.copy()
+    costs[: len(solved)] = np.where(np.isnan(shares), guessed[: len(solved)], 1.0 - shares / np.where(best > 0, best, 1.0))
+    if measured.score is not None:
+        chosen[: len(solved)] = _chosen_unseen(measured, portfolio)[solved]
+    own = np.where(np.isfinite(scores).any(axis=1), costs[np.arange(len(costs)), chosen], 0.0)
+    group = np.r_[measured.group[solved], measured.group.max() + 1 + np.arange(drawn.height)]
+    return _Lessons(problems, costs, own, group)
+
+
+def _regret(scores: Floats) -> Floats:
+    """1 − best over own time, as the scores have it; 1 everywhere when nothing can run."""
+    best = scores.min(axis=1, keepdims=True)
+    known = np.isfinite(best)
+    return np.where(known, -np.expm1(np.where(known, best, 0.0) - np.where(np.isfinite(scores), scores, np.inf)), 1.0)
+
+
+def _chosen_unseen(measured: Measured, portfolio: Sequence[int]) -> Ints:
+    """By measured problem: what the model chose of the portfolio before it had seen it."""
+    assert measured.score is not None
+    place = np.full(measured.configs.height, -1)
+    place[list(portfolio)] = np.arange(len(portfolio))
+    found = np.full((measured.problems.height, len(portfolio)), np.inf)
+    inside = place[measured.trials.config] >= 0
+    found[measured.trials.problem[inside], place[measured.trials.config[inside]]] = measured.score[inside]
+    return np.asarray(found.argmin(axis=1))
+
+
+def splitting_program(family: Family, device: Device, dtypes: Sequence[str] | None) -> Program:
+    """What splits may read: parameters and exact features of the problem alone.
+
+    A log or a root orders problems as its argument does, which is exact: that is taken in its place.
+    """
+    outputs: dict[str, Expr] = {}
+    seen: set[bytes] = set()
+    features = family.features_on(device, dtypes).program.outputs
+    for name, expr in {**{f"p.{name}": item for name, item in family.problem.symbols.items()}, **features}.items():
+        while expr.kind in INEXACT:
+            name, expr = f"inside {name}", expr.args[0]
+        reads = [item.name for item in Program({name: expr}).symbols]
+        if expr.exact and reads and all(item.startswith("p.") for item in reads) and expr.digest not in seen:
+            seen.add(expr.digest)
+            outputs[name] = expr
+    return Program(outputs)
+
+
+def evaluate(program: Program, problems: pl.DataFrame) -> Floats:
+    """The program's outputs for a frame of `problem.*`."""
+    symbols = problems.rename(lambda name: f"p.{name.removeprefix('problem.')}")
+    return np.ascontiguousarray(program.frame(symbols, trusted=True).to_numpy(), dtype=np.float64)
+
+
+def _parts(group: Ints, seed: int) -> tuple[Flags, Flags, Flags]:
+    """Whole groups to grow on, to prune by, and to judge by; of too few groups all are used for everything."""
+    if len(np.unique(group)) < FEWEST_GROUPS:
+        everything = np.ones(len(group), dtype=bool)
+        return everything, everything, everything
+    aside = held_out(group, 2 * HELD_OUT, seed)
+    prunes = np.zeros(len(group), dtype=bool)
+    prunes[aside] = held_out(group[aside], 0.5, seed)
+    return ~aside, prunes, aside & ~prunes
+
+
+def pruned(grown: Grown, judge: Material) -> Grown:
+    """Without what does not pay on problems that the tree did not grow on."""
+    paths = grown.paths(judge.features)
+    cost = np.array([judge.costs[rows, choice].sum() for rows, choice in zip(paths, grown.choice, strict=True)])
+    feature = grown.feature.copy()
+    for node in range(len(feature) - 1, -1, -1):  # children come after their parents
+        if feature[node] >= 0:
+            below = cost[grown.left[node]] + cost[grown.right[node]]
+            if below < cost[node] - 1e-9:
+                cost[node] = below
+            else:
+                feature[node] = -1
+    return replace(grown, feature=feature)
+
+
+def _sure_leaves(
+    grown: Grown, features: Floats, extra: Floats, prunes: Flags, judges: Flags, worst_loss: float
+) -> tuple[Flags, float, float]:
+    """Which nodes answer; the share of problems to judge by that they answer, and what that loses.
+
+    Leaves are ranked by one set of problems and judged by another: of many small leaves some do well by luck.
+    """
+    leaf, nodes = grown.leaf_of(features), len(grown.feature)
+    lost = extra[np.arange(len(leaf)), grown.choice[leaf]]
+    count = np.bincount(leaf[prunes], minlength=nodes)
+    # A leaf that hardly any of them reaches is taken to be as good as the others.
+    mean = (np.bincount(leaf[prunes], lost[prunes], nodes) + PRIOR * lost[prunes].mean()) / (count + PRIOR)
+    order = np.lexsort((np.arange(nodes), -mean))
+    held = np.bincount(leaf[judges], lost[judges], nodes)[order] / judges.sum()
+    remaining = held.sum() - np.r_[0.0, np.cumsum(held)]
+    given_up = int(np.flatnonzero(remaining <= worst_loss)[0]) if (remaining <= worst_loss).any() else nodes
+    given_up = max(given_up, int((mean > WORST_LEAF * worst_loss).sum()))
+    sure = np.ones(nodes, dtype=bool)
+    sure[order[:given_up]] = False
+    answers = sure[leaf[judges]]
+    return sure, float(answers.mean()), float(lost[judges][answers].sum() / judges.sum())
+
+
+def _best(costs: Floats, otherwise: int) -> int:
+    return int(costs.sum(axis=0).argmin()) if len(costs) else int(otherwise)
+
+
+def as_tree(grown: Grown, program: Program) -> DecisionTree:
+    """Without splits whose two sides agree, and with only those features that a split reads."""
+    merged = _merged(grown)
+    order = [0]  # nodes to keep, parents first
+    for node in order:
+        if merged[node] is None:
+            order += [int(grown.left[node]), int(grown.right[node])]
+    place = {node: number for number, node in enumerate(order)} | {-1: -1}
+    inner = np.array([merged[node] is None for node in order])
+    feature = np.where(inner, grown.feature[order], -1)
+    left, right = ([place[int(node)] if split else -1 for node, split in zip(side[order], inner, strict=True)]
+                   for side in (grown.left, grown.right))  # fmt: skip
+    choice = [UNSURE if found is None else found for found in (merged[node] for node in order)]
+    used = sorted({int(item) for item in feature if item >= 0})
+    names = list(program.outputs)
+    return DecisionTree(
+        Program({names[item]: program.outputs[names[item]] for item in used}),
+        np.where(inner, np.searchsorted(used, feature), -1),
+        np.where(inner, grown.threshold[order], 0.0),
+        np.array(left, np.int64),
+        np.array(right, np.int64),
+        np.array(choice, np.int64),
+    )
+
+
+def _merged(grown: Grown) -> list[int | None]:
+    """By node: the one choice of everything below it; None where choices differ."""
+    found: list[int | None] = [int(item) for item in grown.choice]
+    for node in range(len(found) - 1, -1, -1):  # children come after their parents
+        if grown.feature[node] >= 0:
+            first, second = found[grown.left[node]], found[grown.right[node]]
+            found[node] = first if first is not None and first == second else None
+    return found

@@ -1,0 +1,211 @@
+"""The portfolio: the smallest set of configs whose oracle loses next to nothing on problems that it was not chosen by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kerncast.errors import InvalidValue
+from kerncast.models.model import Model
+from kerncast.scoring.splits import folds_by_group
+from kerncast.selecting.tiers.shares import Measured, measured_by_model
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+FOLDS = 5
+# A set that grows by one config rarely wants more than two of its others exchanged.
+MOST_SWAPS = 4
+# Of more configs than this only the promising ones are looked at: 2,000 problems × 4,608 configs took 51 s with all of them.
+MOST_CANDIDATES, GENERALISTS, CONTENDERS = 704, 64, 16
+# Gains below this are rounding: sums of thousands of shares, each with an error of about 1e-16.
+NOTHING = 1e-9
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """What a set of some size gets. Losses are 1 − best time over the time of the set's best, averaged over problems."""
+
+    size: int
+    training_loss: float
+    """On the problems that it was chosen by."""
+    loss: float
+    """On problems that it was not chosen by."""
+    efficiency_p10: float
+    efficiency_min: float
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "size": self.size, "training_loss": self.training_loss, "loss": self.loss,
+            "efficiency_p10": self.efficiency_p10, "efficiency_min": self.efficiency_min,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PortfolioChoice:
+    """The configs to keep, in the order in which each adds most, and what sets of other sizes would get."""
+
+    configs: tuple[int, ...]
+    curve: tuple[CurvePoint, ...]
+    """From one config to the first size that loses little enough, or to the largest allowed."""
+    reached: bool
+    """Whether the set loses as little as asked on held-out problems."""
+    folds: int
+    """0: too few groups of problems to hold any out, so `loss` in the curve is that of training."""
+    problems: int
+    uncovered: int
+    """Problems that something works on, but nothing in the portfolio; each counts as a loss of 1."""
+
+
+def choose_portfolio(measured: Measured, loss: float = 0.002, most: int = 64, *, seed: int = 0) -> PortfolioChoice:
+    """The smallest set that loses at most `loss` on held-out problems, of `most` configs at the most.
+
+    Sets are chosen on some folds of problems and scored on the others, size by size, until the mean over all
+    problems is small enough; the set of that size which is chosen by all problems is the answer, with configs
+    added for problems that would have none.
+    """
+    if not 0.0 <= loss < 1.0 or most < 1:
+        raise InvalidValue(f"a portfolio loses 0 ≤ loss < 1 with at least one config, got loss {loss} and at most {most}")
+    solved = measured.solvable
+    if not len(solved):
+        raise InvalidValue("no config worked on any problem: there is nothing to choose a portfolio from")
+    shares = np.nan_to_num(measured.shares[solved])
+    group = measured.group[solved]
+    folds = min(FOLDS, len(np.unique(group)))
+    fold = folds_by_group(group, folds, seed) if folds > 1 else np.zeros(len(solved), np.int64)
+    splits = [(fold != number, fold == number) for number in range(folds)] if folds > 1 else []
+    most = min(most, int((shares > 0).any(axis=0).sum()))
+    chosen = _Growing(shares, most)
+    held = [_Growing(shares[others], most) for others, _ in splits]
+    curve: list[CurvePoint] = []
+    while len(chosen.picked) < most:
+        chosen.grow()
+        efficiency = chosen.best
+        if splits:
+            efficiency = np.empty(len(solved))
+            for growing, (_, own) in zip(held, splits, strict=True):
+                growing.grow()
+                efficiency[own] = shares[own][:, growing.picked].max(axis=1)
+        point = _point(len(chosen.picked), 1.0 - float(chosen.best.mean()), efficiency)
+        curve.append(point)
+        if point.loss <= loss:
+            break
+    picked = _cover(shares, chosen.picked, most)
+    left = int((shares[:, picked].max(axis=1) <= 0).sum())
+    return PortfolioChoice(
+        tuple(_ordered(shares, picked)), tuple(curve), curve[-1].loss <= loss, len(splits), len(solved), left
+    )
+
+
+def model_portfolio(model: Model, loss: float = 0.002, most: int = 64) -> tuple[int, ...]:
+    """The portfolio of a trained model, as rows of `model.candidates`."""
+    return choose_portfolio(measured_by_model(model), loss, most).configs
+
+
+def _point(size: int, training: float, efficiency: Floats) -> CurvePoint:
+    low = float(np.percentile(efficiency, 10))
+    return CurvePoint(size, training, 1.0 - float(efficiency.mean()), low, float(efficiency.min()))
+
+
+class _Growing:
+    """A set that grows by one config at a time, exchanging members while that helps."""
+
+    def __init__(self, shares: Floats, most: int) -> None:
+        self.columns = _promising(shares, most)
+        self.shares = shares[:, self.columns]
+        self.places: list[int] = []
+        self._cover()
+
+    @property
+    def picked(self) -> list[int]:
+        """The set, by columns of what it was made with."""
+        return [int(self.columns[place]) for place in self.places]
+
+    def _cover(self) -> None:
+        """The best and the second-best share that each problem gets from the set, and from whom the best is."""
+        rows = np.arange(len(self.shares))
+        inside = np.zeros((len(rows), len(self.places) + 2))
+        inside[:, 2:] = self.shares[:, self.places]
+        self.holder = inside.argmax(axis=1) - 2
+        self.best = inside[rows, self.holder + 2].copy()
+        inside[rows, self.holder + 2] = 0.0
+        self.second = inside.max(axis=1)
+
+    def grow(self) -> None:
+        """One config more: the one that adds most, then exchanges."""
+        totals = self._totals(self.best)
+        if totals.max() <= self.best.sum() + NOTHING:
+            # Every problem has its best already. What would serve most of them if that one were missing is the
+            # best guess at what other problems want.
+            totals = self._totals(self.second)
+            if totals.max() <= self.second.sum() + NOTHING:
+                totals = self._totals(np.zeros(len(self.best)))
+        self.places.append(int(totals.argmax()))
+        self._cover()
+        for _ in range(MOST_SWAPS):
+            if not self._swap():
+                break
+
+    def _totals(self, covered: Floats) -> Floats:
+        """For each config outside: the sum of what problems would get that have `covered` already."""
+        totals = np.maximum(self.shares, covered[:, None]).sum(axis=0)
+        totals[self.places] = -1.0
+        return np.asarray(totals)
+
+    def _swap(self) -> bool:
+        """Exchange the one member whose best replacement adds most; False when none adds anything."""
+        joined = self._totals(self.best)
+        found = (self.best.sum() + NOTHING, -1, -1)
+        for place in range(len(self.places)):
+            # Without this member its problems fall back to their second best; nothing changes for the others.
+            own = self.holder == place
+            part, best, second = self.shares[own], self.best[own, None], self.second[own, None]
+            change = np.maximum(part, second).sum(axis=0) - np.maximum(part, best).sum(axis=0)
+            totals = joined + change
+            config = int(totals.argmax())
+            if totals[config] > found[0] + NOTHING:
+                found = (float(totals[config]), place, config)
+        if found[1] < 0:
+            return False
+        self.places[found[1]] = found[2]
+        self._cover()
+        return True
+
+
+def _promising(shares: Floats, most: int) -> Ints:
+    """The columns that a small set may want: contenders for the best of some problem, and those good on average."""
+    count, limit = shares.shape[1], max(MOST_CANDIDATES, 2 * most)
+    if count <= limit:
+        return np.arange(count)
+    contender = np.partition(shares, count - CONTENDERS, axis=1)[:, count - CONTENDERS, None]
+    worth = np.maximum(0.0, shares - contender).sum(axis=0)
+    ranked = np.argsort(-worth, kind="stable")[: limit - GENERALISTS]
+    return np.union1d(ranked, np.argsort(-shares.sum(axis=0), kind="stable")[:GENERALISTS])
+
+
+def _cover(shares: Floats, picked: list[int], most: int) -> list[int]:
+    """With configs added for problems on which nothing in the set works, while there is room."""
+    picked = list(picked)
+    while len(picked) < most:
+        bare = shares[:, picked].max(axis=1) <= 0
+        works = (shares[bare] > 0).sum(axis=0)
+        if not bare.any() or not works.max():
+            break
+        # Of those that work on most of them, the one that is fastest there.
+        picked.append(int(np.lexsort((-shares[bare].sum(axis=0), -works))[0]))
+    return picked
+
+
+def _ordered(shares: Floats, picked: list[int]) -> list[int]:
+    """The set in the order in which each adds most to those before it; of equals the first config."""
+    left, order = sorted(picked), []
+    covered = np.zeros(len(shares))
+    while left:
+        gains = [float(np.maximum(shares[:, config], covered).sum()) for config in left]
+        config = left.pop(int(np.argmax(gains)))
+        order.append(config)
+        covered = np.maximum(covered, shares[:, config])
+    return order

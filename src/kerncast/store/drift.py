@@ -1,0 +1,252 @@
+"""Whether times measured again are still those that a model learned: arrays in, a finding out.
+
+Three questions are asked apart, for they have different remedies. Have all times shifted by one factor (another
+clock, another compiler flag: choices stay good, predicted times do not)? Has each vector moved by a factor of its
+own? Do the model's choices now lose more than they did? Each gets an interval by resampling whole problems; a
+question is answered only where its interval lies on one side of its limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kerncast.errors import InvalidValue
+from kerncast.scoring.metrics import INTERVAL, RESAMPLES
+from kerncast.scoring.trials import TIE_SIGMAS
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+FRESH, DRIFTED, CANNOT_TELL = "fresh", "drifted", "cannot tell"
+# With fewer problems the interval of a resampled mean is narrower than it should be.
+FEWEST_PROBLEMS = 5
+# Noise slows down only: while the machine was disturbed more often than not, being slower proves nothing, all or some.
+MOST_DISTURBED = 0.5
+# Of the sign test on problems whose choice gets more or less than before: one outlier among a dozen is no drift.
+SIGNIFICANT = 0.05
+# A choice that gets this much more or less than before has not changed.
+UNCHANGED = 0.01
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What counts as the same."""
+
+    shift: float = 0.10
+    """Of all times together, and of a typical vector beside the others."""
+    choice: float = 0.02
+    """Loss of mean efficiency."""
+    failures: float = 0.05
+    """Share of vectors that worked and now fail."""
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not 0.0 < value < 1.0:  # NaN neither
+                raise InvalidValue(f"--max-{name} is a share above 0 and below 100 %, got {100 * value:g}")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Vectors then and now. Problems are numbered; `chosen` marks the vector that the model chooses for each of them."""
+
+    problem: Ints
+    then_ns: Floats
+    now_ns: Floats
+    """NaN: it fails now."""
+    noise: Floats
+    """Relative, of the ratio; NaN where it is unknown."""
+    chosen: npt.NDArray[np.bool_]
+    disturbed: float = 0.0
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A value and its 95 % interval."""
+
+    value: float
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class Finding:
+    """fresh, drifted or cannot tell, why, and the figures behind it."""
+
+    verdict: str
+    reasons: list[str]
+    shift: Figure | None
+    """The factor between now and then that all times share."""
+    movement: Figure | None
+    """How far a typical vector moved beside that factor."""
+    efficiency_then: float | None
+    efficiency_now: float | None
+    efficiency_change: Figure | None
+    rank_correlation: float | None
+    failures: int
+    vectors: int
+    problems: int
+    disturbed: float
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)
+
+
+class _Answers:
+    """What is said of the questions: `changed` decides, `unsure` is open. Noise may stand for what it can bring about."""
+
+    def __init__(self, disturbed: float) -> None:
+        self.disturbed = disturbed
+        self.changed: list[str] = []
+        self.unsure: list[str] = []
+
+    def yes(self, said: str, meaning: str, may_be_noise: bool = True) -> None:
+        """It has changed, beyond its limit and beyond chance."""
+        if may_be_noise and self.disturbed > MOST_DISTURBED:
+            quiet = f"the machine was disturbed during {self.disturbed:.0%} of the samples: check again when it is quiet"
+            self.unsure.append(f"{said}, but {quiet}")
+        else:
+            self.changed.append(f"{said}: {meaning}")
+
+    def open(self, said: str) -> None:
+        """Its interval crosses the limit."""
+        self.unsure.append(f"{said}: a larger --sample would tell")
+
+
+def judge(pairs: Pairs, tolerance: Tolerance | None = None) -> Finding:
+    """The rule: drifted if any question is answered so, fresh if none is and none is open, else cannot tell."""
+    tolerance, answers = tolerance or Tolerance(), _Answers(pairs.disturbed)
+    failed = ~np.isfinite(pairs.now_ns)
+    problems = len(np.unique(pairs.problem[~failed]))
+    if failed.sum() > tolerance.failures * len(failed):
+        said = f"{int(failed.sum())} of {len(failed)} vectors that worked fail now (limit {tolerance.failures:.0%})"
+        answers.yes(said, "the kernels, or what they run on, are others", may_be_noise=False)
+    shift = movement = choices = None
+    if problems < FEWEST_PROBLEMS:
+        fewest = f"{FEWEST_PROBLEMS} are the fewest: take a larger --sample, or more time"
+        answers.unsure.append(f"{problems} problems could be measured again, {fewest}")
+    else:
+        shift, movement = _times(pairs, ~failed)
+        limit = _limit(pairs, ~failed, tolerance.shift)
+        _ask_shift(shift, limit, answers)
+        _ask_movement(movement, limit, answers)
+        choices = _choices(pairs)
+        if choices is not None:
+            _ask_choices(choices, tolerance.choice, answers)
+    verdict = DRIFTED if answers.changed else CANNOT_TELL if answers.unsure else FRESH
+    if answers.changed and choices is not None and choices.change.lower >= -tolerance.choice:
+        still = f"choices still reach {choices.now:.1%} of the best (then {choices.then:.1%})"
+        answers.changed.append(f"{still}: choosing by it is still sound")
+    reasons = answers.changed or answers.unsure or [_unchanged(shift, movement, choices)]
+    then, now, change, order = (choices.then, choices.now, choices.change, choices.order) if choices else (None,) * 4
+    return Finding(
+        verdict, reasons, shift, movement, then, now, change, order, int(failed.sum()), len(failed), problems, pairs.disturbed
+    )
+
+
+def _unchanged(shift: Figure | None, movement: Figure | None, choices: _Choices | None) -> str:
+    assert shift is not None
+    assert movement is not None
+    said = f"times are {shift.value:.3f} x what they were, a typical vector moved {movement.value:.1%} beside that"
+    return said + (f", choices reach {choices.now:.1%} of the best (then {choices.then:.1%})" if choices else "")
+
+
+def _limit(pairs: Pairs, ok: npt.NDArray[np.bool_], allowed: float) -> float:
+    """The tolerance, or the noise of the measurements themselves where that is more; as a logarithm."""
+    known = pairs.noise[ok & np.isfinite(pairs.noise)]
+    return max(float(np.log1p(allowed)), TIE_SIGMAS * float(np.median(known)) if len(known) else 0.0)
+
+
+def _by_problem(pairs: Pairs, ok: npt.NDArray[np.bool_], values: Floats) -> list[Floats]:
+    return [values[ok & (pairs.problem == number)] for number in np.unique(pairs.problem[ok])]
+
+
+def _times(pairs: Pairs, ok: npt.NDArray[np.bool_]) -> tuple[Figure, Figure]:
+    """The common factor (median of the medians of each problem), and the median distance from it."""
+    with np.errstate(invalid="ignore"):
+        moved = np.log(pairs.now_ns / pairs.then_ns)
+    each = _by_problem(pairs, ok, moved)
+    medians = np.array([np.median(part) for part in each])
+    location = float(np.median(medians))
+    beside = np.array([np.median(np.abs(part - location)) for part in each])
+    shift = _resampled(medians, np.median)
+    spread = _resampled(beside, np.median)
+    factor = Figure(*(float(np.exp(value)) for value in (shift.value, shift.lower, shift.upper)))
+    return factor, Figure(*(float(np.expm1(value)) for value in (spread.value, spread.lower, spread.upper)))
+
+
+@dataclass(frozen=True)
+class _Choices:
+    """What the choices get of the best vector, over the problems."""
+
+    then: float
+    now: float
+    change: Figure
+    chance: float
+    """How likely so many problems with a loss are among those that changed, if losses and gains are alike."""
+    order: float | None
+
+
+def _choices(pairs: Pairs) -> _Choices | None:
+    """Then and now, and how far the order of all vectors is the same; None where there is nothing to choose."""
+    from scipy.stats import binomtest, spearmanr
+
+    now = np.where(np.isfinite(pairs.now_ns), pairs.now_ns, np.inf)
+    before, after, orders = [], [], []
+    for number in np.unique(pairs.problem):
+        own = pairs.problem == number
+        if own.sum() < 2 or not pairs.chosen[own].any() or not np.isfinite(now[own]).any():
+            continue
+        before.append(float((pairs.then_ns[own].min() / pairs.then_ns[own & pairs.chosen])[0]))
+        after.append(float((now[own].min() / now[own & pairs.chosen])[0]))
+        if np.ptp(pairs.then_ns[own]) > 0 and own.sum() > 2 and np.ptp(now[own]) > 0:
+            orders.append(float(spearmanr(pairs.then_ns[own], now[own]).statistic))
+    if not before:
+        return None
+    change = np.array(after) - np.array(before)
+    lost, gained = int((change < -UNCHANGED).sum()), int((change > UNCHANGED).sum())
+    chance = float(binomtest(lost, lost + gained, alternative="greater").pvalue) if lost + gained else 1.0
+    order = float(np.mean(orders)) if orders else None
+    return _Choices(float(np.mean(before)), float(np.mean(after)), _resampled(change, np.mean), chance, order)
+
+
+def _resampled(values: Floats, statistic: Callable[..., Any]) -> Figure:
+    """The statistic of one value a problem, and its interval when the problems are drawn again."""
+    rng = np.random.default_rng(0)
+    drawn = statistic(values[rng.integers(0, len(values), (RESAMPLES, len(values)))], axis=-1)
+    lower, upper = np.percentile(drawn, INTERVAL)
+    return Figure(float(statistic(values)), float(lower), float(upper))
+
+
+def _ask_shift(shift: Figure, limit: float, answers: _Answers) -> None:
+    lower, upper = np.log(shift.lower), np.log(shift.upper)
+    said = f"times are {shift.value:.3f} x what they were ({shift.lower:.3f} to {shift.upper:.3f}, limit {np.exp(limit):.3f})"
+    if lower > limit or upper < -limit:
+        answers.yes(said, "predicted times are off by that factor, whatever the choices are worth", may_be_noise=lower > limit)
+    elif lower < -limit or upper > limit:
+        answers.open(said)
+
+
+def _ask_movement(movement: Figure, limit: float, answers: _Answers) -> None:
+    allowed = float(np.expm1(limit))
+    interval = f"{movement.lower:.1%} to {movement.upper:.1%}, limit {allowed:.1%}"
+    said = f"a typical vector moved {movement.value:.1%} beside the others ({interval})"
+    if movement.lower > allowed:
+        answers.yes(said, "no common factor explains it")
+    elif movement.upper > allowed:
+        answers.open(said)
+
+
+def _ask_choices(choices: _Choices, allowed: float, answers: _Answers) -> None:
+    change = choices.change
+    interval = f"change {change.lower:+.1%} to {change.upper:+.1%}, limit {-allowed:.1%}"
+    said = f"choices reach {choices.now:.1%} of the best, then {choices.then:.1%} ({interval})"
+    if change.value < -allowed and change.upper < 0 and choices.chance < SIGNIFICANT:
+        answers.yes(said, "other configs are the best now")
+    elif change.lower < -allowed:
+        answers.open(said)

@@ -1,0 +1,158 @@
+"""A sample of what a model was trained on, measured once more: is the model still of this machine?
+
+The sample is stratified: problems from all sizes of time, and of each the configs that matter for choosing (the
+model's own choice, the fastest) beside others from all over the range. The times then are those the model learned
+from; the times now come from the same collector, so that both have the same idea of a label.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from kerncast.collecting import journal as journals
+from kerncast.collecting.compact import journal_rows
+from kerncast.collecting.messages import Policy
+from kerncast.collecting.run import Request, Summary, collect
+from kerncast.collecting.supervisor import Observer
+from kerncast.data import Dataset, schema
+from kerncast.errors import InvalidValue
+from kerncast.models.model import Model
+from kerncast.store.drift import FEWEST_PROBLEMS, Finding, Pairs, Tolerance, judge
+from kerncast.tables.table import MAD_TO_SIGMA
+
+# Of each problem: the choice, the fastest few, and others spread over the rest.
+PER_PROBLEM = 8
+FASTEST = 3
+
+
+@dataclass(frozen=True)
+class How:
+    """How to measure again."""
+
+    backend: str
+    devices: tuple[str, ...] = ("0",)
+    options: dict[str, str] = field(default_factory=dict)
+    policy: Policy = field(default_factory=Policy)
+    seconds: float | None = None
+    reset_command: tuple[str, ...] = ()
+    build_jobs: int = 2
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What came of it."""
+
+    finding: Finding
+    software_then: tuple[str, ...]
+    software_now: tuple[str, ...]
+    device: str
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        facts = {"device": self.device, "software_then": self.software_then, "software_now": self.software_now}
+        return {**self.finding.as_json(), **facts, "same_software": set(self.software_now) <= set(self.software_then)}
+
+
+def sample(model: Model, count: int, seed: int = 0) -> pl.DataFrame:
+    """About `count` vectors that worked in training, problem by problem in random order; `chosen` marks the choices."""
+    rows = model.out_of_fold
+    if rows is None:
+        raise InvalidValue(f"{model.path} does not keep the times that it learned from: train it again with `kerncast train`")
+    if len(model.manifest.devices) > 1:
+        names = ", ".join(item.name for item in model.manifest.devices)
+        raise InvalidValue(
+            f"{model.path} was trained on several devices ({names}), whose rows it keeps together: check one of each"
+        )
+    problem, config = (
+        [name for name in schema.parameter_columns(model.family) if name.startswith(prefix)]
+        for prefix in ("problem.", "config.")
+    )
+    # Out of fold, so that a choice owes nothing to the very times that it is judged by.
+    tried = rows.with_columns(chosen=pl.col("score") == pl.col("score").min().over(problem))
+    worked = tried.filter(pl.col("measured_ns").is_not_null()).sort([*problem, *config], nulls_last=True)
+    if worked.is_empty():
+        raise InvalidValue(f"nothing that {model.path} learned from worked: there is nothing to measure again")
+    each = min(PER_PROBLEM, max(worked.group_by(problem).len()["len"].to_list()))
+    wanted = max(FEWEST_PROBLEMS, round(count / each))
+    best = worked.group_by(problem, maintain_order=True).agg(__best=pl.col("measured_ns").min()).sort("__best", *problem)
+    rng = np.random.default_rng(seed)
+    strata = np.array_split(np.arange(best.height), min(wanted, best.height))
+    drawn = rng.permutation([int(rng.choice(part)) for part in strata])
+    parts = []
+    for number in drawn:
+        own = worked.join(best[int(number)].select(problem), on=problem, how="semi", nulls_equal=True).sort(
+            "measured_ns", *config
+        )
+        parts.append(own[_places(own["chosen"].to_numpy(), each)])
+    return pl.concat(parts)
+
+
+def _places(chosen: np.ndarray[Any, np.dtype[np.bool_]], each: int) -> list[int]:
+    """Positions in the order of time: the choice, the fastest few, the rest evenly."""
+    height = len(chosen)
+    kept = {*np.flatnonzero(chosen)[:1].tolist(), *range(min(FASTEST, height))}
+    rest = [place for place in range(height) if place not in kept]
+    spread = np.linspace(0, len(rest) - 1, max(0, min(each - len(kept), len(rest)))).round().astype(int)
+    return sorted(kept | {rest[place] for place in spread})
+
+
+def recheck(
+    model: Model, how: How, observer: Observer, *, count: int = 96, seed: int = 0, tolerance: Tolerance | None = None
+) -> Checked:
+    """Measure a sample again and say whether the model is still of this machine."""
+    then = sample(model, count, seed)
+    rows, summary = _measured(model, how, then, observer)
+    if summary.device != model.device.name:
+        raise InvalidValue(
+            f"{model.path} was trained on {model.device.name}, and this is {summary.device}: check it there, for another "
+            "device is not drift"
+        )
+    found = judge(_paired(model, then, rows, summary), tolerance)
+    return Checked(found, model.manifest.software, tuple(sorted(rows["software"].drop_nulls().unique())), summary.device)
+
+
+def _measured(model: Model, how: How, then: pl.DataFrame, observer: Observer) -> tuple[pl.DataFrame, Summary]:
+    vectors = then.select(list(schema.parameter_columns(model.family)))
+    with tempfile.TemporaryDirectory(prefix="kerncast-check-") as folder:
+        request = Request(
+            model.family, how.backend, how.devices, Path(folder) / "now", how.policy,
+            budget_seconds=how.seconds, options=how.options, build_jobs=how.build_jobs,
+            reset_command=how.reset_command,
+        )  # fmt: skip
+        summary = collect(request, [vectors], observer)
+        if summary.interrupted:
+            raise KeyboardInterrupt
+        if summary.without_a_row:  # the time was up: what there is decides
+            return journal_rows(request.out / journals.NAME, model.family)[1], summary
+        return Dataset.open(request.out).read(), summary
+
+
+def _paired(model: Model, then: pl.DataFrame, rows: pl.DataFrame, summary: Summary) -> Pairs:
+    columns = list(schema.parameter_columns(model.family))
+    # Several rows of a vector are visits: a faster one replaces what was before.
+    now = rows.group_by(columns, maintain_order=True).agg(
+        now_ns=pl.col("time_ns").min(),
+        now_noise=(MAD_TO_SIGMA * pl.col("time_ns_mad") / pl.col("time_ns") / pl.col("samples").sqrt()).median(),
+    )
+    both = then.join(now, on=columns, how="inner", nulls_equal=True, maintain_order="left")
+    # The sample comes problem by problem.
+    numbers = both.select(pl.struct(name for name in columns if name.startswith("problem.")).rle_id().cast(pl.Int64))
+    noise = np.hypot(_floats(both["noise"]), _floats(both["now_noise"]))
+    return Pairs(
+        numbers.to_series().to_numpy(),
+        _floats(both["measured_ns"]),
+        _floats(both["now_ns"]),
+        noise,
+        both["chosen"].to_numpy(),
+        summary.disturbed_samples / max(1, summary.samples),
+    )
+
+
+def _floats(values: pl.Series) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return values.cast(pl.Float64).fill_null(float("nan")).to_numpy()

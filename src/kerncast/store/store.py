@@ -1,0 +1,325 @@
+"""The store: a directory of models, found by (op, family, device, software), and which one stands in for which.
+
+    Store.open().find(op="gemm", family="gemm/cpu", device="local")
+
+Layout: `<op>/<family>/<device>/<software digest>/<name>/` holds `entry.json` and the model that it names. A model
+appears whole or not at all: it is copied beside the old one, then `entry.json` is replaced, then the old one goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kerncast import devices as profiles
+from kerncast.data.dataset import write_atomically
+from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
+from kerncast.files.lock import one_writer
+from kerncast.models import software as softwares
+from kerncast.models.model import Model
+from kerncast.registry import OPS
+from kerncast.store.entry import ENTRY, Entry, Record, place_of, read_entry
+
+__all__ = ["DEFAULT", "ENTRY", "LOCK", "Changed", "Entry", "Record", "Store", "check_name", "default_path"]
+
+VARIABLE = "KERNCAST_STORE"
+LOCK = "store.lock"
+DEFAULT = "default"
+LONGEST_NAME = 100
+
+
+def default_path(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
+    """`KERNCAST_STORE`, else `kerncast/models` in the user's data directory."""
+    if environment.get(VARIABLE):
+        return Path(environment[VARIABLE])
+    home = Path.home()
+    if platform == "win32":
+        base = Path(environment.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    elif platform == "darwin":
+        base = home / "Library" / "Application Support"
+    else:
+        given = environment.get("XDG_DATA_HOME", "")
+        # The base directory specification has relative paths ignored.
+        base = Path(given) if Path(given).is_absolute() else home / ".local" / "share"
+    return base / "kerncast" / "models"
+
+
+class Changed(InvalidValue):
+    """Somebody else has put a model there, or taken it away, since it was looked at."""
+
+
+def check_name(name: str) -> None:
+    """A model's own name is one folder."""
+    if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name.startswith("."):
+        raise InvalidValue(f"a model's name is letters, digits, '-', '_' and '.', got '{name}'")
+    if len(name.encode()) > LONGEST_NAME:
+        raise InvalidValue(f"a model's name has at most {LONGEST_NAME} bytes, got {len(name.encode())}: choose a shorter one")
+
+
+class Store:
+    """An opened store. One that does not exist yet is empty; `add` makes it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def open(cls, path: str | Path | None = None) -> Store:
+        """The store at `path`, else the user's own."""
+        found = Path(path) if path is not None else default_path()
+        if found.exists() and not found.is_dir():
+            raise BadFile(f"the store {found} is a file, not a directory: name another with {VARIABLE}")
+        return cls(found)
+
+    # -- reading -----------------------------------------------------------------------------------------
+
+    def entries(self, op: str | None = None) -> list[Entry]:
+        """Everything, or the models of one op; by family and device, the newest first. A damaged one is refused."""
+        found, damaged = self.survey(op)
+        if damaged:
+            raise damaged[0]
+        return found
+
+    def survey(self, op: str | None = None) -> tuple[list[Entry], list[BadFile]]:
+        """`entries` that can be read, and what is wrong with those that cannot."""
+        folders = [item for item in self.path.iterdir() if op in (None, item.name)] if self.path.is_dir() else []
+        found, damaged = [], []
+        # Family (without its op), device, software, name.
+        for file in sorted(file for folder in folders for file in folder.glob(f"*/*/*/*/{ENTRY}")):
+            try:
+                found.append(read_entry(file))
+            except BadFile as error:
+                damaged.append(error)
+        found.sort(key=lambda entry: entry.record.name)
+        found.sort(key=lambda entry: entry.record.added, reverse=True)
+        return sorted(found, key=lambda entry: (entry.family, entry.record.devices)), damaged
+
+    def find(
+        self,
+        op: str,
+        family: str | None = None,
+        device: str | None = None,
+        software: str | Sequence[str] | None = None,
+        name: str | None = None,
+        strict: bool = False,
+    ) -> Entry:
+        """The model to use: one of the same software, else the newest with a warning, else none; never of another device.
+
+        Left out, family, device and name must be the only ones there are.
+        An op may be called by an alias (`exp`); one that is not installed here is what the store calls it.
+        """
+        with contextlib.suppress(NotFound):
+            op = OPS.get(op).name
+        there = self.entries(op)
+        if not there:
+            known = sorted({entry.op for entry in self.entries()})
+            raise NotFound(
+                f"the store {self.path} has no model of {op} ({'it has ' + ', '.join(known) if known else 'it is empty'}): "
+                "add one with `kerncast models add MODEL`"
+            )
+        found = _of_family(there, op, family)
+        found = _on_device(found, device, self.path)
+        if name is not None:
+            named = [entry for entry in found if entry.record.name == name]
+            if not named:
+                raise NotFound.named(f"model of {found[0].family}", name, {entry.record.name for entry in found})
+            found = named
+        found = sorted(found, key=lambda entry: entry.record.added, reverse=True)
+        found = sorted(found, key=lambda entry: entry.record.name != DEFAULT)
+        if software is None:
+            return found[0]
+        same = [entry for entry in found if softwares.is_same(entry.software, software)]
+        if same:
+            return same[0]
+        asked = (software if isinstance(software, str) else "; ".join(software)) or "software without a name"
+        nearest = found[0]
+        said = "; ".join(nearest.software) or "software that its data do not name"
+        if strict:
+            raise NotFound(
+                f"no model of {nearest.family} on {nearest.device} was trained on {asked}; the newest was trained on {said}: "
+                "leave out --strict to use it, or train one there"
+            )
+        if not nearest.software:
+            return replace(nearest, warning=f"asked for {asked}, the model {softwares.trained(())}")
+        return replace(nearest, warning=f"trained on {said}, not on {asked}")
+
+    def get(self, name: str) -> Entry:
+        """An entry by its id, or by as much of the beginning or end of it as is unique."""
+        there, damaged = self.survey()
+        words = name.strip("/").split("/")
+        found = [entry for entry in there if _holds(entry.id.split("/"), words)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise InvalidValue(f"'{name}' names {len(found)} models: say which of {', '.join(entry.id for entry in found)}")
+        if damaged:  # it may be one of these
+            raise damaged[0]
+        raise NotFound.named(f"model in {self.path}", name, [entry.id for entry in there], "kerncast models" if there else "")
+
+    def at(self, model: Model, name: str = DEFAULT) -> Entry | None:
+        """What `add` would put this model in the place of, whatever the rest of the store is like."""
+        file = self._folder(_record(model, name)) / ENTRY
+        return read_entry(file) if file.exists() else None
+
+    def mark(self, model: Model, name: str = DEFAULT) -> str:
+        """A hash of what stands in that place, readable or not; empty where nothing does. For `add`."""
+        return _mark(self._folder(_record(model, name)))
+
+    # -- writing -----------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        model: str | Path,
+        *,
+        name: str = DEFAULT,
+        replace_it: bool = False,
+        software: Mapping[str, str] | None = None,
+        origin: Mapping[str, str] | None = None,
+        over: str | None = None,
+    ) -> Entry:
+        """Copy a model in. `software` is for a model whose data did not say what it was trained on.
+
+        With `over`, only in the place of what had this `mark`: `Changed` is raised if that is something else by now.
+        """
+        check_name(name)
+        loaded = Model.load(model)
+        record = _record(loaded, name, software, origin)
+        target = self._folder(record)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with one_writer(self.path, LOCK, "name another store"):
+                if (target / ENTRY).exists() and not replace_it:
+                    raise InvalidValue(
+                        f"the store has a model of {record.family} on {', '.join(record.devices)} for this software already, "
+                        f"called '{name}': add --replace, or give this one another --name"
+                    )
+                if over is not None and _mark(target) != over:
+                    raise Changed(f"{target} changed while a model was to replace it: look at what is there now, and try again")
+                return self._put(loaded.path, target, record)
+        except OSError as error:
+            raise CannotWrite(
+                f"could not write the store {self.path}: {error.strerror or error}; free some space or choose another place"
+            ) from error
+
+    def _folder(self, record: Record) -> Path:
+        return self.path.joinpath(*place_of(record.family, record.devices, record.software, record.name))
+
+    def _put(self, source: Path, target: Path, record: Record) -> Entry:
+        target.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix="model-", dir=target))
+        try:
+            shutil.copytree(source, draft, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
+            record = msgspec.structs.replace(record, model=draft.name, bytes=_size(draft))
+            entry = Entry(draft, record)
+            entry.load()  # what was copied is what was meant
+            data = msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+            write_atomically(target / ENTRY, lambda path: path.write_bytes(data))
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        # The old one, and what a crash may have left of others.
+        for item in target.iterdir():
+            if item.is_dir() and item != draft:
+                shutil.rmtree(item)
+        return entry
+
+    def remove(self, name: str) -> Entry:
+        """Take a model out."""
+        entry = self.get(name)
+        with one_writer(self.path, LOCK, "name another store"):
+            folder = entry.path.parent
+            # First out of sight in one step, then away.
+            aside = Path(tempfile.mkdtemp(prefix=".removed-", dir=self.path))
+            os.rename(folder, aside / "entry")
+            shutil.rmtree(aside)
+            for parent in folder.parents:
+                if parent == self.path or any(parent.iterdir()):
+                    break
+                parent.rmdir()
+        return entry
+
+
+def _of_family(there: list[Entry], op: str, family: str | None) -> list[Entry]:
+    known = sorted({entry.family for entry in there})
+    if family is None:
+        if len(known) > 1:
+            raise InvalidValue(f"the store has models of several families of {op} ({', '.join(known)}): name one")
+        return there
+    found = [entry for entry in there if entry.family in (family, f"{op}/{family}")]
+    if not found:
+        raise NotFound.named("family in the store", family, known)
+    return found
+
+
+def _on_device(there: list[Entry], device: str | None, path: Path) -> list[Entry]:
+    known = sorted({name for entry in there for name in entry.record.devices})
+    if device is None:
+        if len({entry.record.devices for entry in there}) > 1:
+            raise InvalidValue(f"the store has models of {there[0].family} for several devices ({', '.join(known)}): name one")
+        return there
+    wanted = canonical(device)
+    found = [entry for entry in there if wanted in {canonical(name) for name in entry.record.devices}]
+    if not found:
+        raise NotFound(
+            f"the store {path} has no model of {there[0].family} for the device {wanted}, only for {', '.join(known)}, and "
+            "another device never stands in: train one there"
+        )
+    return found
+
+
+def canonical(device: str) -> str:
+    """A device by the name of its profile; one that has none keeps its own."""
+    try:
+        return profiles.get(device).name
+    except NotFound:
+        return device
+
+
+def _mark(folder: Path) -> str:
+    try:
+        return hashlib.blake2b((folder / ENTRY).read_bytes(), digest_size=16).hexdigest()
+    except FileNotFoundError:
+        return ""
+
+
+def _record(
+    model: Model, name: str, stated: Mapping[str, str] | None = None, origin: Mapping[str, str] | None = None
+) -> Record:
+    manifest = model.manifest
+    software = manifest.software
+    if stated and software:
+        raise InvalidValue(f"{model.path} says itself what it was trained on ({'; '.join(software)}): leave out --software")
+    if stated:
+        software = (msgspec.json.encode(dict(sorted(stated.items()))).decode(),)
+    return Record(
+        op=manifest.op, family=manifest.family, devices=tuple(item.name for item in manifest.devices), software=software,
+        name=name, added=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"), model="",
+        checksum=manifest.checksum, kind=manifest.kind, dtypes=manifest.dtypes, rows=manifest.data.rows,
+        problems=manifest.data.problems, **_figures(model), bytes=0, origin=dict(origin or {}),
+    )  # fmt: skip
+
+
+def _figures(model: Model) -> dict[str, Any]:
+    """Out of fold, as `evaluation.json` has them; a model of others has none."""
+    names = {"r2": "r2", "mape": "mape", "efficiency": "efficiency_mean"}
+    overall = model.evaluation["overall"] if model.manifest.files else {}
+    return {key: found["value"] if (found := overall.get(name)) else None for key, name in names.items()}
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _holds(whole: Sequence[str], words: Sequence[str]) -> bool:
+    """Whether some words stand next to each other in an id."""
+    return any(list(whole[at : at + len(words)]) == list(words) for at in range(len(whole) - len(words) + 1))

@@ -1,0 +1,332 @@
+"""Vectors on disk: a directory with `vectors.json` and parts, which appear whole or not at all.
+
+`vectors.json` says which sweep the parts belong to and lists the finished ones, so the same sweep continues
+where it stopped and any other is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import polars as pl
+
+from kerncast.data.dataset import file_checksum, write_atomically
+from kerncast.data.schema import check_parameters, content_digest
+from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
+from kerncast.files.lock import one_writer
+from kerncast.op import Family
+from kerncast.registry import FAMILIES
+from kerncast.sweeping.formats import AGAIN, Format, format_named
+from kerncast.sweeping.pool import BLOCK_ROWS
+from kerncast.sweeping.suites import SuiteSweep
+from kerncast.sweeping.sweep import Sweep
+from kerncast.sweeping.vectors import CONFIG, PROBLEM
+
+FORMAT = "kerncast-vectors"
+VERSION = 1
+MANIFEST = "vectors.json"
+LOCK = "sweep.lock"
+# Hashes that may wait before they join the distinct ones.
+PENDING_HASHES = 2**20
+
+
+class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What decides the vectors; two sweeps with equal headers have equal vectors."""
+
+    op: str
+    family: str
+    device: str
+    device_digest: str
+    problem_space: str
+    config_space: str
+    problems: str
+    portfolio: str | None
+    per_problem: int | None
+    max_vectors: int | None
+    seed: int
+    slice: str | None
+    file_format: str
+
+
+# Fields of the header that a reader can make nothing of, in words.
+_DIGESTS = {
+    "device_digest": "the profile of its device has other numbers",
+    "problem_space": "its problem space is declared otherwise",
+    "config_space": "its config space is declared otherwise",
+    "problems": "its problems are others",
+    "portfolio": "its portfolio is another",
+}
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One finished file."""
+
+    file: str
+    rows: int
+    bytes: int
+    checksum: str
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of `vectors.json`; `described` holds the words that asked for the sweep, for readers."""
+
+    header: Header
+    described: dict[str, str] = {}
+    parts: tuple[Part, ...] = ()
+    complete: bool = False
+    problems: int = 0
+    configs: int = 0
+    format: str = FORMAT
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a finished sweep holds; `reused` vectors were on disk already."""
+
+    path: Path
+    vectors: int
+    problems: int
+    configs: int
+    bytes: int
+    parts: int
+    reused: int
+
+
+# -- writing -----------------------------------------------------------------------------------------
+
+
+def header_of(sweep: Sweep | SuiteSweep, file_format: str) -> Header:
+    """The identity of a sweep."""
+    family, portfolio = sweep.family, sweep.selection.portfolio
+    return Header(
+        op=family.op.name,
+        family=family.id,
+        device=sweep.device.name,
+        device_digest=sweep.device.digest,
+        problem_space=family.problem.digest,
+        config_space=family.config.digest,
+        problems=sweep.problems_digest,
+        portfolio=None if portfolio is None else content_digest([portfolio]),
+        per_problem=sweep.selection.per_problem,
+        max_vectors=sweep.max_vectors,
+        seed=sweep.seed,
+        slice=None if sweep.part is None else str(sweep.part),
+        file_format=file_format,
+    )
+
+
+def write_vectors(
+    sweep: Sweep | SuiteSweep,
+    path: str | Path,
+    *,
+    file_format: str = "parquet",
+    described: Mapping[str, str] | None = None,
+    progress: Callable[[int], None] = lambda vectors: None,
+) -> Summary:
+    """Write a sweep, or finish it where an earlier run stopped; `progress` hears how many vectors are done."""
+    path = Path(path)
+    format_named(file_format).check(sweep.family)
+    fresh = Manifest(header_of(sweep, file_format), dict(described or {}))
+    _make_directory(path)
+    with one_writer(path, LOCK, "choose another --out"):
+        summary = _write(sweep, path, _begun(path, fresh), progress)
+    if not summary.vectors:
+        with contextlib.suppress(OSError):  # somebody else has begun there meanwhile
+            path.rmdir()
+        raise InvalidValue(
+            f"the sweep is empty: no config of {sweep.family.id} is valid on {sweep.device.name} for any of its "
+            f"{sweep.problem_count:,} problems; see `kerncast families {sweep.family.id} --device {sweep.device.name}`"
+        )
+    return summary
+
+
+def _write(sweep: Sweep | SuiteSweep, path: Path, manifest: Manifest, progress: Callable[[int], None]) -> Summary:
+    """The parts that are missing; nothing stays of a sweep without vectors."""
+    layout, parts = format_named(manifest.header.file_format), list(manifest.parts)
+    reused = sum(part.rows for part in parts)
+    if not manifest.complete:
+        tally, unlisted = _Tally(), 0
+        for number, (name, rows) in enumerate(layout.cut(sweep.iter_blocks())):
+            tally.add(rows)
+            if number >= len(parts):
+                parts.append(_write_part(path, name, rows, layout))
+                unlisted += rows.height
+                if unlisted >= layout.rows:
+                    _write_manifest(path, msgspec.structs.replace(manifest, parts=tuple(parts), complete=False))
+                    unlisted = 0
+            elif (parts[number].file, parts[number].rows) != (name, rows.height):
+                raise BadFile(
+                    f"{path / parts[number].file} was cut by another version of kerncast: remove {path} and sweep again"
+                )
+            progress(tally.vectors)
+        problems, configs = tally.distinct()
+        manifest = msgspec.structs.replace(manifest, parts=tuple(parts), complete=True, problems=problems, configs=configs)
+        if tally.vectors:
+            _write_manifest(path, manifest)
+        else:
+            (path / MANIFEST).unlink()
+    vectors, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
+    return Summary(path, vectors, manifest.problems, manifest.configs, size, len(parts), reused)
+
+
+def _make_directory(path: Path) -> None:
+    """A directory to write vectors to; anything else that stands there is refused and left as it is."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise CannotWrite(f"{path} is a file, and vectors are a directory: choose another --out") from error
+    except OSError as error:
+        raise CannotWrite(f"could not make the directory {path}: {error.strerror}; choose another place") from error
+    # While another one begins there is no manifest yet: the lock will say so.
+    if not _untouched(path) and not (path / LOCK).exists() and not (path / MANIFEST).is_file():
+        raise BadFile(f"{path} is not a directory of vectors: it has no {MANIFEST}; choose another --out")
+
+
+def _untouched(path: Path) -> bool:
+    """Whether nothing but a lock is there yet."""
+    return all(item.name == LOCK for item in path.iterdir())
+
+
+def _begun(path: Path, fresh: Manifest) -> Manifest:
+    """What an earlier run of the same sweep left, up to the first damaged part; else an empty beginning."""
+    if _untouched(path):
+        _write_manifest(path, fresh)
+        return fresh
+    found = _read_manifest(path)
+    for name in Header.__struct_fields__:
+        theirs, ours = getattr(found.header, name), getattr(fresh.header, name)
+        if theirs != ours:
+            what = _DIGESTS.get(name) or f"its {name.replace('_', ' ')} is {theirs}, this one's is {ours}"
+            asked = " ".join(text for text in found.described.values() if text)
+            raise InvalidValue(
+                f"{path} holds another sweep ({asked or found.header.family}): {what}; choose another --out, or remove {path}"
+            )
+    sound: list[Part] = []
+    for part in found.parts:
+        if _fault(path, part):
+            return msgspec.structs.replace(found, parts=tuple(sound), complete=False)
+        sound.append(part)
+    return found
+
+
+def _fault(path: Path, part: Part) -> str:
+    """What is wrong with a listed part, or nothing."""
+    file = path / part.file
+    if not file.is_file():
+        return f"{file} is missing"
+    size = file.stat().st_size
+    if size != part.bytes:
+        return f"{file} is truncated or overwritten: {size:,} bytes, not {part.bytes:,}"
+    return "" if file_checksum(file) == part.checksum else f"{file} differs from its checksum"
+
+
+class _Tally:
+    """Distinct problems and configs, by 64-bit hash: eight bytes each, whatever the number of vectors."""
+
+    def __init__(self) -> None:
+        self.vectors = 0
+        self._seen = {PROBLEM: [_NO_HASHES], CONFIG: [_NO_HASHES]}
+
+    def add(self, rows: pl.DataFrame) -> None:
+        self.vectors += rows.height
+        for prefix, seen in self._seen.items():
+            seen.append(_hashes(rows, prefix))
+            # The first holds the distinct ones. To look all of them through for each of many small files would take long.
+            if sum(map(len, seen[1:])) >= max(PENDING_HASHES, len(seen[0])):
+                seen[:] = [pl.concat(seen).unique()]
+
+    def distinct(self) -> tuple[int, int]:
+        """How many problems and configs there were."""
+        problems, configs = (pl.concat(seen).n_unique() for seen in self._seen.values())
+        return problems, configs
+
+
+_NO_HASHES = pl.Series([], dtype=pl.UInt64)
+
+
+def _hashes(rows: pl.DataFrame, prefix: str) -> pl.Series:
+    columns = [name for name in rows.columns if name.startswith(prefix)]
+    return rows.select(columns).hash_rows(seed=0).unique().rename("") if columns else pl.Series([0], dtype=pl.UInt64)
+
+
+def _write_part(path: Path, name: str, rows: pl.DataFrame, layout: Format) -> Part:
+    file = path / name
+
+    def write(scratch: Path) -> None:
+        scratch.parent.mkdir(parents=True, exist_ok=True)
+        layout.write(rows, scratch)
+
+    write_atomically(file, write)
+    return Part(name, rows.height, file.stat().st_size, file_checksum(file))
+
+
+def _write_manifest(path: Path, manifest: Manifest) -> None:
+    data = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+    write_atomically(path / MANIFEST, lambda scratch: scratch.write_bytes(data + b"\n"))
+
+
+# -- reading -----------------------------------------------------------------------------------------
+
+
+def _read_manifest(path: Path) -> Manifest:
+    file = path / MANIFEST
+    if not file.is_file():
+        raise BadFile(f"{path} is not a directory of vectors: it has no {MANIFEST}; make one with `kerncast sweep`")
+    try:
+        data = msgspec.json.decode(file.read_bytes())
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise BadFile(f"{file} is foreign: its format is not '{FORMAT}'; make vectors with `kerncast sweep`")
+        if data.get("version") != VERSION:
+            raise BadFile(f"{file} is version {data.get('version')}, this kerncast reads version {VERSION}: sweep again")
+        return msgspec.convert(data, Manifest)
+    except msgspec.DecodeError as error:
+        raise BadFile(f"{file} is damaged ({error}): remove {path} and sweep again") from error
+
+
+class Vectors:
+    """A finished sweep on disk, read part by part."""
+
+    def __init__(self, path: Path, manifest: Manifest, family: Family) -> None:
+        self.path, self.manifest, self.family = path, manifest, family
+
+    @classmethod
+    def open(cls, path: str | Path) -> Vectors:
+        """Vectors on disk; foreign, unfinished, incomplete or outdated ones are refused by name."""
+        path = Path(path)
+        if not path.exists():
+            raise NotFound(f"there are no vectors at {path}: make them with `kerncast sweep`")
+        manifest = _read_manifest(path)
+        header = manifest.header
+        family = FAMILIES.get(header.family)
+        for what, theirs, ours in (
+            ("problem", header.problem_space, family.problem.digest),
+            ("config", header.config_space, family.config.digest),
+        ):
+            if theirs != ours:
+                raise BadFile(f"{path} was made for another {what} space of {family.id} ({theirs}, now {ours}): sweep again")
+        if not manifest.complete:
+            raise BadFile(f"{path} is unfinished: run the same `kerncast sweep` again, it continues where it stopped")
+        return cls(path, manifest, family)
+
+    def count(self) -> int:
+        """How many vectors there are."""
+        return sum(part.rows for part in self.manifest.parts)
+
+    def iter_blocks(self) -> Iterator[pl.DataFrame]:
+        """The vectors as frames with columns `problem.*` and `config.*`; each part is checked before it is used."""
+        layout = format_named(self.manifest.header.file_format)
+        for part in self.manifest.parts:
+            fault = _fault(self.path, part)
+            if fault:
+                raise BadFile(f"{fault}; run the same `kerncast sweep` again to restore it")
+            rows = layout.read(self.path / part.file, self.family)
+            try:
+                check_parameters(self.family, rows)
+            except InvalidValue as error:
+                raise BadFile(f"{self.path / part.file}, {error}: {AGAIN}") from error
+            yield from rows.iter_slices(BLOCK_ROWS)

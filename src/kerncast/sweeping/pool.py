@@ -1,0 +1,245 @@
+"""The configs that may run a group of problems, and which of them each problem allows.
+
+Constraints that read the config, the device and the group's labels (its dtype, say) are applied once, while
+the pool is listed. Those that read a problem's numbers are a mask, computed for whole blocks of problems.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kerncast.data.schema import column_type
+from kerncast.device import Device
+from kerncast.expr import Expr, Program
+from kerncast.op import Family, hash_key, key_text
+from kerncast.parameters import Parameter
+from kerncast.sweeping.vectors import CONFIG, PROBLEM
+
+BLOCK_ROWS = 131_072
+# Held in small types, 1 or 2 bytes a cell: the largest pool takes some 200 MB. A larger space is walked anew
+# for each problem.
+POOL_ROWS = 8_000_000
+# Configs that a sample tries first, for each one it wants: enough where every fourth is valid.
+TRIES = 4
+# What the samples of a space too large to hold are drawn from.
+DRAWN_ROWS = 131_072
+Indices = npt.NDArray[np.int64]
+_INDEX = "__config"
+
+
+class Pool(Protocol):
+    """The configs for problems that agree in the labels that constraints read."""
+
+    def counts(self, problems: pl.DataFrame, at_most: int | None, seed: int) -> Indices:
+        """How many configs each problem allows, no further than `at_most`."""
+        ...
+
+    def blocks(self, problems: pl.DataFrame, take: Indices | None, seed: int) -> Iterator[pl.DataFrame]:
+        """The vectors, problem after problem; `take` limits each problem to a uniform sample."""
+        ...
+
+
+def open_pool(family: Family, device: Device, labels: Mapping[str, Any], portfolio: pl.DataFrame | None) -> Pool:
+    """The pool of a group: listed if it fits in memory, else walked."""
+    known = family.bindings(labels, device)
+    if portfolio is not None:
+        return ListedPool(family, _compact(family, portfolio), _check(family, known, whole=True))
+    if not family.config.parameters:
+        return ListedPool(family, pl.DataFrame({_INDEX: [0]}), _check(family, known, whole=True))
+    if family.config.count(known) > POOL_ROWS:
+        return WalkedPool(family, device, known)
+    nothing = pl.DataFrame(schema=dict.fromkeys(family.config.parameters, pl.Int64))
+    frames = [_compact(family, frame) for frame in itertools.chain([nothing], family.config.frames(known))]
+    return ListedPool(family, pl.concat(frames), _check(family, known, whole=False))
+
+
+def _check(family: Family, known: Mapping[str, Any], *, whole: bool) -> Program | None:
+    """What is left to check for a problem and a config; `whole` includes what listing the space applies."""
+    own = {f"c.{name}" for name in family.config.parameters}
+    readable = own | {f"p.{name}" for name in family.problem.parameters}
+    due: list[Expr] = []
+    for constraint in family.config.constraints:
+        program = constraint.program.bind(known)
+        reads = {symbol.name for symbol in program.symbols}
+        if reads <= readable and (whole or not reads <= own):
+            due += program.outputs.values()
+    return Program({"holds": reduce(lambda a, b: a & b, due)}) if due else None
+
+
+def _compact(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
+    items = family.config.parameters.items()
+    return frame.select(pl.col(name).cast(_small_type(item)).alias(CONFIG + name) for name, item in items)
+
+
+def _small_type(parameter: Parameter) -> pl.DataType:
+    """The smallest type that holds a parameter's values."""
+    if parameter.codes:
+        return pl.Enum([label for label, _ in parameter.codes])
+    if isinstance(parameter.value(0), bool):
+        return pl.Boolean()
+    largest = max(abs(parameter.number(0)), abs(parameter.number(parameter.size - 1)))
+    small: list[tuple[pl.DataType, int]] = [(pl.Int8(), 2**7), (pl.Int16(), 2**15), (pl.Int32(), 2**31)]
+    return next((dtype for dtype, limit in small if largest < limit), pl.Int64())
+
+
+def _vectors(family: Family, problems: pl.DataFrame, configs: pl.DataFrame) -> pl.DataFrame:
+    """Two halves side by side, in the types that every vector column has."""
+    columns = {PROBLEM + name: item for name, item in family.problem.parameters.items()}
+    columns |= {CONFIG + name: item for name, item in family.config.parameters.items()}
+    both = pl.concat([problems.rename(lambda name: PROBLEM + name), configs], how="horizontal")
+    return both.select(pl.col(name).cast(column_type(item)) for name, item in columns.items())
+
+
+def _generator(seed: int, family: Family, problem: Mapping[str, Any]) -> np.random.Generator:
+    """A stream of the problem's own: its sample depends on no other problem, nor on slices."""
+    return np.random.default_rng(int(hash_key(key_text(family.id, str(seed), problem.items(), ())), 16))
+
+
+class ListedPool:
+    """A pool in memory; `check` reads a problem and a config, None when every problem allows every config."""
+
+    def __init__(self, family: Family, configs: pl.DataFrame, check: Program | None) -> None:
+        self.family, self.configs, self.check = family, configs, check
+
+    def counts(self, problems: pl.DataFrame, at_most: int | None, seed: int) -> Indices:
+        if self.check is None:
+            return np.full(problems.height, min(self.configs.height, at_most or self.configs.height), dtype=np.int64)
+        if at_most is not None:
+            wanted = np.full(problems.height, at_most, dtype=np.int64)
+            return np.array([len(picked) for picked in self.samples(problems, wanted, seed)], dtype=np.int64)
+        parts = [self._mask(piece).sum(axis=1) for piece in problems.iter_slices(_width(self.configs.height))]
+        return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, dtype=np.int64)
+
+    def _holds(self, problems: pl.DataFrame, configs: pl.DataFrame) -> npt.NDArray[np.bool_]:
+        """Whether each problem allows the config beside it."""
+        if self.check is None:
+            return np.ones(problems.height, dtype=np.bool_)
+        names = [symbol.name for symbol in self.check.symbols]
+        both = pl.concat([problems.with_row_index("__problem"), configs], how="horizontal")
+        columns = (pl.col(name[2:] if name.startswith("p.") else CONFIG + name[2:]).alias(name) for name in names)
+        holds = self.check.frame(both.select("__problem", *columns), trusted=True).to_series() != 0.0
+        found: npt.NDArray[np.bool_] = holds.to_numpy()
+        return found
+
+    def _mask(self, problems: pl.DataFrame) -> npt.NDArray[np.bool_]:
+        """Which configs (columns) each problem (row) allows."""
+        masks = [np.zeros((problems.height, 0), dtype=np.bool_)]
+        for piece in self.configs.iter_slices(BLOCK_ROWS):
+            rows = np.repeat(np.arange(problems.height), piece.height)
+            columns = np.tile(np.arange(piece.height), problems.height)
+            masks.append(self._holds(problems[rows], piece[columns]).reshape(problems.height, piece.height))
+        return np.concatenate(masks, axis=1)
+
+    def samples(self, problems: pl.DataFrame, take: Indices, seed: int) -> Iterator[Indices]:
+        """For each problem the rows of `take` valid configs, fewer where there are no more.
+
+        Configs are tried in a random order until enough are valid, so a sample never costs a look at the whole pool.
+        """
+        total = self.configs.height
+        tries = np.minimum(take * (1 if self.check is None else TRIES), total)
+        width = _width(int(tries.max(initial=0)))
+        for start in range(0, problems.height, width):
+            piece, sizes = problems.slice(start, width), tries[start : start + width]
+            streams = [_generator(seed, self.family, row) for row in piece.iter_rows(named=True)]
+            tried = [stream.choice(total, size, replace=False) for stream, size in zip(streams, sizes, strict=True)]
+            rows = np.repeat(np.arange(piece.height), sizes)
+            holds = np.split(self._holds(piece[rows], self.configs[np.concatenate(tried)]), np.cumsum(sizes)[:-1])
+            for row, stream in enumerate(streams):
+                wanted, found = int(take[start + row]), tried[row][holds[row]]
+                if len(found) < wanted and sizes[row] < total:
+                    everything = np.flatnonzero(self._mask(piece[row]))
+                    found = everything[stream.permutation(len(everything))]
+                yield np.sort(found[:wanted])
+
+    def _picks(self, problems: pl.DataFrame, take: Indices | None, seed: int) -> Iterator[tuple[Indices, Indices]]:
+        """Rows of `problems` and rows of the pool that go together."""
+        if take is not None:
+            for row, columns in enumerate(self.samples(problems, take, seed)):
+                yield np.full(len(columns), row), columns
+            return
+        width = _width(self.configs.height)
+        for start in range(0, problems.height, width):
+            rows, columns = np.nonzero(self._mask(problems.slice(start, width)))
+            yield rows + start, columns
+
+    def blocks(self, problems: pl.DataFrame, take: Indices | None, seed: int) -> Iterator[pl.DataFrame]:
+        held: list[tuple[Indices, Indices]] = []
+        height = 0
+        for rows, columns in self._picks(problems, take, seed):
+            held.append((rows, columns))
+            height += len(rows)
+            if height >= BLOCK_ROWS:
+                yield from self._gather(problems, held)
+                held, height = [], 0
+        if height:
+            yield from self._gather(problems, held)
+
+    def _gather(self, problems: pl.DataFrame, held: list[tuple[Indices, Indices]]) -> Iterator[pl.DataFrame]:
+        rows, columns = (np.concatenate(side) for side in zip(*held, strict=True))
+        for start in range(0, len(rows), BLOCK_ROWS):
+            part = slice(start, start + BLOCK_ROWS)
+            yield _vectors(self.family, problems[rows[part]], self.configs[columns[part]])
+
+
+class WalkedPool:
+    """A space too large to hold: walked for each problem apart, or sampled from one large uniform draw."""
+
+    def __init__(self, family: Family, device: Device, known: Mapping[str, Any]) -> None:
+        self.family, self.device, self.known = family, device, known
+        self._drawn: tuple[int, ListedPool] | None = None
+
+    def _draw(self, seed: int) -> ListedPool:
+        """Configs to sample from. A uniform sample of a uniform draw is uniform, and a draw per problem costs 0.1 s."""
+        if self._drawn is None or self._drawn[0] != seed:
+            configs = _compact(self.family, self.family.config.sample(DRAWN_ROWS, seed, self.known))
+            self._drawn = seed, ListedPool(self.family, configs, _check(self.family, self.known, whole=False))
+        return self._drawn[1]
+
+    def counts(self, problems: pl.DataFrame, at_most: int | None, seed: int) -> Indices:
+        wanted = np.full(problems.height, at_most or 0, dtype=np.int64)
+        if at_most is not None and self._draw(seed).counts(problems, at_most, seed).min(initial=at_most) == at_most:
+            return wanted
+        rows = problems.iter_rows(named=True)
+        found = np.array([self.family.config.count(self.family.bindings(row, self.device)) for row in rows], dtype=np.int64)
+        return found if at_most is None else np.minimum(found, at_most)
+
+    def blocks(self, problems: pl.DataFrame, take: Indices | None, seed: int) -> Iterator[pl.DataFrame]:
+        if take is None:
+            for index in range(problems.height):
+                yield from self._apart(problems[index], None, seed)
+            return
+        drawn = self._draw(seed)
+        found = drawn.counts(problems, int(take.max(initial=0)), seed)
+        # Runs of problems that the draw serves, and between them those whose valid configs are too rare in it.
+        served = found >= take
+        for run in np.split(np.arange(problems.height), np.flatnonzero(np.diff(served)) + 1):
+            if len(run) and served[run[0]]:
+                yield from drawn.blocks(problems[run], take[run], seed)
+            else:
+                for index in run:
+                    yield from self._apart(problems[int(index)], int(take[index]), seed)
+
+    def _apart(self, problem: pl.DataFrame, wanted: int | None, seed: int) -> Iterator[pl.DataFrame]:
+        """The vectors of one problem, from the space itself."""
+        row = problem.row(0, named=True)
+        known = self.family.bindings(row, self.device)
+        if wanted is None:
+            frames = self.family.config.frames(known)
+        else:
+            own_seed = int(_generator(seed, self.family, row).integers(2**63))
+            frames = iter([self.family.config.sample(wanted, own_seed, known)])
+        for frame in frames:
+            for piece in frame.iter_slices(BLOCK_ROWS):
+                yield _vectors(self.family, problem[[0] * piece.height], piece.rename(lambda name: CONFIG + name))
+
+
+def _width(rows: int) -> int:
+    """How many problems of `rows` vectors make a block."""
+    return max(1, BLOCK_ROWS // max(rows, 1))

@@ -1,0 +1,193 @@
+"""A sweep: problems × configs as a lazy sequence of vectors, the same in every run and on every machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kerncast.data.schema import content_digest
+from kerncast.device import Device
+from kerncast.errors import InvalidValue
+from kerncast.op import Family
+from kerncast.problems.tables import complete
+from kerncast.sweeping.pool import Indices, ListedPool, Pool, open_pool
+from kerncast.sweeping.selection import Selection
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The `index`-th of `of` shares, counted from 1."""
+
+    index: int
+    of: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.index <= self.of:
+            raise InvalidValue(f"a slice is i/n with 1 ≤ i ≤ n, got {self}")
+
+    @classmethod
+    def parse(cls, text: str) -> Slice:
+        """`3/8`."""
+        match = re.fullmatch(r"(\d+)/(\d+)", text)
+        if not match:
+            raise InvalidValue(f"a slice is i/n with 1 ≤ i ≤ n (3/8), got '{text}'")
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.of}"
+
+
+def unchecked(family: Family, device: Device) -> dict[str, tuple[str, ...]]:
+    """Constraints of a family that cannot be checked, with the hardware numbers that the device's profile lacks."""
+    known = family.bindings(None, device)
+    found = {}
+    for constraint in family.config.constraints:
+        names = [symbol.name for symbol in constraint.program.bind(known).symbols]
+        lacking = tuple(name.removeprefix("hw.") for name in names if name.startswith("hw."))
+        if lacking:
+            found[constraint.name] = lacking
+    return found
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Problems with one pool of configs, from position `start` of the sweep on."""
+
+    labels: dict[str, Any]
+    problems: pl.DataFrame
+    start: int
+
+
+class Sweep:
+    """The vectors of `family` on `device`.
+
+    Vectors come problem after problem. A slice holds whole problems, drawn by the seed: the configs of one
+    problem are only comparable when one machine measured them all, and sets are too regular for every n-th.
+    `max_vectors` bounds the whole sweep, before it is sliced: each problem keeps its share, a uniform sample.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        device: Device,
+        problems: pl.DataFrame,
+        selection: Selection | None = None,
+        *,
+        seed: int = 0,
+        part: Slice | None = None,
+        max_vectors: int | None = None,
+    ) -> None:
+        self.family, self.device, self.seed = family, device, seed
+        self.problems = complete(family.problem, problems, "the problem set", strict=True)
+        self.selection, self.part, self.max_vectors = selection or Selection(), part, max_vectors
+        if max_vectors is not None and max_vectors < 1:
+            raise InvalidValue(f"a sweep keeps at least one vector, got a maximum of {max_vectors}")
+        if part is not None and part.of > self.problems.height:
+            raise InvalidValue(
+                f"slice {part} cuts {self.problems.height:,} problems into {part.of} shares, and a share holds whole "
+                f"problems: take at most {self.problems.height:,} slices"
+            )
+        self._last: tuple[int, Pool] | None = None
+
+    @cached_property
+    def unchecked(self) -> dict[str, tuple[str, ...]]:
+        """Constraints that cannot be checked, with the hardware numbers that the device's profile lacks."""
+        return unchecked(self.family, self.device)
+
+    @property
+    def problem_count(self) -> int:
+        """How many problems it was given."""
+        return self.problems.height
+
+    @property
+    def problems_digest(self) -> str:
+        """A hash of the problems."""
+        return content_digest([self.problems])
+
+    @cached_property
+    def _groups(self) -> list[_Group]:
+        """Problems apart by the labels, flags and environment that constraints read, in order of appearance.
+
+        These take few values, so each group is worth a pool of its own.
+        """
+        known = self.family.bindings(None, self.device)
+        read = {symbol.name for c in self.family.config.constraints for symbol in c.program.bind(known).symbols}
+        labels = [
+            name
+            for name, parameter in self.family.problem.parameters.items()
+            if f"p.{name}" in read
+            and (not parameter.ordered or name in self.family.environment.parameters)
+            and name not in self.family.problem.active
+        ]
+        frames = self.problems.partition_by(labels, maintain_order=True) if labels else [self.problems]
+        starts = np.cumsum([0, *(frame.height for frame in frames)])
+        return [
+            _Group(frame.select(labels).row(0, named=True) if labels else {}, frame, int(start))
+            for frame, start in zip(frames, starts, strict=False)
+            if frame.height
+        ]
+
+    def _pool(self, index: int) -> Pool:
+        """The pool of a group; the last one is kept, for there may be many and each may be large."""
+        if self._last is None or self._last[0] != index:
+            self._last = None
+            pool = open_pool(self.family, self.device, self._groups[index].labels, self.selection.portfolio)
+            self._last = index, pool
+        return self._last[1]
+
+    @cached_property
+    def _kept(self) -> npt.NDArray[np.bool_]:
+        """Which problems belong to this slice, in the order of the groups."""
+        total = self.problems.height
+        if self.part is None:
+            return np.ones(total, dtype=np.bool_)
+        share: Indices = np.random.default_rng(self.seed).permutation(total) % self.part.of
+        return np.equal(share, self.part.index - 1)
+
+    @cached_property
+    def _counts(self) -> Indices:
+        """Vectors of each problem in the whole sweep, in the order of the groups."""
+        limit = self.selection.per_problem
+        parts = [self._pool(index).counts(group.problems, limit, self.seed) for index, group in enumerate(self._groups)]
+        counts = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+        total = int(counts.sum())
+        if self.max_vectors is None or total <= self.max_vectors:
+            return counts
+        # Rounding the running sum, in an order drawn by the seed, gives shares that add up exactly.
+        order = np.random.default_rng([self.seed, self.max_vectors]).permutation(len(counts))
+        reached = np.floor(np.cumsum(counts[order]) / total * self.max_vectors).astype(np.int64)
+        shares = np.empty_like(counts)
+        shares[order] = np.diff(reached, prepend=0)
+        return shares
+
+    @property
+    def count_is_cheap(self) -> bool:
+        """Whether `count` needs no look at each problem: no constraint reads a problem's numbers."""
+        pools = (self._pool(index) for index in range(len(self._groups)))
+        return all(isinstance(pool, ListedPool) and pool.check is None for pool in pools)
+
+    def count(self) -> int:
+        """How many vectors `iter_blocks` gives; with `count_is_cheap` false it checks every problem first."""
+        return int(self._counts[self._kept].sum())
+
+    def iter_blocks(self) -> Iterator[pl.DataFrame]:
+        """The vectors as frames with columns `problem.*` and `config.*`, in a fixed order, a block at a time."""
+        for index, group in enumerate(self._groups):
+            window = slice(group.start, group.start + group.problems.height)
+            kept = self._kept[window]
+            problems = group.problems.filter(pl.Series(kept))
+            if not problems.height:
+                continue
+            take: Indices | None = None
+            if self.max_vectors is not None:
+                take = self._counts[window][kept]
+            elif self.selection.per_problem is not None:
+                take = np.full(problems.height, self.selection.per_problem, dtype=np.int64)
+            yield from self._pool(index).blocks(problems, take, self.seed)

@@ -1,0 +1,129 @@
+"""The layout of tt-metal's sweep framework: `vectors_export/2x4/reshard-2x4-8x8.json`, a file for each pair of grids.
+
+A file holds suites (`2x4-8x8-DataType.BFLOAT16`), a suite its vectors by `input_hash`. The hash is the one that
+tt-metal's own generator would give, SHA-224 over the Python text of the vector, so that results of either can be joined
+with the vectors of the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from kerncast.data.importers.tt_sweep.vectors import problem_of
+from kerncast.errors import BadFile, InvalidValue
+from kerncast.op import Family
+from kerncast.ops.ttnn import DTYPES as TTNN_DTYPES
+from kerncast.ops.ttnn import TILE
+from kerncast.sweeping.formats import Format, refuse, vector_columns
+from kerncast.sweeping.vectors import PROBLEM
+
+FOLDER = "vectors_export"
+MODULE = "data_movement.reshard.reshard"
+DTYPES = {label: f"DataType.{name.upper()}" for name, label in TTNN_DTYPES.items()}
+_GRIDS = ["problem.in_x", "problem.in_y", "problem.out_x", "problem.out_y"]
+_GROUP = [f"problem.{side}_{what}" for side in ("in", "out") for what in ("strategy", "orientation")]
+_SIDES = {"input": "in", "output": "out"}
+# What the framework's runner takes off a vector before it runs it. No time: the same vectors are the same bytes.
+_AFTER = {"timestamp": "", "input_hash": "", "tag": "kerncast"}
+
+
+def suite_name(row: Mapping[str, Any]) -> str:
+    """The suite that a vector belongs to."""
+    in_x, in_y, out_x, out_y = (row[name] for name in _GRIDS)
+    return f"{in_x}x{in_y}-{out_x}x{out_y}-{DTYPES[row['problem.dtype']]}"
+
+
+def vector_text(row: Mapping[str, Any], shape: str) -> dict[str, str]:
+    """A vector as the framework serialises it, its fields in the order that the hash depends on."""
+    found = {
+        f"{side}_shard_strategy": f"ShardStrategy.{row[f'problem.{own}_strategy'].upper()}" for side, own in _SIDES.items()
+    }
+    found |= {
+        f"{side}_shard_orientation": f"ShardOrientation.{row[f'problem.{own}_orientation'].upper()}"
+        for side, own in _SIDES.items()
+    }
+    found["dtype"] = DTYPES[row["problem.dtype"]]
+    for side, own in _SIDES.items():
+        found[f"{side}_core_grid"] = f"ttnn.CoreGrid(x={row[f'problem.{own}_x']}, y={row[f'problem.{own}_y']})"
+    return found | {
+        "shape": shape,
+        "suite_name": suite_name(row),
+        "validity": "VectorValidity.VALID",
+        "invalid_reason": "",
+        "status": "VectorStatus.CURRENT",
+        "sweep_name": MODULE,
+    }
+
+
+def _lines(group: pl.DataFrame) -> Iterator[str]:
+    """The vectors of one sharding, which differ in their shapes alone: the text around those is made and hashed once."""
+    first = group.row(0, named=True)
+    python_head, python_tail = str(vector_text(first, "@")).split("@")
+    head, tail = msgspec.json.encode(vector_text(first, "@")).decode().split("@")
+    hashed = hashlib.sha224(python_head.encode())
+    after = ", ".join(f'"{name}": "{value}"' for name, value in _AFTER.items()).replace('"input_hash": ""', '"input_hash": "@"')
+    before_hash, after_hash = f"{tail[:-1]}, {after}}}".split("@")
+    for height, width in zip(group["problem.height_tiles"].to_list(), group["problem.width_tiles"].to_list(), strict=True):
+        shape = f"[1, 1, {TILE * height}, {TILE * width}]"
+        own = hashed.copy()
+        own.update((shape + python_tail).encode())
+        digest = own.hexdigest()
+        yield f'"{digest}": {head}{shape}{before_hash}{digest}{after_hash}'
+
+
+class TtSweep(Format):
+    """Vectors of reshard/single as tt-metal's sweep framework writes them and its runner reads them."""
+
+    name, rows = "tt-sweep", 65_536
+
+    def check(self, family: Family) -> None:
+        refuse(self, family, "reshard/single")
+
+    def cut(self, blocks: Iterable[pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame]]:
+        """A file for each pair of grids; their vectors must come one after another, as sweeps of the op do."""
+        seen: set[tuple[int, ...]] = set()
+        held: pl.DataFrame | None = None
+        for block in blocks:
+            joined = block if held is None else pl.concat([held, block])
+            *whole, held = joined.with_columns(pl.struct(_GRIDS).rle_id().alias("__run")).partition_by(
+                "__run", maintain_order=True, include_key=False
+            )
+            for rows in whole:
+                yield self._named(rows, seen)
+        if held is not None:
+            yield self._named(held, seen)
+
+    @staticmethod
+    def _named(rows: pl.DataFrame, seen: set[tuple[int, ...]]) -> tuple[str, pl.DataFrame]:
+        grids = rows.select(_GRIDS).row(0)
+        in_x, in_y, out_x, out_y = grids
+        if grids in seen:
+            raise InvalidValue(
+                f"the problems from {in_x}x{in_y} to {out_x}x{out_y} do not stand together, but make one file: "
+                "sort them by grids"
+            )
+        seen.add(grids)
+        return f"{FOLDER}/{in_x}x{in_y}/reshard-{in_x}x{in_y}-{out_x}x{out_y}.json", rows
+
+    def write(self, rows: pl.DataFrame, file: Path) -> None:
+        suites = []
+        for suite in rows.partition_by("problem.dtype", maintain_order=True):
+            groups = suite.partition_by(_GROUP, maintain_order=True)
+            vectors = ",\n".join(line for group in groups for line in _lines(group))
+            suites.append(f'"{suite_name(suite.row(0, named=True))}": {{\n{vectors}\n}}')
+        file.write_text("{" + ",\n".join(suites) + "}\n")
+
+    def read(self, file: Path, family: Family) -> pl.DataFrame:
+        try:
+            suites = msgspec.json.decode(file.read_bytes(), type=dict[str, dict[str, dict[str, Any]]])
+            problems = [problem_of(vector, MODULE)[1] for suite in suites.values() for vector in suite.values()]
+        except (msgspec.DecodeError, InvalidValue) as error:
+            raise BadFile(f"{file} holds no reshard vectors of tt-metal ({error}): sweep again") from error
+        frame = pl.DataFrame(problems, orient="row").rename(lambda name: PROBLEM + name)
+        return frame.select(pl.col(name).cast(dtype) for name, dtype in vector_columns(family).items())

@@ -1,0 +1,1 @@
+"""Rows ready to learn from: measurements folded into a table, features, figures."""

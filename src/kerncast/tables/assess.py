@@ -1,0 +1,102 @@
+"""The figures of a model and of the baselines on one table: what `evaluation.json` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kerncast.scoring import baselines
+from kerncast.scoring.scorecard import Predicted, baseline_card, runtime_card, scorecard, top_k
+from kerncast.tables.table import Table
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+PORTFOLIO = 8
+# The share of problems on which some config of the portfolio must have been tried.
+TRIED_ENOUGH = 0.9
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What the learning baselines know from training: each config's mean share, and a portfolio."""
+
+    shares: Floats
+    portfolio: list[int]
+
+
+def assess(table: Table, predicted: Predicted, fold: Ints, learned: Learned | None = None) -> dict[str, Any]:
+    """Figures of `predicted`, which came from models that did not see the fold they predict.
+
+    Two of the baselines learn too: from the other folds, unless `learned` says what they know already.
+    """
+    card = scorecard(table.trials, predicted)
+    result: dict[str, Any] = {"overall": card, "baselines": {}}
+    if card["efficiency_mean"] is not None:
+        expected = {"random": baselines.random_expectations(table.trials)}
+        found = choosing_baselines(table, fold, learned)
+        result["baselines"] = {name: baseline_card(values, expected.get(name)) for name, values in found.items()}
+        result["top_k"] = top_k(table.trials, predicted.score)
+    if table.rows.roofline_ns is not None:
+        result["baselines"]["roofline"] = runtime_card(table.trials, table.rows.roofline_ns)
+    result["noise_floor"] = table.noise_floor
+    return result
+
+
+def choosing_baselines(table: Table, fold: Ints, learned: Learned | None) -> dict[str, Floats]:
+    """Efficiency per problem of the choosers that need no model."""
+    found = {"random": baselines.random_choice(table.trials)}
+    found |= learned_choices(table, fold, learned)
+    if table.rows.is_library.any():
+        always = baselines.marked_choice(table.trials, table.rows.is_library)
+        if always is not None:
+            found["library"] = always
+    return found
+
+
+def learned_choices(table: Table, fold: Ints, learned: Learned | None) -> dict[str, Floats]:
+    """The best single config and the oracle of a small portfolio, both chosen on other problems."""
+    count = int(table.config.max()) + 1
+    single, portfolio, tried = (np.full(int(table.problem.max()) + 1, np.nan) for _ in range(3))
+    for number in np.unique(fold):
+        own, others = table.take(fold == number), table.take(fold != number)
+        knows = learned
+        if knows is None:
+            if not len(others.problem) or not others.trials.solvable.any():
+                continue
+            shares = baselines.mean_shares(others.trials, count)
+            knows = Learned(shares, baselines.greedy_portfolio(others.trials, count, PORTFOLIO))
+        solved = own.trials.problems[own.trials.solvable]
+        single[solved] = baselines.fixed_choice(own.trials, knows.shares)
+        # The first of the few is the best single config: where it was not tried, the same config stands in for it.
+        portfolio[solved] = np.maximum(single[solved], baselines.portfolio_oracle(own.trials, knows.portfolio))
+        tried[solved] = baselines.portfolio_tried(own.trials, knows.portfolio)
+    values = {"best_single": single}
+    # Where each problem saw a sample of its own, most of the few were not tried: their figure would say nothing.
+    if np.isfinite(tried).any() and np.nanmean(tried) >= TRIED_ENOUGH:
+        values[f"portfolio_{PORTFOLIO}_oracle"] = portfolio
+    return {name: item[np.isfinite(item)] for name, item in values.items() if np.isfinite(item).any()}
+
+
+def attempts(table: Table, most: int) -> pl.DataFrame:
+    """Every config: how often it worked, how well on average, and its place in a greedy portfolio of so many."""
+    count = int(table.config.max()) + 1
+    worked = np.bincount(table.config, table.ok, count).astype(np.int64)
+    tried = np.bincount(table.config, minlength=count)
+    shares = baselines.mean_shares(table.trials, count)
+    places = _places(baselines.greedy_portfolio(table.trials, count, most), count)
+    figures = {"ok": worked, "failed": tried - worked, "share": shares, "portfolio_place": pl.Series(places, dtype=pl.Int64)}
+    # Side by side rather than as more columns: a family with nothing to choose has none to begin with.
+    return pl.concat([table.configs, pl.DataFrame(figures)], how="horizontal")
+
+
+def _places(picked: Sequence[int], count: int) -> list[int | None]:
+    places: list[int | None] = [None] * count
+    for place, config in enumerate(picked):
+        places[config] = place
+    return places

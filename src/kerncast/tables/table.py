@@ -1,0 +1,252 @@
+"""Measurements as a training table: one row per key, repeats folded into a label and its noise, failures kept."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kerncast.data import schema
+from kerncast.data.dataset import Dataset
+from kerncast.device import Device
+from kerncast.errors import InvalidValue
+from kerncast.op import Family
+from kerncast.scoring.trials import Trials
+from kerncast.tables.feature_rows import Describer, Rows
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+# The mean absolute deviation from the median, to a standard deviation, for normal errors.
+MAD_TO_SIGMA = 1.4826
+# Statuses that say nothing about the kernel: it was never really tried.
+NOT_TRIED = ("not_run",)
+# Repeats further apart than this contradict each other, and nobody can say which is right.
+CONTRADICTION = 100.0
+# Rows that differ in one of these were not measured in the same world: together only if that is asked for.
+MIXTURES = {"device": "devices", "backend": "backends", "software": "software versions", "cache": "cache states"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Everything that was tried, described and labelled. Rows are in the order of problem and config."""
+
+    rows: Rows
+    devices: tuple[Device, ...]
+    software: tuple[str, ...]
+    left_out: dict[str, tuple[str, ...]]
+    time_ns: Floats
+    """NaN where the attempt failed."""
+    noise: Floats
+    half_a: Floats
+    half_b: Floats
+    problem: Ints
+    group: Ints
+    config: Ints
+    device: Ints
+    weight: Floats
+    """What a row's problem counts; 1 unless hard problems were asked to count more."""
+    digest: str
+
+    @property
+    def family(self) -> Family:
+        return self.rows.family
+
+    @property
+    def ok(self) -> npt.NDArray[np.bool_]:
+        """The rows that have a time."""
+        return np.isfinite(self.time_ns)
+
+    def take(self, index: npt.NDArray[Any]) -> Table:
+        """Some of the rows; problems, groups and configs keep their numbers."""
+        arrays = ("time_ns", "noise", "half_a", "half_b", "problem", "group", "config", "device", "weight")
+        return replace(self, rows=self.rows.take(index), **{name: getattr(self, name)[index] for name in arrays})
+
+    @cached_property
+    def trials(self) -> Trials:
+        """The measurements alone, for scoring."""
+        times = np.where(self.ok, self.time_ns, np.inf)
+        return Trials(self.problem, self.config, times, self.noise, self.half_a, self.half_b)
+
+    @cached_property
+    def problems(self) -> pl.DataFrame:
+        """The distinct problems, in the order of their numbers."""
+        return self._distinct("problem.", self.problem)
+
+    @cached_property
+    def configs(self) -> pl.DataFrame:
+        """The distinct configs, in the order of their numbers."""
+        return self._distinct("config.", self.config)
+
+    def _distinct(self, prefix: str, numbers: Ints) -> pl.DataFrame:
+        columns = [name for name in self.rows.frame.columns if name.startswith(prefix)]
+        if not columns:  # a family with nothing to choose
+            return pl.DataFrame()
+        _, first = np.unique(numbers, return_index=True)
+        return self.rows.frame.select(columns)[first]
+
+    @property
+    def noise_floor(self) -> float | None:
+        """The median relative standard error of a label, where it is known."""
+        known = self.noise[self.ok & np.isfinite(self.noise)]
+        return float(np.median(known)) if len(known) else None
+
+
+def load_table(datasets: Sequence[Dataset], family: str | None = None, where: Sequence[str] = (), pool: bool = False) -> Table:
+    """The rows of one family from one or several datasets."""
+    found = _one_family(datasets, family)
+    holders = [dataset for dataset in datasets if found.id in {item.id for item in dataset.families}]
+    frames = [dataset.read(found, where) for dataset in holders]
+    at = ", ".join(str(dataset.path) for dataset in datasets)
+    rows = tried_rows(pl.concat(frames), where, f"{found.id} in {at}", "there is nothing to learn from")
+    if not pool:
+        refuse_mixtures(rows, MIXTURES, cure=", or train on all of them together with --pool")
+    machines = {name: next(d.device(name) for d, f in zip(holders, frames, strict=True) if (f["device"] == name).any())
+                for name in sorted(rows["device"].unique())}  # fmt: skip
+    digest = "+".join(sorted(dataset.digest for dataset in holders))
+    return build_table(found, rows, machines, digest)
+
+
+def build_table(family: Family, rows: pl.DataFrame, machines: dict[str, Device], digest: str) -> Table:
+    """Fold repeats, number problems, groups and configs, compute features."""
+    # As `merge` does: rows equal in every cell are one measurement given twice, not a repeat without noise.
+    folded = _fold_repeats(family, rows.unique(maintain_order=True))
+    problem_columns = [f"problem.{name}" for name in family.problem.parameters]
+    config_columns = [f"config.{name}" for name in family.config.parameters]
+    folded = folded.sort("device", *problem_columns, *config_columns, nulls_last=True)
+    # In the order of the rows.
+    machines = {name: machines[name] for name in sorted(machines)}
+    describers = {name: Describer(family, device, _dtypes(folded, name)) for name, device in machines.items()}
+    described = {name: item.describe(folded.filter(pl.col("device") == name)) for name, item in describers.items()}
+    left_out = {feature: needs for item in describers.values() for feature, needs in item.left_out.items()}
+    return Table(
+        rows=_joined(list(described.values())),
+        devices=tuple(machines.values()),
+        software=tuple(sorted(rows["software"].drop_nulls().unique())),
+        left_out=dict(sorted(left_out.items())),
+        time_ns=folded["time_ns"].cast(pl.Float64).fill_null(float("nan")).to_numpy().copy(),
+        noise=folded["noise"].fill_null(float("nan")).to_numpy().copy(),
+        half_a=folded["half_a"].fill_null(float("nan")).to_numpy().copy(),
+        half_b=folded["half_b"].fill_null(float("nan")).to_numpy().copy(),
+        problem=_numbers(folded, ["device", *problem_columns]),
+        group=_numbers(folded, [f"problem.{name}" for name in family.op.split_group]),
+        config=_numbers(folded, config_columns),
+        device=_numbers(folded, ["device"]),
+        weight=np.ones(folded.height),
+        digest=digest,
+    )
+
+
+def _one_family(datasets: Sequence[Dataset], family: str | None) -> Family:
+    known = {item.id: item for dataset in datasets for item in dataset.families}
+    if family is not None and family in known:
+        return known[family]
+    if family is None and len(known) == 1:
+        return next(iter(known.values()))
+    where = ", ".join(str(dataset.path) for dataset in datasets)
+    if not known:
+        for dataset in datasets:
+            dataset.refuse_if_empty()
+        raise InvalidValue("no dataset was named: give one or several")
+    if family is None:
+        raise InvalidValue(f"{where} holds several families ({', '.join(sorted(known))}): name one with --family")
+    raise InvalidValue(f"{where} holds no rows of {family}, only of {', '.join(sorted(known))}")
+
+
+def tried_rows(rows: pl.DataFrame, where: Sequence[str], of: str, so: str) -> pl.DataFrame:
+    """What was attempted; where nothing worked, it is said whether the conditions or the data are to blame."""
+    asked = " and ".join(f"--where '{condition}'" for condition in where)
+    if asked and rows.is_empty():
+        raise InvalidValue(f"no row of {of} matches {asked}: ask for less, or look with `kerncast inspect`")
+    tried = rows.filter(~pl.col("status").is_in(NOT_TRIED))
+    if not (tried["status"] == "ok").any():
+        raise InvalidValue(f"no row of {of}{f' that matches {asked}' if asked else ''} has status ok: {so}")
+    return tried
+
+
+def refuse_mixtures(rows: pl.DataFrame, columns: Iterable[str], pooled: Collection[str] = (), cure: str = "") -> None:
+    """Rows of several worlds, unless all of them are among the `pooled`."""
+    for column in columns:
+        values = [str(value) for value in rows[column].drop_nulls().unique().sort()]
+        if len(values) > 1 and not set(values) <= set(pooled):
+            named = ", ".join(values[:3]) + (" …" if len(values) > 3 else "")
+            raise InvalidValue(
+                f"the rows come from {len(values)} {MIXTURES[column]} ({named}), whose times are not repeats of each "
+                f"other: keep one with --where '{column}=…'{cure}"
+            )
+
+
+def _fold_repeats(family: Family, rows: pl.DataFrame) -> pl.DataFrame:
+    """One row per key: the median of its repeats, their spread, and the medians of either half of them."""
+    # Where configs are compared, of an even number the faster of the two in the middle: what disturbs a measurement slows
+    # it down. Where only times are asked for, that would tell them too short.
+    choosing = rows["key"].n_unique() > rows.select(f"problem.{name}" for name in family.problem.parameters).n_unique()
+    ok = pl.col("status") == "ok"
+    times = pl.col("time_ns").filter(ok)
+    one_run = (MAD_TO_SIGMA * pl.col("time_ns_mad") / pl.col("time_ns") / pl.col("samples").sqrt()).filter(ok).median()
+    of_repeats = times.log().std() / times.count().sqrt()
+    # Without repeats of its own and in the order of measuring, each half sees early and late ones alike.
+    folded = rows.group_by("key", maintain_order=True).agg(
+        pl.first("device", *schema.parameter_columns(family)),
+        time_ns=times.quantile(0.5, "lower" if choosing else "midpoint"),
+        noise=pl.when(times.count() > 1).then(of_repeats).otherwise(one_run),
+        half_a=pl.when(times.count() > 1).then(times.gather_every(2).median()),
+        half_b=pl.when(times.count() > 1).then(times.gather_every(2, 1).median()),
+        spread=times.max() / times.min(),
+    )
+    worst = folded.filter(pl.col("spread") > CONTRADICTION)
+    if worst.height:
+        row = worst.sort("spread", descending=True).row(0, named=True)
+        shown = " ".join(
+            f"{name.split('.')[1]}={row[name]}" for name in schema.parameter_columns(family) if row[name] is not None
+        )
+        raise InvalidValue(
+            f"{worst.height} measurements contradict themselves: the slowest repeat of {shown} takes {row['spread']:.0f} "
+            f"times the fastest (key {row['key']}, limit {CONTRADICTION:.0f}); look with `kerncast inspect` and drop one "
+            "side with --where"
+        )
+    return folded
+
+
+def _dtypes(rows: pl.DataFrame, device: str) -> tuple[str, ...] | None:
+    if "problem.dtype" not in rows.columns:
+        return None
+    return tuple(sorted(rows.filter(pl.col("device") == device)["problem.dtype"].unique()))
+
+
+def _joined(parts: list[Rows]) -> Rows:
+    """Rows of several devices: only what is known for all of them."""
+    if len(parts) == 1:
+        return parts[0]
+    names = [name for name in parts[0].names if all(name in part.names for part in parts)]
+    parts = [part.only(names) for part in parts]
+
+    def both(name: str) -> Floats | None:
+        values = [getattr(part, name) for part in parts]
+        return None if any(item is None for item in values) else np.concatenate(values)
+
+    return Rows(
+        parts[0].family,
+        pl.concat([part.frame for part in parts]),
+        np.concatenate([part.features for part in parts]),
+        parts[0].names,
+        parts[0].codes,
+        both("roofline_ns"),
+        both("expected_ns"),
+        both("flops"),
+        both("bytes"),
+    )
+
+
+def _numbers(frame: pl.DataFrame, columns: list[str]) -> Ints:
+    """0, 1, 2 … for the distinct values of some columns, in sorted order."""
+    if not columns:
+        return np.zeros(frame.height, dtype=np.int64)
+    distinct = frame.select(columns).unique().sort(columns, nulls_last=True).with_row_index("__number")
+    joined = frame.select(columns).join(distinct, on=columns, how="left", nulls_equal=True, maintain_order="left")
+    return joined["__number"].cast(pl.Int64).to_numpy().copy()

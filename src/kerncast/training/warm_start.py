@@ -1,0 +1,116 @@
+"""Going on from an existing model with new data, scored beside it on problems that neither has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from kerncast.errors import InvalidValue
+from kerncast.learners.contract import Learner
+from kerncast.models.model import Model, feature_digest
+from kerncast.scoring.scorecard import Predicted, scorecard
+from kerncast.scoring.splits import held_out
+from kerncast.tables.feature_rows import Describer
+from kerncast.tables.never_worked import chosen_last, never_worked
+from kerncast.tables.table import Table
+from kerncast.training.folds import Predictions
+from kerncast.training.procedure import Procedure
+
+HELD_OUT = 0.2
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """The continued learner, and the one fixed hold-out that it and its base were scored on."""
+
+    learner: Learner
+    held_out: Table
+    predictions: Predictions
+    extra: dict[str, Any]
+
+
+def continue_model(table: Table, procedure: Procedure, base: Model, stage: Callable[[str, int, int], None]) -> Continuation:
+    """Continue on 80 % of the new groups to be judged on the rest, then on all of them to be shipped."""
+    refuse_strangers(table, procedure, base)
+    fresh = ~_seen_by(base, table)
+    seen_too = len(np.unique(table.group[fresh])) < 2
+    pool = np.ones(len(fresh), dtype=bool) if seen_too else fresh
+    aside = np.zeros(len(fresh), dtype=bool)
+    aside[np.flatnonzero(pool)] = held_out(table.group[pool], HELD_OUT, procedure.recipe.seed)
+    judge, training = table.take(aside), table.take(~aside)
+    stage("continuing on 80 % of the new problems", 1, 2)
+    time_ns, score = procedure.scores(procedure.fit(training, base.learner), judge)
+    # What worked with the base is served still, though it failed wherever it was tried again.
+    score = chosen_last(score, never_worked(training, judge) & ~base.offers(judge.rows))
+    before = base.rank_rows(judge.rows)
+    stage("continuing on all of them", 2, 2)
+    learner = procedure.fit(table, base.learner)
+    extra = {
+        "warm_start": {
+            "base": scorecard(judge.trials, before),
+            "continued": scorecard(judge.trials, Predicted(score, time_ns)),
+            # Then both figures flatter: the base was trained on these problems.
+            "hold_out_seen_by_base": seen_too,
+        }
+    }
+    return Continuation(learner, judge, Predictions(time_ns, score), extra)
+
+
+def _seen_by(base: Model, table: Table) -> Any:
+    columns = base.seen.columns
+    marked = base.seen.unique().with_columns(__seen=pl.lit(True))
+    joined = table.rows.frame.select(columns).join(marked, on=columns, how="left", nulls_equal=True, maintain_order="left")
+    return joined["__seen"].fill_null(False).to_numpy()
+
+
+def refuse_strangers(table: Table, procedure: Procedure, base: Model) -> None:
+    """A warm start needs the same inputs, the same goal and the same world."""
+    manifest, recipe = base.manifest, procedure.recipe
+    if not type(base.learner).continues:
+        raise InvalidValue(f"a {manifest.kind} model cannot be continued: train it from scratch, without --warm-start")
+    dtypes = tuple(table.rows.frame["problem.dtype"].unique().sort()) if "problem.dtype" in table.rows.frame.columns else ()
+    device = {item.name for item in table.devices}
+    describer = Describer(table.family, table.devices[0], dtypes or None)
+    same = (
+        ("op", manifest.op, table.family.op.name),
+        ("family", manifest.family, table.family.id),
+        ("target", f"{manifest.target}{'' if manifest.target_log else ' (raw)'}",
+         f"{recipe.target}{'' if recipe.target_log else ' (raw)'}"),
+        ("device", ", ".join(sorted(item.name for item in manifest.devices)), ", ".join(sorted(device))),
+        ("dtypes", ", ".join(manifest.dtypes), ", ".join(dtypes)),
+    )  # fmt: skip
+    if recipe.kind != manifest.kind:
+        raise InvalidValue(
+            f"--warm-start {base.path}: it is a {manifest.kind} model, and the model asked for is {recipe.kind}: leave --model "
+            "out, or train from scratch"
+        )
+    for what, theirs, ours in same:
+        if theirs != ours:
+            raise InvalidValue(
+                f"--warm-start {base.path}: its {what} is {_short(theirs)}, the data's is {_short(ours)}; they must agree: "
+                "train from scratch, or choose other data"
+            )
+    _refuse_other_features(base, table.rows.names)
+    if manifest.features.digest != feature_digest(describer, table.rows.names):
+        raise InvalidValue(f"--warm-start {base.path}: the formulas of its features are not today's: train from scratch")
+
+
+def _refuse_other_features(base: Model, ours: tuple[str, ...]) -> None:
+    theirs = base.manifest.features.names
+    if theirs == ours:
+        return
+    sides = (("it alone has", [name for name in theirs if name not in ours]),
+             ("the data alone have", [name for name in ours if name not in theirs]))  # fmt: skip
+    told = [f"{who} {', '.join(names[:3])}{' …' if len(names) > 3 else ''}" for who, names in sides if names]
+    raise InvalidValue(
+        f"--warm-start {base.path}: its features are not those of the data: {'; '.join(told) or 'their order differs'}; they "
+        "must agree: train from scratch, or choose other data"
+    )
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:77] + "…")

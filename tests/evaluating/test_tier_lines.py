@@ -1,0 +1,66 @@
+"""What `evaluate` says of the quick tiers."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from kerncast.evaluating import evaluate
+from kerncast.evaluating.tier_lines import tier_lines
+from kerncast.selecting.selector import Selector
+from kerncast.selecting.tiers.build import TierOptions
+from kerncast.testing.models import synthetic_dataset, synthetic_rows
+from kerncast.training.train import Recipe, train
+
+
+def problems_of(found):
+    """The problems of an evaluation, as a selector is asked them."""
+    columns = found.problems.select(pl.col("^problem\\..*$").name.map(lambda name: name.removeprefix("problem.")))
+    return list(columns.iter_rows(named=True))
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tiers")
+    model = train(synthetic_dataset(folder / "d"), folder / "m", Recipe("gbdt", {"trees": 30, "leaves": 15}, folds=2))
+    synthetic_dataset(folder / "new", synthetic_rows(problems=20, seed=5))
+    found = evaluate(model, [folder / "new"])
+    return found, tier_lines(found, Selector.load(model, options=TierOptions(samples=200)))
+
+
+def test_every_tier_has_a_line_with_what_it_gets_takes_and_weighs(lines):
+    """Efficiency with an interval, microseconds, bytes."""
+    for line in lines[1]:
+        assert 0.5 < line["efficiency"]["lower"] <= line["efficiency"]["value"] <= 1.0
+        assert 0.0 <= line["p50_us"] <= line["p99_us"]
+        assert line["bytes"] > 0
+    assert [line["tier"] for line in lines[1]] == ["tree", "portfolio", "full"]
+
+
+def test_the_full_tier_gets_what_the_model_gets(lines):
+    """Every candidate was tried on every problem, so the free choice is the one that is scored above."""
+    found, (_, _, full) = lines
+    assert full["not_tried"] == 0
+    assert full["efficiency"]["value"] == pytest.approx(found.summary["overall"]["efficiency_mean"]["value"])
+    assert full["loses_to_full"] == 0.0
+
+
+def test_what_a_tier_refuses_or_hands_on_is_no_part_of_its_line(tmp_path):
+    """Trained on small N only: a line is the mean over what that tier answers, and `loses` is on the same problems."""
+    rows = synthetic_rows(problems=40)
+    small = rows["problem.N"].median()
+    synthetic_dataset(tmp_path / "d", rows.filter(pl.col("problem.N") <= small))
+    synthetic_dataset(tmp_path / "new", synthetic_rows(problems=30, seed=5))
+    model = train(tmp_path / "d", tmp_path / "m", Recipe("gbdt", {"trees": 30, "leaves": 15}, folds=2))
+    found = evaluate(model, [tmp_path / "new"])
+    options = TierOptions(samples=200)
+    tree, portfolio, full = tier_lines(found, Selector.load(model, options=options))
+    asked = Selector.load(model, options=options)
+    inside = np.array([asked.select(item, "full").ok for item in problems_of(found)])
+    assert 0 < inside.sum() < len(inside)
+    own = found.problems["efficiency"].to_numpy()[inside]
+    assert full["n_problems"] == inside.sum()
+    assert full["efficiency"]["value"] == pytest.approx(own.mean())
+    assert (full["answers_itself"], full["not_tried"], full["loses_to_full"]) == (inside.mean(), 0, 0.0)
+    for line in (tree, portfolio):
+        assert line["n_problems"] + line["not_tried"] == round(line["answers_itself"] * len(inside)) <= inside.sum()
+        assert line["efficiency"]["value"] > 0.5

@@ -1,0 +1,91 @@
+"""Every kind of model through the exporter's battery."""
+
+import importlib.util
+import subprocess
+from itertools import product
+
+import numpy as np
+import polars as pl
+import pytest
+
+from kerncast.compiling.lower import lower
+from kerncast.data import schema
+from kerncast.exporting.project import write_project
+from kerncast.registry import FAMILIES
+from kerncast.selecting.selector import Selector
+from kerncast.selecting.tiers.build import TierOptions, build_tiers
+from kerncast.testing.exporters import COMPILERS, STRICT, ExporterContract
+from kerncast.testing.models import synthetic_dataset
+from kerncast.training.train import Recipe, train
+
+
+class TestRoofline(ExporterContract):
+    kind = "roofline"
+
+
+class TestLinear(ExporterContract):
+    kind = "linear"
+
+
+class TestMlp(ExporterContract):
+    kind = "mlp"
+    knobs = {"epochs": 10, "hidden": (16,), "batch_size": 64, "lr": 5e-3}
+
+
+class TestGbdt(ExporterContract):
+    """With trees of their own for the library, which is one of the configs."""
+
+    kind = "gbdt"
+    knobs = {"trees": 30, "leaves": 15, "lr": 0.2, "library_trees": 20}
+    rows = {"problems": 60}
+
+    def test_the_librarys_trees_are_exported(self, exported):
+        """So the battery tries them too."""
+        assert "library" in exported.artefact.forests.trees
+
+
+class TestManyConfigs(ExporterContract):
+    """More configs than a word has bits: sets of several words, screened by rounded sums; and more trees than a portfolio
+    has time for."""
+
+    kind = "gbdt"
+    knobs = {"trees": 100, "leaves": 15, "lr": 0.1, "library_trees": 20}
+    random_problems = 2_000
+    rows = {
+        "problems": 54,
+        "tiles": list(product((16, 32, 64, 128), (16, 32, 64, 128), (16, 32, 64), (2, 3), (2, 4))),
+    }
+
+    def test_a_small_forest_ranks_the_portfolio(self, exported):
+        """So the battery tries that path too, and rounded sums with the library's trees among them."""
+        assert exported.artefact.tiers.forest is not None
+        assert "library" in exported.artefact.forests.trees
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+class TestDeep(ExporterContract):
+    kind = "deep"
+    knobs = {"epochs": 5, "hidden": (16, 8), "blocks": 1, "batch_size": 64, "lr": 5e-3}
+
+
+@pytest.mark.skipif(not COMPILERS, reason="there is no C compiler")
+@pytest.mark.parametrize("kind", ["gbdt", "linear"])
+def test_an_op_with_nothing_to_choose_is_exported_for_its_times(kind, tmp_path):
+    """One config without parameters: `select` says how long the op takes."""
+    rng = np.random.default_rng(0)
+    sides = 32 * rng.integers(1, 64, (60, 2))
+    rows = pl.DataFrame(
+        {"problem.func": "exp", "problem.dim2": sides[:, 0], "problem.dim3": sides[:, 1], "problem.dtype": "bf16",
+         "problem.buffer": "l1", "device": "wormhole_b0", "status": "ok", "time_ns": 900.0 + 0.01 * sides[:, 0] * sides[:, 1]}
+    )  # fmt: skip
+    family = FAMILIES.get("eltwise_unary/single")
+    data = synthetic_dataset(tmp_path / "data", schema.conform(family, rows), family)
+    model = train(data, tmp_path / "model", Recipe(kind, {"trees": 20} if kind == "gbdt" else {}, folds=2))
+    artefact = lower(model, build_tiers(model, TierOptions()), ["portfolio", "full"])
+    write_project(artefact, tmp_path / "picker", "picker")
+    sources = [str(tmp_path / "picker" / name) for name in ("picker.c", "selftest.c")]
+    subprocess.run([COMPILERS[0], *STRICT, "-O2", *sources, "-o", str(tmp_path / "selftest"), "-lm"], check=True)
+    assert "0 differences" in subprocess.run([tmp_path / "selftest"], capture_output=True, text=True).stdout
+    selector = Selector(model, artefact.tiers, compile=False)
+    shape = {"func": "exp", "dim2": 320, "dim3": 640, "dtype": "bf16", "buffer": "l1"}
+    assert selector.predict(shape).time_ns == pytest.approx(selector.select(shape, "full").time_ns)

@@ -1,0 +1,237 @@
+"""The selector: tiers, memo, refusals, fallbacks, files kept, with a compiler and without one."""
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import polars as pl
+import pytest
+
+from kerncast.backends.contract import CannotCompile
+from kerncast.compiling import build
+from kerncast.compiling.answer import Answered, Tier
+from kerncast.errors import InvalidValue
+from kerncast.models.model import Model
+from kerncast.op import Problem
+from kerncast.selecting.explain import explain
+from kerncast.selecting.selector import Selector
+from kerncast.selecting.tiers.build import TierOptions, build_tiers, read_tiers, tiers_of, write_tiers
+from kerncast.testing.models import synthetic_dataset, synthetic_rows
+from kerncast.training.procedure import Recipe
+from kerncast.training.train import train
+
+SHAPE = {"M": 1000, "N": 512, "K": 768, "dtype": "fp16", "layout": "rcr"}
+needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="there is no C compiler")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("selector")
+    return train(synthetic_dataset(folder / "data"), folder / "model", Recipe("gbdt", {"trees": 30, "leaves": 15}, folds=2))
+
+
+@pytest.fixture(scope="module")
+def tiers(model):
+    return build_tiers(model, TierOptions(samples=200))
+
+
+@pytest.fixture
+def selector(model, tiers, tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    return Selector(model, tiers)
+
+
+def test_an_answer_has_a_config_a_time_an_interval_an_efficiency_and_the_tier(selector):
+    """Everything that a kernel library wants to know, and nothing made up."""
+    answer = selector.select(SHAPE)
+    assert answer.ok
+    assert answer.tier is Tier.PORTFOLIO
+    assert answer.config.kind in ("triton", "library")
+    assert answer.lower_ns < answer.time_ns < answer.upper_ns
+    assert 0.5 < answer.efficiency <= 1.0
+    assert selector.select(SHAPE, "tree").tier in (Tier.TREE, Tier.PORTFOLIO)
+
+
+def test_the_full_tier_is_the_first_of_the_ranking_and_the_ranking_is_the_models(selector, model):
+    """Scores of all candidates, lowest first, as `Model.predict` has them."""
+    problem = selector.problem(SHAPE)
+    ranked = selector.rank(problem, 100)
+    assert ranked[0].config == selector.select(problem, "full").config
+    columns = [name for name in model.candidates.columns if name.startswith("config.")]
+    values = {f"problem.{name}": value for name, value in problem}
+    vectors = model.candidates.select(columns).with_columns(pl.lit(value).alias(name) for name, value in values.items())
+    scores = model.predict(vectors)["score"].to_numpy()
+    expected = [selector.configs[i] for i in np.argsort(scores, kind="stable")]
+    assert [answer.config for answer in ranked] == expected
+
+
+def test_the_second_time_is_the_memo(selector):
+    """The same answer from a dict, also for an equal problem that is another object."""
+    first = selector.select(Problem(selector.model.family, SHAPE))
+    again = selector.select(Problem(selector.model.family, SHAPE))
+    assert (again.tier, again.config, again.time_ns) == (Tier.MEMO, first.config, first.time_ns)
+
+
+def test_outside_the_hull_there_is_a_reason_and_a_fallback_but_no_number(selector):
+    """Which parameter, what it may be, and the library's own choice, which the family declares."""
+    answer = selector.select({**SHAPE, "M": 1_000_000})
+    assert answer.status is Answered.OUT_OF_RANGE
+    assert answer.time_ns is None
+    assert answer.config is None
+    assert (answer.outside.parameter, answer.outside.value) == ("M", 1_000_000)
+    assert (answer.fallback_name, answer.fallback.kind) == ("library", "library")
+    assert selector.select({**SHAPE, "dtype": "bf16"}).outside.rule == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"M": 0}, "M must be a whole number"),
+        ({"M": 2**63}, "M must be a whole number"),
+        ({"M": "many"}, "M must be a whole number"),
+        ({"dtype": "fp17"}, "dtype must be"),
+        ({"Q": 1}, "unknown parameter of gemm 'Q'"),
+    ],
+)
+def test_what_is_no_problem_is_refused_by_the_rule(selector, change, rule):
+    """An exception that names parameter, rule and value."""
+    with pytest.raises(InvalidValue, match=rule):
+        selector.select({**SHAPE, **change})
+
+
+def test_without_a_compiler_the_answers_are_the_same(selector, model, tiers):
+    """LightGBM and numpy say what the compiled artefact says, in every tier and for every refusal."""
+    slow = Selector(model, tiers, compile=False)
+    assert not slow.is_compiled
+    for shape in (SHAPE, {**SHAPE, "M": 128, "K": 8000}, {**SHAPE, "M": 10**6}, {**SHAPE, "dtype": "bf16"}):
+        for tier in ("tree", "portfolio", "full"):
+            one, other = selector.select(shape, tier), slow.select(shape, tier)
+            assert (one.status, one.config, one.tier, one.outside, one.fallback, one.reason) == (
+                other.status, other.config, other.tier, other.outside, other.fallback, other.reason,
+            )  # fmt: skip
+            assert (one.time_ns is None, one.efficiency) == (other.time_ns is None, other.efficiency)
+            if one.time_ns is not None:
+                assert one.time_ns == pytest.approx(other.time_ns, rel=1e-12)
+                assert one.upper_ns == pytest.approx(other.upper_ns, rel=1e-12)
+
+
+def test_threads_may_share_a_selector(selector):
+    """They take turns: nobody hears the answer to another's question."""
+    shapes = [selector.problem({**SHAPE, "M": 130 + 7 * i, "K": 256 + 3 * i}) for i in range(150)]
+    alone = [selector._ask(shape, Tier.FULL) for shape in shapes]
+    with ThreadPoolExecutor(4) as executor:
+        for found in executor.map(lambda _: [selector._ask(shape, Tier.FULL) for shape in shapes], range(4)):
+            assert [(item.config, item.time_ns) for item in found] == [(item.config, item.time_ns) for item in alone]
+
+
+def test_where_nothing_can_be_compiled_or_kept_lightgbm_answers(model, tiers, monkeypatch):
+    """A compiler that fails and a cache that cannot be written cost time, not the answer."""
+
+    def refuse(*args, **more):
+        raise CannotCompile("no")
+
+    monkeypatch.setattr("kerncast.selecting.selector.compiled", refuse)
+    monkeypatch.setattr("kerncast.selecting.selector.kept", lambda identity: None)
+    said = []
+    slow = Selector(model, tiers, step=said.append)
+    assert not slow.is_compiled
+    assert "LightGBM answers instead" in said[-1]
+    assert slow.select(SHAPE).ok
+    monkeypatch.setenv("KERNCAST_CACHE", "/proc/nope")
+    assert tiers_of(model, TierOptions(samples=50)).portfolio
+
+
+def test_many_problems_come_as_a_list_or_a_frame(selector):
+    """Answers in order, refusals in their places."""
+    shapes = [SHAPE, {**SHAPE, "M": 10**6}, {**SHAPE, "N": 384}]
+    listed = selector.select_many(shapes)
+    assert [answer.status for answer in listed] == ["ok", "out_of_range", "ok"]
+    frame = pl.DataFrame(shapes).rename({name: f"problem.{name}" for name in SHAPE})
+    assert [answer.config for answer in selector.select_many(frame)] == [answer.config for answer in listed]
+    assert [len(ranking) for ranking in selector.rank_many(shapes, 2, "portfolio")] == [2, 1, 2]
+
+
+def test_a_config_of_ones_own_is_predicted(selector, model):
+    """`predict` takes any config of the family, and says so when it cannot run."""
+    config = selector.select(SHAPE).config
+    predicted = selector.predict(SHAPE, config)
+    assert predicted.time_ns == pytest.approx(selector.select(SHAPE).time_ns, rel=1e-12)
+    with pytest.raises(InvalidValue, match="name one"):
+        selector.predict(SHAPE)
+
+
+def test_tiers_survive_the_way_to_disk(model, tiers, tmp_path):
+    """Portfolio, small forest and tree are the same after reading; a damaged file counts as none."""
+    write_tiers(tmp_path / "tiers.npz", tiers)
+    back = read_tiers(tmp_path / "tiers.npz", model)
+    assert back.portfolio == tiers.portfolio
+    assert back.forest == tiers.forest
+    assert back.tree.program.digest == tiers.tree.program.digest
+    assert (back.tree.threshold == tiers.tree.threshold).all()
+    (tmp_path / "tiers.npz").write_bytes(b"no longer")
+    assert read_tiers(tmp_path / "tiers.npz", model) is None
+
+
+@needs_compiler
+def test_what_was_built_once_is_found_and_what_was_damaged_is_built_again(model, tmp_path, monkeypatch):
+    """The second load compiles nothing; a shared object that lost its tail is replaced, never loaded."""
+    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path))
+    options = TierOptions(samples=100)
+    Selector.load(model, options=options)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("artefact.so")}
+    steps = []
+    Selector.load(model, options=options, step=steps.append)
+    assert "choosing the portfolio" not in steps
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("artefact.so")} == before
+    for path in before:
+        # Beside it and renamed: the file itself is mapped into this process.
+        path.with_suffix(".cut").write_bytes(path.read_bytes()[:-100])
+        os.replace(path.with_suffix(".cut"), path)
+    assert Selector.load(model, options=options).select(SHAPE).ok
+    assert tiers_of(model, options).portfolio
+
+
+def test_no_config_is_answered_with_where_it_was_never_tried(tmp_path):
+    """A tile that the data hold for small products only is not chosen for large ones, however fast the model thinks it."""
+    rows = synthetic_rows(problems=60)
+    large, fast = pl.col("problem.M") >= 1024, pl.col("config.BLOCK_N") == 256
+    train(synthetic_dataset(tmp_path / "all", rows), tmp_path / "free", Recipe("gbdt", {"trees": 20}, folds=2))
+    kept = rows.filter(~(large & fast.fill_null(False)))
+    train(synthetic_dataset(tmp_path / "some", kept), tmp_path / "bound", Recipe("gbdt", {"trees": 20}, folds=2))
+    shapes = [{**SHAPE, "M": m, "N": n, "K": 4096} for m in (2048, 4096, 8192) for n in (2048, 4096, 8192)]
+    chosen = {}
+    for name in ("free", "bound"):
+        selector = Selector.load(tmp_path / name, options=TierOptions(samples=100), compile=False)
+        chosen[name] = [answer.config.BLOCK_N for tier in ("tree", "portfolio", "full") for answer in
+                        selector.select_many(shapes, tier)]  # fmt: skip
+    assert 256 in chosen["free"]
+    assert 256 not in chosen["bound"]
+
+
+def test_an_explanation_names_features_neighbours_and_runners_up(selector):
+    """Factors that multiply, measured problems nearby with what the choice took there, and what others would cost."""
+    found = explain(selector, selector.select({**SHAPE, "M": 1024}, "full"))
+    assert found.contributions
+    assert all(item.factor > 0 for item in found.contributions)
+    assert len(found.neighbours) == 3
+    assert found.neighbours[0].best_ns > 0
+    assert found.answer.config not in [item.config for item in found.runners_up]
+    json.dumps(found.as_json())
+
+
+@needs_compiler
+def test_json_in_json_out(selector):
+    """The C entry point answers what Python answers, and refuses text that is no request."""
+    config = selector.select(SHAPE, "full").config
+    reply = json.loads(selector.query(json.dumps({**SHAPE, "tier": "full"})))
+    assert reply["config"] == {name: value for name, value in config if value is not None}
+    assert json.loads(selector.query("[{}]"))[0]["status"] == "bad_input"
+
+
+def test_a_model_that_does_not_say_what_works_cannot_choose(model, tmp_path):
+    """A foreign model has no candidates."""
+    bare = Model(model.path, model.manifest, model.family, model.learner)
+    bare.__dict__["candidates"] = model.candidates.head(0)
+    with pytest.raises(InvalidValue, match="which configs work"):
+        Selector.load(bare)

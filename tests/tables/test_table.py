@@ -1,0 +1,128 @@
+"""Measurements as a training table: repeats, noise, failures, numbers."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from kerncast import devices
+from kerncast.data import schema
+from kerncast.errors import InvalidValue
+from kerncast.registry import FAMILIES
+from kerncast.tables.table import build_table
+from kerncast.testing.models import FAMILY, synthetic_rows
+
+TRITON = FAMILIES.get(FAMILY)
+A100 = {"a100": devices.get("a100")}
+# One problem, one tile, measured as often as there are times.
+ONE = {
+    "device": "a100", "problem.M": 128, "problem.N": 256, "problem.K": 512, "problem.dtype": "fp16", "problem.layout": "rcr",
+    "config.kind": "triton", "config.BLOCK_M": 64, "config.BLOCK_N": 32, "config.BLOCK_K": 32, "config.num_stages": 3,
+    "config.num_warps": 4,
+}  # fmt: skip
+
+
+def stored(times, **columns):
+    """Rows that differ in their times, and in columns given as lists; a time of None failed."""
+    count = len(times)
+    status = ["ok" if time is not None else "timeout" for time in times]
+    cells = {**ONE, "time_ns": list(times), "status": status, **columns}
+    spread = {name: value if isinstance(value, list) else [value] * count for name, value in cells.items()}
+    return schema.conform(TRITON, pl.DataFrame(spread, schema_overrides={"time_ns": pl.Float64}))
+
+
+def table_of(rows, machines=A100):
+    return build_table(TRITON, rows, machines, "x")
+
+
+def test_repeats_become_one_row_with_their_median_noise_and_halves():
+    """Halves alternate in the order of measuring; the noise is the standard error of the log times."""
+    times = [100.0, 110.0, 104.0, 108.0, 102.0]
+    table = table_of(stored(times))
+    assert table.time_ns.tolist() == [104.0]
+    np.testing.assert_allclose(table.noise, np.log(times).std(ddof=1) / np.sqrt(5))
+    assert (table.half_a.tolist(), table.half_b.tolist()) == ([102.0], [109.0])
+
+
+def test_of_two_repeats_the_faster_counts_where_configs_are_compared_and_their_mean_where_only_times_are_asked():
+    """What disturbs slows down, which must not look like a choice; a time alone is told as it is met."""
+    assert table_of(stored([100.0, 110.0])).time_ns.tolist() == [105.0]
+    two = stored([100.0, 110.0, 120.0, 130.0], **{"config.num_warps": [4, 4, 8, 8]})
+    assert table_of(two).time_ns.tolist() == [100.0, 120.0]
+
+
+def test_measured_once_the_noise_is_what_the_run_says_of_itself_or_unknown():
+    """Deviation of its samples over the root of their number; without it NaN, and no halves."""
+    table = table_of(stored([200.0], time_ns_mad=[2.0], samples=[16]))
+    np.testing.assert_allclose(table.noise, 1.4826 * 2.0 / 200.0 / 4.0)
+    assert np.isnan(table.half_a).all()
+    assert np.isnan(table_of(stored([200.0])).noise).all()
+    assert table_of(stored([200.0])).noise_floor is None
+
+
+def test_failures_are_rows_without_a_time_and_a_repeat_that_worked_counts():
+    """An attempt that failed once and worked once has the time of the one that worked."""
+    rows = stored([None, 50.0, None], **{"config.num_warps": [4, 4, 8]})
+    table = table_of(rows)
+    assert table.time_ns[table.ok].tolist() == [50.0]
+    assert table.ok.tolist() == [True, False]
+    assert np.isinf(table.trials.time_ns[~table.ok]).all()
+
+
+def test_repeats_far_apart_contradict_each_other():
+    """Nobody can say which is right: one sentence with both the problem and the ratio."""
+    with pytest.raises(InvalidValue, match=r"contradict themselves: .* M=128 N=256 .* takes 150 times the fastest"):
+        table_of(stored([10.0, 1500.0]))
+
+
+def test_the_same_row_given_twice_counts_once():
+    """Rows equal in every cell are no repeats: the noise stays what it was, and so do the halves."""
+    rows = stored([100.0, 110.0], run_id=["a", "b"])
+    once, twice = table_of(rows), table_of(pl.concat([rows, rows]))
+    assert (twice.time_ns.tolist(), twice.noise.tolist()) == (once.time_ns.tolist(), once.noise.tolist())
+    assert np.isnan(table_of(pl.concat([rows[:1], rows[:1]])).half_a).all()
+
+
+def test_numbers_and_labels_do_not_depend_on_the_order_of_rows():
+    """Shuffled rows are the same table: same problems, groups, configs, features and times."""
+    rows = synthetic_rows(problems=8, repeats=3)
+    one, other = table_of(rows), table_of(rows.sample(fraction=1.0, shuffle=True, seed=5))
+    for name in ("problem", "group", "config", "device", "time_ns"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    np.testing.assert_array_equal(one.rows.features, other.rows.features)
+    np.testing.assert_allclose(one.noise, other.noise)
+    assert one.rows.frame.equals(other.rows.frame)
+
+
+def test_a_group_is_coarser_than_a_problem():
+    """Another dtype is another problem of the same group; both are numbered from 0."""
+    table = table_of(stored([1.0, 2.0, 3.0], **{"problem.dtype": ["fp16", "bf16", "fp16"], "problem.M": [128, 128, 256]}))
+    assert sorted(table.problem.tolist()) == [0, 1, 2]
+    groups = dict(zip(table.rows.frame["problem.M"], table.group.tolist(), strict=True))
+    assert groups == {128: 0, 256: 1}
+    assert len(table.problems) == 3
+    assert len(table.configs) == 1
+
+
+def test_rows_of_two_devices_keep_their_own_features():
+    """Each row is described with the numbers of its device, whichever way round the devices are given."""
+    rows = stored([10.0, 20.0, 30.0], device=["h100", "a100", "a100"], **{"problem.M": [64, 64, 512]})
+    machines = {name: devices.get(name) for name in ("h100", "a100")}
+    table = table_of(rows, machines)
+    assert [device.name for device in table.devices] == ["a100", "h100"]
+    assert table.time_ns.tolist() == [20.0, 30.0, 10.0]
+    column = table.rows.names.index("M")
+    assert table.rows.features[:, column].tolist() == [64.0, 512.0, 64.0]
+    assert table.rows.roofline_ns[0] > table.rows.roofline_ns[2]
+    assert table.problem.tolist() == [0, 1, 2]
+    assert table.group.tolist() == [0, 1, 0]
+
+
+def test_some_rows_of_a_table_are_a_table():
+    """By mask or by place; numbers stay what they were."""
+    table = table_of(synthetic_rows(problems=6))
+    mask = table.problem >= 4
+    part, same = table.take(mask), table.take(np.flatnonzero(mask))
+    assert np.unique(part.problem).tolist() == [4, 5]
+    np.testing.assert_array_equal(part.rows.features, same.rows.features)
+    np.testing.assert_array_equal(part.rows.roofline_ns, table.rows.roofline_ns[mask])
+    assert part.trials.problems.tolist() == [4, 5]
