@@ -50,7 +50,7 @@ def sampled_model(rows: pl.DataFrame, dataset: Dataset, seed: int, folder: Path)
     (family,) = dataset.families
     part = Dataset.create(folder / f"rows{seed}")
     chosen = np.sort(np.random.default_rng(seed).permutation(rows.height)[: round(SHARE * rows.height)])
-    part.append(family, rows[chosen].drop("key", "op", "family"), machines=dataset.manifest.devices)
+    part.append(family, rows[chosen].drop("key", "op", "family"), machines=dataset.contents.devices)
     return train(part.path, folder / f"model{seed}", Recipe(folds=2, threads=1))
 
 

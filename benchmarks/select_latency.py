@@ -30,7 +30,7 @@ from kerncast.exporting.project import write_project
 from kerncast.registry import FAMILIES
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions, build_tiers
-from kerncast.tables.feature_rows import Describer
+from kerncast.tables.feature_rows import Featurizer
 
 CONFIGS, PROBLEMS, ASKED = 4_608, 48, 600
 SIZES = np.array([16, 32, 64, 96, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 11008, 14336])
@@ -54,7 +54,7 @@ def made_up_rows() -> pl.DataFrame:
         shape = {f"problem.{name}": int(value) for name, value in zip("MNK", rng.choice(SIZES, 3), strict=True)}
         frames.append(pool.with_columns(pl.lit(value).alias(name) for name, value in {**shape, **FIXED}.items()))
     frame = pl.concat(frames)
-    rows = Describer(family, device, ("fp16",)).describe(frame)
+    rows = Featurizer(family, device, ("fp16",)).describe(frame)
     x = dict(zip(rows.names, rows.features.T, strict=True))
     efficiency = (0.6 + 0.4 * np.tanh(x["num_warps"] / 4)) / (1 + 60 / x["tile_intensity"])
     efficiency *= (1 - 0.05 * (x["pipeline"] % 3)) * (1 - 0.03 * x["scheduler"]) * (1 - 0.02 * x["epilogue"])

@@ -36,7 +36,7 @@ from kerncast.selecting.tiers.problem_sampling import draw_problems
 from kerncast.selecting.tiers.reach import Tried
 from kerncast.selecting.tiers.shares import Measured, measured_in_table
 from kerncast.selecting.tiers.small_forest import compact_forest
-from kerncast.tables.feature_rows import Describer
+from kerncast.tables.feature_rows import Featurizer
 from kerncast.tables.table import Table
 from kerncast.training.procedure import Procedure
 from kerncast.training.train import Recipe, hull_of
@@ -54,7 +54,7 @@ class Scorer:
     """A learner of one fold, asked about the portfolio for any problems; each problem once."""
 
     learner: Learner
-    describer: Describer
+    featurizer: Featurizer
     names: tuple[str, ...]
     configs: pl.DataFrame
     known: dict[tuple[object, ...], Floats] = field(default_factory=dict)
@@ -68,19 +68,19 @@ class Scorer:
         return np.stack([self.known[row] for row in rows])
 
     def features(self, rows: pl.DataFrame) -> Floats:
-        return self.describer.describe(rows).only(self.names).features
+        return self.featurizer.describe(rows).only(self.names).features
 
     def _block(self, problems: pl.DataFrame) -> Floats:
         rows = problems.join(self.configs, how="cross", maintain_order="left_right")
-        output = self.learner.predict(self.describer.describe(rows).only(self.names))
+        output = self.learner.predict(self.featurizer.describe(rows).only(self.names))
         assert output.score is not None
         scores = np.where(self._allowed(rows), output.score, np.inf)
         return scores.reshape(problems.height, self.configs.height)
 
     def _allowed(self, rows: pl.DataFrame) -> npt.NDArray[np.bool_]:
-        family = self.describer.family
+        family = self.featurizer.family
         symbols = schema.symbol_columns(family, rows)
-        bound = self.describer.device.bindings(family.op.dtype, self.describer.dtypes)
+        bound = self.featurizer.device.bindings(family.op.dtype, self.featurizer.dtypes)
         allowed = np.ones(rows.height, dtype=bool)
         for constraint in family.config.constraints:
             allowed &= constraint.program.bind(bound).frame(symbols, trusted=True).to_series().to_numpy() != 0.0
@@ -109,7 +109,7 @@ def run_fold(training: Table, held: Table, recipe: Recipe) -> FoldResult:
     portfolio = choose_portfolio(measured).configs
     family, device = training.family, training.devices[0]
     dtypes = tuple(sorted(training.rows.frame["problem.dtype"].unique()))
-    scorer = Scorer(learner, Describer(family, device, dtypes), training.rows.names, measured.configs[list(portfolio)])
+    scorer = Scorer(learner, Featurizer(family, device, dtypes), training.rows.names, measured.configs[list(portfolio)])
     ground = Ground(measured, device, dtypes, hull_of(family, training))
     start = time.perf_counter()
     drawn = draw_problems(family, measured.problems, ground.hull, SAMPLES, np.random.default_rng(0))

@@ -81,7 +81,7 @@ def test_the_dataset_carries_the_device_it_was_measured_on(tmp_path):
     collect(request(tmp_path / "d"), [vectors(2)], Quiet())
     dataset = Dataset.open(tmp_path / "d")
     local = kerncast.get_device("local")
-    assert dataset.manifest.devices[0].name == local.name
+    assert dataset.contents.devices[0].name == local.name
     assert dataset.device(local.name).numbers["num_cus"] == local.numbers["num_cus"]
 
 

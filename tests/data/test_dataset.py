@@ -204,7 +204,7 @@ def test_an_older_version_is_upgraded_when_read(tmp_path, monkeypatch):
         dataset.UPGRADES, 1, lambda data: {**data, "sources": [{"digest": "0", "name": "upgraded", "format": "csv"}]}
     )
     opened = Dataset.open(tmp_path / "d")
-    assert (opened.manifest.version, opened.manifest.sources[0].name, opened.rows) == (2, "upgraded", 3)
+    assert (opened.manifest.version, opened.contents.sources[0].name, opened.rows) == (2, "upgraded", 3)
 
 
 def test_rows_from_before_a_parameter_existed_get_its_default(tmp_path):

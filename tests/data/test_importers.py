@@ -217,7 +217,7 @@ def test_several_files_become_one_dataset_with_several_sources(tmp_path):
     (tmp_path / "b").write_bytes(MATMUL.replace(b"1849", b"1850"))
     dataset = import_files("ttnn-csv", [tmp_path / "a", tmp_path / "b"], tmp_path / "out", Options(device="wormhole_b0"))
     assert dataset.rows == 4
-    assert {source.name for source in dataset.manifest.sources} == {"a", "b"}
+    assert {source.name for source in dataset.contents.sources} == {"a", "b"}
     assert dataset.read()["source"].n_unique() == 2
 
 

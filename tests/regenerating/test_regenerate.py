@@ -19,7 +19,7 @@ from kerncast.registry import FAMILIES
 from kerncast.store.store import ENTRY, Store
 from kerncast.testing.backends import Analytic, Quiet
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.training.train import Recipe as Training
+from kerncast.training.train import Recipe as Recipe
 from kerncast.training.train import train
 
 TINY = """
@@ -63,7 +63,7 @@ class Watched:
 
 
 @pytest.fixture
-def recipe(tmp_path):
+def routine(tmp_path):
     (tmp_path / "tiny.toml").write_text(TINY)
     return str(tmp_path / "tiny.toml")
 
@@ -90,7 +90,7 @@ def rewound(reference, tmp_path):
 
 
 def test_a_new_model_gets_into_the_store_with_its_origin(reference):
-    """Host, version, date and recipe are recorded, in the work directory and in the store."""
+    """Host, version, date and routine are recorded, in the work directory and in the store."""
     folder, outcome = reference
     assert (outcome.verdict, outcome.replaced) == ("NEW", True)
     (entry,) = Store.open(folder / "store").entries()
@@ -104,14 +104,14 @@ def test_a_new_model_gets_into_the_store_with_its_origin(reference):
 
 
 @pytest.mark.parametrize("stage", STAGES[1:])
-def test_a_run_that_was_stopped_goes_on_and_ends_the_same(recipe, reference, tmp_path, stage):
+def test_a_run_that_was_stopped_goes_on_and_ends_the_same(routine, reference, tmp_path, stage):
     """Whatever is done is not done again, and the model is the same."""
     store = Store.open(tmp_path / "store")
     with pytest.raises(KeyboardInterrupt):
-        regenerate(load(recipe), store, tmp_path / "work", Watched(stage))
+        regenerate(load(routine), store, tmp_path / "work", Watched(stage))
     assert store.entries() == []
     shown = Watched()
-    (outcome,) = regenerate(load(recipe), store, tmp_path / "work", shown)
+    (outcome,) = regenerate(load(routine), store, tmp_path / "work", shown)
     assert [name for name, already in shown.stages if already] == list(STAGES[: STAGES.index(stage)])
     assert outcome.replaced
     before, after = (
@@ -121,32 +121,32 @@ def test_a_run_that_was_stopped_goes_on_and_ends_the_same(recipe, reference, tmp
     assert before["time.0.lgbm.gz"] == after["time.0.lgbm.gz"]
 
 
-def test_a_half_measured_collection_goes_on(recipe, reference, tmp_path, monkeypatch):
+def test_a_half_measured_collection_goes_on(routine, reference, tmp_path, monkeypatch):
     """A stop in the middle of measuring is an unfinished outcome; every row is measured once."""
     from kerncast.regenerating import run as stages
 
     real = stages.Request
     monkeypatch.setattr(stages, "Request", lambda *args, **options: real(*args, **options, budget_seconds=0.0, chunk_size=8))
-    (outcome,) = regenerate(load(recipe), Store.open(tmp_path / "store"), tmp_path / "work", Watched())
+    (outcome,) = regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "work", Watched())
     assert not outcome.finished
     assert outcome.reasons == ["stopped while it was busy with collect"]
     monkeypatch.undo()
-    (outcome,) = regenerate(load(recipe), Store.open(tmp_path / "store"), tmp_path / "work", Watched())
+    (outcome,) = regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "work", Watched())
     assert outcome.finished
     rows, before = (Dataset.open(folder / "work" / "gemm-triton" / "dataset").read() for folder in (tmp_path, reference[0]))
     assert rows.height == before.height == rows["key"].n_unique()
 
 
-def test_the_same_again_is_the_same_and_a_finished_run_is_kept(recipe, tmp_path):
+def test_the_same_again_is_the_same_and_a_finished_run_is_kept(routine, tmp_path):
     """Without --again nothing is done twice; with it the old work directory is renamed."""
     store = Store.open(tmp_path / "store")
-    regenerate(load(recipe), store, tmp_path / "work", Watched())
+    regenerate(load(routine), store, tmp_path / "work", Watched())
     (first,) = store.entries()
     shown = Watched()
-    regenerate(load(recipe), store, tmp_path / "work", shown)
+    regenerate(load(routine), store, tmp_path / "work", shown)
     assert all(already for _, already in shown.stages)
     assert store.entries() == [first]
-    (outcome,) = regenerate(load(recipe), store, tmp_path / "work", Watched(), again=True)
+    (outcome,) = regenerate(load(routine), store, tmp_path / "work", Watched(), again=True)
     assert (outcome.verdict, outcome.replaced) == ("SAME", True)
     (second,) = store.entries()
     assert (second.id, second.path == first.path) == (first.id, False)
@@ -155,29 +155,29 @@ def test_the_same_again_is_the_same_and_a_finished_run_is_kept(recipe, tmp_path)
     assert (comparison["n_problems"], comparison["problems_seen_in_training"]) == (24, 0)
 
 
-def test_a_worse_model_stays_out_of_the_store(recipe, tmp_path, run):
+def test_a_worse_model_stays_out_of_the_store(routine, tmp_path, run):
     """Exit code 1, the store as it was, and the way to overrule it."""
     store = tmp_path / "store"
-    assert run("regenerate", recipe, "--store", store, "--out", tmp_path / "good")[0] == 0
+    assert run("regenerate", routine, "--store", store, "--out", tmp_path / "good")[0] == 0
     (before,) = Store.open(store).entries()
     poor = ["--set", *POOR]
-    code, out, _ = run("regenerate", recipe, "--store", store, "--out", tmp_path / "poor", *poor)
+    code, out, _ = run("regenerate", routine, "--store", store, "--out", tmp_path / "poor", *poor)
     assert code == 1
     assert "WORSE" in out
     assert f"kerncast models add {tmp_path / 'poor' / 'gemm-triton' / 'model'} --replace" in out
     assert Store.open(store).entries() == [before]
     # The old one cannot be read any more: anything that can is better.
     (before.path / "candidates.parquet").unlink()
-    code, out, _ = run("regenerate", recipe, "--store", store, "--out", tmp_path / "again", *poor, "--json")
+    code, out, _ = run("regenerate", routine, "--store", store, "--out", tmp_path / "again", *poor, "--json")
     (family,) = json.loads(out)["families"]
     assert (code, family["verdict"], family["replaced"]) == (0, "OLD UNREADABLE", True)
 
 
 @pytest.mark.parametrize("how", ["between two runs", "in another store", "while they were compared"])
-def test_what_it_was_not_compared_with_is_never_replaced(recipe, reference, rewound, tmp_path, how):
+def test_what_it_was_not_compared_with_is_never_replaced(routine, reference, rewound, tmp_path, how):
     """A good model that appears after a poor one was found to be NEW is compared with it, and stays."""
     good = reference[0] / "work" / "gemm-triton" / "model"
-    poor, work, store = load(recipe, POOR), rewound("train"), Store.open(tmp_path / "store")
+    poor, work, store = load(routine, POOR), rewound("train"), Store.open(tmp_path / "store")
     shown = Watched("replace")
     if how == "while they were compared":
         shown.stage = lambda family, stage, already: store.add(good) if stage == "replace" else None
@@ -192,14 +192,14 @@ def test_what_it_was_not_compared_with_is_never_replaced(recipe, reference, rewo
     (entry,) = store.entries()
     assert entry.load().manifest == Model.load(good).manifest
     # Other limits are another question, which the same measurements answer.
-    loose = load(recipe, [*POOR, *(f"compare.max_{name}=100" for name in ("mean", "median", "p10", "problem"))])
+    loose = load(routine, [*POOR, *(f"compare.max_{name}=100" for name in ("mean", "median", "p10", "problem"))])
     shown = Watched()
     (outcome,) = regenerate(loose, store, work, shown)
     assert [stage for stage, already in shown.stages if not already] == ["compare", "replace"]
     assert (outcome.verdict, outcome.replaced) == ("AMBIGUOUS", True)
 
 
-def test_a_model_that_got_into_the_store_right_before_a_crash_is_not_put_there_twice(recipe, rewound, tmp_path, monkeypatch):
+def test_a_model_that_got_into_the_store_right_before_a_crash_is_not_put_there_twice(routine, rewound, tmp_path, monkeypatch):
     """The outcome is that of the comparison that let it in."""
     work, store = rewound("compare"), Store.open(tmp_path / "store")
     real = states.write
@@ -211,28 +211,28 @@ def test_a_model_that_got_into_the_store_right_before_a_crash_is_not_put_there_t
 
     monkeypatch.setattr(states, "write", killed)
     with pytest.raises(KeyboardInterrupt):
-        regenerate(load(recipe), store, work, Watched())
+        regenerate(load(routine), store, work, Watched())
     monkeypatch.undo()
     before = store.entries()
-    (outcome,) = regenerate(load(recipe), store, work, Watched())
+    (outcome,) = regenerate(load(routine), store, work, Watched())
     assert (outcome.verdict, outcome.replaced, store.entries()) == ("NEW", True, before)
 
 
 @pytest.mark.parametrize("stage", ["train", "compare"])
-def test_other_training_keeps_the_measurements(recipe, rewound, tmp_path, stage):
+def test_other_training_keeps_the_measurements(routine, rewound, tmp_path, stage):
     """And never takes a model that was trained in another way for its own, finished or just there."""
     work, shown = rewound(stage), Watched()
-    (outcome,) = regenerate(load(recipe, POOR), Store.open(tmp_path / "store"), work, shown)
+    (outcome,) = regenerate(load(routine, POOR), Store.open(tmp_path / "store"), work, shown)
     assert [stage for stage, already in shown.stages if already] == ["sweep", "collect"]
     assert outcome.replaced
     assert Model.load(work / "gemm-triton" / "model").manifest.recipe["knobs"]["trees"] == 1
     shown = Watched()
-    regenerate(load(recipe, [*POOR, "train.threads=2"]), Store.open(tmp_path / "store"), work, shown)
+    regenerate(load(routine, [*POOR, "train.threads=2"]), Store.open(tmp_path / "store"), work, shown)
     assert all(already for _, already in shown.stages)
 
 
 @pytest.mark.parametrize("damage", ["the model is gone", "the entry is broken", "another entry is broken"])
-def test_an_old_model_that_cannot_be_read_is_replaced(recipe, reference, rewound, tmp_path, damage):
+def test_an_old_model_that_cannot_be_read_is_replaced(routine, reference, rewound, tmp_path, damage):
     """Whatever is wrong with it, hours of measuring are not lost to it."""
     work, store = rewound("compare"), Store.open(tmp_path / "store")
     entry = store.add(reference[0] / "work" / "gemm-triton" / "model")
@@ -243,29 +243,29 @@ def test_an_old_model_that_cannot_be_read_is_replaced(recipe, reference, rewound
     else:
         shutil.copytree(entry.path.parent, entry.path.parents[1] / "copied")
         shutil.rmtree(entry.path.parent)
-    (outcome,) = regenerate(load(recipe), store, work, Watched())
+    (outcome,) = regenerate(load(routine), store, work, Watched())
     assert (outcome.verdict, outcome.replaced) == ("OLD UNREADABLE", True)
     assert store.at(Model.load(work / "gemm-triton" / "model")).load().path.is_dir()
 
 
-def test_a_run_that_was_killed_before_its_first_state_can_begin(recipe, tmp_path):
+def test_a_run_that_was_killed_before_its_first_state_can_begin(routine, tmp_path):
     """A lock and a draft of the state are all that it leaves."""
     (tmp_path / "work").mkdir()
     for name in ("regenerate.lock", ".state.json.4711"):
         (tmp_path / "work" / name).touch()
     with pytest.raises(KeyboardInterrupt):
-        regenerate(load(recipe), Store.open(tmp_path / "store"), tmp_path / "work", Watched("sweep"))
+        regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "work", Watched("sweep"))
     assert states.read(tmp_path / "work") is not None
 
 
-def test_a_dry_run_writes_nothing(recipe, tmp_path, run):
+def test_a_dry_run_writes_nothing(routine, tmp_path, run):
     """What would be measured, and what it would be compared with."""
-    code, out, _ = run("regenerate", recipe, "--store", tmp_path / "store", "--out", tmp_path / "work", "--dry-run", "--json")
+    code, out, _ = run("regenerate", routine, "--store", tmp_path / "store", "--out", tmp_path / "work", "--dry-run", "--json")
     assert code == 0
     (planned,) = json.loads(out)
     assert (planned["problems"], planned["vectors"], planned["old"]) == (24, 24 * 16, None)
     assert {item.name for item in tmp_path.iterdir()} == {"tiny.toml"}
-    code, out, _ = run("regenerate", recipe, "--set", "sweep.max_problems=5", "--dry-run", "--json")
+    code, out, _ = run("regenerate", routine, "--set", "sweep.max_problems=5", "--dry-run", "--json")
     assert json.loads(out)[0]["vectors"] == 5 * 16
 
 
@@ -277,7 +277,7 @@ def test_predictions_are_out_of_fold_where_the_problem_was_seen(tmp_path):
     # Of seen problems, one config was never tried.
     tried = seen.filter(pl.col("config.BLOCK_M").fill_null(0) != seen["config.BLOCK_M"].drop_nulls()[0])
     synthetic_dataset(tmp_path / "d", tried)
-    model = train(tmp_path / "d", tmp_path / "m", Training("gbdt", {"trees": 8, "leaves": 7}, folds=2, threads=1))
+    model = train(tmp_path / "d", tmp_path / "m", Recipe("gbdt", {"trees": 8, "leaves": 7}, folds=2, threads=1))
     view = OutOfFold(model)
     fair = view.fair(rows)
     new = rows.join(shapes[8:], on=shapes.columns, how="semi")
@@ -297,11 +297,11 @@ def test_predictions_are_out_of_fold_where_the_problem_was_seen(tmp_path):
     [
         (("folds = 2", "folds = 1"), BadFile, r"Expected `int` >= 2 - at `\$.train.folds`"),
         (('configs = "sample:16"', "speed = 3"), BadFile, "unknown field `speed`"),
-        (("samples = 2", 'recipe = "ck-tile"'), BadFile, "collect.recipe is for the backend command"),
+        (("samples = 2", 'benchmark = "ck-tile"'), BadFile, "collect.benchmark is for the backend command"),
         (('families = ["gemm/triton"]', 'families = ["gemm/trito"]'), NotFound, "did you mean 'gemm/triton'"),
         (("trees = 12", "tree = 12"), InvalidValue, "tree"),
         (('name = "tiny"', 'name = "../x"'), BadFile, "name is letters"),
-        (("[sweep]", "[sweep"), BadFile, "is not a recipe for regenerating"),
+        (("[sweep]", "[sweep"), BadFile, "is not a routine for regenerating"),
         (("folds = 2", 'target = "zz"'), BadFile, "train.target is one of relative, latency, tflops, bandwidth, got 'zz'"),
         (("folds = 2", "seed = 9_999_999_999"), BadFile, r"at `\$.train.seed`"),
         (("threads = 1", "threads = 1_000_000"), BadFile, r"at `\$.train.threads`"),
@@ -325,30 +325,30 @@ def test_a_bad_recipe_is_refused_before_anything_is_measured(tmp_path, change, e
     ("family", "dtype", "message"),
     [("reshard/cpu", "fp16", "dtype must be one of .* got 'fp16'"), ("gemm/cpu", "bf8", "no config of gemm/cpu can run any")],
 )
-def test_the_last_family_is_refused_before_the_first_is_measured(recipe, tmp_path, monkeypatch, family, dtype, message):
+def test_the_last_family_is_refused_before_the_first_is_measured(routine, tmp_path, monkeypatch, family, dtype, message):
     """What one family can do with a sweep another may not."""
     monkeypatch.setattr(Analytic, "families", ("gemm/triton", family))
-    found = load(recipe, [f'families=["gemm/triton", "{family}"]', f'sweep.vary=["dtype={dtype}", "layout=rcr"]'])
+    found = load(routine, [f'families=["gemm/triton", "{family}"]', f'sweep.vary=["dtype={dtype}", "layout=rcr"]'])
     with pytest.raises(InvalidValue, match=message):
         regenerate(found, Store.open(tmp_path / "store"), tmp_path / "work", Watched())
     assert not (tmp_path / "work").exists()
 
 
-def test_a_work_directory_belongs_to_one_recipe(recipe, tmp_path):
-    """Measurements of another recipe, or of nobody, are not gone on with."""
+def test_a_work_directory_belongs_to_one_recipe(routine, tmp_path):
+    """Measurements of another routine, or of nobody, are not gone on with."""
     with pytest.raises(KeyboardInterrupt):
-        regenerate(load(recipe), Store.open(tmp_path / "store"), tmp_path / "work", Watched("collect"))
-    changed = load(recipe, ["sweep.seed=1"])
-    with pytest.raises(InvalidValue, match="was begun with another recipe"):
+        regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "work", Watched("collect"))
+    changed = load(routine, ["sweep.seed=1"])
+    with pytest.raises(InvalidValue, match="was begun with another routine"):
         regenerate(changed, Store.open(tmp_path / "store"), tmp_path / "work", Watched())
     # Limits of the comparison decide nothing that is measured.
-    stricter = load(recipe, ["compare.max_mean=0"])
+    stricter = load(routine, ["compare.max_mean=0"])
     with pytest.raises(KeyboardInterrupt):
         regenerate(stricter, Store.open(tmp_path / "store"), tmp_path / "work", Watched("train"))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
     with pytest.raises(InvalidValue, match="is not a work directory"):
-        regenerate(load(recipe), Store.open(tmp_path / "store"), tmp_path / "full", Watched())
+        regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "full", Watched())
 
 
 @pytest.mark.parametrize("name", sorted(shipped()))
@@ -360,15 +360,15 @@ def test_every_shipped_recipe_is_of_families_that_there_are(name):
         FAMILIES.get(family)
 
 
-def test_changes_are_written_as_in_the_file(recipe):
+def test_changes_are_written_as_in_the_file(routine):
     """Numbers are numbers, bare words are texts, sections are made where there are none."""
-    found = load(recipe, ["sweep.max_problems=5", "compare.strict=true", "train.model=linear", 'sweep.problems=["llm"]'])
+    found = load(routine, ["sweep.max_problems=5", "compare.strict=true", "train.model=linear", 'sweep.problems=["llm"]'])
     assert (found.sweep.max_problems, found.compare.strict, found.train.model) == (5, True, "linear")
     assert found.sweep.problems == ["llm"]
     for bad in ("sweep", "=3"):
         with pytest.raises(InvalidValue, match="--set takes KEY=VALUE"):
-            load(recipe, [bad])
-    with pytest.raises(NotFound, match=r"unknown recipe 'gemm-cp': did you mean 'gemm-cpu'\?"):
+            load(routine, [bad])
+    with pytest.raises(NotFound, match=r"unknown routine 'gemm-cp': did you mean 'gemm-cpu'\?"):
         load("gemm-cp")
     with pytest.raises(BadFile, match="cannot be read"):
-        load(str(Path(recipe).with_name("nothing.toml")))
+        load(str(Path(routine).with_name("nothing.toml")))

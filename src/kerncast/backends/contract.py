@@ -163,7 +163,7 @@ class Backend(abc.ABC):
         """The kernel of a vector for arrays of the caller; for the families in `calls`."""
         raise Unsupported(f"backend {self.name} runs no kernels on arrays of the caller")
 
-    def trials(self, problem: Problem) -> Iterator[Config]:
+    def first_configs(self, problem: Problem) -> Iterator[Config]:
         """Valid configs to try for a problem about which nothing is known, promising ones first."""
         family = problem.family
         assert family is not None

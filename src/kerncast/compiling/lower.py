@@ -56,13 +56,13 @@ class Artefact:
     @cached_property
     def features(self) -> dict[str, Expr]:
         """All features, in the order in which the learner reads them."""
-        outputs = self.model.describer().program.outputs
+        outputs = self.model.featurizer().program.outputs
         return {name: outputs[name] for name in self.model.manifest.features.names}
 
     @cached_property
     def work(self) -> dict[str, Expr]:
         """Numbers of the problem that targets and lines are relative to."""
-        found = dict(self.model.describer().work().outputs)
+        found = dict(self.model.featurizer().work().outputs)
         line = self.model.family.op.line_program
         if isinstance(self.model.learner, Linear) and line is not None:
             found["line_size"] = line.outputs["size"]

@@ -75,7 +75,7 @@ def record_of(device: Device) -> DeviceRecord:
     )
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DatasetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of `dataset.json`."""
 
     format: str = FORMAT
@@ -95,9 +95,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Dataset:
     """An opened dataset. `Dataset.create` makes an empty one, `Dataset.open` reads an existing one."""
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
+    def __init__(self, path: Path, manifest: DatasetFile) -> None:
         self.path = path
-        self.manifest = manifest
+        self.contents = manifest
 
     @classmethod
     def create(cls, path: str | Path) -> Dataset:
@@ -107,8 +107,8 @@ class Dataset:
             raise InvalidValue(f"{path} exists already: choose another name, or remove it first")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir()
-        dataset = cls(path, Manifest())
-        dataset._write_manifest(dataset.manifest)
+        dataset = cls(path, DatasetFile())
+        dataset._write_file(dataset.contents)
         return dataset
 
     @classmethod
@@ -127,7 +127,7 @@ class Dataset:
             os.rename(draft.path, path)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-        return cls(path, draft.manifest)
+        return cls(path, draft.contents)
 
     @classmethod
     def open(cls, path: str | Path) -> Dataset:
@@ -137,7 +137,7 @@ class Dataset:
             raise NotFound(f"there is no dataset at {path}: make one with `kerncast import` or `kerncast collect`")
         if not (path / MANIFEST).is_file():
             raise BadFile(f"{path} is not a kerncast dataset: it has no {MANIFEST}")
-        manifest = _read_manifest(path / MANIFEST)
+        manifest = _read_file(path / MANIFEST)
         for part in manifest.parts:
             if not (path / part.file).is_file():
                 raise BadFile(f"{path} is incomplete: {part.file} is missing; restore it, or import the data again")
@@ -148,14 +148,14 @@ class Dataset:
     @property
     def families(self) -> list[Family]:
         """The families that have rows here, by id."""
-        declared = self.manifest.declared
-        names = sorted({part.family for part in self.manifest.parts})
+        declared = self.contents.declared
+        names = sorted({part.family for part in self.contents.parts})
         return [resolve(name, declared.get(name), self.path) for name in names]
 
     @property
     def rows(self) -> int:
         """Rows of all families."""
-        return sum(part.rows for part in self.manifest.parts)
+        return sum(part.rows for part in self.contents.parts)
 
     @property
     def unfinished(self) -> bool:
@@ -164,7 +164,7 @@ class Dataset:
 
     def refuse_if_empty(self) -> None:
         """There is nothing to work on; why depends."""
-        if self.manifest.parts:
+        if self.contents.parts:
             return
         if self.unfinished:
             raise InvalidValue(
@@ -176,13 +176,13 @@ class Dataset:
     @property
     def digest(self) -> str:
         """A hash of the contents: equal rows in equal parts, equal digest."""
-        text = "\n".join(sorted(f"{part.family} {part.content}" for part in self.manifest.parts))
+        text = "\n".join(sorted(f"{part.family} {part.content}" for part in self.contents.parts))
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def scan(self, family: Family | str | None = None, where: Sequence[str] = ()) -> pl.LazyFrame:
         """The rows of one family, lazily (the family may be left out when there is only one)."""
         found = self._family(family)
-        parts = [part for part in self.manifest.parts if part.family == found.id]
+        parts = [part for part in self.contents.parts if part.family == found.id]
         frames = []
         for part in parts:
             file = self.path / part.file
@@ -209,14 +209,14 @@ class Dataset:
 
     def device(self, name: str) -> Device:
         """A device of these rows: as it was recorded with them, else the profile of that name."""
-        for record in self.manifest.devices:
+        for record in self.contents.devices:
             if record.name == name:
                 return record.device
         return devices.get(name)
 
     def verify(self) -> None:
         """Compare every part with its checksum."""
-        for part in self.manifest.parts:
+        for part in self.contents.parts:
             if file_checksum(self.path / part.file) != part.checksum:
                 raise BadFile(f"{self.path / part.file} differs from its checksum: restore it, or import the data again")
 
@@ -246,16 +246,16 @@ class Dataset:
         self, family: Family, rows: pl.DataFrame, sources: Iterable[Source], machines: Iterable[DeviceRecord] = ()
     ) -> None:
         with _exclusive(self.path):
-            self.manifest = _read_manifest(self.path / MANIFEST)  # another process may have appended meanwhile
+            self.contents = _read_file(self.path / MANIFEST)  # another process may have appended meanwhile
             self._append_part(family, rows, sources, machines)
 
     def _append_part(
         self, family: Family, rows: pl.DataFrame, sources: Iterable[Source], machines: Iterable[DeviceRecord]
     ) -> None:
-        parts, known = list(self.manifest.parts), {source.digest: source for source in self.manifest.sources}
+        parts, known = list(self.contents.parts), {source.digest: source for source in self.contents.sources}
         known |= {source.digest: source for source in sources}
         # The first record of a device stays: measured clocks and rates differ a little from run to run.
-        recorded = {record.name: record for record in (*machines, *self.manifest.devices)}
+        recorded = {record.name: record for record in (*machines, *self.contents.devices)}
         if rows.height:
             number = sum(part.family == family.id for part in parts)
             file = Path("rows", *family.id.split("/"), f"part-{number:05d}.parquet")
@@ -266,15 +266,15 @@ class Dataset:
             parts.append(Part(family.id, file.as_posix(), rows.height, content, file_checksum(target)))
         sources_in_order = tuple(known[digest] for digest in sorted(known))
         machines_in_order = tuple(recorded[name] for name in sorted(recorded))
-        declarations = _with_declaration(self.manifest, family)
-        self._write_manifest(Manifest(
+        declarations = _with_declaration(self.contents, family)
+        self._write_file(DatasetFile(
             parts=tuple(parts), sources=sources_in_order, devices=machines_in_order, declarations=declarations or msgspec.UNSET
         ))  # fmt: skip
 
-    def _write_manifest(self, manifest: Manifest) -> None:
+    def _write_file(self, manifest: DatasetFile) -> None:
         data = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
         write_atomically(self.path / MANIFEST, lambda path: path.write_bytes(data + b"\n"))
-        self.manifest = manifest
+        self.contents = manifest
 
 
 def merge(paths: Sequence[str | Path], out: str | Path) -> tuple[Dataset, int]:
@@ -294,20 +294,20 @@ def merge(paths: Sequence[str | Path], out: str | Path) -> tuple[Dataset, int]:
 
     def fill(draft: Dataset) -> None:
         nonlocal dropped
-        sources = {source.digest: source for dataset in inputs for source in dataset.manifest.sources}
+        sources = {source.digest: source for dataset in inputs for source in dataset.contents.sources}
         for name in names:
             holders = [dataset for dataset in inputs if name in {family.id for family in dataset.families}]
             family = joined_family([dataset._family(name) for dataset in holders])
             rows = pl.concat([dataset.read(name) for dataset in holders])
             distinct = rows.unique(maintain_order=True)
             dropped += rows.height - distinct.height
-            machines = [record for dataset in inputs for record in dataset.manifest.devices]
+            machines = [record for dataset in inputs for record in dataset.contents.devices]
             draft._append(family, distinct, sources.values(), reversed(machines))
 
     return Dataset.build(out, fill), dropped
 
 
-def _with_declaration(manifest: Manifest, family: Family) -> tuple[Declaration, ...]:
+def _with_declaration(manifest: DatasetFile, family: Family) -> tuple[Declaration, ...]:
     """What is declared once rows of a family are added: a second draft of an op widens the first."""
     declared, own = manifest.declared, declaration_of(family)
     if own is not None:
@@ -315,12 +315,12 @@ def _with_declaration(manifest: Manifest, family: Family) -> tuple[Declaration, 
     return tuple(declared[name] for name in sorted(declared))
 
 
-def _read_manifest(file: Path) -> Manifest:
+def _read_file(file: Path) -> DatasetFile:
     try:
         data = msgspec.json.decode(file.read_bytes())
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise BadFile(f"{file} is not a kerncast dataset: its format is {_format_of(data)!r}, not '{FORMAT}'")
-        return msgspec.convert(_upgrade(data, file), Manifest)
+        return msgspec.convert(_upgrade(data, file), DatasetFile)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadFile(f"{file} is damaged ({error}): restore it, or import the data again") from error
 

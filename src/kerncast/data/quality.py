@@ -53,7 +53,7 @@ def inspect_dataset(dataset: Dataset, where: Sequence[str] = ()) -> Report:
         "path": str(dataset.path),
         "digest": dataset.digest,
         "rows": sum(section["rows"] for section in sections),
-        "sources": [{"name": item.name, "format": item.format, "digest": item.digest} for item in dataset.manifest.sources],
+        "sources": [{"name": item.name, "format": item.format, "digest": item.digest} for item in dataset.contents.sources],
         "families": sections,
     }
 

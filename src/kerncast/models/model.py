@@ -22,7 +22,7 @@ from kerncast.learners.target import Target
 from kerncast.models.manifest import CANDIDATES, EVALUATION, MANIFEST, PREDICTIONS, PROBLEMS, Manifest, read_manifest
 from kerncast.op import Family
 from kerncast.scoring.scorecard import Predicted
-from kerncast.tables.feature_rows import Describer, Rows
+from kerncast.tables.feature_rows import Featurizer, Rows
 from kerncast.tables.never_worked import chosen_last
 
 Floats = npt.NDArray[np.float64]
@@ -65,24 +65,24 @@ class Model:
     def _check_features(self) -> None:
         wanted = self.manifest.features
         for record in self.manifest.devices:
-            program = self.describer(record.device).program
+            program = self.featurizer(record.device).program
             missing = [name for name in wanted.names if name not in program.outputs]
             if missing:
                 raise BadFile(
                     f"{self.path} reads the feature '{missing[0]}', which {self.family.id} no longer has: train it again"
                 )
-        if feature_digest(self.describer(), wanted.names) != wanted.digest:
+        if feature_digest(self.featurizer(), wanted.names) != wanted.digest:
             raise BadFile(
                 f"{self.path} was trained with other formulas for its features than {self.family.id} has now: train it again"
             )
 
-    def describer(self, device: Device | None = None) -> Describer:
+    def featurizer(self, device: Device | None = None) -> Featurizer:
         """What computes the features; for another device than its own only if the model is asked to."""
-        return Describer(self.family, device or self.device, self.manifest.dtypes or None)
+        return Featurizer(self.family, device or self.device, self.manifest.dtypes or None)
 
     def describe(self, frame: pl.DataFrame, device: Device | None = None) -> Rows:
         """Features of vectors (`problem.*`, `config.*`), in the model's own order."""
-        return self.describer(device).describe(frame).only(self.manifest.features.names)
+        return self.featurizer(device).describe(frame).only(self.manifest.features.names)
 
     def predict_rows(self, rows: Rows) -> Predicted:
         """Time, interval and score of described vectors."""
@@ -169,9 +169,9 @@ def _read(file: Path) -> pl.DataFrame:
         raise BadFile(f"{file} is damaged ({error}): train the model again, or restore the file") from error
 
 
-def feature_digest(describer: Describer, names: tuple[str, ...]) -> str:
+def feature_digest(featurizer: Featurizer, names: tuple[str, ...]) -> str:
     """A hash of names, order and arithmetic, hardware numbers left as symbols: measured ones differ from day to day."""
     from kerncast.expr import Program
 
-    outputs = describer.family.feature_program.outputs
+    outputs = featurizer.family.feature_program.outputs
     return Program({name: outputs[name] for name in names}).digest

@@ -1,6 +1,6 @@
 """Old against new, on the new measurements, with predictions that owe nothing to what they are judged by.
 
-A recipe measures the same problems every time, so that none is unseen by both models. But each model keeps what
+A routine measures the same problems every time, so that none is unseen by both models. But each model keeps what
 its procedure said of every training vector without having seen that vector's fold. So the new model is judged by its
 out-of-fold predictions, and the old one by its own where it was trained on the problem, or by itself where it was
 not; both against the times of today. Vectors of problems that the old model saw, but of which it has no such
@@ -75,7 +75,7 @@ def compare_fairly(old: Model, new: Model, dataset: Path, judged: Path, limits: 
         return None
 
     def fill(draft: Dataset) -> None:
-        draft.append(new.family, rows.drop("key"), opened.manifest.sources, opened.manifest.devices)
+        draft.append(new.family, rows.drop("key"), opened.contents.sources, opened.contents.devices)
 
     Dataset.build(judged, fill)
     return compare(views[0], views[1], [judged], limits=limits)

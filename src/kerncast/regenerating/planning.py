@@ -1,4 +1,4 @@
-"""What a recipe asks for, as the other parts of kerncast take it; all of it can be refused before anything is measured."""
+"""What a routine asks for, as the other parts of kerncast take it; all of it can be refused before anything is measured."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from kerncast import devices
 from kerncast.backends import backend_that_runs
 from kerncast.backends.command import CommandBackend
-from kerncast.backends.command.recipe import Recipe as Program
-from kerncast.backends.command.recipe import load as load_program
+from kerncast.backends.command.benchmark import Benchmark
+from kerncast.backends.command.benchmark import load as load_benchmark
 from kerncast.backends.contract import Backend
 from kerncast.collecting.messages import Policy
 from kerncast.device import Device
@@ -20,12 +20,12 @@ from kerncast.evaluating import Limits
 from kerncast.learners.kinds import learner_class
 from kerncast.op import Family
 from kerncast.problems import parse_vary
-from kerncast.regenerating.recipe import Recipe
+from kerncast.regenerating.routine import Routine
 from kerncast.registry import FAMILIES
 from kerncast.store.store import Store
 from kerncast.sweeping import SuiteSweep, Sweep, open_sweep, parse_selection
 from kerncast.training.procedure import Procedure, tuning_ranges
-from kerncast.training.train import Recipe as Training
+from kerncast.training.train import Recipe
 
 
 @dataclass(frozen=True)
@@ -36,49 +36,49 @@ class Planned:
     problems: int
     vectors: int
     seconds: float | None
-    """To measure kernels that are shorter than a sample; unknown for an external program."""
+    """To measure kernels that are shorter than a sample; unknown for an external benchmark."""
     old: str | None
     """The model that the new one would be compared with."""
 
 
-def plan(recipe: Recipe, store: Store) -> list[Planned]:
+def plan(routine: Routine, store: Store) -> list[Planned]:
     """What it would do; nothing is written or measured."""
     found = []
-    for sweep in check(recipe):
-        program = runner(recipe, sweep.family).program
-        vectors, policy = sweep.count(), policy_of(recipe, program)
+    for sweep in check(routine):
+        benchmark = runner(routine, sweep.family).benchmark
+        vectors, policy = sweep.count(), policy_of(routine, benchmark)
         per_vector = (policy.warmup_ns + 0.6 * policy.samples * policy.sample_ns) / 1e9  # as `collect --dry-run` has it
-        seconds = None if program else vectors * per_vector
-        old = _old(recipe, store, sweep.family, sweep.device)
+        seconds = None if benchmark else vectors * per_vector
+        old = _old(routine, store, sweep.family, sweep.device)
         found.append(Planned(sweep.family.id, sweep.problem_count, vectors, seconds, old))
     return found
 
 
-def _old(recipe: Recipe, store: Store, family: Family, device: Device) -> str | None:
+def _old(routine: Routine, store: Store, family: Family, device: Device) -> str | None:
     try:
-        return store.find(family.op.name, family.id, device.name, name=recipe.store.name).id
+        return store.find(family.op.name, family.id, device.name, name=routine.store.name).id
     except NotFound:
         return None
     except BadFile:  # no reason not to make a new one
         return "one that cannot be read"
 
 
-def check(recipe: Recipe, swept: Collection[str] = ()) -> list[Sweep | SuiteSweep]:
+def check(routine: Routine, swept: Collection[str] = ()) -> list[Sweep | SuiteSweep]:
     """Refuse what would fail after hours of measuring; the sweeps, but for families in `swept`, which have their vectors."""
-    limits_of(recipe)
-    wanted = training_of(recipe)
+    limits_of(routine)
+    wanted = training_of(routine)
     Procedure(wanted).options()
     if wanted.tune:
         tuning_ranges(learner_class(wanted.kind))
     sweeps = []
-    for name in recipe.families:
+    for name in routine.families:
         family = FAMILIES.get(name)
-        runs = runner(recipe, family)
+        runs = runner(routine, family)
         if wanted.target is not None:
             _check_target(wanted.target, family)
         if name not in swept:
-            sweeps.append(sweep_of(recipe, family, runs.device))
-            _check_sweep(recipe, sweeps[-1])
+            sweeps.append(sweep_of(routine, family, runs.device))
+            _check_sweep(routine, sweeps[-1])
     return sweeps
 
 
@@ -91,61 +91,61 @@ def _check_target(target: str, family: Family) -> None:
         )
 
 
-def _check_sweep(recipe: Recipe, sweep: Sweep | SuiteSweep) -> None:
+def _check_sweep(routine: Routine, sweep: Sweep | SuiteSweep) -> None:
     """Something to measure, and enough of it to be divided."""
     family = sweep.family
     if not any(block.height for block in sweep.iter_blocks()):
         raise InvalidValue(
-            f"no config of {family.id} can run any of the {sweep.problem_count:,} problems of recipe {recipe.name} on "
+            f"no config of {family.id} can run any of the {sweep.problem_count:,} problems of routine {routine.name} on "
             f"{sweep.device.name}: see the constraints in `kerncast families {family.id}`"
         )
     if not isinstance(sweep, Sweep):
         return
     groups = sweep.problems.select(family.op.split_group).n_unique()
     # One problem alone is divided by its configs.
-    if 1 < groups < recipe.train.folds:
+    if 1 < groups < routine.train.folds:
         raise InvalidValue(
-            f"train.folds is {recipe.train.folds} and the problems of {family.id} make {groups} groups "
+            f"train.folds is {routine.train.folds} and the problems of {family.id} make {groups} groups "
             f"({', '.join(family.op.split_group)}), which stay whole: name more problems, or --set train.folds={groups}"
         )
 
 
 @dataclass(frozen=True)
 class Runner:
-    """What runs the kernels: a backend, or an external program."""
+    """What runs the kernels: a backend, or an external benchmark."""
 
     kind: type[Backend]
-    program: Program | None
+    benchmark: Benchmark | None
     index: str
     """Of the first device."""
 
     @property
     def options(self) -> dict[str, str]:
         """What the backend is configured with."""
-        return {} if self.program is None else CommandBackend.options(self.program)
+        return {} if self.benchmark is None else CommandBackend.options(self.benchmark)
 
     @property
     def device(self) -> Device:
         """Whose limits hold for a sweep. This CPU says them without being measured."""
-        if self.program is None and self.kind.runs_on_cpu:
+        if self.benchmark is None and self.kind.runs_on_cpu:
             return devices.local()
         return self.kind.configured(self.index, self.options).device()
 
 
-def runner(recipe: Recipe, family: Family) -> Runner:
+def runner(routine: Routine, family: Family) -> Runner:
     """What measures a family, refused if it cannot here."""
-    wanted = recipe.collect
-    if wanted.recipe is None:
+    wanted = routine.collect
+    if wanted.benchmark is None:
         return Runner(backend_that_runs(family.id, wanted.backend), None, wanted.devices[0])
-    program = load_program(wanted.recipe, wanted.settings)
-    if program.family != family.id:
-        raise InvalidValue(f"recipe {program.name} measures {program.family}, not {family.id}")
-    return Runner(CommandBackend, program, wanted.devices[0])
+    benchmark = load_benchmark(wanted.benchmark, wanted.settings)
+    if benchmark.family != family.id:
+        raise InvalidValue(f"routine {benchmark.name} measures {benchmark.family}, not {family.id}")
+    return Runner(CommandBackend, benchmark, wanted.devices[0])
 
 
-def sweep_of(recipe: Recipe, family: Family, device: Device) -> Sweep | SuiteSweep:
+def sweep_of(routine: Routine, family: Family, device: Device) -> Sweep | SuiteSweep:
     """The vectors of one family."""
-    wanted = recipe.sweep
+    wanted = routine.sweep
     found = open_sweep(
         family, device, wanted.problems, parse_vary(family, wanted.vary), parse_selection(family, wanted.configs),
         seed=wanted.seed, max_vectors=wanted.max_vectors, max_flops=wanted.max_flops, max_bytes=wanted.max_bytes,
@@ -164,24 +164,24 @@ def sweep_of(recipe: Recipe, family: Family, device: Device) -> Sweep | SuiteSwe
     return Sweep(family, device, problems, found.selection, seed=wanted.seed, max_vectors=wanted.max_vectors)
 
 
-def policy_of(recipe: Recipe, program: Program | None) -> Policy:
-    """As the recipe has it, else as the program's own recipe has it, else as `kerncast collect` does."""
+def policy_of(routine: Routine, benchmark: Benchmark | None) -> Policy:
+    """As the routine has it, else as the benchmark's own routine has it, else as `kerncast collect` does."""
     plain = Policy()
-    samples = recipe.collect.samples or (program.samples if program else None) or plain.samples
-    cache = recipe.collect.cache or (program.cache if program else plain.cache)
+    samples = routine.collect.samples or (benchmark.samples if benchmark else None) or plain.samples
+    cache = routine.collect.cache or (benchmark.cache if benchmark else plain.cache)
     return Policy(samples=samples, fewest_samples=min(samples, plain.fewest_samples), cache=cache)
 
 
-def training_of(recipe: Recipe) -> Training:
+def training_of(routine: Routine) -> Recipe:
     """How to learn."""
-    wanted = recipe.train
-    return Training(
+    wanted = routine.train
+    return Recipe(
         wanted.model, wanted.knobs, wanted.target, folds=wanted.folds, seed=wanted.seed, threads=wanted.threads,
         hard_mining=wanted.hard_mining, tune=wanted.tune,
     )  # fmt: skip
 
 
-def limits_of(recipe: Recipe) -> Limits:
+def limits_of(routine: Routine) -> Limits:
     """How far the new model may fall behind, as shares."""
-    wanted = recipe.compare
+    wanted = routine.compare
     return Limits(wanted.max_mean / 100, wanted.max_median / 100, wanted.max_p10 / 100, wanted.max_problem / 100)

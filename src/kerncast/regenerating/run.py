@@ -24,7 +24,7 @@ from kerncast.op import Family
 from kerncast.regenerating import planning
 from kerncast.regenerating import state as states
 from kerncast.regenerating.comparing import compare_fairly
-from kerncast.regenerating.recipe import Recipe
+from kerncast.regenerating.routine import Routine
 from kerncast.registry import FAMILIES
 from kerncast.store.store import Changed, Entry, Store
 from kerncast.sweeping import Vectors, write_vectors
@@ -66,32 +66,32 @@ class Outcome:
         return self.verdict is not None
 
 
-def regenerate(recipe: Recipe, store: Store, folder: Path, show: Show, *, again: bool = False) -> list[Outcome]:
+def regenerate(routine: Routine, store: Store, folder: Path, show: Show, *, again: bool = False) -> list[Outcome]:
     """Every stage that is not done yet, for every family; finished ones are read from the state."""
-    before = states.going_on(folder, recipe, again)
-    planning.check(recipe, [name for name in recipe.families if before is not None and "sweep" in before.of(name)])
+    before = states.going_on(folder, routine, again)
+    planning.check(routine, [name for name in routine.families if before is not None and "sweep" in before.of(name)])
     if before is None:
         states.set_aside(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with one_writer(folder, states.LOCK, "choose another --out"):
         # Another run may have got further until it gave up the lock.
-        state = states.going_on(folder, recipe) or states.new(recipe)
+        state = states.going_on(folder, routine) or states.new(routine)
         states.write(folder, state)
-        if state.learns != recipe.learns:
-            _forget_models(folder, state, recipe)
+        if state.learns != routine.learns:
+            _forget_models(folder, state, routine)
         outcomes: list[Outcome] = []
-        for family in recipe.families:
-            outcomes.append(_Run(recipe, store, folder, show, FAMILIES.get(family)).all())
+        for family in routine.families:
+            outcomes.append(_Run(routine, store, folder, show, FAMILIES.get(family)).all())
             if not outcomes[-1].finished:
                 break
         return outcomes
 
 
-def _forget_models(root: Path, state: states.State, recipe: Recipe) -> None:
+def _forget_models(root: Path, state: states.State, routine: Routine) -> None:
     """What was measured stays; what was learned from it in another way goes."""
     for family in state.families:
         state = state.without(family, "train")
-    # Killed in between, a model that is still there belongs to no recipe.
+    # Killed in between, a model that is still there belongs to no routine.
     states.write(root, msgspec.structs.replace(state, learns=""))
     for family in state.families:
         model = _folder(root, family) / "model"
@@ -102,7 +102,7 @@ def _forget_models(root: Path, state: states.State, recipe: Recipe) -> None:
             raise CannotWrite(
                 f"could not remove {model}: {error.strerror}; remove it and run the same command again"
             ) from error
-    states.write(root, msgspec.structs.replace(state, learns=recipe.learns))
+    states.write(root, msgspec.structs.replace(state, learns=routine.learns))
 
 
 def _folder(root: Path, family: str) -> Path:
@@ -112,8 +112,8 @@ def _folder(root: Path, family: str) -> Path:
 class _Run:
     """The stages of one family."""
 
-    def __init__(self, recipe: Recipe, store: Store, folder: Path, show: Show, family: Family) -> None:
-        self.recipe, self.store, self.root, self.show, self.family = recipe, store, folder, show, family
+    def __init__(self, routine: Routine, store: Store, folder: Path, show: Show, family: Family) -> None:
+        self.routine, self.store, self.root, self.show, self.family = routine, store, folder, show, family
         self.folder = _folder(folder, family.id)
 
     def all(self) -> Outcome:
@@ -159,19 +159,20 @@ class _Run:
         vectors = self.folder / "vectors"
         # Half a sweep is not worth going on with: it takes seconds, and this machine's numbers may differ by now.
         shutil.rmtree(vectors, ignore_errors=True)
-        sweep = planning.sweep_of(self.recipe, self.family, planning.runner(self.recipe, self.family).device)
+        sweep = planning.sweep_of(self.routine, self.family, planning.runner(self.routine, self.family).device)
         with self.show.sweeping() as progress:
             written = write_vectors(sweep, vectors, progress=progress)
         return {"problems": written.problems, "configs": written.configs, "vectors": written.vectors}
 
     def _collect(self) -> dict[str, Any] | None:
-        wanted = self.recipe.collect
-        runner = planning.runner(self.recipe, self.family)
+        wanted = self.routine.collect
+        runner = planning.runner(self.routine, self.family)
         vectors = Vectors.open(self.folder / "vectors")
         request = Request(
             self.family, wanted.backend or runner.kind.name, wanted.devices, self.folder / "dataset",
-            planning.policy_of(self.recipe, runner.program), extend=True, options=runner.options, build_jobs=wanted.build_jobs,
-            reset_command=tuple(runner.program.reset_words()) if runner.program else (),
+            planning.policy_of(self.routine, runner.benchmark), extend=True,
+             options=runner.options, build_jobs=wanted.build_jobs,
+            reset_command=tuple(runner.benchmark.reset_words()) if runner.benchmark else (),
         )  # fmt: skip
         with self.show.collecting(vectors.count()) as observer:
             summary = collect(request, vectors.iter_blocks(), observer)
@@ -183,7 +184,9 @@ class _Run:
         out = self.folder / "model"
         if not out.exists():
             with self.show.training() as progress:
-                train(self.folder / "dataset", out, planning.training_of(self.recipe), family=self.family.id, progress=progress)
+                train(
+                    self.folder / "dataset", out, planning.training_of(self.routine), family=self.family.id, progress=progress
+                )
         manifest = Model.load(out).manifest
         return {"software": list(manifest.software), "rows": manifest.data.rows, "checksum": manifest.checksum}
 
@@ -200,7 +203,7 @@ class _Run:
         except BadFile as error:
             return {**facts, "verdict": UNREADABLE, "reasons": [str(error)]}
         found = compare_fairly(
-            old, new, self.folder / "dataset", self.folder / "judged", planning.limits_of(self.recipe)
+            old, new, self.folder / "dataset", self.folder / "judged", planning.limits_of(self.routine)
         )  # fmt: skip
         if found is None:
             why = "there is no problem on which both models can be judged without having seen it"
@@ -211,11 +214,11 @@ class _Run:
 
     def _replace(self) -> dict[str, Any] | None:
         path = self.folder / "model"
-        new, name = Model.load(path), self.recipe.store.name
+        new, name = Model.load(path), self.routine.store.name
         while True:
             state = self._state()
             compared, origin = state.of(self.family.id)["compare"].facts, self._origin(state)
-            refused = {"WORSE", NOT_COMPARABLE} | ({"AMBIGUOUS"} if self.recipe.compare.strict else set())
+            refused = {"WORSE", NOT_COMPARABLE} | ({"AMBIGUOUS"} if self.routine.compare.strict else set())
             if compared["verdict"] in refused:
                 return {"replaced": False, "model": str(path)}
             entry = self._is_there(new, origin)
@@ -233,7 +236,7 @@ class _Run:
 
     def _old(self, new: Model) -> Entry | None:
         """The model that the new one would take the place of, else the one that answers in its place now."""
-        name = self.recipe.store.name
+        name = self.routine.store.name
         try:
             return self.store.at(new, name) or self.store.find(
                 self.family.op.name, self.family.id, new.device.name, new.manifest.software, name
@@ -245,8 +248,8 @@ class _Run:
         """What a comparison was asked to decide."""
         return {
             "store": str(self.store.path.resolve()),
-            "name": self.recipe.store.name,
-            **msgspec.structs.asdict(self.recipe.compare),
+            "name": self.routine.store.name,
+            **msgspec.structs.asdict(self.routine.compare),
         }
 
     def _against(self, new: Model) -> list[str]:
@@ -256,18 +259,18 @@ class _Run:
             answers = "" if entry is None else f"{entry.id} {entry.record.checksum}"
         except BadFile as error:
             answers = str(error)
-        return [self.store.mark(new, self.recipe.store.name), answers]
+        return [self.store.mark(new, self.routine.store.name), answers]
 
     def _origin(self, state: states.State) -> dict[str, str]:
         return {
-            "recipe": f"{state.recipe} {self.recipe.digest}", "host": state.host, "regenerated": state.begun,
+            "recipe": f"{state.routine} {self.routine.digest}", "host": state.host, "regenerated": state.begun,
             "kerncast": state.kerncast, "verdict": state.of(self.family.id)["compare"].facts["verdict"],
         }  # fmt: skip
 
     def _is_there(self, new: Model, origin: dict[str, str]) -> Entry | None:
         """The new model in the store, if this very run has put it there."""
         try:
-            entry = self.store.at(new, self.recipe.store.name)
+            entry = self.store.at(new, self.routine.store.name)
         except BadFile:
             return None
         own = entry is not None and (entry.record.checksum, entry.record.origin) == (new.manifest.checksum, origin)

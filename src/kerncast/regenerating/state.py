@@ -14,7 +14,7 @@ import msgspec
 
 from kerncast.data.dataset import write_atomically
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.regenerating.recipe import Recipe
+from kerncast.regenerating.routine import Routine
 from kerncast.version import __version__
 
 FILE = "state.json"
@@ -32,14 +32,14 @@ class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     facts: dict[str, Any] = {}
 
 
-class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"routine": "recipe"}):
     """The contents of `state.json`."""
 
-    recipe: str
+    routine: str
     measures: str
-    """Of the recipe: other measurements belong into another directory."""
+    """Of the routine: other measurements belong into another directory."""
     learns: str
-    """Of the recipe that models are trained by; empty while models of another one are taken away."""
+    """Of the routine that models are trained by; empty while models of another one are taken away."""
     begun: str
     host: str
     kerncast: str
@@ -89,13 +89,13 @@ def own_version() -> str:
     return f"{__version__} {said.stdout.strip()}"
 
 
-def new(recipe: Recipe) -> State:
+def new(routine: Routine) -> State:
     """Nothing done yet."""
     host = platform.node() or "unknown"
-    return State(recipe.name, recipe.measures, recipe.learns, now(), host, own_version(), tuple(recipe.families))
+    return State(routine.name, routine.measures, routine.learns, now(), host, own_version(), tuple(routine.families))
 
 
-def going_on(folder: Path, recipe: Recipe, again: bool = False) -> State | None:
+def going_on(folder: Path, routine: Routine, again: bool = False) -> State | None:
     """The run that is to go on, or None to begin one; a run of other measurements is refused.
 
     With `again`, a finished run does not go on.
@@ -103,9 +103,9 @@ def going_on(folder: Path, recipe: Recipe, again: bool = False) -> State | None:
     found = read(folder)
     if found is None or (again and found.finished):
         return None
-    if found.measures != recipe.measures:
+    if found.measures != routine.measures:
         raise InvalidValue(
-            f"{folder} was begun with another recipe ({found.recipe}, {found.begun}): go on with that, or choose another --out"
+            f"{folder} was begun with another routine ({found.routine}, {found.begun}): go on with it, or choose another --out"
         )
     return found
 

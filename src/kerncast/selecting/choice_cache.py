@@ -27,7 +27,7 @@ from kerncast.selecting.distance import distance
 from kerncast.space import Value
 
 
-class Choice(msgspec.Struct, frozen=True):
+class MeasuredChoice(msgspec.Struct, frozen=True):
     """What was measured to be best for one problem."""
 
     problem: dict[str, int | bool | str]
@@ -41,10 +41,10 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: Literal["measured choices"]
     schema: Literal[1]
     family: str
-    choices: list[Choice]
+    choices: list[MeasuredChoice]
 
 
-class Remembered:
+class ChoiceCache:
     """The measured choices of one family on one backend."""
 
     def __init__(self, family: Family, backend: Backend, path: str | Path | None = None) -> None:
@@ -75,14 +75,14 @@ class Remembered:
             by_distance = sorted(self._known.items(), key=lambda item: distance(problem.values, item[0].values))
         return list(dict.fromkeys(config for _, (config, _) in by_distance))[:count]
 
-    def _take(self, choice: Choice) -> None:
+    def _take(self, choice: MeasuredChoice) -> None:
         if (choice.device, choice.software) != (self.device, self.software):
             return
         with contextlib.suppress(KerncastError):  # of a family that was declared otherwise then: measured again
             problem, config = Problem(self.family, choice.problem), Config(self.family, choice.config)
             self._known[problem] = config, choice.time_ns
 
-    def _read(self) -> list[Choice]:
+    def _read(self) -> list[MeasuredChoice]:
         if self.path is None or not self.path.exists():
             return []
         try:
@@ -95,7 +95,7 @@ class Remembered:
 
     def _write(self, path: Path) -> None:
         mine = [
-            Choice(_set(problem.values), _set(config.values), time_ns, self.device, self.software)
+            MeasuredChoice(_set(problem.values), _set(config.values), time_ns, self.device, self.software)
             for problem, (config, time_ns) in self._known.items()
         ]
         measured = {_identity(choice) for choice in mine}
@@ -116,5 +116,5 @@ def _set(values: Mapping[str, Value]) -> dict[str, int | bool | str]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _identity(choice: Choice) -> tuple[object, ...]:
+def _identity(choice: MeasuredChoice) -> tuple[object, ...]:
     return choice.device, choice.software, tuple(sorted(choice.problem.items()))

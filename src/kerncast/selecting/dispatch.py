@@ -25,7 +25,7 @@ from kerncast.errors import InvalidValue, NotFound
 from kerncast.models.model import Model
 from kerncast.op import Config, Family, Problem
 from kerncast.registry import FAMILIES
-from kerncast.selecting.choice_cache import Remembered
+from kerncast.selecting.choice_cache import ChoiceCache
 from kerncast.selecting.measure import measure_top
 
 BUDGET_SECONDS = 1.0
@@ -45,7 +45,7 @@ class Chooser(Protocol):
 
 
 @dataclass(frozen=True)
-class Choice:
+class Picked:
     """The kernel that runs a problem."""
 
     config: Config
@@ -91,10 +91,10 @@ class Dispatcher:
         self._chooser = _chooser(model, self.family)
         self.budget, self.verify = budget, verify
         # Without a file only when something is measured: it asks the device for its numbers.
-        self._remembered = None if remember is None else Remembered(self.family, self.backend, remember)
+        self._remembered = None if remember is None else ChoiceCache(self.family, self.backend, remember)
         self._lock = threading.RLock()
         self._bound: dict[Hashable, Bound] = {}
-        self._choices: dict[Problem, Choice] = {}
+        self._choices: dict[Problem, Picked] = {}
         self._in_small: dict[Problem, list[Config]] = {}
 
     def run(self, *arrays: Array, out: Array | None = None, **attributes: Hashable) -> Array:
@@ -105,7 +105,7 @@ class Dispatcher:
             bound = self._bind(arrays, attributes)
         return bound(*arrays, out=out)
 
-    def choice(self, *arrays: Array, **attributes: Hashable) -> Choice | None:
+    def choice(self, *arrays: Array, **attributes: Hashable) -> Picked | None:
         """Who runs these arrays, choosing it if need be; None where no kernel is needed (empty arrays)."""
         call = self._call.of(*arrays, **attributes)
         if call.without_kernel() is not None:
@@ -158,38 +158,38 @@ class Dispatcher:
             return bound
         raise InvalidValue(f"no kernel of {self.family.id} could be bound for {problem!r} on this machine")
 
-    def _from_model(self, problem: Problem) -> Iterator[Choice]:
+    def _from_model(self, problem: Problem) -> Iterator[Picked]:
         if self._chooser is None:
             return
         answer = self._chooser.select(problem)
         if answer.status is Answered.OK and answer.config is not None:
-            yield Choice(answer.config, str(answer.tier or "model"), answer.time_ns)
+            yield Picked(answer.config, str(answer.tier or "model"), answer.time_ns)
         if answer.fallback is not None:
-            yield Choice(answer.fallback, "fallback", None)
+            yield Picked(answer.fallback, "fallback", None)
 
-    def _from_measuring(self, problem: Problem) -> Iterator[Choice]:
+    def _from_measuring(self, problem: Problem) -> Iterator[Picked]:
         if self._remembered is None:
-            self._remembered = Remembered(self.family, self.backend)
+            self._remembered = ChoiceCache(self.family, self.backend)
         known = self._remembered.get(problem)
         if known is not None:
-            yield Choice(known[0], "remembered", known[1])
+            yield Picked(known[0], "remembered", known[1])
         best = measure_top(self.backend, problem, self._candidates(problem, self._remembered), self.budget)[0]
         self._remembered.put(problem, best.config, best.time_ns)
-        yield Choice(best.config, str(Tier.MEASURE), best.time_ns)
+        yield Picked(best.config, str(Tier.MEASURE), best.time_ns)
 
-    def _candidates(self, problem: Problem, remembered: Remembered) -> Iterator[Config]:
+    def _candidates(self, problem: Problem, remembered: ChoiceCache) -> Iterator[Config]:
         """What to try, promising ones first; what comes twice is tried once."""
         small = self.backend.smaller(problem)
         if small != problem:
             if small not in self._in_small:
-                found = measure_top(self.backend, small, self.backend.trials(small), TIME_FOR_SMALL * self.budget)
+                found = measure_top(self.backend, small, self.backend.first_configs(small), TIME_FOR_SMALL * self.budget)
                 self._in_small[small] = [timed.config for timed in found[:BEST_OF_SMALL]]
                 remembered.put(small, found[0].config, found[0].time_ns)
             both = zip_longest(self._in_small[small], remembered.nearby(problem, NEARBY))
             yield from (config for pair in both for config in pair if config is not None)
         else:
             yield from remembered.nearby(problem, NEARBY)
-        yield from self.backend.trials(problem)
+        yield from self.backend.first_configs(problem)
 
     def _check(self, problem: Problem, config: Config) -> None:
         prepared = self.backend.prepare(problem, config)

@@ -71,7 +71,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checksum: str
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SweepFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of `vectors.json`; `described` holds the words that asked for the sweep, for readers."""
 
     header: Header
@@ -131,7 +131,7 @@ def write_vectors(
     """Write a sweep, or finish it where an earlier run stopped; `progress` hears how many vectors are done."""
     path = Path(path)
     format_named(file_format).check(sweep.family)
-    fresh = Manifest(header_of(sweep, file_format), dict(described or {}))
+    fresh = SweepFile(header_of(sweep, file_format), dict(described or {}))
     _make_directory(path)
     with one_writer(path, LOCK, "choose another --out"):
         summary = _write(sweep, path, _begun(path, fresh), progress)
@@ -145,7 +145,7 @@ def write_vectors(
     return summary
 
 
-def _write(sweep: Sweep | SuiteSweep, path: Path, manifest: Manifest, progress: Callable[[int], None]) -> Summary:
+def _write(sweep: Sweep | SuiteSweep, path: Path, manifest: SweepFile, progress: Callable[[int], None]) -> Summary:
     """The parts that are missing; nothing stays of a sweep without vectors."""
     layout, parts = format_named(manifest.header.file_format), list(manifest.parts)
     reused = sum(part.rows for part in parts)
@@ -157,7 +157,7 @@ def _write(sweep: Sweep | SuiteSweep, path: Path, manifest: Manifest, progress: 
                 parts.append(_write_part(path, name, rows, layout))
                 unlisted += rows.height
                 if unlisted >= layout.rows:
-                    _write_manifest(path, msgspec.structs.replace(manifest, parts=tuple(parts), complete=False))
+                    _write_sweep_file(path, msgspec.structs.replace(manifest, parts=tuple(parts), complete=False))
                     unlisted = 0
             elif (parts[number].file, parts[number].rows) != (name, rows.height):
                 raise BadFile(
@@ -167,7 +167,7 @@ def _write(sweep: Sweep | SuiteSweep, path: Path, manifest: Manifest, progress: 
         problems, configs = tally.distinct()
         manifest = msgspec.structs.replace(manifest, parts=tuple(parts), complete=True, problems=problems, configs=configs)
         if tally.vectors:
-            _write_manifest(path, manifest)
+            _write_sweep_file(path, manifest)
         else:
             (path / MANIFEST).unlink()
     vectors, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
@@ -192,12 +192,12 @@ def _untouched(path: Path) -> bool:
     return all(item.name == LOCK for item in path.iterdir())
 
 
-def _begun(path: Path, fresh: Manifest) -> Manifest:
+def _begun(path: Path, fresh: SweepFile) -> SweepFile:
     """What an earlier run of the same sweep left, up to the first damaged part; else an empty beginning."""
     if _untouched(path):
-        _write_manifest(path, fresh)
+        _write_sweep_file(path, fresh)
         return fresh
-    found = _read_manifest(path)
+    found = _read_sweep_file(path)
     for name in Header.__struct_fields__:
         theirs, ours = getattr(found.header, name), getattr(fresh.header, name)
         if theirs != ours:
@@ -265,7 +265,7 @@ def _write_part(path: Path, name: str, rows: pl.DataFrame, layout: Format) -> Pa
     return Part(name, rows.height, file.stat().st_size, file_checksum(file))
 
 
-def _write_manifest(path: Path, manifest: Manifest) -> None:
+def _write_sweep_file(path: Path, manifest: SweepFile) -> None:
     data = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
     write_atomically(path / MANIFEST, lambda scratch: scratch.write_bytes(data + b"\n"))
 
@@ -273,7 +273,7 @@ def _write_manifest(path: Path, manifest: Manifest) -> None:
 # -- reading -----------------------------------------------------------------------------------------
 
 
-def _read_manifest(path: Path) -> Manifest:
+def _read_sweep_file(path: Path) -> SweepFile:
     file = path / MANIFEST
     if not file.is_file():
         raise BadFile(f"{path} is not a directory of vectors: it has no {MANIFEST}; make one with `kerncast sweep`")
@@ -283,7 +283,7 @@ def _read_manifest(path: Path) -> Manifest:
             raise BadFile(f"{file} is foreign: its format is not '{FORMAT}'; make vectors with `kerncast sweep`")
         if data.get("version") != VERSION:
             raise BadFile(f"{file} is version {data.get('version')}, this kerncast reads version {VERSION}: sweep again")
-        return msgspec.convert(data, Manifest)
+        return msgspec.convert(data, SweepFile)
     except msgspec.DecodeError as error:
         raise BadFile(f"{file} is damaged ({error}): remove {path} and sweep again") from error
 
@@ -291,8 +291,8 @@ def _read_manifest(path: Path) -> Manifest:
 class Vectors:
     """A finished sweep on disk, read part by part."""
 
-    def __init__(self, path: Path, manifest: Manifest, family: Family) -> None:
-        self.path, self.manifest, self.family = path, manifest, family
+    def __init__(self, path: Path, manifest: SweepFile, family: Family) -> None:
+        self.path, self.contents, self.family = path, manifest, family
 
     @classmethod
     def open(cls, path: str | Path) -> Vectors:
@@ -300,7 +300,7 @@ class Vectors:
         path = Path(path)
         if not path.exists():
             raise NotFound(f"there are no vectors at {path}: make them with `kerncast sweep`")
-        manifest = _read_manifest(path)
+        manifest = _read_sweep_file(path)
         header = manifest.header
         family = FAMILIES.get(header.family)
         for what, theirs, ours in (
@@ -315,12 +315,12 @@ class Vectors:
 
     def count(self) -> int:
         """How many vectors there are."""
-        return sum(part.rows for part in self.manifest.parts)
+        return sum(part.rows for part in self.contents.parts)
 
     def iter_blocks(self) -> Iterator[pl.DataFrame]:
         """The vectors as frames with columns `problem.*` and `config.*`; each part is checked before it is used."""
-        layout = format_named(self.manifest.header.file_format)
-        for part in self.manifest.parts:
+        layout = format_named(self.contents.header.file_format)
+        for part in self.contents.parts:
             fault = _fault(self.path, part)
             if fault:
                 raise BadFile(f"{fault}; run the same `kerncast sweep` again to restore it")

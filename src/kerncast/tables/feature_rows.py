@@ -78,7 +78,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Describer:
+class Featurizer:
     """Computes the features of one family on one device for the dtypes that occur."""
 
     family: Family

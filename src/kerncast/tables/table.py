@@ -17,7 +17,7 @@ from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.op import Family
 from kerncast.scoring.trials import Trials
-from kerncast.tables.feature_rows import Describer, Rows
+from kerncast.tables.feature_rows import Featurizer, Rows
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -121,9 +121,9 @@ def build_table(family: Family, rows: pl.DataFrame, machines: dict[str, Device],
     folded = folded.sort("device", *problem_columns, *config_columns, nulls_last=True)
     # In the order of the rows.
     machines = {name: machines[name] for name in sorted(machines)}
-    describers = {name: Describer(family, device, _dtypes(folded, name)) for name, device in machines.items()}
-    described = {name: item.describe(folded.filter(pl.col("device") == name)) for name, item in describers.items()}
-    left_out = {feature: needs for item in describers.values() for feature, needs in item.left_out.items()}
+    featurizers = {name: Featurizer(family, device, _dtypes(folded, name)) for name, device in machines.items()}
+    described = {name: item.describe(folded.filter(pl.col("device") == name)) for name, item in featurizers.items()}
+    left_out = {feature: needs for item in featurizers.values() for feature, needs in item.left_out.items()}
     return Table(
         rows=_joined(list(described.values())),
         devices=tuple(machines.values()),

@@ -45,7 +45,7 @@ class ImporterContract:
     def test_every_row_remembers_its_file_and_line(self, tmp_path: Path) -> None:
         """Provenance: the digest of the file, and a line that is there."""
         dataset = self._import(tmp_path, self.sample)
-        digests = {source.digest for source in dataset.manifest.sources}
+        digests = {source.digest for source in dataset.contents.sources}
         for family in dataset.families:
             rows = dataset.read(family)
             assert set(rows["source"].unique()) <= digests

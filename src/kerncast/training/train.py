@@ -38,7 +38,7 @@ from kerncast.models.model import Model, feature_digest
 from kerncast.scoring.scorecard import Predicted
 from kerncast.scoring.splits import CONFIG
 from kerncast.tables import assess
-from kerncast.tables.feature_rows import Describer
+from kerncast.tables.feature_rows import Featurizer
 from kerncast.tables.table import Table, load_table
 from kerncast.training.folds import Partial, Predictions, cross_validate
 from kerncast.training.procedure import Procedure, Recipe
@@ -270,7 +270,7 @@ def _manifest(
     constant = tuple(name for name, low, high in zip(names, table.rows.features.min(0), table.rows.features.max(0), strict=True)
                      if low == high)  # fmt: skip
     dtypes = table.rows.frame["problem.dtype"].unique().sort().to_list() if "problem.dtype" in table.rows.frame.columns else []
-    describer = Describer(table.family, table.devices[0], tuple(dtypes) or None)
+    featurizer = Featurizer(table.family, table.devices[0], tuple(dtypes) or None)
     assert recipe.target is not None
     assert recipe.target_log is not None
     return Manifest(
@@ -280,7 +280,7 @@ def _manifest(
         devices=tuple(record_of(device) for device in table.devices),
         dtypes=tuple(dtypes),
         software=table.software,
-        features=Features(names, feature_digest(describer, names), table.left_out, constant, aliased_rows(table)),
+        features=Features(names, feature_digest(featurizer, names), table.left_out, constant, aliased_rows(table)),
         target=recipe.target,
         target_log=recipe.target_log,
         options=msgspec.to_builtins(learner.options),

@@ -14,7 +14,7 @@ from kerncast.learners.contract import Learner
 from kerncast.models.model import Model, feature_digest
 from kerncast.scoring.scorecard import Predicted, scorecard
 from kerncast.scoring.splits import held_out
-from kerncast.tables.feature_rows import Describer
+from kerncast.tables.feature_rows import Featurizer
 from kerncast.tables.never_worked import chosen_last, never_worked
 from kerncast.tables.table import Table
 from kerncast.training.folds import Predictions
@@ -74,7 +74,7 @@ def refuse_strangers(table: Table, procedure: Procedure, base: Model) -> None:
         raise InvalidValue(f"a {manifest.kind} model cannot be continued: train it from scratch, without --warm-start")
     dtypes = tuple(table.rows.frame["problem.dtype"].unique().sort()) if "problem.dtype" in table.rows.frame.columns else ()
     device = {item.name for item in table.devices}
-    describer = Describer(table.family, table.devices[0], dtypes or None)
+    featurizer = Featurizer(table.family, table.devices[0], dtypes or None)
     same = (
         ("op", manifest.op, table.family.op.name),
         ("family", manifest.family, table.family.id),
@@ -95,7 +95,7 @@ def refuse_strangers(table: Table, procedure: Procedure, base: Model) -> None:
                 "train from scratch, or choose other data"
             )
     _refuse_other_features(base, table.rows.names)
-    if manifest.features.digest != feature_digest(describer, table.rows.names):
+    if manifest.features.digest != feature_digest(featurizer, table.rows.names):
         raise InvalidValue(f"--warm-start {base.path}: the formulas of its features are not today's: train from scratch")
 
 

@@ -1,4 +1,4 @@
-"""Recipes of one's own: how vectors travel, how answers are read, and what no program may do to the collection."""
+"""Benchmarks of one's own: how vectors travel, how answers are read, and what no program may do to the collection."""
 
 import json
 import os
@@ -15,8 +15,8 @@ import pytest
 
 import kerncast
 from kerncast.backends.command import CommandBackend
+from kerncast.backends.command.benchmark import load
 from kerncast.backends.command.process import Programs
-from kerncast.backends.command.recipe import load
 from kerncast.backends.contract import Answer, Ended
 from kerncast.op import Config, Problem
 from kerncast.testing.backends import BackendContract
@@ -37,10 +37,10 @@ def vector(width):
 
 @pytest.fixture
 def ask(tmp_path):
-    """The answers of a recipe about tensors of some widths, and the (width, seconds) that were announced."""
+    """The answers of a benchmark about tensors of some widths, and the (width, seconds) that were announced."""
 
     def call(text, widths=(32, 64), verify=True):
-        path = tmp_path / "recipe.toml"
+        path = tmp_path / "benchmark.toml"
         path.write_text(HEAD + text)
         backend = CommandBackend("3", load(str(path)))
         begun = []
@@ -84,7 +84,7 @@ match = [{{ at = "id", equals = "{{id}}" }}]
 
 
 def test_plain_text_is_read_by_regular_expressions_and_exit_codes_are_statuses(program, ask):
-    """The error that a program reports is compared with the recipe's tolerance; 77 is what the recipe says."""
+    """The error that a program reports is compared with the benchmark's tolerance; 77 is what the benchmark says."""
     program(
         "bench",
         """
@@ -125,10 +125,10 @@ tolerance = 0.01
 def test_two_results_for_one_vector_are_refused_rather_than_guessed(program, ask):
     """A kernel's time never lands under another kernel's name."""
     program("bench", 'print(\'[{"t": 1}, {"t": 2}]\')')
-    recipe = 'argv = ["bench"]\ninput = { to = "stdin" }\n[result]\nformat = "json"\ntime = { at = ["t"], unit = "s" }\n'
-    (answer,), _ = ask(recipe, (32,))
+    benchmark = 'argv = ["bench"]\ninput = { to = "stdin" }\n[result]\nformat = "json"\ntime = { at = ["t"], unit = "s" }\n'
+    (answer,), _ = ask(benchmark, (32,))
     assert "2 results fit this vector" in str(answer)
-    (answer,), _ = ask(recipe + 'pick = "last"\n', (32,))
+    (answer,), _ = ask(benchmark + 'pick = "last"\n', (32,))
     assert answer == Answer(2e9)
 
 
@@ -190,7 +190,7 @@ time.sleep(1000)
     command = [
         "collect",
         SINGLE.id,
-        "--recipe",
+        "--benchmark",
         tmp_path / "hang.toml",
         "--problems",
         "grid:dim2=32;dim3=32;func=exp;buffer=l1",
@@ -219,7 +219,7 @@ def test_another_program_or_recipe_is_other_software(program, collect, tmp_path)
         '[result]\nformat = "json"\ntime = { at = ["t"], unit = "s" }\n'
     )
     (tmp_path / "r.toml").write_text(text)
-    mine = [SINGLE.id, "--recipe", "./r.toml", "--vary", "dtype=bf16", "--problems"]
+    mine = [SINGLE.id, "--benchmark", "./r.toml", "--vary", "dtype=bf16", "--problems"]
     code, rows, shown = collect(*mine, "grid:dim2=32;dim3=32;func=exp;buffer=l1")
     assert (code, rows["time_ns"].to_list()) == (0, [1e9]), shown.err
     assert json.loads(rows["software"][0])["results"] == "not checked"
@@ -237,18 +237,18 @@ def test_a_reset_that_fails_ends_the_collection_with_a_sentence(program, collect
         '[result]\nformat = "json"\ntime = { at = ["t"], unit = "s" }\n'
     )
     problems = ["--problems", "grid:dim2=32;dim3=32,64;func=exp;buffer=l1", "--vary", "dtype=bf16"]
-    code, _, shown = collect(SINGLE.id, "--recipe", "./r.toml", *problems)
+    code, _, shown = collect(SINGLE.id, "--benchmark", "./r.toml", *problems)
     assert code == 2
     assert "the reset command ['false', '0'] failed" in shown.err
 
 
 def test_the_example_in_the_documentation_works_as_it_stands(program, collect, tmp_path):
-    """Its program and its recipe are taken from the page."""
+    """Its program and its benchmark are taken from the page."""
     page = DOCS.read_text()
     blocks = dict(re.findall(r"```(python|toml)\n(.*?)```", page, re.S))
     (tmp_path / "bench.py").write_text(blocks["python"])
     (tmp_path / "mine.toml").write_text(blocks["toml"])
-    command = re.search(r"\$ kerncast collect (\S+ --recipe ./mine.toml.*?) --out mine\n```", page, re.S)[1]
+    command = re.search(r"\$ kerncast collect (\S+ --benchmark ./mine.toml.*?) --out mine\n```", page, re.S)[1]
     # As a shell reads it: a grid that is not quoted would end at its first semicolon.
     arguments = shlex.split(command.replace("\\\n", " ").replace("$PWD", str(tmp_path)))
     arguments += ["--set", f"python={sys.executable}"]
@@ -280,14 +280,14 @@ class TestScripted(BackendContract):
         """A backend class that needs no options, importable from the workers."""
         (tmp_path / "answer").write_text("#!/bin/sh\necho '{\"t\": 1500}'\n")
         (tmp_path / "answer").chmod(0o755)
-        (tmp_path / "recipe.toml").write_text(
+        (tmp_path / "benchmark.toml").write_text(
             f'{HEAD}argv = ["{tmp_path}/answer"]\ninput = {{ to = "stdin" }}\n'
             '[result]\nformat = "json"\ntime = { at = ["t"], unit = "ns" }\n'
         )
         (tmp_path / "scripted_backend.py").write_text(
-            "from kerncast.backends.command import CommandBackend\nfrom kerncast.backends.command.recipe import load\n"
+            "from kerncast.backends.command import CommandBackend\nfrom kerncast.backends.command.benchmark import load\n"
             "class Scripted(CommandBackend):\n    name = 'scripted'\n    configured = None\n"
-            f"    def __init__(self, index='0'): super().__init__(index, load({str(tmp_path / 'recipe.toml')!r}))\n"
+            f"    def __init__(self, index='0'): super().__init__(index, load({str(tmp_path / 'benchmark.toml')!r}))\n"
             "    @classmethod\n    def configured(cls, index, options): return cls(index)\n"
         )
         monkeypatch.syspath_prepend(tmp_path)

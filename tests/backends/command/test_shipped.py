@@ -1,4 +1,4 @@
-"""The shipped recipes, from the command line to the dataset, against programs that answer in the real ones' formats."""
+"""The shipped benchmarks, from the command line to the dataset, against programs that answer in the real ones' formats."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from kerncast.backends.command import CommandBackend
-from kerncast.backends.command.recipe import load, shipped, shipped_for
+from kerncast.backends.command.benchmark import load, shipped, shipped_for
 from kerncast.families.grouped_conv_ck_tile import parse_conv_kernel
 
 # A benchmark of CK Tile: ends with 0 whatever happened, JSON with two decimals.
@@ -55,12 +55,12 @@ CK_CONFIG = {
 
 @pytest.fixture
 def ck(program, tmp_path):
-    """What `--recipe ck-tile` needs on this machine."""
+    """What `--benchmark ck-tile` needs on this machine."""
     program("hipconfig", 'print("6.4.0")')
     program("ninja", NINJA)
     program("benchmark", CK, tmp_path / "build")
     (tmp_path / "one.json").write_text(json.dumps([CK_CONFIG]))
-    return ["gemm/ck_tile", "--recipe", "ck-tile", "--set", f"build_dir={tmp_path / 'build'}", "--set", "arch=gfx942",
+    return ["gemm/ck_tile", "--benchmark", "ck-tile", "--set", f"build_dir={tmp_path / 'build'}", "--set", "arch=gfx942",
             "--vary", "layout=rcr", "--configs", "portfolio:one.json"]  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def test_the_cutlass_profiler_is_asked_for_the_transposed_product_and_read_by_co
     (tmp_path / "one.json").write_text(json.dumps([CUTLASS_CONFIG]))
     sizes = "grid:M=64,72,80,88,96,104,112;N=128;K=256"
     code, rows, shown = collect(
-        "gemm/cutlass", "--recipe", "cutlass-profiler", "--set", "arch=h100", "--problems", sizes, "--vary", "dtype=fp16",
+        "gemm/cutlass", "--benchmark", "cutlass-profiler", "--set", "arch=h100", "--problems", sizes, "--vary", "dtype=fp16",
         "--vary", "layout=rcr", "--configs", "portfolio:one.json", "--timeout", "6s",
     )  # fmt: skip
     assert code == 0, shown.err
@@ -193,7 +193,7 @@ def test_the_tt_metal_sweep_runner_is_joined_by_hash_and_a_lost_suite_is_cut_dow
     (tmp_path / "quick.toml").write_text(shipped()["tt-metal-sweep"].replace("startup = 120", "startup = 3"))
     widths = [32, 64, 96, 128, 160, 192, 224, 256]
     code, rows, shown = collect(
-        "eltwise_unary/single", "--recipe", "./quick.toml", "--set", f"tt_metal={tmp_path / 'metal'}", "--problems",
+        "eltwise_unary/single", "--benchmark", "./quick.toml", "--set", f"tt_metal={tmp_path / 'metal'}", "--problems",
         f"grid:dim2=32;dim3={','.join(map(str, widths))};func=exp;buffer=dram", "--vary", "dtype=bf16", "--timeout", "0.2s",
     )  # fmt: skip
     assert code == 0, shown.err
@@ -233,7 +233,7 @@ def test_reshards_go_to_the_runner_in_its_own_words(program, collect, tmp_path):
     program("tt-smi", "pass")
     (tmp_path / "quick.toml").write_text(shipped()["tt-metal-reshard"].replace("startup = 120", "startup = 3"))
     code, rows, shown = collect(
-        "reshard/single", "--recipe", "./quick.toml", "--set", f"tt_metal={tmp_path / 'metal'}", "--set",
+        "reshard/single", "--benchmark", "./quick.toml", "--set", f"tt_metal={tmp_path / 'metal'}", "--set",
         f"python={sys.executable}", "--problems",
         "grid:height_tiles=4,8,12,16;width_tiles=8;in_x=2;in_y=4;out_x=8;out_y=1;in_strategy=block;out_strategy=width,block",
         "--vary", "dtype=bf16", "--timeout", "0.5s",
@@ -249,7 +249,7 @@ def test_reshards_go_to_the_runner_in_its_own_words(program, collect, tmp_path):
     ]  # fmt: skip
 
 
-# CK's dispatcher, as far as the recipe calls it: it builds libraries by name, and mends what it does not like.
+# CK's dispatcher, as far as the benchmark calls it: it builds libraries by name, and mends what it does not like.
 DISPATCHER = r"""
 import pathlib
 class GroupedConvKernelConfig:
@@ -280,7 +280,7 @@ print(json.dumps({"idx": 0, "ok": True, "ms": 0.5 * problem["stride_h"], "non_ze
 
 @pytest.fixture
 def conv(program, tmp_path):
-    """What `--recipe ck-tile-conv` needs on this machine; a function of the direction."""
+    """What `--benchmark ck-tile-conv` needs on this machine; a function of the direction."""
     program("hipconfig", 'print("6.4.0")')
     program("git", 'print("0123abcd")')
     program("tile_engine/ops/grouped_conv/run_one_grouped_conv_kernel.py", WORKER, tmp_path / "ck")
@@ -291,7 +291,7 @@ def conv(program, tmp_path):
     kernels = [parse_conv_kernel(f"grouped_conv_forward_bf16_2d_128x64x128_{name}").config for name in names]
     (tmp_path / "two.json").write_text(json.dumps(kernels))
     return lambda direction: [
-        f"grouped_conv_{direction}/ck_tile", "--recipe", "ck-tile-conv", "--set", f"ck={tmp_path / 'ck'}", "--set",
+        f"grouped_conv_{direction}/ck_tile", "--benchmark", "ck-tile-conv", "--set", f"ck={tmp_path / 'ck'}", "--set",
         f"direction={direction}", "--set", "arch=gfx950", "--set", f"python={sys.executable}", "--vary", "dtype=bf16",
         "--configs", "portfolio:two.json",
     ]  # fmt: skip
@@ -326,12 +326,12 @@ def test_a_kernel_that_the_dispatcher_replaces_is_not_measured_under_its_name(co
 
 @pytest.mark.parametrize("name", sorted(shipped()))
 def test_shipped_recipes_are_found_by_the_families_they_measure(name):
-    """The backend names their families; a recipe's own name is its file's."""
+    """The backend names their families; a benchmark's own name is its file's."""
     given = {"build_dir": "b", "arch": "gfx942", "tt_metal": "t", "ck": "c", "direction": "forward"}
-    recipe = load(name, {key: value for key, value in given.items() if key in tomllib.loads(shipped()[name])["settings"]})
-    assert recipe.name == name
-    assert recipe.family in CommandBackend.families
-    assert name in shipped_for(recipe.family)
+    benchmark = load(name, {key: value for key, value in given.items() if key in tomllib.loads(shipped()[name])["settings"]})
+    assert benchmark.name == name
+    assert benchmark.family in CommandBackend.families
+    assert name in shipped_for(benchmark.family)
 
 
 def test_every_family_of_the_backend_has_a_recipe():

@@ -39,7 +39,7 @@ class TestReshardLines(ImporterContract):
         """One line of the file makes many rows: each names the line that it lies on."""
         dataset = self._import(tmp_path, self.sample)
         rows = dataset.read(reshard_single)
-        assert set(rows["source"]) == {source.digest for source in dataset.manifest.sources}
+        assert set(rows["source"]) == {source.digest for source in dataset.contents.sources}
         assert dict(rows.select("problem.in_y", "source_line").unique().iter_rows()) == {8: 2, 7: 3}
 
 

@@ -64,7 +64,7 @@ def read(tmp_path):
         notes = []
         out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
         dataset = import_files("tt-sweep", [path], out, options, notes.append)
-        names = {source.digest: source.name for source in dataset.manifest.sources}
+        names = {source.digest: source.name for source in dataset.contents.sources}
         return {family.id: dataset.read(family) for family in dataset.families}, notes, names
 
     return call

@@ -1,6 +1,6 @@
-"""The `command` backend: any external benchmark, by a recipe that says how to call it and how to read its answer.
+"""The `command` backend: any external benchmark program, by a TOML file that says how to call it and how to read its answer.
 
-The files are the pipeline: `recipe` (the TOML file) and `rules` (what it must obey), `template` (placeholders),
+The files are the pipeline: `benchmark` (the TOML file) and `rules` (what it must obey), `template` (placeholders),
 `build` (a binary per kernel), `process` and `guard` (programs that may do anything), `reading` (their answers).
 """
 
@@ -21,11 +21,11 @@ from typing import Any, Self
 import msgspec
 
 from kerncast import devices
+from kerncast.backends.command.benchmark import Benchmark
 from kerncast.backends.command.build import Binary, Builder
 from kerncast.backends.command.places import check_places
 from kerncast.backends.command.process import Outcome, Programs, located
 from kerncast.backends.command.reading import answer_of, row_for, rows_of
-from kerncast.backends.command.recipe import Recipe
 from kerncast.backends.command.template import Scope, Value, Word, names_in, text_of
 from kerncast.backends.contract import Answer, Ended, Failed, TimesItself, Unsupported
 from kerncast.device import Device
@@ -34,7 +34,7 @@ from kerncast.expr import Program
 from kerncast.op import Config, Problem
 from kerncast.registry import FAMILIES
 
-RECIPE, UNCHECKED = "recipe", "unchecked"
+BENCHMARK, UNCHECKED = "benchmark", "unchecked"
 VERSION_SECONDS = 60.0
 RESET_SECONDS = 300.0
 # Beyond a program's own deadline, for killing it, reading its files and a reset.
@@ -47,11 +47,11 @@ Ask = tuple[int, Vector]
 
 
 class CommandBackend(TimesItself):
-    """Runs the external program of a recipe."""
+    """Runs the program that a benchmark file describes."""
 
     name = "command"
-    doc = "any external benchmark program, by a recipe"
-    # Those that a shipped recipe measures; a recipe of the user's own names any other.
+    doc = "any external benchmark program, described by a TOML file"
+    # Those that a shipped benchmark measures; a benchmark of the user's own names any other.
     families = (
         *("eltwise_unary/single", "gemm/ck_tile", "gemm/cutlass"),
         *("grouped_conv_bwd_data/ck_tile", "grouped_conv_bwd_weight/ck_tile", "grouped_conv_forward/ck_tile"),
@@ -60,26 +60,26 @@ class CommandBackend(TimesItself):
 
     @classmethod
     def configured(cls, index: str, options: Mapping[str, str]) -> Self:
-        if RECIPE not in options:
-            raise InvalidValue("backend command runs what a recipe describes: name one with --recipe")
-        return cls(index, msgspec.json.decode(options[RECIPE], type=Recipe), UNCHECKED not in options)
+        if BENCHMARK not in options:
+            raise InvalidValue("backend command runs what a benchmark describes: name one with --benchmark")
+        return cls(index, msgspec.json.decode(options[BENCHMARK], type=Benchmark), UNCHECKED not in options)
 
     @classmethod
-    def options(cls, recipe: Recipe, verify: bool = True) -> dict[str, str]:
-        """What brings a recipe to the workers, as it is now (the file may change), and whether results are checked."""
-        return {RECIPE: msgspec.json.encode(recipe).decode()} | ({} if verify else {UNCHECKED: "true"})
+    def options(cls, benchmark: Benchmark, verify: bool = True) -> dict[str, str]:
+        """What brings a benchmark to the workers, as it is now (the file may change), and whether results are checked."""
+        return {BENCHMARK: msgspec.json.encode(benchmark).decode()} | ({} if verify else {UNCHECKED: "true"})
 
-    def __init__(self, index: str = "0", recipe: Recipe | None = None, verify: bool = True) -> None:
+    def __init__(self, index: str = "0", benchmark: Benchmark | None = None, verify: bool = True) -> None:
         super().__init__(index)
-        if recipe is None:
-            raise InvalidValue("backend command runs what a recipe describes: name one with --recipe")
-        self.recipe, self.checked = recipe, recipe.checks and verify
-        self.family = FAMILIES.get(recipe.family)
-        self.words = {name: Word(item.of, item.values, item.text) for name, item in recipe.words.items()}
-        self.static: dict[str, Value] = {**recipe.setting_values(), "device": index}
+        if benchmark is None:
+            raise InvalidValue("backend command runs what a benchmark describes: name one with --benchmark")
+        self.benchmark, self.checked = benchmark, benchmark.checks and verify
+        self.family = FAMILIES.get(benchmark.family)
+        self.words = {name: Word(item.of, item.values, item.text) for name, item in benchmark.words.items()}
+        self.static: dict[str, Value] = {**benchmark.setting_values(), "device": index}
         self._ids = itertools.count()
         # What is the same for all vectors must be there before anything is measured.
-        check_places(recipe, self.static, self.words)
+        check_places(benchmark, self.static, self.words)
 
     def _early(self, text: str) -> str:
         return Scope(self.static, self.words).fill(text)
@@ -92,18 +92,18 @@ class CommandBackend(TimesItself):
         return Programs()
 
     def device(self) -> Device:
-        return devices.get(self._early(self.recipe.device))
+        return devices.get(self._early(self.benchmark.device))
 
     @cached_property
     def _versions(self) -> dict[str, str]:
         found = {}
-        for name, source in self.recipe.software.items():
+        for name, source in self.benchmark.software.items():
             if isinstance(source, str):
                 found[name] = self._early(source)
                 continue
             argv = [self._early(part) for part in source]
-            asking = f"recipe {self.recipe.name} asks `{' '.join(argv)}` for the version of {name}, but"
-            instead = f"or mend software.{name} in a copy of the recipe"
+            asking = f"benchmark {self.benchmark.name} asks `{' '.join(argv)}` for the version of {name}, but"
+            instead = f"or mend software.{name} in a copy of the benchmark"
             try:
                 outcome = self.programs.run(argv, VERSION_SECONDS, self._environment(self.static))
             except Ended as error:
@@ -116,19 +116,20 @@ class CommandBackend(TimesItself):
 
     def software(self, family: str) -> Mapping[str, str]:
         checked = "checked by the program" if self.checked else "not checked"
-        known = {"recipe": f"{self.recipe.name} {self.recipe.digest}", "results": checked, **self._versions}
+        # Rows keep the key that datasets have had from the first version on.
+        known = {"recipe": f"{self.benchmark.name} {self.benchmark.digest}", "results": checked, **self._versions}
         hasher = hashlib.blake2b(digest_size=6)
-        folder = self._early(self.recipe.directory) if self._known(self.recipe.directory, self.static) else ""
-        for part in self.recipe.argv:
+        folder = self._early(self.benchmark.directory) if self._known(self.benchmark.directory, self.static) else ""
+        for part in self.benchmark.argv:
             if set(names_in(part)) <= set(self.static):
                 text = self._early(part)
                 _hash_file(shutil.which(located(text, folder)) or os.path.join(folder, text), hasher)
         return known | {"program": hasher.hexdigest()}
 
     def _environment(self, values: Mapping[str, Value]) -> dict[str, str]:
-        """The recipe's variables, as far as the values at hand fill them."""
+        """The benchmark's variables, as far as the values at hand fill them."""
         scope = Scope(values, self.words)
-        texts = self.recipe.environment.items()
+        texts = self.benchmark.environment.items()
         return {name: scope.fill(text) for name, text in texts if self._known(text, values)}
 
     def _known(self, text: str, values: Mapping[str, Value]) -> bool:
@@ -141,10 +142,10 @@ class CommandBackend(TimesItself):
         return names <= set(values)
 
     def reset(self) -> None:
-        """The recipe's reset command; a device that cannot be reset is of no more use."""
-        if not self.recipe.reset:
+        """The benchmark's reset command; a device that cannot be reset is of no more use."""
+        if not self.benchmark.reset:
             return
-        argv = [self._early(part) for part in self.recipe.reset]
+        argv = [self._early(part) for part in self.benchmark.reset]
         try:
             failure = self.programs.run(argv, RESET_SECONDS, self._environment(self.static)).failure({})
         except Ended as error:
@@ -156,10 +157,10 @@ class CommandBackend(TimesItself):
 
     @cached_property
     def builder(self) -> Builder | None:
-        """What makes binaries, for a recipe that has a build step."""
-        if self.recipe.build is None:
+        """What makes binaries, for a benchmark that has a build step."""
+        if self.benchmark.build is None:
             return None
-        return Builder(self.recipe.build, self._environment(self.static), dict(self._versions), self.programs)
+        return Builder(self.benchmark.build, self._environment(self.static), dict(self._versions), self.programs)
 
     def _binaries(self, vectors: Sequence[Vector]) -> list[Binary]:
         found = []
@@ -177,7 +178,7 @@ class CommandBackend(TimesItself):
 
     def compile_seconds(self, vectors: Sequence[Vector], jobs: int = 1) -> float:
         # One call for all may fail and be followed by one for each.
-        build, count = self.recipe.build, self.compilations(vectors)
+        build, count = self.benchmark.build, self.compilations(vectors)
         return MARGIN_SECONDS + (build.timeout * (2 * count if build.each else -(-count // max(1, jobs))) if build else 0.0)
 
     def compilations(self, vectors: Sequence[Vector]) -> int:
@@ -186,29 +187,29 @@ class CommandBackend(TimesItself):
     # -- asking ----------------------------------------------------------------------------------------
 
     def _scope(self, vector: Vector, identity: str, more: Mapping[str, Value]) -> Scope:
-        """The placeholders of one vector; a value that the recipe does not allow is unsupported."""
+        """The placeholders of one vector; a value that the benchmark does not allow is unsupported."""
         values: dict[str, Value] = {**self.static, **more, "id": identity}
         for prefix, point in (("problem", vector[0]), ("config", vector[1])):
             for name, value in point:
                 values[f"{prefix}.{name}"] = value
-                allowed = self.recipe.only.get(f"{prefix}.{name}")
+                allowed = self.benchmark.only.get(f"{prefix}.{name}")
                 # An inactive parameter means nothing to the program either; 1 is not true.
                 if allowed is not None and value is not None and text_of(value) not in map(text_of, allowed):
                     raise Unsupported(
-                        f"recipe {self.recipe.name} has {prefix}.{name} only as {', '.join(map(text_of, allowed))}"
+                        f"benchmark {self.benchmark.name} has {prefix}.{name} only as {', '.join(map(text_of, allowed))}"
                     )
         return Scope(values, self.words)
 
     def ask(
         self, vectors: Sequence[Vector], begin: Callable[[int, float], None], verify: bool, cache: str
     ) -> Iterator[tuple[int, Answer | Failed]]:
-        if cache != self.recipe.cache and not self.recipe.tells("cache"):
-            refusal = f"recipe {self.recipe.name} measures {self.recipe.cache} caches and has no {{cache}} to say otherwise"
+        if cache != self.benchmark.cache and not self.benchmark.tells("cache"):
+            refusal = f"benchmark {self.benchmark.name} measures {self.benchmark.cache} caches: it has no {{cache}}"
             yield from ((position, Failed(refusal)) for position in range(len(vectors)))
             return
         run = _Run(self, begin, {"verify": verify, "cache": cache})
         asked = list(enumerate(vectors))
-        size = self.recipe.chunk if self.recipe.mode == "chunk" else 1
+        size = self.benchmark.chunk if self.benchmark.mode == "chunk" else 1
         for start in range(0, len(asked), size):
             yield from run.together(asked[start : start + size])
 
@@ -230,7 +231,7 @@ class _Run:
     """One pass of questions: programs, their answers, and who is to blame when there is none."""
 
     def __init__(self, backend: CommandBackend, begin: Callable[[int, float], None], wanted: Mapping[str, Value]) -> None:
-        self.backend, self.recipe, self.begin, self.wanted = backend, backend.recipe, begin, wanted
+        self.backend, self.benchmark, self.begin, self.wanted = backend, backend.benchmark, begin, wanted
 
     def together(self, asked: Sequence[Ask]) -> Iterator[tuple[int, Answer | Failed]]:
         """One program for these vectors; where it fails without an answer, fewer at a time, down to the culprit."""
@@ -249,7 +250,7 @@ class _Run:
         except Failed as error:
             failure, answers = error, {}
         yield from answers.items()
-        if failure is not None and failure.status in self.recipe.reset_after:
+        if failure is not None and failure.status in self.benchmark.reset_after:
             self.backend.reset()
         missing = [item for item in left if item[0] not in answers]
         if failure is None or len(left) == 1:
@@ -263,11 +264,11 @@ class _Run:
                 yield from self.together(missing[cut:])
 
     def _seconds(self, count: int) -> float:
-        return self.recipe.startup + self.recipe.timeout * count
+        return self.benchmark.startup + self.benchmark.timeout * count
 
     def _program(self, asked: Sequence[Ask], scopes: Mapping[int, Scope]) -> tuple[Failed | None, dict[int, Answer | Failed]]:
         """Start it, wait, read: how it failed, and the answers that there are all the same."""
-        backend, recipe = self.backend, self.recipe
+        backend, benchmark = self.backend, self.benchmark
         with backend.programs.folder() as scratch:
             files: dict[str, Value] = {"scratch": str(scratch), "vectors_file": str(scratch / "vectors.json")}
             files["result_file"] = str(scratch / "result")
@@ -279,38 +280,40 @@ class _Run:
                 compile_ns = float(backend.builder.ready(binary))
                 first = Scope({**first.values, "binary": str(binary.path)}, first.words)
             stdin = self._input(scopes, first, scratch)
-            directory = first.fill(recipe.directory)
-            program, *arguments = first.fill_all(recipe.argv)
+            directory = first.fill(benchmark.directory)
+            program, *arguments = first.fill_all(benchmark.argv)
             outcome = backend.programs.run(
                 [located(program, directory), *arguments],
                 self._seconds(len(asked)),
-                {name: first.fill(text) for name, text in recipe.environment.items()},
+                {name: first.fill(text) for name, text in benchmark.environment.items()},
                 directory or scratch,
                 stdin,
             )
-            failure = self._pattern(outcome) or outcome.failure(recipe.exit_codes)
-            text = _read_file(directory or scratch, first.fill(recipe.result.file)) if recipe.result.file else outcome.stdout
-            if failure is not None and recipe.mode == "vector":
+            failure = self._pattern(outcome) or outcome.failure(benchmark.exit_codes)
+            text = (
+                _read_file(directory or scratch, first.fill(benchmark.result.file)) if benchmark.result.file else outcome.stdout
+            )
+            if failure is not None and benchmark.mode == "vector":
                 return failure, {}
             return failure, self._answers(asked, scopes, text, compile_ns, outcome)
 
     def _input(self, scopes: Mapping[int, Scope], first: Scope, scratch: Path) -> Path | None:
         """The document with the vectors, in the scratch folder."""
-        recipe = self.recipe
-        if recipe.input is None:
+        benchmark = self.benchmark
+        if benchmark.input is None:
             return None
-        shape: Mapping[str, Any] | None = recipe.input.vector or None
+        shape: Mapping[str, Any] | None = benchmark.input.vector or None
         vectors = {text_of(scope["id"]): scope.document(shape) if shape else _plain(scope) for scope in scopes.values()}
         whole = {"vectors": list(vectors.values()), "vectors_by_id": vectors, "vector": next(iter(vectors.values()))}
-        document = recipe.input.document
+        document = benchmark.input.document
         if document is None:
-            document = "{vectors}" if recipe.mode == "chunk" else "{vector}"
+            document = "{vectors}" if benchmark.mode == "chunk" else "{vector}"
         path = scratch / "vectors.json"
         path.write_text(json.dumps(first.document(document, whole)), encoding="utf-8")
-        return path if recipe.input.to == "stdin" else None
+        return path if benchmark.input.to == "stdin" else None
 
     def _pattern(self, outcome: Outcome) -> Failed | None:
-        for pattern in self.recipe.patterns:
+        for pattern in self.benchmark.patterns:
             for text in (outcome.stderr, outcome.stdout):
                 if found := re.search(pattern.text, text):
                     line = text[text.rfind("\n", 0, found.start()) + 1 :].split("\n", 1)[0]
@@ -320,7 +323,7 @@ class _Run:
     def _answers(
         self, asked: Sequence[Ask], scopes: Mapping[int, Scope], text: str, compile_ns: float | None, outcome: Outcome
     ) -> dict[int, Answer | Failed]:
-        result = self.recipe.result
+        result = self.benchmark.result
         rows = rows_of(result, text)
         answers: dict[int, Answer | Failed] = {}
         for position, (problem, _) in asked:
@@ -332,7 +335,7 @@ class _Run:
             if row is not None:
                 said = answer_of(result, row, self.backend._flops(problem), bool(self.wanted["verify"]))
                 answers[position] = Answer(said.time_ns, said.max_abs_err, compile_ns) if isinstance(said, Answer) else said
-            elif self.recipe.mode == "vector":
+            elif self.benchmark.mode == "vector":
                 words = f"; its last line is: {outcome.last_line}" if outcome.last_line else "; it printed nothing"
                 answers[position] = Ended("launch_error", f"the program's answer has no {result.format} result{words}")
         return answers

@@ -1,7 +1,7 @@
 """The build step: one binary per kernel, made once and found again by a hash of everything that went into it.
 
     <cache>/command/<hash>.json     where the binary is, its size and age, and how long it took
-    <cache>/command/<hash>/kernel   the binary itself, unless the recipe says where the build puts it
+    <cache>/command/<hash>/kernel   the binary itself, unless the benchmark says where the build puts it
 
 A binary that was changed or removed since is built again.
 """
@@ -21,8 +21,8 @@ from pathlib import Path
 
 import msgspec
 
+from kerncast.backends.command.benchmark import Build
 from kerncast.backends.command.process import Programs, located
-from kerncast.backends.command.recipe import Build
 from kerncast.backends.command.template import Scope
 from kerncast.backends.contract import CannotCompile, Ended
 from kerncast.errors import CannotWrite
@@ -115,7 +115,7 @@ class Builder:
         return stamp.build_ns
 
     def _make(self, binaries: list[Binary]) -> bool:
-        """One call for one binary, or for many where the recipe says how; False when a call for many failed."""
+        """One call for one binary, or for many where the benchmark says how; False when a call for many failed."""
         began = time.perf_counter_ns()
         first = binaries[0]
         try:

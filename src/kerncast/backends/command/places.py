@@ -10,31 +10,31 @@ import re
 import shutil
 from collections.abc import Mapping
 
+from kerncast.backends.command.benchmark import Benchmark
 from kerncast.backends.command.process import located
-from kerncast.backends.command.recipe import Recipe
 from kerncast.backends.command.template import Scope, Value, Word, names_in
 from kerncast.errors import NotFound
 
 _BELOW = re.compile(r"\{([^{}]+)\}/")
 
 
-def check_places(recipe: Recipe, static: Mapping[str, Value], words: Mapping[str, Word]) -> None:
+def check_places(benchmark: Benchmark, static: Mapping[str, Value], words: Mapping[str, Word]) -> None:
     """Refuse a program, a folder to run in or a build folder that is not there."""
-    calls = [("argv", recipe.argv[0], "directory", recipe.directory)]
-    if recipe.build is not None:
-        calls.append(("build.argv", recipe.build.argv[0], "build.directory", recipe.build.directory))
-        _check_folder(recipe, static, "build.output", _holder(recipe.build.output, words))
+    calls = [("argv", benchmark.argv[0], "directory", benchmark.directory)]
+    if benchmark.build is not None:
+        calls.append(("build.argv", benchmark.build.argv[0], "build.directory", benchmark.build.directory))
+        _check_folder(benchmark, static, "build.output", _holder(benchmark.build.output, words))
     for where, program, place, folder in calls:
         if not set(names_in(folder)) <= set(static):
             continue
-        _check_folder(recipe, static, place, folder)
+        _check_folder(benchmark, static, place, folder)
         if not set(names_in(program)) <= set(static):
             continue
         scope = Scope(static, {})
         called = scope.fill(program)
         if shutil.which(located(called, scope.fill(folder))) is None:
-            hint = _hint(program, f"install it, or mend {where} of the recipe")
-            raise NotFound(f"recipe {recipe.name} runs '{called}', which is not a program here: {hint}")
+            hint = _hint(program, f"install it, or mend {where} of the benchmark")
+            raise NotFound(f"benchmark {benchmark.name} runs '{called}', which is not a program here: {hint}")
 
 
 def _holder(output: str, words: Mapping[str, Word]) -> str:
@@ -47,11 +47,11 @@ def _holder(output: str, words: Mapping[str, Word]) -> str:
     return "{" + below[1] + "}" if below and below[1].startswith("setting.") else ""
 
 
-def _check_folder(recipe: Recipe, static: Mapping[str, Value], where: str, folder: str) -> None:
+def _check_folder(benchmark: Benchmark, static: Mapping[str, Value], where: str, folder: str) -> None:
     path = Scope(static, {}).fill(folder)
     if path and not os.path.isdir(path):
-        hint = _hint(folder, f"make it, or mend {where} of the recipe")
-        raise NotFound(f"recipe {recipe.name} needs the folder '{path}' ({where}), which is not here: {hint}")
+        hint = _hint(folder, f"make it, or mend {where} of the benchmark")
+        raise NotFound(f"benchmark {benchmark.name} needs the folder '{path}' ({where}), which is not here: {hint}")
 
 
 def _hint(text: str, otherwise: str) -> str:

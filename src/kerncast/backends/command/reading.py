@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from kerncast.backends.command.recipe import At, Read, Result
+from kerncast.backends.command.benchmark import At, Read, Result
 from kerncast.backends.command.template import Scope, text_of
 from kerncast.backends.contract import Answer, Ended, Failed
 

@@ -1,4 +1,4 @@
-"""What a recipe must obey, checked once when it is loaded: a refusal names the key, the value and what is known.
+"""What a benchmark must obey, checked once when it is loaded: a refusal names the key, the value and what is known.
 
 The rule that matters most: every parameter of the problem and of the config either reaches the program or is
 fixed under `[only]`. A program that is not told the batch measures another problem under this one's name.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from kerncast.backends.command.benchmark import At, Benchmark, Result
 from kerncast.backends.command.reading import RATES, UNITS
-from kerncast.backends.command.recipe import At, Recipe, Result
 from kerncast.backends.command.template import check_names, leaves, names_in, text_of
 from kerncast.errors import BadFile, NotFound
 from kerncast.op import Family
@@ -27,17 +27,17 @@ WHOLE = ("vector", "vectors", "vectors_by_id")
 
 
 class _Names:
-    """The placeholders of a recipe, by what they depend on."""
+    """The placeholders of a benchmark, by what they depend on."""
 
-    def __init__(self, recipe: Recipe, family: Family) -> None:
-        self.recipe = recipe
+    def __init__(self, benchmark: Benchmark, family: Family) -> None:
+        self.benchmark = benchmark
         self.parameters = {f"problem.{name}" for name in family.problem.parameters}
         self.parameters |= {f"config.{name}" for name in family.config.parameters}
-        self.settings = {f"setting.{name}" for name in recipe.settings}
+        self.settings = {f"setting.{name}" for name in benchmark.settings}
         self.static = {*self.settings, *STATIC}
         self.vector = {*self.parameters, "id"}
         self.reads: dict[str, set[str]] = {}
-        for name, word in recipe.words.items():
+        for name, word in benchmark.words.items():
             where = f"words.{name}"
             if name in self.static | self.vector | set(WHOLE) | {"binary"} or "." in name:
                 raise BadFile(f"{where}: the name is taken or has a dot; choose another")
@@ -57,42 +57,47 @@ class _Names:
         return {leaf for name in used for leaf in self.reads.get(name, {name})}
 
 
-def check(recipe: Recipe) -> None:
-    """Refuse a recipe that cannot work, by name."""
-    family = FAMILIES.get(recipe.family)
-    names = _Names(recipe, family)
-    if not recipe.argv:
+def check(benchmark: Benchmark) -> None:
+    """Refuse a benchmark that cannot work, by name."""
+    family = FAMILIES.get(benchmark.family)
+    names = _Names(benchmark, family)
+    if not benchmark.argv:
         raise BadFile("argv must name a program and its arguments, got none")
-    if recipe.chunk < 1 or recipe.timeout <= 0 or recipe.startup < 0 or (recipe.samples is not None and recipe.samples < 1):
+    if (
+        benchmark.chunk < 1
+        or benchmark.timeout <= 0
+        or benchmark.startup < 0
+        or (benchmark.samples is not None and benchmark.samples < 1)
+    ):
         raise BadFile("chunk and samples must be at least 1, timeout more than 0 and startup not negative")
-    _check_statuses(recipe)
-    _check_result(recipe.result, family, recipe.mode == "chunk")
-    _check_only(recipe, family)
-    used = _check_templates(recipe, names)
+    _check_statuses(benchmark)
+    _check_result(benchmark.result, family, benchmark.mode == "chunk")
+    _check_only(benchmark, family)
+    used = _check_templates(benchmark, names)
     told = names.parameters_of(used)
-    if recipe.input is not None and not recipe.input.vector and _sends_vectors(recipe):
+    if benchmark.input is not None and not benchmark.input.vector and _sends_vectors(benchmark):
         told = names.parameters  # without a shape of its own the vector goes as a whole
-    left = sorted(names.parameters - told - set(recipe.only))
+    left = sorted(names.parameters - told - set(benchmark.only))
     if left:
         raise BadFile(f"nothing tells the program {left[0]}: put {{{left[0]}}} where it reads it, or fix it under [only]")
-    if "cache" in used and recipe.cache != "warm":
+    if "cache" in used and benchmark.cache != "warm":
         raise BadFile("cache says what the program measures when it is not told: leave it out where {cache} is used")
 
 
-def _sends_vectors(recipe: Recipe) -> bool:
+def _sends_vectors(benchmark: Benchmark) -> bool:
     """Whether the document has the vectors in it."""
-    document = recipe.input.document if recipe.input else None
+    document = benchmark.input.document if benchmark.input else None
     return document is None or bool(set(WHOLE) & {name for text in leaves(document) for name in names_in(text)})
 
 
-def _check_templates(recipe: Recipe, names: _Names) -> set[str]:
+def _check_templates(benchmark: Benchmark, names: _Names) -> set[str]:
     """Every template uses known placeholders; returns those that reach the program."""
-    early, build = names.settings | {"device"}, recipe.build
-    static, chunk = names.static, recipe.mode == "chunk"
+    early, build = names.settings | {"device"}, benchmark.build
+    static, chunk = names.static, benchmark.mode == "chunk"
     every = static | names.vector
-    check_names([recipe.device], names.settings, "device")
-    check_names(recipe.reset, early, "reset")
-    check_names(leaves(recipe.software), early, "software")
+    check_names([benchmark.device], names.settings, "device")
+    check_names(benchmark.reset, early, "reset")
+    check_names(leaves(benchmark.software), early, "software")
     used: set[str] = set()
     if build is not None:
         made = every - {"vectors_file", "result_file", "scratch", "id", "verify", "cache"}
@@ -103,36 +108,38 @@ def _check_templates(recipe: Recipe, names: _Names) -> set[str]:
         used |= check_names([*build.argv, build.directory], one | target, "build.argv")
         used |= check_names([build.each, build.output, *build.sources], made, "build.each, build.output and build.sources")
         every = every | {"binary"}
-    if chunk and (recipe.patterns or build is not None or recipe.input is None or not recipe.result.match):
+    if chunk and (benchmark.patterns or build is not None or benchmark.input is None or not benchmark.result.match):
         raise BadFile('mode = "chunk" needs [input] and result.match, and goes without patterns and without a build step')
     # In a chunk the vectors travel in the document alone; a program is started once for many.
     outer = static if chunk else every
-    texts = [*recipe.argv, *recipe.environment.values(), recipe.directory]
+    texts = [*benchmark.argv, *benchmark.environment.values(), benchmark.directory]
     called = check_names(texts, outer, "argv, environment and directory")
     used |= called
-    if recipe.input is not None and recipe.input.to == "file" and "vectors_file" not in names.behind(called):
+    if benchmark.input is not None and benchmark.input.to == "file" and "vectors_file" not in names.behind(called):
         raise BadFile('input.to = "file" writes {vectors_file}, but nothing tells the program its path: put it into argv')
     if build is not None and "binary" not in used:
         raise BadFile("a build step makes {binary}, but argv does not use it")
-    check_names([recipe.result.file], outer - {"binary"}, "result.file")
-    check_names([text for item in recipe.result.match for text in (item.equals, item.pattern) if text], every, "result.match")
-    if recipe.input is not None:
-        shape = check_names(leaves(recipe.input.vector), every - {"binary"}, "input.vector")
-        used |= shape if _sends_vectors(recipe) else set()
-        used |= check_names(leaves(recipe.input.document), outer | set(WHOLE), "input.document")
+    check_names([benchmark.result.file], outer - {"binary"}, "result.file")
+    check_names(
+        [text for item in benchmark.result.match for text in (item.equals, item.pattern) if text], every, "result.match"
+    )
+    if benchmark.input is not None:
+        shape = check_names(leaves(benchmark.input.vector), every - {"binary"}, "input.vector")
+        used |= shape if _sends_vectors(benchmark) else set()
+        used |= check_names(leaves(benchmark.input.document), outer | set(WHOLE), "input.document")
     return used
 
 
-def _check_statuses(recipe: Recipe) -> None:
-    said = [*recipe.exit_codes.values(), *recipe.reset_after, *(item.status for item in recipe.patterns)]
-    said += recipe.result.status.values.values() if recipe.result.status else []
+def _check_statuses(benchmark: Benchmark) -> None:
+    said = [*benchmark.exit_codes.values(), *benchmark.reset_after, *(item.status for item in benchmark.patterns)]
+    said += benchmark.result.status.values.values() if benchmark.result.status else []
     for status in said:
         if status not in STATUSES:
             raise BadFile(str(NotFound.named("status", status, STATUSES)))
-    for code in recipe.exit_codes:
+    for code in benchmark.exit_codes:
         if not re.fullmatch(r"\d{1,3}", code):
             raise BadFile(f"exit_codes must be numbers, got '{code}' (signals are crashes by themselves)")
-    for pattern in recipe.patterns:
+    for pattern in benchmark.patterns:
         _check_regex(pattern.text, "patterns", 0)
 
 
@@ -174,8 +181,8 @@ def _check_result(result: Result, family: Family, chunk: bool) -> None:
         raise BadFile("result.tolerance needs result.max_abs_err")
 
 
-def _check_only(recipe: Recipe, family: Family) -> None:
-    for name, values in recipe.only.items():
+def _check_only(benchmark: Benchmark, family: Family) -> None:
+    for name, values in benchmark.only.items():
         kind, _, short = name.partition(".")
         space = {"problem": family.problem, "config": family.config}.get(kind)
         if space is None or short not in space.parameters:

@@ -1,7 +1,7 @@
 """Texts with placeholders: `--m={problem.M}`. Doubled braces stand for themselves.
 
-Names are checked when a recipe is loaded, so that filling a template later can only fail over a value: one for
-which the recipe has no word.
+Names are checked when a benchmark is loaded, so that filling a template later can only fail over a value: one for
+which the benchmark has no word.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Value = int | bool | str | None
 
 
 def text_of(value: Value) -> str:
-    """A value as programs and recipes write it."""
+    """A value as programs and benchmarks write it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return "none" if value is None else str(value)
@@ -64,7 +64,7 @@ def check_names(texts: Iterable[str], known: Iterable[str], where: str) -> set[s
 
 
 class Word:
-    """A named text of a recipe: a translation of a value, or a template of its own."""
+    """A named text of a benchmark: a translation of a value, or a template of its own."""
 
     def __init__(self, of: str, values: Mapping[str, str], text: str) -> None:
         self.of, self.values, self.text = of, values, text
@@ -84,7 +84,7 @@ class Scope:
             return self.fill(word.text)
         value = text_of(self[word.of])
         if value not in word.values:
-            raise Unsupported(f"the recipe has no word for {word.of} = {value} (words.{name} knows {', '.join(word.values)})")
+            raise Unsupported(f"there is no word for {word.of} = {value} (words.{name} knows {', '.join(word.values)})")
         return word.values[value]
 
     def fill(self, text: str, *, escape: bool = False) -> str:

@@ -2,7 +2,7 @@
 
 It is a machine (`part`) and parts, one for each group of families. `gemm` is the generated product of matrices; its
 files are the pipeline: `codegen` (micro-kernels as C text), `build` (compile and cache), `plan` (what the C
-driver takes), `inputs` (matrices and the exact result), `arrays` (matrices of a caller instead), `trials` (what to try
+driver takes), `inputs` (matrices and the exact result), `arrays` (matrices of a caller instead), `first_configs` (what to try
 where nothing is known); on the C side, `driver.c` is the blocked product, `kernels.h`, `products.h` and `packing.h`
 are what kernels are made of. `conv` is grouped convolution in three directions (`conv.arrays`: on arrays of a caller),
 `reshard` moves tiles between shards. `profile` and `probe.c` tell how fast the machine is.
@@ -96,8 +96,8 @@ class CpuBackend(Machine, Backend):
     def bind(self, call: Call, problem: Problem, config: Config) -> Bound:
         return self._part(problem).bind(call, problem, config)
 
-    def trials(self, problem: Problem) -> Iterator[Config]:
-        return self._part(problem).trials(problem) or super().trials(problem)
+    def first_configs(self, problem: Problem) -> Iterator[Config]:
+        return self._part(problem).first_configs(problem) or super().first_configs(problem)
 
     def smaller(self, problem: Problem) -> Problem:
         return self._part(problem).smaller(problem)

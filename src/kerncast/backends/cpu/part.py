@@ -58,7 +58,7 @@ class Part(abc.ABC):
         """The kernel of a vector for arrays of the caller; for the families in `calls`."""
         raise Unsupported(f"{config.family.id} runs no kernels on arrays of the caller")
 
-    def trials(self, problem: Problem) -> Iterator[Config] | None:
+    def first_configs(self, problem: Problem) -> Iterator[Config] | None:
         """Configs to try for a problem about which nothing is known, promising ones first; None: any valid ones."""
         return None
 

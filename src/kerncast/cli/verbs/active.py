@@ -27,7 +27,7 @@ def worth_by_model(family: Family, seed: int) -> Worth:
     def worth(rows: pl.DataFrame, rest: pl.DataFrame, device: Device) -> npt.NDArray[np.float64] | None:
         import numpy as np
 
-        from kerncast.tables.feature_rows import Describer
+        from kerncast.tables.feature_rows import Featurizer
         from kerncast.tables.table import build_table
         from kerncast.training.acquisition import acquisition
         from kerncast.training.procedure import Procedure, Recipe
@@ -36,7 +36,7 @@ def worth_by_model(family: Family, seed: int) -> Worth:
             return None
         table = _with_times(build_table(family, rows, {device.name: device}, ""))
         dtypes = tuple(sorted(rest["problem.dtype"].unique())) if "problem.dtype" in rest.columns else None
-        described = Describer(family, device, dtypes).describe(rest)
+        described = Featurizer(family, device, dtypes).describe(rest)
         # A dtype that is in one of the two alone may bring or take a feature.
         shared = [name for name in table.rows.names if name in described.names]
         table = replace(table, rows=table.rows.only(shared))

@@ -14,7 +14,7 @@ from kerncast.cli.views.output import json_option, print_json, table
 from kerncast.errors import InvalidValue, KerncastError
 
 if TYPE_CHECKING:
-    from kerncast.backends.command.recipe import Recipe
+    from kerncast.backends.command.benchmark import Benchmark
     from kerncast.backends.contract import Backend
     from kerncast.collecting.messages import Policy
     from kerncast.collecting.run import Active, Request, Summary
@@ -48,14 +48,14 @@ def memory_bytes(text: str | None) -> int | None:
     return 0 if text == "none" else int(float(text) * 1e9)
 
 
-def policy_of(options: dict[str, Any], recipe: Recipe | None) -> Policy:
-    """How to measure: as the options say, else as the program's recipe does."""
+def policy_of(options: dict[str, Any], benchmark: Benchmark | None) -> Policy:
+    """How to measure: as the options say, else as the program's benchmark does."""
     from kerncast.collecting.messages import Policy
 
     samples, warmup, timeout = options["samples"], options["warmup"], options["timeout"]
     cache = options["cache"] or "warm"
-    if recipe is not None:
-        samples, cache = samples or recipe.samples, options["cache"] or recipe.cache
+    if benchmark is not None:
+        samples, cache = samples or benchmark.samples, options["cache"] or benchmark.cache
     changes: dict[str, Any] = {
         "cache": cache,
         "verify": not options["no_verify"],
@@ -71,37 +71,37 @@ def policy_of(options: dict[str, Any], recipe: Recipe | None) -> Policy:
     return Policy(**changes)
 
 
-def recipe_of(name: str | None, settings: tuple[str, ...], family: Family, options: dict[str, Any]) -> Recipe | None:
-    """The recipe of an external program, as the other options change it."""
+def benchmark_of(name: str | None, settings: tuple[str, ...], family: Family, options: dict[str, Any]) -> Benchmark | None:
+    """The benchmark of an external program, as the other options change it."""
     if name is None:
         if settings:
-            raise InvalidValue("--set changes a setting of a recipe: name one with --recipe")
+            raise InvalidValue("--set changes a setting of a benchmark: name one with --benchmark")
         return None
     from msgspec import structs
 
-    from kerncast.backends.command.recipe import load
+    from kerncast.backends.command.benchmark import load
 
     if options["backend"] not in (None, "command"):
-        raise InvalidValue(f"--recipe is for the backend command, not for {options['backend']}: leave one of them out")
+        raise InvalidValue(f"--benchmark is for the backend command, not for {options['backend']}: leave one of them out")
     pairs = [item.partition("=") for item in settings]
     broken = [item for item, (key, equals, _) in zip(settings, pairs, strict=True) if not (key and equals)]
     if broken:
         raise InvalidValue(f"--set takes NAME=VALUE, got '{broken[0]}'")
-    recipe = load(name, {key: value for key, _, value in pairs})
-    if recipe.family != family.id:
-        raise InvalidValue(f"recipe {recipe.name} measures {recipe.family}, not {family.id}")
+    benchmark = load(name, {key: value for key, _, value in pairs})
+    if benchmark.family != family.id:
+        raise InvalidValue(f"benchmark {benchmark.name} measures {benchmark.family}, not {family.id}")
     if options["warmup"]:
-        raise InvalidValue(f"the program of recipe {recipe.name} warms up by itself: leave out --warmup, or see its settings")
+        raise InvalidValue(f"benchmark {benchmark.name} warms up by itself: leave out --warmup, or see its settings")
     if options["timeout"]:
-        recipe = structs.replace(recipe, timeout=_deadline(options["timeout"]))
+        benchmark = structs.replace(benchmark, timeout=_deadline(options["timeout"]))
     if options["reset_command"]:
-        recipe = structs.replace(recipe, reset=options["reset_command"].split())
-    if options["cache"] not in (None, recipe.cache) and not recipe.tells("cache"):
+        benchmark = structs.replace(benchmark, reset=options["reset_command"].split())
+    if options["cache"] not in (None, benchmark.cache) and not benchmark.tells("cache"):
         raise InvalidValue(
-            f"recipe {recipe.name} measures {recipe.cache} caches: leave out --cache {options['cache']}, "
+            f"benchmark {benchmark.name} measures {benchmark.cache} caches: leave out --cache {options['cache']}, "
             "or use {cache} in its argv"
         )
-    return recipe
+    return benchmark
 
 
 @click.command("collect")
@@ -121,13 +121,13 @@ def recipe_of(name: str | None, settings: tuple[str, ...], family: Family, optio
 )
 @click.option("--backend", metavar="NAME", help="What runs the kernels; the first that knows the family by default.")
 @click.option(
-    "--recipe",
-    "recipe_name",
+    "--benchmark",
+    "benchmark_name",
     metavar="NAME|FILE",
     help="An external benchmark program instead: ck-tile, ck-tile-conv, cutlass-profiler, tt-metal-reshard, tt-metal-sweep, "
     "or a TOML file (docs/command.md).",
 )
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the recipe. May be repeated.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the benchmark. May be repeated.")
 @click.option(
     "--build-jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Kernels that are built at the same time."
 )
@@ -176,7 +176,7 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
         --configs sample:100 --out mine
     kerncast collect gemm/cpu --vectors share-3 --devices 0 --budget 10m --out share-3-measured
     kerncast collect gemm/cpu --vectors share-3 --active --budget 10m --out share-3-chosen
-    kerncast collect gemm/ck_tile --recipe ck-tile --set build_dir=/ck/build --set arch=gfx942 --problems llm \\
+    kerncast collect gemm/ck_tile --benchmark ck-tile --set build_dir=/ck/build --set arch=gfx942 --problems llm \\
         --vary dtype=fp16 --vary layout=rcr --configs sample:200 --build-jobs 16 --out mi300
     """
     from kerncast.backends.command import CommandBackend
@@ -185,14 +185,14 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
     from kerncast.registry import FAMILIES
 
     family = FAMILIES.get(family_id)
-    recipe = recipe_of(options["recipe_name"], options["settings"], family, options)
-    kind = CommandBackend if recipe else backend_of(family_id, options["backend"])
-    request = _request(family, kind, recipe, out, options)
+    benchmark = benchmark_of(options["benchmark_name"], options["settings"], family, options)
+    kind = CommandBackend if benchmark else backend_of(family_id, options["backend"])
+    request = _request(family, kind, benchmark, out, options)
     # Made here once for its refusals: a program that is not there is said before anything is written.
     # A sweep for a device that is not this CPU is checked against that device's limits.
     try:
         kernels = kind.configured(request.devices[0], request.options)
-        device = kernels.device() if recipe or not kind.runs_on_cpu else None
+        device = kernels.device() if benchmark or not kind.runs_on_cpu else None
     except (KerncastError, OSError):
         raise
     except Exception as error:  # whatever a backend of somebody else throws
@@ -205,7 +205,7 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
     if options["dry_run"]:
         dry_run(request, kernels, blocks, total, as_json)
         return
-    if recipe:
+    if benchmark:
         # A version that cannot be asked for is said here, not after a device was reset for it.
         kernels.software(family_id)
     try:
@@ -221,12 +221,12 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
         raise SystemExit(3)
 
 
-def _request(family: Family, kind: type[Backend], recipe: Recipe | None, out: Path, options: dict[str, Any]) -> Request:
+def _request(family: Family, kind: type[Backend], benchmark: Benchmark | None, out: Path, options: dict[str, Any]) -> Request:
     """What the options ask for."""
     from kerncast.backends.command import CommandBackend
     from kerncast.collecting.run import Request
 
-    indices, policy = device_indices(kind, options["devices"]), policy_of(options, recipe)
+    indices, policy = device_indices(kind, options["devices"]), policy_of(options, benchmark)
     return Request(
         family=family,
         backend=options["backend"] or kind.name,
@@ -236,8 +236,8 @@ def _request(family: Family, kind: type[Backend], recipe: Recipe | None, out: Pa
         chunk_size=options["chunk_size"],
         budget_seconds=seconds(options["budget"]) if options["budget"] else None,
         extend=options["resume"],
-        reset_command=tuple(recipe.reset_words() if recipe else (options["reset_command"] or "").split()),
-        options=CommandBackend.options(recipe, policy.verify) if recipe else {},
+        reset_command=tuple(benchmark.reset_words() if benchmark else (options["reset_command"] or "").split()),
+        options=CommandBackend.options(benchmark, policy.verify) if benchmark else {},
         build_jobs=options["build_jobs"],
         memory_bytes=memory_bytes(options["memory"]),
         active=_active(family, options),
@@ -258,13 +258,13 @@ def backend_of(family_id: str, name: str | None) -> type[Backend]:
     """The backend to use, if it can run the family on this machine."""
     from kerncast.backends import backend_for, backend_that_runs, get_backend
     from kerncast.backends.command import CommandBackend
-    from kerncast.backends.command.recipe import shipped_for
+    from kerncast.backends.command.benchmark import shipped_for
 
     kind = get_backend(name) if name else backend_for(family_id)
     if kind is CommandBackend:
         known = " or ".join([*shipped_for(family_id), "a TOML file"])
         why = "backend command runs external programs" if name else f"no backend here runs {family_id} by itself"
-        raise InvalidValue(f"{why}: name the recipe of its benchmark program with --recipe ({known})")
+        raise InvalidValue(f"{why}: name the benchmark of its benchmark program with --benchmark ({known})")
     return backend_that_runs(family_id, name)
 
 

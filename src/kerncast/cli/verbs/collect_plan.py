@@ -38,7 +38,7 @@ def device_indices(kind: type[Backend], text: str) -> tuple[str, ...]:
     from kerncast.backends.contract import TimesItself
 
     found = tuple(text.split(","))
-    # Only the program of a recipe knows which devices it can use.
+    # Only the program of a benchmark knows which devices it can use.
     known = None if issubclass(kind, TimesItself) else kind.devices()
     for index in found:
         if not index.strip() or (known is not None and index not in known):

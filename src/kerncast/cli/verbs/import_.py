@@ -89,7 +89,7 @@ def command(
     summary = {
         "path": str(dataset.path),
         "rows": dataset.rows,
-        "families": {item.id: sum(p.rows for p in dataset.manifest.parts if p.family == item.id) for item in dataset.families},
+        "families": {item.id: sum(p.rows for p in dataset.contents.parts if p.family == item.id) for item in dataset.families},
         "digest": dataset.digest,
         "notes": notes,
     }

@@ -183,8 +183,8 @@ def _show(entry: Entry, as_json: bool) -> None:
 @command.command("check")
 @click.argument("model", metavar="MODEL")
 @click.option("--backend", metavar="NAME", help="What runs the kernels; the first that knows the family by default.")
-@click.option("--recipe", "recipe_name", metavar="NAME|FILE", help="An external benchmark program, as for `kerncast collect`.")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of that recipe. May be repeated.")
+@click.option("--benchmark", "benchmark_name", metavar="NAME|FILE", help="An external benchmark, as for `kerncast collect`.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of that benchmark. May be repeated.")
 @click.option("--devices", default="0", show_default=True, metavar="LIST", help="Device indices: 0,1.")
 @click.option("--sample", "count", default=96, show_default=True, type=click.IntRange(min=1), help="Vectors to measure again.")
 @click.option("--seconds", "budget", metavar="TIME", help="Stop measuring after this long (90s, 10m); what there is decides.")
@@ -228,7 +228,7 @@ def check(model: str, count: int, seed: int, store: Path | None, as_json: bool, 
 def _how(family: Family, options: dict[str, Any]) -> How:
     """The backend and how it measures, as `kerncast collect` would."""
     from kerncast.backends.command import CommandBackend
-    from kerncast.cli.verbs.collect import backend_of, policy_of, recipe_of
+    from kerncast.cli.verbs.collect import backend_of, benchmark_of, policy_of
     from kerncast.cli.verbs.collect_plan import device_indices
     from kerncast.store.recheck import How
 
@@ -241,15 +241,15 @@ def _how(family: Family, options: dict[str, Any]) -> How:
         "memory": None,
         "reset_command": None,
     }
-    recipe = recipe_of(options["recipe_name"], options["settings"], family, options)
-    kind = CommandBackend if recipe else backend_of(family.id, options["backend"])
+    benchmark = benchmark_of(options["benchmark_name"], options["settings"], family, options)
+    kind = CommandBackend if benchmark else backend_of(family.id, options["backend"])
     return How(
         backend=options["backend"] or kind.name,
         devices=device_indices(kind, options["devices"]),
-        options=CommandBackend.options(recipe) if recipe else {},
-        policy=policy_of(options, recipe),
+        options=CommandBackend.options(benchmark) if benchmark else {},
+        policy=policy_of(options, benchmark),
         seconds=seconds(options["budget"]) if options["budget"] else None,
-        reset_command=tuple(recipe.reset_words()) if recipe else (),
+        reset_command=tuple(benchmark.reset_words()) if benchmark else (),
     )
 
 

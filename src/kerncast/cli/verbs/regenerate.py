@@ -16,7 +16,7 @@ from kerncast.cli.views.output import json_option, print_json, table
 from kerncast.cli.views.training import TrainingView
 
 if TYPE_CHECKING:
-    from kerncast.regenerating import Outcome, Recipe
+    from kerncast.regenerating import Outcome, Routine
     from kerncast.regenerating.planning import Planned
 
 
@@ -39,26 +39,26 @@ class _View:
 
 
 @click.command("regenerate")
-@click.argument("recipe_name", metavar="RECIPE")
+@click.argument("routine_name", metavar="ROUTINE")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     metavar="WORKDIR",
-    help="Where measurements and models are kept until they are in the store. [default: regenerate/RECIPE]",
+    help="Where measurements and models are kept until they are in the store. [default: regenerate/ROUTINE]",
 )
 @click.option(
-    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change the recipe: sweep.max_problems=20. May be repeated."
+    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change the routine: sweep.max_problems=20. May be repeated."
 )
 @click.option("--again", is_flag=True, help="Begin anew where WORKDIR is finished; the finished run is renamed, not removed.")
 @click.option("--dry-run", is_flag=True, help="Say what would be measured and compared; write nothing.")
 @store_option
 @json_option
 def command(
-    recipe_name: str, out: Path | None, changes: tuple[str, ...], again: bool, dry_run: bool, store: Path | None, as_json: bool
+    routine_name: str, out: Path | None, changes: tuple[str, ...], again: bool, dry_run: bool, store: Path | None, as_json: bool
 ) -> None:
     """Measure, train and compare anew, and put the model into the store if it is not worse than the one there.
 
-    RECIPE is one that ships (conv-cpu, gemm-cpu, reshard-cpu) or a TOML file (docs/regenerating.md). Killed at any
+    ROUTINE is one that ships (conv-cpu, gemm-cpu, reshard-cpu) or a TOML file (docs/regenerating.md). Killed at any
     moment, the same command goes on with the stage at hand. Exit code 1 when a new model was not put into the store,
     3 when it was stopped before the end.
 
@@ -70,13 +70,13 @@ def command(
     from kerncast.regenerating import load, plan, regenerate
     from kerncast.store.store import Store
 
-    recipe, opened = load(recipe_name, changes), Store.open(store)
+    routine, opened = load(routine_name, changes), Store.open(store)
     if dry_run:
-        _show_plan(plan(recipe, opened), as_json)
+        _show_plan(plan(routine, opened), as_json)
         return
-    folder = out or Path("regenerate") / recipe.name
-    outcomes = regenerate(recipe, opened, folder, _View(), again=again)
-    _show(recipe, outcomes, folder, as_json)
+    folder = out or Path("regenerate") / routine.name
+    outcomes = regenerate(routine, opened, folder, _View(), again=again)
+    _show(routine, outcomes, folder, as_json)
     if not all(item.finished for item in outcomes):
         raise SystemExit(3)
     if not all(item.replaced for item in outcomes):
@@ -96,14 +96,14 @@ def _show_plan(planned: list[Planned], as_json: bool) -> None:
     table(columns, lines, right=columns[1:4])
 
 
-def _show(recipe: Recipe, outcomes: list[Outcome], folder: Path, as_json: bool) -> None:
+def _show(routine: Routine, outcomes: list[Outcome], folder: Path, as_json: bool) -> None:
     from kerncast.store.store import DEFAULT
 
     if as_json:
-        facts = {"recipe": recipe.name, "digest": recipe.digest, "work": str(folder)}
+        facts = {"routine": routine.name, "digest": routine.digest, "work": str(folder)}
         print_json({**facts, "families": [{**asdict(item), "finished": item.finished} for item in outcomes]})
         return
-    named = "" if recipe.store.name == DEFAULT else f" --name {recipe.store.name}"
+    named = "" if routine.store.name == DEFAULT else f" --name {routine.store.name}"
     for item in outcomes:
         why = "; ".join(item.reasons)
         if not item.finished:

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from kerncast.errors import BadFile
-from kerncast.evaluating.solutions.choices import Choice, LeftOut, Target
+from kerncast.evaluating.solutions.solution import LeftOut, Solution, Target
 from kerncast.evaluating.solutions.torch_tiles import OPS, Tile, dtype_of, of_tile, require_triton
 
 FORMAT = "torch-diode file"
@@ -58,7 +58,7 @@ def is_diode(data: Mapping[Any, Any]) -> bool:
     return bool(parts) and all(isinstance(part, dict) and isinstance(part.get("config"), list) for part in parts)
 
 
-def read_diode(data: Mapping[str, Any], target: Target) -> Iterator[Choice | LeftOut]:
+def read_diode(data: Mapping[str, Any], target: Target) -> Iterator[Solution | LeftOut]:
     """The choices of a file, in its order; the fastest first where it has times."""
     require_triton(target, FORMAT)
     for entry in _entries(data):

@@ -13,8 +13,8 @@ from kerncast.data.importers.mapped import read_parquet_table
 from kerncast.data.text_table import LINE, read_csv_text
 from kerncast.errors import BadFile, KerncastError
 from kerncast.evaluating.solutions import diode, inductor, listed
-from kerncast.evaluating.solutions.choices import Solutions, Target, gathered
 from kerncast.evaluating.solutions.records import columns_of, read_records
+from kerncast.evaluating.solutions.solution import Solutions, Target, gathered
 from kerncast.op import Family
 
 PARQUET_MAGIC = b"PAR1"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.evaluating.solutions.choices import Choice, LeftOut, Target
+from kerncast.evaluating.solutions.solution import LeftOut, Solution, Target
 from kerncast.evaluating.solutions.torch_tiles import OPS, Tile, choice, dtype_of, of_tile, require_triton
 
 TABLE = "PyTorch Inductor lookup table"
@@ -63,7 +63,7 @@ def is_log(data: Sequence[Any]) -> bool:
     return any(isinstance(item, dict) and any(LOGGED.fullmatch(str(key)) for key in item) for item in data)
 
 
-def read_lookup_table(data: Mapping[str, Any], target: Target) -> Iterator[Choice | LeftOut]:
+def read_lookup_table(data: Mapping[str, Any], target: Target) -> Iterator[Solution | LeftOut]:
     """The choices of a table; a problem that the device's own key answers is not asked of the others."""
     require_triton(target, TABLE)
     keys = [Key.read(text) for text in data]
@@ -85,7 +85,7 @@ def read_lookup_table(data: Mapping[str, Any], target: Target) -> Iterator[Choic
             yield from _of_key(key, configs)
 
 
-def _of_key(key: Key, configs: Sequence[Any]) -> Iterator[Choice | LeftOut]:
+def _of_key(key: Key, configs: Sequence[Any]) -> Iterator[Solution | LeftOut]:
     problem = _problem(key)
     for config in configs:
         template = config.get("template_id") if isinstance(config, dict) else None
@@ -143,7 +143,7 @@ def _storage(shape: tuple[int, ...], stride: tuple[int, ...]) -> str | None:
     return "r" if (inner == 1 and rows == 1) or (outer == 1 and columns == 1) else None
 
 
-def read_log(data: Sequence[Any], target: Target) -> Iterator[Choice | LeftOut]:
+def read_log(data: Sequence[Any], target: Target) -> Iterator[Solution | LeftOut]:
     """The choices of a log, the fastest of each run first."""
     require_triton(target, LOG)
     for item in data:
@@ -168,7 +168,7 @@ def read_log(data: Sequence[Any], target: Target) -> Iterator[Choice | LeftOut]:
                 yield from _of_run(dict(zip("MKN", map(int, shape.groups()), strict=True)), timed)
 
 
-def _of_run(problem: dict[str, int], timed: Sequence[Mapping[str, Any]]) -> Iterator[Choice | LeftOut]:
+def _of_run(problem: dict[str, int], timed: Sequence[Mapping[str, Any]]) -> Iterator[Solution | LeftOut]:
     for part in timed:
         if part.get("type") == "triton":
             yield of_tile(problem, Tile.read(part))

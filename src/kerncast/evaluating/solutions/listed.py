@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.evaluating.solutions.choices import Choice, Target
+from kerncast.evaluating.solutions.solution import Solution, Target
 from kerncast.op import Config, Problem
 
 FORMAT = "list of problems and configs"
@@ -22,7 +22,7 @@ class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     configs: list[dict[str, Any]] | None = None
 
 
-def read_listed(data: Any, target: Target) -> Iterator[Choice]:
+def read_listed(data: Any, target: Target) -> Iterator[Solution]:
     """The choices, every problem and config whole and valid; two entries that choose otherwise for a problem are refused."""
     try:
         entries = msgspec.convert(data, list[Listed])
@@ -42,7 +42,7 @@ def read_listed(data: Any, target: Target) -> Iterator[Choice]:
             raise BadFile(f"solution {place}: solution {before} chooses otherwise for this problem; keep one")
         if before == place:
             for config in configs:
-                yield Choice(problem, config)
+                yield Solution(problem, config)
 
 
 def _configs(entry: Listed) -> list[dict[str, Any]]:

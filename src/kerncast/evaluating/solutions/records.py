@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.evaluating.solutions.choices import Choice, LeftOut, Target, partial
+from kerncast.evaluating.solutions.solution import LeftOut, Solution, Target, partial
 from kerncast.evaluating.solutions.torch_tiles import dtype_of
 from kerncast.op import Family
 from kerncast.parameters import Parameter
@@ -62,7 +62,7 @@ def columns_of(names: Sequence[str], family: Family) -> Columns:
 
 def read_records(
     rows: Sequence[Mapping[str, Any]], columns: Columns, places: Sequence[str], target: Target
-) -> Iterator[Choice | LeftOut]:
+) -> Iterator[Solution | LeftOut]:
     """The choices of rows; a place says where a row stands, for errors."""
     family = target.family
     spaces = {"problem": family.problem, "config": family.config}
@@ -81,7 +81,7 @@ def read_records(
         try:
             # A row that names no problem is for all of them, so defaults do not narrow it.
             problem = partial(family.problem, said["problem"], family.environment.parameters) if said["problem"] else {}
-            yield Choice(problem, partial(family.config, said["config"]))
+            yield Solution(problem, partial(family.config, said["config"]))
         except InvalidValue as error:
             raise BadFile(f"{place}: {error}") from error
 

@@ -11,7 +11,7 @@ import polars as pl
 
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.evaluation import Evaluation
-from kerncast.evaluating.solutions.choices import REASONS, Solutions
+from kerncast.evaluating.solutions.solution import REASONS, Solutions
 from kerncast.op import Family
 from kerncast.parameters import Value
 

@@ -9,7 +9,7 @@ import msgspec
 
 from kerncast.data.importers.autoheuristic import DTYPES
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.evaluating.solutions.choices import Choice, LeftOut, Target, partial
+from kerncast.evaluating.solutions.solution import LeftOut, Solution, Target, partial
 from kerncast.families.gemm_triton import triton
 from kerncast.ops.gemm import gemm
 
@@ -64,17 +64,17 @@ def dtype_of(name: str) -> str | None:
     return known if known is not None and gemm.problem.parameters["dtype"].index(known) is not None else None
 
 
-def choice(problem: Mapping[str, Any], config: Mapping[str, Any]) -> Choice | LeftOut:
+def choice(problem: Mapping[str, Any], config: Mapping[str, Any]) -> Solution | LeftOut:
     """A choice of `gemm/triton`; tiles that the family cannot have are none. Whether fp32 may be TF32 is open, if not said."""
     try:
         chosen = partial(triton.config, config)
     except InvalidValue as error:
         return LeftOut("config", str(error))
     # A choice for any problem names none, so defaults do not narrow it.
-    return Choice(partial(triton.problem, problem, triton.environment.parameters) if problem else {}, chosen)
+    return Solution(partial(triton.problem, problem, triton.environment.parameters) if problem else {}, chosen)
 
 
-def of_tile(problem: Mapping[str, Any], tile: Tile) -> Choice | LeftOut:
+def of_tile(problem: Mapping[str, Any], tile: Tile) -> Solution | LeftOut:
     """A tile for a problem, with what it says about TF32."""
     says = {"tf32": tile.tf32} if problem.get("dtype") == "fp32" and tile.tf32 is not None else {}
     return choice({**problem, **says}, tile.config)

@@ -1,7 +1,7 @@
 """Grouped convolutions on this CPU, in three directions: generated tiles, checked bit for bit.
 
 The files are the pipeline: `geometry` (which taps meet which pixels), `plan` (what conv.c takes), `codegen` (tiles as C
-text), `inputs` (tensors and the exact result), `trials` (what to try where nothing is known); on the C side `conv.c`
+text), `inputs` (tensors and the exact result), `first_configs` (what to try where nothing is known); on the C side `conv.c`
 with `staging.h` (copies and packed weights), `gather.h` (forward and the gradient of the input) and `weight.h` (the
 gradient of the weights).
 """
@@ -20,10 +20,10 @@ from kerncast.backends.cpu import build
 from kerncast.backends.cpu.build import Library
 from kerncast.backends.cpu.conv.arrays import CALLS, BoundConvolution, Convolution
 from kerncast.backends.cpu.conv.codegen import Tile
+from kerncast.backends.cpu.conv.first_configs import first_configs
 from kerncast.backends.cpu.conv.geometry import Geometry
 from kerncast.backends.cpu.conv.inputs import InputCache, shapes
 from kerncast.backends.cpu.conv.plan import CPlan, Layout
-from kerncast.backends.cpu.conv.trials import trials
 from kerncast.backends.cpu.gemm.inputs import Inputs
 from kerncast.backends.cpu.part import Machine, Part
 from kerncast.families.conv_tiles import LARGEST_DEPTHWISE
@@ -132,8 +132,8 @@ class ConvPart(Part):
         if self._functions[0](ctypes.byref(plan)):
             raise OutOfMemory(f"no memory for the {plan.bytes / 1e6:.0f} MB in which operands are staged")
 
-    def trials(self, problem: Problem) -> Iterator[Config]:
-        return iter(trials(problem, self.machine.profile))
+    def first_configs(self, problem: Problem) -> Iterator[Config]:
+        return iter(first_configs(problem, self.machine.profile))
 
     def smaller(self, problem: Problem) -> Problem:
         """One image, and as few of its rows as are quick: channels and the width of a row are what configs differ by."""

@@ -13,9 +13,9 @@ from kerncast.backends.cpu import build
 from kerncast.backends.cpu.build import Library
 from kerncast.backends.cpu.gemm.arrays import BoundProduct, Product
 from kerncast.backends.cpu.gemm.codegen import Item
+from kerncast.backends.cpu.gemm.first_configs import first_configs
 from kerncast.backends.cpu.gemm.inputs import InputCache, Inputs
 from kerncast.backends.cpu.gemm.plan import CPlan, Geometry, Kernels, fill, refusal
-from kerncast.backends.cpu.gemm.trials import trials
 from kerncast.backends.cpu.part import Machine, Part
 from kerncast.families.gemm_cpu import gemm_cpu
 from kerncast.op import Config, Problem
@@ -95,8 +95,8 @@ class GemmPart(Part):
         self._reserve(plan)
         return BoundProduct(call, plan, geometry.swapped, _functions(self.library)[1], partial(self._reserve, plan))
 
-    def trials(self, problem: Problem) -> Iterator[Config]:
-        return iter(trials(problem.values, self.machine.profile))
+    def first_configs(self, problem: Problem) -> Iterator[Config]:
+        return iter(first_configs(problem.values, self.machine.profile))
 
     def smaller(self, problem: Problem) -> Problem:
         """One of a few dozen problems that stand for all: few rows or columns to the next power of two, else small ones."""

@@ -22,7 +22,7 @@ NEEDED = (
 )  # fmt: skip
 
 
-def trials(problem: Problem, device: Device) -> list[Config]:
+def first_configs(problem: Problem, device: Device) -> list[Config]:
     """Valid configs for a problem, promising ones first."""
     import polars as pl  # a worker has no use for it
 

@@ -16,7 +16,7 @@ UNLIKELY, LESS_LIKELY = 0.5, 0.75
 GOOD_DEPTH, GOOD_DEPTH_DOT = (128, 512), (512, 2048)
 
 
-def trials(problem: Mapping[str, Any], device: Device) -> list[Config]:
+def first_configs(problem: Mapping[str, Any], device: Device) -> list[Config]:
     """The quick set for a problem, promising configs first."""
     rows = 1 if problem["N"] == 1 else int(problem["M"])
     found = config_set("quick", problem, device).to_dicts()

@@ -22,12 +22,12 @@ def test_promising_configs_are_tried_first():
     real = CpuBackend()
     for m, pack in ((512, True), (1, None)):
         problem = Problem(gemm_cpu, M=m, N=1024, K=1024, dtype="fp32", layout="rcr")
-        found = list(real.trials(problem))
+        found = list(real.first_configs(problem))
         assert len(found) == len(set(found)) == SETS["quick"]
         assert [chosen.pack_a for chosen in found[:5]] == [pack] * 5
         known = gemm_cpu.bindings(problem, real.device())
         assert not any(gemm_cpu.config.validate(chosen.values, known) for chosen in found)
-    drawn = list(super(CpuBackend, real).trials(problem))
+    drawn = list(super(CpuBackend, real).first_configs(problem))
     assert len(set(drawn)) == TRIALS, "what a backend that knows no better tries"
 
 
@@ -47,4 +47,4 @@ def test_a_backend_without_calls_refuses_arrays():
     problem = Problem(gemm_cpu, M=2, N=2, K=2, dtype="fp32", layout="rrr")
     assert Backend.smaller(backend, problem) is problem
     with pytest.raises(Unsupported, match="runs no kernels on arrays of the caller"):
-        Backend.bind(backend, Product.of(ones, ones), problem, next(backend.trials(problem)))
+        Backend.bind(backend, Product.of(ones, ones), problem, next(backend.first_configs(problem)))

@@ -1,6 +1,6 @@
-"""A recipe for regenerating models, as a TOML file that is checked when it is loaded.
+"""A routine for regenerating models, as a TOML file that is checked when it is loaded.
 
-docs/regenerating.md explains every key. Recipes that ship are the files in `recipes/`.
+docs/regenerating.md explains every key. Routines that ship are the files in `routines/`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from kerncast.backends.command.recipe import recipe_text
+from kerncast.backends.command.benchmark import toml_text
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.learners.target import NAMES as TARGETS
 from kerncast.store.store import check_name
 
-SHIPPED = "recipes"
+SHIPPED = "routines"
 DOCS = "every key is explained in docs/regenerating.md"
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
@@ -49,8 +49,8 @@ class Collect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How to measure it, in the words of `kerncast collect`."""
 
     backend: str | None = None
-    recipe: str | None = None
-    """Of an external benchmark program."""
+    benchmark: str | None = None
+    """Of an external benchmark benchmark."""
     settings: dict[str, str] = {}
     devices: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("0",)
     samples: Positive | None = None
@@ -88,7 +88,7 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = "default"
 
 
-class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Routine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything about one regeneration; each family gets its own vectors, dataset and model."""
 
     name: str
@@ -122,24 +122,24 @@ def _hash(value: object) -> str:
 
 
 def shipped() -> dict[str, str]:
-    """The recipes that come with kerncast, name → text."""
+    """The routines that come with kerncast, name → text."""
     folder = resources.files(__package__) / SHIPPED
     files = sorted((item for item in folder.iterdir() if item.name.endswith(".toml")), key=lambda item: item.name)
     return {item.name.removesuffix(".toml"): item.read_text(encoding="utf-8") for item in files}
 
 
-def load(name: str, changes: Sequence[str] = ()) -> Recipe:
-    """A recipe by name or by the path of its file, checked; `changes` are KEY=VALUE such as `sweep.max_problems=20`."""
-    text = recipe_text(name, shipped())
+def load(name: str, changes: Sequence[str] = ()) -> Routine:
+    """A routine by name or by the path of its file, checked; `changes` are KEY=VALUE such as `sweep.max_problems=20`."""
+    text = toml_text("routine", name, shipped())
     try:
         data = tomllib.loads(text)
         for change in changes:
             _change(data, change)
-        recipe = msgspec.convert(data, Recipe)
+        routine = msgspec.convert(data, Routine)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise BadFile(f"{name} is not a recipe for regenerating: {error} ({DOCS})") from error
-    _check(recipe, name)
-    return recipe
+        raise BadFile(f"{name} is not a routine for regenerating: {error} ({DOCS})") from error
+    _check(routine, name)
+    return routine
 
 
 def _change(data: dict[str, Any], change: str) -> None:
@@ -159,21 +159,19 @@ def _change(data: dict[str, Any], change: str) -> None:
     data[last] = value
 
 
-def _check(recipe: Recipe, where: str) -> None:
+def _check(routine: Routine, where: str) -> None:
     """What the types cannot say."""
-    if not recipe.name.replace("-", "").replace("_", "").replace(".", "").isalnum() or recipe.name.startswith("."):
-        raise BadFile(f"recipe {where}: name is letters, digits, '-', '_' and '.', got '{recipe.name}'")
-    if len(set(recipe.families)) < len(recipe.families):
-        raise BadFile(f"recipe {where}: families names one twice: keep one")
-    if recipe.collect.recipe and recipe.collect.backend not in (None, "command"):
-        raise BadFile(
-            f"recipe {where}: collect.recipe is for the backend command, not for {recipe.collect.backend}: drop one of them"
-        )
-    if recipe.train.target not in (None, *TARGETS):
-        raise BadFile(f"recipe {where}: train.target is one of {', '.join(TARGETS)}, got '{recipe.train.target}'")
+    if not routine.name.replace("-", "").replace("_", "").replace(".", "").isalnum() or routine.name.startswith("."):
+        raise BadFile(f"routine {where}: name is letters, digits, '-', '_' and '.', got '{routine.name}'")
+    if len(set(routine.families)) < len(routine.families):
+        raise BadFile(f"routine {where}: families names one twice: keep one")
+    if routine.collect.benchmark and routine.collect.backend not in (None, "command"):
+        raise BadFile(f"routine {where}: collect.benchmark is for the backend command, not {routine.collect.backend}: drop one")
+    if routine.train.target not in (None, *TARGETS):
+        raise BadFile(f"routine {where}: train.target is one of {', '.join(TARGETS)}, got '{routine.train.target}'")
     try:
-        check_name(recipe.store.name)
+        check_name(routine.store.name)
     except InvalidValue as error:
-        raise BadFile(f"recipe {where}: store.name: {error}") from error
-    if recipe.collect.settings and not recipe.collect.recipe:
-        raise BadFile(f"recipe {where}: collect.settings are those of an external program's recipe: name it in collect.recipe")
+        raise BadFile(f"routine {where}: store.name: {error}") from error
+    if routine.collect.settings and not routine.collect.benchmark:
+        raise BadFile(f"routine {where}: collect.settings belong to an external benchmark: name it in collect.benchmark")

@@ -1,8 +1,8 @@
-"""A recipe is refused when it is loaded: the key, the value, and what is known."""
+"""A benchmark is refused when it is loaded: the key, the value, and what is known."""
 
 import pytest
 
-from kerncast.backends.command.recipe import load
+from kerncast.backends.command.benchmark import load
 from kerncast.backends.command.rules import STATUSES
 from kerncast.backends.command.template import Scope, Word
 from kerncast.data.schema import Status
@@ -55,7 +55,7 @@ READY = (
         (("[settings]", 'build = { argv = ["make"] }\n[settings]'), "a build step makes {binary}, but argv does not use it"),
         (("[settings]", 'reset = ["r", "{problem.M}"]\n[settings]'), "reset: unknown placeholder '{problem.M}'"),
         (("[settings]", 'input = { to = "file" }\n[settings]'), "nothing tells the program its path: put it into argv"),
-        (("argv = [", "argv = "), "is not a recipe"),
+        (("argv = [", "argv = "), "is not a benchmark"),
     ],
 )  # fmt: skip
 def test_a_recipe_that_cannot_work_is_refused_by_name(change, why, tmp_path):
@@ -73,25 +73,31 @@ def test_a_recipe_that_cannot_work_is_refused_by_name(change, why, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--recipe", "mine"], "unknown recipe 'mine'"),
-        (["--recipe", "absent.toml"], "the recipe absent.toml cannot be read"),
-        (["--recipe", "mine.toml"], "recipe mine runs 'bench', which is not a program here: install it, or mend argv"),
-        (["--recipe", "mine.toml", "--set", "sped=8"], "unknown setting of recipe mine 'sped': did you mean 'speed'?"),
-        (["--recipe", "mine.toml", "--set", "speed"], "--set takes NAME=VALUE, got 'speed'"),
-        (["--recipe", "mine.toml", "--backend", "cpu"], "--recipe is for the backend command, not for cpu"),
-        (["--recipe", "mine.toml", "--warmup", "1s"], "the program of recipe mine warms up by itself: leave out --warmup"),
-        (["--recipe", "mine.toml", "--cache", "cold"], "recipe mine measures warm caches: leave out --cache cold"),
-        (["--recipe", "ck-tile", "--set", "arch=gfx942"], "recipe ck-tile needs --set build_dir=…"),
-        (["--set", "speed=8"], "--set changes a setting of a recipe"),
-        (["--backend", "command"], "backend command runs external programs: name the recipe of its benchmark program"),
+        (["--benchmark", "mine"], "unknown benchmark 'mine'"),
+        (["--benchmark", "absent.toml"], "the benchmark absent.toml cannot be read"),
+        (["--benchmark", "mine.toml"], "benchmark mine runs 'bench', which is not a program here: install it, or mend argv"),
+        (["--benchmark", "mine.toml", "--set", "sped=8"], "unknown setting of benchmark mine 'sped': did you mean 'speed'?"),
+        (["--benchmark", "mine.toml", "--set", "speed"], "--set takes NAME=VALUE, got 'speed'"),
+        (["--benchmark", "mine.toml", "--backend", "cpu"], "--benchmark is for the backend command, not for cpu"),
         (
-            ["--recipe", "ready.toml", "--set", "place=gone"],
+            ["--benchmark", "mine.toml", "--warmup", "1s"],
+            "benchmark mine warms up by itself: leave out --warmup",
+        ),
+        (["--benchmark", "mine.toml", "--cache", "cold"], "benchmark mine measures warm caches: leave out --cache cold"),
+        (["--benchmark", "ck-tile", "--set", "arch=gfx942"], "benchmark ck-tile needs --set build_dir=…"),
+        (["--set", "speed=8"], "--set changes a setting of a benchmark"),
+        (["--backend", "command"], "backend command runs external programs: name the benchmark of its benchmark program"),
+        (
+            ["--benchmark", "ready.toml", "--set", "place=gone"],
             "mine needs the folder 'gone' (directory), which is not here: give",
         ),
-        (["--recipe", "ready.toml", "--set", "made=gone"], "mine needs the folder 'gone' (build.output), which is not here"),
-        (["--recipe", "ready.toml"], "`false` for the version of x, but the program ended with exit code 1: see to that, or"),
-        (["--recipe", "ready.toml", "--devices", "0,,1"], "--devices takes an index or several with commas between them"),
-        (["--recipe", "ready.toml", "--timeout", "0s"], "--timeout must be more than 0, got '0s'"),
+        (["--benchmark", "ready.toml", "--set", "made=gone"], "mine needs the folder 'gone' (build.output), which is not here"),
+        (
+            ["--benchmark", "ready.toml"],
+            "`false` for the version of x, but the program ended with exit code 1: see to that",
+        ),
+        (["--benchmark", "ready.toml", "--devices", "0,,1"], "--devices takes an index or several with commas between them"),
+        (["--benchmark", "ready.toml", "--timeout", "0s"], "--timeout must be more than 0, got '0s'"),
     ],
 )
 def test_the_command_line_refuses_in_one_sentence_and_writes_nothing(arguments, why, tmp_path, collect):
@@ -109,7 +115,7 @@ def test_a_value_without_a_word_is_unsupported_and_texts_keep_their_braces():
     scope = Scope({"a": 3, "b": True}, {"w": Word("a", {"1": "one"}, ""), "t": Word("", {}, "{a}-{b}")})
     assert scope.fill("{{{t}}}") == "{3-true}"
     assert scope.document({"x": ["{a}", "{b}", "<{a}>", 5]}) == {"x": [3, True, "<3>", 5]}
-    with pytest.raises(Exception, match="the recipe has no word for a = 3") as unsupported:
+    with pytest.raises(Exception, match="there is no word for a = 3") as unsupported:
         scope.fill("{w}")
     assert unsupported.value.status == "unsupported"
 

@@ -30,7 +30,7 @@ REASONS = {
 
 
 @dataclass(frozen=True)
-class Choice:
+class Solution:
     """One config for the problems that agree with `problem`; what a dict does not name is open, inactive is None."""
 
     problem: Mapping[str, Value]
@@ -52,7 +52,7 @@ class Solutions:
 
     path: Path
     format: str
-    choices: tuple[Choice, ...]
+    choices: tuple[Solution, ...]
     left_out: Mapping[str, int]
     columns_not_read: tuple[str, ...] = ()
 
@@ -93,14 +93,14 @@ def partial(space: Space, values: Mapping[str, Any], keep_open: Iterable[str] = 
 
 
 def gathered(
-    path: Path, format_name: str, found: Iterable[Choice | LeftOut], target: Target, unread: Iterable[str] = ()
+    path: Path, format_name: str, found: Iterable[Solution | LeftOut], target: Target, unread: Iterable[str] = ()
 ) -> Solutions:
     """The choices and counts of a reader; a file that has none for this model is refused with the reasons."""
-    choices: list[Choice] = []
+    choices: list[Solution] = []
     left_out: Counter[str] = Counter()
     names: dict[str, str] = {}
     for item in found:
-        if isinstance(item, Choice):
+        if isinstance(item, Solution):
             choices.append(item)
         else:
             left_out[item.reason] += item.count

@@ -1,6 +1,6 @@
-"""A recipe: how an external benchmark is called and what its answer means, as a TOML file that is checked when it is loaded.
+"""An external benchmark program: how it is called and what its answer means, in a TOML file that is checked when it is loaded.
 
-docs/command.md explains every key. Recipes that ship are the files in `recipes/`.
+docs/command.md explains every key. Benchmarks that ship are the files in `benchmarks/`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from kerncast.backends.command.template import Scope, check_names, leaves, names
 from kerncast.errors import BadFile, InvalidValue, NotFound
 
 At = str | list[str | int]
-SHIPPED = "recipes"
-# What a recipe may change without its times meaning something else.
+SHIPPED = "benchmarks"
+# What a benchmark may change without its times meaning something else.
 _NOT_IDENTITY = ("doc", "timeout", "startup", "samples", "reset", "reset_after", "chunk")
 
 
@@ -103,7 +103,7 @@ class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout: float = 600.0
 
 
-class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Benchmark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything about one external benchmark."""
 
     name: str
@@ -154,14 +154,14 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def shipped() -> dict[str, str]:
-    """The recipes that come with kerncast, name → text."""
+    """The benchmarks that come with kerncast, name → text."""
     folder = resources.files(__package__) / SHIPPED
     files = sorted((item for item in folder.iterdir() if item.name.endswith(".toml")), key=lambda item: item.name)
     return {item.name.removesuffix(".toml"): item.read_text(encoding="utf-8") for item in files}
 
 
 def shipped_for(family: str) -> list[str]:
-    """The names of the shipped recipes that measure a family, some of them by a setting."""
+    """The names of the shipped benchmarks that measure a family, some of them by a setting."""
     forms = {name: names_of_family(tomllib.loads(text)["family"]) for name, text in shipped().items()}
     return [name for name, form in forms.items() if form.fullmatch(family)]
 
@@ -171,44 +171,44 @@ def names_of_family(text: str) -> re.Pattern[str]:
     return re.compile(r"\w+".join(re.escape(part) for part in re.split(r"\{[^{}]*\}", text)))
 
 
-def recipe_text(name: str, known: Mapping[str, str]) -> str:
-    """The text of a recipe: one of the `known` ones by name, or a file by its path."""
+def toml_text(what: str, name: str, known: Mapping[str, str]) -> str:
+    """The text of a `what`: one of the `known` ones by name, or a file by its path."""
     if name in known:
         return known[name]
     if not name.endswith(".toml") and "/" not in name:
-        raise NotFound(f"{NotFound.named('recipe', name, known)}, or the path of a .toml file")
+        raise NotFound(f"{NotFound.named(what, name, known)}, or the path of a .toml file")
     try:
         return Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadFile(f"the recipe {name} cannot be read ({error}): name a TOML file or one of {', '.join(known)}") from error
+        raise BadFile(f"the {what} {name} cannot be read ({error}): name a TOML file or one of {', '.join(known)}") from error
 
 
-def load(name: str, settings: Mapping[str, str] | None = None) -> Recipe:
-    """A recipe by name or by the path of its file, checked, with its settings in place."""
+def load(name: str, settings: Mapping[str, str] | None = None) -> Benchmark:
+    """A benchmark by name or by the path of its file, checked, with its settings in place."""
     from kerncast.backends.command.rules import check
 
-    text = recipe_text(name, shipped())
+    text = toml_text("benchmark", name, shipped())
     try:
-        recipe = msgspec.convert(tomllib.loads(text), Recipe)
+        benchmark = msgspec.convert(tomllib.loads(text), Benchmark)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise BadFile(f"{name} is not a recipe: {error} (every key is explained in docs/command.md)") from error
+        raise BadFile(f"{name} is not a benchmark: {error} (every key is explained in docs/command.md)") from error
     try:
-        if check_names([recipe.family], recipe.setting_values(), "family"):
+        if check_names([benchmark.family], benchmark.setting_values(), "family"):
             # What it measures is a setting, so the user's word comes before the rules of that family.
-            recipe = _with_settings(recipe, settings or {})
-            recipe = structs.replace(recipe, family=Scope(recipe.setting_values(), {}).fill(recipe.family))
-        check(recipe)
+            benchmark = _with_settings(benchmark, settings or {})
+            benchmark = structs.replace(benchmark, family=Scope(benchmark.setting_values(), {}).fill(benchmark.family))
+        check(benchmark)
     except BadFile as error:
-        raise BadFile(f"recipe {name}: {error}") from error
-    return _with_settings(recipe, settings or {})
+        raise BadFile(f"benchmark {name}: {error}") from error
+    return _with_settings(benchmark, settings or {})
 
 
-def _with_settings(recipe: Recipe, given: Mapping[str, str]) -> Recipe:
+def _with_settings(benchmark: Benchmark, given: Mapping[str, str]) -> Benchmark:
     for name in given:
-        if name not in recipe.settings:
-            raise NotFound.named(f"setting of recipe {recipe.name}", name, recipe.settings)
-    filled = {name: structs.replace(item, default=given.get(name, item.default)) for name, item in recipe.settings.items()}
+        if name not in benchmark.settings:
+            raise NotFound.named(f"setting of benchmark {benchmark.name}", name, benchmark.settings)
+    filled = {name: structs.replace(item, default=given.get(name, item.default)) for name, item in benchmark.settings.items()}
     for name, item in filled.items():
         if item.default is None:
-            raise InvalidValue(f"recipe {recipe.name} needs --set {name}=… ({item.doc})")
-    return structs.replace(recipe, settings=filled)
+            raise InvalidValue(f"benchmark {benchmark.name} needs --set {name}=… ({item.doc})")
+    return structs.replace(benchmark, settings=filled)
