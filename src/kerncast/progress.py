@@ -1,0 +1,44 @@
+"""How far something is: the one interface through which every stage tells, and nothing that shows it.
+
+A stage takes a `Progress` and calls it; `QUIET` is the default and says nothing. What draws a bar, a panel or a line in a
+notebook is made by the public functions and the command line (`api/showing.py`, `cli/views`), so no stage prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Progress:
+    """Hears how far the work is. Every method does nothing here: a show overrides those it draws."""
+
+    def stage(self, name: str, number: int = 1, of: int = 1) -> None:
+        """A part of the work begins: part `number` of `of` (a fold, the final fit, compiling)."""
+
+    def step(self, what: str, done: int = 0, of: int | None = None) -> None:
+        """How far that part is, in `what` (trees, rows, problems); `of` is None while nobody knows."""
+
+    def expect(self, what: str, total: int | None) -> None:
+        """So many results of `what` follow (vectors, near-ties); counting begins from zero."""
+
+    def result(
+        self,
+        status: str,
+        *,
+        device: str = "",
+        problem: Mapping[str, Any] | None = None,
+        time_ns: float | None = None,
+        samples: int = 0,
+        disturbed: int = 0,
+    ) -> None:
+        """One vector has its final status; `disturbed` of its `samples` were taken while the machine was busy."""
+
+    def tick(self) -> None:
+        """Called several times a second while the work goes on, so that a show can redraw."""
+
+    def say(self, text: str) -> None:
+        """One sentence that someone should read at once."""
+
+
+QUIET = Progress()
