@@ -9,18 +9,25 @@ gfx950 report 93.05 / P10 79.9 (forward), 93.8 / 82.9 (bwd data), 96.1 / 89.4 (b
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from pathlib import Path
 
 from choosing import report
+from reporting import Benchmark, Row, Target, finish, script_parser
 
 from kerncast.data import Dataset
 from kerncast.tables.table import load_table
 
 DIRECTIONS = ("forward", "bwd_data", "bwd_weight")
-BARS = {"efficiency_mean": (">=", 0.96), "efficiency_p10": (">=", 0.90)}
+TARGETS = {"efficiency_mean": Target(96), "efficiency_p10": Target(90)}
+BENCHMARK = Benchmark(__file__, "Choosing kernels measured on a CPU", "Convolution kernels, three directions")
+PEER = "CK Tile's heuristics on gfx950, other kernels, same task: {}"
+PEERS = {
+    "forward": {"efficiency_mean": PEER.format("93.05"), "efficiency_p10": PEER.format("79.9")},
+    "bwd_data": {"efficiency_mean": PEER.format("93.8"), "efficiency_p10": PEER.format("82.9")},
+    "bwd_weight": {"efficiency_mean": PEER.format("96.1"), "efficiency_p10": PEER.format("89.4")},
+}
 FEWEST_PROBLEMS, FEWEST_CONFIGS = 250, 60
 
 
@@ -37,21 +44,22 @@ def collected(direction: str, path: Path) -> Path:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = script_parser(__doc__)
     options.add_argument("--direction", choices=DIRECTIONS, help="only this one")
     options.add_argument("--out", type=Path, default=Path("conv_cpu"), help="where measurements are kept")
     options.add_argument("--collections", type=int, default=2, help="how often everything is measured")
     given = options.parse_args()
-    good = True
+    rows: list[Row] = []
     for direction in [given.direction] if given.direction else DIRECTIONS:
         names = [direction, *(f"{direction}-{number}" for number in range(2, given.collections + 1))]
         table = load_table([Dataset.open(collected(direction, given.out / name)) for name in names])
         problems = len(set(table.problem.tolist()))
         vectors = len(table.time_ns) / problems
-        enough = problems >= FEWEST_PROBLEMS and vectors >= FEWEST_CONFIGS * 0.9
-        print(f"{'reached' if enough else 'MISSED '} {problems} problems with {vectors:.0f} configs each (bar 250 with 60)")
-        good &= report(f"grouped_conv_{direction}/cpu", table, BARS) and enough
-    return 0 if good else 1
+        name = f"grouped_conv_{direction}/cpu"
+        rows.append(Row(f"{name}: problems measured", problems, "", Target(FEWEST_PROBLEMS)))
+        rows.append(Row(f"{name}: configs measured per problem", vectors, "", Target(FEWEST_CONFIGS * 0.9)))
+        rows += report(name, table, TARGETS, "five folds, problems unseen", PEERS[direction])
+    return finish(BENCHMARK, rows, given.json)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python benchmarks/core.py
 
-Exits non-zero when a bar is missed. Needs no data: problems and configs are drawn from the declared spaces.
+Needs no data: problems and configs are drawn from the declared spaces.
 """
 
 from __future__ import annotations
@@ -14,24 +14,29 @@ from collections.abc import Callable
 
 import numpy as np
 import polars as pl
+from reporting import Benchmark, Row, Target, finish, script_parser, spread
 
 import kerncast
+from kerncast.device import Device
+from kerncast.op import Family
+
+BENCHMARK = Benchmark(__file__, "Spaces, sweeps and imports", "Features and config space of gemm/ck_tile")
 
 ROWS = 1_000_000
 REPEATS = 5
 
 
-def seconds(run: Callable[[], object]) -> tuple[float, float]:
-    """Median and worst of a few runs."""
+def timed(what: str, run: Callable[[], object], target: float, n: str) -> Row:
+    """The median of a few runs."""
     times = []
     for _ in range(REPEATS):
         start = time.perf_counter()
         run()
         times.append(time.perf_counter() - start)
-    return statistics.median(times), max(times)
+    return Row(what, statistics.median(times), "s", Target(high=target), n=n, interval=spread(times))
 
 
-def rows_to_measure(family: kerncast.Family, device: kerncast.Device) -> pl.DataFrame:
+def rows_to_measure(family: Family, device: Device) -> pl.DataFrame:
     configs = family.config.sample(100_000, 0, family.bindings({"dtype": "fp8"}, device))
     rng = np.random.default_rng(0)
     sizes = {name: rng.integers(1, 16_384, ROWS) for name in "MNK"}
@@ -41,6 +46,7 @@ def rows_to_measure(family: kerncast.Family, device: kerncast.Device) -> pl.Data
 
 
 def main() -> int:
+    given = script_parser(__doc__).parse_args()
     family, device = kerncast.get_family("gemm/ck_tile"), kerncast.get_device("gfx950")
     bindings = family.bindings({"dtype": "fp8"}, device)
     features = family.features_on(device, ["fp8"]).program
@@ -56,19 +62,14 @@ def main() -> int:
     raw = 1
     for parameter in family.config.parameters.values():
         raw *= parameter.size
-    results = [
-        (f"{len(features.outputs)} features of gemm/ck_tile, {ROWS:,} rows", *seconds(lambda: features.frame(rows)), 2.0),
-        ("first 1,000 valid configs, gfx950 fp8", *seconds(first_thousand), 0.050),
-        (
-            f"count of valid configs ({family.config.count(bindings):,} of {raw:,} raw)",
-            *seconds(lambda: family.config.count(bindings)),
-            10.0,
-        ),
+    valid = f"{family.config.count(bindings):,} valid of {raw:,} raw"
+    listed = "first 1,000 valid configs of gemm/ck_tile, gfx950, fp8"
+    stated = [
+        timed(f"{len(features.outputs)} features of gemm/ck_tile", lambda: features.frame(rows), 2.0, f"{ROWS:,} rows"),
+        timed(listed, first_thousand, 0.050, valid),
+        timed("all valid configs of gemm/ck_tile counted", lambda: family.config.count(bindings), 10.0, valid),
     ]
-    print(f"{'what':70} {'median s':>9} {'worst s':>9} {'bar s':>7}")
-    for what, median, worst, bar in results:
-        print(f"{what:70} {median:9.3f} {worst:9.3f} {bar:7.3f} {'' if median <= bar else 'MISSED'}")
-    return int(any(median > bar for _, median, _, bar in results))
+    return finish(BENCHMARK, stated, given.json)
 
 
 if __name__ == "__main__":

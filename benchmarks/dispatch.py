@@ -10,7 +10,6 @@ there already, and every result is compared with numpy's. Takes under 3 minutes.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import random
@@ -18,15 +17,18 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 # Before numpy is imported, for it reads it then.
 os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
+from reporting import Benchmark, Row, Target, bootstrap, finish, script_parser
 
 from kerncast.problems.gemm import llm
 from kerncast.selecting.dispatch import Dispatcher
 
+BENCHMARK = Benchmark(__file__, "CPU kernels against libraries", "Dispatcher beside numpy.matmul")
 MOST_FLOPS, MOST_BYTES = 3e9, 128e6
 ROUNDS = 5
 REGION_NS = 1_000_000
@@ -62,7 +64,7 @@ def operands(shapes: list[tuple[int, int, int]]) -> Iterator[tuple[np.ndarray, n
         yield tokens[: m * k].reshape(m, k), weights[: n * k].reshape(n, k).T
 
 
-def overhead(dispatcher: Dispatcher) -> str:
+def overhead(dispatcher: Dispatcher) -> Row:
     """What a call costs over the kernel itself, on a product that takes next to nothing."""
     a, b = np.ones((TINY, TINY), np.float32), np.ones((TINY, TINY), np.float32)
     out = np.empty((TINY, TINY), np.float32)
@@ -79,14 +81,14 @@ def overhead(dispatcher: Dispatcher) -> str:
         for _ in range(TINY_ROUNDS)
     ]
     run, into, numpy_ns, alone = (min(column) for column in zip(*rounds, strict=True))
-    return (
-        f"per call on {TINY} × {TINY} × {TINY}: run(a, b) {run / 1e3:.2f} µs, with out= {into / 1e3:.2f} µs, the kernel alone "
-        f"{alone / 1e3:.2f} µs, so {(run - alone) / 1e3:.2f} µs are overhead; numpy.matmul(a, b) {numpy_ns / 1e3:.2f} µs"
-    )
+    note = f"run(a, b) {run / 1e3:.2f} µs, with out= {into / 1e3:.2f} µs, the kernel alone {alone / 1e3:.2f} µs"
+    against = f"all of numpy.matmul(a, b) {numpy_ns / 1e3:.2f} µs"
+    n = f"{TINY_ROUNDS} rounds of {TINY_CALLS} calls"
+    return Row(f"overhead of a call, {TINY} × {TINY} × {TINY}", (run - alone) / 1e3, "µs", None, against, n, note=note)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("--model")
     parser.add_argument("--budget", type=float, default=0.2)
     parser.add_argument("--shapes", type=int, default=200)
@@ -104,10 +106,18 @@ def main() -> int:
         np.matmul(a, b, out=theirs)
         wrong += not np.allclose(ours, theirs, rtol=0, atol=4 * k * np.finfo(np.float32).eps)
         ratios.append(race(lambda: dispatcher.run(a, b, out=ours), lambda: np.matmul(a, b, out=theirs)))  # noqa: B023
-    for decode, name in ((True, "decode (up to 128 rows)"), (False, "prefill")):
-        part = [ratio for ratio, (m, _, _) in zip(ratios, shapes, strict=True) if (m <= 128) == decode]
+    rows = []
+    parts = {
+        "all shapes": ratios,
+        "decode (up to 128 rows)": [ratio for ratio, (m, _, _) in zip(ratios, shapes, strict=True) if m <= 128],
+        "prefill": [ratio for ratio, (m, _, _) in zip(ratios, shapes, strict=True) if m > 128],
+    }
+    chooser = "with a model" if given.model else f"measuring each shape for {given.budget:g} s"
+    for name, part in parts.items():
         if part:
-            print(f"{name}: numpy ÷ dispatcher {statistics.geometric_mean(part):.3f}, n {len(part)}")
+            what = f"numpy.matmul's time ÷ the Dispatcher's, {chooser}, one thread, {name}: geometric mean"
+            interval = bootstrap(part, statistics.geometric_mean)
+            rows.append(Row(what, statistics.geometric_mean(part), "×", n=f"{len(part)} shapes", interval=interval))
     ordered, worst = sorted(ratios), shapes[ratios.index(min(ratios))]
     print(
         f"numpy ÷ dispatcher: geometric mean {statistics.geometric_mean(ratios):.3f}, P10 {ordered[len(ordered) // 10]:.3f}, "
@@ -115,9 +125,11 @@ def main() -> int:
     )
     print(f"answered by: {', '.join(f'{name} {count}' for name, count in dispatcher.answered.items())}")
     print(f"first call of a problem: median {statistics.median(firsts) * 1e3:.0f} ms, longest {max(firsts):.2f} s")
-    print(overhead(dispatcher))
-    print(f"{wrong} of {len(ratios)} results differ from numpy's; {time.perf_counter() - begin:.0f} s in all")
-    return 1 if wrong else 0
+    rows[0] = replace(rows[0], note=f"P10 {ordered[len(ordered) // 10]:.3f}, worst {ordered[0]:.3f}, best {ordered[-1]:.3f}")
+    rows.append(overhead(dispatcher))
+    rows.append(Row("results that differ from numpy's", wrong, "", Target(0, 0), n=f"{len(ratios)} shapes"))
+    print(f"{time.perf_counter() - begin:.0f} s in all")
+    return finish(BENCHMARK, rows, given.json)
 
 
 if __name__ == "__main__":

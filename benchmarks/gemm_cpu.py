@@ -6,13 +6,11 @@ Every config of the `quick` set is tried, the best few are raced, and the winner
 with the libraries, which alone gives the ratios: best-of-many noise does not flatter. Both libraries are called as
 numpy and torch call them (sgemm, or sgemv for vectors), but from a C loop, so that Python's overhead flatters
 nobody. Samples wait until no other process runs; a run in which that was rare is worth nothing, whatever its
-ratios, and says so. Without torch that comparison is left out, and the last line says so. Exits non-zero when a bar
-is missed or the machine was too busy to tell.
+ratios, and says so. Without torch that comparison is left out, and the last line says so.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import importlib.util
 import json
@@ -28,8 +26,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from reporting import Benchmark, Row, Target, bootstrap, finish, script_parser
+
+BENCHMARK = Benchmark(__file__, "CPU kernels against libraries", "Best of gemm/cpu against OpenBLAS and torch's MKL")
 # Library time ÷ ours, by library and threads.
-BARS = {"OpenBLAS": {1: 1.2, 2: 1.35}, "torch": {1: 0.97, 2: 1.1}}
+TARGETS = {"OpenBLAS": {1: 1.2, 2: 1.35}, "torch": {1: 0.97, 2: 1.1}}
 LAYOUTS = ("rcr", "rrr", "crr", "ccr")
 CUBES = [(s, s, s) for s in (48, 64, 100, 128, 200, 256, 384, 512)]
 FEW_ROWS = [
@@ -47,7 +49,7 @@ SAMPLE_NS = 40_000
 RACE_NS = 150_000
 SETTLE_SECONDS = 0.0005
 PATIENCE = 10
-MOST_DISTURBED = 0.25
+MOST_DISTURBED = 25
 FINALISTS, WINNERS = 16, 4
 LOOPS = """
 #include <stdint.h>
@@ -127,8 +129,6 @@ def loops() -> ctypes.CDLL:
 @cache
 def functions() -> dict[str, tuple[ctypes.c_void_p, ctypes.c_void_p]]:
     """sgemm and sgemv of each library that is here."""
-    import numpy as np
-
     folder = Path(np.__file__).parent.parent / "numpy.libs"
     found = sorted(folder.glob("libscipy_openblas64*"))
     if not found:
@@ -199,15 +199,15 @@ def measure(backend: object, problem: object, configs: list[object]) -> dict[str
     error = prepared[winner].check()
     assert error == 0.0, f"{configs[winner]} is wrong by {error}"
     inputs = prepared[winner].inputs
-    libraries = {name: library_runner(name, problem.values, inputs) for name in functions()}  # type: ignore[attr-defined]
+    libraries = {name: library_runner(name, problem.as_dict(), inputs) for name in functions()}  # type: ignore[attr-defined]
     for name, run in libraries.items():
         inputs.poison()
         run(1)
         assert inputs.error() == 0.0, f"the call of {name} is wrong"
     (ours, *theirs), disturbed = race([prepared[winner].run, *libraries.values()], 15, RACE_NS)
     return {
-        "problem": problem.values,  # type: ignore[attr-defined]
-        "config": configs[winner].values,  # type: ignore[attr-defined]
+        "problem": problem.as_dict(),  # type: ignore[attr-defined]
+        "config": configs[winner].as_dict(),  # type: ignore[attr-defined]
         "ours_ns": ours,
         "library_ns": dict(zip(libraries, theirs, strict=True)),
         "disturbed": disturbed,
@@ -216,7 +216,7 @@ def measure(backend: object, problem: object, configs: list[object]) -> dict[str
 
 
 def worker(threads: int, shapes: int) -> None:
-    """One line of JSON per problem; numpy is imported here, with the number of threads already set."""
+    """One line of JSON per problem, in a process of its own: libraries read the number of threads when they are loaded."""
     from kerncast import devices
     from kerncast.backends.cpu import CpuBackend
     from kerncast.families.gemm_cpu import config_set, gemm_cpu
@@ -226,7 +226,7 @@ def worker(threads: int, shapes: int) -> None:
     for m, n, k in SHAPES[:shapes]:
         for layout in LAYOUTS:
             problem = Problem(gemm_cpu, M=m, N=n, K=k, dtype="fp32", layout=layout, threads=threads)
-            rows = config_set("quick", problem.values, devices.local()).iter_rows(named=True)
+            rows = config_set("quick", problem.as_dict(), devices.local()).iter_rows(named=True)
             configs = [Config(gemm_cpu, {x: y for x, y in row.items() if y is not None}) for row in rows]
             backend.compile([(problem, config) for config in configs], os.cpu_count() or 1)
             print(json.dumps(measure(backend, problem, configs)), flush=True)
@@ -250,19 +250,29 @@ def table_row(group: list[dict[str, Any]]) -> str:
     )
 
 
-def verdict(rows: list[dict[str, Any]], library: str, threads: int) -> bool:
-    """One line for one library, and whether its bar was met by the mean; one without the ends stands beside it."""
-    ratios, bar = sorted(ratio(row, library) for row in rows), BARS[library].get(threads, 0.0)
-    mean, cut = geometric_mean(ratios), len(ratios) // 20
-    trimmed = geometric_mean(ratios[cut : len(ratios) - cut])
-    disturbed = statistics.fmean(row["disturbed"] for row in rows)
-    passed = mean >= bar and disturbed <= MOST_DISTURBED
-    said = "ok" if passed else "TOO BUSY TO TELL" if disturbed > MOST_DISTURBED else "MISSED"
-    print(
-        f"{said}: {library} ÷ gemm/cpu, {threads} thread(s): geometric mean over {len(rows)} problems {mean:.3f} (bar {bar}), "
-        f"without the 5 % at either end {trimmed:.3f}; {disturbed:.0%} of samples while other processes ran"
+def stated(rows: list[dict[str, Any]], library: str, threads: int) -> Row:
+    """The mean for one library; one without the ends stands beside it. Intervals draw shapes, each with all its layouts."""
+    ratios = np.array([ratio(row, library) for row in rows])
+    ordered, cut = np.sort(ratios).tolist(), len(ratios) // 20
+    target = TARGETS[library].get(threads)
+    logs = np.log(ratios)[: len(ratios) // len(LAYOUTS) * len(LAYOUTS)].reshape(-1, len(LAYOUTS))
+    return Row(
+        f"{library}'s time ÷ gemm/cpu's, fp32, {threads} thread{'s' if threads > 1 else ''}: geometric mean",
+        geometric_mean(ordered),
+        "×",
+        None if target is None else Target(target),
+        n=f"{len(rows)} problems: {len(logs)} shapes × {len(LAYOUTS)} layouts",
+        interval=bootstrap(logs, lambda drawn: np.exp(np.mean(drawn))),
+        note=f"without the 5 % at either end {geometric_mean(ordered[cut : len(ordered) - cut]):.3f}",
     )
-    return passed
+
+
+def disturbance(rows: list[dict[str, Any]], threads: int) -> Row:
+    """Above its target the machine was too busy, and the ratios beside it mean nothing."""
+    share = 100 * statistics.fmean(row["disturbed"] for row in rows)
+    text = f"samples while other processes ran, {threads} thread{'s' if threads > 1 else ''}"
+    note = "above the target the machine was too busy to tell" if share > MOST_DISTURBED else ""
+    return Row(text, share, "%", Target(high=MOST_DISTURBED), n=f"{len(rows)} problems", note=note)
 
 
 def environment(threads: int) -> dict[str, str]:
@@ -272,7 +282,7 @@ def environment(threads: int) -> dict[str, str]:
     return {**os.environ, **openblas, "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "GOMP_SPINCOUNT": "20000"}
 
 
-def report(threads: int, shapes: int) -> bool:
+def report(threads: int, shapes: int) -> list[Row]:
     start = time.perf_counter()
     command = [sys.executable, __file__, "--worker", str(threads), "--shapes", str(shapes)]
     print(f"\n{threads} thread(s): library time ÷ gemm/cpu time, by layout, for {' | '.join(functions())}")
@@ -287,16 +297,15 @@ def report(threads: int, shapes: int) -> bool:
                 print(table_row(rows[-len(LAYOUTS) :]), flush=True)
     if process.returncode or not rows:
         sys.exit(f"the measurements with {threads} threads failed")
-    passed = [verdict(rows, library, threads) for library in functions()]
     spread = geometric_mean([row["worst_ns"] / row["ours_ns"] for row in rows])
     print(f"slowest ÷ fastest config {spread:.1f}; {time.perf_counter() - start:.0f} s")
     if "torch" not in functions():
         print(NO_MKL if importlib.util.find_spec("torch") else NO_TORCH)
-    return all(passed)
+    return [*(stated(rows, library, threads) for library in functions()), disturbance(rows, threads)]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--shapes", type=int, default=len(SHAPES))
     parser.add_argument("--worker", type=int)
@@ -304,8 +313,8 @@ def main() -> int:
     if given.worker:
         worker(given.worker, given.shapes)
         return 0
-    passed = [report(int(threads), given.shapes) for threads in given.threads.split(",")]
-    return 0 if all(passed) else 1
+    rows = [row for threads in given.threads.split(",") for row in report(int(threads), given.shapes)]
+    return finish(BENCHMARK, rows, given.json)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
 
 The model is the default one of `ttnn/big_exp_dataset.csv` (github.com/tenstorrent/ttnn-op-runtime-predictor); shapes are
 drawn at random within what it was trained on, so hardly one is asked twice, and no memo helps. The time is that of
-`Query.answer`, text in, text out, models loaded. Judged by the best of 30 lists, for the machine may be busy with others;
-the median is printed beside it. Exits by the bar.
+`Query.answer`, text in, text out, models loaded. The best of 30 lists counts, for the machine may be busy with others;
+the median is printed beside it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from choosing import data_file
+from reporting import Benchmark, Row, Target, finish, script_parser
 
 from kerncast.data.importers import Options, import_files
 from kerncast.models.model import Model
@@ -29,7 +30,15 @@ from kerncast.training.train import Recipe, train
 
 QUERIES = 10_000
 REPEATS = 30
-BAR_MS = 50.0
+TARGET_MS = Target(high=50.0)
+BENCHMARK = Benchmark(
+    __file__,
+    "How long choosing and predicting take",
+    "JSON queries",
+    "training tables of https://github.com/tenstorrent/ttnn-op-runtime-predictor",
+    "Apache-2.0",
+)
+NAMES = {"short": "in the short form", "serialised": "as TTNN serialises tensors", "flat": "with the op's own parameters"}
 Request = dict[str, Any]
 
 
@@ -68,9 +77,10 @@ def trained(folder: Path) -> Model:
 
 
 def main() -> int:
+    given = script_parser(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         query = Query(among([trained(Path(folder))]))
-        good = True
+        rows = []
         forms: tuple[Callable[[list[int], int, int], Request], ...] = (short, serialised, flat)
         print(f"{'form':12} {'bytes in':>10} {'bytes out':>10} {'best ms':>8} {'median ms':>10} {'us each':>8}  statuses")
         for form in forms:
@@ -82,14 +92,15 @@ def main() -> int:
                 reply = query.answer(text)
                 spent.append(1e3 * (time.perf_counter() - start))
             found = sorted({answer["status"] for answer in json.loads(reply)})
-            reached = min(spent) <= BAR_MS and found == ["ok"]
-            good &= reached
-            told = f"{'reached' if reached else 'MISSED'} (bar {BAR_MS:g} ms)"
+            assert found == ["ok"], f"answers are {found}, all should be ok"
+            text_of = f"{QUERIES:,} queries {NAMES[form.__name__]}, best of {REPEATS} lists"
+            note = f"median {statistics.median(spent):.1f} ms"
+            rows.append(Row(text_of, min(spent), "ms", TARGET_MS, n=f"{QUERIES:,} queries, {REPEATS} lists", note=note))
             print(
                 f"{form.__name__:12} {len(text):10,} {len(reply):10,} {min(spent):8.1f} {statistics.median(spent):10.1f} "
-                f"{1e3 * min(spent) / QUERIES:8.2f}  {', '.join(found)} {told}"
+                f"{1e3 * min(spent) / QUERIES:8.2f}  {', '.join(found)}"
             )
-    return int(not good)
+    return finish(BENCHMARK, rows, given.json)
 
 
 if __name__ == "__main__":

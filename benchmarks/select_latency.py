@@ -10,7 +10,6 @@ tiers lose is measured on real data by tiers_loss.py. Compared with `lightgbm.pr
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from reporting import Benchmark, Interval, Row, Target, bootstrap, finish, script_parser, spread
 
 import kerncast
 from kerncast import devices
@@ -32,16 +32,25 @@ from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions, build_tiers
 from kerncast.tables.feature_rows import Featurizer
 
+BENCHMARK = Benchmark(
+    __file__,
+    "How long choosing and predicting take",
+    "Choosing among 4,608 CK Tile GEMM kernels, one core",
+    note="The kernels' times come from a formula: this measures how long choosing takes, not how good the choice is.",
+)
 CONFIGS, PROBLEMS, ASKED = 4_608, 48, 600
 SIZES = np.array([16, 32, 64, 96, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 11008, 14336])
 FIXED = {"problem.split_k": 1, "problem.batch": 1, "problem.dtype": "fp16", "problem.layout": "rcr"}
 # Microseconds, and how many times faster than lightgbm.predict of the large forest.
-BARS = {"memo": (0.2, None), "tree": (1.0, 100_000), "portfolio": (50.0, 2_000), "full": (2_000.0, None)}
-LARGE_BAR = (8_000.0, 25)
+TARGETS = {"memo": (0.2, None), "tree": (1.0, 100_000), "portfolio": (50.0, 2_000), "full": (2_000.0, None)}
+LARGE_TARGET, LARGE_ASKED = (8_000.0, 25), 200
 # A shared machine has slow spells of seconds: the figures are those of the quickest round, all p50 stand beside.
 ROUNDS = 5
-PYTHON_BARS = {"portfolio": 80.0, "memo": 1.0}
-EXPORT_SECONDS, ARTEFACT_BYTES = 20.0, 2_000_000
+PYTHON_TARGETS = {"portfolio": 80.0, "memo": 1.0}
+EXPORT_SECONDS, ARTEFACT_MB = 20.0, 2.0
+C_NAMES = {"memo": "a problem asked before", "tree": "the tree", "portfolio": "the portfolio", "full": "all configs"}
+PYTHON_NAMES = {"portfolio": "a new problem by the portfolio", "memo": "a problem asked before"}
+Times = dict[str, list[float]]
 
 
 def made_up_rows() -> pl.DataFrame:
@@ -102,7 +111,8 @@ def lightgbm_us(model: kerncast.Model, selector: Selector, problem: np.ndarray) 
     return (time.perf_counter() - begin) * 1e6
 
 
-def python_us(selector: Selector, problems: np.ndarray) -> dict[str, float]:
+def python_us(selector: Selector, problems: np.ndarray) -> dict[str, tuple[float, np.ndarray]]:
+    """The median, and all that it is the median of."""
     built = [
         selector.problem({"M": int(m), "N": int(n), "K": int(k), "dtype": "fp16", "layout": "rcr"})
         for m, n, k in problems[:, :3]
@@ -117,15 +127,17 @@ def python_us(selector: Selector, problems: np.ndarray) -> dict[str, float]:
         for _ in range(100):
             selector.select(problem)
         again.append((time.perf_counter() - begin) / 100)
-    return {"portfolio": float(np.median(new)) * 1e6, "memo": float(np.median(again)) * 1e6}
+    return {
+        name: (float(np.median(times)) * 1e6, 1e6 * np.array(times)) for name, times in (("portfolio", new), ("memo", again))
+    }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = script_parser(__doc__)
     parser.add_argument("--keep", type=Path, help="keep models and artefacts here, and use those that are there")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        return measure(arguments.keep or Path(scratch))
+        return finish(BENCHMARK, measure(arguments.keep or Path(scratch)), arguments.json)
 
 
 def trained(folder: Path) -> tuple[kerncast.Model, kerncast.Model]:
@@ -136,27 +148,27 @@ def trained(folder: Path) -> tuple[kerncast.Model, kerncast.Model]:
     recipes = {"default": {}, "large": {"trees": 500, "leaves": 127, "blend": 0.0}}
     for name, knobs in recipes.items():
         if not (folder / name).exists():
-            kerncast.train(folder / "data", folder / name, kerncast.Recipe("gbdt", dict(knobs), folds=2))
+            kerncast.train(folder / "data", out=folder / name, folds=2, **knobs)
     return kerncast.Model.load(folder / "default"), kerncast.Model.load(folder / "large")
 
 
-def measure(folder: Path) -> int:
+def measure(folder: Path) -> list[Row]:
     folder.mkdir(parents=True, exist_ok=True)
     default, large = trained(folder)
     begin = time.perf_counter()
     tiers = build_tiers(default, TierOptions())
     if not (folder / "default_c").exists():
         write_project(lower(default, tiers), folder / "default_c", "picker")
-    selector = Selector(default, tiers)
+    selector = Selector(default, tiers=tiers)
     export_seconds = time.perf_counter() - begin
-    plain = Selector(large, tiers, compile=False)
+    plain = Selector(large, tiers=tiers, compile=False)
     if not (folder / "large_c").exists():
         write_project(lower(large, tiers, ["full"]), folder / "large_c", "picker")
-    problems, missed = asked_problems(default, ASKED), []
+    problems = asked_problems(default, ASKED)
     rounds, reference = [], []
     for part in range(ROUNDS):
         reference += [lightgbm_us(large, plain, problem) for problem in problems[part * 7 : part * 7 + 7]]
-        rounds.append((run_c(folder / "default_c", problems), run_c(folder / "large_c", problems[:200], "full")))
+        rounds.append((run_c(folder / "default_c", problems), run_c(folder / "large_c", problems[:LARGE_ASKED], "full")))
     lightgbm = float(np.median(reference))
     quickest = int(np.argmin([default_times["full"][0] for default_times, _ in rounds]))
     features = len(default.manifest.features.names)
@@ -164,31 +176,44 @@ def measure(folder: Path) -> int:
     sizes = {name: [len(bag) for bag in bags] for name, bags in selector.artefact.forests.trees.items()} if trees else {}
     print(f"pool of {default.candidates.height:,} configs, {features} features; default model: trees {sizes}, 63 leaves;")
     print(f"portfolio of {len(tiers.portfolio)}; lightgbm.predict of 500 x 127 on the pool: {lightgbm:,.0f} us")
-    print(f"the quickest of {ROUNDS} rounds:")
-    print(f"{'tier':<12}{'p50 us':>12}{'p99 us':>12}{'bar':>10}{'x lightgbm':>14}{'bar':>10}   answered itself; all rounds")
-    for tier, (bar, ratio) in BARS.items():
-        found = np.array([default_times[tier] for default_times, _ in rounds])
-        p50, p99 = (float(value) for value in found[quickest, :2])
-        times = lightgbm / p50
-        own = f"{found[0, 2]:.0f} of {found[0, 3]:.0f}; p50 of the rounds {', '.join(f'{x:.3g}' for x in found[:, 0])}"
-        print(f"{tier:<12}{p50:>12.3f}{p99:>12.3f}{bar:>10.1f}{times:>14,.0f}{ratio or '':>10}   {own}")
-        missed += [f"{tier} p50"] * (p50 > bar) + [f"{tier} ratio"] * bool(ratio and times < ratio)
-    p50 = rounds[quickest][1]["full"][0]
-    print(f"{'500 x 127':<12}{p50:>12.1f}{'':>12}{LARGE_BAR[0]:>10.0f}{lightgbm / p50:>14,.1f}{LARGE_BAR[1]:>10}")
-    missed += ["500 x 127 p50"] * (p50 > LARGE_BAR[0]) + ["500 x 127 ratio"] * (lightgbm / p50 < LARGE_BAR[1])
-    for tier, value in python_us(selector, problems).items():
-        print(f"from Python, {tier}: {value:.2f} us (bar {PYTHON_BARS[tier]:g})")
-        missed += [f"Python {tier}"] * (value > PYTHON_BARS[tier])
+    rows = latency_rows(rounds, quickest, lightgbm, spread(reference, "calls"))
+    n = f"{ASKED} problems"
+    for tier, (value, values) in python_us(selector, problems).items():
+        text = f"from Python, {PYTHON_NAMES[tier]}, p50"
+        rows.append(Row(text, value, "µs", Target(high=PYTHON_TARGETS[tier]), n=n, interval=bootstrap(values, np.median)))
     shared = folder / "default.so"
     compiler = find_compiler()
     assert compiler is not None
     subprocess.run([compiler.path, *FLAGS, str(folder / "default_c" / "picker.c"), "-o", str(shared), "-lm"], check=True)
-    size = shared.stat().st_size
-    print(f"tiers + export + compile: {export_seconds:.1f} s (bar {EXPORT_SECONDS:g})")
-    print(f"artefact: {size:,} bytes (bar {ARTEFACT_BYTES:,})")
-    missed += ["export seconds"] * (export_seconds > EXPORT_SECONDS) + ["artefact bytes"] * (size > ARTEFACT_BYTES)
-    print("missed: " + ", ".join(missed) if missed else "all bars reached")
-    return 1 if missed else 0
+    rows.append(Row("building the tiers, exporting and compiling", export_seconds, "s", Target(high=EXPORT_SECONDS), n="1 run"))
+    rows.append(Row("size of the compiled artefact", shared.stat().st_size / 1e6, "MB", Target(high=ARTEFACT_MB)))
+    return rows
+
+
+def latency_rows(rounds: list[tuple[Times, Times]], quickest: int, lightgbm: float, calls: Interval) -> list[Row]:
+    """Each tier's p50 in the quickest round, and how many times faster than LightGBM it is."""
+    rows = []
+    n = f"{ASKED} problems, {ROUNDS} rounds"
+    large = [large_times["full"][0] for _, large_times in rounds]
+    found = {tier: [default_times[tier] for default_times, _ in rounds] for tier in TARGETS}
+    for tier, (most, ratio) in TARGETS.items():
+        p50s = [values[0] for values in found[tier]]
+        _, p99, own, asked = found[tier][quickest][:4]
+        note = f"p99 {p99:.3g} µs; answered {own:.0f} of {asked:.0f} itself"
+        text = f"from C, {C_NAMES[tier]}, p50 of the quickest round"
+        rows.append(Row(text, p50s[quickest], "µs", Target(high=most), n=n, interval=spread(p50s, "rounds"), note=note))
+        if ratio:
+            against = f"lightgbm.predict, 500 trees × 127 leaves, one thread: {lightgbm:,.0f} µs"
+            text = f"lightgbm.predict's time ÷ that of {C_NAMES[tier]}"
+            rows.append(Row(text, lightgbm / p50s[quickest], "×", Target(ratio), against, n))
+    most, ratio = LARGE_TARGET
+    n = f"{LARGE_ASKED} problems, {ROUNDS} rounds"
+    text = "from C, all configs by a forest of 500 trees × 127 leaves, p50 of the quickest round"
+    rows.append(Row(text, large[quickest], "µs", Target(high=most), n=n, interval=spread(large, "rounds")))
+    against = f"lightgbm.predict of the same forest: {lightgbm:,.0f} µs ({calls.low:,.0f} to {calls.high:,.0f}, {calls.kind})"
+    text = "lightgbm.predict's time ÷ that of the same forest in C"
+    rows.append(Row(text, lightgbm / large[quickest], "×", Target(ratio), against, n))
+    return rows
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ ANSWERS = json.loads((FOLDER / "answers.json").read_text())
 @pytest.mark.parametrize("kind", ANSWERS)
 def test_a_model_of_version_0_1_answers_as_it_did_then(kind):
     """Every kind of model, and one of a family that its file declares: the same status, config and time."""
-    selector = Selector.load(FOLDER / kind)
+    selector = Selector(FOLDER / kind)
     for asked in ANSWERS[kind]:
         answer = selector.select(asked["problem"])
         assert (str(answer.status), dict(answer.config)) == (asked["status"], asked["config"])

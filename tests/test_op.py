@@ -1,15 +1,17 @@
 """Ops, families, problems, configs and keys."""
 
 import math
+from collections.abc import Mapping
+from typing import ClassVar
 
 import pytest
 
 import kerncast
-from kerncast import Config, Constraint, Device, Family, Op, Problem
+from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.op import key
+from kerncast.op import Config, Family, Op, Problem, key
 from kerncast.registry import FAMILIES, OPS, Registry
-from kerncast.space import Int
+from kerncast.space import Constraint, Int
 
 # The 55 features of CK Tile's GEMM heuristics, by the names they have there.
 REFERENCE_FEATURES = """
@@ -47,7 +49,7 @@ def test_ck_tile_features_have_the_values_that_pencil_and_paper_give():
     family, device = kerncast.get_family("gemm/ck_tile"), kerncast.get_device("gfx950")
     problem = gemm_problem()
     config = Config(family, CK_CONFIG, problem=problem, device=device)
-    values = {**family.problem.qualified(problem.values), **family.config.qualified(config.values)}
+    values = {**family.problem.qualified(problem.as_dict()), **family.config.qualified(config.as_dict())}
     got = family.features_on(device, ["fp8"]).program.scalar(values)
     tiles = 8 * 3 * 4
     expected = {
@@ -76,9 +78,9 @@ def test_the_library_kernel_of_gemm_triton_has_no_tiles():
     """A conditional parameter is None in the config, its declared number in the features."""
     family, device = kerncast.get_family("gemm/triton"), kerncast.get_device("a100")
     library = Config(family, {"kind": "library"})
-    assert library.values["BLOCK_M"] is None
+    assert library.as_dict()["BLOCK_M"] is None
     problem = Problem(family, {"M": 1000, "N": 130, "K": 200, "dtype": "fp16", "layout": "rcr"})
-    values = {**family.problem.qualified(problem.values), **family.config.qualified(library.values)}
+    values = {**family.problem.qualified(problem.as_dict()), **family.config.qualified(library.as_dict())}
     got = family.features_on(device, ["fp16"]).program.scalar(values)
     assert got["kind"] == 1
     assert got["BLOCK_M"] == got["blocks"] == got["wave_quantization"] == 0
@@ -104,7 +106,7 @@ def test_every_ck_tile_config_of_a_device_can_be_told_apart():
 
     configs = family.config.sample(3000, 0, family.bindings({"dtype": "fp8"}, device))
     frame = configs.rename({name: f"c.{name}" for name in configs.columns}).with_columns(
-        *(pl.lit(value).alias(f"p.{name}") for name, value in gemm_problem().values.items())
+        *(pl.lit(value).alias(f"p.{name}") for name, value in gemm_problem().items())
     )
     features = family.features_on(device, ["fp8"]).program.frame(frame)
     assert features.n_unique() == configs.n_unique() == 3000
@@ -225,3 +227,30 @@ def test_every_shipped_family_traces_and_names_its_split_group():
     for family in FAMILIES:
         assert family.feature_program.outputs, family.id
         assert set(family.op.split_group) <= set(family.problem.parameters)
+
+
+def test_problems_and_configs_are_read_only_mappings():
+    problem = gemm_problem()
+    assert isinstance(problem, Mapping)
+    assert (problem["M"], problem["M"] == problem.M, "M" in problem, "Q" in problem) == (problem.M, True, True, False)
+    assert dict(problem) == {**problem} == problem.as_dict() == dict(problem.items())
+    assert list(problem) == list(problem.keys()) == list(problem.op.parameters)
+    assert len(problem) == len(list(problem.values()))
+    assert problem.get("Q") is None
+    with pytest.raises(KeyError, match="Q"):
+        problem["Q"]
+    with pytest.raises(TypeError):
+        problem["M"] = 1
+
+
+def test_a_derived_value_that_a_method_would_hide_is_refused():
+    class Hidden(Op):
+        name = "hidden"
+        parameters: ClassVar = {"M": Int(1, 8)}
+        split_group = ("M",)
+
+        def derive(self, p):
+            return {"keys": 2 * p.M}
+
+    with pytest.raises(InvalidValue, match="'keys' is reserved; rename it"):
+        Hidden()

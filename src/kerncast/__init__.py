@@ -1,84 +1,89 @@
-"""kerncast: learned performance models for kernels and tensor ops."""
+"""kerncast: learned performance models for kernels and tensor ops.
+
+Functions are the verbs of the command line; what they return and take are the nouns. docs/api.md has an example of each.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kerncast.errors import BadFile, CannotWrite, InvalidValue, KerncastError, NotFound
 from kerncast.version import __version__
 
 if TYPE_CHECKING:
-    from kerncast.data import Dataset
-    from kerncast.device import Device
-    from kerncast.errors import KerncastError
+    from kerncast.api.collect import collect
+    from kerncast.api.compare import compare
+    from kerncast.api.doctor import doctor
+    from kerncast.api.evaluate import evaluate
+    from kerncast.api.export import export
+    from kerncast.api.known import get_device, get_family, get_op
+    from kerncast.api.open import open
+    from kerncast.api.query import query
+    from kerncast.api.quickstart import quickstart
+    from kerncast.api.read import read
+    from kerncast.api.regenerate import regenerate
+    from kerncast.api.sweep import sweep
+    from kerncast.api.train import train
+    from kerncast.data.dataset import Dataset
     from kerncast.models.model import Model
-    from kerncast.op import Config, Family, Op, Problem, Work
     from kerncast.selecting.dispatch import Dispatcher
     from kerncast.selecting.selector import Selector
-    from kerncast.space import Constraint, Space
-    from kerncast.training.procedure import Recipe
-    from kerncast.training.train import train
+    from kerncast.store.store import Store
+
+ERRORS = ("BadFile", "CannotWrite", "InvalidValue", "KerncastError", "NotFound")
 
 # Loaded on first use: `import kerncast` stays under 100 ms and pulls in nothing heavy.
 _HOMES = {
-    "Config": "kerncast.op",
-    "Constraint": "kerncast.space",
-    "Dataset": "kerncast.data",
-    "Device": "kerncast.device",
+    "Dataset": "kerncast.data.dataset",
     "Dispatcher": "kerncast.selecting.dispatch",
-    "Family": "kerncast.op",
-    "KerncastError": "kerncast.errors",
-    "Model": "kerncast.models",
-    "Op": "kerncast.op",
-    "Problem": "kerncast.op",
-    "Recipe": "kerncast.training",
+    "Model": "kerncast.models.model",
     "Selector": "kerncast.selecting.selector",
-    "Space": "kerncast.space",
-    "Work": "kerncast.op",
-    "train": "kerncast.training",
+    "Store": "kerncast.store.store",
+    "collect": "kerncast.api.collect",
+    "compare": "kerncast.api.compare",
+    "doctor": "kerncast.api.doctor",
+    "evaluate": "kerncast.api.evaluate",
+    "export": "kerncast.api.export",
+    "get_device": "kerncast.api.known",
+    "get_family": "kerncast.api.known",
+    "get_op": "kerncast.api.known",
+    "open": "kerncast.api.open",
+    "query": "kerncast.api.query",
+    "quickstart": "kerncast.api.quickstart",
+    "read": "kerncast.api.read",
+    "regenerate": "kerncast.api.regenerate",
+    "sweep": "kerncast.api.sweep",
+    "train": "kerncast.api.train",
 }
 
 __all__ = [
-    "Config",
-    "Constraint",
+    "BadFile",
+    "CannotWrite",
     "Dataset",
-    "Device",
     "Dispatcher",
-    "Family",
+    "InvalidValue",
     "KerncastError",
     "Model",
-    "Op",
-    "Problem",
-    "Recipe",
+    "NotFound",
     "Selector",
-    "Space",
-    "Work",
+    "Store",
     "__version__",
+    "collect",
+    "compare",
+    "doctor",
+    "evaluate",
+    "export",
     "get_device",
     "get_family",
     "get_op",
+    "open",
+    "query",
+    "quickstart",
+    "read",
+    "regenerate",
+    "sweep",
     "train",
 ]
-
-
-def get_op(name: str) -> Op:
-    """The op called `name` (see `kerncast ops`)."""
-    from kerncast.registry import OPS
-
-    return OPS.get(name)
-
-
-def get_family(name: str) -> Family:
-    """The kernel family called `name` (see `kerncast families`)."""
-    from kerncast.registry import FAMILIES
-
-    return FAMILIES.get(name)
-
-
-def get_device(name: str) -> Device:
-    """The device called `name` (see `kerncast devices`); `local` is this machine."""
-    from kerncast import devices
-
-    return devices.get(name)
 
 
 def __getattr__(name: str) -> Any:

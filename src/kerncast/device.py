@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from kerncast import dtypes
 from kerncast.errors import InvalidValue
 from kerncast.expr import Expr, Namespace, Symbol, Table, constant, lookup, symbol
+from kerncast.writing import html
+from kerncast.writing.terminal import printable
 
 # Every number a profile may hold. Units are in the names; bytes and KB are powers of two, GB/s is 10^9.
 NUMBERS: dict[str, str] = {
@@ -54,7 +56,7 @@ def hardware_namespace() -> Namespace:
     return Namespace("hw", {name: symbol(Symbol(f"hw.{name}")) for name in (*NUMBERS, PEAK)})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Device:
     """A profile. `name` is its identity; `sources` say where each number comes from."""
 
@@ -85,6 +87,19 @@ class Device:
 
     def __hash__(self) -> int:
         return hash(self.digest)
+
+    def __repr__(self) -> str:
+        peaks = ", ".join(f"{name} {value:g}" for name, value in self.peak_tflops.items())
+        rates = f"peak TFLOPS {peaks}" if peaks else "peak rates unknown"
+        return printable(f"Device({self.name}: {self.title}, {self.kind}; {len(self.numbers)} numbers; {rates})")
+
+    def _repr_html_(self) -> str:
+        rows = [(name, f"{value:g}", NUMBERS[name], self.sources.get(name, "")) for name, value in self.numbers.items()]
+        rows += [
+            (f"peak of {name}", f"{value:g}", "TFLOPS", self.sources.get(name, "")) for name, value in self.peak_tflops.items()
+        ]
+        columns = ("number", "value", "what it is", "source")
+        return html.panel(f"{self.name}: {self.title} ({self.kind})", html.table(columns, rows, right=("value",)))
 
     @property
     def digest(self) -> str:

@@ -7,11 +7,7 @@ line can print it as it is.
 from __future__ import annotations
 
 import difflib
-import errno
 from collections.abc import Iterable
-
-# What a disk without room says.
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class KerncastError(Exception):
@@ -36,7 +32,7 @@ class NotFound(KerncastError, LookupError):
 
 
 class BadFile(KerncastError):
-    """A file is truncated, foreign, newer than this version or contradicts itself: mend or replace it."""
+    """A file is truncated, foreign, newer than this version or contradicts itself: fix or replace it."""
 
 
 class CannotWrite(KerncastError):

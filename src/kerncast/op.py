@@ -18,7 +18,7 @@ module of `kerncast.ops`, or an entry point in the group `kerncast.ops`, is all 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -30,6 +30,8 @@ from kerncast.expr.nodes import Operand
 from kerncast.parameters import JsonField
 from kerncast.space import Constraint, Parameter, Space, Value
 from kerncast.work import Work as Work
+from kerncast.writing import html
+from kerncast.writing.terminal import printable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -102,9 +104,11 @@ class Op:
         clash = sorted(set(derived) & set(self.parameters))
         if clash:
             raise InvalidValue(f"op {self.name}: '{clash[0]}' is both a parameter and derived; rename one")
-        reserved = sorted({*self.parameters, *derived} & {"op", "family", "values", "trusted"})
+        # A problem's methods hide derived values of their name, which are no items of the mapping.
+        hidden = set(derived) & {"as_dict", "get", "items", "keys"}
+        reserved = sorted({*self.parameters, *derived} & {"op", "family", "values", "trusted"} | hidden)
         if reserved:
-            raise InvalidValue(f"op {self.name}: '{reserved[0]}' is reserved; rename the parameter")
+            raise InvalidValue(f"op {self.name}: '{reserved[0]}' is reserved; rename it")
         missing = sorted(set(self.split_group) - set(self.parameters))
         if missing or not self.split_group:
             raise InvalidValue(f"op {self.name}: split_group must name parameters, got {self.split_group}")
@@ -134,7 +138,11 @@ class Op:
         return self.problem.symbols.get("dtype")
 
     def __repr__(self) -> str:
-        return f"<Op {self.name}>"
+        told = f": {self.doc.splitlines()[0]}" if self.doc else ""
+        return printable(f"Op({self.name}; {', '.join(self.parameters)}){told}")
+
+    def _repr_html_(self) -> str:
+        return html.panel(self.name, html.note(self.doc), *self.problem.html_parts("problem"))
 
 
 class Family:
@@ -206,7 +214,7 @@ class Family:
     def bindings(self, problem: Problem | Mapping[str, Any] | None = None, device: Device | None = None) -> dict[str, Any]:
         """What is known outside the config, for the searches of `config`; a problem may be partial."""
         known: dict[str, Any] = {}
-        given: Mapping[str, Any] = {} if problem is None else problem.values if isinstance(problem, Problem) else problem
+        given: Mapping[str, Any] = {} if problem is None else problem
         if device is not None:
             known |= device.bindings(self.op.dtype, [given["dtype"]] if given.get("dtype") is not None else None)
         if problem is not None:
@@ -228,7 +236,14 @@ class Family:
         return known
 
     def __repr__(self) -> str:
-        return f"<Family {self.id}>"
+        told = f": {self.doc.splitlines()[0]}" if self.doc else ""
+        chosen = f"configs of {', '.join(self.parameters)}" if self.parameters else "nothing to choose"
+        known = f"; problems also have {', '.join(self.environment_parameters)}" if self.environment_parameters else ""
+        return printable(f"Family({self.id}; {chosen}{known}){told}")
+
+    def _repr_html_(self) -> str:
+        spaces = *self.problem.html_parts("problem"), *self.config.html_parts("config")
+        return html.panel(self.id, html.note(self.doc), *spaces)
 
 
 @dataclass(frozen=True)
@@ -239,19 +254,30 @@ class FeatureSet:
     left_out: Mapping[str, tuple[str, ...]]
 
 
-class _Values:
-    """A frozen point of a space, readable as attributes."""
+class _Values(Mapping[str, Value]):
+    """A frozen point of a space: a read-only mapping of parameter to value, readable as attributes too."""
 
     __slots__ = ("_values",)
     _values: tuple[tuple[str, Value], ...]
 
-    @property
-    def values(self) -> dict[str, Value]:
+    def as_dict(self) -> dict[str, Value]:
         """The values by name, in declared order; inactive ones are None."""
         return dict(self._values)
 
-    def __iter__(self) -> Iterator[tuple[str, Value]]:
-        return iter(self._values)
+    def __getitem__(self, name: str) -> Value:
+        for known, value in self._values:
+            if known == name:
+                return value
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def items(self) -> ItemsView[str, Value]:
+        return self.as_dict().items()
 
     def __copy__(self) -> Self:
         return self
@@ -292,7 +318,7 @@ class Problem(_Values):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        values = self.values
+        values = self.as_dict()
         if name in values:
             return values[name]
         if name in self.op.derived:
@@ -336,7 +362,7 @@ class Config(_Values):
         return config
 
     def __getattr__(self, name: str) -> Any:
-        values = self.values if not name.startswith("_") else {}
+        values = self.as_dict() if not name.startswith("_") else {}
         if name not in values:
             raise AttributeError(f"{'config' if name.startswith('_') else self.family.id} has no parameter '{name}'")
         return values[name]
@@ -373,4 +399,4 @@ def hash_key(text: str) -> str:
 
 def key(problem: Problem, config: Config, device: str) -> str:
     """What a measurement is found by: op, family, device, problem and config, never a position."""
-    return hash_key(key_text(config.family.id, device, problem, config))
+    return hash_key(key_text(config.family.id, device, problem.items(), config.items()))

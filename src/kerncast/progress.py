@@ -22,6 +22,9 @@ class Progress:
     def expect(self, what: str, total: int | None) -> None:
         """So many results of `what` follow (vectors, near-ties); counting begins from zero."""
 
+    def guess(self, seconds: float) -> None:
+        """What begins now takes about so long, by an estimate made before it; a show prefers what it measures."""
+
     def result(
         self,
         status: str,

@@ -37,7 +37,7 @@ def entry_points(package: str) -> Iterator[tuple[str, Any]]:
         try:
             item = entry.load()
         except Exception as error:  # whatever a foreign package does on import
-            raise BadFile(f"{origin} of group {package} does not load ({error!r}): mend or uninstall its package") from error
+            raise BadFile(f"{origin} of group {package} does not load ({error!r}): fix or uninstall its package") from error
         yield origin, item
 
 
@@ -58,7 +58,7 @@ class Registry(Generic[T]):
                 if source.startswith("entry point"):
                     raise BadFile(
                         f"{source} of group {self.package} must be an instance of {self.kind.__name__}, got "
-                        f"{type(item).__name__}: mend or uninstall the package that declares it"
+                        f"{type(item).__name__}: fix or uninstall the package that declares it"
                     )
                 continue
             name = getattr(item, self.identity)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.expr import Expr, Namespace, Program, symbol
 from kerncast.parameters import Bool, Categorical, Choice, Int, Parameter, PowerOfTwo, Value
+from kerncast.writing import html
+from kerncast.writing.terminal import TextTable, printable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -114,6 +116,30 @@ class Space:
         """The same values under their symbol names."""
         return {f"{self.namespace}.{name}": value for name, value in values.items()}
 
+    # -- showing it --------------------------------------------------------------------------------
+
+    def _lines(self) -> list[tuple[str, str, str]]:
+        return [
+            (name, rule.describe() + (", where it applies" if name in self.active else ""), _shown(rule.default))
+            for name, rule in self.parameters.items()
+        ]
+
+    def __repr__(self) -> str:
+        what = "problems" if self.namespace == "p" else "configs"
+        counted = f"{len(self.parameters)} parameters, {len(self.constraints)} constraints"
+        title = f"Space({what} of {self.owner}; {counted})"
+        return str(TextTable(("parameter", "values", "default"), self._lines(), title)) if self.parameters else printable(title)
+
+    def html_parts(self, what: str) -> list[str]:
+        """Its parameters and its constraints as tables; none of a space that has none."""
+        parts = [html.table((f"{what} parameter", "values", "default"), self._lines())] if self.parameters else []
+        rules = [(rule.name, rule.sentence) for rule in self.constraints]
+        return [*parts, html.table((f"{what} constraint", "rule"), rules)] if rules else parts
+
+    def _repr_html_(self) -> str:
+        what = "problem" if self.namespace == "p" else "config"
+        return html.panel(f"{self.owner}: {what} space", *self.html_parts(what))
+
     # -- one point ---------------------------------------------------------------------------------
 
     def fill(self, values: Mapping[str, Any]) -> Point:
@@ -208,3 +234,7 @@ class Space:
         if unknown:
             raise NotFound.named(f"parameter of {self.owner}", unknown[0], self.parameters)
         return self._search(bindings).project(values)
+
+
+def _shown(default: Value) -> str:
+    return "-" if default is None else str(default)

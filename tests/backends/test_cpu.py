@@ -87,7 +87,7 @@ def test_sampled_configs_are_exact_on_awkward_shapes(backend: CpuBackend) -> Non
         for m, n, k in AWKWARD:
             known = problem(m, n, k, layout, threads=threads, batch=1 + (m + n) % 2)
             vectors += [(known, c) for c in drawn + (sampled(known, 1, at) if 1 in (m, n) else [])]
-    vectors = [(p, c) for p, c in vectors if not gemm_cpu.config.validate(c.values, gemm_cpu.bindings(p, devices.local()))]
+    vectors = [(p, c) for p, c in vectors if not gemm_cpu.config.validate(c.as_dict(), gemm_cpu.bindings(p, devices.local()))]
     assert len(vectors) > 400
     assert {c.kernel for _, c in vectors} == {"outer", "dot"}
     assert {c.split for _, c in vectors} == {"none", "m", "n", "k"}
@@ -133,7 +133,7 @@ def test_dot_kernels_copy_an_operand_that_is_short(backend: CpuBackend, dtype: s
         for k, threads, split in ((2, 1, "none"), (75, 1, "none"), (150, 2, "m"), (150, 2, "n"), (150, 2, "k")):
             known = problem(m, n, k, layout, dtype=dtype, threads=threads, batch=1 + m % 2)
             vectors.append((known, config(**dot, loop_order="mkn" if n < m else "nkm", split=split)))
-            assert not gemm_cpu.config.validate(vectors[-1][1].values, gemm_cpu.bindings(known, devices.local()))
+            assert not gemm_cpu.config.validate(vectors[-1][1].as_dict(), gemm_cpu.bindings(known, devices.local()))
     backend.compile(vectors, 2)
     assert [v for v in vectors if backend.prepare(*v).check() != 0.0] == []
 
@@ -182,11 +182,11 @@ def test_inputs_are_shared_within_a_problem_and_bounded(backend: CpuBackend) -> 
     two: Any = backend.prepare(problem(40, 40, 40, threads=2), config(split="m"))
     assert one.inputs is two.inputs
     cache = InputCache(limit=4 * 4 * 32 * 32 + 1)
-    first = cache.get(problem(32, 32, 32).values)
-    assert cache.get(problem(32, 32, 32).values) is first
-    cache.get(problem(32, 32, 31).values)
-    assert cache.get(problem(32, 32, 32).values) is not first
-    assert (cache.get(problem(32, 32, 32).values).a == first.a).all(), "the same problem, the same numbers"
+    first = cache.get(problem(32, 32, 32).as_dict())
+    assert cache.get(problem(32, 32, 32).as_dict()) is first
+    cache.get(problem(32, 32, 31).as_dict())
+    assert cache.get(problem(32, 32, 32).as_dict()) is not first
+    assert (cache.get(problem(32, 32, 32).as_dict()).a == first.a).all(), "the same problem, the same numbers"
 
 
 @needs_compiler
@@ -231,7 +231,7 @@ def test_workers_may_build_the_same_kernel_at_once(tmp_path: Path) -> None:
         "assert 'polars' not in sys.modules, 'a worker has no use for dataframes'\n"
         "sys.exit(error != 0.0)"
     )
-    arguments = json.dumps([problem(20, 20, 20).values, BASE])
+    arguments = json.dumps([problem(20, 20, 20).as_dict(), BASE])
     environment = {**os.environ, "KERNCAST_CACHE": str(tmp_path)}
     both = [subprocess.Popen([sys.executable, "-c", code, arguments], env=environment) for _ in range(2)]
     assert [process.wait(60) for process in both] == [0, 0]
@@ -312,8 +312,8 @@ def test_the_geometry_in_python_is_that_of_the_features() -> None:
     for m, n, k in AWKWARD:
         for layout in LAYOUTS:
             known = problem(m, n, k, layout)
-            geometry = Geometry.of(known.values)
-            bound = {**gemm_cpu.problem.qualified(known.values), **gemm_cpu.config.qualified(BASE)}
+            geometry = Geometry.of(known.as_dict())
+            bound = {**gemm_cpu.problem.qualified(known.as_dict()), **gemm_cpu.config.qualified(BASE)}
             found = program.scalar({x.name: bound[x.name] for x in program.symbols})
             assert found["tiles_m"] == math.ceil(geometry.m / 4)
             assert found["tiles_n"] == math.ceil(geometry.n / 8)
@@ -323,7 +323,7 @@ def test_the_geometry_in_python_is_that_of_the_features() -> None:
 def test_the_registers_that_a_constraint_counts_are_those_that_the_generator_uses() -> None:
     """The formula of the family and the one that decides which sums are pinned agree on every kind of tile."""
     program = gemm_cpu.features_on(devices.local(), ["fp32"]).program
-    problem_values = gemm_cpu.problem.qualified(problem(64, 64, 64, "rcr").values)
+    problem_values = gemm_cpu.problem.qualified(problem(64, 64, 64, "rcr").as_dict())
     for kind in ("outer", "dot", "pairs", "quads"):
         for mr, nv in ((1, 12), (3, 4), (6, 2), (14, 1)):
             tile = {"kernel": kind, "mr": mr, "nv": nv}
@@ -359,7 +359,7 @@ def test_features_are_finite_and_tell_configs_apart() -> None:
     configs = config_set("full", {"dtype": "fp32", "layout": "rcr", "threads": 2}, device)
     program = gemm_cpu.features_on(device, ["fp32"]).program
     for m, n, k in ((1, 1, 1), (1, 4096, 7), (333, 1, 1000), (512, 512, 512)):
-        known = problem(m, n, k, "rcr", threads=2).values
+        known = problem(m, n, k, "rcr", threads=2).as_dict()
         rows = configs.rename(lambda name: f"c.{name}").with_columns(
             [pl.lit(value).alias(f"p.{name}") for name, value in known.items()]
         )

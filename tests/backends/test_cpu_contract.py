@@ -9,7 +9,7 @@ from kerncast.collecting.messages import Policy
 from kerncast.collecting.run import Request, collect
 from kerncast.data import Dataset
 from kerncast.families.gemm_cpu import config_set, gemm_cpu
-from kerncast.testing.backends import BackendContract, Quiet
+from kerncast.testing.backends import BackendContract
 
 pytestmark = pytest.mark.skipif(CpuBackend.unavailable() is not None, reason="no C compiler")
 
@@ -35,7 +35,7 @@ def test_cold_caches_are_slower_than_warm_ones(tmp_path):
     times = {}
     for cache in ("warm", "cold"):
         policy = Policy(samples=5, fewest_samples=5, cache=cache, give_up=1e9)
-        collect(Request(gemm_cpu, "cpu", ("0",), tmp_path / cache, policy), [vectors(2, M=1, N=400, K=500)], Quiet())
+        collect(Request(gemm_cpu, "cpu", ("0",), tmp_path / cache, policy), [vectors(2, M=1, N=400, K=500)])
         rows = Dataset.open(tmp_path / cache).read()
         assert rows["cache"].unique().to_list() == [cache]
         times[cache] = rows["time_ns"].min()

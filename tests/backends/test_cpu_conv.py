@@ -126,9 +126,9 @@ def test_nothing_is_written_beside_the_result(part, direction):
     family = DIRECTIONS[direction]
     for case, layout in itertools.product((AWKWARD[0], AWKWARD[3]), ("nhwc", "nchw")):
         problem = Problem(family, values(case, "fp32", layout))
-        inputs = part.inputs.get(direction, problem.values)
+        inputs = part.inputs.get(direction, problem.as_dict())
         for config in some_configs(family, problem, 6):
-            plan = part.plan(Layout(Geometry.of(direction, problem.values), "fp32", config.values))
+            plan = part.plan(Layout(Geometry.of(direction, problem.as_dict()), "fp32", config.as_dict()))
             copies = [np.concatenate([[0], array.ravel()]).astype(np.float32)[1:] for array in (inputs.a, inputs.b)]
             room = np.full(inputs.c.size + 130, 7.0, np.float32)
             plan.source, plan.other = (array.ctypes.data for array in copies)
@@ -145,10 +145,10 @@ def test_what_the_kernels_cannot_run_is_refused_by_its_rule(part):
     family = DIRECTIONS["forward"]
     problem = Problem(family, values(AWKWARD[1]))
     config = some_configs(family, problem, 1)[0]
-    depthwise = Config.trusted(family, {**config.values, "kernel": "depthwise", "kc": None, "nc": None, "border": "copy"})
+    depthwise = Config.trusted(family, {**config.as_dict(), "kernel": "depthwise", "kc": None, "nc": None, "border": "copy"})
     cases = [(problem, depthwise, "at most 8 channels")]
     for change, rule in (({"threads": 2}, "one thread"), ({"dtype": "bf16"}, "fp32 and fp64")):
-        cases.append((Problem(family, {**problem.values, **change}), config, rule))
+        cases.append((Problem(family, {**problem.as_dict(), **change}), config, rule))
     for refused, chosen, rule in cases:
         with pytest.raises(Unsupported, match=rule):
             part.prepare(refused, chosen)
@@ -165,7 +165,7 @@ def test_features_tell_the_tiles_that_are_computed(direction):
         drawn = family.config.sample(200, 0, family.bindings(problem, device))
         program = family.features_on(device, ["fp32"]).program
         frame = drawn.rename({name: f"c.{name}" for name in drawn.columns})
-        frame = frame.with_columns(pl.lit(value).alias(f"p.{name}") for name, value in problem.values.items())
+        frame = frame.with_columns(pl.lit(value).alias(f"p.{name}") for name, value in problem.as_dict().items())
         told = program.frame(frame)
         assert told.select(f"c_{name}" for name in drawn.columns).is_unique().all(), "no two configs look alike"
         for row, config in zip(told.iter_rows(named=True), drawn.iter_rows(named=True), strict=True):
@@ -201,7 +201,7 @@ def test_promising_configs_are_tried_first(part):
             found = list(part.first_configs(problem))
             assert len(found) == len(set(found)) > 50
             known = family.bindings(problem, part.machine.profile)
-            assert not any(family.config.validate(config.values, known) for config in found)
+            assert not any(family.config.validate(config.as_dict(), known) for config in found)
             assert case is not AWKWARD[3] or found[0].kernel == "depthwise"
             assert case is AWKWARD[3] or found[0].mr * found[0].nv >= 8
 

@@ -26,7 +26,7 @@ def test_promising_configs_are_tried_first():
         assert len(found) == len(set(found)) == SETS["quick"]
         assert [chosen.pack_a for chosen in found[:5]] == [pack] * 5
         known = gemm_cpu.bindings(problem, real.device())
-        assert not any(gemm_cpu.config.validate(chosen.values, known) for chosen in found)
+        assert not any(gemm_cpu.config.validate(chosen.as_dict(), known) for chosen in found)
     drawn = list(super(CpuBackend, real).first_configs(problem))
     assert len(set(drawn)) == TRIALS, "what a backend that knows no better tries"
 

@@ -99,7 +99,7 @@ def vectors(kernels: list[dict[str, Any]], dtype: str, device: Device, shapes: l
                 known = problem(m, n, k, dtype, layout, threads=threads, batch=1 + at % 2)
                 bindings = gemm_cpu.bindings(known, device)
                 made = [config(**kernel, split=split) for kernel in kernels for split in splits]
-                found += [(known, c) for c in made if not gemm_cpu.config.validate(c.values, bindings)]
+                found += [(known, c) for c in made if not gemm_cpu.config.validate(c.as_dict(), bindings)]
     return found
 
 
@@ -219,16 +219,16 @@ def test_kernels_that_the_cpu_lacks_are_invalid() -> None:
     ):
         known = problem(64, 64, 64, dtype)
         with pytest.raises(InvalidValue, match=sentence):
-            Config(gemm_cpu, config(**kernel).values, problem=known, device=plain)
-        Config(gemm_cpu, config(**kernel).values, problem=known, device=widest())
-    Config(gemm_cpu, config(**pairs).values, problem=problem(64, 64, 64, "int8"), device=plain)
+            Config(gemm_cpu, config(**kernel).as_dict(), problem=known, device=plain)
+        Config(gemm_cpu, config(**kernel).as_dict(), problem=known, device=widest())
+    Config(gemm_cpu, config(**pairs).as_dict(), problem=problem(64, 64, 64, "int8"), device=plain)
     for kernel, dtype in ((pairs, "fp32"), (amx, "fp64"), (quads, "bf16")):
         with pytest.raises(InvalidValue, match="quads kernels int8"):
-            Config(gemm_cpu, config(**kernel).values, problem=problem(64, 64, 64, dtype), device=widest())
+            Config(gemm_cpu, config(**kernel).as_dict(), problem=problem(64, 64, 64, dtype), device=widest())
     with pytest.raises(InvalidValue, match="64 bytes of K"):
-        Config(gemm_cpu, config(**amx, prefetch=8).values, problem=problem(64, 64, 64, "int8"), device=widest())
+        Config(gemm_cpu, config(**amx, prefetch=8).as_dict(), problem=problem(64, 64, 64, "int8"), device=widest())
     with pytest.raises(InvalidValue, match="8 tile registers"):
-        Config(gemm_cpu, config(**{**amx, "mr": 3}).values, problem=problem(64, 64, 64, "int8"), device=widest())
+        Config(gemm_cpu, config(**{**amx, "mr": 3}).as_dict(), problem=problem(64, 64, 64, "int8"), device=widest())
 
 
 @needs_compiler
@@ -267,7 +267,7 @@ def test_features_and_sets_cover_narrow_types(dtype: str) -> None:
     assert set(config_set("quick", known, plain)["kernel"]) == there
     program = gemm_cpu.features_on(widest(), [dtype]).program
     for m, n, k in ((1, 1, 1), (333, 1, 1000), (512, 512, 512)):
-        values = problem(m, n, k, **known).values
+        values = problem(m, n, k, **known).as_dict()
         rows = configs.rename(lambda name: f"c.{name}").with_columns(
             [pl.lit(value).alias(f"p.{name}") for name, value in values.items()]
         )

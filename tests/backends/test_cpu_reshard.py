@@ -52,7 +52,7 @@ def naive_placement(height, width, x, y, strategy, orientation):
 @pytest.mark.parametrize("grid", [(2, 3), (3, 4), (1, 1), (4, 1), (1, 6)])
 def test_every_tile_has_the_place_that_dealing_out_shards_gives_it(strategy, orientation, grid):
     """Blocks, columns and rows, along the grid's rows or down its columns."""
-    values = problem((strategy, orientation), SHARDINGS[0], in_grid=grid, out_grid=(1, 1)).values
+    values = problem((strategy, orientation), SHARDINGS[0], in_grid=grid, out_grid=(1, 1)).as_dict()
     found = placement(values, "in")
     assert list(zip(found.core, found.place, strict=True)) == naive_placement(24, 36, *grid, strategy, orientation)
     assert found.shard_tiles * found.cores == 24 * 36
@@ -62,7 +62,7 @@ def test_every_tile_has_the_place_that_dealing_out_shards_gives_it(strategy, ori
 def test_runs_move_every_tile_once_and_are_as_long_as_they_can_be(threads):
     """Neighbours on both sides travel together; only a core's end or another thread's share cuts them."""
     for source, target in product(SHARDINGS, SHARDINGS):
-        values = problem(source, target).values
+        values = problem(source, target).as_dict()
         before, after = placement(values, "in"), placement(values, "out")
         found = moves(before, after, threads)
         wanted = dict(zip(zip(after.core, after.place, strict=True), zip(before.core, before.place, strict=True), strict=True))

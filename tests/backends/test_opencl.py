@@ -24,7 +24,6 @@ from kerncast.families.gemm_opencl import gemm_opencl
 from kerncast.op import Config, Problem
 from kerncast.problems import parse_vary, problem_set
 from kerncast.sweeping import Sweep, parse_selection
-from kerncast.testing.backends import Quiet
 
 LAYOUTS = ("rcr", "rrr", "crr", "ccr")
 # Ones, primes, sizes just beside a tile or a vector, a K that needs several tiles.
@@ -186,7 +185,9 @@ def test_features_are_finite_and_tell_configs_apart():
     program = gemm_opencl.features_on(devices.local(), ["fp32"]).program
     for m, n, k in ((1, 1, 1), (1, 4096, 7), (333, 1, 1000), (512, 512, 512)):
         rows = sample(2_000, M=m, N=n, K=k).rename(lambda name: f"c.{name}")
-        found = program.frame(rows.with_columns(pl.lit(v).alias(f"p.{n}") for n, v in problem(m, n, k, "rcr").values.items()))
+        found = program.frame(
+            rows.with_columns(pl.lit(v).alias(f"p.{n}") for n, v in problem(m, n, k, "rcr").as_dict().items())
+        )
         assert found.select(pl.all().cast(pl.Float64).is_finite().all()).row(0) == (True,) * found.width
         assert found.is_duplicated().sum() == 0
 
@@ -207,7 +208,7 @@ def test_more_than_a_hundred_configs_are_collected_and_exact(backend, tmp_path):
     sweep = Sweep(gemm_opencl, backend.device(), chosen, parse_selection(gemm_opencl, "sample:7"), seed=0)
     # Compiling takes seconds where the machine is busy.
     policy = Policy(samples=3, fewest_samples=2, deadline_floor_ns=60_000_000_000, deadline_ceiling_ns=120_000_000_000)
-    summary = collect(Request(gemm_opencl, "opencl", ("0",), tmp_path / "d", policy), sweep.iter_blocks(), Quiet())
+    summary = collect(Request(gemm_opencl, "opencl", ("0",), tmp_path / "d", policy), sweep.iter_blocks())
     rows = Dataset.open(tmp_path / "d").read()
     configs = rows.select(pl.selectors.starts_with("config.")).n_unique()
     print(f"{rows.height} vectors, {configs} configs in {summary.seconds:.0f} s: {dict(summary.statuses)}")

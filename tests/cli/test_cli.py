@@ -11,11 +11,11 @@ import pytest
 
 from kerncast import cli
 from kerncast.backends.command import CommandBackend
-from kerncast.backends.command.recipe import shipped
+from kerncast.backends.command.benchmark import shipped
 from kerncast.backends.cpu import CpuBackend
 from kerncast.backends.cpu.build import find_compiler
 from kerncast.backends.opencl import OpenClBackend
-from kerncast.cli.verbs.collect_plan import device_indices
+from kerncast.collecting.plan import device_indices
 from kerncast.errors import InvalidValue
 
 EXP = b"""input_shape_1,input_shape_2,input_shape_3,input_shape_4,bfloat16,input_DRAM,input_L1,kernel_duration

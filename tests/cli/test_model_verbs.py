@@ -45,11 +45,25 @@ def test_training_prints_what_it_learned_from_and_how_good_it_is(home, run, tmp_
     assert "gemm/triton on a100: 250 vectors, 25 problems, 10 configs, 25 failures" in out
     assert "efficiency of the choice (25 problems, out of fold, 2 folds by M,N,K,batch)" in out
     assert f"written to {tmp_path / 'm'}. Next: kerncast evaluate" in out
-    assert err.splitlines() == ["fold 1 of 2 ...", "fold 2 of 2 ...", "the final fit ..."]
+    assert [line.partition(" (")[0] for line in err.splitlines()] == ["fold 1 of 2 ...", "fold 2 of 2 ...", "the final fit ..."]
     code, out, _ = run("train", home / "d", "--out", tmp_path / "j", *QUICK, "--json")
     assert code == 0
     assert json.loads(out) == {"model": str(tmp_path / "j"), **json.loads((tmp_path / "j" / "evaluation.json").read_text())}
     assert {item.name for item in tmp_path.iterdir()} == {"m", "j"}
+
+
+def test_training_without_folds_says_that_nothing_was_judged(home, run, tmp_path):
+    """In the text, in JSON and on the card; `--folds` beside it is refused."""
+    quick = ["--trees", "5", "--leaves", "7", "--threads", "1", "--no-folds"]
+    code, out, _ = run("train", home / "d", "--out", tmp_path / "m", *quick)
+    assert code == 0
+    assert "not evaluated (--no-folds)" in out
+    assert f"kerncast evaluate {tmp_path / 'm'} {home / 'd'} --split problem" in out
+    assert "Not evaluated" in (tmp_path / "m" / "MODEL_CARD.md").read_text()
+    code, out, _ = run("train", home / "d", "--out", tmp_path / "json", *quick, "--json")
+    assert json.loads(out)["evaluated"] is False
+    code, _, err = run("train", home / "d", "--out", tmp_path / "x", "--no-folds", "--folds", "3")
+    assert (code, "contradict each other" in err) == (2, True)
 
 
 def test_help_names_every_knob(run):
@@ -95,7 +109,7 @@ REFUSED = {
     "two devices": (two_devices, [], r"2 devices \(a100, h100\), .*: keep one with --where 'device=…', or .*--pool"),
     "a knob of another model": (first_problems(6), ["--hidden", "8,8"], "--hidden means nothing for the model gbdt"),
     "a knob that is no list of numbers": (
-        first_problems(6), ["--model", "mlp", "--hidden", "a"], "--hidden is a list of layer sizes such as 100,50, got 'a'"
+        first_problems(6), ["--model", "mlp", "--hidden", "a"], "--hidden is a list of numbers such as 100,50, got 'a'"
     ),
     "a knob too small": (first_problems(6), ["--trees", "0"], "kerncast: --trees must be at least 1, got 0\n$"),
     "a knob out of its range": (first_problems(6), ["--lr", "nan"], "kerncast: --lr must be above 0 and at most 1, got nan\n$"),

@@ -9,7 +9,7 @@ import pytest
 
 from kerncast import cli
 from kerncast.backends import get_backend
-from kerncast.data.dataset import file_checksum
+from kerncast.files.atomic import file_checksum
 from kerncast.models.manifest import PREDICTIONS, read_manifest, write_manifest
 
 ANALYTIC = "kerncast.testing.backends:Analytic"

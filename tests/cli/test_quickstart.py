@@ -7,8 +7,8 @@ import pytest
 
 from kerncast import cli
 from kerncast.backends.cpu import CpuBackend
-from kerncast.cli.verbs import quickstart
 from kerncast.data import Dataset
+from kerncast.regenerating import quickstart
 
 pytestmark = pytest.mark.skipif(CpuBackend.unavailable() is not None, reason="no C compiler")
 

@@ -5,15 +5,15 @@ import json
 import numpy as np
 import polars as pl
 import pytest
+from kerncast.cli.verbs.active import worth_by_model
 
 import kerncast
 from kerncast import cli
-from kerncast.cli.verbs.active import worth_by_model
 from kerncast.collecting.collection import Collection
 from kerncast.collecting.journal import NAME
 from kerncast.collecting.run import Active, Request, collect
 from kerncast.data import Dataset
-from kerncast.testing.backends import QUICK, Quiet, analytic_ns
+from kerncast.testing.backends import QUICK, analytic_ns
 
 TRITON = kerncast.get_family("gemm/triton")
 ANALYTIC = "kerncast.testing.backends:Analytic"
@@ -60,7 +60,7 @@ def best_found(path):
 def test_a_model_finds_the_best_config_of_more_problems_than_chance(tmp_path):
     """The same number of vectors from the same first round, a quarter of all."""
     for name, worth in (("random", by_chance), ("active", worth_by_model(TRITON, 0))):
-        summary = collect(request(tmp_path / name, worth), [vectors()], Quiet())
+        summary = collect(request(tmp_path / name, worth), [vectors()])
         rows = Dataset.open(tmp_path / name).read()
         assert rows.height == rows["key"].n_unique() == summary.measured == 480
         assert (summary.left_out, summary.without_a_row) == (len(PROBLEMS) * CONFIGS - 480, False)
@@ -81,24 +81,24 @@ def test_a_killed_collection_chooses_the_same_vectors_when_it_goes_on(tmp_path):
         return by_model(known, rest, device)
 
     with pytest.raises(RuntimeError, match="killed"):
-        collect(request(tmp_path / "d", killed, 300), [vectors()], Quiet())
+        collect(request(tmp_path / "d", killed, 300), [vectors()])
     assert (tmp_path / "d" / NAME).exists()
-    summary = collect(request(tmp_path / "d", by_model, 300), [vectors()], Quiet())
+    summary = collect(request(tmp_path / "d", by_model, 300), [vectors()])
     assert summary.already_there == calls[1] > calls[0] > 0
     assert summary.measured + summary.already_there == 300
-    collect(request(tmp_path / "whole", by_model, 300), [vectors()], Quiet())
+    collect(request(tmp_path / "whole", by_model, 300), [vectors()])
     assert set(Dataset.open(tmp_path / "d").read()["key"]) == set(Dataset.open(tmp_path / "whole").read()["key"])
 
 
 def test_when_the_budget_ends_the_dataset_is_finished_and_can_be_extended(tmp_path, monkeypatch):
     """To stop early is the purpose; --resume adds to it, up to the new limit."""
     monkeypatch.setattr(Collection, "stop", lambda self: self.summary.statuses.total() >= 60)
-    first = collect(request(tmp_path / "d", by_chance, None, budget_seconds=3600.0), [vectors()], Quiet())
+    first = collect(request(tmp_path / "d", by_chance, None, budget_seconds=3600.0), [vectors()])
     assert not first.without_a_row
     assert not (tmp_path / "d" / NAME).exists()
     assert first.left_out == len(PROBLEMS) * CONFIGS - first.measured > 0
     monkeypatch.undo()
-    second = collect(request(tmp_path / "d", by_chance, 200, extend=True), [vectors()], Quiet())
+    second = collect(request(tmp_path / "d", by_chance, 200, extend=True), [vectors()])
     assert second.already_there == first.measured
     assert Dataset.open(tmp_path / "d").rows == 200
 
@@ -111,7 +111,7 @@ def test_an_interrupted_active_collection_is_not_finished(tmp_path, monkeypatch)
         return self.stopping
 
     monkeypatch.setattr(Collection, "stop", stop)
-    summary = collect(request(tmp_path / "d", by_chance), [vectors()], Quiet())
+    summary = collect(request(tmp_path / "d", by_chance), [vectors()])
     assert (summary.without_a_row, summary.interrupted) == (True, True)
     assert (tmp_path / "d" / NAME).exists()
 
@@ -125,7 +125,7 @@ def test_the_first_round_is_spread_over_the_problems_and_later_ones_are_small(tm
         seen.append((known.height, counts.min(), counts.max(), rest.height))
         return np.arange(rest.height, dtype=np.float64)
 
-    collect(request(tmp_path / "d", watched, 1000, chunk_size=16), [vectors(), vectors()], Quiet())
+    collect(request(tmp_path / "d", watched, 1000, chunk_size=16), [vectors(), vectors()])
     assert seen[0] == (96, 4, 4, 1824)
     assert [known for known, *_ in seen[1:4]] == [192, 288, 384]
 

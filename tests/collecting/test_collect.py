@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import msgspec
@@ -13,13 +14,16 @@ import pytest
 
 import kerncast
 from kerncast.collecting.collection import Collection, _Ties
+from kerncast.collecting.compact import compact
 from kerncast.collecting.journal import NAME, Header, Journal, final_records, read
-from kerncast.collecting.messages import Item, Policy, Result
+from kerncast.collecting.messages import Item, Policy, Ready, Result
 from kerncast.collecting.run import Request, collect, locked
 from kerncast.collecting.supervisor import DeviceLost
 from kerncast.data import Dataset
+from kerncast.data.schema import row_keys
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.testing.backends import QUICK, BackendContract, Quiet
+from kerncast.progress import Progress
+from kerncast.testing.backends import QUICK, BackendContract
 
 TRITON = kerncast.get_family("gemm/triton")
 INSTANT = "kerncast.testing.backends:Instant"
@@ -49,7 +53,7 @@ class TestInstant(BackendContract):
 
 def test_two_devices_share_the_work(tmp_path):
     """One worker process per device, one journal; so many vectors that the slower starter comes in time."""
-    summary = collect(Request(TRITON, INSTANT, ("0", "1"), tmp_path / "d", QUICK, chunk_size=8), [vectors(60, 300)], Quiet())
+    summary = collect(Request(TRITON, INSTANT, ("0", "1"), tmp_path / "d", QUICK, chunk_size=8), [vectors(60, 300)])
     rows = Dataset.open(tmp_path / "d").read()
     assert (summary.measured, rows.height) == (18_000, 18_000)
     assert set(rows["worker"]) == {"0", "1"}
@@ -61,16 +65,16 @@ def test_second_visits_end_when_their_time_is_over_and_every_vector_has_its_row(
     never_sure = msgspec.structs.replace(QUICK, fewest_samples=QUICK.samples + 1, give_up=0.0)
     for seconds, visited in ((None, 12), (0.0, 0)):
         wanted = request(tmp_path / str(visited), policy=never_sure, second_visit_seconds=seconds)
-        summary = collect(wanted, [vectors(12)], Quiet())
+        summary = collect(wanted, [vectors(12)])
         assert (summary.revisited, summary.measured, summary.without_a_row) == (visited, 12, False)
 
 
 def test_a_finished_dataset_is_extended_only_when_asked(tmp_path):
     """`--resume` measures what is missing and leaves what is there."""
-    collect(request(tmp_path / "d"), [vectors(6)], Quiet())
-    with pytest.raises(InvalidValue, match="is a finished dataset: add --resume"):
-        collect(request(tmp_path / "d"), [vectors(12)], Quiet())
-    summary = collect(request(tmp_path / "d", extend=True), [vectors(12)], Quiet())
+    collect(request(tmp_path / "d"), [vectors(6)])
+    with pytest.raises(InvalidValue, match="is a finished dataset: add `resume`"):
+        collect(request(tmp_path / "d"), [vectors(12)])
+    summary = collect(request(tmp_path / "d", extend=True), [vectors(12)])
     assert summary.measured + summary.already_there == 12
     rows = Dataset.open(tmp_path / "d").read()
     assert rows["key"].n_unique() == rows.height >= 12
@@ -78,7 +82,7 @@ def test_a_finished_dataset_is_extended_only_when_asked(tmp_path):
 
 def test_the_dataset_carries_the_device_it_was_measured_on(tmp_path):
     """Features can be computed on another machine."""
-    collect(request(tmp_path / "d"), [vectors(2)], Quiet())
+    collect(request(tmp_path / "d"), [vectors(2)])
     dataset = Dataset.open(tmp_path / "d")
     local = kerncast.get_device("local")
     assert dataset.contents.devices[0].name == local.name
@@ -89,7 +93,7 @@ def test_a_second_writer_is_refused_with_the_pid_of_the_first(tmp_path):
     """One writer per dataset."""
     Dataset.create(tmp_path / "d")
     with locked(tmp_path / "d"), pytest.raises(InvalidValue, match=f"is being written by process {os.getpid()}"):
-        collect(request(tmp_path / "d"), [vectors(2)], Quiet())
+        collect(request(tmp_path / "d"), [vectors(2)])
 
 
 def test_a_resume_on_another_device_or_compiler_is_refused(tmp_path):
@@ -97,15 +101,15 @@ def test_a_resume_on_another_device_or_compiler_is_refused(tmp_path):
     Dataset.create(tmp_path / "d")
     Journal.begin(tmp_path / "d" / NAME, Header("gemm/triton", "instant", "other_cpu", {"instant": "1"}, "r")).close()
     with pytest.raises(InvalidValue, match="was begun with device 'other_cpu', but this is"):
-        collect(request(tmp_path / "d"), [vectors(2)], Quiet())
+        collect(request(tmp_path / "d"), [vectors(2)])
 
 
 def test_a_budget_stops_cleanly_and_the_same_call_goes_on(tmp_path):
     """What is measured stays in the journal; nothing is measured twice."""
-    first = collect(request(tmp_path / "d", budget_seconds=0.0), [vectors(12)], Quiet())
+    first = collect(request(tmp_path / "d", budget_seconds=0.0), [vectors(12)])
     assert first.without_a_row
     assert (tmp_path / "d" / NAME).exists()
-    second = collect(request(tmp_path / "d"), [vectors(12)], Quiet())
+    second = collect(request(tmp_path / "d"), [vectors(12)])
     assert not second.without_a_row
     assert Dataset.open(tmp_path / "d").rows == 12
 
@@ -115,9 +119,11 @@ def test_ctrl_c_finishes_the_chunk_at_hand_and_keeps_everything(tmp_path):
     vectors(40, 60).write_parquet(tmp_path / "v.parquet")
     code = (
         "import sys; from pathlib import Path; import polars as pl; sys.path.insert(0, sys.argv[3]); import test_collect as t; "
-        "from kerncast.collecting.messages import Policy; "
+        "from kerncast.collecting.messages import Policy; from kerncast.cli.signals import polite_signals\n"
+        "with polite_signals() as stop: "
         "s = t.collect(t.request(Path(sys.argv[1]), policy=Policy(samples=200, fewest_samples=200)), "
-        "[pl.read_parquet(sys.argv[2])], t.Quiet()); print(s.interrupted, s.without_a_row, s.measured)"
+        "[pl.read_parquet(sys.argv[2])], stop=stop)\n"
+        "print(s.interrupted, s.without_a_row, s.measured)"
     )
     arguments = [str(tmp_path / "d"), str(tmp_path / "v.parquet"), os.path.dirname(__file__)]
     process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
@@ -137,10 +143,11 @@ def test_ctrl_c_is_answered_at_once_and_a_second_one_says_what_is_safe(tmp_path)
     """Whoever presses it knows what happens, and how to go on."""
     code = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2]); import test_collect as t; "
-        "from kerncast.cli.views.collect import CollectView; "
+        "from kerncast.api.showing import LineShow; from kerncast.cli.signals import polite_signals\n"
         # A chunk that takes so long that the second signal comes within it.
+        "with polite_signals() as stop: "
         "t.collect(t.request(Path(sys.argv[1]), policy=t.Policy(samples=10**6, fewest_samples=10**6), budget_seconds=60), "
-        "[t.vectors(2)], CollectView(None))"
+        "[t.vectors(2)], progress=LineShow(), stop=stop)"
     )
     arguments = [str(tmp_path / "d"), os.path.dirname(__file__)]
     process = subprocess.Popen([sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE, text=True)
@@ -159,7 +166,7 @@ def test_ctrl_c_is_answered_at_once_and_a_second_one_says_what_is_safe(tmp_path)
 def test_a_backend_that_never_starts_is_given_up_with_its_reason(tmp_path):
     """Three tries, then a sentence that says what to do."""
     with pytest.raises(DeviceLost, match="does not come up"):
-        collect(request(tmp_path / "d", backend="kerncast.testing.backends:Faulty"), [vectors(2)], Quiet())
+        collect(request(tmp_path / "d", backend="kerncast.testing.backends:Faulty"), [vectors(2)])
     assert not (tmp_path / "d").exists()
 
 
@@ -190,9 +197,30 @@ def test_the_last_record_of_a_key_counts():
     assert list(final_records(records)) == [{"key": "a", "t": 3}, {"key": "b", "t": 2}]
 
 
+def test_a_journal_line_under_the_key_of_another_vector_is_refused(tmp_path):
+    """Each line has its checksum, and the two times would still be of the wrong configs: no row is written."""
+    dataset = Dataset.create(tmp_path / "d")
+    rows = vectors(3).with_columns(device=pl.lit("d"))
+    first, second, third = row_keys(TRITON, rows)
+    journal = Journal.begin(dataset.path / NAME, Header("gemm/triton", "instant", "d", {}, "r"))
+    for key, row in zip((second, first, third), rows.iter_rows(named=True), strict=True):
+        problem, config = (
+            {name: row[f"{half}.{name}"] for name in getattr(TRITON, half).parameters} for half in ("problem", "config")
+        )
+        journal.add({"key": key, "status": "ok", "time_ns": 5.0, "problem": problem, "config": config})
+    journal.close()
+    ready = Ready({"name": "d", "title": "d", "kind": "gpu"}, {})
+    why = (
+        rf"{NAME} is damaged, the row with the key {second} has the .* config of {first} \(2 of 3 rows are mislabelled\): move"
+    )
+    with pytest.raises(BadFile, match=why):
+        compact(dataset, TRITON, ready)
+    assert (Dataset.open(dataset.path).rows, (dataset.path / NAME).exists()) == (0, True)
+
+
 def test_measuring_again_never_worsens_a_label(tmp_path):
     """A slow moment or a crash in the race does not cost a vector the time it had."""
-    collection = Collection(request(tmp_path / "d"), Quiet(), Dataset.create(tmp_path / "d"))
+    collection = Collection(request(tmp_path / "d"), Dataset.create(tmp_path / "d"))
     collection.journal = Journal.begin(tmp_path / "d" / NAME, Header("gemm/triton", "instant", "d", {}, "r"))
     item = Item("k", {"M": 1}, {"kind": "library"})
     for status, time_ns in (("ok", 100.0), ("timeout", None), ("ok", 120.0), ("ok", 90.0), ("crash", None)):
@@ -205,11 +233,11 @@ def test_measuring_again_never_worsens_a_label(tmp_path):
 
 def test_a_finished_dataset_of_another_compiler_is_not_extended(tmp_path):
     """The same refusal as for an unfinished one."""
-    collect(request(tmp_path / "a"), [vectors(3)], Quiet())
+    collect(request(tmp_path / "a"), [vectors(3)])
     rows = Dataset.open(tmp_path / "a").read().with_columns(software=pl.lit('{"instant":"0"}'))
     Dataset.create(tmp_path / "d").append(TRITON, rows)
     with pytest.raises(InvalidValue, match=r'was measured on .* with \{"instant":"0"\}, but this is'):
-        collect(request(tmp_path / "d", extend=True), [vectors(6)], Quiet())
+        collect(request(tmp_path / "d", extend=True), [vectors(6)])
 
 
 def test_a_vector_does_not_race_against_itself():
@@ -224,21 +252,82 @@ def test_a_vector_does_not_race_against_itself():
 
 def test_near_ties_are_raced_again(tmp_path):
     """The configs within two per cent of the best get a second, common measurement."""
-    summary = collect(request(tmp_path / "d"), [vectors(200)], Quiet())
+    summary = collect(request(tmp_path / "d"), [vectors(200)])
     assert summary.raced >= 2
     assert Dataset.open(tmp_path / "d").rows == summary.measured == 200
 
 
 def test_journal_lines_are_json_that_people_can_read(tmp_path):
     """Checksum, space, JSON."""
-    collect(request(tmp_path / "d", budget_seconds=0.0), [vectors(2)], Quiet())
+    collect(request(tmp_path / "d", budget_seconds=0.0), [vectors(2)])
     line = (tmp_path / "d" / NAME).read_text().splitlines()[0]
     assert json.loads(line[9:])["family"] == "gemm/triton"
 
 
 def test_cold_caches_are_refused_where_the_backend_cannot_make_them(tmp_path):
     """A flag never does nothing."""
-    collect(request(tmp_path / "d", policy=Policy(samples=2, fewest_samples=2, cache="cold")), [vectors(2)], Quiet())
+    collect(request(tmp_path / "d", policy=Policy(samples=2, fewest_samples=2, cache="cold")), [vectors(2)])
     rows = Dataset.open(tmp_path / "d").read()
     assert set(rows["status"]) == {"launch_error"}
     assert "cannot make caches cold" in rows["error"][0]
+
+
+def test_a_collection_runs_in_any_thread_and_stops_when_it_is_asked_to(tmp_path):
+    """No signal handler is needed: an event ends it politely, and the same call goes on."""
+    asked, found = threading.Event(), {}
+
+    class Asking(Progress):
+        def result(self, status, **facts):
+            asked.set()
+
+    def work(name, **options):
+        wanted = request(tmp_path / "d", policy=Policy(samples=20, fewest_samples=20))
+        found[name] = collect(wanted, [vectors(40, 60)], total=40 * 60, **options)
+
+    def in_thread(*args, **options):
+        thread = threading.Thread(target=work, args=args, kwargs=options)
+        thread.start()
+        thread.join(timeout=120)
+        assert not thread.is_alive()
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    in_thread("stopped", progress=Asking(), stop=asked.is_set)
+    assert (found["stopped"].interrupted, found["stopped"].without_a_row) == (True, True)
+    assert found["stopped"].measured == len(read(tmp_path / "d" / NAME)[1]) > 0
+    in_thread("finished")
+    assert (found["finished"].interrupted, found["finished"].without_a_row) == (False, False)
+    assert found["finished"].already_there == found["stopped"].measured
+    assert {number: signal.getsignal(number) for number in before} == before
+
+
+def test_an_interrupt_that_nobody_announced_keeps_what_is_measured(tmp_path):
+    """As in a notebook, where nobody catches the signal: it ends at once, without a traceback, and the same call goes on."""
+
+    class Interrupting(Progress):
+        results = 0
+
+        def result(self, status, **facts):
+            self.results += 1
+            if self.results == 20:
+                raise KeyboardInterrupt
+
+    first = collect(request(tmp_path / "d"), [vectors(60)], progress=Interrupting())
+    assert (first.interrupted, first.without_a_row) == (True, True)
+    assert 20 <= first.measured == len(read(tmp_path / "d" / NAME)[1]) < 60
+    second = collect(request(tmp_path / "d"), [vectors(60)])
+    assert (second.already_there, Dataset.open(tmp_path / "d").rows) == (first.measured, 60)
+
+
+def test_an_interrupt_while_it_is_stopping_ends_it_at_once(tmp_path):
+    """The second Ctrl-C: said what is safe, then raised."""
+    said = []
+
+    class Interrupting(Progress):
+        def say(self, text):
+            said.append(text)
+            if text.startswith("stopping"):
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        collect(request(tmp_path / "d"), [vectors(6)], progress=Interrupting(), stop=lambda: True)
+    assert [text.split(":")[0] for text in said] == ["stopping", "stopped"]

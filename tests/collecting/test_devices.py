@@ -15,8 +15,9 @@ from kerncast.collecting.supervisor import DeviceLost
 from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.problems import parse_vary
+from kerncast.progress import QUIET, Progress
 from kerncast.sweeping import open_sweep, parse_selection
-from kerncast.testing.backends import QUICK, Quiet
+from kerncast.testing.backends import QUICK
 
 TRITON = kerncast.get_family("gemm/triton")
 
@@ -40,7 +41,7 @@ def odd(tmp_path, monkeypatch):
     return tmp_path
 
 
-class Heard(Quiet):
+class Heard(Progress):
     def __init__(self):
         self.said = []
 
@@ -48,14 +49,14 @@ class Heard(Quiet):
         self.said.append(text)
 
 
-def measure(out, backend, devices=("0",), observer=None, **changes):
+def measure(out, backend, devices=("0",), progress=QUIET, **changes):
     request = Request(TRITON, f"odd_backends:{backend}", devices, out, QUICK, chunk_size=4, **changes)
-    return collect(request, [vectors()], observer or Quiet())
+    return collect(request, [vectors()], progress=progress)
 
 
 def test_devices_that_differ_are_refused_before_anything_is_measured(odd):
     """Rows of one device never carry the name of another."""
-    expected = r'device 1 is h100 with \{"driver":"1.1"\}, but .*/d is of a100 with \{"driver":"1.0"\}: .* another --out'
+    expected = r'device 1 is h100 with \{"driver":"1.1"\}, but .*/d is of a100 with \{"driver":"1.0"\}: .* another `out`'
     with pytest.raises(InvalidValue, match=expected):
         measure(odd / "d", "Mixed", ("0", "1"))
     assert not (odd / "d").exists()
@@ -105,7 +106,7 @@ def test_the_command_ends_with_3_when_its_device_vanished_after_some_rows(odd, c
         )
     said = capfd.readouterr().err
     assert ended.value.code == 3, said
-    assert f"4 rows are safe in {odd / 'd'}: mend the device and run the same command to go on" in said
+    assert f"4 rows are safe in {odd / 'd'}: fix the device and run the same command to go on" in said
 
 
 def test_one_lost_device_of_several_leaves_the_others_at_work(odd):
@@ -151,7 +152,7 @@ def test_the_backend_in_the_documentation_works_as_it_stands(tmp_path, monkeypat
         family, kerncast.get_device("local"), ["grid:M=8,16;N=16;K=16"],
         parse_vary(family, ["dtype=fp32", "layout=rrr", "threads=1"]), parse_selection(family, "sample:3"),
     )  # fmt: skip
-    collect(Request(family, "documented_backend:Mine", ("0",), tmp_path / "d", QUICK), sweep.iter_blocks(), Quiet())
+    collect(Request(family, "documented_backend:Mine", ("0",), tmp_path / "d", QUICK), sweep.iter_blocks())
     rows = Dataset.open(tmp_path / "d").read()
     assert rows["status"].to_list() == ["ok"] * 6, rows["error"].to_list()
     assert set(rows["backend"]) == {"mine"}

@@ -13,7 +13,7 @@ from kerncast.collecting.run import Request, collect
 from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.op import Config, Problem
-from kerncast.testing.backends import FAULTY, QUICK, Quiet, planned, vector_text
+from kerncast.testing.backends import FAULTY, QUICK, planned, vector_text
 
 GB = 1 << 30
 TRITON = kerncast.get_family("gemm/triton")
@@ -79,7 +79,7 @@ def test_a_worker_that_grows_beyond_its_share_costs_one_row_without_any_limit_on
     problem = Problem.trusted(TRITON, {name: row[f"problem.{name}"] for name in TRITON.problem.parameters})
     config = Config.trusted(TRITON, {name: row[f"config.{name}"] for name in TRITON.config.parameters})
     with planned("kerncast.testing.backends:Instant", {vector_text(problem, config): "leak"}):
-        collect(Request(TRITON, FAULTY, ("0",), tmp_path / "d", QUICK, memory_bytes=300 << 20), [frame], Quiet())
+        collect(Request(TRITON, FAULTY, ("0",), tmp_path / "d", QUICK, memory_bytes=300 << 20), [frame])
     rows = Dataset.open(tmp_path / "d").read()
     assert sorted(rows["status"]) == ["ok"] * 5 + ["out_of_memory"]
     words = rows.filter(pl.col("status") == "out_of_memory")["error"][0]

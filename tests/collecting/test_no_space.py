@@ -12,7 +12,7 @@ from kerncast.collecting.journal import NAME, Header, Journal, read
 from kerncast.collecting.run import LOCK, Request, collect
 from kerncast.data import Dataset
 from kerncast.errors import CannotWrite
-from kerncast.testing.backends import QUICK, Quiet
+from kerncast.testing.backends import QUICK
 
 TRITON = kerncast.get_family("gemm/triton")
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -24,7 +24,7 @@ def measure(out):
     problem = {"M": 64, "N": 64, "K": 64, "split_k": 1, "batch": 1, "dtype": "fp16", "layout": "rcr", "tf32": False}
     frame = configs.rename({name: f"config.{name}" for name in configs.columns})
     frame = frame.with_columns(*(pl.lit(value).alias(f"problem.{name}") for name, value in problem.items()))
-    return collect(Request(TRITON, "kerncast.testing.backends:Instant", ("0",), out, QUICK, chunk_size=4), [frame], Quiet())
+    return collect(Request(TRITON, "kerncast.testing.backends:Instant", ("0",), out, QUICK, chunk_size=4), [frame])
 
 
 def refuse_writes(patch, name, after=0):

@@ -116,7 +116,7 @@ def test_give_up_compares_within_a_problem_only():
 
 
 class Crowd:
-    """A count of waiting that goes on while somebody waits, on the machine's own clock."""
+    """A count of waiting that goes on while someone waits, on the machine's own clock."""
 
     def __init__(self, machine, waits):
         self.machine, self.waits, self.counted, self.waited = machine, waits, 0.0, 0.0

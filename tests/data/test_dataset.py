@@ -1,5 +1,6 @@
 """Datasets: conforming rows, appending, reading, merging, refusing."""
 
+import dataclasses
 import json
 
 import polars as pl
@@ -199,12 +200,11 @@ def test_foreign_newer_truncated_and_incomplete_datasets_are_refused_by_name(tmp
 def test_an_older_version_is_upgraded_when_read(tmp_path, monkeypatch):
     """Each version has one step to the next; the files stay as they are."""
     make(tmp_path / "d")
-    monkeypatch.setattr(dataset, "VERSION", 2)
-    monkeypatch.setitem(
-        dataset.UPGRADES, 1, lambda data: {**data, "sources": [{"digest": "0", "name": "upgraded", "format": "csv"}]}
-    )
+    sources = [{"digest": "0", "name": "upgraded", "format": "csv"}]
+    newer = dataclasses.replace(dataset._FILE, version=2, upgrades={1: lambda data: {**data, "sources": sources}})
+    monkeypatch.setattr(dataset, "_FILE", newer)
     opened = Dataset.open(tmp_path / "d")
-    assert (opened.manifest.version, opened.contents.sources[0].name, opened.rows) == (2, "upgraded", 3)
+    assert (opened.contents.version, opened.contents.sources[0].name, opened.rows) == (2, "upgraded", 3)
 
 
 def test_rows_from_before_a_parameter_existed_get_its_default(tmp_path):
@@ -252,7 +252,7 @@ def test_an_unfinished_collection_is_called_so_and_not_merged(tmp_path):
 
 
 def test_a_path_is_a_path_and_not_a_pattern(tmp_path):
-    """Brackets and stars in a name never read somebody else's rows."""
+    """Brackets and stars in a name never read someone else's rows."""
     make(tmp_path / "d[1]", rows(times=(1.0, 2.0, 3.0)))
     make(tmp_path / "d1", rows(times=(7.0, 8.0, 9.0)))
     assert Dataset.open(tmp_path / "d[1]").read()["time_ns"].to_list() == [1.0, 2.0, 3.0]

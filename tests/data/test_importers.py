@@ -139,9 +139,9 @@ def test_ttnn_refuses_what_it_does_not_know_with_the_line(tmp_path, old, new, wh
 
 def test_ttnn_asks_for_the_function_that_the_file_does_not_name(tmp_path):
     """`--set func=exp`, and nothing else."""
-    with pytest.raises(InvalidValue, match="add --set func=exp"):
+    with pytest.raises(InvalidValue, match="add `set` func=exp"):
         imported(tmp_path, "ttnn-csv", EXP, Options(device="wormhole_b0"))
-    with pytest.raises(InvalidValue, match="--set colour means nothing"):
+    with pytest.raises(InvalidValue, match="`set` colour means nothing"):
         imported(tmp_path, "ttnn-csv", EXP, Options(device="wormhole_b0", values={"func": "exp", "colour": "red"}))
     with pytest.raises(BadFile, match=r"problem\.func must be one of exp, .*, got 'sinh'"):
         imported(tmp_path, "ttnn-csv", EXP, Options(device="wormhole_b0", values={"func": "sinh"}))
@@ -207,7 +207,7 @@ def test_guess_drafts_a_mapping_that_only_needs_its_question_marks_answered(tmp_
     dataset = import_files("csv", [source], tmp_path / "out", Options(mapping=path))
     assert dataset.read().select("problem.M", "time_ns", "device").rows() == [(1, 7500.0, "a100")]
     source.write_bytes(b"alpha,beta\n1,2\n")
-    with pytest.raises(InvalidValue, match="name one with --family"):
+    with pytest.raises(InvalidValue, match="name one with `family`"):
         draft_mapping(read_table("csv", source))
 
 

@@ -150,7 +150,7 @@ def test_the_t4_form_holds_the_same_rows(tmp_path):
         for entry in attempts()
     ]
     t4 = json.dumps({"metadata": {"timeunit": "miliseconds"}, "results": results}, indent=1)
-    with pytest.raises(InvalidValue, match="--set op=NAME"):
+    with pytest.raises(InvalidValue, match="`set` op=NAME"):
         imported(tmp_path, t4, device="a100")
     same = ["status", "time_ns", "time_ns_mad", "samples", "config.block_size_x", "config.mode"]
     read = imported(tmp_path, t4, "t4", device="a100", values={"op": "blur"}).read().select(same)
@@ -189,8 +189,8 @@ def test_two_drafts_of_a_kernel_are_joined_when_datasets_are_merged(tmp_path):
 
 REFUSED = {
     "an installed op": ({"kernel_name": "gemm"}, {}, "'gemm' is installed here"),
-    "no name": ({"kernel_name": ""}, {}, "--set op=NAME"),
-    "no device": ({"device_name": " "}, {}, "add --device NAME"),
+    "no name": ({"kernel_name": ""}, {}, "`set` op=NAME"),
+    "no device": ({"device_name": " "}, {}, "add `device` NAME"),
     "no parameters": ({"tune_params_keys": []}, {}, "line 1: the file has no list `tune_params_keys`"),
     "names that are the same": ({"tune_params_keys": ["mode", "mode "]}, {"mode ": 1}, "cannot be told apart"),
     "an error nobody knows": ({}, {"time": "SulkingConfig"}, "the error 'SulkingConfig' is not known"),
@@ -250,3 +250,18 @@ def test_a_problem_of_the_drafted_op_needs_only_its_sizes(tmp_path):
     assert Problem(family, size_x=1024, size_y=512).kernel == "blur-kernel"
     with pytest.raises(InvalidValue, match="size_y"):
         Problem(family, size_x=1024)
+
+
+def test_a_model_of_one_problem_has_no_tree_and_every_tier_answers(run, tmp_path, monkeypatch):
+    """One config is enough for one problem, so the portfolio answers for the tree: asked alone, judged, and by JSON."""
+    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path / "cache"))
+    imported(tmp_path, cache(attempts()), name="d")
+    made = run("train", tmp_path / "d", "--out", tmp_path / "m", "--folds", 2, "--trees", 20, "--bags", 1, "--threads", 1)
+    assert made[0] == 0, made[2]
+    for tier, by in (("tree", "portfolio"), ("portfolio", "portfolio"), ("full", "full")):
+        code, out, err = run("select", tmp_path / "m", "size_x=1024", "size_y=512", "--tier", tier, "--json")
+        assert code == 0, err
+        assert json.loads(out)["tier"] == by
+    code, out, err = run("evaluate", tmp_path / "m", tmp_path / "d", "--include-seen", "--json")
+    assert code == 0, err
+    assert [(line["tier"], line["answers_itself"]) for line in json.loads(out)["tiers"]] == [("portfolio", 1.0), ("full", 1.0)]

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 
 from kerncast.data import schema
-from kerncast.data.suspect import without_suspect
+from kerncast.data.label_shift import without_suspect
 from kerncast.registry import FAMILIES
 
 FAMILY = FAMILIES.get("eltwise_unary/single")

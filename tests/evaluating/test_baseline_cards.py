@@ -55,12 +55,12 @@ def test_one_problem_has_figures_without_bounds(tmp_path, run):
     synthetic_dataset(tmp_path / "one", rows.join(first, on=SHAPE, how="semi"))
     train(tmp_path / "d", tmp_path / "m", Recipe("gbdt", {"trees": 8, "leaves": 7}, folds=2, threads=1))
     found = evaluate(tmp_path / "m", [tmp_path / "one"])
-    cards = [found.summary["overall"], *found.summary["baselines"].values()]
+    cards = [found.as_json()["overall"], *found.as_json()["baselines"].values()]
     figures = [figure for card in cards for figure in card.values() if isinstance(figure, dict)]
     assert figures
     assert all((figure["lower"], figure["upper"]) == (None, None) for figure in figures)
     write_report(found, Model.load(tmp_path / "m"), tmp_path / "r.html")
-    assert compare(tmp_path / "m", tmp_path / "m", [tmp_path / "one"]).summary["mean_difference"]["lower"] is None
+    assert compare(tmp_path / "m", tmp_path / "m", [tmp_path / "one"]).as_json()["mean_difference"]["lower"] is None
     _, out, _ = run("evaluate", tmp_path / "m", tmp_path / "one", "--no-tiers")
     (line,) = [line for line in out.splitlines() if line.startswith("mean ")]
     assert line.split()[2] == "-"

@@ -6,6 +6,7 @@ import pytest
 
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.budget import ACTIVE_SHARES, PROBLEM_SHARES, budget_curves
+from kerncast.progress import Progress
 from kerncast.testing.models import synthetic_dataset, synthetic_rows, synthetic_table
 from kerncast.training.acquisition import acquisition
 from kerncast.training.procedure import Procedure
@@ -24,7 +25,12 @@ def home(tmp_path_factory):
 def test_the_three_curves_have_their_points(home):
     """Every share a point with its interval; more of the data is more vectors; both choices start from the same."""
     stages = []
-    curves = budget_curves(home / "m", [home / "d"], threads=1, stage=lambda name, number, of: stages.append((number, of)))
+
+    class Heard(Progress):
+        def stage(self, name, number=1, of=1):
+            stages.append((number, of))
+
+    curves = budget_curves(home / "m", [home / "d"], threads=1, progress=Heard())
     assert set(curves) == {"problems", "configs", "active"}
     # Of ten configs, 5, 10 and 25 % are the same two: one point, which says 20 %.
     assert [point["share"] for point in curves["configs"]] == [0.2, 0.5, 1.0]

@@ -73,7 +73,7 @@ def test_the_verdict_follows_the_rule_and_says_why(case):
     found = verdict_of(change, **options)
     assert found.verdict == expected
     assert pl.Series(found.reasons).str.contains(why).any(), found.reasons
-    interval = found.summary["mean_difference"]
+    interval = found.as_json()["mean_difference"]
     assert interval["lower"] <= interval["value"] <= interval["upper"]
 
 
@@ -81,13 +81,13 @@ def test_the_verdict_follows_the_rule_and_says_why(case):
 def test_one_problem_has_no_interval_and_so_no_certainty(change, verdict):
     """Null bounds, said in words; only the limit of one problem can still be breached."""
     found = verdict_of(np.array([change]), old=np.array([0.8]))
-    assert (found.verdict, found.summary["mean_difference"]["lower"]) == (verdict, None)
+    assert (found.verdict, found.as_json()["mean_difference"]["lower"]) == (verdict, None)
     assert "has no interval" in found.reasons[-1]
 
 
 def test_the_summary_counts_what_changed():
     """Improved, same and degraded; the largest drop; both sides' figures."""
-    summary = verdict_of(np.array([0.01, 0.0, -0.05, 1e-12]), old=np.array([0.5, 0.6, 0.7, 0.8])).summary
+    summary = verdict_of(np.array([0.01, 0.0, -0.05, 1e-12]), old=np.array([0.5, 0.6, 0.7, 0.8])).as_json()
     assert (summary["improved"], summary["same"], summary["degraded"], summary["n_problems"]) == (1, 2, 1, 4)
     np.testing.assert_allclose(summary["worst_drop"], 0.05)
     np.testing.assert_allclose(summary["new"]["mean"], summary["old"]["mean"] - 0.01)
@@ -97,7 +97,7 @@ def test_the_summary_counts_what_changed():
 @pytest.mark.parametrize("value", [-0.01, 1.5, float("nan")])
 def test_a_limit_that_is_no_share_is_refused(value):
     """A NaN would never be breached."""
-    with pytest.raises(InvalidValue, match=r"--max-p10 is a drop of efficiency from 0 to 100 %, got"):
+    with pytest.raises(InvalidValue, match=r"`max_p10` is a drop of efficiency from 0 to 100 %, got"):
         Limits(p10=value)
 
 
@@ -128,11 +128,11 @@ def home(tmp_path_factory):
 def test_problems_that_either_model_has_seen_are_left_out(home):
     """35 of 60 were trained on by one or the other; all of them count when asked for, and are labelled."""
     found = compare(home / "a", home / "b", [home / "all"])
-    assert (found.summary["n_problems"], found.summary["problems_seen_in_training"]) == (25, 35)
-    assert found.summary["includes_training_data"] is False
+    assert (found.as_json()["n_problems"], found.as_json()["problems_seen_in_training"]) == (25, 35)
+    assert found.as_json()["includes_training_data"] is False
     assert found.problems.join(SHAPES.head(35), on=SHAPE, how="semi").is_empty()
     whole = compare(home / "a", home / "b", [home / "all"], include_seen=True)
-    assert (whole.summary["n_problems"], whole.summary["includes_training_data"]) == (60, True)
+    assert (whole.as_json()["n_problems"], whole.as_json()["includes_training_data"]) == (60, True)
     with pytest.raises(InvalidValue, match=r"all 20 problems were trained on by .*a or .*b: give other data"):
         compare(home / "a", home / "b", [home / "d_a"])
 
@@ -140,13 +140,13 @@ def test_problems_that_either_model_has_seen_are_left_out(home):
 def test_a_model_is_the_same_as_itself_and_worse_when_it_cannot_choose(home):
     """Agreement is the share of equal choices; efficiencies are those that `evaluate` reports."""
     same = compare(home / "a", home / "a", [home / "all"])
-    assert (same.verdict, same.summary["agreement"], same.summary["same"]) == ("SAME", 1.0, 40)
+    assert (same.verdict, same.as_json()["agreement"], same.as_json()["same"]) == ("SAME", 1.0, 40)
     found = compare(home / "a", home / "poor", [home / "all"])
-    assert (found.verdict, found.summary["measure"]) == ("WORSE", "efficiency")
+    assert (found.verdict, found.as_json()["measure"]) == ("WORSE", "efficiency")
     for side, name in (("old", "a"), ("new", "poor")):
-        overall = evaluate(home / name, [home / "all"]).summary["overall"]
-        np.testing.assert_allclose(found.summary[side]["mean"], overall["efficiency_mean"]["value"])
-    assert found.summary["agreement"] == found.problems["same_choice"].mean() < 1.0
+        overall = evaluate(home / name, [home / "all"]).as_json()["overall"]
+        np.testing.assert_allclose(found.as_json()[side]["mean"], overall["efficiency_mean"]["value"])
+    assert found.as_json()["agreement"] == found.problems["same_choice"].mean() < 1.0
 
 
 def test_rows_of_pooled_devices_are_read_with_the_numbers_of_their_own(tmp_path):
@@ -160,10 +160,10 @@ def test_rows_of_pooled_devices_are_read_with_the_numbers_of_their_own(tmp_path)
     synthetic_dataset(tmp_path / "new", both(part(20, 15)))
     train(tmp_path / "d", tmp_path / "a", RECIPE, pool=True)
     train(tmp_path / "d", tmp_path / "b", Recipe("gbdt", {"trees": 4}, folds=2, threads=1), pool=True)
-    summary = compare(tmp_path / "a", tmp_path / "b", [tmp_path / "new"]).summary
+    summary = compare(tmp_path / "a", tmp_path / "b", [tmp_path / "new"]).as_json()
     assert summary["n_problems"] == 30
     for side, name in (("old", "a"), ("new", "b")):
-        overall = evaluate(tmp_path / name, [tmp_path / "new"]).summary["overall"]
+        overall = evaluate(tmp_path / name, [tmp_path / "new"]).as_json()["overall"]
         np.testing.assert_allclose(summary[side]["mean"], overall["efficiency_mean"]["value"])
         np.testing.assert_allclose(summary[side]["p10"], overall["efficiency_p10"]["value"])
 
@@ -180,8 +180,8 @@ def test_with_nothing_to_choose_accuracy_is_compared_and_another_family_is_refus
     for name, trees in (("one", 1), ("many", 60)):
         train(tmp_path / "d", tmp_path / name, Recipe("gbdt", {"trees": trees, "lr": 0.3}, folds=2, threads=1))
     found = compare(tmp_path / "one", tmp_path / "many", [tmp_path / "new"])
-    assert found.summary["measure"] == "accuracy"
-    assert found.summary["new"]["mean"] > found.summary["old"]["mean"]
+    assert found.as_json()["measure"] == "accuracy"
+    assert found.as_json()["new"]["mean"] > found.as_json()["old"]["mean"]
     assert 0 < found.problems["new_efficiency"].min() <= found.problems["new_efficiency"].max() <= 1
     with pytest.raises(
         InvalidValue, match=r"is a model of gemm/triton, .* of matmul_sharded/single: only models of one family"

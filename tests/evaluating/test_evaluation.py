@@ -11,6 +11,7 @@ from kerncast.evaluating import evaluate
 from kerncast.evaluating.evaluation import folds_of, refitted
 from kerncast.evaluating.unseen import table_for
 from kerncast.models.model import Model
+from kerncast.progress import Progress
 from kerncast.registry import FAMILIES
 from kerncast.tables.table import build_table
 from kerncast.testing.models import FAMILY, synthetic_dataset, synthetic_rows
@@ -50,9 +51,9 @@ def found(home):
 
 def test_only_problems_of_unseen_groups_are_scored_and_the_others_are_counted(home, found):
     """The twins in another layout are of groups that were trained on: 7 problems and 1 more."""
-    assert found.summary["problems_seen_in_training"] == 8
-    assert found.summary["includes_training_data"] is False
-    assert found.summary["overall"]["n_problems"] == found.problems.height == UNSEEN_PROBLEMS
+    assert found.as_json()["problems_seen_in_training"] == 8
+    assert found.as_json()["includes_training_data"] is False
+    assert found.as_json()["overall"]["n_problems"] == found.problems.height == UNSEEN_PROBLEMS
     assert found.problems.join(Model.load(home / "m").seen, on=SHAPE, how="semi").is_empty()
     assert found.rows.height == int((UNSEEN["status"] == "ok").sum())
     assert found.failures.height == int((UNSEEN["status"] != "ok").sum())
@@ -60,10 +61,10 @@ def test_only_problems_of_unseen_groups_are_scored_and_the_others_are_counted(ho
 
 def test_where_all_was_seen_the_way_out_is_named_and_including_it_is_labelled(home):
     """One sentence with --split and --include-seen; then the figures say that they are of training data."""
-    with pytest.raises(InvalidValue, match=r"all 24 problems were trained on by .*--split problem.*--include-seen") as caught:
+    with pytest.raises(InvalidValue, match=r"all 24 problems were trained on by .*`split=problem`.*`include_seen`") as caught:
         evaluate(home / "m", [home / "d"])
     assert "\n" not in str(caught.value)
-    summary = evaluate(home / "m", [home / "d"], include_seen=True).summary
+    summary = evaluate(home / "m", [home / "d"], include_seen=True).as_json()
     assert summary["includes_training_data"] is True
     assert (summary["problems_seen_in_training"], summary["overall"]["n_problems"]) == (24, 24)
 
@@ -72,21 +73,23 @@ def test_splitting_the_training_data_by_problem_fits_nothing_and_equals_a_refit_
     """What training said out of fold is taken up; with another filter the folds are fitted again."""
     stages = []
 
-    def stage(name, number, of):
-        stages.append(name)
+    class Heard(Progress):
+        def stage(self, name, number=1, of=1):
+            stages.append(name)
 
+    heard = Heard()
     model = Model.load(home / "m")
-    kept = evaluate(model, [home / "d"], split="problem", stage=stage)
+    kept = evaluate(model, [home / "d"], split="problem", progress=heard)
     assert stages == []
-    assert kept.summary["overall"] == model.evaluation["overall"]
+    assert kept.as_json()["overall"] == model.evaluation["overall"]
     table = table_for(model, OLD)
-    again, fold = refitted(model, table, "problem", 1, stage, lambda *_: None)
+    again, fold = refitted(model, table, "problem", 1, progress=heard)
     assert stages == ["fold 1 of 3", "fold 2 of 3", "fold 3 of 3"]
     ok = table.ok
     for column, values in (("predicted_ns", again.time_ns), ("score", again.score), ("lower_ns", again.lower_ns)):
         np.testing.assert_array_equal(kept.rows[column].to_numpy(), values[ok])
     assert len(np.unique(fold)) == 3
-    evaluate(model, [home / "d"], split="problem", where=["problem.M>256"], threads=1, stage=stage)
+    evaluate(model, [home / "d"], split="problem", where=["problem.M>256"], threads=1, progress=heard)
     assert len(stages) == 6
 
 
@@ -129,7 +132,7 @@ def test_a_split_holds_out_what_it_says(split, folds, together):
 def test_every_split_of_the_command_scores_all_problems(home):
     """Harder splits end to end: nothing is lost, and the baselines learn from problems they are not judged on."""
     for split in ("nk", "size", "config"):
-        summary = evaluate(home / "m", [home / "d"], split=split, threads=1).summary
+        summary = evaluate(home / "m", [home / "d"], split=split, threads=1).as_json()
         assert (summary["split"], summary["overall"]["n_problems"]) == (split, 24)
         assert summary["baselines"]["best_single"]["n_problems"] == 24
         assert 0.3 < summary["baselines"]["best_single"]["efficiency_mean"]["value"] < 1.0
@@ -164,10 +167,10 @@ REFUSED = {
     ),
     "another family": (lambda: (sharded_rows(5, 0), SINGLE), {}, "of gemm/triton; the data holds matmul_sharded/single"),
     "nothing worked": (changed(status=pl.lit("crash"), time_ns=pl.lit(None, pl.Float64)), {}, "has status ok"),
-    "two software versions": (lambda: (software(UNSEEN), None), {}, r"2 software versions \(v1, v2\).*--where 'software=…'"),
+    "two software versions": (lambda: (software(UNSEEN), None), {}, r"2 software versions \(v1, v2\).*`where` 'software=…'"),
     "an unknown split": (as_it_is, {"split": "shape"}, "problem, size, config, device, nk for gemm, got 'shape'"),
     "seen problems beside a split": (
-        as_it_is, {"split": "problem", "include_seen": True}, "--include-seen has no place beside --split problem.*leave one"
+        as_it_is, {"split": "problem", "include_seen": True}, "`include_seen` has no place beside `split=problem`.*leave one"
     ),
     "one device to split by": (as_it_is, {"split": "device"}, "needs rows of two devices; all are of a100"),
     "one config to split by": (as_it_is, {"split": "config", "where": ["config.kind=library"]}, "all rows are of one config"),
@@ -187,7 +190,7 @@ def test_data_that_cannot_judge_the_model_are_refused(home, tmp_path, case):
 
 def test_every_figure_has_its_interval_and_stands_beside_the_baselines(found):
     """The keys that programs read."""
-    summary = found.summary
+    summary = found.as_json()
     for card in (summary["overall"], *summary["baselines"].values()):
         assert isinstance(card["n_problems"], int)
         assert set(FIGURES) <= set(card)
@@ -202,20 +205,20 @@ def test_every_figure_has_its_interval_and_stands_beside_the_baselines(found):
 
 def test_parts_of_the_data_add_up_to_all_of_it(found):
     """Problems and rows of every way to cut them; the mean of the parts is the mean."""
-    parts = pl.DataFrame(found.summary["slices"])
+    parts = pl.DataFrame(found.as_json()["slices"])
     assert {"M", "K", "kind"} <= set(parts["by"])
     for _, part in parts.group_by("of", "by"):
         assert part["n_problems"].sum() == UNSEEN_PROBLEMS
         assert part["n_rows"].sum() == found.rows.height
         mean = (part["efficiency_mean"].fill_null(0.0) * part["n_problems"]).sum() / UNSEEN_PROBLEMS
-        np.testing.assert_allclose(mean, found.summary["overall"]["efficiency_mean"]["value"])
+        np.testing.assert_allclose(mean, found.as_json()["overall"]["efficiency_mean"]["value"])
 
 
 def test_the_worst_problems_come_first_with_what_was_chosen_and_what_was_best(home, found):
     """Sorted; the two configs are the ones that were measured so."""
-    worst = evaluate(home / "m", [home / "new"], worst=5).summary["worst"]
+    worst = evaluate(home / "m", [home / "new"], worst=5).as_json()["worst"]
     assert len(worst) == 5
-    assert worst == found.summary["worst"][:5]
+    assert worst == found.as_json()["worst"][:5]
     efficiencies = [entry["efficiency"] for entry in worst]
     assert efficiencies == sorted(found.problems["efficiency"].to_list())[:5]
     first = worst[0]
@@ -240,16 +243,16 @@ def test_choosing_what_failed_scores_nothing(home, found, tmp_path):
     here = pl.all_horizontal([pl.col(name) == point[name] for name in SHAPE])
     synthetic_dataset(tmp_path / "x", failing(~here | pl.all_horizontal(chosen)))
     again = evaluate(home / "m", [tmp_path / "x"])
-    overall = again.summary["overall"]
+    overall = again.as_json()["overall"]
     assert (overall["n_problems"], overall["efficiency_mean"]["value"], overall["efficiency_gmean"]["value"]) == (1, 0.0, 0.0)
-    (entry,) = again.summary["worst"]
+    (entry,) = again.as_json()["worst"]
     assert (entry["efficiency"], entry["chosen_ns"]) == (0.0, None)
 
 
 def test_a_label_that_is_chosen_and_never_works_is_part_of_the_table(home, found, tmp_path):
     """It has no row that worked, and all of the loss."""
     synthetic_dataset(tmp_path / "x", failing(pl.col("config.kind") == "triton"))
-    summary = evaluate(home / "m", [tmp_path / "x"]).summary
+    summary = evaluate(home / "m", [tmp_path / "x"]).as_json()
     kinds = {line["value"]: line for line in summary["slices"] if line["by"] == "kind"}
     assert kinds["triton"]["n_problems"] == int((found.problems["chosen.kind"] == "triton").sum()) > 0
     assert (kinds["triton"]["efficiency_mean"], kinds["triton"]["n_rows"], kinds["triton"]["mape"]) == (0.0, 0, None)
@@ -262,13 +265,13 @@ def test_an_op_with_nothing_to_choose_is_judged_by_its_times(tmp_path):
     synthetic_dataset(tmp_path / "new", sharded_rows(15, 1), SINGLE)
     train(tmp_path / "d", tmp_path / "m", RECIPE)
     found = evaluate(tmp_path / "m", [tmp_path / "new"])
-    assert found.summary["overall"]["efficiency_mean"] is None
-    assert found.summary["overall"]["mape"]["value"] > 0
-    assert {"random", "best_single"}.isdisjoint(found.summary["baselines"])
-    off = [abs(np.log(entry["predicted_ns"] / entry["best_ns"])) for entry in found.summary["worst"]]
+    assert found.as_json()["overall"]["efficiency_mean"] is None
+    assert found.as_json()["overall"]["mape"]["value"] > 0
+    assert {"random", "best_single"}.isdisjoint(found.as_json()["baselines"])
+    off = [abs(np.log(entry["predicted_ns"] / entry["best_ns"])) for entry in found.as_json()["worst"]]
     assert off == sorted(off, reverse=True)
     assert len(off) == 15
-    assert all(line["efficiency_mean"] is None for line in found.summary["slices"])
+    assert all(line["efficiency_mean"] is None for line in found.as_json()["slices"])
 
 
 def test_pooled_devices_and_a_directory_of_datasets_are_judged_together(tmp_path):
@@ -278,8 +281,8 @@ def test_pooled_devices_and_a_directory_of_datasets_are_judged_together(tmp_path
     train(tmp_path / "d", tmp_path / "m", RECIPE, pool=True)
     synthetic_dataset(tmp_path / "all" / "a100", UNSEEN)
     synthetic_dataset(tmp_path / "all" / "h100", UNSEEN.with_columns(device=pl.lit("h100"), time_ns=pl.col("time_ns") / 2))
-    summary = evaluate(tmp_path / "m", [tmp_path / "all"]).summary
+    summary = evaluate(tmp_path / "m", [tmp_path / "all"]).as_json()
     assert summary["overall"]["n_problems"] == 2 * UNSEEN_PROBLEMS
     parts = {line["value"]: line["n_problems"] for line in summary["slices"] if line["by"] == "device"}
     assert parts == {"a100": UNSEEN_PROBLEMS, "h100": UNSEEN_PROBLEMS}
-    assert evaluate(tmp_path / "m", [tmp_path / "d"], include_seen=True).summary["problems_seen_in_training"] == 48
+    assert evaluate(tmp_path / "m", [tmp_path / "d"], include_seen=True).as_json()["problems_seen_in_training"] == 48

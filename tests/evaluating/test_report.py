@@ -86,7 +86,7 @@ def test_it_has_every_part_and_asks_nobody_for_anything(judged, tmp_path):
     assert "http://" not in text
     assert "https://" not in text
     assert re.findall(r"""(?:src|href)=["']?([^"'\s>]+)""", text.split('id="chart-data"')[0])[0] == "data:,"
-    mean = evaluation.summary["overall"]["efficiency_mean"]
+    mean = evaluation.as_json()["overall"]["efficiency_mean"]
     assert percent(mean["value"]) in text
     assert f"{percent(mean['lower']).removesuffix(' %')} to {percent(mean['upper'])}" in text
 
@@ -103,8 +103,8 @@ def test_the_numbers_on_the_page_are_the_evaluations(judged, tmp_path):
     assert len(roofline["chosen by the model"]["x"]) == evaluation.problems.height
     # The A100's roof: 312 TFLOP/s, and 2.039 TB/s times the intensity left of the ridge.
     assert max(roofline["roof, fp16"]["y"]) == pytest.approx(312, rel=0.01)
-    assert len(worst) == len(evaluation.summary["worst"])
-    for shown, listed in zip(worst, evaluation.summary["worst"], strict=True):
+    assert len(worst) == len(evaluation.as_json()["worst"])
+    for shown, listed in zip(worst, evaluation.as_json()["worst"], strict=True):
         assert shown["measured"] == sorted(shown["measured"])
         assert shown["measured"][shown["best"]] == pytest.approx(listed["best_ns"], rel=1e-5)
         assert shown["measured"][shown["chosen"]] == pytest.approx(listed["chosen_ns"], rel=1e-5)
@@ -142,7 +142,7 @@ def test_what_does_not_apply_is_left_out(judged, tmp_path):
     assert "90 %" not in json.dumps(charts["predicted-measured"])
     unknown = pl.lit(None, pl.Float64)
     problems = evaluation.problems.with_columns(predicted_ns=unknown, flops=unknown, bytes=unknown, roofline_ns=unknown)
-    blind = Evaluation(evaluation.summary, problems, evaluation.rows.drop("predicted_ns", "lower_ns", "upper_ns"))
+    blind = Evaluation(evaluation.as_json(), problems, evaluation.rows.drop("predicted_ns", "lower_ns", "upper_ns"))
     _, text = written(tmp_path, blind, model)
     assert sections(text) == SECTIONS - {"times", "limits", "budget"}
 
@@ -180,8 +180,8 @@ def test_many_points_are_sampled_and_it_says_so(judged, tmp_path):
 def test_training_data_is_labelled(judged, tmp_path):
     """In red, before any figure."""
     evaluation, model = judged
-    told = {**evaluation.summary, "includes_training_data": True, "problems_seen_in_training": 17}
-    _, text = written(tmp_path, replace(evaluation, summary=told), model)
+    told = {**evaluation.as_json(), "includes_training_data": True, "problems_seen_in_training": 17}
+    _, text = written(tmp_path, evaluation.extended(**told), model)
     assert re.search(r'<p class="warning">17 of these problems were trained on', text)
     assert "it had not seen" not in text
 
@@ -219,7 +219,7 @@ def test_with_nothing_to_choose_the_report_is_about_times(tmp_path, page):
     data = synthetic_dataset(tmp_path / "data", rows)
     model = train(data, tmp_path / "model", RECIPE)
     evaluation = evaluate(model, [data], split="problem", threads=1)
-    assert evaluation.summary["overall"]["efficiency_mean"] is None
+    assert evaluation.as_json()["overall"]["efficiency_mean"] is None
     file, text = written(tmp_path, evaluation, model)
     assert sections(text) == SECTIONS - {"choice", "budget"}
     assert "mean error of the predicted time" in text
@@ -309,9 +309,9 @@ def test_labels_from_the_data_never_run(judged, tmp_path, page):
     problems = evaluation.problems.with_columns(
         label, *(pl.col(f"{part}.kind").cast(pl.String) + HOSTILE for part in ("chosen", "best"))
     )
-    slices = [{**item, "by": HOSTILE, "value": HOSTILE} for item in evaluation.summary["slices"]]
+    slices = [{**item, "by": HOSTILE, "value": HOSTILE} for item in evaluation.as_json()["slices"]]
     summary = {
-        **evaluation.summary,
+        **evaluation.as_json(),
         "slices": slices,
         "family": HOSTILE,
         "model": "/tmp/" + HOSTILE.replace("/", ""),

@@ -1,4 +1,4 @@
-"""`evaluate --against`: somebody else's choices on the same measurements."""
+"""`evaluate --against`: someone else's choices on the same measurements."""
 
 import json
 import re
@@ -75,7 +75,7 @@ def scored(tmp_path, found, content):
 def test_choices_are_scored_where_they_were_measured_and_counted_where_not(tmp_path, found):
     """Two by the library, one that failed (it gets 0), one never measured, four problems without an answer."""
     listed = solutions([LIBRARY, LIBRARY, FAILED, UNMEASURED])
-    got = scored(tmp_path, found, {"solutions": listed, "made_by": "somebody"})
+    got = scored(tmp_path, found, {"solutions": listed, "made_by": "someone"})
     assert (got["n_problems"], got["solutions_not_measured"], got["problems_without_solution"]) == (3, 1, 4)
     shares = [share(0, LIBRARY), share(1, LIBRARY), 0.0]
     np.testing.assert_allclose(got["solutions_efficiency_mean"], np.mean(shares))
@@ -275,7 +275,7 @@ def test_a_table_is_read_as_csv_and_parquet_whatever_its_name_ends_in(tmp_path, 
 def test_the_examples_of_the_docs_are_read_as_what_they_show(tmp_path):
     """Every block of the section, in its order, as it stands there."""
     page = (Path(__file__).parents[2] / "docs" / "evaluating.md").read_text()
-    section = page.split("## Somebody else's choices")[1].split("\n## ")[0]
+    section = page.split("## Choices of another system")[1].split("\n## ")[0]
     got = [read(tmp_path, block) for block in re.findall(r"```(?:json|text)\n(.*?)```", section, re.DOTALL)]
     assert [item.format for item in got] == [
         "list of problems and configs", "CSV table", "torch-diode file", "torch-diode file", "PyTorch Inductor lookup table",

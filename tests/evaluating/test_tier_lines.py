@@ -24,7 +24,7 @@ def lines(tmp_path_factory):
     model = train(synthetic_dataset(folder / "d"), folder / "m", Recipe("gbdt", {"trees": 30, "leaves": 15}, folds=2))
     synthetic_dataset(folder / "new", synthetic_rows(problems=20, seed=5))
     found = evaluate(model, [folder / "new"])
-    return found, tier_lines(found, Selector.load(model, options=TierOptions(samples=200)))
+    return found, tier_lines(found, Selector(model, options=TierOptions(samples=200)))
 
 
 def test_every_tier_has_a_line_with_what_it_gets_takes_and_weighs(lines):
@@ -40,7 +40,7 @@ def test_the_full_tier_gets_what_the_model_gets(lines):
     """Every candidate was tried on every problem, so the free choice is the one that is scored above."""
     found, (_, _, full) = lines
     assert full["not_tried"] == 0
-    assert full["efficiency"]["value"] == pytest.approx(found.summary["overall"]["efficiency_mean"]["value"])
+    assert full["efficiency"]["value"] == pytest.approx(found.as_json()["overall"]["efficiency_mean"]["value"])
     assert full["loses_to_full"] == 0.0
 
 
@@ -53,8 +53,8 @@ def test_what_a_tier_refuses_or_hands_on_is_no_part_of_its_line(tmp_path):
     model = train(tmp_path / "d", tmp_path / "m", Recipe("gbdt", {"trees": 30, "leaves": 15}, folds=2))
     found = evaluate(model, [tmp_path / "new"])
     options = TierOptions(samples=200)
-    tree, portfolio, full = tier_lines(found, Selector.load(model, options=options))
-    asked = Selector.load(model, options=options)
+    tree, portfolio, full = tier_lines(found, Selector(model, options=options))
+    asked = Selector(model, options=options)
     inside = np.array([asked.select(item, "full").ok for item in problems_of(found)])
     assert 0 < inside.sum() < len(inside)
     own = found.problems["efficiency"].to_numpy()[inside]

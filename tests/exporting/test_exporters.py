@@ -86,6 +86,6 @@ def test_an_op_with_nothing_to_choose_is_exported_for_its_times(kind, tmp_path):
     sources = [str(tmp_path / "picker" / name) for name in ("picker.c", "selftest.c")]
     subprocess.run([COMPILERS[0], *STRICT, "-O2", *sources, "-o", str(tmp_path / "selftest"), "-lm"], check=True)
     assert "0 differences" in subprocess.run([tmp_path / "selftest"], capture_output=True, text=True).stdout
-    selector = Selector(model, artefact.tiers, compile=False)
+    selector = Selector(model, tiers=artefact.tiers, compile=False)
     shape = {"func": "exp", "dim2": 320, "dim3": 640, "dtype": "bf16", "buffer": "l1"}
     assert selector.predict(shape).time_ns == pytest.approx(selector.select(shape, "full").time_ns)

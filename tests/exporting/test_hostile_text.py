@@ -55,7 +55,7 @@ def home(tmp_path_factory):
 def test_a_strangers_label_is_not_executed_when_a_model_is_used(home):
     """Import, train, select: the compiled chooser holds the label as data and answers with it."""
     folder, marker = home
-    answer = Selector.load(folder / "model").select({"kernel": "blur", "size_x": 1024, "size_y": 512})
+    answer = Selector(folder / "model").select({"kernel": "blur", "size_x": 1024, "size_y": 512})
     assert str(answer.status) == "ok"
     assert dict(answer.config)["mode"] in hostile_labels(marker)
     assert not marker.exists()

@@ -41,7 +41,7 @@ def test_no_two_kernels_share_a_feature_vector(family, problem):
     device = devices.get("gfx950")
     features = family.features_on(device, ["bf16"])
     assert not features.left_out
-    values = Problem(family, problem).values
+    values = Problem(family, problem).as_dict()
     configs = pl.DataFrame(list(family.config.enumerate()))
     rows = configs.rename(lambda name: f"c.{name}").with_columns(pl.lit(value).alias(f"p.{k}") for k, value in values.items())
     vectors = features.program.frame(rows)
@@ -61,7 +61,7 @@ def test_tiles_are_counted_on_the_product_of_the_direction():
     for variant, (m, n, k, products) in truth.items():
         family = FAMILY_OF[variant]
         problem = Problem(family, grouped)
-        symbols = family.problem.qualified(problem.values) | family.config.qualified(config)
+        symbols = family.problem.qualified(problem.as_dict()) | family.config.qualified(config)
         found = family.features_on(devices.get("gfx950"), ["bf16"]).program.scalar(symbols)
         tiles = (-(-m // 32), -(-n // 64), -(-k // 64))
         assert (found["num_tiles_m"], found["num_tiles_n"], found["num_tiles_k"]) == tiles

@@ -15,7 +15,8 @@ from kerncast.learners.ranking import wanted_shares
 from kerncast.learners.target import Target
 from kerncast.scoring.baselines import random_choice
 from kerncast.testing.models import ModelContract, synthetic_table
-from kerncast.training.procedure import Procedure, Recipe
+from kerncast.training.procedure import Procedure
+from kerncast.training.recipe import Recipe
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
@@ -139,9 +140,9 @@ def test_a_warm_start_of_another_shape_and_a_rate_that_diverges_are_refused(kind
         return learner(options_of(learner, {"epochs": 3, "hidden": (8,), **knobs}))
 
     base = made().fit(table, fitting)
-    with pytest.raises(InvalidValue, match=r"--hidden is \(9,\) and that of the model to go on from is \(8,\)"):
+    with pytest.raises(InvalidValue, match=r"`hidden` is \(9,\) and that of the model to go on from is \(8,\)"):
         made(hidden=(9,)).fit(table, fitting, base)
-    with pytest.raises(InvalidValue, match="smaller --lr"), np.errstate(all="ignore"):
+    with pytest.raises(InvalidValue, match="smaller `lr`"), np.errstate(all="ignore"):
         made(lr={"mlp": 1e200, "deep": 1e6}[kind], epochs=50).fit(table, fitting)
 
 

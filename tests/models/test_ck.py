@@ -76,7 +76,7 @@ def test_three_files_alone_predict_what_the_forest_says(home):
     model, frame = Model.load(home / "ck"), frame_of(home / "new")
     features = CK.features_on(GFX942, ["fp16"]).program.frame(schema.symbol_columns(CK, frame), trusted=True)
     tflops = np.expm1(forest_of(home / "ck").predict(features.select(spec["feature_names"]).to_numpy()))
-    found = model.predict(frame)
+    found = model.predict_vectors(frame)
     work = 2.0 * frame.select(pl.col("problem.M") * pl.col("problem.N") * pl.col("problem.K")).to_series().to_numpy()
     np.testing.assert_allclose(work / found["time_ns"].to_numpy() / 1e3, tflops, rtol=1e-9)
 
@@ -104,12 +104,12 @@ def test_features_are_computed_from_the_numbers_that_the_spec_tells(home, tmp_pa
 
 def test_a_model_of_that_layout_is_evaluated_and_compared_as_any_other(home):
     """What it was trained on is not recorded: all problems count, the baselines that learn are left out."""
-    summary = evaluate(home / "ck", [home / "new"]).summary
+    summary = evaluate(home / "ck", [home / "new"]).as_json()
     assert (summary["problems_seen_in_training"], summary["overall"]["n_problems"]) == (0, 15)
     assert set(summary["baselines"]) == {"random", "roofline"}
     assert summary["overall"]["efficiency_mean"]["value"] > summary["baselines"]["random"]["efficiency_mean"]["value"]
     verdict = compare(home / "ck", home / "both", [home / "new"])
-    assert verdict.summary["n_problems"] == 15
+    assert verdict.as_json()["n_problems"] == 15
     for again in (
         lambda: evaluate(home / "ck", [home / "new"], split="problem"),
         lambda: budget_curves(home / "ck", [home / "new"]),
@@ -143,7 +143,7 @@ def test_several_targets_are_written_in_the_units_of_its_readers(home, tmp_path)
     assert 0.8 < np.median(gigabytes / (bytes_moved / measured)) < 1.25
     for name in ("model_tflops.lgbm.gz", "model_bandwidth.lgbm.gz", "model.json"):
         (tmp_path / "m" / name).unlink()
-    found = Model.load(tmp_path / "m").predict(frame)["time_ns"].to_numpy()
+    found = Model.load(tmp_path / "m").predict_vectors(frame)["time_ns"].to_numpy()
     np.testing.assert_allclose(found, np.maximum(milliseconds * 1e6, 1e-3))
 
 
@@ -161,7 +161,7 @@ def test_a_model_of_two_dtypes_is_read_back(tmp_path):
         if file.name not in FILES:
             file.unlink()
     assert Model.load(tmp_path / "m").manifest.dtypes == ("bf16", "fp16")
-    assert evaluate(tmp_path / "m", [tmp_path / "d"]).summary["overall"]["n_problems"] == 16
+    assert evaluate(tmp_path / "m", [tmp_path / "d"]).as_json()["overall"]["n_problems"] == 16
 
 
 def spec_with(**changes):
@@ -230,7 +230,7 @@ def test_a_forest_without_names_of_its_own_and_uncompressed_is_read(home, tmp_pa
     (tmp_path / "x" / "model_tflops.lgbm").write_text(text)
     frame = frame_of(home / "new")
     np.testing.assert_array_equal(
-        Model.load(tmp_path / "x").predict(frame)["time_ns"], Model.load(home / "ck").predict(frame)["time_ns"]
+        Model.load(tmp_path / "x").predict_vectors(frame)["time_ns"], Model.load(home / "ck").predict_vectors(frame)["time_ns"]
     )
 
 

@@ -40,7 +40,7 @@ def test_each_direction_is_a_product_that_holds_all_its_multiplications(variant)
     values = {**BASE, **variant}
     for op in (grouped_conv_forward, grouped_conv_bwd_data, grouped_conv_bwd_weight):
         p = Problem(op, values)
-        flops = Program({"flops": op.work(op.namespace()).flops}).scalar(op.problem.qualified(p.values))["flops"]
+        flops = Program({"flops": op.work(op.namespace()).flops}).scalar(op.problem.qualified(p.as_dict()))["flops"]
         product = 2 * p.gemm_m * p.gemm_n * p.gemm_k * p.gemm_count
         if op is not grouped_conv_bwd_data:
             assert product == flops

@@ -46,5 +46,5 @@ def test_what_only_moves_has_a_roofline_where_no_peak_is_known():
     assert "uint16" not in card.peak_tflops
     floor = Program({"ns": work.roofline_ns(hardware_namespace())}).bind(card.bindings(reshard.dtype, ["uint16"]))
     problem = Problem(reshard, {**PLAIN, "dtype": "uint16"})
-    found = floor.scalar(reshard.problem.qualified(problem.values))["ns"]
+    found = floor.scalar(reshard.problem.qualified(problem.as_dict()))["ns"]
     assert found == pytest.approx(2 * 24 * 36 * 1024 * 2 / 288)

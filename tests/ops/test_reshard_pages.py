@@ -81,7 +81,7 @@ def values(family=reshard_single, device="wormhole_b0", **given):
     given = {"in_strategy": "block", "dtype": "bf16", **given}
     problem = Problem(family, given)
     program = family.features_on(devices.get(device), [problem.dtype]).program
-    return program.scalar(family.problem.qualified(problem.values))
+    return program.scalar(family.problem.qualified(problem.as_dict()))
 
 
 @pytest.mark.parametrize(
@@ -119,5 +119,5 @@ def test_the_floor_of_a_reshard_on_a_chip_is_its_network():
     floor = Program({"floor": work.roofline_ns(hardware_namespace())}).bind(hw)
     shape = {"height_tiles": 8, "width_tiles": 8, "in_x": 2, "in_y": 2, "out_x": 1, "out_y": 1}
     given = Problem(reshard_single, {**shape, "dtype": "bf16", "in_strategy": "block", "out_strategy": "height"})
-    found = floor.scalar(reshard_single.problem.qualified(given.values))["floor"]
+    found = floor.scalar(reshard_single.problem.qualified(given.as_dict()))["floor"]
     assert found == pytest.approx(64 * 2048 / 2 / 28.1, rel=1e-3)

@@ -48,7 +48,7 @@ def test_one_tensor_is_one_problem_whatever_its_rank_and_form(rank):
     requests = [{"tensor": short}, {"tensor": theirs}, theirs, {"problem": {"tensor": short, "func": "exp"}}, flat]
     for request in requests:
         named = request if "func" in str(request) else {"op": "exp", **request}
-        assert problem("eltwise_unary", named).values == wanted.values
+        assert problem("eltwise_unary", named) == wanted
 
 
 def test_an_output_that_lies_like_the_input_is_written_in_one_way():
@@ -64,7 +64,7 @@ def test_an_output_that_lies_like_the_input_is_written_in_one_way():
     moved = problem("eltwise_unary", {"output": {"memory": {"buffer": "DRAM"}}, **asked})
     assert moved.out_buffer == "dram"
     with pytest.raises(InvalidValue, match="is written as out_buffer=input"):
-        Problem(OPS.get("relu"), {**plain.values, "out_buffer": "l1"})
+        Problem(OPS.get("relu"), {**plain, "out_buffer": "l1"})
 
 
 def test_heads_are_read_from_shapes_and_arguments():
@@ -95,7 +95,7 @@ ATTENTION = {
 def test_optional_tensors_and_configs_of_attention_apply_only_where_they_are_given():
     """cur_pos and mask by their presence, null for absence; what a config would say is null without it."""
     plain = problem("paged_sdpa_decode", ATTENTION)
-    assert (plain.keys, plain.cur_pos, plain.mask, plain.mask_len, plain.k_chunk) == (16 * 64, False, False, None, None)
+    assert (plain.kv_len, plain.cur_pos, plain.mask, plain.mask_len, plain.k_chunk) == (16 * 64, False, False, None, None)
     given = {"cur_pos": {"shape": [8]}, "attn_mask": None, "program_config": {"q_chunk_size": 32, "k_chunk_size": 64}}
     given["program_config"]["compute_with_storage_grid_size"] = {"x": 8, "y": 8}
     chosen = problem("paged_sdpa_decode", {**ATTENTION, **given})

@@ -162,7 +162,7 @@ def test_bad_files_are_refused_by_name(tmp_path, text, words):
     ("spec", "vary", "words"),
     [
         ("lmm", [], "unknown problem set of gemm 'lmm': did you mean 'llm'"),
-        ("llm", ["dtype=fp16"], r"llm does not give layout, .*--vary layout=… \(one of rcr"),
+        ("llm", ["dtype=fp16"], r"llm does not give layout, .*`vary` layout=… \(one of rcr"),
         ("llm", ["dtype=fp16", "layout=rcr", "M=1"], "M is given by llm already"),
         ("llm", ["dtype=fp16", "dtype=fp32"], "dtype is given twice"),
         ("llm", ["colour=red"], "unknown parameter of gemm 'colour'"),

@@ -5,6 +5,7 @@ import json
 import random
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -19,12 +20,18 @@ from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import plain_tiers
 from kerncast.store.store import Store
 from kerncast.testing.models import synthetic_dataset
-from kerncast.training.procedure import Recipe
+from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
 
+CORPUS = json.loads(Path(__file__).with_name("corpus.json").read_text(encoding="utf-8"))
 COMMIT = "87144607f757092c2c0cc817d12a8942d30fbfc9"
 needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="there is no C compiler")
 EXP = {"op": "exp", "tensor": {"shape": [1, 1, 320, 640], "dtype": "bfloat16", "memory": {"buffer": "L1"}}}
+
+
+def recipe(knobs):
+    """Times as they are, not their logarithms: sums of leaves, the same in C and in Python to the last bit."""
+    return Recipe("gbdt", {"lr": 0.3, **knobs}, target="latency", target_log=False, folds=2, threads=1)
 
 
 def exp_model(folder, software):
@@ -39,7 +46,7 @@ def exp_model(folder, software):
     )  # fmt: skip
     family = FAMILIES.get("eltwise_unary/single")
     data = synthetic_dataset(folder / "data", schema.conform(family, rows), family)
-    return train(data, folder / "model", Recipe("gbdt", {"trees": 20, "leaves": 15}, folds=2))
+    return train(data, folder / "model", recipe({"trees": 60, "leaves": 15}))
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +64,7 @@ def sharded(tmp_path_factory):
     )  # fmt: skip
     family = FAMILIES.get("matmul_sharded/single")
     data = synthetic_dataset(folder / "data", schema.conform(family, rows), family)
-    return train(data, folder / "model", Recipe("gbdt", {"trees": 10, "leaves": 7}, folds=2))
+    return train(data, folder / "model", recipe({"trees": 30, "leaves": 7}))
 
 
 @pytest.fixture(params=[pytest.param(True, marks=needs_compiler, id="c"), pytest.param(False, id="python")])
@@ -83,7 +90,7 @@ def test_an_answer_is_a_time_an_interval_and_whose_answer_it_is(query, exp):
     assert reply["model"] == f"eltwise_unary/single@wormhole_b0#{exp.manifest.checksum[:8]}"
     assert reply["software"] == COMMIT
     values = {"func": "exp", "dim2": 320, "dim3": 640, "dtype": "bf16", "buffer": "l1"}
-    expected = Selector(exp, plain_tiers(exp), tier="full", compile=False).predict(values)
+    expected = Selector(exp, tiers=plain_tiers(exp), tier="full", compile=False).predict(values)
     assert reply["time_ns"] == pytest.approx(expected.time_ns, rel=1e-12)
 
 
@@ -101,45 +108,59 @@ def test_rank_and_form_of_a_tensor_change_nothing(query):
     assert {query.answer(json.dumps(request)) for request in same} == {wanted}
 
 
-REFUSED = {
-    "dtype": (with_tensor(dtype="complex64"), "unsupported", 'dtype must be one of bf16, fp32, .*, got "complex64"'),
-    "dtype number": (with_tensor(dtype=99), "unsupported", "dtype must be one of bf16"),
-    "dtype not trained": (with_tensor(dtype="float32"), "unsupported", "dtype was trained with bf16, bfp8 only, got fp32"),
-    "rank 5": (with_tensor(shape=[1, 1, 1, 32, 32]), "unsupported", "tensor.shape must have at most 4 dimensions, got"),
-    "layout": (with_tensor(layout="row_major"), "unsupported", "layout was trained with tile only, got row_major"),
-    "sharding": (
-        with_tensor(memory={"buffer": "L1", "sharding": "BLOCK_SHARDED"}),
-        "unsupported",
-        "sharding was trained with interleaved only, got block",
-    ),
-    "output": ({**EXP, "output": {"memory": {"buffer": "DRAM"}}}, "unsupported", "out_buffer was trained with input only"),
-    "function": ({**EXP, "op": "relu"}, "unsupported", "func was trained with exp only, got relu"),
-    "too large": (with_tensor(shape=[320, 10**6]), "out_of_range", "dim3 was trained with .* only, got 1000000"),
-    "zero": (with_tensor(shape=[320, 0]), "bad_input", "dim3 must be a whole number from 1"),
-    "fraction": (with_tensor(shape=[320, 1.5]), "bad_input", r"dim3 must be a whole number .*, got 1\.5"),
-    "no list": (with_tensor(shape=320), "bad_input", "tensor.shape must be a list of whole numbers, got 320"),
-    "no object": ({**EXP, "tensor": 5}, "bad_input", "tensor must be an object, got 5"),
-    "missing": ({"op": "exp", "tensor": {"shape": [32, 32], "memory": {"buffer": "L1"}}}, "bad_input", "dtype"),
-    "unknown key": (with_tensor(colour="red"), "bad_input", 'unknown key "colour": known are func, .*, op, family, device'),
-    "contradiction": ({**EXP, "func": "relu"}, "bad_input", '"exp" contradicts what is given elsewhere'),
-    "twice": ({**EXP, "problem": {"dim3": 32}}, "bad_input", "must not stand beside an object problem"),
-    "unknown op": ({**EXP, "op": "exq"}, "unsupported", "unknown op 'exq': did you mean 'exp'"),
-    "no model": ({"op": "gemm", "M": 5}, "no_model", "no model at hand is of gemm, only of eltwise_unary/single on"),
-    "other device": ({**EXP, "device": "a100"}, "no_model", "of exp on a100"),
-    "several": (with_tensor() | {"op": None}, "no_model", "several models fit"),
-    "op no string": ({**EXP, "op": 5}, "bad_input", "are strings"),
-    "no request": (5, "bad_input", "must be an object"),
-}  # fmt: skip
+# -- the corpus: texts that both readers must answer byte for byte ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_the_model_does_not_know_gets_a_reason_and_no_number(query, name):
-    """Unknown and untrained labels and ranks are unsupported; sizes outside training are out of range."""
-    request, status, message = REFUSED[name]
-    reply = ask(query, request)
-    assert reply["status"] == status
-    assert re.search(message, reply["message"])
-    assert "time_ns" not in reply
+def text_of(entry):
+    """A text of the corpus: as it stands, as bytes that are not UTF-8, or as parts that are repeated."""
+    if "hex" in entry:
+        return bytes.fromhex(entry["hex"])
+    return entry["text"] if "text" in entry else "".join(part * times for part, times in entry["parts"])
+
+
+@pytest.fixture(scope="module")
+def readers(exp, sharded, tmp_path_factory):
+    """By model: who reads requests in C (where there is a compiler) and in Python; by `query`: both as a whole."""
+    folder = tmp_path_factory.mktemp("gemm")
+    gemm = train(synthetic_dataset(folder / "data"), folder / "model", recipe({"trees": 10}))
+    models = {"exp": exp, "sharded": sharded, "gemm": gemm}
+    found = {name: [] for name in (*models, "query")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNCAST_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        for compiled in (True, False) if build.find_compiler() is not None else (False,):
+            for name, model in models.items():
+                tier = "portfolio" if name == "gemm" else "full"
+                found[name].append(Selector(model, tiers=plain_tiers(model), tier=tier, compile=compiled).query)
+            found["query"].append(Query(among([exp, sharded]), compile=compiled).answer)
+    return found
+
+
+@pytest.mark.parametrize("entry", CORPUS["requests"], ids=lambda entry: entry["name"])
+def test_both_readers_answer_a_request_byte_for_byte(readers, entry):
+    """What a model does not know gets a reason and no number."""
+    (text,) = {read(text_of(entry)) for read in readers[entry["of"]]}
+    reply = json.loads(text)
+    assert reply["status"] == entry["status"]
+    assert re.search(entry.get("pattern", ""), reply.get("message", ""))
+    assert ("time_ns" in reply) == (reply["status"] == "ok")
+
+
+@pytest.mark.parametrize("entry", CORPUS["not_json"], ids=lambda entry: entry["name"])
+def test_both_readers_refuse_what_is_not_json_byte_for_byte(readers, entry):
+    """With the rule that was broken, and at which byte; any model says the same."""
+    (text,) = {read(text_of(entry)) for name in ("exp", "gemm") for read in readers[name]}
+    reply = json.loads(text)
+    assert (reply["status"], reply["position"]) == ("bad_input", entry["position"])
+    assert entry["message"] in reply["message"]
+
+
+def test_both_readers_answer_lists_byte_for_byte(readers):
+    """All requests of a model at once, those that are refused among them, and many that differ in size and form."""
+    for name in ("exp", "gemm"):
+        texts = [text_of(entry) for entry in CORPUS["requests"] if entry["of"] == name and "too deep" not in entry["name"]]
+        texts += [json.dumps(request) for request in many(100)] if name == "exp" else []
+        (together,) = {read(f"[{' , '.join(texts)}]") for read in readers[name]}
+        assert len(json.loads(together)) == len(texts)
 
 
 def many(count, seed=0):
@@ -154,61 +175,6 @@ def many(count, seed=0):
         spec = {"logical_shape": shape, "tensor_layout": {"dtype": dtype, "memory_config": {"buffer_type": buffer}}}
         found.append({"op": "exp", **chance.choice([{"tensor": short}, {"tensor_spec": spec}])})
     return found
-
-
-FLAT = '{"op": "exp", "dim2": 320, "dtype": "bf16", "buffer": "l1"'
-ODD = [
-    *(f'{FLAT}, "dim3": {number}}}' for number in ("1e400", "32.00000000000000000001", "3.2e1", "320e-1", "-0.0", "1" * 5000)),
-    *(f'{FLAT}, "dim3": {value}}}' for value in ("[1,  1]", '"\\u0031"', "null", "true", "9007199254740993.0", "{}")),
-    *(f'{FLAT}, "dim3": 640, "{name}": "{value}"}}' for name, value in
-      (("tier", "tree"), ("tier", "full"), ("software", COMMIT), ("software", "0123456"), ("software", "commit=8714460"),
-       ("device", "a"), ("layout", "row_major"), ("out_buffer", "l1"), ("op", "exp"), ("buffer", "l1"))),
-    f"{FLAT}}}", '{"op": "exp"}', '{"op": "exp", "problem": {"dim3": 0}}', '{"op": "exp", "tensor": {}, "tensor": {}}',
-    f'{FLAT}, "dim3": {"[" * 16}{"]" * 16}}}', f'{FLAT}, "tensor": {{"storage": {"[" * 13}{"]" * 13}, "shape": [320, 640]}}}}',
-    f'{FLAT}, "ärger {"ä" * 40}": 1}}', json.dumps({**EXP, "output_memory_config": None, "output": {"memory": None}}),
-]  # fmt: skip
-
-
-@needs_compiler
-def test_c_and_python_answer_alike(exp, sharded, tmp_path_factory, monkeypatch):
-    """Numbers to the last digits but one, all else word by word and at the same byte: alone, in lists, of several models."""
-    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-    usual = [json.dumps(request) for request in (*many(100), *(request for request, _, _ in REFUSED.values()))]
-    product = '{"op": "matmul_sharded", "num_cores": 8, "a": {"shape": [640, 64]}, "b": {"shape": [64, 2e1]}}'
-    texts = [*usual, *ODD, product, f"[{','.join(usual)}]", f"[{', '.join(ODD[:20])}]", f"[{product}, {' ,'.join(ODD[6:-3])}]"]
-    c, python = (Query(among([exp, sharded]), compile=compiled) for compiled in (True, False))
-    statuses = set()
-    for text in texts:
-        ours, theirs = (json.loads(query.answer(text)) for query in (c, python))
-        for one, other in zip(*(item if isinstance(item, list) else [item] for item in (ours, theirs)), strict=True):
-            statuses.add(one["status"])
-            for name in ("time_ns", "lower_ns", "upper_ns"):
-                assert one.pop(name, 0.0) == pytest.approx(other.pop(name, 0.0), rel=1e-12)
-            assert one == other, text
-    assert statuses == {"ok", "out_of_range", "unsupported", "bad_input", "no_model"}
-
-
-@needs_compiler
-def test_c_and_python_choose_and_refuse_alike(tmp_path, monkeypatch):
-    """Of a family with configs: tiers that are there or not, fallbacks, what is missing, wrong, or does not apply."""
-    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path / "cache"))
-    model = train(synthetic_dataset(tmp_path / "data"), tmp_path / "model", Recipe("gbdt", {"trees": 10}, folds=2))
-    shape = {"M": 1000, "N": 512, "K": 768, "dtype": "fp16", "layout": "rcr"}
-    changes = [{}, {}, {"tier": "full"}, {"tier": "tree"}, {"M": 10**7}, {"M": 0}, {"dtype": "fp64"}, {"dtype": "bf16"},
-               {"layout": "ccc"}, {"tf32": True}, {"tf32": 1}, {"N": None}, {"software": "1.0"}, {"device": "x"}]  # fmt: skip
-    asked = [*({**shape, **change} for change in changes), {"problem": {}}, {"K": 5, "layout": "rcr"}]
-    replies = []
-    for compiled in (True, False):
-        selector = Selector(model, plain_tiers(model), compile=compiled)
-        query = Query(among([model]), compile=compiled)
-        monkeypatch.setattr(query, "selector", lambda path, found=selector: found)
-        replies.append(ask(query, asked))
-    for one, other in zip(*replies, strict=True):
-        for name in ("time_ns", "lower_ns", "upper_ns", "efficiency"):
-            assert one.pop(name, 0.0) == pytest.approx(other.pop(name, 0.0), rel=1e-9)
-        assert one == other
-    assert {"ok", "out_of_range", "bad_input"} <= {reply["status"] for reply in replies[0]}
-    assert "the tier 'tree' is not in this artefact" in replies[1][3]["message"]
 
 
 @needs_compiler
@@ -241,23 +207,13 @@ def test_a_list_about_several_models_keeps_its_order_and_places(exp, sharded, tm
 
 
 def test_text_that_is_not_json_is_refused_as_a_whole(query):
-    """Nobody knows where the next request begins; the byte is that of the text, whoever met it."""
-    deep, product = "[" * 3000 + "]" * 3000, '{"op": "matmul_sharded"}'
+    """Nobody knows where the next request begins; the byte is that of the text, whichever model met it."""
+    product = '{"op": "matmul_sharded"}'
     half = f'[{product}, {json.dumps(EXP)[:-1]}, "software": "\\ud800"}}]'
     nested = f'[{product}, {json.dumps(EXP)[:-1]}, "storage": {"[" * 15}{"]" * 15}}}]'
-    texts = {
-        "": 0,
-        "[{]": 2,
-        '{"op": "exp"': 12,
-        "[1, 2": 5,
-        b"\xff{}": 0,
-        b'{"op":"\xff"}': 7,
-        '{"op":"\udcff"}': 7,
-        deep: 16,
-        f'{{"op": "exp", "storage": {deep}}}': 40,
-        half: half.index("\\ud"),
-        nested: nested.index("[" * 15) + 14,
-    }
+    texts = {'{"op":"\udcff"}': 7, half: half.index("\\ud"), nested: nested.index("[" * 15) + 14}
+    texts |= {"": 0, "[{]": 2, '{"op": "exp"': 12, "[1, 2": 5, b"\xff{}": 0, b'{"op":"\xff"}': 7}
+    texts |= {"[" * 3000 + "]" * 3000: 16, f'{{"op": "exp", "storage": {"[" * 3000}{"]" * 3000}}}': 40}
     for text, position in texts.items():
         reply = json.loads(query.answer(text))
         assert (reply["status"], reply["position"]) == ("bad_input", position), text

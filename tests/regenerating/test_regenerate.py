@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from contextlib import nullcontext
 from pathlib import Path
 
 import polars as pl
@@ -11,13 +10,14 @@ import pytest
 from kerncast.data import Dataset
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.models.model import Model
+from kerncast.progress import Progress
 from kerncast.regenerating import load, plan, regenerate, shipped
 from kerncast.regenerating import state as states
 from kerncast.regenerating.comparing import OutOfFold
 from kerncast.regenerating.state import STAGES
 from kerncast.registry import FAMILIES
 from kerncast.store.store import ENTRY, Store
-from kerncast.testing.backends import Analytic, Quiet
+from kerncast.testing.backends import Analytic
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe as Recipe
 from kerncast.training.train import train
@@ -41,25 +41,21 @@ knobs = { trees = 12, leaves = 7, lr = 0.3 }
 POOR = ["train.knobs={trees = 1, leaves = 2}"]
 
 
-class Watched:
+class Watched(Progress):
     """Shows nothing; remembers the stages, and may stop at one as a killed process does."""
 
     def __init__(self, stop_at=None):
         self.stop_at, self.stages = stop_at, []
 
-    def stage(self, family, stage, already):
-        self.stages.append((stage, already))
+    def stage(self, name, number=1, of=1):
+        family, _, rest = name.partition(": ")
+        if family != "gemm/triton":  # a fold of the training
+            return
+        stage, _, already = rest.partition(" ")
+        assert (number, of) == (STAGES.index(stage) + 1, len(STAGES))
+        self.stages.append((stage, already == "(done before)"))
         if stage == self.stop_at and not already:
             raise KeyboardInterrupt
-
-    def sweeping(self):
-        return nullcontext(lambda vectors: None)
-
-    def collecting(self, total):
-        return nullcontext(Quiet())
-
-    def training(self):
-        return nullcontext()
 
 
 @pytest.fixture
@@ -73,7 +69,7 @@ def reference(tmp_path_factory):
     """One uninterrupted run: its work directory and its store."""
     folder = tmp_path_factory.mktemp("reference")
     (folder / "tiny.toml").write_text(TINY)
-    (outcome,) = regenerate(load(str(folder / "tiny.toml")), Store.open(folder / "store"), folder / "work", Watched())
+    (outcome,) = regenerate(load(str(folder / "tiny.toml")), Store.open(folder / "store"), folder / "work", progress=Watched())
     return folder, outcome
 
 
@@ -108,10 +104,10 @@ def test_a_run_that_was_stopped_goes_on_and_ends_the_same(routine, reference, tm
     """Whatever is done is not done again, and the model is the same."""
     store = Store.open(tmp_path / "store")
     with pytest.raises(KeyboardInterrupt):
-        regenerate(load(routine), store, tmp_path / "work", Watched(stage))
+        regenerate(load(routine), store, tmp_path / "work", progress=Watched(stage))
     assert store.entries() == []
     shown = Watched()
-    (outcome,) = regenerate(load(routine), store, tmp_path / "work", shown)
+    (outcome,) = regenerate(load(routine), store, tmp_path / "work", progress=shown)
     assert [name for name, already in shown.stages if already] == list(STAGES[: STAGES.index(stage)])
     assert outcome.replaced
     before, after = (
@@ -127,11 +123,11 @@ def test_a_half_measured_collection_goes_on(routine, reference, tmp_path, monkey
 
     real = stages.Request
     monkeypatch.setattr(stages, "Request", lambda *args, **options: real(*args, **options, budget_seconds=0.0, chunk_size=8))
-    (outcome,) = regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "work", Watched())
+    (outcome,) = regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "work", progress=Watched())
     assert not outcome.finished
     assert outcome.reasons == ["stopped while it was busy with collect"]
     monkeypatch.undo()
-    (outcome,) = regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "work", Watched())
+    (outcome,) = regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "work", progress=Watched())
     assert outcome.finished
     rows, before = (Dataset.open(folder / "work" / "gemm-triton" / "dataset").read() for folder in (tmp_path, reference[0]))
     assert rows.height == before.height == rows["key"].n_unique()
@@ -140,13 +136,13 @@ def test_a_half_measured_collection_goes_on(routine, reference, tmp_path, monkey
 def test_the_same_again_is_the_same_and_a_finished_run_is_kept(routine, tmp_path):
     """Without --again nothing is done twice; with it the old work directory is renamed."""
     store = Store.open(tmp_path / "store")
-    regenerate(load(routine), store, tmp_path / "work", Watched())
+    regenerate(load(routine), store, tmp_path / "work", progress=Watched())
     (first,) = store.entries()
     shown = Watched()
-    regenerate(load(routine), store, tmp_path / "work", shown)
+    regenerate(load(routine), store, tmp_path / "work", progress=shown)
     assert all(already for _, already in shown.stages)
     assert store.entries() == [first]
-    (outcome,) = regenerate(load(routine), store, tmp_path / "work", Watched(), again=True)
+    (outcome,) = regenerate(load(routine), store, tmp_path / "work", progress=Watched(), again=True)
     assert (outcome.verdict, outcome.replaced) == ("SAME", True)
     (second,) = store.entries()
     assert (second.id, second.path == first.path) == (first.id, False)
@@ -180,21 +176,21 @@ def test_what_it_was_not_compared_with_is_never_replaced(routine, reference, rew
     poor, work, store = load(routine, POOR), rewound("train"), Store.open(tmp_path / "store")
     shown = Watched("replace")
     if how == "while they were compared":
-        shown.stage = lambda family, stage, already: store.add(good) if stage == "replace" else None
-        (outcome,) = regenerate(poor, store, work, shown)
+        shown.stage = lambda name, *place: store.add(good) if name.endswith(": replace") else None
+        (outcome,) = regenerate(poor, store, work, progress=shown)
     else:
         with pytest.raises(KeyboardInterrupt):
-            regenerate(poor, store, work, shown)
+            regenerate(poor, store, work, progress=shown)
         store = Store.open(tmp_path / "other") if how == "in another store" else store
         store.add(good)
-        (outcome,) = regenerate(poor, store, work, Watched())
+        (outcome,) = regenerate(poor, store, work, progress=Watched())
     assert (outcome.verdict, outcome.replaced) == ("WORSE", False)
     (entry,) = store.entries()
     assert entry.load().manifest == Model.load(good).manifest
     # Other limits are another question, which the same measurements answer.
     loose = load(routine, [*POOR, *(f"compare.max_{name}=100" for name in ("mean", "median", "p10", "problem"))])
     shown = Watched()
-    (outcome,) = regenerate(loose, store, work, shown)
+    (outcome,) = regenerate(loose, store, work, progress=shown)
     assert [stage for stage, already in shown.stages if not already] == ["compare", "replace"]
     assert (outcome.verdict, outcome.replaced) == ("AMBIGUOUS", True)
 
@@ -211,10 +207,10 @@ def test_a_model_that_got_into_the_store_right_before_a_crash_is_not_put_there_t
 
     monkeypatch.setattr(states, "write", killed)
     with pytest.raises(KeyboardInterrupt):
-        regenerate(load(routine), store, work, Watched())
+        regenerate(load(routine), store, work, progress=Watched())
     monkeypatch.undo()
     before = store.entries()
-    (outcome,) = regenerate(load(routine), store, work, Watched())
+    (outcome,) = regenerate(load(routine), store, work, progress=Watched())
     assert (outcome.verdict, outcome.replaced, store.entries()) == ("NEW", True, before)
 
 
@@ -222,12 +218,12 @@ def test_a_model_that_got_into_the_store_right_before_a_crash_is_not_put_there_t
 def test_other_training_keeps_the_measurements(routine, rewound, tmp_path, stage):
     """And never takes a model that was trained in another way for its own, finished or just there."""
     work, shown = rewound(stage), Watched()
-    (outcome,) = regenerate(load(routine, POOR), Store.open(tmp_path / "store"), work, shown)
+    (outcome,) = regenerate(load(routine, POOR), Store.open(tmp_path / "store"), work, progress=shown)
     assert [stage for stage, already in shown.stages if already] == ["sweep", "collect"]
     assert outcome.replaced
     assert Model.load(work / "gemm-triton" / "model").manifest.recipe["knobs"]["trees"] == 1
     shown = Watched()
-    regenerate(load(routine, [*POOR, "train.threads=2"]), Store.open(tmp_path / "store"), work, shown)
+    regenerate(load(routine, [*POOR, "train.threads=2"]), Store.open(tmp_path / "store"), work, progress=shown)
     assert all(already for _, already in shown.stages)
 
 
@@ -243,7 +239,7 @@ def test_an_old_model_that_cannot_be_read_is_replaced(routine, reference, rewoun
     else:
         shutil.copytree(entry.path.parent, entry.path.parents[1] / "copied")
         shutil.rmtree(entry.path.parent)
-    (outcome,) = regenerate(load(routine), store, work, Watched())
+    (outcome,) = regenerate(load(routine), store, work, progress=Watched())
     assert (outcome.verdict, outcome.replaced) == ("OLD UNREADABLE", True)
     assert store.at(Model.load(work / "gemm-triton" / "model")).load().path.is_dir()
 
@@ -254,7 +250,7 @@ def test_a_run_that_was_killed_before_its_first_state_can_begin(routine, tmp_pat
     for name in ("regenerate.lock", ".state.json.4711"):
         (tmp_path / "work" / name).touch()
     with pytest.raises(KeyboardInterrupt):
-        regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "work", Watched("sweep"))
+        regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "work", progress=Watched("sweep"))
     assert states.read(tmp_path / "work") is not None
 
 
@@ -305,7 +301,7 @@ def test_predictions_are_out_of_fold_where_the_problem_was_seen(tmp_path):
         (("folds = 2", 'target = "zz"'), BadFile, "train.target is one of relative, latency, tflops, bandwidth, got 'zz'"),
         (("folds = 2", "seed = 9_999_999_999"), BadFile, r"at `\$.train.seed`"),
         (("threads = 1", "threads = 1_000_000"), BadFile, r"at `\$.train.threads`"),
-        (("folds = 2", "folds = 25"), InvalidValue, r"make 24 groups \(M, N, K, batch\).*--set train.folds=24"),
+        (("folds = 2", "folds = 25"), InvalidValue, r"make 24 groups \(M, N, K, batch\).*`set` train.folds=24"),
         (("[train]", '[store]\nname = "a/b"\n[train]'), BadFile, "store.name: a model's name is letters"),
         (("[train]", f'[store]\nname = "{"a" * 300}"\n[train]'), BadFile, "store.name: a model's name has at most 100"),
     ],
@@ -315,7 +311,7 @@ def test_a_bad_recipe_is_refused_before_anything_is_measured(tmp_path, change, e
     assert change[0] in TINY
     (tmp_path / "bad.toml").write_text(TINY.replace(*change))
     with pytest.raises(error, match=message):
-        regenerate(load(str(tmp_path / "bad.toml")), Store.open(tmp_path / "store"), tmp_path / "work", Watched())
+        regenerate(load(str(tmp_path / "bad.toml")), Store.open(tmp_path / "store"), tmp_path / "work", progress=Watched())
     assert not (tmp_path / "work").exists()
     with pytest.raises(error, match=message):
         plan(load(str(tmp_path / "bad.toml")), Store.open(tmp_path / "store"))
@@ -330,25 +326,25 @@ def test_the_last_family_is_refused_before_the_first_is_measured(routine, tmp_pa
     monkeypatch.setattr(Analytic, "families", ("gemm/triton", family))
     found = load(routine, [f'families=["gemm/triton", "{family}"]', f'sweep.vary=["dtype={dtype}", "layout=rcr"]'])
     with pytest.raises(InvalidValue, match=message):
-        regenerate(found, Store.open(tmp_path / "store"), tmp_path / "work", Watched())
+        regenerate(found, Store.open(tmp_path / "store"), tmp_path / "work", progress=Watched())
     assert not (tmp_path / "work").exists()
 
 
 def test_a_work_directory_belongs_to_one_recipe(routine, tmp_path):
     """Measurements of another routine, or of nobody, are not gone on with."""
     with pytest.raises(KeyboardInterrupt):
-        regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "work", Watched("collect"))
+        regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "work", progress=Watched("collect"))
     changed = load(routine, ["sweep.seed=1"])
     with pytest.raises(InvalidValue, match="was begun with another routine"):
-        regenerate(changed, Store.open(tmp_path / "store"), tmp_path / "work", Watched())
+        regenerate(changed, Store.open(tmp_path / "store"), tmp_path / "work", progress=Watched())
     # Limits of the comparison decide nothing that is measured.
     stricter = load(routine, ["compare.max_mean=0"])
     with pytest.raises(KeyboardInterrupt):
-        regenerate(stricter, Store.open(tmp_path / "store"), tmp_path / "work", Watched("train"))
+        regenerate(stricter, Store.open(tmp_path / "store"), tmp_path / "work", progress=Watched("train"))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
     with pytest.raises(InvalidValue, match="is not a work directory"):
-        regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "full", Watched())
+        regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "full", progress=Watched())
 
 
 @pytest.mark.parametrize("name", sorted(shipped()))
@@ -366,7 +362,7 @@ def test_changes_are_written_as_in_the_file(routine):
     assert (found.sweep.max_problems, found.compare.strict, found.train.model) == (5, True, "linear")
     assert found.sweep.problems == ["llm"]
     for bad in ("sweep", "=3"):
-        with pytest.raises(InvalidValue, match="--set takes KEY=VALUE"):
+        with pytest.raises(InvalidValue, match="`set` takes KEY=VALUE"):
             load(routine, [bad])
     with pytest.raises(NotFound, match=r"unknown routine 'gemm-cp': did you mean 'gemm-cpu'\?"):
         load("gemm-cp")

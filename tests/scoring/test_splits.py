@@ -32,7 +32,7 @@ def test_a_hold_out_has_something_on_either_side():
 
 def test_more_folds_than_groups_are_refused():
     """With the number that would do."""
-    with pytest.raises(InvalidValue, match=r"3 groups of problems and 5 folds: .*--folds 3"):
+    with pytest.raises(InvalidValue, match=r"3 groups of problems and 5 folds: .*`folds=3`"):
         folds_by_group(np.array([1, 1, 2, 3]), 5, 0)
     with pytest.raises(InvalidValue, match="at least 2 folds, got 1"):
         folds_by_group(np.array([1, 2]), 1, 0)

@@ -12,10 +12,11 @@ import pytest
 from kerncast import devices
 from kerncast.backends.cpu import CpuBackend
 from kerncast.backends.cpu.gemm.arrays import Product
-from kerncast.compiling.answer import Answer, Answered, Tier
 from kerncast.data import schema
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.families.gemm_cpu import gemm_cpu
+from kerncast.models.answer import Answer, Tier
+from kerncast.models.statuses import Answered
 from kerncast.op import Config
 from kerncast.selecting.dispatch import Dispatcher
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
@@ -64,7 +65,7 @@ def always(values):
 
 @pytest.fixture(scope="module", autouse=True)
 def _own_cache(tmp_path_factory):
-    """Kernels are compiled anew, into a place of their own."""
+    """Kernels are compiled again, into a place of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNCAST_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -210,7 +211,7 @@ def test_the_second_call_only_runs(backend):
     assert dispatcher.answered == {"tree": 1}
     choice = dispatcher.choice(a, b)
     assert (choice.config, choice.by, choice.time_ns) == (config(BASE), "tree", 1e3)
-    assert dispatcher.problem(a, b).values["layout"] == "rrr"
+    assert dispatcher.problem(a, b)["layout"] == "rrr"
 
 
 def test_without_a_model_it_measures_once_and_remembers(backend, tmp_path):
@@ -240,7 +241,10 @@ def test_without_a_model_it_measures_once_and_remembers(backend, tmp_path):
 def test_a_damaged_or_foreign_memory_is_refused(backend, tmp_path):
     """A file that holds something else is named, with what to do."""
     (path := tmp_path / "choices.json").write_text("{")
-    with pytest.raises(BadFile, match=r"choices.json does not hold measured choices \(.*\): remove it"):
+    with pytest.raises(BadFile, match=r"choices.json is damaged \(.*\): remove it"):
+        Dispatcher("gemm/cpu", remember=path, backend=backend)
+    path.write_text('{"kind": "photos"}')
+    with pytest.raises(BadFile, match=r"choices.json is not a file of measured choices: its kind is 'photos'"):
         Dispatcher("gemm/cpu", remember=path, backend=backend)
     path.write_text(json.dumps({"kind": "measured choices", "schema": 1, "family": "gemm/opencl", "choices": []}))
     with pytest.raises(BadFile, match="holds choices of gemm/opencl, not of gemm/cpu"):

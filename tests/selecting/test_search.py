@@ -50,7 +50,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     (family,) = whole.families
     half = whole.read().drop("key", "op", "family").sample(fraction=0.5, seed=0, shuffle=False)
     part = Dataset.create(folder / "half")
-    part.append(family, half, machines=whole.manifest.devices)
+    part.append(family, half, machines=whole.contents.devices)
     return train(part.path, folder / "model", Recipe(folds=3, threads=1))
 
 
@@ -60,7 +60,7 @@ def problem(model: Model) -> Problem:
 
 
 def points(found: Search) -> list[tuple[object, ...]]:
-    return [tuple(item.config.values.values()) for item in found.finalists]
+    return [tuple(item.config.as_dict().values()) for item in found.finalists]
 
 
 def test_an_exhaustive_search_scores_every_valid_config_once_and_orders_them(model, problem):
@@ -85,7 +85,7 @@ def test_every_strategy_keeps_its_budget_the_rules_and_its_seed(strategy, model,
     found = search(model, problem, strategy, budget=40, top_k=100, seed=3)
     assert found.scored == len(points(found)) == len(set(points(found))) == 40
     for item in found.finalists:
-        Config(model.family, item.config.values, problem=problem, device=model.device)
+        Config(model.family, item.config.as_dict(), problem=problem, device=model.device)
     again = search(Model.load(model.path), problem, strategy, budget=40, top_k=100, seed=3)
     assert points(again) == points(found)
     if strategy != "local":  # which draws only after it has climbed from everything it knows
@@ -178,7 +178,7 @@ def test_finalists_are_timed_on_the_backend_and_come_back_fastest_first(tmp_path
     found = search(model, problem, "random", budget=12, top_k=3)
     done = measure(found, policy=Policy(samples=3, fewest_samples=1, sample_ns=10_000, warmup_ns=10_000))
     assert (done.backend, done.device) == ("cpu", kind("0").device().name)
-    assert {tuple(item.config) for item in done.search.finalists} == {tuple(item.config) for item in found.finalists}
+    assert {item.config for item in done.search.finalists} == {item.config for item in found.finalists}
     times = [item.measured_ns for item in done.search.finalists]
     assert all(item.status == "ok" for item in done.search.finalists)
     assert times == sorted(times)
@@ -196,7 +196,7 @@ def cpu_model(folder: Path) -> Model:
         values = {"M": size, "N": size, "K": size, "dtype": "fp32", "layout": "rrr", "threads": 1}
         configs = family.config.sample(12, size, family.bindings(Problem(family, values), device))
         rows = configs.select(pl.all().name.prefix("config.")).with_columns(
-            pl.lit(value).alias(f"problem.{name}") for name, value in Problem(family, values)
+            pl.lit(value).alias(f"problem.{name}") for name, value in Problem(family, values).items()
         )
         parts.append(rows.with_columns(device=pl.lit(device.name), status=pl.lit("ok"), time_ns=pl.lit(float(size**3))))
     rows = pl.concat(parts, how="vertical_relaxed")
@@ -221,7 +221,7 @@ def test_too_few_configs_of_one_problem_are_refused(model, tmp_path):
     """They can be looked up; nothing could be held out."""
     half = Dataset.open(model.path.parent / "half")
     few = half.read().drop("key", "op", "family").head(19)
-    Dataset.create(tmp_path / "few").append(model.family, few, machines=half.manifest.devices)
+    Dataset.create(tmp_path / "few").append(model.family, few, machines=half.contents.devices)
     with pytest.raises(InvalidValue, match=r"one problem only .* 19 configs worked on it.*at least 20 configs"):
         train(tmp_path / "few", tmp_path / "model", Recipe(folds=3))
 

@@ -10,15 +10,20 @@ import pytest
 
 from kerncast.backends.contract import CannotCompile
 from kerncast.compiling import build
-from kerncast.compiling.answer import Answered, Tier
+from kerncast.compiling.lower import lower
 from kerncast.errors import InvalidValue
+from kerncast.exporting.sizes import tier_bytes
+from kerncast.learners.lightgbm_text import read_trees
+from kerncast.models.answer import Tier
 from kerncast.models.model import Model
+from kerncast.models.statuses import Answered
 from kerncast.op import Problem
+from kerncast.progress import Progress
 from kerncast.selecting.explain import explain
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions, build_tiers, read_tiers, tiers_of, write_tiers
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.training.procedure import Recipe
+from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
 
 SHAPE = {"M": 1000, "N": 512, "K": 768, "dtype": "fp16", "layout": "rcr"}
@@ -39,7 +44,7 @@ def tiers(model):
 @pytest.fixture
 def selector(model, tiers, tmp_path_factory, monkeypatch):
     monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-    return Selector(model, tiers)
+    return Selector(model, tiers=tiers)
 
 
 def test_an_answer_has_a_config_a_time_an_interval_an_efficiency_and_the_tier(selector):
@@ -59,9 +64,9 @@ def test_the_full_tier_is_the_first_of_the_ranking_and_the_ranking_is_the_models
     ranked = selector.rank(problem, 100)
     assert ranked[0].config == selector.select(problem, "full").config
     columns = [name for name in model.candidates.columns if name.startswith("config.")]
-    values = {f"problem.{name}": value for name, value in problem}
+    values = {f"problem.{name}": value for name, value in problem.items()}
     vectors = model.candidates.select(columns).with_columns(pl.lit(value).alias(name) for name, value in values.items())
-    scores = model.predict(vectors)["score"].to_numpy()
+    scores = model.predict_vectors(vectors)["score"].to_numpy()
     expected = [selector.configs[i] for i in np.argsort(scores, kind="stable")]
     assert [answer.config for answer in ranked] == expected
 
@@ -102,7 +107,7 @@ def test_what_is_no_problem_is_refused_by_the_rule(selector, change, rule):
 
 def test_without_a_compiler_the_answers_are_the_same(selector, model, tiers):
     """LightGBM and numpy say what the compiled artefact says, in every tier and for every refusal."""
-    slow = Selector(model, tiers, compile=False)
+    slow = Selector(model, tiers=tiers, compile=False)
     assert not slow.is_compiled
     for shape in (SHAPE, {**SHAPE, "M": 128, "K": 8000}, {**SHAPE, "M": 10**6}, {**SHAPE, "dtype": "bf16"}):
         for tier in ("tree", "portfolio", "full"):
@@ -134,9 +139,14 @@ def test_where_nothing_can_be_compiled_or_kept_lightgbm_answers(model, tiers, mo
     monkeypatch.setattr("kerncast.selecting.selector.compiled", refuse)
     monkeypatch.setattr("kerncast.selecting.selector.kept", lambda identity: None)
     said = []
-    slow = Selector(model, tiers, step=said.append)
+
+    class Heard(Progress):
+        def say(self, text):
+            said.append(text)
+
+    slow = Selector(model, tiers=tiers, progress=Heard())
     assert not slow.is_compiled
-    assert "LightGBM answers instead" in said[-1]
+    assert "Python answers instead" in said[-1]
     assert slow.select(SHAPE).ok
     monkeypatch.setenv("KERNCAST_CACHE", "/proc/nope")
     assert tiers_of(model, TierOptions(samples=50)).portfolio
@@ -166,9 +176,10 @@ def test_tiers_survive_the_way_to_disk(model, tiers, tmp_path):
     write_tiers(tmp_path / "tiers.npz", tiers)
     back = read_tiers(tmp_path / "tiers.npz", model)
     assert back.portfolio == tiers.portfolio
-    assert back.forest == tiers.forest
+    assert (back.forest is None) == (tiers.forest is None)
     assert back.tree.program.digest == tiers.tree.program.digest
-    assert (back.tree.threshold == tiers.tree.threshold).all()
+    assert (back.tree.tree.threshold == tiers.tree.tree.threshold).all()
+    assert back.digest == tiers.digest
     (tmp_path / "tiers.npz").write_bytes(b"no longer")
     assert read_tiers(tmp_path / "tiers.npz", model) is None
 
@@ -178,17 +189,22 @@ def test_what_was_built_once_is_found_and_what_was_damaged_is_built_again(model,
     """The second load compiles nothing; a shared object that lost its tail is replaced, never loaded."""
     monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path))
     options = TierOptions(samples=100)
-    Selector.load(model, options=options)
+    Selector(model, options=options)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("artefact.so")}
-    steps = []
-    Selector.load(model, options=options, step=steps.append)
-    assert "choosing the portfolio" not in steps
+    stages = []
+
+    class Heard(Progress):
+        def stage(self, name, number=1, of=1):
+            stages.append(name)
+
+    Selector(model, options=options, progress=Heard())
+    assert "choosing the portfolio" not in stages
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("artefact.so")} == before
     for path in before:
         # Beside it and renamed: the file itself is mapped into this process.
         path.with_suffix(".cut").write_bytes(path.read_bytes()[:-100])
         os.replace(path.with_suffix(".cut"), path)
-    assert Selector.load(model, options=options).select(SHAPE).ok
+    assert Selector(model, options=options).select(SHAPE).ok
     assert tiers_of(model, options).portfolio
 
 
@@ -202,7 +218,7 @@ def test_no_config_is_answered_with_where_it_was_never_tried(tmp_path):
     shapes = [{**SHAPE, "M": m, "N": n, "K": 4096} for m in (2048, 4096, 8192) for n in (2048, 4096, 8192)]
     chosen = {}
     for name in ("free", "bound"):
-        selector = Selector.load(tmp_path / name, options=TierOptions(samples=100), compile=False)
+        selector = Selector(tmp_path / name, options=TierOptions(samples=100), compile=False)
         chosen[name] = [answer.config.BLOCK_N for tier in ("tree", "portfolio", "full") for answer in
                         selector.select_many(shapes, tier)]  # fmt: skip
     assert 256 in chosen["free"]
@@ -225,7 +241,7 @@ def test_json_in_json_out(selector):
     """The C entry point answers what Python answers, and refuses text that is no request."""
     config = selector.select(SHAPE, "full").config
     reply = json.loads(selector.query(json.dumps({**SHAPE, "tier": "full"})))
-    assert reply["config"] == {name: value for name, value in config if value is not None}
+    assert reply["config"] == {name: value for name, value in config.items() if value is not None}
     assert json.loads(selector.query("[{}]"))[0]["status"] == "bad_input"
 
 
@@ -234,4 +250,18 @@ def test_a_model_that_does_not_say_what_works_cannot_choose(model, tmp_path):
     bare = Model(model.path, model.manifest, model.family, model.learner)
     bare.__dict__["candidates"] = model.candidates.head(0)
     with pytest.raises(InvalidValue, match="which configs work"):
-        Selector.load(bare)
+        Selector(bare)
+
+
+def test_forests_are_read_from_lightgbms_text_once(model, tiers, monkeypatch):
+    """Tiers, selector, export and their sizes share what the learner has read."""
+    fresh, read = Model.load(model.path), []
+
+    def counted(text):
+        read.append(text)
+        return read_trees(text)
+
+    monkeypatch.setattr("kerncast.learners.gbdt.read_trees", counted)
+    for include in (["portfolio"], ["tree", "portfolio", "full"]):
+        assert tier_bytes(lower(fresh, tiers, include))["full"] > 0
+    assert len(read) == sum(len(bag) for bag in fresh.learner.forests_.values())

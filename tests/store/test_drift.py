@@ -62,7 +62,7 @@ def test_one_problem_that_fell_is_not_drift_but_not_fresh_either():
     """A mean that one outlier moves says nothing about the rest; a larger sample would."""
     found = judge(pairs(lambda then, rng: then * np.where(np.arange(len(then)) < CONFIGS, rng.uniform(1, 8, len(then)), 1)))
     assert found.verdict == "cannot tell"
-    assert "a larger --sample would tell" in found.reasons[-1]
+    assert "a larger `sample` would tell" in found.reasons[-1]
 
 
 def test_what_fails_now_is_drift():
@@ -85,7 +85,7 @@ def test_too_little_or_too_noisy_cannot_tell():
     assert judge(pairs(problems=0)).verdict == "cannot tell"
     noisy = judge(pairs(lambda then, rng: then * 1.1, noise=0.03))
     assert noisy.verdict == "cannot tell"
-    assert "a larger --sample would tell" in noisy.reasons[0]
+    assert "a larger `sample` would tell" in noisy.reasons[0]
 
 
 def test_slower_on_a_disturbed_machine_proves_nothing_but_faster_does():
@@ -106,5 +106,5 @@ def test_with_nothing_to_choose_only_times_are_judged():
 
 def test_limits_are_shares():
     """Not percentages, not zero."""
-    with pytest.raises(InvalidValue, match=r"--max-shift is a share"):
+    with pytest.raises(InvalidValue, match=r"`max_shift` is a share"):
         Tolerance(shift=10)

@@ -70,7 +70,7 @@ def test_a_model_is_found_in_the_stated_order(home, store):
     # Six digits may be anybody's, and a compiler's name is no commit to cut short.
     assert store.find("gemm", software="a" * 6).warning
     assert store.find("gemm", software="gcc").warning
-    with pytest.raises(NotFound, match="leave out --strict"):
+    with pytest.raises(NotFound, match="leave out `strict`"):
         store.find("gemm", software="cccccccc", strict=True)
 
 
@@ -107,9 +107,9 @@ def test_software_may_be_stated_only_where_the_data_are_silent(home, store):
 def test_a_model_is_replaced_only_when_asked_and_named_ones_stay_beside_it(home, store):
     """One model a place; a name makes another place, which answers only to its name while there is a plain one."""
     first = store.add(home / "old")
-    with pytest.raises(InvalidValue, match="add --replace, or give this one another --name"):
+    with pytest.raises(InvalidValue, match="add `replace`, or give this one another `name`"):
         store.add(home / "old")
-    second = store.add(home / "old", replace_it=True)
+    second = store.add(home / "old", replace=True)
     assert (first.id, first.path.exists(), second.path.exists()) == (second.id, False, True)
     named = store.add(home / "old", name="big")
     assert store.find("gemm").record.name == "default"
@@ -126,13 +126,13 @@ def test_a_crash_while_replacing_leaves_the_old_model(home, store, monkeypatch):
     def killed(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kerncast.store.store.write_atomically", killed)
+    monkeypatch.setattr("kerncast.store.store.write_bytes", killed)
     with pytest.raises(KeyboardInterrupt):
-        store.add(home / "old", replace_it=True)
+        store.add(home / "old", replace=True)
     monkeypatch.undo()
     assert store.entries() == [before]
     before.load()
-    after = store.add(home / "old", replace_it=True)
+    after = store.add(home / "old", replace=True)
     assert {item.name for item in after.path.parent.iterdir()} == {ENTRY, after.path.name}
 
 
@@ -198,9 +198,9 @@ def test_a_model_replaces_only_what_was_looked_at(home, store):
     entry = store.add(home / "old", over="")
     assert store.at(model) == entry
     with pytest.raises(Changed):
-        store.add(home / "old", replace_it=True, over="")
+        store.add(home / "old", replace=True, over="")
     (entry.path.parent / ENTRY).write_text("{")
-    assert store.add(home / "old", replace_it=True, over=store.mark(model)).load().manifest == model.manifest
+    assert store.add(home / "old", replace=True, over=store.mark(model)).load().manifest == model.manifest
 
 
 def test_removing_leaves_nothing_behind(home, store):

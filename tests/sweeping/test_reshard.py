@@ -15,6 +15,7 @@ from kerncast.families.reshard import reshard_cpu, reshard_single
 from kerncast.op import Family, Op, Problem, Suite
 from kerncast.ops.reshard import reshard
 from kerncast.parameters import Int, PowerOfTwo
+from kerncast.progress import Progress
 from kerncast.space import Constraint
 from kerncast.sweeping import Selection, Slice, Sweep, Vectors, open_sweep, write_vectors
 from kerncast.sweeping.tt_sweep import TtSweep
@@ -144,12 +145,13 @@ def test_a_stopped_generated_sweep_continues_to_the_same_bytes(tmp_path, monkeyp
     assert whole.vectors == whole.problems == len(rows(small_sweep()))
     assert whole.parts >= 4
 
-    def stop(done):
-        if done > 1400:
-            raise KeyboardInterrupt
+    class Stopping(Progress):
+        def step(self, what, done=0, of=None):
+            if done > 1400:
+                raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_vectors(small_sweep(), tmp_path / "cut", file_format=file_format, progress=stop)
+        write_vectors(small_sweep(), tmp_path / "cut", file_format=file_format, progress=Stopping())
     with pytest.raises(BadFile, match="cut is unfinished"):
         Vectors.open(tmp_path / "cut")
     assert 1400 < write_vectors(small_sweep(), tmp_path / "cut", file_format=file_format).reused < whole.vectors
@@ -210,7 +212,7 @@ def test_results_of_the_tt_metal_layout_come_back_to_their_problems(run, tmp_pat
 
 def test_layouts_and_options_refuse_what_they_have_no_words_for(run, tmp_path):
     """tt-metal's layout is for cards and sorted grids; -x and -y are for grids."""
-    with pytest.raises(InvalidValue, match="tt-sweep writes vectors of reshard/single, not of reshard/cpu"):
+    with pytest.raises(InvalidValue, match="`format=tt-sweep` writes vectors of reshard/single, not of reshard/cpu"):
         write_vectors(small_sweep(reshard_cpu), tmp_path / "v", file_format="tt-sweep")
     shape = {"height_tiles": 4, "width_tiles": 4, "in_x": 1, "in_y": 1, "in_strategy": "block", "out_strategy": "block"}
     problems = pl.DataFrame([{**shape, "out_x": x, "out_y": 1, "dtype": dtype} for dtype in ("bf16", "fp32") for x in (2, 4)])
@@ -225,7 +227,7 @@ def test_layouts_and_options_refuse_what_they_have_no_words_for(run, tmp_path):
 
 
 class Stencil(Op):
-    """An op of somebody else's, with a sweep of two suites."""
+    """An op of someone else's, with a sweep of two suites."""
 
     name = "stencil"
     parameters = {"points": Int(1, 10_000), "dtype": dtype_parameter("fp32", "fp64")}

@@ -14,10 +14,12 @@ from kerncast.data.schema import row_keys
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.families.gemm_triton import triton
 from kerncast.families.single import eltwise_unary_single
+from kerncast.files.atomic import file_checksum
 from kerncast.op import Config, Family, Problem
 from kerncast.ops.gemm import gemm
 from kerncast.parameters import Bool, Categorical, Choice, Int
 from kerncast.problems import problem_set
+from kerncast.progress import Progress
 from kerncast.space import Constraint
 from kerncast.sweeping import Selection, Slice, Sweep, Vectors, files, parse_selection, pool, vectors_of, write_vectors
 from kerncast.sweeping.formats import format_named
@@ -172,12 +174,13 @@ def test_a_stopped_sweep_continues_to_the_same_bytes(tmp_path, monkeypatch, file
     assert (whole.vectors, whole.problems, whole.parts, whole.reused) == (2220, 74, 5, 0)
     assert rows(Vectors.open(tmp_path / "whole")) == rows(triton_sweep())
 
-    def stop(done):
-        if done == 1000:
-            raise KeyboardInterrupt
+    class Stopping(Progress):
+        def step(self, what, done=0, of=None):
+            if done == 1000:
+                raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_vectors(triton_sweep(), tmp_path / "cut", file_format=file_format, progress=stop)
+        write_vectors(triton_sweep(), tmp_path / "cut", file_format=file_format, progress=Stopping())
     with pytest.raises(BadFile, match="cut is unfinished: run the same"):
         Vectors.open(tmp_path / "cut")
     assert write_vectors(triton_sweep(), tmp_path / "cut", file_format=file_format).reused == 1000
@@ -207,7 +210,7 @@ def test_other_sweeps_and_foreign_directories_are_refused_by_name(tmp_path):
     manifest = tmp_path / "v" / "vectors.json"
     text = manifest.read_text()
     for changed, words in (
-        (text.replace("kerncast-vectors", "other"), "is foreign"),
+        (text.replace("kerncast-vectors", "other"), "is not a list of vectors: its format is 'other'"),
         (text.replace(triton.config.digest, "0" * 32), "another config space of gemm/triton"),
         (text[:90], "is damaged"),
     ):
@@ -218,9 +221,9 @@ def test_other_sweeps_and_foreign_directories_are_refused_by_name(tmp_path):
         Vectors.open(tmp_path / "nowhere")
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").touch()
-    with pytest.raises(BadFile, match=r"photos is not a directory of vectors.*choose another --out"):
+    with pytest.raises(BadFile, match=r"photos is not a directory of vectors.*choose another `out`"):
         write_vectors(triton_sweep(), tmp_path / "photos")
-    with pytest.raises(CannotWrite, match=r"a\.jpg is a file, and vectors are a directory: choose another --out"):
+    with pytest.raises(CannotWrite, match=r"a\.jpg is a file, and vectors are a directory: choose another `out`"):
         write_vectors(triton_sweep(), tmp_path / "photos" / "a.jpg")
     with pytest.raises(InvalidValue, match="take at most 74 slices"):
         triton_sweep(part=Slice(1, 75))
@@ -257,12 +260,13 @@ def test_a_second_sweep_into_a_directory_that_is_being_written_is_refused(tmp_pa
     sweep = Sweep(TOY, A100, toy_problems())
     refused = []
 
-    def meanwhile(done):
-        with pytest.raises(InvalidValue, match=f"is being written by process {os.getpid()}: wait for it, or choose another"):
-            write_vectors(sweep, tmp_path / "v")
-        refused.append(done)
+    class Meanwhile(Progress):
+        def step(self, what, done=0, of=None):
+            with pytest.raises(InvalidValue, match=f"is being written by process {os.getpid()}: wait for it, or choose"):
+                write_vectors(sweep, tmp_path / "v")
+            refused.append(done)
 
-    write_vectors(sweep, tmp_path / "v", progress=meanwhile)
+    write_vectors(sweep, tmp_path / "v", progress=Meanwhile())
     assert refused
     assert sorted(path.name for path in (tmp_path / "v").iterdir()) == ["part-00000.parquet", "vectors.json"]
     (tmp_path / "w").mkdir()
@@ -292,7 +296,7 @@ def test_a_vector_outside_its_family_is_refused_by_file_and_row(half, change, wh
     rows[2][half] |= change
     part.write_text(json.dumps(rows))
     listed = json.loads(manifest.read_text())
-    listed["parts"][0] |= {"bytes": part.stat().st_size, "checksum": files.file_checksum(part)}
+    listed["parts"][0] |= {"bytes": part.stat().st_size, "checksum": file_checksum(part)}
     manifest.write_text(json.dumps(listed))
     with pytest.raises(BadFile, match=f"part-00000.json, {why}.* make the vectors again with `kerncast sweep`"):
         list(Vectors.open(tmp_path / "v").iter_blocks())

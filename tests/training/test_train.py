@@ -10,13 +10,23 @@ import pytest
 import kerncast
 from kerncast.data import Dataset
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, KerncastError
+from kerncast.evaluating import evaluate
 from kerncast.expr import where
+from kerncast.learners import gbdt
+from kerncast.models.expectation import expectation_of
 from kerncast.models.model import Model
 from kerncast.op import Family
 from kerncast.ops.gemm import gemm
+from kerncast.progress import Progress
+from kerncast.regenerating.comparing import OutOfFold
 from kerncast.registry import FAMILIES
-from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.training.train import Recipe, train
+from kerncast.selecting.selector import Selector
+from kerncast.selecting.tiers.build import TierOptions, build_tiers
+from kerncast.store.recheck import sample
+from kerncast.store.store import Store
+from kerncast.testing.models import synthetic_dataset, synthetic_rows, synthetic_table
+from kerncast.training import Recipe, train
+from kerncast.training.procedure import Procedure
 
 KNOBS = {"trees": 6, "leaves": 7, "lr": 0.3}
 RECIPE = Recipe("gbdt", KNOBS, folds=3, threads=1)
@@ -63,12 +73,12 @@ def test_a_model_predicts_a_frame_and_its_interval_holds_the_time(home):
     """time_ns between lower_ns and upper_ns; a column that is missing, or a value out of range, is named."""
     model = Model.load(home / "m")
     frame = Dataset.open(home / "d").read().head(7)
-    found = model.predict(frame.select(pl.col("^(problem|config)\\..*$")))
+    found = model.predict_vectors(frame.select(pl.col("^(problem|config)\\..*$")))
     assert ((found["lower_ns"] <= found["time_ns"]) & (found["time_ns"] <= found["upper_ns"])).all()
     with pytest.raises(InvalidValue, match=r"no column 'problem\.M'"):
-        model.predict(frame.drop("problem.M"))
+        model.predict_vectors(frame.drop("problem.M"))
     with pytest.raises(InvalidValue, match=r"problem\.M must be"):
-        model.predict(frame.with_columns(pl.lit(0).alias("problem.M")))
+        model.predict_vectors(frame.with_columns(pl.lit(0).alias("problem.M")))
 
 
 def test_the_same_inputs_and_seed_give_the_same_bytes(home, tmp_path):
@@ -150,7 +160,7 @@ def test_a_feature_that_is_not_a_number_is_refused_with_its_name_and_row(tmp_pat
         .select(pl.col("^problem\\..*$").exclude("problem.tf32"), "device", "status", "time_ns")
     )
     synthetic_dataset(tmp_path / "d", rows.with_columns(status=pl.lit("ok"), time_ns=pl.lit(5.0)), broken)
-    with pytest.raises(InvalidValue, match=r"feature 'blocks' is 1\.79\S+e\+308 for problem\.M=8192 .*mend its formula"):
+    with pytest.raises(InvalidValue, match=r"feature 'blocks' is 1\.79\S+e\+308 for problem\.M=8192 .*fix its formula"):
         train(tmp_path / "d", tmp_path / "m", RECIPE)
     assert [item.name for item in tmp_path.iterdir()] == ["d"]
 
@@ -229,7 +239,7 @@ def test_an_op_with_nothing_to_choose_trains_a_model_of_times(tmp_path):
     overall = model.evaluation["overall"]
     assert overall["efficiency_mean"] is None
     assert overall["mape"]["value"] < 10
-    assert model.predict(kerncast.Dataset.open(tmp_path / "d").read().head(3))["time_ns"].is_finite().all()
+    assert model.predict_vectors(kerncast.Dataset.open(tmp_path / "d").read().head(3))["time_ns"].is_finite().all()
     assert model.candidates["ok"].to_list() == [30]
 
 
@@ -241,7 +251,7 @@ def test_pooled_devices_train_one_model(tmp_path):
     model = train(tmp_path / "d", tmp_path / "m", RECIPE, pool=True)
     assert [device.name for device in model.manifest.devices] == ["a100", "h100"]
     frame = rows.filter(pl.col("status") == "ok").select(pl.col("^(problem|config)\\..*$"))
-    slow, fast = (model.predict(frame, kerncast.get_device(name))["time_ns"].median() for name in ("a100", "h100"))
+    slow, fast = (model.predict_vectors(frame, kerncast.get_device(name))["time_ns"].median() for name in ("a100", "h100"))
     assert fast < slow
 
 
@@ -279,7 +289,7 @@ def test_hard_mining_is_reported_beside_what_it_replaces(home, tmp_path):
     assert model.evaluation["without_hard_mining"]["efficiency_mean"] == plain
 
 
-class Watch:
+class Watch(Progress):
     """Notes the stages and in which of them something was fitted; may interrupt one."""
 
     def __init__(self, stop_at=None):
@@ -321,3 +331,83 @@ def test_finished_folds_of_other_rows_are_not_taken_up(tmp_path):
     watch = Watch()
     train(tmp_path / "d", tmp_path / "m", RECIPE, where=["problem.dtype=bf16"], progress=watch)
     assert watch.fitted == watch.stages
+
+
+def test_folds_side_by_side_give_the_bytes_of_one_after_another(home, tmp_path):
+    """Whatever the number of cores; each fold and the final fit are told of."""
+    watch = Watch()
+    train(home / "d", tmp_path / "m", Recipe("gbdt", KNOBS, folds=3, threads=3), progress=watch)
+    assert contents(tmp_path / "m") == contents(home / "m")
+    assert sorted(watch.stages) == ["fold 1 of 3", "fold 2 of 3", "fold 3 of 3", "the final fit"]
+
+
+def test_an_interruption_of_folds_side_by_side_stops_them_all(home, tmp_path):
+    """The same call then ends as if it had never been stopped."""
+    recipe = Recipe("gbdt", KNOBS, folds=3, threads=2)
+    with pytest.raises(KeyboardInterrupt):
+        train(home / "d", tmp_path / "m", recipe, progress=Watch("the final fit"))
+    assert not (tmp_path / "m").exists()
+    train(home / "d", tmp_path / "m", recipe)
+    assert contents(tmp_path / "m") == contents(home / "m")
+
+
+def test_many_rows_of_many_groups_are_learned_from_without_a_search(tmp_path, monkeypatch):
+    """The default number of trees is taken; where it is given, the groups set aside are asked as ever."""
+    monkeypatch.setattr(gbdt, "MANY_ROWS", 100)
+    monkeypatch.setattr(gbdt, "MANY_GROUPS", 20)
+    asked = []
+    rounds = gbdt._Grower.rounds
+    monkeypatch.setattr(gbdt._Grower, "rounds", lambda self, name, *rest: asked.append(name) or rounds(self, name, *rest))
+    procedure = Procedure(Recipe("gbdt", {"bags": 1, "library_trees": 0}).resolved(synthetic_table(), None))
+    assert procedure.fit(synthetic_table()).options.trees == 300
+    assert asked == []
+    given = Procedure(Recipe("gbdt", KNOBS).resolved(synthetic_table(), None))
+    given.fit(synthetic_table())
+    assert set(asked) == {"time", "rank", "valid"}
+
+
+@pytest.fixture(scope="module")
+def blind(home):
+    """A model trained without folds."""
+    return train(home / "d", home / "blind", RECIPE, no_folds=True)
+
+
+def test_without_folds_there_is_one_fit_and_it_says_that_it_was_not_evaluated(home, blind):
+    """The weights are those of the model with folds; no figure, no interval, and the card says why."""
+    judged = Model.load(home / "m")
+    weights = [name for name in contents(judged.path) if name.endswith((".gz", ".npz"))]
+    assert {name: contents(blind.path)[name] for name in weights} == {name: contents(judged.path)[name] for name in weights}
+    assert (blind.evaluated, judged.evaluated, blind.manifest.folds, blind.manifest.interval) == (False, True, 0, None)
+    assert (blind.evaluation["evaluated"], blind.evaluation["overall"]) == (False, {})
+    assert "**Not evaluated.**" in (blind.path / "MODEL_CARD.md").read_text()
+    assert blind.out_of_fold["score"].null_count() == blind.out_of_fold.height == judged.out_of_fold.height
+    found = blind.predict(Dataset.open(home / "d").read().head(3).select(pl.col("^(problem|config)\\..*$")))
+    assert "lower_ns" not in found.columns
+
+
+def test_a_model_without_folds_is_judged_later_as_it_would_have_been(home, blind):
+    """`evaluate` with a split refits the recipe's own folds."""
+    later = evaluate(blind, [home / "d"], split="problem", threads=1).summary["overall"]
+    assert later["efficiency_mean"] == Model.load(home / "m").evaluation["overall"]["efficiency_mean"]
+
+
+def test_every_reader_copes_with_a_model_without_folds(home, blind, tmp_path):
+    """Selecting, exporting, the store, rechecking and fair comparison know what was measured, and claim no efficiency."""
+    assert expectation_of(blind) is None
+    tiers = build_tiers(blind, TierOptions(samples=50))
+    answer = Selector(blind, tiers=tiers).select({"M": 256, "N": 256, "K": 256, "dtype": "fp16", "layout": "rcr"})
+    assert answer.config is not None
+    assert (answer.lower_ns, answer.upper_ns, answer.efficiency) == (None, None, None)
+    added = Store(tmp_path / "store").add(blind.path)
+    assert (added.record.efficiency, added.record.mape) == (None, None)
+    assert not sample(blind, 20)["chosen"].any()
+    seen = Dataset.open(home / "d").read()
+    assert OutOfFold(blind).fair(seen).is_empty()
+
+
+def test_a_warm_start_without_folds_continues_on_everything(home, blind, tmp_path):
+    """No hold-out, so no figures of its own nor of its base."""
+    more = train(home / "d", tmp_path / "more", warm_start=home / "m", no_folds=True)
+    assert not more.evaluated
+    assert "warm_start" not in more.evaluation
+    assert more.manifest.size["time_trees"] > blind.manifest.size["time_trees"]

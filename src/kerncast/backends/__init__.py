@@ -43,7 +43,7 @@ def backend_for(family: str) -> type[Backend]:
         if family in item.families:
             return item
     runnable = ", ".join(sorted({name for item in backends().values() for name in item.families}))
-    raise NotFound(f"no backend here runs {family}: choose one of {runnable}, or name a backend with --backend")
+    raise NotFound(f"no backend here runs {family}: choose one of {runnable}, or name a backend with `backend`")
 
 
 def backend_that_runs(family: str, name: str | None = None) -> type[Backend]:

@@ -10,15 +10,13 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
-import numpy.typing as npt
-
+from kerncast.arrays import Array
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.op import Config, Problem
 
-Array = npt.NDArray[Any]
 # Valid configs that are drawn where a backend knows no better ones to try.
 TRIALS = 256
 

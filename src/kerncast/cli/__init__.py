@@ -82,7 +82,10 @@ def main(args: list[str] | None = None) -> None:
         code = program.main(args=args, prog_name="kerncast", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except KerncastError as error:
-        click.echo(f"kerncast: {error}", err=True)
+        from kerncast.cli.options import called, in_options
+
+        said = in_options(str(error), called(program, sys.argv[1:] if args is None else args))
+        click.echo(f"kerncast: {said}", err=True)
         sys.exit(2)
     except BrokenPipeError:  # `kerncast ... | head`
         sys.stderr.close()

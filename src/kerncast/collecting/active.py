@@ -10,16 +10,14 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Ints
 from kerncast.collecting.collection import Collection
 from kerncast.collecting.request import Active
 from kerncast.collecting.supervisor import Supervisor
 from kerncast.data import schema
 from kerncast.device import Device
-
-Positions = npt.NDArray[np.int64]
 
 # The first round: the larger of this share and so many vectors of each problem, but half of what may be measured at most.
 FIRST_SHARE = 0.05
@@ -51,7 +49,7 @@ def measure_rounds(
         # In the order of the sweep, which keeps the vectors of one problem together.
         chosen = np.sort(chosen[:left])
         rest = np.setdiff1d(rest, chosen, assume_unique=True)
-        collection.observer.phase(f"vectors of round {number}", len(chosen))
+        collection.progress.expect(f"vectors of round {number}", len(chosen))
         finished = supervisor.run(collection.chunks([vectors[chosen].drop("key")]), collection.stop)
     summary.left_out = vectors.height - summary.already_there - summary.statuses.total()
     return finished
@@ -65,7 +63,7 @@ def _distinct(collection: Collection, blocks: Iterable[pl.DataFrame]) -> pl.Data
     return vectors.with_columns(keys).unique("key", keep="first", maintain_order=True)
 
 
-def _first_round(vectors: pl.DataFrame, limit: int, seed: int) -> Positions:
+def _first_round(vectors: pl.DataFrame, limit: int, seed: int) -> Ints:
     """One vector of each problem, then another of each, and so on, drawn by the seed."""
     columns = [name for name in vectors.columns if name.startswith("problem.")]
     problem = np.unique(vectors.select(columns).hash_rows(seed=0).to_numpy(), return_inverse=True)[1]
@@ -78,7 +76,7 @@ def _first_round(vectors: pl.DataFrame, limit: int, seed: int) -> Positions:
     return np.lexsort((chance, place))[: min(size, math.ceil(limit / 2))]
 
 
-def _wanted(active: Active, collection: Collection, vectors: pl.DataFrame, rest: Positions, device: Device) -> Positions:
+def _wanted(active: Active, collection: Collection, vectors: pl.DataFrame, rest: Ints, device: Device) -> Ints:
     """What is left, by turns the worthiest and one at random; all at random while too little is known to tell."""
     shuffled = np.random.default_rng([active.seed, len(rest)]).permutation(rest)
     candidates = np.sort(shuffled[:MOST_CANDIDATES])
@@ -88,7 +86,7 @@ def _wanted(active: Active, collection: Collection, vectors: pl.DataFrame, rest:
     return by_turns(candidates[np.argsort(-worth, kind="stable")], shuffled)
 
 
-def by_turns(worthiest: Positions, shuffled: Positions) -> Positions:
+def by_turns(worthiest: Ints, shuffled: Ints) -> Ints:
     """One of either, each position once.
 
     Rows near the top alone teach a model little about what is slow, and it then chooses worse on other problems than

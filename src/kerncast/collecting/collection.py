@@ -18,11 +18,12 @@ from kerncast.backends import get_backend
 from kerncast.collecting import journal as journals
 from kerncast.collecting.compact import journal_rows, software_text
 from kerncast.collecting.messages import Chunk, Item, Ready, Result
-from kerncast.collecting.request import Request, Summary
-from kerncast.collecting.supervisor import Observer, Supervisor, tell
+from kerncast.collecting.request import Request, Stop, Summary, never
+from kerncast.collecting.supervisor import Supervisor
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
+from kerncast.progress import QUIET, Progress
 
 # After the sweep, what is this close to the best of its problem (or within three MADs) is raced again.
 NEAR = 0.02
@@ -61,8 +62,8 @@ class _Ties:
 class Collection:
     """The state of a running collection."""
 
-    def __init__(self, request: Request, observer: Observer, dataset: Dataset) -> None:
-        self.request, self.observer, self.dataset = request, observer, dataset
+    def __init__(self, request: Request, dataset: Dataset, *, progress: Progress = QUIET, stop: Stop = never) -> None:
+        self.request, self.dataset, self.progress, self.asked = request, dataset, progress, stop
         self.summary = Summary(dataset.path)
         self.ties = _Ties()
         self.unsure: dict[str, Item] = {}
@@ -73,6 +74,7 @@ class Collection:
         self.chunks_made = 0
         self.journal: journals.Journal | None = None
         self.stopping = False
+        """Whether the collection was asked to stop, and has heard it."""
         self.said_stopping = False
         self.began = time.monotonic()
 
@@ -86,7 +88,7 @@ class Collection:
         if (name, software) != (header.device, header.software):
             raise InvalidValue(
                 f"device {index} is {name} with {software_text(software)}, but {self.dataset.path} is of {header.device} with "
-                f"{software_text(header.software)}: leave {index} out of --devices and measure it into another --out"
+                f"{software_text(header.software)}: leave {index} out of `devices` and measure it into another `out`"
             )
 
     def open_journal(self, ready: Ready) -> None:
@@ -217,15 +219,16 @@ class Collection:
             self.summary.errors[result.status, result.error or ""] += 1
 
     def flush(self) -> None:
-        """Several times a second: lines to the journal, and word to whoever pressed Ctrl-C."""
+        """Several times a second: lines to the journal, and an answer to a request to stop."""
         if self.journal is not None:
             self.journal.flush()
         self._answer()
 
     def _answer(self) -> None:
+        self.stopping = self.stopping or self.asked()
         if self.stopping and not self.said_stopping:
             self.said_stopping = True
-            tell(self.observer, "stopping: finishing what is being measured (Ctrl-C again ends at once)")
+            self.progress.say("stopping: finishing what is being measured (Ctrl-C again ends at once)")
 
     def rows_kept(self) -> int:
         """Rows in the dataset and in its journal."""
@@ -234,7 +237,7 @@ class Collection:
         return self.dataset.rows + len({record["key"] for record in records})
 
     def stop(self) -> bool:
-        """Ctrl-C, or the budget is spent."""
+        """It was asked to, or the budget is spent."""
         self._answer()
         budget = self.request.budget_seconds
         return self.stopping or (budget is not None and time.monotonic() - self.began > budget)
@@ -243,7 +246,11 @@ class Collection:
         """Vectors that have a row once more, and how many they were; a faster record replaces the earlier one."""
         before, until = self.summary.statuses.copy(), time.monotonic() + seconds
         planned = sum(len(chunk.items) for chunk in chunks)
-        self.observer.phase(what, planned)
+        if math.isinf(seconds):
+            self.progress.expect(what, planned)
+        else:  # the time ends it, not the count
+            self.progress.expect(what, None)
+            self.progress.guess(seconds if planned else 0.0)
         left = deque(chunks)
         waiting = iter(lambda: left.popleft() if left else None, None)
         supervisor.run(waiting, lambda: self.stop() or time.monotonic() > until)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from kerncast.collecting.messages import Ready
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset, DeviceRecord
 from kerncast.errors import BadFile, CannotWrite
+from kerncast.files.atomic import reason
 from kerncast.op import Family
 
 
@@ -25,20 +24,15 @@ def compact(dataset: Dataset, family: Family, ready: Ready) -> None:
     if frame.height:
         present = _already_compacted(dataset, family, header.run_id)
         profile = DeviceRecord(**ready.device)
-        new = frame.drop("key").filter(~frame["key"].is_in(list(present)))
+        new = frame.filter(~frame["key"].is_in(list(present)))
         try:
             dataset.append(family, new, machines=[profile])
-        except (OSError, CannotWrite, pl.exceptions.ComputeError) as error:  # polars has no other word for a full disk
+        except schema.Mislabelled as error:
+            raise BadFile(f"{path} is damaged, {error}: move the file away to measure again, or restore it") from error
+        except (OSError, CannotWrite, pl.exceptions.ComputeError) as error:  # what polars says of a full disk
             why = error.__cause__ or error if isinstance(error, CannotWrite) else error
-            raise journals.refused(dataset.path, _words(why), f"all {frame.height:,} rows are safe in {path}") from error
+            raise journals.refused(dataset.path, reason(why), f"all {frame.height:,} rows are safe in {path}") from error
     path.unlink()
-
-
-def _words(error: BaseException) -> str:
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    full = os.strerror(errno.ENOSPC)
-    # Polars wraps it into several layers of its own.
-    return full if full in text else next(iter(text.splitlines()), type(error).__name__)
 
 
 def journal_rows(path: Path, family: Family) -> tuple[journals.Header, pl.DataFrame]:

@@ -19,6 +19,7 @@ import msgspec
 
 from kerncast.data.dataset import JOURNAL
 from kerncast.errors import BadFile, CannotWrite, InvalidValue
+from kerncast.files.versioned import Versioned
 
 # The beginning of a first line whose writing was cut short.
 _TORN_HEADER = re.compile(rb"[0-9a-f]{0,8}|[0-9a-f]{8} (\{[^\n]*)?")
@@ -82,7 +83,7 @@ def read(path: Path) -> tuple[Header, list[dict[str, Any]], int]:
                 break
             raise BadFile(f"{path}, line {number} is damaged: move the file away to start again, or restore it")
         if header is None:
-            header = _header(body, path)
+            header = _HEADER.decode(body, path)
         else:
             records.append(msgspec.json.decode(body))
         good += len(line)
@@ -91,14 +92,7 @@ def read(path: Path) -> tuple[Header, list[dict[str, Any]], int]:
     return header, records, good
 
 
-def _header(body: bytes, path: Path) -> Header:
-    try:
-        raw = msgspec.json.decode(body)
-        if raw.get("format") != FORMAT or raw.get("version") != VERSION:
-            raise BadFile(f"{path} is not a journal of this version: finish it with the kerncast that began it")
-        return msgspec.convert(raw, Header)
-    except (msgspec.ValidationError, AttributeError) as error:
-        raise BadFile(f"{path} is not a kerncast journal ({error})") from error
+_HEADER = Versioned(FORMAT, VERSION, Header, "a kerncast journal", "finish it with the kerncast that began it")
 
 
 class Journal:
@@ -153,7 +147,7 @@ class Journal:
                 while data:
                     data = data[os.write(self.fd, data) :]
             except OSError as error:
-                # Part of it may be written: whoever tries again must not begin a line within a line.
+                # Part of it may be written: the next try must not begin a line within a line.
                 self.pending = [data]
                 raise refused(self.path, error.strerror, "everything measured before is safe there") from error
             self.pending.clear()

@@ -1,4 +1,4 @@
-"""What travels between the supervisor and a worker: msgpack frames over pipes, and one shared progress word."""
+"""What travels between the supervisor and a worker: msgpack frames over pipes, and a shared word: where a worker is."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ reply_decoder: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 order_decoder: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
 
 
-class Progress:
+class Position:
     """Shared memory in which a worker says which vector it is at, and by when the current step must end.
 
     The deadline is cleared before the vector changes, so that the supervisor never pairs a new vector with
@@ -165,13 +165,13 @@ class Progress:
         self.memory = mmap.mmap(fd, self.SIZE)
 
     @classmethod
-    def create(cls) -> tuple[Progress, int]:
-        """A new progress word and the descriptor that a worker inherits."""
+    def create(cls) -> tuple[Position, int]:
+        """A new word and the descriptor that a worker inherits."""
         fd = os.memfd_create("kerncast-progress", 0)
         os.ftruncate(fd, cls.SIZE)
-        progress = cls(fd)
-        progress.idle()
-        return progress, fd
+        position = cls(fd)
+        position.idle()
+        return position, fd
 
     def idle(self) -> None:
         """Between vectors."""

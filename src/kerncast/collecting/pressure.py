@@ -1,6 +1,6 @@
-"""CPU pressure: was somebody waiting for a CPU while a kernel with several threads was timed?
+"""CPU pressure: was someone waiting for a CPU while a kernel with several threads was timed?
 
-A kernel with several threads is as slow as its last one, so one CPU taken by somebody else spoils it, and the
+A kernel with several threads is as slow as its last one, so one CPU taken by someone else spoils it, and the
 sentinel, which has one thread, need not notice.
 """
 
@@ -13,12 +13,12 @@ from collections.abc import Callable
 # Linux weighs pressure by whole scheduler ticks (up to 10 ms) and forgets what it cannot weigh: looked at every 2 ms it
 # reads 0 and 1 by turns, every 20 ms and more it is steady. A look takes 7 us, so this costs nothing.
 WINDOW_NS = 50_000_000
-# Somebody waited for more than this share of the window: the same share of a sample counts as pre-empted.
+# Someone waited for more than this share of the window: the same share of a sample counts as pre-empted.
 PRESSED = 0.1
 
 
 class CpuPressure:
-    """The share of the last window in which somebody waited for a CPU.
+    """The share of the last window in which someone waited for a CPU.
 
     `read` counts nanoseconds: of waiting, where Linux says so (PSI); else of CPU time that others took, and `cpus` is
     how many CPUs there are: then what others took beyond what the kernel's threads leave counts as waiting.

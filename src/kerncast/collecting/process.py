@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import IO
 
-from kerncast.collecting.messages import Chunk, Frames, Item, Progress, Ready, Start, frame, reply_decoder
+from kerncast.collecting.messages import Chunk, Frames, Item, Position, Ready, Start, frame, reply_decoder
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Worker:
     process: subprocess.Popen[bytes]
     orders: int
     results: int
-    progress: Progress
+    position: Position
     last_words: IO[bytes]
     frames: Frames = field(default_factory=lambda: Frames(reply_decoder))
     chunk: Chunk | None = None
@@ -55,10 +55,10 @@ class Worker:
 
 def spawn(family: str, backend: str) -> Worker:
     """A fresh process, imports done in the background, no device opened yet. Never forked from this one's threads."""
-    progress, progress_fd = Progress.create()
+    position, position_fd = Position.create()
     order_read, order_write = os.pipe()
     result_read, result_write = os.pipe()
-    inherited = (order_read, result_write, progress_fd)
+    inherited = (order_read, result_write, position_fd)
     last_words = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
     process = subprocess.Popen(
         [sys.executable, "-m", "kerncast.collecting.worker", *map(str, inherited), family, backend],
@@ -72,4 +72,4 @@ def spawn(family: str, backend: str) -> Worker:
     )
     for fd in inherited:
         os.close(fd)
-    return Worker(process, order_write, result_read, progress, last_words)
+    return Worker(process, order_write, result_read, position, last_words)

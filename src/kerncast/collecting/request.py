@@ -7,18 +7,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Floats
 from kerncast.collecting.messages import Policy
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.op import Family
 
-Worth = Callable[[pl.DataFrame, pl.DataFrame, Device], npt.NDArray[np.float64] | None]
+Worth = Callable[[pl.DataFrame, pl.DataFrame, Device], Floats | None]
 """What is measured (rows as stored) and what is not (`problem.*`, `config.*`) → how much measuring each of the latter is
 worth, or None while too little is known. Models stand above collecting, so it is passed in."""
+
+
+Stop = Callable[[], bool]
+"""Asked several times a second: True ends a collection politely, when what is being measured is finished. `is_set` of a
+`threading.Event` is one."""
+
+
+def never() -> bool:
+    """Nobody asks to stop."""
+    return False
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,7 @@ class Request:
     def __post_init__(self) -> None:
         if self.active is not None and self.active.max_vectors is None and self.budget_seconds is None:
             raise InvalidValue(
-                "an active choice needs a limit, --budget TIME or --max-vectors N: without one every vector is measured anyway"
+                "an active choice needs a limit, `budget` TIME or `max_vectors` N: without one every vector is measured anyway"
             )
 
 

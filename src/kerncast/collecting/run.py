@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import FrameType
 
 import polars as pl
 
@@ -19,14 +17,16 @@ from kerncast.collecting.collection import Collection
 from kerncast.collecting.compact import compact
 from kerncast.collecting.memory import worker_share
 from kerncast.collecting.messages import Ready, Start
-from kerncast.collecting.request import Active, Request, Summary
-from kerncast.collecting.supervisor import DeviceLost, Observer, Supervisor, tell
+from kerncast.collecting.request import Active, Request, Stop, Summary, never
+from kerncast.collecting.supervisor import DeviceLost, Supervisor
 from kerncast.data.dataset import Dataset
 from kerncast.device import Device
-from kerncast.errors import NO_SPACE, CannotWrite, InvalidValue, KerncastError
+from kerncast.errors import CannotWrite, InvalidValue, KerncastError
+from kerncast.files.atomic import no_space
 from kerncast.files.lock import one_writer
+from kerncast.progress import QUIET, Progress
 
-__all__ = ["Active", "Request", "Summary", "collect", "locked"]
+__all__ = ["Active", "Request", "Stop", "Summary", "collect", "locked", "never"]
 
 LOCK = "collect.lock"
 
@@ -36,13 +36,26 @@ def locked(path: Path) -> contextlib.AbstractContextManager[None]:
     return one_writer(path, LOCK, "collect into another dataset")
 
 
-def collect(request: Request, blocks: Iterable[pl.DataFrame], observer: Observer) -> Summary:
-    """Measure every vector of `blocks` that has no row yet; the dataset is complete, or the journal is safe."""
+def collect(
+    request: Request,
+    blocks: Iterable[pl.DataFrame],
+    *,
+    total: int | None = None,
+    progress: Progress = QUIET,
+    stop: Stop = never,
+) -> Summary:
+    """Measure every vector of `blocks` that has no row yet; the dataset is complete, or the journal is safe.
+
+    `total` is the number of vectors, where it is known. Once `stop` says True, the chunk at hand is finished and the
+    summary says `interrupted`. A KeyboardInterrupt that nobody announced by `stop` does the same without that chunk;
+    one that comes while it is stopping is raised. Works in any thread.
+    """
     fresh = not request.out.exists()
     with _no_space_said(request.out):
         dataset = _open(request)
         try:
-            return _collect(request, blocks, observer, dataset)
+            with locked(dataset.path):
+                return _collect(request, blocks, Collection(request, dataset, progress=progress, stop=stop), total)
         except Exception:
             # A refusal before the first result leaves nothing behind.
             if fresh and not _has_results(dataset.path):
@@ -59,7 +72,7 @@ def _no_space_said(path: Path) -> Iterator[None]:
         raise
     except (OSError, CannotWrite) as error:
         cause = error.__cause__ if isinstance(error, CannotWrite) else error
-        if not isinstance(cause, OSError) or cause.errno not in NO_SPACE:
+        if not isinstance(cause, OSError) or not no_space(cause):
             raise
         safe = f"everything measured before is safe in {path}" if path.exists() else "nothing was measured yet"
         raise journals.refused(Path(cause.filename or path), cause.strerror, safe) from error
@@ -70,44 +83,50 @@ def _has_results(path: Path) -> bool:
     return journals.is_begun(journal) and bool(journals.read(journal)[1])
 
 
-def _collect(request: Request, blocks: Iterable[pl.DataFrame], observer: Observer, dataset: Dataset) -> Summary:
-    with locked(dataset.path):
-        memory_bytes = worker_share(len(request.devices)) if request.memory_bytes is None else request.memory_bytes
-        collection = Collection(request, observer, dataset)
-        supervisor = Supervisor(
-            start=lambda device: Start(
-                request.backend, request.family.id, device, request.policy, request.options, request.build_jobs
-            ),
-            devices=list(request.devices),
-            record=collection.record,
-            flush=collection.flush,
-            observer=observer,
-            admit=collection.admit,
-            reset=_reset(request.reset_command),
-            memory_bytes=memory_bytes,
-        )
-        with _stop_politely(collection), _told_what_is_safe(collection):
-            try:
+def _collect(request: Request, blocks: Iterable[pl.DataFrame], collection: Collection, total: int | None) -> Summary:
+    collection.progress.expect("vectors", total)
+    supervisor = _supervisor(request, collection)
+    ready: Ready | None = None
+    finished = False
+    with _told_what_is_safe(collection):
+        try:
+            with _interrupted_politely(collection):
                 ready = supervisor.connect()
                 finished = _measure(request, collection, supervisor, blocks, ready) and not supervisor.unblamed
                 if finished and not collection.stop():
                     collection.revisit(supervisor)
                     collection.race(supervisor)
-            finally:
-                supervisor.close()
-                if collection.journal is not None:
-                    collection.journal.close()
-        summary = collection.summary
-        summary.lost = supervisor.lost
-        summary.measured = summary.statuses.total()
-        summary.interrupted = collection.stopping
-        # To stop early is what an active choice is for: when its budget ends, it is finished.
-        chosen = request.active is not None and not summary.interrupted and summary.measured + summary.already_there > 0
-        summary.without_a_row = not (finished or chosen)
-        if not summary.without_a_row:
-            compact(dataset, request.family, ready)
-        summary.seconds = time.monotonic() - collection.began
-        return summary
+        finally:
+            supervisor.close()
+            if collection.journal is not None:
+                collection.journal.close()
+    summary = collection.summary
+    summary.lost = supervisor.lost
+    summary.measured = summary.statuses.total()
+    summary.interrupted = collection.stopping
+    # To stop early is what an active choice is for: when its budget ends, it is finished.
+    chosen = request.active is not None and not summary.interrupted and summary.measured + summary.already_there > 0
+    summary.without_a_row = not (finished or chosen)
+    if not summary.without_a_row:
+        assert ready is not None
+        compact(collection.dataset, request.family, ready)
+    summary.seconds = time.monotonic() - collection.began
+    return summary
+
+
+def _supervisor(request: Request, collection: Collection) -> Supervisor:
+    return Supervisor(
+        start=lambda device: Start(
+            request.backend, request.family.id, device, request.policy, request.options, request.build_jobs
+        ),
+        devices=list(request.devices),
+        record=collection.record,
+        flush=collection.flush,
+        admit=collection.admit,
+        reset=_reset(request.reset_command),
+        memory_bytes=worker_share(len(request.devices)) if request.memory_bytes is None else request.memory_bytes,
+        progress=collection.progress,
+    )
 
 
 def _measure(
@@ -131,7 +150,7 @@ def _open(request: Request) -> Dataset:
     dataset = Dataset.open(request.out)
     if not (request.out / journals.NAME).exists() and dataset.rows and not request.extend:
         raise InvalidValue(
-            f"{request.out} is a finished dataset: add --resume to measure what it lacks, or choose another name"
+            f"{request.out} is a finished dataset: add `resume` to measure what it lacks, or choose another name"
         )
     return dataset
 
@@ -152,34 +171,30 @@ def _reset(command: tuple[str, ...]) -> Callable[[str], None] | None:
 
 @contextlib.contextmanager
 def _told_what_is_safe(collection: Collection) -> Iterator[None]:
-    """Whoever has to end in the middle says how many rows are safe, and where."""
+    """One that has to end in the middle says how many rows are safe, and where."""
     path = collection.dataset.path
     try:
         yield
     except DeviceLost as error:
         rows = collection.rows_kept()
         safe = f"{rows:,} rows are safe in {path}" if rows else "nothing was measured yet"
-        lost = DeviceLost(f"{error}; {safe}: mend the device and run the same command to go on")
+        lost = DeviceLost(f"{error}; {safe}: fix the device and run the same command to go on")
         lost.rows = rows
         raise lost from error
     except KeyboardInterrupt:
         words = f"stopped: everything measured is safe in {path} ({collection.rows_kept():,} rows)"
-        tell(collection.observer, f"{words}: run the same command to go on")
+        collection.progress.say(f"{words}: run the same command to go on")
         raise
 
 
 @contextlib.contextmanager
-def _stop_politely(collection: Collection) -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM) lets the chunk at hand finish; the second ends at once."""
-
-    def ask(signum: int, frame: FrameType | None) -> None:
-        if collection.stopping:
-            raise KeyboardInterrupt
-        collection.stopping = True
-
-    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+def _interrupted_politely(collection: Collection) -> Iterator[None]:
+    """A KeyboardInterrupt ends measuring, as in a notebook; one that comes while it is stopping is meant to end all."""
     try:
         yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    except KeyboardInterrupt:
+        if collection.stopping or collection.asked():
+            raise
+        # Whatever was interrupted, nothing of it is used again: workers are killed, and the journal is whole lines.
+        collection.stopping = collection.said_stopping = True
+        collection.progress.say(f"stopped: everything measured is safe in {collection.dataset.path}: the same call goes on")

@@ -14,7 +14,6 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Protocol, runtime_checkable
 
 from kerncast.collecting.memory import resident_bytes
 from kerncast.collecting.messages import (
@@ -29,6 +28,7 @@ from kerncast.collecting.messages import (
 )
 from kerncast.collecting.process import Worker, spawn
 from kerncast.errors import KerncastError
+from kerncast.progress import QUIET, Progress
 
 POLL_SECONDS = 0.05
 START_SECONDS = 300.0
@@ -40,37 +40,10 @@ FAILED_STARTS = 3
 
 
 class DeviceLost(KerncastError):
-    """No worker can be started any more: mend the device, then resume."""
+    """No worker can be started any more: fix the device, then resume."""
 
     rows = 0
     """Rows that are safe in the dataset."""
-
-
-class Observer(Protocol):
-    """What the supervisor tells while it works."""
-
-    def result(self, item: Item, result: Result, device: str) -> None:
-        """A vector has its final status."""
-
-    def phase(self, what: str, total: int | None) -> None:
-        """Something else begins, with so many vectors."""
-
-    def tick(self) -> None:
-        """Called several times a second."""
-
-
-@runtime_checkable
-class Speaker(Protocol):
-    """An observer that also passes on what somebody should read at once."""
-
-    def say(self, text: str) -> None:
-        """One sentence."""
-
-
-def tell(observer: Observer, text: str) -> None:
-    """Say it, if the observer has a way to."""
-    if isinstance(observer, Speaker):
-        observer.say(text)
 
 
 class Supervisor:
@@ -82,14 +55,15 @@ class Supervisor:
         devices: list[str],
         record: Callable[[Item, Result, int, str], None],
         flush: Callable[[], None],
-        observer: Observer,
         admit: Callable[[str, Ready], None],
         reset: Callable[[str], None] | None = None,
         memory_bytes: int = 0,
+        *,
+        progress: Progress = QUIET,
     ) -> None:
         """`admit` is shown what every worker reports, those after a restart too, and refuses what does not belong."""
         self.start, self.devices, self.admit = start, devices, admit
-        self.record, self.flush, self.observer, self.reset = record, flush, observer, reset
+        self.record, self.flush, self.progress, self.reset = record, flush, progress, reset
         self.lanes: dict[str, Worker] = {}
         self.spare: Worker | None = None
         self.selector = selectors.DefaultSelector()
@@ -184,14 +158,14 @@ class Supervisor:
                 self._take(device)
         now = time.monotonic_ns()
         for device, worker in list(self.lanes.items()):
-            _, deadline = worker.progress.read()
+            _, deadline = worker.position.read()
             if worker.chunk is not None and 0 < deadline < now:
                 self._expired(device)
             elif worker.ready is None and time.monotonic() - worker.started > START_SECONDS:
                 self._lost_start(device, f"the backend did not start within {START_SECONDS:g} s")
         self._watch_memory()
         self.flush()
-        self.observer.tick()
+        self.progress.tick()
 
     def _take(self, device: str) -> None:
         worker = self.lanes[device]
@@ -231,14 +205,21 @@ class Supervisor:
 
     def _final(self, item: Item, result: Result, chunk: int, device: str) -> None:
         self.record(item, result, chunk, device)
-        self.observer.result(item, result, device)
+        self.progress.result(
+            result.status,
+            device=device,
+            problem=item.problem,
+            time_ns=result.time_ns,
+            samples=result.samples or 0,
+            disturbed=result.disturbed_samples,
+        )
 
     # -- what can happen to a worker -------------------------------------------------------------------
 
     def _culprit(self, device: str, status: str, error: str) -> None:
         """The vector that was running gets its row once the device is up again; the rest of the chunk goes on."""
         worker = self.lanes[device]
-        index, _ = worker.progress.read()
+        index, _ = worker.position.read()
         if worker.chunk is not None:
             item = worker.chunk.items[index] if 0 <= index < len(worker.chunk.items) else None
             if item is not None and worker.waiting.pop(item.key, None) is not None:
@@ -272,7 +253,7 @@ class Supervisor:
             self.unblamed += 1
         if not self.lanes:
             raise DeviceLost("; ".join(f"device {name} is lost: {reason}" for name, reason in self.lost.items()))
-        tell(self.observer, f"device {device} is lost: {why}; the others go on ({', '.join(self.lanes)})")
+        self.progress.say(f"device {device} is lost: {why}; the others go on ({', '.join(self.lanes)})")
 
     def _expired(self, device: str) -> None:
         worker = self.lanes[device]
@@ -291,7 +272,7 @@ class Supervisor:
                 self._drain(device, worker)
                 if self.lanes.get(device) is worker:
                     words = f"{taken / 1e9:.2f} GB taken, more than the {self.memory_bytes / 1e9:.2f} GB that a worker may have"
-                    self._culprit(device, "out_of_memory", f"{words}; the worker was killed (see --memory)")
+                    self._culprit(device, "out_of_memory", f"{words}; the worker was killed (see `memory`)")
 
     def _drain(self, device: str, worker: Worker) -> None:
         """Results that are already in the pipe still count."""

@@ -143,7 +143,7 @@ class BlockTimer:
         vector.sentinels.append(after)
 
     def _crowded(self, vector: Timed) -> bool:
-        """Whether somebody waited for a CPU lately: then another sample is taken in a later pass."""
+        """Whether someone waited for a CPU lately: then another sample is taken in a later pass."""
         if self.pressure is None:
             return False
         share = self.pressure.now(vector.threads)

@@ -32,7 +32,7 @@ from kerncast.collecting.messages import (
     Frames,
     Item,
     Policy,
-    Progress,
+    Position,
     Ready,
     Reply,
     Result,
@@ -70,12 +70,12 @@ class Measurer:
         backend: Backend,
         family: Family,
         policy: Policy,
-        progress: Progress,
+        position: Position,
         send: Callable[[Reply], None],
         build_jobs: int = 2,
     ) -> None:
         self.backend, self.family, self.policy, self.build_jobs = backend, family, policy, build_jobs
-        self.progress, self.send = progress, send
+        self.position, self.send = position, send
         self.rng = random.Random(policy.seed)
         flush = self._flush if policy.cache == "cold" else None
         self.watches_threads = backend.runs_on_cpu and "threads" in family.environment.parameters
@@ -89,7 +89,7 @@ class Measurer:
 
     def _flush(self) -> None:
         if not self.backend.flush_cache():
-            raise Failed(f"backend {self.backend.name} cannot make caches cold: measure with --cache warm")
+            raise Failed(f"backend {self.backend.name} cannot make caches cold: measure with `cache=warm`")
 
     def _guard(self, index: int, expected_ns: float) -> None:
         """Announce a step; it may take a multiple of what is expected, within the floor and the ceiling.
@@ -98,12 +98,12 @@ class Measurer:
         """
         ceiling = self.policy.deadline_ceiling_ns
         allowed = max(self.policy.deadline_floor_ns, int(self.policy.deadline_factor * expected_ns))
-        self.progress.at(index, min(allowed, ceiling) if expected_ns else ceiling)
+        self.position.at(index, min(allowed, ceiling) if expected_ns else ceiling)
 
     def measure(self, chunk: Chunk) -> None:
         """Every vector of a chunk gets its result, unless one of them spoils the process: then the rest is left."""
         vectors = [self._vector(item) for item in chunk.items]
-        self.progress.at(0, int(self.backend.compile_seconds(vectors, self.build_jobs) * 1e9))
+        self.position.at(0, int(self.backend.compile_seconds(vectors, self.build_jobs) * 1e9))
         with contextlib.suppress(Failed):  # what does not build fails by itself when it is prepared
             self.backend.compile(vectors, self.build_jobs)
         if isinstance(self.backend, TimesItself):
@@ -112,7 +112,7 @@ class Measurer:
             except KerncastError as error:  # the device cannot be brought back: nothing more to measure here
                 self.send(Broken(_words(error)))
                 return
-            self.progress.idle()
+            self.position.idle()
             self.send(Done(chunk.number))
             return
         width = max(1, self.backend.max_prepared)
@@ -120,7 +120,7 @@ class Measurer:
         spoiled = any(self._block(chunk.items, vectors, indices) for indices in blocks)
         if self.leaking and not spoiled:
             self.leaking, spoiled = False, not self._healthy()
-        self.progress.idle()
+        self.position.idle()
         self.send(Done(chunk.number, spoiled))
 
     def _vector(self, item: Item) -> tuple[Problem, Config]:
@@ -153,7 +153,7 @@ class Measurer:
                 self.timer.time(list(waiting.values()), finish, self.rng)
             except Exception as error:
                 # The step that failed is the one announced last; the others are timed again without it.
-                index, _ = self.progress.read()
+                index, _ = self.position.read()
                 if index not in waiting:  # it has its row: the sentinel failed after it
                     return True
                 self._close(waiting.pop(index).kernel)
@@ -204,7 +204,7 @@ class Measurer:
             silent = set(order)
 
             def begin(position: int, seconds: float, order: list[int] = order) -> None:
-                self.progress.at(order[position], int(seconds * 1e9))
+                self.position.at(order[position], int(seconds * 1e9))
 
             for position, answer in backend.ask([vectors[index] for index in order], begin, verify, cache):
                 index = order[position]
@@ -257,10 +257,10 @@ def _memory_bound(family: Family, device: Device) -> Callable[[Problem], bool]:
 
     @lru_cache(maxsize=256)
     def bound(problem: Problem) -> bool:
-        peak = device.peak_tflops.get(str(problem.values.get("dtype")))
+        peak = device.peak_tflops.get(str(problem.as_dict().get("dtype")))
         if peak is None:
             return False
-        need = program.scalar(family.problem.qualified(problem.values))
+        need = program.scalar(family.problem.qualified(problem.as_dict()))
         return need["bytes"] > l2_bytes and need["bytes"] / (bandwidth * 1e9) > need["flops"] / (peak * 1e12)
 
     return bound
@@ -325,13 +325,13 @@ def _send_to(fd: int) -> Callable[[Reply], None]:
     return send
 
 
-def main(orders: int, results: int, progress_fd: int, family: str, backend: str) -> None:
+def main(orders: int, results: int, position_fd: int, family: str, backend: str) -> None:
     """Read orders until the supervisor closes the pipe; family and backend are those that will come."""
     die_with_parent()
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
-    progress, send = Progress(progress_fd), _send_to(results)
+    position, send = Position(position_fd), _send_to(results)
     frames = Frames(order_decoder)
     measurer: Measurer | None = None
     # A spare has time to import what it will need; what is wrong with it is said when it is asked to start.
@@ -344,10 +344,10 @@ def main(orders: int, results: int, progress_fd: int, family: str, backend: str)
                 assert measurer is not None
                 measurer.measure(message)
             else:
-                measurer = _start(message, progress, send)
+                measurer = _start(message, position, send)
 
 
-def _start(message: Start, progress: Progress, send: Callable[[Reply], None]) -> Measurer | None:
+def _start(message: Start, position: Position, send: Callable[[Reply], None]) -> Measurer | None:
     try:
         backend = get_backend(message.backend).configured(message.index, message.options)
         device = backend.device()
@@ -361,7 +361,7 @@ def _start(message: Start, progress: Progress, send: Callable[[Reply], None]) ->
         }
         software = dict(backend.software(message.family))
         limit_memory(message.policy)
-        measurer = Measurer(backend, FAMILIES.get(message.family), message.policy, progress, send, message.build_jobs)
+        measurer = Measurer(backend, FAMILIES.get(message.family), message.policy, position, send, message.build_jobs)
     except Exception as error:  # said to the supervisor, which decides what to do
         send(Broken(_words(error)))
         return None

@@ -13,16 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kerncast.arrays import Floats, Ints
 from kerncast.compiling.header import MESSAGE_BYTES
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.models.statuses import C_STATUSES, Answered
 from kerncast.op import Family
 from kerncast.space import Space
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
 MISSING = -(2**63)
-STATUSES = ("ok", "out_of_range", "unsupported", "no_valid_config", "bad_input", "mismatch", "corrupt", "too_small")
 TIERS = ("memo", "tree", "portfolio", "full", "auto", "none")
 
 
@@ -30,7 +28,7 @@ TIERS = ("memo", "tree", "portfolio", "full", "auto", "none")
 class Reply:
     """What the artefact said; numbers that it does not know are negative."""
 
-    status: str
+    status: Answered
     tier: str
     candidate: int
     parameter: int
@@ -70,7 +68,7 @@ class Binding:
         context = ctypes.c_void_p()
         status = self._function("create_checked")(schema, ctypes.byref(context))
         if status:
-            raise BadFile(f"{file} cannot be used: {STATUSES[status]}; export it again")
+            raise BadFile(f"{file} cannot be used: {C_STATUSES[status]}; export it again")
         self._context = context
         self._turn = threading.Lock()
         self._problem = (ctypes.c_int64 * self._problems)()
@@ -173,7 +171,7 @@ class Binding:
                 self._context, self._fill(numbers), TIERS.index(tier), scores.ctypes.data, times.ctypes.data, size
             )
         if status:
-            raise InvalidValue(f"the artefact does not score {list(numbers)}: {STATUSES[status]}")
+            raise InvalidValue(f"the artefact does not score {list(numbers)}: {C_STATUSES[status]}")
         return scores[:size], times[:size]
 
     def predict(self, numbers: Sequence[int], config: Sequence[int]) -> Reply:
@@ -189,7 +187,7 @@ class Binding:
         with self._turn:
             status = self._function("features")(self._fill(numbers), given, found.ctypes.data, len(found))
         if status:
-            raise InvalidValue(f"the artefact does not describe {list(numbers)} {list(config)}: {STATUSES[status]}")
+            raise InvalidValue(f"the artefact does not describe {list(numbers)} {list(config)}: {C_STATUSES[status]}")
         return found[:count]
 
     def query(self, text: str | bytes) -> bytes:
@@ -201,7 +199,7 @@ class Binding:
             out = ctypes.create_string_buffer(room)
             with self._turn:
                 status = self._function("query_json")(self._context, data, len(data), out, room, ctypes.byref(needed))
-            if STATUSES[status] != "too_small":
+            if C_STATUSES[status] is not Answered.TOO_SMALL:
                 return ctypes.string_at(out, needed.value - 1)
             room = needed.value + 1
 
@@ -229,4 +227,4 @@ def reply_of(row: Any) -> Reply:
     """A row of answers."""
     status, tier, candidate, parameter, _, time_ns, lower_ns, upper_ns, efficiency, message = row.item()
     text = message.decode("utf-8", "replace") if message else ""
-    return Reply(STATUSES[status], TIERS[tier], candidate, parameter, time_ns, lower_ns, upper_ns, efficiency, text)
+    return Reply(C_STATUSES[status], TIERS[tier], candidate, parameter, time_ns, lower_ns, upper_ns, efficiency, text)

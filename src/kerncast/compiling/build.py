@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import tempfile
 from functools import cache
@@ -15,8 +14,8 @@ from pathlib import Path
 
 from kerncast.backends.contract import CannotCompile
 from kerncast.backends.cpu.build import Compiler, cache_root, find_compiler, instruction_set
-from kerncast.data.dataset import file_checksum
 from kerncast.errors import CannotWrite
+from kerncast.files.atomic import file_checksum, replace_file
 
 # No contraction: a fused multiply-add rounds once where Python rounds twice.
 FLAGS = ("-std=c99", "-O3", "-march=native", "-ffp-contract=off", "-fPIC", "-shared")
@@ -31,7 +30,8 @@ def source_digest() -> str:
     hasher = hashlib.blake2b(digest_size=8)
     folder = Path(__file__).parent
     files = [*folder.rglob("*.py"), *folder.rglob("*.[ch]")]
-    files += [file for name in ("expr", "select", "writing") for file in (folder.parent / name).glob("*.py")]
+    for name in ("expr", "learners", "models", "selecting", "tables", "writing"):
+        files += [*(folder.parent / name).rglob("*.py"), *(folder.parent / name).rglob("*.[ch]")]
     for file in sorted(files):
         hasher.update(file.read_bytes())
     return hasher.hexdigest()
@@ -72,7 +72,7 @@ def _intact(file: Path) -> bool:
 
 
 def build(compiler: Compiler, flags: tuple[str, ...], source: str, header: str, made: Path) -> None:
-    """Compile beside the place and rename; the checksum comes last, so whoever finds it finds the object complete."""
+    """Compile beside the place and rename; the checksum comes last, so where it is found, the object is complete."""
     try:
         made.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=made.parent, prefix=".") as scratch:
@@ -85,9 +85,8 @@ def build(compiler: Compiler, flags: tuple[str, ...], source: str, header: str, 
                 reasons = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
                 raise CannotCompile(f"the exported C does not compile with {compiler.version}: {(reasons or ['no reason'])[0]}")
             checksum = file_checksum(draft / "artefact.so")
-            (draft / "artefact.sum").write_text(checksum)
-            os.replace(draft / "artefact.so", made)
-            os.replace(draft / "artefact.sum", made.with_suffix(".sum"))
+            replace_file(made, (draft / "artefact.so").rename)
+            replace_file(made.with_suffix(".sum"), lambda path: path.write_text(checksum))
     except subprocess.TimeoutExpired as error:
         raise CannotCompile(f"the compiler took more than {COMPILE_SECONDS} s") from error
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -11,18 +12,21 @@ import numpy as np
 from kerncast.compiling.c_forest import ForestPlan
 from kerncast.compiling.c_formulas import gbdt_combine, rough_bounds, target_functions
 from kerncast.compiling.c_spaces import rule_functions, space_tables, symbol_reader
-from kerncast.compiling.learners import learner_source
 from kerncast.compiling.lower import Artefact, encoded
 from kerncast.compiling.packaged import packaged
 from kerncast.compiling.query import query_source
 from kerncast.compiling.request import identity_of
-from kerncast.compiling.sealed import Sealed
+from kerncast.compiling.tiers import Tiers
+from kerncast.errors import InvalidValue
 from kerncast.expr import Expr, Table
-from kerncast.expr.to_c import PRELUDE, statements
-from kerncast.learners.deep import Deep, DeepOptions
+from kerncast.expr.to_c import prelude, statements
+from kerncast.learners.c_source import CScope, CSource
 from kerncast.learners.gbdt import Gbdt
+from kerncast.models.model import Model
+from kerncast.models.statuses import C_STATUSES
 from kerncast.version import __version__
-from kerncast.writing.c import array, c_integer, c_number, c_string, define, filled, integer_type, renamed
+from kerncast.writing.c import array, c_integer, c_string, define, filled, integer_type, renamed
+from kerncast.writing.sealed import Sealed
 
 MEMO = 1024
 POOLS = ("portfolio", "full", "quick")
@@ -34,8 +38,8 @@ def c_source(artefact: Artefact, prefix: str) -> str:
     """The text of `PREFIX.c`."""
     writer = _Writer(artefact, prefix)
     sections = [
-        f'#include "{prefix}.h"\n\n#include <limits.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n',
-        PRELUDE,
+        writer.packaged("begin.c"),
+        prelude(),
         writer.packaged("spaces.c"),
         space_tables(artefact),
         rule_functions(artefact),
@@ -49,13 +53,36 @@ def c_source(artefact: Artefact, prefix: str) -> str:
         writer.tree(),
         writer.answers(),
         writer.pools(),
-        writer.sealed.function(),
-        writer.packaged("engine.c"),
+        writer.packaged("checksum.c", parts=writer.sealed.parts, total=writer.sealed.total),
+        writer.packaged("engine.c", status_names=", ".join(map(c_string, C_STATUSES))),
         writer.many(),
     ]
     family = artefact.model.family
     asked = query_source(prefix, family.problem, family.config, identity_of(artefact.model))
     return "".join(sections) + asked
+
+
+class NotInC(InvalidValue):
+    """The learner of a model writes no C."""
+
+
+def refuse_without_c(model: Model) -> None:
+    """NotInC, before tiers are built for an export that would fail at its end."""
+    if not isinstance(model.learner, Gbdt):
+        _row_source(Artefact(model, Tiers((0,)), ("full",)), Sealed())
+
+
+def _row_source(artefact: Artefact, sealed: Sealed, values: Mapping[str, int] | None = None) -> CSource:
+    """What a learner that is computed row by row hands over."""
+    model = artefact.model
+    places = {name: place for place, name in enumerate(artefact.work)} if values is None else values
+    found = model.learner.c_source(CScope(model.family, places, sealed))
+    if found is None:
+        raise NotInC(
+            f"models of kind {model.manifest.kind} have no C (their learner writes none), so Python answers for them: export "
+            "a JSON table, or train another kind"
+        )
+    return found
 
 
 class _Writer:
@@ -128,12 +155,8 @@ class _Writer:
             text, count = text + self.packaged("walk.c"), sum(len(bags) for bags in forests.trees.values())
             combine = gbdt_combine(learner, forests)
         else:
-            source, count = learner_source(self.model, self.places, self.sealed)
-            text, combine = text + source, "    *score = *time_ns;\n"
-            if isinstance(learner, Deep) and count == 2:
-                assert isinstance(learner.options, DeepOptions)
-                own, other = (c_number(value) for value in (1.0 - learner.options.blend, learner.options.blend))
-                combine = f"    *score = {own} * kc_log_time(raw[0], v) + {other} * raw[1];\n"
+            source = _row_source(self.artefact, self.sealed, self.places)
+            text, count, combine = text + source.text, source.outputs, f"    *score = {source.score};\n"
         head = "static void kc_combine(const double *v, const double *raw, double *time_ns, double *score) {\n"
         text += f"{head}    *time_ns = kc_decode(raw[0], v);\n{combine}}}\n"
         text += rough_bounds(learner, self.plans["model"]) if isinstance(learner, Gbdt) and self.screens else ""
@@ -175,12 +198,14 @@ class _Writer:
     def tree(self) -> str:
         tree = self.artefact.tiers.tree if "tree" in self.artefact.include else None
         if tree is None:
-            return define(KC_TREE_NODES=0, KC_TREE_FEATURES=1)
-        text = define(KC_TREE_NODES=len(tree.feature), KC_TREE_FEATURES=max(1, len(tree.program.outputs)))
+            return define(KC_HAS_TREE=0)
+        nodes = tree.tree
+        text = define(KC_HAS_TREE=1, KC_TREE_NODES=len(nodes.feature), KC_TREE_FEATURES=max(1, len(tree.program.outputs)))
         text += self._function("kc_tree_values", tree.program.outputs, "const double *p")
-        for name in ("feature", "left", "right", "choice"):
-            text += self.sealed.array("int32_t", f"kc_tree_{name}", getattr(tree, name))
-        return text + self.sealed.array("double", "kc_tree_threshold", tree.threshold)
+        for name in ("feature", "left", "right"):
+            text += self.sealed.array("int32_t", f"kc_tree_{name}", getattr(nodes, name))
+        text += self.sealed.array("int32_t", "kc_tree_choice", tree.choices)
+        return text + self.sealed.array("double", "kc_tree_threshold", nodes.threshold)
 
     def answers(self) -> str:
         interval, expected = self.model.manifest.interval, self.artefact.tiers.expectation

@@ -6,19 +6,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from kerncast.arrays import Ints
 from kerncast.compiling.forest import Forests
 from kerncast.compiling.lower import Artefact
+from kerncast.compiling.packaged import packaged
 from kerncast.compiling.pool import Group, Pool, group_mixed, make_pool
-from kerncast.compiling.sealed import Sealed
 from kerncast.compiling.stages import Stages, cut
 from kerncast.expr.to_c import statements
 from kerncast.learners.trees import Tree
-from kerncast.writing.c import array, define, integer_type
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from kerncast.writing.c import array, define, integer_type, renamed
+from kerncast.writing.sealed import Sealed
 
 # A set per combination costs memory; above this many, configs are put into their sets one by one.
 MOST_SETS = 128
@@ -184,20 +182,13 @@ class ForestPlan:
             f"{upper}_BANDS": len(bands), f"{upper}_WORDS": words, f"{upper}_GROUPS": groups,
             f"{upper}_SLOTS": len(slots["slots"]),
             f"{upper}_STATIC_SLOTS": len(slots["static_slots"]), f"{upper}_MOST_COMBINATIONS": combinations,
-            f"{upper}_MOST_OUTPUTS": most,
+            f"{upper}_MOST_OUTPUTS": most, f"{upper}_BITS": max(1, bits), f"{upper}_ROWS": rows if words > 1 else 2,
+            f"{upper}_ROUGH": words * 64 if words > 1 else 1,
         })  # fmt: skip
-        return (
-            text
-            + f"""typedef struct {{
-    {"uint64_t" if words == 1 else f"{name}_id"} condition[{name.upper()}_CONDITIONS];
-    uint64_t rows[{rows if words > 1 else 2}][{words}], bits[{max(1, bits)}][{words}], valid[{words}];
-    uint64_t sets[{name.upper()}_DEPTH + 2][{words}];
-    double sums[{name.upper()}_FORESTS][{words * 64}], out[KC_{tier.upper()}_MOST_OUTPUTS];
-    uint64_t tried[KC_{tier.upper()}_BANDS][{words}];
-    int32_t rough[{name.upper()}_FORESTS][{words * 64 if words > 1 else 1}], eight[256][8];
-}} kc_{tier}_state;
-"""
-        )
+        # A condition is the set of configs that meet it, or where that set stands among the rows.
+        text += f"typedef {'uint64_t' if words == 1 else f'{name}_id'} kc_{tier}_condition;\n"
+        names = {"kc_pool": f"kc_{tier}", "KC_POOL": upper, "kc_trees": name, "KC_TREES": name.upper()}
+        return text + renamed(packaged("pool_state.c"), names)
 
 
 def _at_least_16(kind: str) -> str:

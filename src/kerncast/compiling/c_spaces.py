@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kerncast.compiling.lower import Artefact, Rule
+from kerncast.compiling.lower import Artefact
 from kerncast.expr.to_c import statements
 from kerncast.models.hull import range_words
 from kerncast.models.manifest import Range
+from kerncast.models.rules import Rule
 from kerncast.op import Family
 from kerncast.parameters import Bool, Categorical, Choice, Int, Parameter, PowerOfTwo
 from kerncast.space import Space

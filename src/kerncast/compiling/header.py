@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from kerncast.compiling.lower import Artefact
 from kerncast.compiling.packaged import packaged
+from kerncast.models.statuses import C_STATUSES
 from kerncast.parameters import Bool, Categorical, Parameter
 from kerncast.space import Space
 from kerncast.writing.c import c_integer, comment, filled, identifiers
@@ -15,7 +16,7 @@ from kerncast.writing.c import c_integer, comment, filled, identifiers
 # Grows whenever a struct or a function of the interface changes its shape.
 INTERFACE = 1
 MESSAGE_BYTES = 240
-BLOCKS = ("title", "schema", "labels", "problem_fields", "config_fields", "message_bytes")
+BLOCKS = ("title", "schema", "labels", "statuses", "problem_fields", "config_fields", "message_bytes")
 
 
 def schema_number(artefact: Artefact) -> int:
@@ -61,16 +62,27 @@ def title(artefact: Artefact) -> str:
     return comment(f"{artefact.model.family.id} on {artefact.model.device.name}")
 
 
+def status_lines(upper: str) -> str:
+    """The enumerators of the statuses that C has."""
+    lines = [
+        f"    {upper}_{status.upper()} = {status.number}," + (f" /* {comment(status.doc)} */" if status.doc else "")
+        for status in C_STATUSES
+    ]
+    return "\n".join(lines)
+
+
 def c_header(artefact: Artefact, prefix: str) -> str:
     """The text of `PREFIX.h`."""
     family, upper, template = artefact.model.family, prefix.upper(), packaged("artefact.h")
-    taken = re.findall(rf"\b{upper}_\w+", filled(template, prefix, **dict.fromkeys(BLOCKS, "")))
+    statuses = status_lines(upper)
+    taken = re.findall(rf"\b{upper}_\w+", filled(template, prefix, **dict.fromkeys(BLOCKS, "")) + statuses)
     constants = label_constants({upper: family.problem, f"{upper}_CONFIG": family.config}, taken)
     return filled(
         template,
         prefix,
         title=title(artefact),
         schema=f"0x{schema_number(artefact):016x}",
+        statuses=statuses,
         labels="\n".join(f"#define {name} {c_integer(code)} /* {comment(said)} */" for name, code, said in constants),
         problem_fields=_fields(family.problem),
         config_fields=_fields(family.config),

@@ -5,19 +5,18 @@ The answers are those of the C, word by word.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kerncast.compiling.answer import Answer, Answered
 from kerncast.compiling.header import MESSAGE_BYTES
 from kerncast.compiling.json_text import NotJson, Number, Token, scan
 from kerncast.compiling.query import one_of, rule_of
 from kerncast.compiling.request import TIERS, Identity, Node, request_tree, sameness
 from kerncast.models import software as softwares
-from kerncast.models.hull import OutOfRange
+from kerncast.models.answer import Answer, trained_with, without_choice
+from kerncast.models.statuses import Answered
 from kerncast.op import Family
 from kerncast.parameters import Bool, Categorical, Parameter
 
@@ -28,7 +27,7 @@ OBJECT = "an object of problem parameters"
 class Refused(Exception):
     """Why a request is refused, and at which byte of the text."""
 
-    def __init__(self, status: str, message: str, position: int, parameter: str | None = None) -> None:
+    def __init__(self, status: Answered, message: str, position: int, parameter: str | None = None) -> None:
         super().__init__(message)
         self.status, self.message, self.position, self.parameter = status, message, position, parameter
 
@@ -56,7 +55,7 @@ class RequestReader:
     def read(self, request: Token) -> Asked:
         """The parameters, beside optional keys that are none, or in an object `problem` of their own."""
         if not isinstance(request.what, tuple):
-            raise Refused("bad_input", f"a request must be {OBJECT}, got {request.shown()}", request.start)
+            raise Refused(Answered.BAD_INPUT, f"a request must be {OBJECT}, got {request.shown()}", request.start)
         asked, problem, beside = Asked(request.start), None, False
         for key, value in _members(request):
             if key.what in self.tree.children:
@@ -67,12 +66,12 @@ class RequestReader:
             elif key.what != "problem":
                 raise self._unknown(key)
             elif not isinstance(value.what, tuple):
-                raise Refused("bad_input", f"problem must be {OBJECT}, got {value.shown()}", value.start)
+                raise Refused(Answered.BAD_INPUT, f"problem must be {OBJECT}, got {value.shown()}", value.start)
             else:
                 problem = value
         if problem is not None and beside:
             said = "parameters must not stand beside an object problem: put all of them into it, or leave it out"
-            raise Refused("bad_input", said, problem.start)
+            raise Refused(Answered.BAD_INPUT, said, problem.start)
         if problem is not None:
             asked.start = problem.start
             self._walk(self.tree, problem, problem, asked)
@@ -91,13 +90,13 @@ class RequestReader:
 
     def _unknown(self, key: Token) -> Refused:
         known = ", ".join((*self.tree.children, "op", "family", "device", "software", "tier, or problem and tier"))
-        return Refused("bad_input", f"unknown key {key.shown()}: known are {known}", key.start)
+        return Refused(Answered.BAD_INPUT, f"unknown key {key.shown()}: known are {known}", key.start)
 
     def _special(self, key: str, value: Token, asked: Asked) -> None:
         if key == "software":
             if not isinstance(value.what, str):
                 said = f"software must be the name of a commit or a version, got {value.shown()}"
-                raise Refused("unsupported" if value.is_label else "bad_input", said, value.start, key)
+                raise Refused(Answered.UNSUPPORTED if value.is_label else Answered.BAD_INPUT, said, value.start, key)
             asked.software = value
             return
         identity = self.identity
@@ -106,7 +105,7 @@ class RequestReader:
         if not isinstance(value.what, str) or value.what not in known:
             label = key != "tier" and value.is_label
             said = f"{key} must be {one_of(known)}, got {value.shown()}"
-            raise Refused("unsupported" if label else "bad_input", said, value.start, key)
+            raise Refused(Answered.UNSUPPORTED if label else Answered.BAD_INPUT, said, value.start, key)
         if key == "tier":
             asked.tier = value.what
         if key == "op":
@@ -125,7 +124,7 @@ class RequestReader:
         elif not node.once and value.what is None:
             pass  # an optional argument that is left out
         elif not node.leaf:
-            raise Refused("bad_input", f"{node.path} must be an object, got {value.shown()}", value.start)
+            raise Refused(Answered.BAD_INPUT, f"{node.path} must be an object, got {value.shown()}", value.start)
         elif node.parameters:
             self._take(node, key, value, asked)
 
@@ -136,7 +135,7 @@ class RequestReader:
         if isinstance(value.what, list) and not node.once and numbers:
             return self._take_list(node, key, value, asked)
         if len(node.parameters) > 1:
-            raise Refused("bad_input", f"{node.path} must be a list of whole numbers, got {value.shown()}", value.start)
+            raise Refused(Answered.BAD_INPUT, f"{node.path} must be a list of whole numbers, got {value.shown()}", value.start)
         if node.once and name in asked.given:
             raise _twice(key)
         read = _read(parameter, value)
@@ -151,7 +150,7 @@ class RequestReader:
         missing = len(node.parameters) - len(value.what)
         if missing < 0:
             said = f"{node.path} must have at most {len(node.parameters)} dimensions, got {value.shown()}"
-            raise Refused("unsupported", said, value.start)
+            raise Refused(Answered.UNSUPPORTED, said, value.start)
         for name, item in zip(node.parameters, [None] * missing + value.what, strict=True):
             parameter = self.family.problem.parameters[name]
             read = 1 if item is None else _read(parameter, item)
@@ -171,7 +170,7 @@ def _members(value: Token) -> Iterator[tuple[Token, Token]]:
 
 
 def _twice(key: Token) -> Refused:
-    return Refused("bad_input", f"{key.shown()} is given twice: give it once", key.start)
+    return Refused(Answered.BAD_INPUT, f"{key.shown()} is given twice: give it once", key.start)
 
 
 def _give(asked: Asked, name: str, value: Any, once: bool, key: Token, position: int) -> None:
@@ -182,7 +181,7 @@ def _give(asked: Asked, name: str, value: Any, once: bool, key: Token, position:
         raise _twice(key)
     elif asked.values[name] != value:
         said = f"{key.shown()} contradicts what is given elsewhere in the request: leave one of them out"
-        raise Refused("bad_input", said, key.start)
+        raise Refused(Answered.BAD_INPUT, said, key.start)
 
 
 NOTHING = object()
@@ -203,7 +202,7 @@ def _read(parameter: Parameter, value: Token) -> Any:
 def _wrong(name: str, parameter: Parameter, foreign: bool, value: Token) -> Refused:
     label = foreign and isinstance(parameter, Categorical) and value.is_label
     said = f"{name} must be {rule_of(parameter)}, got {value.shown()}"
-    return Refused("unsupported" if label else "bad_input", said, value.start, name)
+    return Refused(Answered.UNSUPPORTED if label else Answered.BAD_INPUT, said, value.start, name)
 
 
 # -- answers -------------------------------------------------------------------------------------------------------------
@@ -217,15 +216,23 @@ def answer_json(reader: RequestReader, select: Select, text: str | bytes, tiers:
     try:
         request = scan(data)
     except NotJson as error:
-        return written({"status": "bad_input", "message": str(error), "position": error.position})
+        return written({"status": Answered.BAD_INPUT, "message": str(error), "position": error.position})
     if isinstance(request.what, list):
         return written([_reply(reader, select, item, tiers) for item in request.what])
     return written(_reply(reader, select, request, tiers))
 
 
 def written(reply: Any) -> bytes:
-    """A reply as JSON, without spaces, as the C writes it."""
-    return json.dumps(reply, ensure_ascii=False, separators=(",", ":")).encode()
+    """A reply as JSON, as the C writes it: without spaces, numbers with 17 digits, which read back to the same double."""
+    return _text(reply).encode()
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_text(key)}:{_text(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_text, value))}]"
+    return f"{value:.17g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
 def _refusal(refused: Refused) -> Reply:
@@ -247,8 +254,8 @@ def _reply(reader: RequestReader, select: Select, request: Token, tiers: Collect
     try:
         _check(reader.family, values, asked)
         if asked.tier is not None and asked.tier not in tiers:
-            said = f"the tier '{asked.tier}' is not in this artefact: ask another, or export it with --tiers"
-            raise Refused("bad_input", said, asked.start)
+            said = f"the tier '{asked.tier}' is not in this artefact: ask another, or export it with that tier"
+            raise Refused(Answered.BAD_INPUT, said, asked.start)
     except Refused as refused:
         return {**_refusal(refused), **origin}
     return {**_answered(reader.family, select(values, asked.tier), asked), **origin}
@@ -268,9 +275,9 @@ def _check(family: Family, values: dict[str, Any], asked: Asked) -> None:
             said = f"{name} does not apply here and must be left out"
         else:
             said = f"{name} must be {parameter.describe()}"
-        raise Refused("bad_input", _cut(said, parameter, value), asked.given.get(name, asked.start), name)
+        raise Refused(Answered.BAD_INPUT, _cut(said, parameter, value), asked.given.get(name, asked.start), name)
     for sentence in broken.values():
-        raise Refused("bad_input", _cut(sentence), asked.start)
+        raise Refused(Answered.BAD_INPUT, _cut(sentence), asked.start)
 
 
 def _cut(said: str, parameter: Parameter | None = None, value: Any = None) -> str:
@@ -293,40 +300,25 @@ def _mended(data: bytes) -> str:
 def _answered(family: Family, answer: Answer, asked: Asked) -> Reply:
     chooses = bool(family.config.parameters)
     if answer.ok:
-        reply: Reply = {"status": "ok"}
+        reply: Reply = {"status": Answered.OK}
         if chooses and answer.config is not None:
-            reply |= {"tier": str(answer.tier), "config": {name: value for name, value in answer.config if value is not None}}
+            reply |= {
+                "tier": str(answer.tier),
+                "config": {name: value for name, value in answer.config.items() if value is not None},
+            }
         figures = ("time_ns", "lower_ns", "upper_ns", *(("efficiency",) if chooses else ()))
         return reply | {name: getattr(answer, name) for name in figures if getattr(answer, name) is not None}
     answer = without_choice(family, answer)
     outside = answer.outside
     if outside is None:
-        return {"status": str(answer.status), "message": _cut(answer.reason), "position": asked.start}
+        return {"status": answer.status, "message": _cut(answer.reason), "position": asked.start}
     parameter = family.problem.parameters[outside.parameter]
     reply = {
-        "status": str(answer.status),
-        "message": _cut(_trained_with(outside), parameter, outside.value),
+        "status": answer.status,
+        "message": _cut(trained_with(outside), parameter, outside.value),
         "parameter": outside.parameter,
         "position": asked.given.get(outside.parameter, asked.start),
     }
     if answer.fallback is not None:
-        reply["fallback"] = {name: value for name, value in answer.fallback if value is not None}
+        reply["fallback"] = {name: value for name, value in answer.fallback.items() if value is not None}
     return reply
-
-
-def _trained_with(outside: OutOfRange) -> str:
-    return f"{outside.parameter} was trained with {outside.rule} only"
-
-
-def without_choice(family: Family, answer: Answer) -> Answer:
-    """A refusal of a family with nothing to choose: no config to fall back to.
-
-    A label that training did not have is not a matter of range there: no two labels are near.
-    """
-    if family.config.parameters or answer.outside is None:
-        return answer
-    outside = answer.outside
-    label = isinstance(family.problem.parameters[outside.parameter], (Bool, Categorical))
-    status = Answered.UNSUPPORTED if label else answer.status
-    reason = f"{_trained_with(outside)}, got {str(outside.value).lower() if isinstance(outside.value, bool) else outside.value}"
-    return dataclasses.replace(answer, status=status, reason=reason, fallback=None, fallback_name="")

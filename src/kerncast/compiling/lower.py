@@ -7,29 +7,20 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from kerncast.compiling.forest import Forests, read_forests
-from kerncast.compiling.tiers import Reach, Tiers
+from kerncast.arrays import Floats, Ints
+from kerncast.compiling.forest import Forests
+from kerncast.compiling.tiers import Tiers
 from kerncast.errors import InvalidValue
-from kerncast.expr import Expr, Program
+from kerncast.expr import Expr
 from kerncast.learners.gbdt import Gbdt
-from kerncast.learners.linear import Linear
+from kerncast.models.candidates import library_rows
 from kerncast.models.model import Model
-
-Ints = npt.NDArray[np.int64]
+from kerncast.models.reach import Reach
+from kerncast.models.rules import Rule, family_rules, namespaces
 
 TIERS = ("tree", "portfolio", "full")
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A predicate with the sentence that a caller sees when it does not hold."""
-
-    name: str
-    sentence: str
-    holds: Expr
 
 
 @dataclass(frozen=True)
@@ -61,12 +52,8 @@ class Artefact:
 
     @cached_property
     def work(self) -> dict[str, Expr]:
-        """Numbers of the problem that targets and lines are relative to."""
-        found = dict(self.model.featurizer().work().outputs)
-        line = self.model.family.op.line_program
-        if isinstance(self.model.learner, Linear) and line is not None:
-            found["line_size"] = line.outputs["size"]
-        return found
+        """Numbers of the problem that targets and the learner's own C read."""
+        return {**self.model.featurizer().work().outputs, **self.model.learner.problem_numbers(self.model.family)}
 
     @cached_property
     def problem_rules(self) -> list[Rule]:
@@ -76,29 +63,22 @@ class Artefact:
     @cached_property
     def family_rules(self) -> list[Rule]:
         """Rules of the family, hardware numbers bound; those that need an unknown number are left to the backend."""
-        device = self.model.device
-        bound = device.bindings(self.model.family.op.dtype, self.model.manifest.dtypes or None)
-        found = []
-        for constraint in self.model.family.config.constraints:
-            program = Program({constraint.name: constraint.holds}).bind(bound)
-            if not any(item.name.startswith("hw.") for item in program.symbols):
-                found.append(Rule(constraint.name, constraint.sentence, program.outputs[constraint.name]))
-        return found
+        return family_rules(self.model.family, self.model.device, self.model.manifest.dtypes)
 
     @cached_property
     def unsupported_rules(self) -> list[Rule]:
         """Those that the problem alone decides."""
-        return [rule for rule in self.family_rules if _namespaces(rule.holds) == {"p"}]
+        return [rule for rule in self.family_rules if namespaces(rule.holds) == {"p"}]
 
     @cached_property
     def mixed_rules(self) -> list[Rule]:
         """Those that problem and config decide together."""
-        return [rule for rule in self.family_rules if _namespaces(rule.holds) == {"p", "c"}]
+        return [rule for rule in self.family_rules if namespaces(rule.holds) == {"p", "c"}]
 
     @cached_property
     def config_rules(self) -> list[Rule]:
         """All that a config must obey."""
-        return [rule for rule in self.family_rules if "c" in _namespaces(rule.holds)]
+        return [rule for rule in self.family_rules if "c" in namespaces(rule.holds)]
 
     # -- forests -------------------------------------------------------------------------------------
 
@@ -106,17 +86,13 @@ class Artefact:
     def forests(self) -> Forests | None:
         """The forests of a gbdt; None for models that are computed row by row."""
         learner = self.model.learner
-        return read_forests(learner.forests_, learner.library_) if isinstance(learner, Gbdt) else None
+        return Forests.of(learner.trees) if isinstance(learner, Gbdt) else None
 
     @cached_property
     def small_forest(self) -> Forests | None:
         """What scores the portfolio in place of the model, if the tiers have it."""
-        text = self.tiers.forest
-        if text is None or "portfolio" not in self.include:
-            return None
-        from lightgbm import Booster
-
-        return read_forests({"small": [Booster(model_str=text)]})
+        trees = self.tiers.forest
+        return None if trees is None or "portfolio" not in self.include else Forests.of({"small": [trees]})
 
     def members(self, tier: str) -> Ints:
         """Rows of the model's candidates; `quick` is the portfolio, ranked by the small forest."""
@@ -157,17 +133,8 @@ class Artefact:
     @cached_property
     def fallbacks(self) -> tuple[list[int], str]:
         """What runs where the model does not know: candidates in order, and what they are called."""
-        library = self.model.family.library
-        if library:
-            same = [pl.col(f"config.{name}") == value for name, value in library.items()]
-            found = self.model.candidates.with_row_index("__row").filter(pl.all_horizontal(same))["__row"].to_list()
-            if found:
-                return [int(row) for row in found], "library"
-        return list(self.tiers.portfolio), "portfolio"
-
-
-def _namespaces(expr: Expr) -> set[str]:
-    return {item.name.split(".")[0] for item in Program({"": expr}).symbols}
+        library = library_rows(self.model)
+        return (library, "library") if library else (list(self.tiers.portfolio), "portfolio")
 
 
 def lower(model: Model, tiers: Tiers, include: Iterable[str] = TIERS) -> Artefact:
@@ -177,7 +144,7 @@ def lower(model: Model, tiers: Tiers, include: Iterable[str] = TIERS) -> Artefac
     if unknown or not chosen:
         raise InvalidValue(f"tiers are {', '.join(TIERS)} (the memo is always there), got '{', '.join(sorted(include))}'")
     if "tree" in chosen and "portfolio" not in chosen:
-        raise InvalidValue("the tree falls through to the portfolio where it is unsure: export both, --tiers tree,portfolio")
+        raise InvalidValue("the tree falls through to the portfolio where it is unsure: export both, `tiers=tree,portfolio`")
     if len(model.manifest.devices) > 1:
         raise InvalidValue(
             f"the model was trained for {len(model.manifest.devices)} devices together, and an artefact serves one: train it "
@@ -190,7 +157,7 @@ def lower(model: Model, tiers: Tiers, include: Iterable[str] = TIERS) -> Artefac
     return Artefact(model, tiers, chosen)
 
 
-def encoded(frame: pl.DataFrame, model: Model) -> npt.NDArray[np.float64]:
+def encoded(frame: pl.DataFrame, model: Model) -> Floats:
     """The candidates' parameters as numbers, inactive ones as NaN."""
     columns = []
     for name, parameter in model.family.config.parameters.items():

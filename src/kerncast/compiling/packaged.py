@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import resources
+from kerncast.writing.packaged import packaged_c
 
 
-@cache
 def packaged(name: str) -> str:
     """One of the files in `c/`."""
-    return resources.files(__package__).joinpath("c", name).read_text(encoding="utf-8")
+    return packaged_c(__package__, name)

@@ -2,77 +2,41 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kerncast.arrays import Array, Ints
 from kerncast.expr import Program
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from kerncast.learners.trees import Tree, as_arrays
+from kerncast.models.expectation import Expectation
+from kerncast.models.reach import Reach
 
 UNSURE = -1
 
 
 @dataclass(frozen=True)
 class DecisionTree:
-    """Problem → config: flat arrays, the root first. A leaf names a place in the portfolio, or is unsure."""
+    """Problem → config: a leaf's value is a place in the portfolio, or UNSURE."""
 
     program: Program
     """What splits read: exact features of the problem alone (a last-bit difference must not turn a split)."""
-    feature: Ints
-    """By node: the output of `program` that it reads; -1 in a leaf."""
-    threshold: Floats
-    """By node: a value up to it goes left."""
-    left: Ints
-    right: Ints
-    choice: Ints
-    """By node: in a leaf the place in the portfolio, or UNSURE; UNSURE elsewhere."""
+    tree: Tree
+    """Reads the outputs of `program` by number."""
+
+    @property
+    def choices(self) -> Ints:
+        """By leaf."""
+        return self.tree.value.astype(np.int64)
 
     def decide(self, values: Mapping[str, Any]) -> int:
         """The place in the portfolio for a problem's values under their symbol names (`p.M`), or UNSURE."""
-        found = list(self.program.scalar(values).values())
-        node = 0
-        while self.feature[node] >= 0:
-            node = int((self.left if found[self.feature[node]] <= self.threshold[node] else self.right)[node])
-        return int(self.choice[node])
-
-
-@dataclass(frozen=True)
-class Reach:
-    """Where each candidate was tried: [candidate, problem parameter], in declared order.
-
-    Libraries and compilers leave kernels out by size, so data hold many for a band of sizes only. Beyond it a model
-    guesses, and what it guesses to be fastest is often what nobody would try there.
-    """
-
-    low: Floats
-    high: Floats
-    """Of sizes; infinite where nothing is known."""
-    labels: npt.NDArray[np.uint64]
-    """Of labels and flags: a bit per code; all of them where nothing is known."""
-
-    def holds(self, numbers: Floats) -> npt.NDArray[np.bool_]:
-        """Which candidates were tried on problems like this one (its parameters as numbers)."""
-        inside = (self.low <= numbers) & (numbers <= self.high)
-        bit = np.minimum(np.maximum(numbers, 0.0), 63.0).astype(np.uint64)
-        return np.asarray((inside & ((self.labels >> bit) & np.uint64(1)).astype(bool)).all(axis=1))
-
-
-@dataclass(frozen=True)
-class Expectation:
-    """What a choice is worth: bands of predicted time, and the mean efficiency of out-of-fold choices in each."""
-
-    edges_ns: tuple[float, ...]
-    """Between the bands; one fewer than there are bands."""
-    efficiency: tuple[float, ...]
-
-    def of(self, time_ns: float) -> float:
-        """The expected efficiency of a choice that is predicted to take so long."""
-        return self.efficiency[int(np.searchsorted(np.array(self.edges_ns), time_ns, side="right"))]
+        found = np.array([list(self.program.scalar(values).values())], np.float64)
+        return int(self.tree.leaf_values(found)[0])
 
 
 @dataclass(frozen=True)
@@ -81,10 +45,25 @@ class Tiers:
 
     portfolio: tuple[int, ...]
     tree: DecisionTree | None = None
-    forest: str | None = None
-    """A small forest (LightGBM text) over the model's features that ranks the portfolio like the model does; None: the
+    forest: tuple[Tree, ...] | None = None
+    """A small forest over the model's features that ranks the portfolio like the model does; None: the
     model itself does it."""
     reach: Reach | None = None
     """Candidates are answered with only where they were tried, unless none was tried there; None: anywhere."""
     expectation: Expectation | None = None
     """None: nothing was chosen in training."""
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells two sets of tiers apart."""
+        hasher = hashlib.blake2b(repr((self.portfolio, self.expectation)).encode(), digest_size=10)
+        parts: list[Array] = []
+        if self.reach is not None:
+            parts += [self.reach.low, self.reach.high, self.reach.labels]
+        if self.tree is not None:
+            hasher.update(self.tree.program.digest.encode())
+        trees = [*(self.forest or ()), *([self.tree.tree] if self.tree is not None else [])]
+        parts += as_arrays(trees).values() if trees else []
+        for part in parts:
+            hasher.update(np.ascontiguousarray(part).tobytes())
+        return hasher.hexdigest()

@@ -6,13 +6,8 @@ crash between the two writes loses nothing and leaves nothing half-written.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +18,16 @@ from kerncast import devices
 from kerncast.data import filters, schema
 from kerncast.declared.declaration import Declaration, declaration_of, joined_family, refuse_another_draft, resolve
 from kerncast.device import Device
-from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
+from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.files.atomic import copy_directory, drafted, file_checksum, refuse_existing, write_atomically, write_bytes
+from kerncast.files.lock import in_turn
+from kerncast.files.versioned import Versioned, json_text
 from kerncast.op import Family
 
 FORMAT = "kerncast-dataset"
 VERSION = 1
 MANIFEST = "dataset.json"
 JOURNAL = "journal.jsonl"
-# From an older version to the next one; a manifest is upgraded when read, files stay as they are.
-UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,6 +91,11 @@ class DatasetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Dataset:
     """An opened dataset. `Dataset.create` makes an empty one, `Dataset.open` reads an existing one."""
 
+    collected: Any = None
+    """What `kerncast.collect` measured just now: its summary."""
+    notes: tuple[str, ...] = ()
+    """What `kerncast.read` left out or changed, and why."""
+
     def __init__(self, path: Path, manifest: DatasetFile) -> None:
         self.path = path
         self.contents = manifest
@@ -103,31 +104,26 @@ class Dataset:
     def create(cls, path: str | Path) -> Dataset:
         """An empty dataset in a directory that does not exist yet."""
         path = Path(path)
-        if path.exists():
-            raise InvalidValue(f"{path} exists already: choose another name, or remove it first")
+        refuse_existing(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir()
-        dataset = cls(path, DatasetFile())
-        dataset._write_file(dataset.contents)
-        return dataset
+        return cls._begun(path)
 
     @classmethod
     def build(cls, path: str | Path, fill: Callable[[Dataset], None]) -> Dataset:
         """A new dataset that appears whole or not at all."""
         path = Path(path)
-        if path.exists():
-            raise InvalidValue(f"{path} exists already: choose another name, or remove it first")
-        # Beside the place it will take, or in the nearest folder that exists: a refusal must leave no folder behind.
-        beside = next(folder for folder in path.absolute().parents if folder.is_dir())
-        scratch = Path(tempfile.mkdtemp(prefix=".kerncast-", dir=beside))
-        try:
-            draft = cls.create(scratch / "dataset")
+        refuse_existing(path)
+        with drafted(path) as folder:
+            draft = cls._begun(folder)
             fill(draft)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            os.rename(draft.path, path)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
         return cls(path, draft.contents)
+
+    @classmethod
+    def _begun(cls, folder: Path) -> Dataset:
+        dataset = cls(folder, DatasetFile())
+        dataset._write_file(dataset.contents)
+        return dataset
 
     @classmethod
     def open(cls, path: str | Path) -> Dataset:
@@ -137,7 +133,7 @@ class Dataset:
             raise NotFound(f"there is no dataset at {path}: make one with `kerncast import` or `kerncast collect`")
         if not (path / MANIFEST).is_file():
             raise BadFile(f"{path} is not a kerncast dataset: it has no {MANIFEST}")
-        manifest = _read_file(path / MANIFEST)
+        manifest = _FILE.read(path / MANIFEST)
         for part in manifest.parts:
             if not (path / part.file).is_file():
                 raise BadFile(f"{path} is incomplete: {part.file} is missing; restore it, or import the data again")
@@ -196,7 +192,7 @@ class Dataset:
 
     def read(self, family: Family | str | None = None, where: Sequence[str] = ()) -> pl.DataFrame:
         """The rows of one family, loaded; `suspect=false` leaves out those whose labels belong to other rows."""
-        from kerncast.data.suspect import NOT_SUSPECT, without_suspect
+        from kerncast.data.label_shift import NOT_SUSPECT, without_suspect
 
         try:
             if NOT_SUSPECT not in where:
@@ -206,6 +202,28 @@ class Dataset:
             return kept.filter(filters.combine([text for text in where if text != NOT_SUSPECT], kept.schema))
         except pl.exceptions.PolarsError as error:
             raise BadFile(f"{self.path} is damaged ({_first_line(error)}): restore it, or import the data again") from error
+
+    def frame(self, family: Family | str | None = None, where: Sequence[str] = ()) -> pl.DataFrame:
+        """The rows of one family as a polars frame (the family may be left out when there is only one)."""
+        return self.read(family, where)
+
+    def to_pandas(self, family: Family | str | None = None, where: Sequence[str] = ()) -> Any:
+        """The rows of one family as a pandas frame."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise NotFound("to_pandas() needs the package pandas, which is not installed: `pip install pandas`") from error
+        return pandas.DataFrame({column.name: column.to_numpy() for column in self.frame(family, where)})
+
+    def __repr__(self) -> str:
+        from kerncast.data.summary import dataset_text
+
+        return dataset_text(self)
+
+    def _repr_html_(self) -> str:
+        from kerncast.data.summary import dataset_html
+
+        return dataset_html(self)
 
     def device(self, name: str) -> Device:
         """A device of these rows: as it was recorded with them, else the profile of that name."""
@@ -245,8 +263,8 @@ class Dataset:
     def _append(
         self, family: Family, rows: pl.DataFrame, sources: Iterable[Source], machines: Iterable[DeviceRecord] = ()
     ) -> None:
-        with _exclusive(self.path):
-            self.contents = _read_file(self.path / MANIFEST)  # another process may have appended meanwhile
+        with in_turn(self.path / ".lock"):
+            self.contents = _FILE.read(self.path / MANIFEST)  # another process may have appended meanwhile
             self._append_part(family, rows, sources, machines)
 
     def _append_part(
@@ -272,9 +290,26 @@ class Dataset:
         ))  # fmt: skip
 
     def _write_file(self, manifest: DatasetFile) -> None:
-        data = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-        write_atomically(self.path / MANIFEST, lambda path: path.write_bytes(data + b"\n"))
+        write_bytes(self.path / MANIFEST, json_text(manifest))
         self.contents = manifest
+
+    def save(self, path: str | Path) -> Dataset:
+        """A copy at `path`, whole or not at all; a result without a place of its own is kept by it."""
+        copy_directory(self.path, Path(path))
+        return Dataset.open(path)
+
+    def inspect(self, where: Sequence[str] | str = ()) -> dict[str, Any]:
+        """What it holds, how noisy it is and what is wrong with it; `kerncast inspect` prints it."""
+        from kerncast.data.quality import inspect_dataset
+
+        return inspect_dataset(self, (where,) if isinstance(where, str) else tuple(where))
+
+    @staticmethod
+    def merge(paths: Sequence[Dataset | str | Path], out: str | Path) -> Dataset:
+        """A new dataset from several; rows that are equal in every cell are kept once, and `notes` says how many were not."""
+        found, dropped = merge([item.path if isinstance(item, Dataset) else item for item in paths], out)
+        found.notes = (f"{dropped:,} exact duplicates dropped",)
+        return found
 
 
 def merge(paths: Sequence[str | Path], out: str | Path) -> tuple[Dataset, int]:
@@ -315,68 +350,8 @@ def _with_declaration(manifest: DatasetFile, family: Family) -> tuple[Declaratio
     return tuple(declared[name] for name in sorted(declared))
 
 
-def _read_file(file: Path) -> DatasetFile:
-    try:
-        data = msgspec.json.decode(file.read_bytes())
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise BadFile(f"{file} is not a kerncast dataset: its format is {_format_of(data)!r}, not '{FORMAT}'")
-        return msgspec.convert(_upgrade(data, file), DatasetFile)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadFile(f"{file} is damaged ({error}): restore it, or import the data again") from error
-
-
-def _format_of(data: object) -> object:
-    return data.get("format", "unknown") if isinstance(data, dict) else type(data).__name__
-
-
-def _upgrade(data: dict[str, Any], file: Path) -> dict[str, Any]:
-    version = data.get("version")
-    if not isinstance(version, int) or version < 1:
-        raise BadFile(f"{file} has no valid version: {version!r}")
-    if version > VERSION:
-        raise BadFile(f"{file} is version {version}, this kerncast reads up to version {VERSION}: upgrade kerncast")
-    while data["version"] < VERSION:
-        data = {**UPGRADES[data["version"]](data), "version": data["version"] + 1}
-    return data
+_FILE = Versioned(FORMAT, VERSION, DatasetFile, "a kerncast dataset", "restore it, or import the data again")
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-@contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
-    """One appender at a time; the others wait, for an append is short."""
-    fd = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
-
-
-def file_checksum(path: Path) -> str:
-    """A hash of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """Temporary file, fsync, rename: the name holds the old bytes or the new ones, never a mixture."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write(scratch)
-        with scratch.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        raise CannotWrite(
-            f"could not write {path}: {error.strerror or error}; free some space or choose another place"
-        ) from error
-    finally:
-        scratch.unlink(missing_ok=True)

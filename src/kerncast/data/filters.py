@@ -20,14 +20,14 @@ def _literal(text: str, column: str, dtype: pl.DataType) -> object:
             return int(text)
         return float(text) if dtype.is_float() else text
     except (KeyError, ValueError):
-        raise InvalidValue(f"--where compares {column} ({dtype}) with '{text}', which is not a value of that type") from None
+        raise InvalidValue(f"`where` compares {column} ({dtype}) with '{text}', which is not a value of that type") from None
 
 
 def parse_filter(text: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
     """One condition: `column=value`, `column=a,b` (any of them), `!=`, `<`, `<=`, `>`, `>=`."""
     match = _PATTERN.fullmatch(text)
     if not match:
-        raise InvalidValue(f"--where takes column=value (also !=, <, <=, >, >=), got '{text}'")
+        raise InvalidValue(f"`where` takes column=value (also !=, <, <=, >, >=), got '{text}'")
     name, operator, right = match.groups()
     if name not in schema:
         raise NotFound.named("column", name, schema)

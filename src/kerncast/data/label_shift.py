@@ -11,19 +11,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Flags, Floats, Ints
 from kerncast.data import schema
 from kerncast.device import Device
 from kerncast.devices import get as get_device
 from kerncast.errors import NotFound
 from kerncast.op import Family
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 DeviceOf = Callable[[str], Device]
 
+NOT_SUSPECT = "suspect=false"
+"""The condition that stands for `without_suspect` beside those of `--where`: a model records it and is refitted by it."""
 FURTHEST_SHIFT = 32
 # In units of the typical prediction error: what a row may count for at most, and what a change of shift costs.
 WORST_FIT = 4.0
@@ -61,7 +61,7 @@ class LabelShift:
     checked_rows: int
     reason: str
     stretches: tuple[ShiftedRows, ...]
-    suspect: npt.NDArray[np.bool_]
+    suspect: Flags
 
 
 def find_label_shift(family: Family, rows: pl.DataFrame, device_of: DeviceOf = get_device) -> LabelShift:
@@ -93,6 +93,11 @@ def find_label_shift(family: Family, rows: pl.DataFrame, device_of: DeviceOf = g
     if checked < total:
         reasons.append(f"{total - checked:,} of {total:,} ok rows were not checked")
     return LabelShift(checked, "; ".join(dict.fromkeys(reasons)), tuple(stretches), suspect)
+
+
+def without_suspect(family: Family, rows: pl.DataFrame, device_of: DeviceOf = get_device) -> pl.DataFrame:
+    """The rows whose labels are their own; all rows of a file are needed, in any order, to tell."""
+    return rows.filter(~pl.Series(find_label_shift(family, rows, device_of).suspect, dtype=pl.Boolean))
 
 
 def _check(family: Family, table: pl.DataFrame, device_of: DeviceOf) -> tuple[list[tuple[int, int, int]], str]:
@@ -136,7 +141,7 @@ def _features(family: Family, frame: pl.DataFrame, device_of: DeviceOf) -> Float
     return program.frame(schema.symbol_columns(family, frame)).to_numpy()
 
 
-def _predict_held_out(features: Floats, labels: Floats, groups: Ints, trusted: npt.NDArray[np.bool_]) -> Floats:
+def _predict_held_out(features: Floats, labels: Floats, groups: Ints, trusted: Flags) -> Floats:
     """Each row as predicted from rows far away in the file and of other shapes, by absolute error.
 
     Stretches of the file are held out whole, with a margin as wide as the furthest shift: in a sorted sweep a
@@ -171,7 +176,7 @@ def _predict_held_out(features: Floats, labels: Floats, groups: Ints, trusted: n
     return predicted
 
 
-def _costs(labels: Floats, predicted: Floats, trusted: npt.NDArray[np.bool_]) -> Floats:
+def _costs(labels: Floats, predicted: Floats, trusted: Flags) -> Floats:
     """How badly each label fits the row `shift` away, for every shift, in typical prediction errors."""
     error = max(1.4826 * float(np.median(np.abs(labels - predicted)[trusted])), SMALLEST_ERROR)
     count = len(labels)

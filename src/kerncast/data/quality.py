@@ -25,7 +25,7 @@ ALIAS_PROBLEMS = 5
 Report = dict[str, Any]
 NOT_CHECKED: Report = {
     "checked_rows": 0,
-    "note": "not with --where, which takes neighbouring rows away",
+    "note": "not with `where`, which takes neighbouring rows away",
     "suspect_rows": 0,
     "stretches": [],
 }

@@ -15,6 +15,10 @@ from kerncast.parameters import Bool, Categorical, Choice, Int, Parameter, Power
 from kerncast.space import Space
 
 
+class Mislabelled(InvalidValue):
+    """A row stands under the key of another one."""
+
+
 class Status(StrEnum):
     """How an attempt ended."""
 
@@ -158,7 +162,10 @@ def _cast(frame: pl.DataFrame, column: str, dtype: type[pl.DataType]) -> pl.Expr
 
 
 def conform(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
-    """`frame` as stored rows of `family`: columns in order, types, values checked, defaults and keys filled in."""
+    """`frame` as stored rows of `family`: columns in order, types, values checked, defaults and keys filled in.
+
+    Rows that come with keys, as collected ones do, must have those of their own values.
+    """
     wanted = schema_of(family)
     unknown = [name for name in frame.columns if name not in wanted]
     if unknown:
@@ -190,7 +197,20 @@ def conform(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
         possible = (frame[name] >= shortest) & (frame[name] <= longest)
         _refuse_first(frame, ~possible, f"must be a positive number of nanoseconds ({shortest:g} to {longest:g})", name)
     check_parameters(family, frame)
-    return frame.with_columns(row_keys(family, frame))
+    keys = row_keys(family, frame)
+    _refuse_mislabelled(frame["key"], keys)
+    return frame.with_columns(keys)
+
+
+def _refuse_mislabelled(given: pl.Series, own: pl.Series) -> None:
+    """A row under another key would be a time of something that was not measured."""
+    wrong = (given != own).fill_null(False)
+    if wrong.any():
+        row = wrong.arg_max() or 0
+        raise Mislabelled(
+            f"the row with the key {given[row]} has the device, problem and config of {own[row]} "
+            f"({int(wrong.sum())} of {len(own)} rows are mislabelled)"
+        )
 
 
 def _only_where_it_applies(family: Family, frame: pl.DataFrame, columns: list[str]) -> pl.DataFrame:

@@ -1,6 +1,6 @@
 """Ops that a file declares: drafted by an importer, carried as data inside `dataset.json` and `model.json`.
 
-An installed op is Python. A cache of measurements of somebody's own kernel has no Python, and what it tells (the
+An installed op is Python. A cache of measurements of one's own kernel has no Python, and what it tells (the
 parameters, their values, which configs exist) must be known again wherever the dataset or a model trained on it is
 opened. So the declaration travels with them and is built when they are opened. It is nowhere registered: two
 datasets may hold different drafts of one kernel, and each means its own.
@@ -89,7 +89,7 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if _shape(self) != _shape(other):
             raise InvalidValue(
                 f"{self.family} is declared twice with different parameters ({', '.join(self.config)} and "
-                f"{', '.join(other.config)}): give one of them another name when it is imported (--set op=NAME)"
+                f"{', '.join(other.config)}): give one of them another name when it is imported (`set` op=NAME)"
             )
         problem = {name: values.joined(other.problem[name]) for name, values in self.problem.items()}
         config = {name: values.joined(other.config[name]) for name, values in self.config.items()}

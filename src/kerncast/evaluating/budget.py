@@ -8,21 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kerncast.arrays import Flags, Floats, Ints
 from kerncast.collecting.active import by_turns
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.unseen import Paths, open_all, recipe_of, rows_for, table_for
 from kerncast.models.model import Model
+from kerncast.progress import QUIET, Progress
 from kerncast.scoring.metrics import figure, resampled
 from kerncast.scoring.splits import folds_by_group
 from kerncast.tables.table import Table
 from kerncast.training.acquisition import acquisition
 from kerncast.training.procedure import Procedure
-
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
-Stage = Callable[[str, int, int], None]
 
 PROBLEM_SHARES = (0.1, 0.2, 0.4, 0.7, 1.0)
 CONFIG_SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)
@@ -33,9 +30,8 @@ FOLDS = 3
 
 
 def budget_curves(
-    model: Model | str | Path, datasets: Paths, where: Sequence[str] = (), threads: int = 0,
-    stage: Stage = lambda name, number, of: None,
-) -> dict[str, Any]:  # fmt: skip
+    model: Model | str | Path, datasets: Paths, where: Sequence[str] = (), threads: int = 0, *, progress: Progress = QUIET
+) -> dict[str, Any]:
     """The three curves, each point the mean efficiency on problems held out from it."""
     model = model if isinstance(model, Model) else Model.load(model)
     table = table_for(model, rows_for(model, open_all(datasets), where))
@@ -50,34 +46,34 @@ def budget_curves(
     total = len(problem_shares) + len(config_shares) + 2 * len(ACTIVE_SHARES)
     done = 0
 
-    def tell(name: str) -> None:
+    def begin(name: str) -> None:
         nonlocal done
         done += 1
-        stage(name, done, total)
+        progress.stage(name, done, total)
 
     curves: dict[str, Any] = {"problems": [], "configs": [], "active": []}
     for share in problem_shares:
-        tell(f"{share:.0%} of the problems")
+        begin(f"{share:.0%} of the problems")
         curves["problems"].append(_point(table, procedure, lambda part, s=share: _some_groups(part, s), "problems"))  # type: ignore[misc]
     for share, real in config_shares.items():
-        tell(f"{real:.0%} of the configs per problem")
+        begin(f"{real:.0%} of the configs per problem")
         point = _point(table, procedure, lambda part, s=share: _some_rows(part, s), "problems")  # type: ignore[misc]
         curves["configs"].append({"share": real, **point})
-    curves["active"] = _active(table, procedure, tell)
+    curves["active"] = _active(table, procedure, begin)
     return curves
 
 
-def _counts(table: Table) -> npt.NDArray[np.int64]:
+def _counts(table: Table) -> Ints:
     """Rows of each problem."""
     return np.asarray(np.diff(np.r_[table.trials.starts, len(table.trials.order)]))
 
 
-def _kept(counts: npt.NDArray[np.int64], share: float) -> npt.NDArray[np.int64]:
+def _kept(counts: Ints, share: float) -> Ints:
     """A share of each of them, at least two: from one alone nothing about choosing is learned."""
     return np.minimum(counts, np.maximum(2, np.round(share * counts))).astype(np.int64)
 
 
-def _different(shares: Sequence[float], counts: npt.NDArray[np.int64]) -> dict[float, float]:
+def _different(shares: Sequence[float], counts: Ints) -> dict[float, float]:
     """The shares that do not come to the same number, each with what it really comes to."""
     found: dict[int, float] = {}
     for share in shares:
@@ -124,7 +120,7 @@ def _some_rows(table: Table, share: float) -> Flags:
     return kept
 
 
-def _active(table: Table, procedure: Procedure, tell: Callable[[str], None]) -> list[dict[str, Any]]:
+def _active(table: Table, procedure: Procedure, begin: Callable[[str], None]) -> list[dict[str, Any]]:
     """One fold: both grow from the same few random vectors, one at random, one by what the model wants to know."""
     fold = folds_by_group(table.group, FOLDS, procedure.recipe.seed)
     pool, judge = table.take(fold != 0), table.take(fold == 0)
@@ -137,7 +133,7 @@ def _active(table: Table, procedure: Procedure, tell: Callable[[str], None]) -> 
         count = max(start, round(share * total))
         point: dict[str, Any] = {"vectors": count, "share": share}
         for how in ("random", "active"):
-            tell(f"{how} choice of {share:.0%} of the vectors")
+            begin(f"{how} choice of {share:.0%} of the vectors")
             have = chosen[how]
             if count > len(have) and how == "random":
                 have = shuffled[:count]
@@ -149,7 +145,7 @@ def _active(table: Table, procedure: Procedure, tell: Callable[[str], None]) -> 
     return points
 
 
-def _wanted(pool: Table, have: npt.NDArray[np.int64], count: int, procedure: Procedure) -> npt.NDArray[np.int64]:
+def _wanted(pool: Table, have: Ints, count: int, procedure: Procedure) -> Ints:
     rest = np.setdiff1d(np.arange(len(pool.problem)), have)
     worth = acquisition(pool.take(np.sort(have)), pool.rows.take(rest), pool.problem[rest], procedure)
     return by_turns(rest[np.argsort(-worth, kind="stable")], np.random.default_rng(len(have)).permutation(rest))[:count]

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Floats
 from kerncast.errors import InvalidValue
+from kerncast.evaluating.text import joined, verdict_blocks
 from kerncast.evaluating.unseen import Judged, Paths, judged, listed, open_all, table_for
 from kerncast.models.model import Model
+from kerncast.scoring.figures import Figure
 from kerncast.scoring.metrics import figure, resampled
 from kerncast.scoring.scorecard import Predicted
 from kerncast.scoring.trials import TIE_SIGMAS
 from kerncast.tables.table import Table
-
-Floats = npt.NDArray[np.float64]
+from kerncast.writing import html
 
 BETTER, SAME, WORSE, AMBIGUOUS = "BETTER", "SAME", "WORSE", "AMBIGUOUS"
 # Two models are the same when the mean difference is known to be no larger: a limit may narrow that, never widen it.
@@ -40,17 +42,79 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if not 0.0 <= value <= 1.0:  # NaN neither
-                raise InvalidValue(f"--max-{name} is a drop of efficiency from 0 to 100 %, got {100 * value:g}")
+                raise InvalidValue(f"`max_{name}` is a drop of efficiency from 0 to 100 %, got {100 * value:g}")
 
 
 @dataclass(frozen=True)
+class Quantiles:
+    """The efficiencies (or accuracies) of one model, in four numbers."""
+
+    mean: float
+    median: float
+    p10: float
+    min: float
+
+
+@dataclass(frozen=True, repr=False, eq=False)
 class Verdict:
-    """BETTER, SAME, WORSE or AMBIGUOUS, why, and the figures behind it."""
+    """BETTER, SAME, WORSE or AMBIGUOUS, why, and the figures behind it. `as_json()` is what `--json` prints."""
 
     verdict: str
-    reasons: list[str]
-    summary: dict[str, Any]
+    reasons: tuple[str, ...]
+    _summary: Mapping[str, Any]
     problems: pl.DataFrame
+    """Per problem: its parameters, `old_efficiency`, `new_efficiency`, `same_choice`."""
+
+    @property
+    def n(self) -> int:
+        """How many problems both were judged on."""
+        return int(self._summary["n_problems"])
+
+    @property
+    def measure(self) -> str:
+        """What was compared: `efficiency`, or `accuracy` where there is nothing to choose."""
+        return str(self._summary["measure"])
+
+    @property
+    def old(self) -> Quantiles:
+        """What the old model gets."""
+        return Quantiles(**self._summary["old"])
+
+    @property
+    def new(self) -> Quantiles:
+        """What the new model gets."""
+        return Quantiles(**self._summary["new"])
+
+    @property
+    def mean_difference(self) -> Figure:
+        """By how much the new model is better on average, with its interval."""
+        found = Figure.of(self._summary["mean_difference"])
+        assert found is not None
+        return found
+
+    @property
+    def worst_drop(self) -> float:
+        """What the problem loses that loses most."""
+        return float(self._summary["worst_drop"])
+
+    def as_json(self) -> dict[str, Any]:
+        """What `kerncast compare --json` prints."""
+        return {"verdict": self.verdict, "reasons": list(self.reasons), **deepcopy(dict(self._summary))}
+
+    def __str__(self) -> str:
+        return joined(verdict_blocks(self.verdict, self.reasons, self._summary))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (name, f"{old:.2%}", f"{new:.2%}", f"{new - old:+.2%}")
+            for name, old, new in zip(asdict(self.old), asdict(self.old).values(), asdict(self.new).values(), strict=True)
+        ]
+        columns = (self.measure, "old", "new", "difference")
+        return html.panel(
+            f"{self.verdict}: {'; '.join(self.reasons)}", html.table(columns, rows, f"{self.n:,} problems", columns[1:])
+        )
 
 
 def compare(
@@ -166,7 +230,7 @@ def judge(
         "degraded": int((change < -UNCHANGED).sum()),
         "limits": asdict(limits),
     }  # fmt: skip
-    return Verdict(verdict, reasons, summary, points)
+    return Verdict(verdict, tuple(reasons), summary, points)
 
 
 def _figures(values: Floats) -> dict[str, float]:

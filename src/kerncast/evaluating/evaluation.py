@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Floats, Ints
 from kerncast.errors import InvalidValue
+from kerncast.evaluating.results import Evaluation as Evaluation
 from kerncast.evaluating.slices import slices
 from kerncast.evaluating.unseen import Paths, digest_of, judged, listed, open_all, recipe_of, rows_for, table_for
 from kerncast.models.conformal import LEVEL, cross_bounds
 from kerncast.models.model import Model
+from kerncast.progress import QUIET, Progress
 from kerncast.scoring.scorecard import Predicted
 from kerncast.scoring.splits import folds_by_group, folds_by_size
 from kerncast.tables.assess import PORTFOLIO, Learned, assess
 from kerncast.tables.table import Table
 from kerncast.training.folds import cross_validate
-from kerncast.training.procedure import Procedure, Recipe
+from kerncast.training.procedure import Procedure
+from kerncast.training.recipe import Recipe
 
-Ints = npt.NDArray[np.int64]
 SPLITS = ("problem", "size", "config", "device")
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What `evaluate` found: the summary that prints and serialises, and a point per problem and per row."""
-
-    summary: dict[str, Any]
-    problems: pl.DataFrame
-    """Per problem: its parameters, chosen and best config (`chosen.*`, `best.*`), times, efficiency."""
-    rows: pl.DataFrame
-    """Per row that worked: its parameters, `number` (its problem's), measured and predicted time, bounds, score."""
-    failures: pl.DataFrame = field(default_factory=pl.DataFrame)
-    """Per row that failed: its parameters, and its problem's `number`."""
 
 
 def evaluate(
@@ -49,13 +38,12 @@ def evaluate(
     where: Sequence[str] = (),
     worst: int = 20,
     threads: int = 0,
-    stage: Callable[[str, int, int], None] = lambda name, number, of: None,
-    step: Callable[[str, int, int], None] = lambda what, done, of: None,
+    progress: Progress = QUIET,
 ) -> Evaluation:
     """Judge a model; with `split`, judge the recipe it was made by on folds that are harder than its own."""
     if split is not None and include_seen:
         raise InvalidValue(
-            f"--include-seen has no place beside --split {split}, which refits the model and scores each problem by a fit "
+            f"`include_seen` has no place beside `split={split}`, which refits the model and scores each problem by a fit "
             "that did not see it: leave one of them out"
         )
     model = model if isinstance(model, Model) else Model.load(model)
@@ -78,7 +66,7 @@ def evaluate(
         remembered = (
             _remembered(model, table) if split == model.manifest.recipe.get("hold_out", "problem") and same_data else None
         )
-        predicted, fold = remembered or refitted(model, table, split, threads, stage, step)
+        predicted, fold = remembered or refitted(model, table, split, threads, progress=progress)
         keep = np.isfinite(predicted.score)
         table, fold = table.take(keep), fold[keep]
         predicted = Predicted(*(None if v is None else v[keep] for v in _parts(predicted)))  # type: ignore[arg-type]
@@ -123,22 +111,22 @@ def folds_of(table: Table, split: str, recipe: Recipe) -> Ints:
         return _dealt(table.config, recipe, "config")
     if split == "device":
         if len(table.devices) < 2:
-            raise InvalidValue(f"--split device needs rows of two devices; all are of {table.devices[0].name}")
+            raise InvalidValue(f"`split=device` needs rows of two devices; all are of {table.devices[0].name}")
         return table.device
     if split == "size":
         size = table.rows.roofline_ns if table.rows.roofline_ns is not None else table.rows.bytes
         if size is None:
-            raise InvalidValue(f"--split size needs the work of {op.name}, which is unknown: use --split problem")
+            raise InvalidValue(f"`split=size` needs the work of {op.name}, which is unknown: use `split=problem`")
         # A shape is as large as in its largest dtype: in all of them it is on one side.
         largest = np.zeros(int(table.group.max()) + 1)
         np.maximum.at(largest, table.group, size)
         fold = folds_by_size(largest[table.group], recipe.folds)
         if len(np.unique(fold)) < 2:
-            raise InvalidValue("--split size needs problems of two sizes; all are of one: measure others")
+            raise InvalidValue("`split=size` needs problems of two sizes; all are of one: measure others")
         return fold
     if split in op.splits:
         return _dealt(split_groups(table, split), recipe, f"value of {', '.join(op.splits[split])}")
-    raise InvalidValue(f"--split is one of {', '.join([*SPLITS, *op.splits])} for {op.name}, got '{split}'")
+    raise InvalidValue(f"`split` is one of {', '.join([*SPLITS, *op.splits])} for {op.name}, got '{split}'")
 
 
 def split_groups(table: Table, split: str) -> Ints:
@@ -156,28 +144,21 @@ def _dealt(groups: Ints, recipe: Recipe, what: str) -> Ints:
     count = len(np.unique(groups))
     if count < 2:
         raise InvalidValue(
-            f"all rows are of one {what}: nothing else is there to learn from; measure more, or use another --split"
+            f"all rows are of one {what}: nothing else is there to learn from; measure more, or use another `split`"
         )
     return folds_by_group(groups, min(recipe.folds, count), recipe.seed)
 
 
-def refitted(
-    model: Model,
-    table: Table,
-    split: str,
-    threads: int,
-    stage: Callable[[str, int, int], None],
-    step: Callable[[str, int, int], None],
-) -> tuple[Predicted, Ints]:
+def refitted(model: Model, table: Table, split: str, threads: int, *, progress: Progress = QUIET) -> tuple[Predicted, Ints]:
     """Out-of-fold predictions of the model's own recipe."""
     recipe = recipe_of(model, threads)
     fold = folds_of(table, split, recipe)
     asked = replace(table, group=split_groups(table, split))
-    fold, found, _ = cross_validate(asked, Procedure(recipe, step), stage, fold)
+    fold, found, _ = cross_validate(asked, Procedure(recipe, progress), fold)
     return _bounded(table, fold, found.time_ns, found.score), fold
 
 
-def _bounded(table: Table, fold: Ints, time_ns: npt.NDArray[np.float64], score: npt.NDArray[np.float64]) -> Predicted:
+def _bounded(table: Table, fold: Ints, time_ns: Floats, score: Floats) -> Predicted:
     """Out-of-fold predictions with intervals, each calibrated on the other folds."""
     # What errs together: the rows of a problem, or of a config where there is one problem only.
     unit = table.config if len(np.unique(table.problem)) < 2 else table.problem

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Array, Floats, Ints
 from kerncast.parameters import Bool, Categorical
 from kerncast.scoring.scorecard import Predicted
 from kerncast.tables.table import Table
 
-Floats = npt.NDArray[np.float64]
 Slice = dict[str, Any]
 
 
@@ -35,7 +34,7 @@ def slices(table: Table, predicted: Predicted) -> list[Slice]:
     return found
 
 
-def _problem_cuts(table: Table, first: pl.DataFrame, chosen: npt.NDArray[np.int64]) -> dict[str, pl.Series]:
+def _problem_cuts(table: Table, first: pl.DataFrame, chosen: Ints) -> dict[str, pl.Series]:
     """A label for each problem: the op's bands of sizes, its categorical parameters, quarters of the roofline."""
     op = table.family.op
     cuts: dict[str, pl.Series] = {}
@@ -56,7 +55,7 @@ def _problem_cuts(table: Table, first: pl.DataFrame, chosen: npt.NDArray[np.int6
     return {name: labels for name, labels in cuts.items() if labels.n_unique() > 1}
 
 
-def _row_labels(table: Table, labels: pl.Series, chosen: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+def _row_labels(table: Table, labels: pl.Series, chosen: Ints) -> Array:
     """The label of each row's problem."""
     by_problem = np.full(int(table.problem.max()) + 1, "", dtype=object)
     by_problem[table.problem[chosen]] = labels.to_numpy()
@@ -68,7 +67,7 @@ def _lines(
     name: str,
     labels: pl.Series,
     efficiency: Floats | None,
-    row_labels: npt.NDArray[Any],
+    row_labels: Array,
     table: Table,
     predicted: Predicted,
 ) -> list[Slice]:

@@ -5,19 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from kerncast.compiling.answer import Tier
+from kerncast.arrays import Flags, Floats
 from kerncast.evaluating.evaluation import Evaluation
 from kerncast.exporting.sizes import tier_bytes
+from kerncast.models.answer import Tier
 from kerncast.op import Config, Family, Problem
 from kerncast.scoring.metrics import figure, resampled
 from kerncast.selecting.selector import TIERS, Selector
 from kerncast.selecting.tiers.problem_sampling import draw_problems
-
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 # So many problems are timed, made-up ones in the trained ranges included, that a 99th percentile says something.
 TIMED = 300
@@ -35,14 +32,20 @@ def tier_lines(evaluation: Evaluation, selector: Selector) -> list[dict[str, Any
     numbers = evaluation.problems["number"].to_list()
     got: dict[str, Floats] = {}
     itself: dict[str, Flags] = {}
-    for tier in TIERS:
+    tiers = _tiers(selector)
+    for tier in tiers:
         answers = selector.select_many(problems, tier)
         itself[tier] = np.array([answer.ok and answer.tier is tier for answer in answers])
         times = [tried[number].get(answer.config, np.nan) if own else np.nan
                  for number, answer, own in zip(numbers, answers, itself[tier], strict=True)]  # fmt: skip
         got[tier] = best / np.array(times)
     timed, sizes = _latencies(selector, problems), tier_bytes(selector.artefact)
-    return [_line(tier, got, itself[tier], timed[tier], sizes[tier]) for tier in TIERS]
+    return [_line(tier, got, itself[tier], timed[tier], sizes[tier]) for tier in tiers]
+
+
+def _tiers(selector: Selector) -> list[Tier]:
+    """Those that the model has: where one config is enough there is no tree."""
+    return [tier for tier in TIERS if tier is not Tier.TREE or selector.tiers.tree is not None]
 
 
 def _line(tier: str, got: dict[str, Floats], itself: Flags, microseconds: Floats, size: int) -> dict[str, Any]:
@@ -86,7 +89,7 @@ def _latencies(selector: Selector, problems: list[Problem]) -> dict[Tier, Floats
     """Microseconds of calls that no memo answers."""
     asked = list(dict.fromkeys(problems))[:TIMED]
     asked += drawn_problems(selector, TIMED - len(asked))
-    return {tier: selector.latencies_us(asked, tier) for tier in TIERS}
+    return {tier: selector.latencies_us(asked, tier) for tier in _tiers(selector)}
 
 
 def drawn_problems(selector: Selector, count: int) -> list[Problem]:

@@ -12,7 +12,7 @@ from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.models.model import Model
 from kerncast.tables.table import MIXTURES, Table, build_table, refuse_mixtures, tried_rows
-from kerncast.training.procedure import Recipe
+from kerncast.training.recipe import Recipe
 from kerncast.training.train import expand
 
 Paths = Sequence[str | Path] | str | Path
@@ -49,13 +49,13 @@ def recipe_of(model: Model, threads: int) -> Recipe:
     """How the model was made, to make it again."""
     if not model.manifest.recipe:
         raise InvalidValue(
-            f"{model.path} does not say how it was trained, so it cannot be fitted again: leave out --split and "
-            "--budget-curve, or train a model here with `kerncast train`"
+            f"{model.path} does not say how it was trained, so it cannot be fitted again: leave out `split` and "
+            "`budget_curve`, or train a model here with `kerncast train`"
         )
     if model.manifest.warm_start:
         raise InvalidValue(
             f"{model.path} went on from another model, so refitting its recipe alone would not make it again: give data "
-            "that neither has seen and leave out --split and --budget-curve"
+            "that neither has seen and leave out `split` and `budget_curve`"
         )
     return Recipe.from_options(model.manifest.recipe, threads)
 
@@ -83,7 +83,7 @@ def _refuse_others(values: pl.Series, own: set[str], who: str, column: str) -> N
     if others:
         raise InvalidValue(
             f"{who} {', '.join(sorted(own))}; {int(values.is_in(others).sum()):,} rows are of {', '.join(others)}: keep the "
-            f"others with --where '{column}={','.join(sorted(own))}'"
+            f"others with `where` '{column}={','.join(sorted(own))}'"
         )
 
 
@@ -109,9 +109,9 @@ def judged(models: Sequence[Model], datasets: Sequence[Dataset], where: Sequence
         if not (rows["status"] == "ok").any():
             names = " or ".join(str(model.path) for model in models)
             rest = f", and on none of the other {rows.select(problem).n_unique():,} did anything work" if rows.height else ""
-            split = "refit fold by fold with --split problem, " if len(models) == 1 else ""
+            split = "refit fold by fold with `split=problem`, " if len(models) == 1 else ""
             raise InvalidValue(
                 f"{'all ' if rows.is_empty() else ''}{known:,} problems were trained on by {names}{rest}: give other data, "
-                f"{split}or look at the training data with --include-seen"
+                f"{split}or look at the training data with `include_seen`"
             )
     return Judged(table_for(models[0], rows), rows, known, include_seen and known > 0)

@@ -7,6 +7,7 @@ import re
 from kerncast.compiling.header import title
 from kerncast.compiling.lower import Artefact
 from kerncast.compiling.packaged import packaged
+from kerncast.models.statuses import C_STATUSES
 from kerncast.parameters import Bool, Categorical, Parameter
 from kerncast.space import Space
 from kerncast.writing.c import comment, filled, identifiers, with_prefix
@@ -29,8 +30,9 @@ def _enum(type_name: str, parameter: Parameter) -> str:
     return f"    enum class {type_name} : std::int64_t {{ {labels} }};\n"
 
 
-def _struct(struct: str, space: Space, c_type: str, missing: str) -> str:
+def _struct(struct: str, space: Space, prefix: str) -> str:
     """Fields in declared order; what has no default, or does not always apply, is optional."""
+    c_type, missing = f"{prefix}_{struct.lower()}", with_prefix("KERNCAST_MISSING", prefix)
     names = identifiers(space.parameters)
     types = _enum_types(space, names)
     fields, to_c, from_c = [], [], []
@@ -41,32 +43,25 @@ def _struct(struct: str, space: Space, c_type: str, missing: str) -> str:
         to_c.append(f"        if ({own}) c.{own} = static_cast<std::int64_t>(*{own});")
         from_c.append(f"        if (c.{own} != {missing}) found.{own} = static_cast<{kind}>(c.{own});")
     enums = "".join(_enum(types[name], space.parameters[name]) for name in types)
-    return f"""struct {struct} {{
-{enums}{chr(10).join(fields)}
-
-    {c_type} to_c() const {{
-        {c_type} c;
-        {c_type}_init(&c);
-{chr(10).join(to_c)}
-        return c;
-    }}
-    static {struct} from_c(const {c_type} &c) {{
-        {struct} found;
-        (void)c;
-{chr(10).join(from_c)}
-        return found;
-    }}
-}};
-"""
+    return filled(
+        packaged("struct.hpp"),
+        prefix,
+        struct=struct,
+        c_type=c_type,
+        fields=enums + "\n".join(fields),
+        to_c="\n".join(to_c),
+        from_c="\n".join(from_c),
+    )
 
 
 def cpp_header(artefact: Artefact, prefix: str) -> str:
     """The text of `PREFIX.hpp`."""
-    family, missing = artefact.model.family, with_prefix("KERNCAST_MISSING", prefix)
+    family = artefact.model.family
     return filled(
         packaged("artefact.hpp"),
         prefix,
         title=title(artefact),
-        problem_struct=_struct("Problem", family.problem, f"{prefix}_problem", missing),
-        config_struct=_struct("Config", family.config, f"{prefix}_config", missing),
+        statuses="\n".join(f"    {status} = {prefix.upper()}_{status.upper()}," for status in C_STATUSES),
+        problem_struct=_struct("Problem", family.problem, prefix),
+        config_struct=_struct("Config", family.config, prefix),
     )

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from kerncast.arrays import Floats
 from kerncast.compiling.binding import MISSING, encode
 from kerncast.compiling.interpreter import Interpreter
 from kerncast.compiling.lower import Artefact
 from kerncast.errors import InvalidValue
 from kerncast.op import Problem
-
-Floats = npt.NDArray[np.float64]
 
 COUNT = 24
 # LightGBM takes a tenth of a second for thousands of configs: fewer problems then.
@@ -46,7 +44,7 @@ def golden_vectors(artefact: Artefact, count: int = COUNT, seed: int = 0) -> lis
     for row in problems[picked].iter_rows(named=True):
         values = {name.removeprefix("problem."): value for name, value in row.items()}
         problem = Problem.trusted(model.family, values)
-        scores, times = interpreter.scores(problem.values, rows)
+        scores, times = interpreter.scores(problem.as_dict(), rows)
         if not np.isfinite(scores).any():
             continue
         place = int(np.lexsort((rows, scores))[0])

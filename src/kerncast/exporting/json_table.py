@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from kerncast.data.dataset import write_atomically
 from kerncast.errors import InvalidValue
+from kerncast.files.atomic import write_bytes
+from kerncast.files.versioned import json_text
 from kerncast.models.model import Model
 from kerncast.version import __version__
 
@@ -18,7 +17,7 @@ FORMAT = "kerncast-choices"
 def trained_problems(model: Model) -> list[dict[str, Any]]:
     """The problems that a model was trained on."""
     if model.out_of_fold is None:
-        raise InvalidValue(f"{model.path} does not say what it was trained on: name the problems with --problems")
+        raise InvalidValue(f"{model.path} does not say what it was trained on: name the problems with `problems`")
     columns = {f"problem.{name}": name for name in model.family.problem.parameters}
     rows = model.out_of_fold.select(list(columns)).rename(columns).unique(maintain_order=True).to_dicts()
     return [{name: value for name, value in row.items() if value is not None} for row in rows]
@@ -31,5 +30,4 @@ def write_table(out: Path, model: Model, answers: list[dict[str, Any]]) -> None:
         "format": FORMAT, "version": 1, "kerncast": __version__, "family": manifest.family,
         "device": manifest.device.name, "software": list(manifest.software), "model": manifest.checksum, "choices": answers,
     }  # fmt: skip
-    text = msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n"
-    write_atomically(out, lambda path: path.write_bytes(text))
+    write_bytes(out, json_text(data, indent=1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from kerncast.compiling.c99 import c_source
@@ -13,24 +12,25 @@ from kerncast.compiling.packaged import packaged
 from kerncast.errors import InvalidValue
 from kerncast.exporting.cpp import cpp_header
 from kerncast.exporting.golden import golden_vectors
-from kerncast.training.train import build_directory
+from kerncast.files.atomic import build_directory, refuse_existing
+from kerncast.progress import QUIET, Progress
 from kerncast.version import __version__
 from kerncast.writing.c import KEYWORDS, c_integer, c_number, filled, plain_words
 
-Step = Callable[[str], None]
 # Names of other files, functions and namespaces.
 TAKEN = ("selftest", "main", "std")
+# What CMake fills in when it configures the project.
+CMAKE_FILLS = ("cmake_install_prefix", "cmake_install_libdir", "cmake_install_includedir", "project_version")
 
 
-def write_project(artefact: Artefact, out: Path, prefix: str = "kerncast", step: Step = lambda what: None) -> list[Path]:
+def write_project(artefact: Artefact, out: Path, prefix: str = "kerncast", *, progress: Progress = QUIET) -> list[Path]:
     """Write the exported C to a new directory, whole or not at all."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", prefix):
         raise InvalidValue(f"a prefix is small letters, digits and '_' and begins with a letter, got '{prefix}'")
     if prefix in KEYWORDS or prefix in TAKEN:
         raise InvalidValue(f"the prefix '{prefix}' means something else in C or in the export: choose another name")
-    if out.exists():
-        raise InvalidValue(f"{out} exists already: choose another name, or remove it first")
-    step("writing C")
+    refuse_existing(out)
+    progress.stage("writing C")
     files = {
         f"{prefix}.c": c_source(artefact, prefix),
         f"{prefix}.h": c_header(artefact, prefix),
@@ -38,7 +38,7 @@ def write_project(artefact: Artefact, out: Path, prefix: str = "kerncast", step:
         "CMakeLists.txt": cmake_lists(prefix),
         f"{prefix}.pc.in": pkg_config(artefact, prefix),
     }
-    step("computing golden vectors")
+    progress.stage("computing golden vectors")
     files["selftest.c"] = self_test(artefact, prefix)
 
     def fill(folder: Path) -> None:
@@ -71,34 +71,7 @@ def self_test(artefact: Artefact, prefix: str) -> str:
 
 def cmake_lists(prefix: str) -> str:
     """A static library by default (`-DBUILD_SHARED_LIBS=ON` for a shared one), its self-test, and installation."""
-    return f"""\
-cmake_minimum_required(VERSION 3.13)
-project({prefix} LANGUAGES C VERSION {_version()})
-
-add_library({prefix} {prefix}.c)
-add_library(kerncast::{prefix} ALIAS {prefix})
-set_target_properties({prefix} PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON POSITION_INDEPENDENT_CODE ON)
-target_include_directories({prefix} PUBLIC $<BUILD_INTERFACE:${{CMAKE_CURRENT_SOURCE_DIR}}> $<INSTALL_INTERFACE:include>)
-if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
-  set(CMAKE_BUILD_TYPE Release)
-endif()
-if(NOT MSVC)
-  # A fused multiply-add rounds once where the model was trained with two roundings.
-  target_compile_options({prefix} PRIVATE -ffp-contract=off)
-  target_link_libraries({prefix} PUBLIC m)
-endif()
-
-enable_testing()
-add_executable({prefix}_selftest selftest.c)
-target_link_libraries({prefix}_selftest PRIVATE {prefix})
-add_test(NAME {prefix}_selftest COMMAND {prefix}_selftest)
-
-include(GNUInstallDirs)
-configure_file({prefix}.pc.in {prefix}.pc @ONLY)
-install(TARGETS {prefix} DESTINATION ${{CMAKE_INSTALL_LIBDIR}})
-install(FILES {prefix}.h {prefix}.hpp DESTINATION ${{CMAKE_INSTALL_INCLUDEDIR}})
-install(FILES ${{CMAKE_CURRENT_BINARY_DIR}}/{prefix}.pc DESTINATION ${{CMAKE_INSTALL_LIBDIR}}/pkgconfig)
-"""
+    return filled(packaged("CMakeLists.txt"), prefix, version=_version())
 
 
 def _version() -> str:
@@ -109,14 +82,6 @@ def _version() -> str:
 
 def pkg_config(artefact: Artefact, prefix: str) -> str:
     """What CMake fills in and installs for `pkg-config`."""
-    return f"""\
-prefix=@CMAKE_INSTALL_PREFIX@
-libdir=${{prefix}}/@CMAKE_INSTALL_LIBDIR@
-includedir=${{prefix}}/@CMAKE_INSTALL_INCLUDEDIR@
-
-Name: {prefix}
-Description: {plain_words(f"choice of {artefact.model.family.id} kernels on {artefact.model.device.name}")}
-Version: @PROJECT_VERSION@
-Libs: -L${{libdir}} -l{prefix} -lm
-Cflags: -I${{includedir}}
-"""
+    said = plain_words(f"choice of {artefact.model.family.id} kernels on {artefact.model.device.name}")
+    cmake = {name: f"@{name.upper()}@" for name in CMAKE_FILLS}
+    return filled(packaged("artefact.pc.in"), prefix, description=said, **cmake)

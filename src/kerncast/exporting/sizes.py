@@ -7,7 +7,7 @@ import numpy as np
 from kerncast.compiling.c_forest import ForestPlan
 from kerncast.compiling.lower import Artefact
 
-NODE, TREE_NODE, NUMBER = 6, 24, 8
+NODE, TREE_NODE, TREE_LEAF, NUMBER = 6, 20, 4, 8
 
 
 def tier_bytes(artefact: Artefact) -> dict[str, int]:
@@ -18,8 +18,9 @@ def tier_bytes(artefact: Artefact) -> dict[str, int]:
     small = artefact.small_forest
     chosen = 2 * parameters * len(artefact.tiers.portfolio)
     portfolio = chosen + model + (_forest_bytes(ForestPlan(artefact, small, "small")) if small is not None else 0)
+    deciding = 0 if tree is None else TREE_NODE * len(tree.tree.feature) + TREE_LEAF * len(tree.tree.value)
     return {
-        "tree": chosen + (TREE_NODE * len(tree.feature) if tree is not None else 0),
+        "tree": chosen + deciding,
         "portfolio": portfolio,
         "full": model + 2 * parameters * artefact.candidates,
     }

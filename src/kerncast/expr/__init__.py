@@ -6,17 +6,17 @@
     >>> program.scalar({"p.M": 100, "c.tile_m": 32})
     {'tiles': 4.0}
 
-The files are the pipeline: `nodes` (the graph), `namespace` and `trace` (what a feature may read and call), `meaning`
+The files are the pipeline: `nodes` (the graph), `trace` (what a feature may read and call), `meaning`
 (what each operation means, as Python scalars), `to_columns` and `to_c` (the two compilers), `program`
 (a named set of outputs with all three evaluators).
 """
 
 from __future__ import annotations
 
-from kerncast.expr.namespace import Namespace
 from kerncast.expr.nodes import Expr, Symbol, Table, constant, substitute, symbol
 from kerncast.expr.program import Program
 from kerncast.expr.trace import (
+    Namespace,
     absolute,
     ceil,
     ceil_div,

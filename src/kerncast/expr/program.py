@@ -106,4 +106,4 @@ class Program:
 
     def c_source(self, function: str) -> str:
         """C99 text of `void function(const double *symbols, double *outputs)`, prelude included."""
-        return to_c.PRELUDE + to_c.generate(function, self.outputs, self.symbols)
+        return to_c.prelude() + to_c.generate(function, self.outputs, self.symbols)

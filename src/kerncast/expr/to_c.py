@@ -7,29 +7,12 @@ Build it with `-ffp-contract=off` (a fused multiply-add rounds once where we rou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
 from kerncast.expr import meaning
 from kerncast.expr.nodes import Expr, Symbol, Table, topological
-from kerncast.writing.c import c_number, comment
-
-PRELUDE = f"""\
-#include <math.h>
-#include <stddef.h>
-
-static inline double kc_saturate(double x) {{
-    return x > {meaning.LARGEST.hex()} ? {meaning.LARGEST.hex()} : x < -{meaning.LARGEST.hex()} ? -{meaning.LARGEST.hex()} : x;
-}}
-static inline double kc_read(double x) {{ return x != x ? 0.0 : kc_saturate(x); }}
-static inline double kc_div(double a, double b) {{ return b == 0.0 ? 0.0 : kc_saturate(a / b); }}
-static inline double kc_min(double a, double b) {{ return b < a ? b : a; }}
-static inline double kc_max(double a, double b) {{ return b > a ? b : a; }}
-static inline double kc_sqrt(double x) {{ return x > 0.0 ? sqrt(x) : 0.0; }}
-static inline double kc_log2(double x) {{ return log(kc_max(x, {meaning.SMALLEST.hex()})) / {meaning.LN2.hex()}; }}
-static inline double kc_log1p(double x) {{ return log1p(kc_max(x, {meaning.ABOVE_MINUS_ONE.hex()})); }}
-static inline size_t kc_index(double i, size_t size) {{
-    return i >= (double)size ? size - 1 : i >= 1.0 ? (size_t)i : 0;
-}}
-"""
+from kerncast.writing.c import c_number, comment, filled
+from kerncast.writing.packaged import packaged_c
 
 _TEMPLATES = {
     "add": "kc_saturate({0} + {1})",
@@ -52,6 +35,14 @@ _TEMPLATES = {
     "not": "(double)({0} == 0.0)",
     "where": "({0} != 0.0 ? {1} : {2})",
 }
+
+
+@cache
+def prelude() -> str:
+    """What generated functions call: the meaning of each operation, as `meaning.py` has it."""
+    numbers = {"largest": meaning.LARGEST, "smallest": meaning.SMALLEST, "ln_two": meaning.LN2,
+               "above_minus_one": meaning.ABOVE_MINUS_ONE}  # fmt: skip
+    return filled(packaged_c(__package__, "prelude.c"), "kerncast", **{name: value.hex() for name, value in numbers.items()})
 
 
 def _table(name: str, table: Table) -> str:

@@ -10,42 +10,41 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Flags, Floats, Ints
 from kerncast.errors import InvalidValue
 from kerncast.expr import meaning
 from kerncast.expr.nodes import Expr, Symbol, Table, topological
 
-Column = npt.NDArray[np.float64]
-Operand = Column | float
+Operand = Floats | float
 
 # Rows are taken this many at a time, so that the temporaries stay in the cache.
 BATCH_ROWS = 16_384
 
 
-def _saturate(x: Column) -> Column:
+def _saturate(x: Floats) -> Floats:
     return np.minimum(np.maximum(x, -meaning.LARGEST, out=x), meaning.LARGEST, out=x)
 
 
-def _divide(a: Operand, b: Operand) -> Column:
+def _divide(a: Operand, b: Operand) -> Floats:
     quotient = _saturate(np.asarray(np.divide(a, b)))
     return np.where(np.equal(b, 0.0), 0.0, quotient)
 
 
-def _truth(x: Operand) -> npt.NDArray[np.bool_]:
+def _truth(x: Operand) -> Flags:
     return np.asarray(np.not_equal(x, 0.0))
 
 
-def _where(test: Operand, a: Operand, b: Operand) -> Column:
+def _where(test: Operand, a: Operand, b: Operand) -> Floats:
     return np.where(_truth(test), np.asarray(a), np.asarray(b))
 
 
-def _natural_log(x: Column) -> Column:
+def _natural_log(x: Floats) -> Floats:
     return pl.Series(x).log().to_numpy()
 
 
-_OPERATIONS: dict[str, Callable[..., Column]] = {
+_OPERATIONS: dict[str, Callable[..., Floats]] = {
     "add": lambda a, b: _saturate(np.add(a, b)),
     "sub": lambda a, b: _saturate(np.subtract(a, b)),
     "mul": lambda a, b: _saturate(np.multiply(a, b)),
@@ -68,14 +67,14 @@ _OPERATIONS: dict[str, Callable[..., Column]] = {
 }
 
 
-def _lookup(table: Table, values: Column, indices: Sequence[Operand]) -> Column:
-    offset: npt.NDArray[np.int64] = np.zeros((), dtype=np.int64)
+def _lookup(table: Table, values: Floats, indices: Sequence[Operand]) -> Floats:
+    offset: Ints = np.zeros((), dtype=np.int64)
     for size, index in zip(table.shape, indices, strict=True):
         offset = offset * size + np.clip(np.floor(np.asarray(index)), 0, size - 1).astype(np.int64)
     return values[offset]
 
 
-def read_column(declared: Symbol, column: pl.Series) -> Column:
+def read_column(declared: Symbol, column: pl.Series) -> Floats:
     """A column as numbers: labels as their codes, null as the declared inactive number."""
     if column.dtype in (pl.String, pl.Categorical, pl.Enum):
         labels, codes = [label for label, _ in declared.codes], [float(code) for _, code in declared.codes]
@@ -116,7 +115,7 @@ class ColumnProgram:
         self.tables = {expr.payload: np.array(expr.payload.values) for expr in order if isinstance(expr.payload, Table)}
         self.outputs = {name: place[expr.digest] for name, expr in outputs.items()}
 
-    def _batch(self, columns: Mapping[str, Column], rows: slice) -> list[Operand]:
+    def _batch(self, columns: Mapping[str, Floats], rows: slice) -> list[Operand]:
         results: list[Operand] = []
         for expr, places in self.steps:
             args = [results[place] for place in places]

@@ -22,7 +22,7 @@ RIVALS = (*TILES, (64, 256), (64, 32), (32, 64), (64, 16), (192, 192), (256, 192
 SPLIT = ((64, 32), (32, 64), (64, 64), (128, 64), (128, 128), (256, 128), (128, 256))
 # No part of K is shorter than this: the sums of the parts would cost more than the wait.
 LEAST_PART = 512
-# Whoever times a product may go round several copies of its operands so that none is found in the cache; each copy
+# Timing a product may go round several copies of its operands so that none is found in the cache; each copy
 # then has its share of it.
 COPIES = (1, 2, 4, 8)
 # Shares and waits of GPUs of the last generations, for comparing tiles with each other, not for telling times: of the

@@ -1,4 +1,4 @@
-"""One writer per directory: a lock file that the operating system forgets when its holder dies, however it dies."""
+"""One writer at a time: a lock file that the operating system releases when its holder dies, however it dies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from kerncast.errors import CannotWrite, InvalidValue
+from kerncast.errors import InvalidValue
+from kerncast.files.atomic import cannot_write
 
 
 @contextlib.contextmanager
@@ -21,8 +22,19 @@ def one_writer(directory: Path, name: str, otherwise: str) -> Iterator[None]:
         os.write(fd, str(os.getpid()).encode())
         yield
     finally:
-        # Removed while it is held: whoever opened it meanwhile sees that it is no longer the one with this name.
+        # Removed while it is held: one that opened it meanwhile sees that it is no longer the one with this name.
         path.unlink(missing_ok=True)
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def in_turn(path: Path) -> Iterator[None]:
+    """Wait until no other process holds the lock file `path`, then hold it; for work that is short."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
         os.close(fd)
 
 
@@ -31,7 +43,7 @@ def _taken(path: Path, directory: Path, otherwise: str) -> int:
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise CannotWrite(f"could not write {path}: {error.strerror}; choose another place") from error
+            raise cannot_write(path, error) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

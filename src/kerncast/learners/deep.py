@@ -20,7 +20,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
+from kerncast.arrays import Floats, Ints
 from kerncast.errors import InvalidValue
+from kerncast.learners.c_source import CScope, CSource, learn_function
 from kerncast.learners.contract import (
     Fitting,
     Learner,
@@ -32,14 +34,13 @@ from kerncast.learners.contract import (
     refuse_other_shape,
     write_arrays,
 )  # fmt: skip
-from kerncast.learners.mlp import Scaling
-from kerncast.learners.ranking import wanted_shares
+from kerncast.learners.mlp import BATCH_SIZE, EPOCHS, HIDDEN, Scaling
+from kerncast.learners.ranking import BLEND, TEMPERATURE, wanted_shares
 from kerncast.learners.target import Target
 from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import Table
+from kerncast.writing.c import c_number
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Weights = dict[str, Any]
 
 FILE = "deep.npz"
@@ -56,18 +57,16 @@ PIECE = 65_536
 class DeepOptions(Options, frozen=True):
     """Knobs of `deep`."""
 
-    hidden: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1)] = (128,)
+    hidden: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1, description=HIDDEN)] = (128,)
     """Widths, one stage of the network each."""
-    blocks: Annotated[int, Meta(ge=0)] = 2
-    """Residual blocks in each stage."""
-    epochs: Annotated[int, Meta(ge=1)] = 100
-    batch_size: Annotated[int, Meta(ge=1)] = 512
-    lr: Annotated[float, Meta(gt=0, le=1e6)] = 2e-3
-    loss: Literal["pointwise", "listwise"] = "listwise"
-    temperature: Annotated[float, Meta(gt=0)] = 0.05
-    """Regret (log time over the best) at which a config's weight in the ranking has fallen to 1/e."""
-    blend: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    """The share of the ranking in what a listwise network chooses by; 0 chooses by predicted time alone."""
+    blocks: Annotated[int, Meta(ge=0, description="residual blocks in each stage")] = 2
+    epochs: Annotated[int, Meta(ge=1, description=EPOCHS)] = 100
+    batch_size: Annotated[int, Meta(ge=1, description=BATCH_SIZE)] = 512
+    lr: Annotated[float, Meta(gt=0, le=1e6, description="learning rate")] = 2e-3
+    loss: Annotated[Literal["pointwise", "listwise"], Meta(description="pointwise or listwise")] = "listwise"
+    temperature: Annotated[float, Meta(gt=0, description=TEMPERATURE)] = 0.05
+    blend: Annotated[float, Meta(ge=0, le=1, description=BLEND)] = 0.5
+    """Of a listwise network; a pointwise one has no ranking."""
 
 
 class Deep(Learner):
@@ -135,10 +134,10 @@ class Deep(Learner):
                 torch.nn.utils.clip_grad_norm_(list(live.values()), LARGEST_GRADIENT)
                 optimizer.step()
             schedule.step()
-            fitting.step("epochs", epoch + 1, options.epochs)
+            fitting.progress.step("epochs", epoch + 1, options.epochs)
             loss = float(error.detach()) if judge is None else judge.whole(network_of, live)
             if not np.isfinite(loss):
-                raise InvalidValue(f"the network diverged in epoch {epoch + 1}: use a smaller --lr than {options.lr:g}")
+                raise InvalidValue(f"the network diverged in epoch {epoch + 1}: use a smaller `lr` than {options.lr:g}")
             if judge is None or loss < best:
                 best, kept, since = loss, _copied(live), 0
             elif (since := since + 1) >= PATIENCE:
@@ -176,6 +175,27 @@ class Deep(Learner):
     def size(self) -> dict[str, int]:
         return {"weights": sum(int(value.size) for value in self.weights_.values())}
 
+    def c_source(self, scope: CScope) -> CSource:
+        text, width = self.scaling_.in_c()
+        shape = layout(self.scaling_, self._knobs)
+        for name, weights in self.weights_.items():
+            text += scope.sealed.array("double", f"kc_{name}", np.asarray(weights, np.float64).ravel())
+        widest, outputs = max([*shape.widths, 8]), int(np.asarray(self.weights_["head"]).shape[1])
+        middle, spread = (c_number(float(value)) for value in self.center_)
+        body = [
+            f"double in[{width}], a[{widest}], b[{widest}], d[{widest}];",
+            "kc_scale(x, in);",
+            f"kc_dense(in, {shape.plain}, kc_plain, kc_bias, {shape.widths[0]}, 0, a);",
+            *_layers_in_c(shape, self.weights_),
+            f"kc_dense(a, {shape.widths[-1]}, kc_head, kc_head_bias, {outputs}, 1, raw);",
+            f"raw[0] = raw[0] * {spread} + {middle};",
+        ]
+        function = learn_function("".join(f"    {line}\n" for line in body))
+        if outputs == 1:
+            return CSource(text + function)
+        own, other = (c_number(value) for value in (1.0 - self._knobs.blend, self._knobs.blend))
+        return CSource(text + function, outputs, f"{own} * kc_log_time(raw[0], v) + {other} * raw[1]")
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -212,6 +232,33 @@ def network(shape: Layout, weights: Weights, inputs: Any) -> Any:
             inner = (values.clip(min=0.0) @ weights[f"{name}_in"] + weights[f"{name}_in_bias"]).clip(min=0.0)
             values = values + inner @ weights[f"{name}_out"] + weights[f"{name}_out_bias"]
     return values.clip(min=0.0) @ weights["head"] + weights["head_bias"]
+
+
+def _layers_in_c(shape: Layout, weights: Weights) -> list[str]:
+    """Statements of C for what `network` does between the plain inputs and the head; values stay in `a`."""
+    first, found = shape.widths[0], []
+    for place, (start, stop) in enumerate(shape.categorical):
+        size = np.asarray(weights[f"embedding{place}"]).shape[1]
+        found += [
+            f"kc_dense(in + {start}, {stop - start}, kc_embedding{place}, NULL, {size}, 0, b);",
+            f"kc_dense(b, {size}, kc_mixing{place}, NULL, {first}, 0, d);",
+            f"for (int32_t i = 0; i < {first}; i++) a[i] += d[i];",
+        ]
+    for stage, columns in enumerate(shape.widths):
+        if stage:
+            rows = shape.widths[stage - 1]
+            found += [
+                f"kc_dense(a, {rows}, kc_stage{stage}, kc_stage{stage}_bias, {columns}, 1, b);",
+                f"memcpy(a, b, {columns} * sizeof *a);",
+            ]
+        for block in range(shape.blocks):
+            name = f"kc_block{stage}_{block}"
+            found += [
+                f"kc_dense(a, {columns}, {name}_in, {name}_in_bias, {columns}, 1, b);",
+                f"kc_dense(b, {columns}, {name}_out, {name}_out_bias, {columns}, 1, d);",
+                f"for (int32_t i = 0; i < {columns}; i++) a[i] += d[i];",
+            ]
+    return found
 
 
 def initial_weights(scaling: Scaling, options: DeepOptions, seed: int) -> Weights:

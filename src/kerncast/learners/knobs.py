@@ -1,11 +1,55 @@
-"""What a knob may be, in a sentence made from the type that an options struct declares for it."""
+"""The knobs of a learner, read off its options struct: what each may be, and what it means.
+
+trees: Annotated[int, Meta(ge=1, description="most trees in each forest")] = 300
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 from msgspec import inspect
 
 from kerncast.errors import InvalidValue
+
+Shape = Literal["whole", "number", "flag", "list", "text"]
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One field of an options struct."""
+
+    name: str
+    shape: Shape
+    doc: str
+
+
+def knobs_of(options: type[msgspec.Struct]) -> list[Knob]:
+    """In declared order."""
+    info = inspect.type_info(options)
+    assert isinstance(info, inspect.StructType)
+    return [Knob(item.name, _shape(item.type), _doc(item.type)) for item in info.fields]
+
+
+def _shape(kind: inspect.Type) -> Shape:
+    kind = _bare(kind)
+    if isinstance(kind, inspect.UnionType):
+        return next((_shape(item) for item in kind.types if not isinstance(item, inspect.NoneType)), "text")
+    shapes: dict[type[inspect.Type], Shape] = {
+        inspect.IntType: "whole", inspect.FloatType: "number", inspect.BoolType: "flag", inspect.VarTupleType: "list",
+        inspect.ListType: "list",
+    }  # fmt: skip
+    return shapes.get(type(kind), "text")
+
+
+def _doc(kind: inspect.Type) -> str:
+    told = kind.extra_json_schema or {} if isinstance(kind, inspect.Metadata) else {}
+    return str(told.get("description", ""))
+
+
+def _bare(kind: inspect.Type) -> inspect.Type:
+    return kind.type if isinstance(kind, inspect.Metadata) else kind
 
 
 def refuse_bad_values(options: type[msgspec.Struct], given: dict[str, object]) -> None:
@@ -24,6 +68,7 @@ def refuse_bad_values(options: type[msgspec.Struct], given: dict[str, object]) -
 
 def _rule(kind: inspect.Type, value: object) -> str | None:
     """What may follow the knob's name; None where its type is none of those that knobs usually have."""
+    kind = _bare(kind)
     if isinstance(kind, inspect.UnionType):
         return next((rule for item in kind.types if (rule := _rule(item, value)) is not None), None)
     if isinstance(kind, inspect.LiteralType):

@@ -9,15 +9,12 @@ the score of the library's row: every tree first asks whether a row is the libra
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from kerncast.arrays import Floats, Ints
 from kerncast.learners.contract import FEWEST_GROUPS
 from kerncast.learners.trees import Tree
 from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import Table
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 # Beyond this the choice is clear, and by how much teaches nothing about where it is not.
 CLEAR = 0.3
@@ -83,13 +80,10 @@ def _tree(grown: object, edges: list[Floats], count: int) -> Tree:
     """One of scikit-learn's, with thresholds of the features instead of those of their bins, as its part of the mean."""
     feature, threshold = np.asarray(grown.feature), np.asarray(grown.threshold)  # type: ignore[attr-defined]
     sides = np.asarray(grown.children_left), np.asarray(grown.children_right)  # type: ignore[attr-defined]
-    inner = feature >= 0
-    place = np.where(inner, np.cumsum(inner) - 1, 0 - np.cumsum(~inner))
-    left, right = (place[side[inner]].astype(np.int64) for side in sides)
-    bins = np.floor(threshold[inner]).astype(np.int64)
-    values = np.array([edges[number][bin_] for number, bin_ in zip(feature[inner], bins, strict=True)])
-    leaves = np.asarray(grown.value)[~inner, 0, 0] / count  # type: ignore[attr-defined]
-    return Tree(feature[inner].astype(np.int64), values, left, right, leaves)
+    bins = np.floor(threshold).astype(np.int64)
+    values = np.array([edges[number][bin_] if number >= 0 else 0.0 for number, bin_ in zip(feature, bins, strict=True)])
+    said = np.asarray(grown.value)[:, 0, 0] / count  # type: ignore[attr-defined]
+    return Tree.of_nodes(feature, values, *sides, said)
 
 
 def _behind(asked: tuple[int, float], tree: Tree) -> Tree:

@@ -14,18 +14,21 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Floats
 from kerncast.data import schema
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.expr import Expr
+from kerncast.learners.c_source import CScope, CSource, learn_function
 from kerncast.learners.contract import Fitting, Learner, Options, Output
 from kerncast.learners.target import Target
 from kerncast.op import Family
 from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import Table
+from kerncast.writing.c import define
+from kerncast.writing.packaged import packaged_c
 
-Floats = npt.NDArray[np.float64]
 FILE = "lines.parquet"
 # The fewest different sizes that make a line; below it the group answers with the line of all rows.
 FEWEST_SIZES = 2
@@ -47,7 +50,11 @@ def sizes(rows: Rows) -> Floats:
     for known in (rows.roofline_ns, rows.bytes, rows.flops):
         if known is not None:
             return known
-    raise InvalidValue(f"op {rows.family.op.name} declares no line_size and no work: a line needs a size; use another model")
+    raise _no_size(rows.family)
+
+
+def _no_size(family: Family) -> InvalidValue:
+    return InvalidValue(f"op {family.op.name} declares no line_size and no work: a line needs a size; use another model")
 
 
 class Linear(Learner):
@@ -125,6 +132,37 @@ class Linear(Learner):
         named = {"slope": "slope_ns", "intercept": "intercept_ns", "shortest": "shortest_ns"}
         order = ("slope_ns", "intercept_ns", "r2", "rrmse", "rmsre", "sizes", "points", "shortest_ns", "absurd")
         return own.rename({**groups, **named}).select(*groups.values(), *order)
+
+    def problem_numbers(self, family: Family) -> dict[str, Expr]:
+        program = family.op.line_program
+        return {} if program is None else {"line_size": program.outputs["size"]}
+
+    def c_source(self, scope: CScope) -> CSource:
+        family, columns = scope.family, group_columns(scope.family)
+        size = next((name for name in ("line_size", "roofline_ns", "bytes", "flops") if name in scope.values), None)
+        if size is None:
+            raise _no_size(family)
+        pooled = self.lines_.filter("pooled").row(0, named=True)
+        lines = self.lines_.filter(~pl.col("pooled") & pl.col("slope").is_not_null())
+        keys, reads = np.empty((lines.height, len(columns))), []
+        for place, column in enumerate(columns):
+            side, name = column.split(".", 1)
+            space = family.problem if side == "problem" else family.config
+            parameter = space.parameters[name]
+            codes = dict(parameter.codes)
+            keys[:, place] = [
+                float(parameter.inactive if item is None else codes.get(item, item)) for item in lines[column].to_list()
+            ]
+            reads.append(f"{'p' if side == 'problem' else 'c'}[{list(space.parameters).index(name)}]")
+        order = np.lexsort(keys.T[::-1]) if len(columns) else np.arange(lines.height)
+        numbers = lines.select("intercept", "slope", "shortest").to_numpy()[order] if lines.height else np.empty((0, 3))
+        others = np.array([[float(pooled[name] or 0.0) for name in ("intercept", "slope", "shortest")]])
+        text = define(KC_LINES=lines.height, KC_LINE_COLUMNS=len(columns))
+        text += scope.sealed.array("double", "kc_line_keys", keys[order].ravel())
+        text += scope.sealed.array("double", "kc_lines", np.concatenate([numbers, others]).ravel())
+        body = f"    const double key[{max(1, len(columns))}] = {{{', '.join(reads) or '0'}}};\n"
+        body += f"    raw[0] = kc_encode(kc_line_time(key, v[{scope.values[size]}]), v);\n"
+        return CSource(text + packaged_c(__package__, "lines.c") + learn_function(body))
 
 
 def _fitted(averaged: pl.DataFrame, by: list[str]) -> pl.DataFrame:

@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
+from kerncast.arrays import Floats
 from kerncast.errors import InvalidValue
+from kerncast.learners.c_source import CScope, CSource, learn_function
 from kerncast.learners.contract import (
     Fitting,
     Learner,
@@ -24,19 +26,23 @@ from kerncast.learners.contract import (
 )  # fmt: skip
 from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import Table
+from kerncast.writing.c import c_number
+from kerncast.writing.packaged import packaged_c
 
-Floats = npt.NDArray[np.float64]
 # Epochs without a better validation error before it stops.
 PATIENCE = 15
+
+# What their knobs mean to both networks.
+HIDDEN, EPOCHS, BATCH_SIZE = "layer sizes such as 100,50", "most passes over the data", "rows per step"
 
 
 class MlpOptions(Options, frozen=True):
     """Knobs of `mlp`."""
 
-    hidden: tuple[Annotated[int, Meta(ge=1)], ...] = (100, 50)
-    epochs: Annotated[int, Meta(ge=1)] = 200
-    batch_size: Annotated[int, Meta(ge=1)] = 256
-    lr: Annotated[float, Meta(gt=0)] = 1e-3
+    hidden: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(description=HIDDEN)] = (100, 50)
+    epochs: Annotated[int, Meta(ge=1, description=EPOCHS)] = 200
+    batch_size: Annotated[int, Meta(ge=1, description=BATCH_SIZE)] = 256
+    lr: Annotated[float, Meta(gt=0, description="learning rate")] = 1e-3
 
 
 class Scaling:
@@ -75,6 +81,23 @@ class Scaling:
             parts.append((features[:, [place]] == known[known >= 0]).astype(np.float64))
         return np.concatenate(parts, axis=1)
 
+    def in_c(self) -> tuple[str, int]:
+        """C text of `kc_scale(x, out)`, which writes the same columns, and how many they are; `kc_dense` comes with it."""
+        codes, wide = np.asarray(self.arrays["codes"]), np.asarray(self.arrays["wide"])
+        lines, column = [], 0
+        for place in np.flatnonzero(codes[:, 0] < 0):
+            read = f"log1p(x[{place}] > 0.0 ? x[{place}] : 0.0)" if wide[place] else f"x[{place}]"
+            mean, deviation = (c_number(float(np.asarray(self.arrays[name])[place])) for name in ("mean", "deviation"))
+            lines.append(f"    out[{column}] = kc_clip(({read} - {mean}) / {deviation});")
+            column += 1
+        for place in np.flatnonzero(codes[:, 0] >= 0):
+            for code in codes[place][codes[place] >= 0]:
+                lines.append(f"    out[{column}] = x[{place}] == {c_number(float(code))};")
+                column += 1
+        body = "\n".join(lines)
+        function = f"static void kc_scale(const double *x, double *out) {{\n{body}\n}}\n"
+        return packaged_c(__package__, "clip.c") + function + packaged_c(__package__, "dense.c"), column
+
 
 class Mlp(Learner):
     """A network of a few dense layers with rectifiers."""
@@ -102,7 +125,7 @@ class Mlp(Learner):
         best, since = (np.inf, 0) if aside is None or base is None else (self._error(network, aside, fitting), 0)
         for epoch in range(self._knobs.epochs):
             self._pass(network, inputs, goal, weights)
-            fitting.step("epochs", epoch + 1, self._knobs.epochs)
+            fitting.progress.step("epochs", epoch + 1, self._knobs.epochs)
             error = -np.inf if aside is None else self._error(network, aside, fitting)
             best, since = (error, 0) if aside is None or error < best else (best, since + 1)
             if since == 0:
@@ -145,7 +168,7 @@ class Mlp(Learner):
         except UserWarning as warning:
             raise KeyboardInterrupt from warning
         except ValueError as error:  # weights that are no longer finite
-            raise InvalidValue(f"the network diverged ({error}): use a smaller --lr than {self._knobs.lr:g}") from error
+            raise InvalidValue(f"the network diverged ({error}): use a smaller `lr` than {self._knobs.lr:g}") from error
 
     @staticmethod
     def _copy(network: Any) -> list[tuple[Floats, Floats]]:
@@ -184,6 +207,20 @@ class Mlp(Learner):
 
     def size(self) -> dict[str, int]:
         return {"weights": sum(w.size + b.size for w, b in self.layers_)}
+
+    def c_source(self, scope: CScope) -> CSource:
+        text, width = self.scaling_.in_c()
+        widest = max([width, *(weights.shape[1] for weights, _ in self.layers_)])
+        body = f"    double a[{widest}], b[{widest}];\n    kc_scale(x, a);\n"
+        source, target = "a", "b"
+        for number, (weights, bias) in enumerate(self.layers_):
+            own, shift = f"kc_weights_{number}", f"kc_bias_{number}"
+            text += scope.sealed.array("double", own, weights.ravel()) + scope.sealed.array("double", shift, bias)
+            rows, columns = weights.shape
+            body += f"    kc_dense({source}, {rows}, {own}, {shift}, {columns}, {int(number > 0)}, {target});\n"
+            source, target = target, source
+        middle, spread = (c_number(float(value)) for value in self.center_)
+        return CSource(text + learn_function(f"{body}    raw[0] = {source}[0] * {spread} + {middle};\n"))
 
 
 def forward(layers: list[tuple[Floats, Floats]], inputs: Floats) -> Floats:

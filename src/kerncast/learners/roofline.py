@@ -8,9 +8,11 @@ from typing import Self
 import numpy as np
 
 from kerncast.errors import InvalidValue
+from kerncast.learners.c_source import CScope, CSource, learn_function
 from kerncast.learners.contract import Fitting, Learner, Options, Output, read_arrays, write_arrays
 from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import Table
+from kerncast.writing.c import c_number
 
 
 class Roofline(Learner):
@@ -39,3 +41,6 @@ class Roofline(Learner):
         learner = cls(options)
         learner.level_ = float(read_arrays(folder / "roofline.npz")["level"])
         return learner
+
+    def c_source(self, scope: CScope) -> CSource:
+        return CSource(learn_function(f"    raw[0] = {c_number(self.level_)};\n"))

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from kerncast.arrays import Floats
 from kerncast.errors import InvalidValue
 from kerncast.tables.feature_rows import Rows
-
-Floats = npt.NDArray[np.float64]
 
 NAMES = ("relative", "latency", "tflops", "bandwidth")
 # A rate is never taken below this when it becomes a time: a model may predict zero or less.

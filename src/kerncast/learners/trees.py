@@ -1,4 +1,4 @@
-"""Decision trees as flat arrays, whoever grew them."""
+"""Decision trees as flat arrays, whatever grew them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from kerncast.arrays import Floats, Ints
 from kerncast.errors import InvalidValue
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -23,6 +21,39 @@ class Tree:
     left: Ints
     right: Ints
     value: Floats
+
+    @classmethod
+    def of_nodes(cls, feature: Ints, threshold: Floats, left: Ints, right: Ints, value: Floats) -> Tree:
+        """From arrays in which leaves are nodes, too: those that read no feature (below zero). The root comes first."""
+        inner = np.asarray(feature) >= 0
+        place = np.where(inner, np.cumsum(inner) - 1, 0 - np.cumsum(~inner))
+        first, second = (place[np.asarray(side)[inner]].astype(np.int64) for side in (left, right))
+        own, limit = np.asarray(feature)[inner].astype(np.int64), np.asarray(threshold, np.float64)[inner]
+        return cls(own, limit, first, second, np.asarray(value, np.float64)[~inner])
+
+    def merged(self) -> Tree:
+        """Without splits whose two sides say the same. Parents must come before their children."""
+        says: dict[int, float | None] = {-1 - leaf: float(value) for leaf, value in enumerate(self.value)}
+        for node in range(len(self.feature) - 1, -1, -1):
+            first, second = says[int(self.left[node])], says[int(self.right[node])]
+            says[node] = first if first is not None and first == second else None
+        order = [0 if len(self.feature) else -1]
+        for node in order:  # grows while it is read
+            if says[node] is None:
+                order += [int(self.left[node]), int(self.right[node])]
+        place = {node: number for number, node in enumerate(order)}
+        inner = [says[node] is None for node in order]
+
+        def of(side: Ints) -> list[int]:
+            return [place[int(side[node])] if split else -1 for node, split in zip(order, inner, strict=True)]
+
+        return Tree.of_nodes(
+            np.array([self.feature[node] if split else -1 for node, split in zip(order, inner, strict=True)]),
+            np.array([self.threshold[node] if split else 0.0 for node, split in zip(order, inner, strict=True)]),
+            np.array(of(self.left)),
+            np.array(of(self.right)),
+            np.array([0.0 if says[node] is None else says[node] for node in order]),
+        )
 
     def preorder(self) -> Tree:
         """The same tree with each node right before its left subtree, leaves numbered as they come: near in memory."""
@@ -47,6 +78,10 @@ class Tree:
 
     def leaf_values(self, features: Floats) -> Floats:
         """The value of each row's leaf."""
+        return np.asarray(self.value[self.leaf_of(features)])
+
+    def leaf_of(self, features: Floats) -> Ints:
+        """The leaf that each row ends in."""
         at = np.full(len(features), 0 if len(self.feature) else -1)
         rows = np.flatnonzero(at >= 0)
         while len(rows):
@@ -54,7 +89,7 @@ class Tree:
             yes = features[rows, self.feature[node]] <= self.threshold[node]
             at[rows] = np.where(yes, self.left[node], self.right[node])
             rows = rows[at[rows] >= 0]
-        return np.asarray(self.value[-1 - at])
+        return np.asarray(-1 - at)
 
 
 def sum_of(trees: Sequence[Tree], features: Floats) -> Floats:

@@ -1,11 +1,16 @@
-"""MODEL_CARD.md: what a person should know of a model before trusting it."""
+"""What a person should know of a model before trusting it: MODEL_CARD.md, and the same in a notebook and in a line."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from kerncast.models.hull import range_words
 from kerncast.models.manifest import Manifest
 from kerncast.scoring.splits import CONFIG
+from kerncast.writing import html
+
+if TYPE_CHECKING:
+    from kerncast.models.model import Model
 
 ROWS = (
     ("efficiency_mean", "efficiency, mean"),
@@ -23,6 +28,12 @@ ONE_PROBLEM = (
     "not measured are predicted on this problem, and nothing of other problems."
 )
 
+NOT_EVALUATED = (
+    "**Not evaluated.** The model was trained without folds (`--no-folds`): nothing is known of its errors, and its "
+    "predictions have no interval. `kerncast evaluate` with a dataset of other problems, or with `--split problem` on the "
+    "one it was trained on, says how good it is."
+)
+
 
 def percent(figure: dict[str, float] | None) -> str:
     """`96.2 % (95.1 to 97.0)`."""
@@ -33,10 +44,25 @@ def percent(figure: dict[str, float] | None) -> str:
     return f"{figure['value']:.2%} ({figure['lower']:.2%} to {figure['upper']:.2%})"
 
 
-def model_card(manifest: Manifest, evaluation: dict[str, Any], importances: dict[str, float]) -> str:
-    """The card as Markdown."""
+def _figures(evaluation: dict[str, Any]) -> list[str]:
     overall = evaluation["overall"]
     how = "On one fixed hold-out by" if "warm_start" in evaluation else f"Out of fold, {evaluation['folds']} folds grouped by"
+    lines = [
+        f"{how} {evaluation['split']}, {overall['n_problems']:,} problems; 95 % bootstrap intervals over problems.",
+        *([ONE_PROBLEM] if evaluation["split"] == CONFIG else []),
+        "",
+        "| | model | " + " | ".join(evaluation["baselines"]) + " |",
+        "|---|---|" + "---|" * len(evaluation["baselines"]),
+    ]
+    for name, title in ROWS:
+        others = [percent(card.get(name)) for card in evaluation["baselines"].values()]
+        if overall.get(name) is not None or any(text != "-" for text in others):
+            lines.append(f"| {title} | {percent(overall.get(name))} | " + " | ".join(others) + " |")
+    return lines
+
+
+def model_card(manifest: Manifest, evaluation: dict[str, Any], importances: dict[str, float]) -> str:
+    """The card as Markdown."""
     device = ", ".join(f"{item.title} (`{item.name}`)" for item in manifest.devices)
     lines = [
         f"# {manifest.family}, {manifest.kind}",
@@ -55,16 +81,8 @@ def model_card(manifest: Manifest, evaluation: dict[str, Any], importances: dict
         "",
         "## How good it is",
         "",
-        f"{how} {evaluation['split']}, {overall['n_problems']:,} problems; 95 % bootstrap intervals over problems.",
-        *([ONE_PROBLEM] if evaluation["split"] == CONFIG else []),
-        "",
-        "| | model | " + " | ".join(evaluation["baselines"]) + " |",
-        "|---|---|" + "---|" * len(evaluation["baselines"]),
+        *([NOT_EVALUATED] if not manifest.folds else _figures(evaluation)),
     ]
-    for name, title in ROWS:
-        others = [percent(card.get(name)) for card in evaluation["baselines"].values()]
-        if overall.get(name) is not None or any(text != "-" for text in others):
-            lines.append(f"| {title} | {percent(overall.get(name))} | " + " | ".join(others) + " |")
     lines += ["", "## Where it answers", "", "| parameter | trained on |", "|---|---|"]
     for name, seen in manifest.hull.items():
         lines.append(f"| {name} | {', '.join(map(str, seen.labels)) if seen.labels else f'{seen.low} to {seen.high}'} |")
@@ -75,3 +93,57 @@ def model_card(manifest: Manifest, evaluation: dict[str, Any], importances: dict
         lines += ["", "## What it looks at", "", "| feature | share of the gain |", "|---|---|"]
         lines += [f"| {name} | {share:.1%} |" for name, share in list(importances.items())[:15]]
     return "\n".join(lines) + "\n"
+
+
+def summary_line(model: Model) -> str:
+    """The model in one line: what it is for, what it learned from, how good it is."""
+    manifest, figures = model.manifest, model.figures
+    data = manifest.data
+    parts = [f"{manifest.family}, {manifest.kind}, on {', '.join(item.name for item in manifest.devices)}"]
+    if data.rows:
+        parts.append(f"{data.rows:,} vectors, {data.problems:,} problems, {data.configs:,} configs")
+    if figures is not None and figures.efficiency is not None:
+        parts.append(f"mean efficiency {figures.efficiency.mean.value:.1%} held out")
+    elif figures is not None and figures.runtime is not None:
+        parts.append(f"MAPE {figures.runtime.mape.value:.1%} held out")
+    return f"Model({'; '.join(parts)}; {model.path})"
+
+
+def card_html(model: Model) -> str:
+    """The card for a notebook."""
+    manifest, data = model.manifest, model.manifest.data
+    facts: list[tuple[str, object]] = [
+        ("device", ", ".join(f"{item.title} ({item.name})" for item in manifest.devices)),
+        ("predicts", f"{manifest.target}{' (logarithm)' if manifest.target_log else ''}"),
+        ("software", "; ".join(manifest.software) or "not recorded"),
+    ]
+    if data.rows:
+        facts.append(
+            (
+                "trained on",
+                f"{data.rows:,} vectors ({data.failures:,} failures), {data.problems:,} problems, {data.configs:,} configs",
+            )
+        )
+        facts.append(("noise of a label", "unknown" if data.noise_floor is None else f"{data.noise_floor:.2%}"))
+    facts.append(("folder", model.path))
+    parts = [html.facts(facts)]
+    if model.figures is not None:
+        parts.append(_figures_html(model.evaluation))
+    if manifest.hull:
+        rows = [(name, range_words(seen)) for name, seen in manifest.hull.items()]
+        parts.append(html.table(("parameter", "trained on"), rows, "where it answers"))
+    return html.panel(f"{manifest.family}, {manifest.kind}", *parts)
+
+
+def _figures_html(evaluation: dict[str, Any]) -> str:
+    overall, others = evaluation["overall"], evaluation["baselines"]
+    rows = []
+    for name, title in ROWS:
+        cards = [card.get(name) for card in (overall, *others.values())]
+        if any(card is not None for card in cards):
+            between = percent(overall.get(name)).partition(" (")[2].removesuffix(")")
+            mine, *theirs = (percent(card).partition(" (")[0] for card in cards)
+            rows.append((title, mine, between, *theirs))
+    columns = ("", "model", "95 % interval", *others)
+    title = f"how good it is ({overall['n_problems']:,} problems, held out by {evaluation['split']})"
+    return html.table(columns, rows, title, columns[1:])

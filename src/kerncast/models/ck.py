@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from kerncast import devices
+from kerncast.arrays import Floats
 from kerncast.data.dataset import record_of
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.files.atomic import file_checksum
+from kerncast.files.versioned import json_text
 from kerncast.learners.contract import Fitting, Output
 from kerncast.learners.gbdt import Gbdt, GbdtOptions
 from kerncast.learners.target import Target
@@ -66,8 +68,6 @@ HARDWARE = {
     "wavefront_size": "wavefront_size", "l1_cache_kb": "l1_cache_kb", "l2_cache_kb": "l2_cache_kb",
     "l3_cache_kb": "l3_cache_kb", "num_xcd": "num_xcd",
 }  # fmt: skip
-
-Floats = npt.NDArray[np.float64]
 
 
 class FeatureSpec(msgspec.Struct, frozen=True):
@@ -211,22 +211,20 @@ def _manifest(path: Path, spec: FeatureSpec, family: Family, device: Device, lea
 
 
 def _training_digest(path: Path) -> str:
-    from kerncast.data.dataset import file_checksum
-
     return file_checksum(path / TRAINING) if (path / TRAINING).is_file() else "unknown"
 
 
 def refuse_unfit(family: Family, kind: str, machines: int, targets: tuple[str, ...]) -> None:
     """What the layout has no place for, before anything is trained."""
     if family.id not in OP_TYPE or kind != Gbdt.kind:
-        raise InvalidValue(f"--format ck is for gbdt models of {', '.join(OP_TYPE)}, not for {kind} models of {family.id}")
+        raise InvalidValue(f"`format=ck` is for gbdt models of {', '.join(OP_TYPE)}, not for {kind} models of {family.id}")
     if machines > 1:
         raise InvalidValue(
-            f"--format ck has a place for one device, the rows are of {machines}: keep one with --where 'device=…'"
+            f"`format=ck` has a place for one device, the rows are of {machines}: keep one with `where` 'device=…'"
         )
     strange = [name for name in targets if name not in TARGETS]
     if strange:
-        raise InvalidValue(f"--format ck needs targets that its readers know ({', '.join(TARGETS)}), not {strange[0]}")
+        raise InvalidValue(f"`format=ck` needs targets that its readers know ({', '.join(TARGETS)}), not {strange[0]}")
 
 
 def write_ck(folder: Path, table: Table, learner: Any, fitting: Fitting, others: tuple[str, ...]) -> None:
@@ -262,4 +260,4 @@ def write_ck(folder: Path, table: Table, learner: Any, fitting: Fitting, others:
         "data_rows": len(table.time_ns), "valid_rows": int(table.ok.sum()), "unique_shapes": len(np.unique(table.group)),
     }  # fmt: skip
     for name, value in ((SPEC, spec), (TRAINING, training)):
-        (folder / name).write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+        (folder / name).write_bytes(json_text(value))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from kerncast.arrays import Floats, Ints
 
 LEVEL = 0.90
 # Errors differ with the size of the problem, so there are bands of predicted time, each with enough problems.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kerncast.models.manifest import Range
-from kerncast.models.model import Model
 from kerncast.op import Problem
+
+if TYPE_CHECKING:
+    from kerncast.models.model import Model
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class OutOfRange:
 def outside_hull(model: Model, problem: Problem) -> tuple[OutOfRange, ...]:
     """The parameters of a problem that lie outside of what the model was trained on."""
     found = []
-    for name, value in problem:
+    for name, value in problem.items():
         seen = model.manifest.hull.get(name)
         if value is not None and seen is not None and not _inside(seen, value):
             found.append(OutOfRange(name, value, range_words(seen)))

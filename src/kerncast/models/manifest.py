@@ -8,10 +8,12 @@ from typing import Any
 
 import msgspec
 
-from kerncast.data.dataset import DeviceRecord, file_checksum
+from kerncast.data.dataset import DeviceRecord
 from kerncast.declared.declaration import Declaration
 from kerncast.device import Device
 from kerncast.errors import BadFile, NotFound
+from kerncast.files.atomic import file_checksum
+from kerncast.files.versioned import Versioned, json_text
 from kerncast.models.conformal import Interval
 
 FORMAT = "kerncast-model"
@@ -99,6 +101,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.devices[0].device
 
 
+_FILE = Versioned(FORMAT, VERSION, Manifest, "a kerncast model's manifest", "restore it, or train the model again")
+
+
 def read_manifest(path: Path) -> Manifest:
     """The manifest of a model directory; foreign, newer, damaged or incomplete ones are refused by name."""
     if not path.exists():
@@ -106,16 +111,7 @@ def read_manifest(path: Path) -> Manifest:
     file = path / MANIFEST
     if not file.is_file():
         raise BadFile(f"{path} is not a kerncast model: it has no {MANIFEST}")
-    try:
-        data = msgspec.json.decode(file.read_bytes())
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise BadFile(f"{file} is not a kerncast model's manifest: its format is not '{FORMAT}'")
-        version = data.get("version")
-        if not isinstance(version, int) or version > VERSION:
-            raise BadFile(f"{file} is version {version!r}, this kerncast reads up to version {VERSION}: upgrade kerncast")
-        manifest = msgspec.convert(data, Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadFile(f"{file} is damaged ({error}): restore it, or train the model again") from error
+    manifest = _FILE.read(file)
     if manifest.checksum != manifest.sealed().checksum:
         raise BadFile(f"{file} differs from its checksum: restore it, or train the model again")
     for name, checksum in manifest.files.items():
@@ -128,4 +124,4 @@ def read_manifest(path: Path) -> Manifest:
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
     """Into a directory whose other files are complete."""
-    (path / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest.sealed()), indent=2) + b"\n")
+    (path / MANIFEST).write_bytes(json_text(manifest.sealed()))

@@ -1,31 +1,37 @@
-"""A model on disk: manifest, weights, candidates. It predicts and scores vectors; choosing is the selector's."""
+"""A model on disk: manifest, weights, candidates. It predicts and scores vectors; choosing quickly is the selector's."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from kerncast import devices
+from kerncast.arrays import Flags
 from kerncast.data import schema
 from kerncast.declared.declaration import resolve
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.files.atomic import copy_directory
 from kerncast.learners.contract import Learner
 from kerncast.learners.kinds import learner_class
 from kerncast.learners.target import Target
+from kerncast.models.answer import Answer
+from kerncast.models.card import card_html, summary_line
 from kerncast.models.manifest import CANDIDATES, EVALUATION, MANIFEST, PREDICTIONS, PROBLEMS, Manifest, read_manifest
+from kerncast.models.predicting import Predictor
 from kerncast.op import Family
+from kerncast.scoring.figures import Figures
 from kerncast.scoring.scorecard import Predicted
 from kerncast.tables.feature_rows import Featurizer, Rows
 from kerncast.tables.never_worked import chosen_last
-
-Floats = npt.NDArray[np.float64]
+from kerncast.writing.terminal import printable
 
 
 class Model:
@@ -34,6 +40,7 @@ class Model:
     def __init__(self, path: Path, manifest: Manifest, family: Family, learner: Learner) -> None:
         self.path, self.manifest, self.family, self.learner = path, manifest, family, learner
         self.target = Target(manifest.target, manifest.target_log)
+        self._predictors: dict[Device, Predictor] = {}
 
     @classmethod
     def load(cls, path: str | Path) -> Model:
@@ -57,6 +64,11 @@ class Model:
         model._check_features()
         return model
 
+    def save(self, path: str | Path) -> Model:
+        """A copy at `path`, whole or not at all; a model without a place of its own is kept by it."""
+        copy_directory(self.path, Path(path))
+        return Model.load(path)
+
     @property
     def device(self) -> Device:
         """The device it was trained for, numbers as they were then."""
@@ -78,7 +90,12 @@ class Model:
 
     def featurizer(self, device: Device | None = None) -> Featurizer:
         """What computes the features; for another device than its own only if the model is asked to."""
-        return Featurizer(self.family, device or self.device, self.manifest.dtypes or None)
+        return self._own_featurizer if device is None else Featurizer(self.family, device, self.manifest.dtypes or None)
+
+    @cached_property
+    def _own_featurizer(self) -> Featurizer:
+        """Kept: tracing and binding its formulas takes longer than computing the features of one problem."""
+        return Featurizer(self.family, self.device, self.manifest.dtypes or None)
 
     def describe(self, frame: pl.DataFrame, device: Device | None = None) -> Rows:
         """Features of vectors (`problem.*`, `config.*`), in the model's own order."""
@@ -102,11 +119,65 @@ class Model:
         tried = _among(rows, self.out_of_fold)
         return replace(predicted, score=chosen_last(predicted.score, tried & ~self.offers(rows)))
 
-    def offers(self, rows: Rows) -> npt.NDArray[np.bool_]:
+    def offers(self, rows: Rows) -> Flags:
         """Which rows have a config that is among the candidates."""
         return _among(rows, self.candidates)
 
-    def predict(self, frame: pl.DataFrame, device: Device | None = None) -> pl.DataFrame:
+    @overload
+    def predict(
+        self, problems: Mapping[str, Any], config: Mapping[str, Any] | None = None, *, device: Device | str | None = None
+    ) -> Answer: ...
+    @overload
+    def predict(
+        self, problems: pl.DataFrame, config: Mapping[str, Any] | None = None, *, device: Device | str | None = None
+    ) -> pl.DataFrame: ...
+    @overload
+    def predict(
+        self,
+        problems: Sequence[Mapping[str, Any]],
+        config: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        *,
+        device: Device | str | None = None,
+    ) -> list[Answer]: ...
+    def predict(
+        self,
+        problems: Mapping[str, Any] | Sequence[Mapping[str, Any]] | pl.DataFrame,
+        config: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        *,
+        device: Device | str | None = None,
+    ) -> Answer | list[Answer] | pl.DataFrame:
+        """How long a config takes on a problem; without a config, how long the best one takes that the model knows.
+
+        One problem gives one answer, a list of problems a list of answers (with one config for all, or a list of as many).
+        A frame (columns `problem.M` or `M`, and `config.*`) comes back with `time_ns`, `lower_ns`, `upper_ns` and `status`.
+        """
+        asked = self._predictor(device)
+        if isinstance(problems, Mapping):
+            if config is not None and not isinstance(config, Mapping):
+                raise InvalidValue("one problem has one config, got a list: give a list of problems too")
+            return asked.one(problems, config)
+        if isinstance(problems, pl.DataFrame):
+            if config is not None and not isinstance(config, Mapping):
+                raise InvalidValue("configs of a frame are columns of it ('config.*'), or one mapping for all rows; got a list")
+            return asked.frame(problems, config)
+        listed = [config] * len(problems) if isinstance(config, Mapping) else config
+        if listed is not None and len(listed) != len(problems):
+            raise InvalidValue(f"{len(problems)} problems need as many configs, or one for all; got {len(listed)}")
+        return asked.many(problems, listed)
+
+    def _predictor(self, device: Device | str | None) -> Predictor:
+        """What answers for a device; of a model for several, the caller says which."""
+        known = {record.name: record.device for record in self.manifest.devices}
+        if device is None and len(known) > 1:
+            raise InvalidValue(f"the model is for several devices ({', '.join(known)}): name one with device=")
+        if isinstance(device, str):
+            device = known.get(device) or devices.get(device)
+        found = device or self.device
+        if found not in self._predictors:
+            self._predictors[found] = Predictor(self, found)
+        return self._predictors[found]
+
+    def predict_vectors(self, frame: pl.DataFrame, device: Device | None = None) -> pl.DataFrame:
         """`time_ns`, `lower_ns`, `upper_ns` and `score` (lower is chosen) for every vector of a frame."""
         missing = [name for name in schema.parameter_columns(self.family) if name not in frame.columns]
         if missing:
@@ -136,9 +207,15 @@ class Model:
     def out_of_fold(self) -> pl.DataFrame | None:
         """What the procedure said of every training vector without having seen its fold, and what was measured.
 
-        `fold`, `time_ns` and `score` are the prediction; `measured_ns` (null: it failed) and `noise` the measurement.
+        `fold`, `time_ns` and `score` are the prediction (null: it was trained without folds); `measured_ns` (null: it
+        failed) and `noise` the measurement.
         """
         return _read(self.path / PREDICTIONS) if PREDICTIONS in self.manifest.files else None
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether training judged it: not so with `no_folds`, nor for a model of another system."""
+        return self.manifest.folds > 0
 
     @cached_property
     def evaluation(self) -> dict[str, Any]:
@@ -146,13 +223,24 @@ class Model:
         data: dict[str, Any] = msgspec.json.decode((self.path / EVALUATION).read_bytes())
         return data
 
+    @cached_property
+    def figures(self) -> Figures | None:
+        """The same figures, typed; None: the model was made elsewhere and has none."""
+        return Figures.of(self.evaluation["overall"]) if EVALUATION in self.manifest.files else None
+
+    def __repr__(self) -> str:
+        return printable(summary_line(self))
+
+    def _repr_html_(self) -> str:
+        return card_html(self)
+
 
 def is_ck_directory(path: Path) -> bool:
     """Whether a directory has the layout of CK Tile's heuristics rather than ours."""
     return (path / "feature_spec.json").is_file() and not (path / MANIFEST).exists()
 
 
-def _among(rows: Rows, known: pl.DataFrame) -> npt.NDArray[np.bool_]:
+def _among(rows: Rows, known: pl.DataFrame) -> Flags:
     """Which rows have a config that some row of a frame has."""
     columns = [name for name in rows.frame.columns if name.startswith("config.")]
     if not columns:

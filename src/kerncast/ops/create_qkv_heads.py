@@ -4,27 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kerncast.expr import Expr, Namespace, ceil_div, floor_div, log2, mod, where
-from kerncast.op import Op, Work
-from kerncast.ops.ttnn import (
-    MOST,
-    TILE,
-    memory_features,
-    memory_parameters,
-    output_constraints,
-    output_fields,
-    padded_tiles,
-    tensor_fields,
-    tile_features,
-    tile_work,
-)
+from kerncast.expr import Expr, Namespace, ceil_div, floor_div, mod, where
+from kerncast.ops.ttnn import MOST, TILE, TiledOp, memory_parameters, one_tensor, padded_tiles, shown
 from kerncast.parameters import Bool, Int, JsonField
 from kerncast.space import Constraint
 
 SHAPE = ("batch", "dim1", "seq_len", "hidden")
 
 
-class CreateQkvHeads(Op):
+class CreateQkvHeads(TiledOp):
     name = "create_qkv_heads"
     doc = "[batch, 1, seq_len, (heads + 2 · kv_heads) · head_dim] becomes query, key and value heads"
     parameters = {
@@ -38,8 +26,7 @@ class CreateQkvHeads(Op):
         **memory_parameters(),
     }
     json = (
-        *tensor_fields("tensor", SHAPE),
-        *output_fields(),
+        *one_tensor(SHAPE),
         JsonField(("num_heads",), ("heads",)),
         JsonField(("num_kv_heads",), ("kv_heads",), same=("heads", 0)),
         JsonField(("transpose_k_heads",), ("transpose_k",)),
@@ -48,7 +35,7 @@ class CreateQkvHeads(Op):
 
     def constraints(self, p: Namespace) -> Iterable[Constraint]:
         return (
-            *output_constraints(p),
+            *super().constraints(p),
             Constraint("kv_heads_once", "as many key heads as query heads are written as kv_heads=0", p.kv_heads != p.heads),
             Constraint("whole_heads", "hidden must be a multiple of heads + 2 · kv_heads", mod(p.hidden, p.all_heads) == 0),
         )
@@ -62,27 +49,17 @@ class CreateQkvHeads(Op):
             "tiles": p.batch * padded_tiles(p.seq_len, p.hidden),
         }
 
-    def work(self, p: Namespace) -> Work:
-        return tile_work(p)
+    def sizes(self, p: Namespace) -> Mapping[str, Expr]:
+        asked = shown(p, (*self.split_group, "heads"))
+        return {**asked, "kv_heads": p.each_kv_heads, **shown(p, ("head_dim", "transpose_k"))}
 
-    def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+    def own_features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
         head_tiles = ceil_div(p.seq_len, TILE) * ceil_div(p.head_dim, TILE)
         return {
-            "batch": p.batch,
-            "seq_len": p.seq_len,
-            "hidden": p.hidden,
-            "heads": p.heads,
-            "kv_heads": p.each_kv_heads,
-            "head_dim": p.head_dim,
-            "transpose_k": p.transpose_k,
-            **memory_features(p),
-            "tiles": p.tiles,
-            "log2_tiles": log2(p.tiles),
             "group_size": p.heads / p.each_kv_heads,
             "query_tiles": p.batch * p.heads * head_tiles,
             "key_tiles": p.batch * p.each_kv_heads * head_tiles,
             "transposed_tiles": p.transpose_k * p.batch * p.each_kv_heads * head_tiles,
-            **tile_features(p, hw, p.tiles, p.batch * p.seq_len * p.hidden),
         }
 
 

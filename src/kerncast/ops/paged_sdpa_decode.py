@@ -6,17 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from kerncast.dtypes import bytes_per_element
 from kerncast.expr import Expr, Namespace, ceil_div, log2, maximum, mod
-from kerncast.op import Op, Work
-from kerncast.ops.ttnn import (
-    MOST,
-    TILE,
-    memory_features,
-    memory_parameters,
-    output_constraints,
-    output_fields,
-    padded_tiles,
-    tensor_fields,
-)
+from kerncast.op import Work
+from kerncast.ops.ttnn import MEMORY, MOST, TILE, TtnnOp, memory_parameters, output_fields, padded_tiles, shown, tensor_fields
 from kerncast.parameters import Bool, Categorical, Int, JsonField
 from kerncast.space import Constraint
 
@@ -29,7 +20,7 @@ def _fidelity_spellings() -> tuple[tuple[str | int, str], ...]:
     return (*names, *((code, label) for label, code in FIDELITIES.items()))
 
 
-class PagedSdpaDecode(Op):
+class PagedSdpaDecode(TtnnOp):
     name = "paged_sdpa_decode"
     doc = "attention of one new token a sequence over keys and values that lie in pages"
     parameters = {
@@ -86,40 +77,39 @@ class PagedSdpaDecode(Op):
 
     def constraints(self, p: Namespace) -> Iterable[Constraint]:
         return (
-            *output_constraints(p),
+            *super().constraints(p),
             Constraint("mask_or_causal", "a mask goes with is_causal=false", (p.mask == 0) | (p.is_causal == 0)),
             Constraint("grouped_heads", "heads must be a multiple of kv_heads", mod(p.heads, p.kv_heads) == 0),
         )
 
     def derive(self, p: Namespace) -> Mapping[str, Expr]:
-        return {"keys": p.pages * p.block_size}
+        return {"kv_len": p.pages * p.block_size}
 
     def work(self, p: Namespace) -> Work:
         """Every key of every page against every query head; the cache read once."""
         return Work(
-            flops=4 * p.batch * p.heads * p.keys * p.head_dim,
-            bytes=(2 * p.batch * p.kv_heads * p.keys * p.head_dim + 2 * p.batch * p.heads * p.head_dim)
+            flops=4 * p.batch * p.heads * p.kv_len * p.head_dim,
+            bytes=(2 * p.batch * p.kv_heads * p.kv_len * p.head_dim + 2 * p.batch * p.heads * p.head_dim)
             * bytes_per_element(p.dtype),
         )
 
     def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
         cores = hw.grid_x * hw.grid_y
-        key_tiles = p.batch * p.kv_heads * padded_tiles(p.keys, p.head_dim)
+        key_tiles = p.batch * p.kv_heads * padded_tiles(p.kv_len, p.head_dim)
         head_tiles, chunk_tiles = ceil_div(p.heads, TILE), maximum(1, ceil_div(p.k_chunk, TILE))
         chosen = ("batch", "heads", "head_dim", "blocks", "kv_heads", "block_size", "pages", "is_causal", "cur_pos", "mask",
                   "program_config", "q_chunk", "k_chunk", "exp_approx", "compute_config", "math_fidelity", "math_approx",
                   "fp32_accumulate", "packer_l1")  # fmt: skip
         return {
-            **{name: getattr(p, name) for name in chosen},
-            **memory_features(p),
-            "keys": p.keys,
-            "log2_keys": log2(p.keys),
+            **shown(p, (*chosen, *MEMORY)),
+            "keys": p.kv_len,
+            "log2_keys": log2(p.kv_len),
             "key_tiles": key_tiles,
             "log2_key_tiles": log2(key_tiles),
             "key_tiles_per_core": ceil_div(key_tiles, cores),
             "query_tiles": p.batch * head_tiles * ceil_div(p.head_dim, TILE),
-            "score_tiles": p.batch * head_tiles * ceil_div(p.keys, TILE),
-            "chunks": ceil_div(ceil_div(p.keys, TILE), chunk_tiles),
+            "score_tiles": p.batch * head_tiles * ceil_div(p.kv_len, TILE),
+            "chunks": ceil_div(ceil_div(p.kv_len, TILE), chunk_tiles),
             # A sequence has this many cores to spread its keys over, and they join what they found at the end.
             "cores_per_sequence": cores / p.batch,
             "group_size": p.heads / p.kv_heads,

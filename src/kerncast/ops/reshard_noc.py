@@ -21,8 +21,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from kerncast.arrays import Floats, Ints
 
 FILE = Path(__file__).with_name("reshard_noc.npz")
 GRID = 8

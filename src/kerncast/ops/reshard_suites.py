@@ -14,15 +14,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kerncast.arrays import Flags, Ints
 from kerncast.dtypes import BYTES
 from kerncast.op import Suite
 from kerncast.ops.ttnn import TILE
 from kerncast.parameters import Value
 
-Mask = npt.NDArray[np.bool_]
-Indices = npt.NDArray[np.int64]
 GRIDS = ("in_x", "in_y", "out_x", "out_y")
 SHARDING = ("in_strategy", "out_strategy", "in_orientation", "out_orientation")
 LONGEST_SIDE = 249
@@ -50,7 +48,7 @@ def divisors(x: int, y: int, strategy: str, orientation: str) -> tuple[int, int]
     return (x * y, 1) if strategy == "height" else (1, x * y)
 
 
-def thin(indices: Indices, limit: int = SUITE_LIMIT) -> Indices:
+def thin(indices: Ints, limit: int = SUITE_LIMIT) -> Ints:
     """Every other one deleted, the first among them, until at most `limit` remain."""
     while len(indices) > limit:
         indices = indices[1::2]
@@ -61,9 +59,9 @@ def thin(indices: Indices, limit: int = SUITE_LIMIT) -> Indices:
 class _Shapes:
     """All shapes of a sweep, the height fastest, and which of them a sharding can hold."""
 
-    heights: Indices
-    widths: Indices
-    masks: dict[tuple[Any, ...], Mask]
+    heights: Ints
+    widths: Ints
+    masks: dict[tuple[Any, ...], Flags]
 
     @classmethod
     def of(cls, heights: Sequence[Value], widths: Sequence[Value]) -> _Shapes:
@@ -71,11 +69,11 @@ class _Shapes:
         return cls(np.tile(high, len(wide)), np.repeat(wide, len(high)), {})
 
     @cached_property
-    def tiles(self) -> Indices:
+    def tiles(self) -> Ints:
         """Tiles of each shape."""
         return self.heights * self.widths
 
-    def held(self, x: int, y: int, strategy: str, orientation: str, dtype: str) -> Mask:
+    def held(self, x: int, y: int, strategy: str, orientation: str, dtype: str) -> Flags:
         """Which shapes a side takes: whole tiles on every core, and no more bytes than it is granted."""
         rows, columns = divisors(x, y, strategy, orientation)
         cores = x * y
@@ -85,7 +83,7 @@ class _Shapes:
             self.masks[key] = fits & (self.heights % rows == 0) & (self.widths % columns == 0)
         return self.masks[key]
 
-    def held_together(self, in_cores: int, out_cores: int, dtype: str) -> Mask:
+    def held_together(self, in_cores: int, out_cores: int, dtype: str) -> Flags:
         """Which shapes leave room for both shards on a core."""
         key = ("both", *sorted((in_cores, out_cores)), dtype)
         if key not in self.masks:
@@ -119,8 +117,8 @@ class _Draft:
     grids: tuple[int, int, int, int]
     dtype: str
     valid: int
-    shape: Indices
-    sharding: Indices
+    shape: Ints
+    sharding: Ints
 
 
 def _draft(
@@ -142,7 +140,7 @@ def _draft(
 
 def _suites(shapes: _Shapes, shardings: list[tuple[str, ...]], drafts: list[_Draft]) -> Iterator[Suite]:
     """The drafts as slices of one frame: 4,032 frames would take longer to make than all the arithmetic."""
-    # Loaded when used: whoever moves shards has no use for dataframes.
+    # Loaded when used: moving shards needs no dataframes.
     import polars as pl
 
     if not drafts:

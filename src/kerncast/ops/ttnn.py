@@ -1,4 +1,4 @@
-"""Tensors as TTNN ops take them: shape, dtype, layout and memory, as parameters, and as a JSON request writes them.
+"""What TTNN ops share: tensors with shape, dtype, layout and memory, as parameters, in JSON requests and as features.
 
 TTNN writes a tensor as `{"tensor_spec": {"logical_shape": …, "tensor_layout": {"dtype": 0, "memory_config": …}}}`, with
 numbers for its enumerations; the short form is `{"shape": …, "dtype": "bfloat16", "memory": {"buffer": "L1"}}`.
@@ -6,10 +6,13 @@ numbers for its enumerations; the short form is `{"shape": …, "dtype": "bfloat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from operator import mul
 
 from kerncast.dtypes import bytes_per_element, dtype_parameter
-from kerncast.expr import Expr, Namespace, ceil_div
+from kerncast.expr import Expr, Namespace, ceil_div, log2
+from kerncast.op import Op
 from kerncast.parameters import Categorical, JsonField, Parameter
 from kerncast.space import Constraint
 from kerncast.work import Work
@@ -35,27 +38,27 @@ SILENT = ("storage", "tensor_spec.tensor_layout.alignment", "tensor_spec.tensor_
           *(f"tensor_spec.tensor_layout.memory_config.{name}" for name in SHARDS))  # fmt: skip
 
 
-def memory_parameters(output: bool = True) -> dict[str, Parameter]:
-    """Element type and layout, and where input and output lie; a plain tiled tensor in DRAM unless said otherwise."""
-    found: dict[str, Parameter] = {
-        "dtype": dtype_parameter(*DTYPES.values()),
-        "buffer": Categorical(BUFFERS, doc="memory that holds the input"),
+MEMORY = ("dtype", "buffer", "layout", "sharding", "out_buffer", "out_sharding")
+"""What `memory_parameters` declares."""
+
+
+def memory_parameters(
+    of: str = "the input",
+    to: str = "the output",
+    *,
+    dtype: str | None = None,
+    buffer: str | None = None,
+    sharding: str = "interleaved",
+) -> dict[str, Parameter]:
+    """Element type and layout, and where the tensors `of` and `to` lie; tiled and interleaved unless said otherwise."""
+    return {
+        "dtype": dtype_parameter(*DTYPES.values(), default=dtype),
+        "buffer": Categorical(BUFFERS, default=buffer, doc=f"memory that holds {of}"),
         "layout": Categorical(LAYOUTS, default="tile", doc="order of elements in memory"),
-        "sharding": Categorical(SHARDINGS, default="interleaved", doc="how the input is spread over the cores"),
+        "sharding": Categorical(SHARDINGS, default=sharding, doc=f"how {of} is spread over the cores"),
+        "out_buffer": Categorical({**BUFFERS, INPUT: 2}, default=INPUT, doc=f"memory that holds {to}"),
+        "out_sharding": Categorical({**SHARDINGS, INPUT: 5}, default=INPUT, doc=f"how {to} is spread"),
     }
-    if output:
-        found["out_buffer"] = Categorical({**BUFFERS, INPUT: 2}, default=INPUT, doc="memory that holds the output")
-        found["out_sharding"] = Categorical({**SHARDINGS, INPUT: 5}, default=INPUT, doc="how the output is spread")
-    return found
-
-
-def output_constraints(p: Namespace) -> list[Constraint]:
-    """One way to write an output that lies like the input."""
-    return [
-        Constraint(f"out_{name}_once", f"an output whose {name} is the input's is written as out_{name}={INPUT}",
-                   getattr(p, f"out_{name}") != getattr(p, name))
-        for name in ("buffer", "sharding")
-    ]  # fmt: skip
 
 
 def padded_tiles(rows: Expr, columns: Expr) -> Expr:
@@ -63,28 +66,55 @@ def padded_tiles(rows: Expr, columns: Expr) -> Expr:
     return ceil_div(rows, TILE) * ceil_div(columns, TILE)
 
 
-def tile_work(p: Namespace) -> Work:
-    """Each element of each tile is read, changed and written once."""
-    elements = p.tiles * TILE * TILE
-    return Work(flops=elements, bytes=2 * elements * bytes_per_element(p.dtype))
-
-
-def tile_features(p: Namespace, hw: Namespace, tiles: Expr, elements: Expr) -> dict[str, Expr]:
-    """How tiles fall to the cores of the grid, and what share of them is padding."""
-    cores = hw.grid_x * hw.grid_y
-    per_core = ceil_div(tiles, cores)
-    return {
-        "tiles_per_core": per_core,
-        "core_fill": tiles / (per_core * cores),
-        "padding": elements / (tiles * TILE * TILE),
-        "tile_bytes": tiles * TILE * TILE * bytes_per_element(p.dtype),
-    }
-
-
-def memory_features(p: Namespace) -> dict[str, Expr]:
-    """What `memory_parameters` declares, as features."""
-    names = ("dtype", "buffer", "layout", "sharding", "out_buffer", "out_sharding")
+def shown(p: Namespace, names: Iterable[str]) -> dict[str, Expr]:
+    """Parameters that are features as they are."""
     return {name: getattr(p, name) for name in names}
+
+
+class TtnnOp(Op):
+    """An op with `memory_parameters`."""
+
+    def constraints(self, p: Namespace) -> Iterable[Constraint]:
+        """One way to write an output that lies like the input."""
+        return [
+            Constraint(f"out_{name}_once", f"an output whose {name} is the input's is written as out_{name}={INPUT}",
+                       getattr(p, f"out_{name}") != getattr(p, name))
+            for name in ("buffer", "sharding")
+        ]  # fmt: skip
+
+
+class TiledOp(TtnnOp):
+    """An op that goes through one tensor tile by tile: `split_group` names the tensor's sizes, `derive` gives `tiles`."""
+
+    def work(self, p: Namespace) -> Work:
+        """Each element of each tile is read, changed and written once."""
+        elements = p.tiles * TILE * TILE
+        return Work(flops=elements, bytes=2 * elements * bytes_per_element(p.dtype))
+
+    def sizes(self, p: Namespace) -> Mapping[str, Expr]:
+        """What the caller asked for, as features."""
+        return shown(p, self.split_group)
+
+    def own_features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+        """Features that this op alone has."""
+        return {}
+
+    def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+        """How tiles fall to the cores of the grid, and what share of them is padding, beside the op's own."""
+        cores = hw.grid_x * hw.grid_y
+        per_core = ceil_div(p.tiles, cores)
+        elements = reduce(mul, shown(p, self.split_group).values())
+        return {
+            **self.sizes(p),
+            **shown(p, MEMORY),
+            "tiles": p.tiles,
+            "log2_tiles": log2(p.tiles),
+            **self.own_features(p, hw),
+            "tiles_per_core": per_core,
+            "core_fill": p.tiles / (per_core * cores),
+            "padding": elements / (p.tiles * TILE * TILE),
+            "tile_bytes": p.tiles * TILE * TILE * bytes_per_element(p.dtype),
+        }
 
 
 def tensor_fields(at: str, shape: tuple[str, ...], *, memory: Mapping[str, str] | None = None) -> tuple[JsonField, ...]:
@@ -116,6 +146,11 @@ def output_fields() -> tuple[JsonField, ...]:
         for name, theirs in (("buffer", "buffer_type"), ("sharding", "memory_layout"))
     ]
     return (*found, JsonField(tuple(f"output_memory_config.{name}" for name in SHARDS)))
+
+
+def one_tensor(shape: tuple[str, ...]) -> tuple[JsonField, ...]:
+    """The fields of an op that takes one tensor and makes one."""
+    return (*tensor_fields("tensor", shape), *output_fields())
 
 
 def _under(places: tuple[str, ...], paths: tuple[str, ...]) -> tuple[str, ...]:

@@ -79,12 +79,12 @@ def problem_set(
         part, listed = _one(op, space, spec, seed)
         clash = [name for name in axes if name in part.columns]
         if clash:
-            raise InvalidValue(f"{clash[0]} is given by {spec} already: leave it out of --vary")
+            raise InvalidValue(f"{clash[0]} is given by {spec} already: leave it out of `vary`")
         open_axes = [name for name in required(space) if name not in part.columns and name not in axes]
         if open_axes:
             raise InvalidValue(
                 f"{spec} does not give {' and '.join(open_axes)}, which {op.name} has no default for: add "
-                + " ".join(f"--vary {name}=… ({space.parameters[name].describe()})" for name in open_axes)
+                + " ".join(f"`vary` {name}=… ({space.parameters[name].describe()})" for name in open_axes)
             )
         parts.append(complete(space, cross(space, axes, part) if axes else part, spec, strict=listed))
     problems = pl.concat(parts).unique(maintain_order=True)
@@ -93,7 +93,7 @@ def problem_set(
     kept = affordable(op, problems, max_flops, max_bytes)
     if not kept.height:
         why = (
-            f"all {problems.height:,} are over --max-flops or --max-bytes"
+            f"all {problems.height:,} are over `max_flops` or `max_bytes`"
             if problems.height
             else "every one breaks a constraint"
         )
@@ -123,7 +123,7 @@ def affordable(op: Op, problems: pl.DataFrame, max_flops: float | None, max_byte
         return problems
     work = op.work(op.namespace())
     if work is None:
-        raise InvalidValue(f"{op.name} does not declare its work, so no problem can be held against --max-{next(iter(limits))}")
+        raise InvalidValue(f"{op.name} does not declare its work, so no problem can be held against `max_{next(iter(limits))}`")
     amounts = Program({"flops": work.flops, "bytes": work.bytes}).frame(problems.rename(lambda name: f"p.{name}"))
     return problems.filter(
         amounts.select(pl.all_horizontal(pl.col(name) <= limit for name, limit in limits.items())).to_series()

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Ints
 from kerncast.errors import InvalidValue
 from kerncast.parameters import Int, Value
 from kerncast.problems.axes import parameter_of, parse_axes, range_of, sizes
@@ -78,12 +78,12 @@ def _draw(space: Space, ranges: Mapping[str, tuple[int, int]], count: int, rng: 
     return found.head(count)
 
 
-def _sizes(parameter: object, low: int, high: int, draws: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+def _sizes(parameter: object, low: int, high: int, draws: int, rng: np.random.Generator) -> Ints:
     assert isinstance(parameter, Int)
     middle, spread = (math.log(low) + math.log(high)) / 2, (math.log(high) - math.log(low)) / 4
     raw = np.exp(rng.normal(middle, spread, draws))
     multiple = rng.choice(MULTIPLES, draws)
     multiple = np.where(raw >= multiple, multiple, 1)
     whole = np.rint(raw / multiple) * multiple
-    steps: npt.NDArray[np.int64] = np.rint((whole - parameter.low) / parameter.step).astype(np.int64)
+    steps: Ints = np.rint((whole - parameter.low) / parameter.step).astype(np.int64)
     return parameter.low + steps * parameter.step

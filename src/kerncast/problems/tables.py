@@ -129,7 +129,7 @@ def _column(parameter: Parameter, name: str, values: list[Any]) -> pl.Series:
 def complete(space: Space, frame: pl.DataFrame, source: str, *, strict: bool) -> pl.DataFrame:
     """Every parameter in declared order, defaults filled in, repeats dropped; `source` is named in refusals.
 
-    `strict` refuses a point that breaks a rule of the space alone (a file is somebody's claim); otherwise the
+    `strict` refuses a point that breaks a rule of the space alone (a file is someone's claim); otherwise the
     point is dropped (a grid is a proposal).
     """
     absent = [name for name in space.parameters if name not in frame.columns]

@@ -14,14 +14,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kerncast.compiling.answer import Answer
 from kerncast.compiling.json_request import RequestReader, answer_json, written
 from kerncast.compiling.json_text import Members, NotJson, Token, scan
 from kerncast.compiling.request import device_names, identity_of
 from kerncast.devices import profiles
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.models import software as softwares
+from kerncast.models.answer import Answer
 from kerncast.models.model import Model
+from kerncast.models.statuses import Answered
+from kerncast.progress import QUIET, Progress
 from kerncast.registry import OPS
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import plain_tiers
@@ -80,7 +82,7 @@ def among(models: Sequence[Model], strict: bool = False) -> Find:
             if fitting:
                 raise NotFound(f"several models fit ({there}): name the family and the device")
             on = f" on {asked.device}" if asked.device else ""
-            raise NotFound(f"no model at hand is of {asked.family or asked.op}{on}, only of {there}: name it with --model")
+            raise NotFound(f"no model at hand is of {asked.family or asked.op}{on}, only of {there}: name it with `model`")
         model = fitting[0]
         found = Found(model.path, renamed=asked.device is not None and asked.device not in device_names(model))
         known = model.manifest.software
@@ -88,7 +90,7 @@ def among(models: Sequence[Model], strict: bool = False) -> Find:
             return found
         warning = _other(known, asked.software)
         if strict:
-            raise NotFound(f"{model.path}: {warning}: leave out --strict to use it, or train one there")
+            raise NotFound(f"{model.path}: {warning}: leave out `strict` to use it, or train one there")
         return replace(found, warning=warning)
 
     return find
@@ -127,8 +129,8 @@ class _Part(NamedTuple):
 class Query:
     """Answers JSON texts. Models are loaded (and compiled) when they are first asked for, and kept."""
 
-    def __init__(self, find: Find, *, compile: bool = True, step: Callable[[str], None] = lambda what: None) -> None:
-        self.find, self.compile, self.step = find, compile, step
+    def __init__(self, find: Find, *, compile: bool = True, progress: Progress = QUIET) -> None:
+        self.find, self.compile, self.progress = find, compile, progress
         self._selectors: dict[Path, Selector] = {}
         self._readers: dict[Path, RequestReader] = {}
         self._found: dict[Address, Found | bytes] = {}
@@ -170,19 +172,19 @@ class Query:
 
     def _resolved(self, address: Address | None) -> Found | bytes:
         if address is None:
-            return _refused("bad_input", "a request must be an object whose op, family, device and software are strings")
+            return _refused(Answered.BAD_INPUT, "a request must be an object whose op, family, device and software are strings")
         if address not in self._found:
             try:
                 self._found[address] = self.find(address)
             except NotFound as error:
                 unknown = address.op is not None and not _is_op(address.op)
-                self._found[address] = _refused("unsupported" if unknown else "no_model", str(error))
+                self._found[address] = _refused(Answered.UNSUPPORTED if unknown else Answered.NO_MODEL, str(error))
             except InvalidValue as error:
-                self._found[address] = _refused("bad_input" if address.op is None else "no_model", str(error))
+                self._found[address] = _refused(Answered.BAD_INPUT if address.op is None else Answered.NO_MODEL, str(error))
             except BadFile as error:
                 # A device may be named by a profile, which may be the file that is bad.
                 profile = address.device is not None and address.device.endswith(".toml")
-                return _refused("no_model" if profile else "corrupt", str(error))
+                return _refused(Answered.NO_MODEL if profile else Answered.CORRUPT, str(error))
         return self._found[address]
 
     def _usable(self, part: _Part) -> _Part:
@@ -192,9 +194,9 @@ class Query:
         try:
             self.selector(part.found.path)
         except (BadFile, NotFound) as error:
-            return part._replace(found=None, refusal=_refused("corrupt", str(error)))
+            return part._replace(found=None, refusal=_refused(Answered.CORRUPT, str(error)))
         except KerncastError as error:
-            return part._replace(found=None, refusal=_refused("no_model", str(error)))
+            return part._replace(found=None, refusal=_refused(Answered.NO_MODEL, str(error)))
         return part
 
     def selector(self, path: Path) -> Selector:
@@ -202,9 +204,11 @@ class Query:
         if path not in self._selectors:
             model = Model.load(path)
             if model.family.config.parameters:
-                self._selectors[path] = Selector.load(model, compile=self.compile, step=self.step)
+                self._selectors[path] = Selector(model, compile=self.compile, progress=self.progress)
             else:  # nothing is chosen, so there is nothing to build tiers for
-                self._selectors[path] = Selector(model, plain_tiers(model), tier="full", compile=self.compile, step=self.step)
+                self._selectors[path] = Selector(
+                    model, tiers=plain_tiers(model), tier="full", compile=self.compile, progress=self.progress
+                )
         return self._selectors[path]
 
     def _ask(self, path: Path, data: bytes) -> bytes:
@@ -285,12 +289,12 @@ def _is_op(name: str) -> bool:
     return True
 
 
-def _refused(status: str, message: str) -> bytes:
+def _refused(status: Answered, message: str) -> bytes:
     return written({"status": status, "message": message})
 
 
 def _not_json(error: NotJson) -> bytes:
-    return written({"status": "bad_input", "message": str(error), "position": error.position})
+    return written({"status": Answered.BAD_INPUT, "message": str(error), "position": error.position})
 
 
 def _without_devices(data: bytes, listed: bool, requests: int) -> bytes:

@@ -54,7 +54,7 @@ def race(paths: list[str]) -> list[dict[str, object]]:
                 np.matmul(a, b, out=out)
             ratios.append((time.perf_counter_ns() - start) / kernel.run(loops))
         kernel.close()
-        found.append({"problem": key_text(family.id, "", problem, []), "ratio": statistics.median(ratios[1:])})
+        found.append({"problem": key_text(family.id, "", problem.items(), []), "ratio": statistics.median(ratios[1:])})
     return found
 
 

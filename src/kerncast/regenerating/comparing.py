@@ -32,6 +32,8 @@ class OutOfFold(Model):
         own = model.out_of_fold
         if own is None:
             own = pl.DataFrame(schema={**columns, "time_ns": pl.Float64, "score": pl.Float64})
+        # Trained without folds, it says nothing of its own rows that could be compared.
+        own = own.filter(pl.col("score").is_not_null())
         self._known = own.select(*columns, pl.col("time_ns").alias("__time_ns"), pl.col("score").alias("__score"))
 
     @property
@@ -75,7 +77,7 @@ def compare_fairly(old: Model, new: Model, dataset: Path, judged: Path, limits: 
         return None
 
     def fill(draft: Dataset) -> None:
-        draft.append(new.family, rows.drop("key"), opened.contents.sources, opened.contents.devices)
+        draft.append(new.family, rows, opened.contents.sources, opened.contents.devices)
 
     Dataset.build(judged, fill)
     return compare(views[0], views[1], [judged], limits=limits)

@@ -25,7 +25,7 @@ from kerncast.registry import FAMILIES
 from kerncast.store.store import Store
 from kerncast.sweeping import SuiteSweep, Sweep, open_sweep, parse_selection
 from kerncast.training.procedure import Procedure, tuning_ranges
-from kerncast.training.train import Recipe
+from kerncast.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _check_sweep(routine: Routine, sweep: Sweep | SuiteSweep) -> None:
     if 1 < groups < routine.train.folds:
         raise InvalidValue(
             f"train.folds is {routine.train.folds} and the problems of {family.id} make {groups} groups "
-            f"({', '.join(family.op.split_group)}), which stay whole: name more problems, or --set train.folds={groups}"
+            f"({', '.join(family.op.split_group)}), which stay whole: name more problems, or `set` train.folds={groups}"
         )
 
 

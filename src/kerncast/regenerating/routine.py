@@ -146,7 +146,7 @@ def _change(data: dict[str, Any], change: str) -> None:
     """One `--set`: a dotted key, and a value as TOML has it (a bare word is a text)."""
     key, equals, text = change.partition("=")
     if not (equals and key):
-        raise InvalidValue(f"--set takes KEY=VALUE such as sweep.max_problems=20, got '{change}'")
+        raise InvalidValue(f"`set` takes KEY=VALUE such as sweep.max_problems=20, got '{change}'")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -155,7 +155,7 @@ def _change(data: dict[str, Any], change: str) -> None:
     for folder in folders:
         data = data.setdefault(folder, {})
         if not isinstance(data, dict):
-            raise InvalidValue(f"--set {key}: {folder} is a value, not a section ({DOCS})")
+            raise InvalidValue(f"`set` {key}: {folder} is a value, not a section ({DOCS})")
     data[last] = value
 
 

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from kerncast.collecting.run import Request, collect
-from kerncast.collecting.supervisor import Observer
+from kerncast.collecting.run import Request, Stop, collect, never
 from kerncast.errors import BadFile, CannotWrite, NotFound
 from kerncast.files.lock import one_writer
+from kerncast.files.versioned import json_text
 from kerncast.models.model import Model
 from kerncast.op import Family
+from kerncast.progress import QUIET, Progress
 from kerncast.regenerating import planning
 from kerncast.regenerating import state as states
 from kerncast.regenerating.comparing import compare_fairly
@@ -28,26 +29,14 @@ from kerncast.regenerating.routine import Routine
 from kerncast.registry import FAMILIES
 from kerncast.store.store import Changed, Entry, Store
 from kerncast.sweeping import Vectors, write_vectors
-from kerncast.training.train import Progress, train
+from kerncast.training.train import train
 
 # What may be said of a new model beside compare's verdicts: there was no old one, it could not be read, or nothing tells.
 NEW, UNREADABLE, NOT_COMPARABLE = "NEW", "OLD UNREADABLE", "NOT COMPARABLE"
 
 
-class Show(Protocol):
-    """What is told while it works."""
-
-    def stage(self, family: str, stage: str, already: bool) -> None:
-        """A stage begins, or was done in an earlier run."""
-
-    def sweeping(self) -> AbstractContextManager[Callable[[int], None]]:
-        """Hears how many vectors are written."""
-
-    def collecting(self, total: int) -> AbstractContextManager[Observer]:
-        """Watches a collection."""
-
-    def training(self) -> AbstractContextManager[Progress]:
-        """Watches a training."""
+Listening = Callable[[], AbstractContextManager[Stop]]
+"""Entered while something is measured, which a `Stop` can end politely; the command line catches signals there."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +55,22 @@ class Outcome:
         return self.verdict is not None
 
 
-def regenerate(routine: Routine, store: Store, folder: Path, show: Show, *, again: bool = False) -> list[Outcome]:
+def regenerate(
+    routine: Routine,
+    store: Store,
+    folder: Path,
+    *,
+    again: bool = False,
+    progress: Progress = QUIET,
+    listening: Listening = lambda: nullcontext(never),
+) -> list[Outcome]:
     """Every stage that is not done yet, for every family; finished ones are read from the state."""
     before = states.going_on(folder, routine, again)
     planning.check(routine, [name for name in routine.families if before is not None and "sweep" in before.of(name)])
     if before is None:
         states.set_aside(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with one_writer(folder, states.LOCK, "choose another --out"):
+    with one_writer(folder, states.LOCK, "choose another `out`"):
         # Another run may have got further until it gave up the lock.
         state = states.going_on(folder, routine) or states.new(routine)
         states.write(folder, state)
@@ -81,7 +78,7 @@ def regenerate(routine: Routine, store: Store, folder: Path, show: Show, *, agai
             _forget_models(folder, state, routine)
         outcomes: list[Outcome] = []
         for family in routine.families:
-            outcomes.append(_Run(routine, store, folder, show, FAMILIES.get(family)).all())
+            outcomes.append(_Run(routine, store, folder, FAMILIES.get(family), progress, listening).all())
             if not outcomes[-1].finished:
                 break
         return outcomes
@@ -112,8 +109,11 @@ def _folder(root: Path, family: str) -> Path:
 class _Run:
     """The stages of one family."""
 
-    def __init__(self, routine: Routine, store: Store, folder: Path, show: Show, family: Family) -> None:
-        self.routine, self.store, self.root, self.show, self.family = routine, store, folder, show, family
+    def __init__(
+        self, routine: Routine, store: Store, folder: Path, family: Family, progress: Progress, listening: Listening
+    ) -> None:
+        self.routine, self.store, self.root, self.family = routine, store, folder, family
+        self.progress, self.listening = progress, listening
         self.folder = _folder(folder, family.id)
 
     def all(self) -> Outcome:
@@ -121,7 +121,7 @@ class _Run:
         self._doubt()
         for stage in states.STAGES:
             done = self._state().of(self.family.id)
-            self.show.stage(self.family.id, stage, stage in done)
+            self._begin(stage, stage in done)
             if stage in done:
                 continue
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -132,6 +132,10 @@ class _Run:
         done = self._state().of(self.family.id)
         compared, replaced = done["compare"].facts, done["replace"].facts
         return Outcome(self.family.id, compared["verdict"], compared["reasons"], replaced["replaced"], replaced["model"])
+
+    def _begin(self, stage: str, already: bool = False) -> None:
+        name = f"{self.family.id}: {stage}{' (done before)' if already else ''}"
+        self.progress.stage(name, states.STAGES.index(stage) + 1, len(states.STAGES))
 
     def _doubt(self) -> None:
         """A comparison with something else than what would be replaced now, or by other limits, is none."""
@@ -160,8 +164,7 @@ class _Run:
         # Half a sweep is not worth going on with: it takes seconds, and this machine's numbers may differ by now.
         shutil.rmtree(vectors, ignore_errors=True)
         sweep = planning.sweep_of(self.routine, self.family, planning.runner(self.routine, self.family).device)
-        with self.show.sweeping() as progress:
-            written = write_vectors(sweep, vectors, progress=progress)
+        written = write_vectors(sweep, vectors, progress=self.progress)
         return {"problems": written.problems, "configs": written.configs, "vectors": written.vectors}
 
     def _collect(self) -> dict[str, Any] | None:
@@ -174,8 +177,8 @@ class _Run:
              options=runner.options, build_jobs=wanted.build_jobs,
             reset_command=tuple(runner.benchmark.reset_words()) if runner.benchmark else (),
         )  # fmt: skip
-        with self.show.collecting(vectors.count()) as observer:
-            summary = collect(request, vectors.iter_blocks(), observer)
+        with self.listening() as stop:
+            summary = collect(request, vectors.iter_blocks(), total=vectors.count(), progress=self.progress, stop=stop)
         if summary.without_a_row:
             return None
         return {"device": summary.device, "measured": summary.measured, "statuses": dict(summary.statuses)}
@@ -183,10 +186,8 @@ class _Run:
     def _train(self) -> dict[str, Any] | None:
         out = self.folder / "model"
         if not out.exists():
-            with self.show.training() as progress:
-                train(
-                    self.folder / "dataset", out, planning.training_of(self.routine), family=self.family.id, progress=progress
-                )
+            recipe = planning.training_of(self.routine)
+            train(self.folder / "dataset", out, recipe, family=self.family.id, progress=self.progress)
         manifest = Model.load(out).manifest
         return {"software": list(manifest.software), "rows": manifest.data.rows, "checksum": manifest.checksum}
 
@@ -208,9 +209,9 @@ class _Run:
         if found is None:
             why = "there is no problem on which both models can be judged without having seen it"
             return {**facts, "verdict": NOT_COMPARABLE, "reasons": [why]}
-        report = {"verdict": found.verdict, "reasons": found.reasons, **found.summary}
-        (self.folder / "comparison.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
-        return {**facts, "verdict": found.verdict, "reasons": found.reasons, "problems": found.summary["n_problems"]}
+        report = found.as_json()
+        (self.folder / "comparison.json").write_bytes(json_text(report))
+        return {**facts, "verdict": found.verdict, "reasons": list(found.reasons), "problems": found.n}
 
     def _replace(self) -> dict[str, Any] | None:
         path = self.folder / "model"
@@ -225,11 +226,11 @@ class _Run:
             if entry is not None:  # killed right after
                 return {"replaced": True, "model": entry.id}
             try:
-                entry = self.store.add(path, name=name, replace_it=True, origin=origin, over=compared["against"][0])
+                entry = self.store.add(path, name=name, replace=True, origin=origin, over=compared["against"][0])
                 return {"replaced": True, "model": entry.id}
             except Changed:
-                # Somebody put a model there meanwhile, with which this one was not compared.
-                self.show.stage(self.family.id, "compare", False)
+                # Someone put a model there meanwhile, with which this one was not compared.
+                self._begin("compare")
                 states.write(self.root, state.with_done(self.family.id, "compare", self._compare() or {}))
 
     # -- the store -----------------------------------------------------------------------------------------

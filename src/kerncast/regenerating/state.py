@@ -5,15 +5,15 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from kerncast.data.dataset import write_atomically
-from kerncast.errors import BadFile, InvalidValue
+from kerncast.errors import InvalidValue
+from kerncast.files.atomic import is_draft, write_bytes
+from kerncast.files.versioned import Versioned, json_text
 from kerncast.regenerating.routine import Routine
 from kerncast.version import __version__
 
@@ -21,7 +21,6 @@ FILE = "state.json"
 LOCK = "regenerate.lock"
 FORMAT = "kerncast-regeneration"
 VERSION = 2
-_DRAFT = re.compile(rf"\.{re.escape(FILE)}\.\d+")
 STAGES = ("sweep", "collect", "train", "compare", "replace")
 
 
@@ -70,6 +69,12 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"ro
         return msgspec.structs.replace(self, done={**self.done, family: stages})
 
 
+_FILE = Versioned(
+    FORMAT, VERSION, State, "the state of a regeneration that this kerncast can go on with",
+    "remove the directory, or choose another `out`",
+)  # fmt: skip
+
+
 def now() -> str:
     """UTC, to the second."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -105,7 +110,7 @@ def going_on(folder: Path, routine: Routine, again: bool = False) -> State | Non
         return None
     if found.measures != routine.measures:
         raise InvalidValue(
-            f"{folder} was begun with another routine ({found.routine}, {found.begun}): go on with it, or choose another --out"
+            f"{folder} was begun with another routine ({found.routine}, {found.begun}): go on with it, or choose another `out`"
         )
     return found
 
@@ -115,23 +120,15 @@ def read(folder: Path) -> State | None:
     file = folder / FILE
     if not file.is_file():
         # A run that was killed before its first state leaves its lock, or a draft of that state.
-        if folder.is_dir() and any(item.name != LOCK and not _DRAFT.fullmatch(item.name) for item in folder.iterdir()):
-            raise InvalidValue(f"{folder} is not a work directory of `kerncast regenerate`: choose another --out")
+        if folder.is_dir() and any(item.name != LOCK and not is_draft(item.name, FILE) for item in folder.iterdir()):
+            raise InvalidValue(f"{folder} is not a work directory of `kerncast regenerate`: choose another `out`")
         return None
-    mend = "remove the directory, or choose another --out"
-    try:
-        data = msgspec.json.decode(file.read_bytes())
-        if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
-            raise BadFile(f"{file} is not the state of a regeneration that this kerncast can go on with: {mend}")
-        return msgspec.convert(data, State)
-    except msgspec.DecodeError as error:
-        raise BadFile(f"{file} is damaged ({error}): {mend}") from error
+    return _FILE.read(file)
 
 
 def write(folder: Path, state: State) -> None:
     """Whole or not at all."""
-    data = msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n"
-    write_atomically(folder / FILE, lambda path: path.write_bytes(data))
+    write_bytes(folder / FILE, json_text(state))
 
 
 def set_aside(folder: Path) -> None:

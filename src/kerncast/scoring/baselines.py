@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from kerncast.arrays import Flags, Floats
 from kerncast.scoring.metrics import regret
-from kerncast.scoring.trials import Floats, Trials
+from kerncast.scoring.trials import Trials
 
 
 def random_choice(trials: Trials) -> Floats:
@@ -67,13 +67,13 @@ def portfolio_oracle(trials: Trials, portfolio: Sequence[int]) -> Floats:
     return np.maximum.reduceat(inside[trials.order], trials.starts)[trials.solvable]
 
 
-def portfolio_tried(trials: Trials, portfolio: Sequence[int]) -> npt.NDArray[np.bool_]:
+def portfolio_tried(trials: Trials, portfolio: Sequence[int]) -> Flags:
     """On which problems any of the few configs was tried at all."""
     inside = np.isin(trials.config, list(portfolio))
     return np.asarray(np.logical_or.reduceat(inside[trials.order], trials.starts)[trials.solvable])
 
 
-def marked_choice(trials: Trials, marked: npt.NDArray[np.bool_]) -> Floats | None:
+def marked_choice(trials: Trials, marked: Flags) -> Floats | None:
     """Efficiency of always taking a marked config (the library's own), None unless it was tried everywhere."""
     tried = np.logical_or.reduceat(marked[trials.order], trials.starts)
     if not tried[trials.solvable].all():

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Figure = dict[str, float | None]
+from kerncast.arrays import Flags, Floats, Ints
+
+FigureJson = dict[str, float | None]
 
 RESAMPLES = 1000
 # Row quantiles are recomputed for every resample, so there are fewer of them.
 ROW_RESAMPLES = 200
 INTERVAL = (2.5, 97.5)
 
-SELECTION: dict[str, Callable[[Floats], npt.NDArray[np.float64]]] = {
+SELECTION: dict[str, Callable[[Floats], Floats]] = {
     "efficiency_mean": lambda e: e.mean(axis=-1),
     "efficiency_p10": lambda e: np.quantile(e, 0.10, axis=-1),
     "efficiency_p1": lambda e: np.quantile(e, 0.01, axis=-1),
@@ -35,7 +34,7 @@ def regret(efficiency: Floats) -> Floats:
     return 1.0 / np.where(efficiency > 0.0, efficiency, 1.0) - 1.0 + np.where(efficiency > 0.0, 0.0, np.inf)
 
 
-def figure(value: float, samples: Floats | None = None) -> Figure:
+def figure(value: float, samples: Floats | None = None) -> FigureJson:
     """A value with the 95 % interval of its bootstrap samples."""
     if samples is None or not len(samples):
         return {"value": float(value), "lower": None, "upper": None}
@@ -61,17 +60,17 @@ def resampled(values: Floats, statistic: Callable[[Floats], Floats], seed: int =
     return np.concatenate(found)
 
 
-def selection_figures(efficiency: Floats) -> dict[str, Figure | None]:
+def selection_figures(efficiency: Floats) -> dict[str, FigureJson | None]:
     """The efficiency figures of one chooser, one value per problem in."""
     return {name: _finite(efficiency, f) for name, f in SELECTION.items()}
 
 
-def mean_figure(values: Floats) -> Figure | None:
+def mean_figure(values: Floats) -> FigureJson | None:
     """The mean of one value per problem; None where it is infinite."""
     return _finite(values, lambda drawn: np.asarray(drawn.mean(axis=-1)))
 
 
-def _finite(values: Floats, statistic: Callable[[Floats], Floats]) -> Figure | None:
+def _finite(values: Floats, statistic: Callable[[Floats], Floats]) -> FigureJson | None:
     value = float(statistic(values))
     return figure(value, resampled(values, statistic)) if np.isfinite(value) else None
 
@@ -79,7 +78,7 @@ def _finite(values: Floats, statistic: Callable[[Floats], Floats]) -> Figure | N
 class _Errors:
     """Row errors sorted and summed once, so that a resample of problems costs little."""
 
-    def __init__(self, problem: Ints, measured: Floats, predicted: Floats, covered: npt.NDArray[np.bool_] | None) -> None:
+    def __init__(self, problem: Ints, measured: Floats, predicted: Floats, covered: Flags | None) -> None:
         _, self.dense = np.unique(problem, return_inverse=True)
         self.problems = int(self.dense.max()) + 1
         self.ape = np.abs(predicted - measured) / measured
@@ -121,8 +120,8 @@ class _Errors:
 
 
 def runtime_figures(
-    problem: Ints, measured: Floats, predicted: Floats, covered: npt.NDArray[np.bool_] | None = None, seed: int = 0
-) -> dict[str, Figure | None]:
+    problem: Ints, measured: Floats, predicted: Floats, covered: Flags | None = None, seed: int = 0
+) -> dict[str, FigureJson | None]:
     """The runtime figures over rows that worked; intervals resample whole problems."""
     errors = _Errors(problem, measured, predicted, covered)
     values = errors.figures(np.ones(errors.problems))
@@ -131,7 +130,7 @@ def runtime_figures(
         errors.figures(np.bincount(rng.integers(0, errors.problems, errors.problems), minlength=errors.problems).astype(float))
         for _ in range(ROW_RESAMPLES if errors.problems > 1 else 0)
     ]
-    figures: dict[str, Figure | None] = {}
+    figures: dict[str, FigureJson | None] = {}
     for name, value in values.items():
         samples = np.array([item[name] for item in drawn])
         known = np.isfinite(value) and (name != "coverage_90" or errors.has_interval)

@@ -8,17 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from kerncast.arrays import Floats, Ints
 from kerncast.scoring.metrics import (
     RUNTIME,
     SELECTION,
-    Figure,
+    FigureJson,
     figure,
     mean_figure,
     resampled,
     runtime_figures,
     selection_figures,
 )
-from kerncast.scoring.trials import Floats, Ints, Trials
+from kerncast.scoring.trials import Trials
 
 # How many of the best-scored configs are tried and measured, in the curve of top-k-then-measure.
 TOP_K = (1, 2, 3, 5, 10, 20)
@@ -43,11 +44,11 @@ def scorecard(trials: Trials, predicted: Predicted) -> dict[str, Any]:
     return card
 
 
-def choice_figures(trials: Trials, chosen: Ints) -> dict[str, Figure | None]:
+def choice_figures(trials: Trials, chosen: Ints) -> dict[str, FigureJson | None]:
     """The efficiency figures of one chosen row per problem, ties beside them."""
     if _nothing_to_choose(trials):
         return dict.fromkeys((*SELECTION, "noise_ceiling", "efficiency_mean_ties", "top1_ties"))
-    figures: dict[str, Figure | None] = dict(selection_figures(trials.share[chosen][trials.solvable]))
+    figures: dict[str, FigureJson | None] = dict(selection_figures(trials.share[chosen][trials.solvable]))
     ceiling = trials.noise_ceiling
     figures["noise_ceiling"] = None if ceiling is None else figure(float(ceiling.mean()), resampled(ceiling, _mean))
     # A choice within the noise of the best counts as the best: what is lost for certain.
@@ -97,7 +98,7 @@ def _nothing_to_choose(trials: Trials) -> bool:
     return not trials.choosing or not trials.solvable.any()
 
 
-def _runtime(trials: Trials, predicted: Predicted) -> Mapping[str, Figure | None]:
+def _runtime(trials: Trials, predicted: Predicted) -> Mapping[str, FigureJson | None]:
     if predicted.time_ns is None:
         return dict.fromkeys(RUNTIME)
     rows = np.isfinite(trials.time_ns) & np.isfinite(predicted.time_ns)

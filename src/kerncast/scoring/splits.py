@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from kerncast.arrays import Flags, Floats, Ints
 from kerncast.errors import InvalidValue
 
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 CONFIG = "config"
 """What is held out where there is one problem only: configs, not groups of problems."""
 
@@ -21,7 +19,7 @@ def folds_by_group(groups: Ints, folds: int, seed: int) -> Ints:
     if len(distinct) < folds:
         raise InvalidValue(
             f"there are {len(distinct)} groups of problems and {folds} folds: measure more problems, or ask for "
-            f"fewer folds (--folds {max(2, len(distinct))})"
+            f"fewer folds (`folds={max(2, len(distinct))}`)"
         )
     dealt = np.empty(len(distinct), dtype=np.int64)
     dealt[np.random.default_rng(seed).permutation(len(distinct))] = np.arange(len(distinct)) % folds
@@ -37,7 +35,7 @@ def held_out(groups: Ints, share: float, seed: int) -> Flags:
     return chosen[dense]
 
 
-def folds_by_size(size: npt.NDArray[np.float64], folds: int) -> Ints:
+def folds_by_size(size: Floats, folds: int) -> Ints:
     """Bands of equal count from the smallest to the largest: each is predicted from sizes outside it."""
     order = np.argsort(size, kind="stable")
     bands = np.empty(len(size), dtype=np.int64)

@@ -8,9 +8,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+from kerncast.arrays import Flags, Floats, Ints
 
 # Two configs are a tie when their times differ by less than this many standard errors of the difference.
 TIE_SIGMAS = 2.0

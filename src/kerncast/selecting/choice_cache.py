@@ -11,20 +11,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from kerncast.backends.contract import Backend
 from kerncast.errors import BadFile, CannotWrite, KerncastError
+from kerncast.files.atomic import replace_file
+from kerncast.files.versioned import Versioned
 from kerncast.op import Config, Family, Problem
 from kerncast.selecting.distance import distance
 from kerncast.space import Value
+
+KIND = "measured choices"
+SCHEMA = 1
 
 
 class MeasuredChoice(msgspec.Struct, frozen=True):
@@ -38,10 +40,16 @@ class MeasuredChoice(msgspec.Struct, frozen=True):
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    kind: Literal["measured choices"]
-    schema: Literal[1]
+    kind: str
+    schema: int
     family: str
     choices: list[MeasuredChoice]
+
+
+_FILE = Versioned(
+    KIND, SCHEMA, _File, "a file of measured choices", "remove it, or name another file",
+    format_field="kind", version_field="schema",
+)  # fmt: skip
 
 
 class ChoiceCache:
@@ -72,7 +80,7 @@ class ChoiceCache:
     def nearby(self, problem: Problem, count: int) -> list[Config]:
         """The winners of the problems most like this one, each once: what is best there is worth trying here first."""
         with self._lock:
-            by_distance = sorted(self._known.items(), key=lambda item: distance(problem.values, item[0].values))
+            by_distance = sorted(self._known.items(), key=lambda item: distance(problem.as_dict(), item[0].as_dict()))
         return list(dict.fromkeys(config for _, (config, _) in by_distance))[:count]
 
     def _take(self, choice: MeasuredChoice) -> None:
@@ -86,26 +94,24 @@ class ChoiceCache:
         if self.path is None or not self.path.exists():
             return []
         try:
-            found = msgspec.json.decode(self.path.read_bytes(), type=_File)
-        except (OSError, msgspec.MsgspecError) as error:
-            raise BadFile(f"{self.path} does not hold measured choices ({error}): remove it, or name another file") from error
+            found = _FILE.read(self.path)
+        except OSError as error:
+            raise BadFile(f"{self.path} cannot be read ({error.strerror}): {_FILE.remedy}") from error
         if found.family != self.family.id:
             raise BadFile(f"{self.path} holds choices of {found.family}, not of {self.family.id}: name another file")
         return found.choices
 
     def _write(self, path: Path) -> None:
         mine = [
-            MeasuredChoice(_set(problem.values), _set(config.values), time_ns, self.device, self.software)
+            MeasuredChoice(_set(problem.as_dict()), _set(config.as_dict()), time_ns, self.device, self.software)
             for problem, (config, time_ns) in self._known.items()
         ]
         measured = {_identity(choice) for choice in mine}
         choices = [choice for choice in self._read() if _identity(choice) not in measured] + mine
-        text = msgspec.json.encode(_File("measured choices", 1, self.family.id, choices))
+        text = msgspec.json.encode(_File(KIND, SCHEMA, self.family.id, choices))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
-                file.write(msgspec.json.format(text, indent=1))
-            os.replace(file.name, path)
+            replace_file(path, lambda draft: draft.write_bytes(msgspec.json.format(text, indent=1)))
         except OSError as error:
             raise CannotWrite(
                 f"measured choices cannot be kept in {path} ({error}): free space, or name another file"

@@ -18,11 +18,13 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Protocol
 
+from kerncast.arrays import Array
 from kerncast.backends import backend_that_runs
-from kerncast.backends.contract import Array, Backend, Bound, Call, Failed, WrongResult
-from kerncast.compiling.answer import Answer, Answered, Tier
+from kerncast.backends.contract import Backend, Bound, Call, Failed, WrongResult
 from kerncast.errors import InvalidValue, NotFound
+from kerncast.models.answer import Answer, Tier
 from kerncast.models.model import Model
+from kerncast.models.statuses import Answered
 from kerncast.op import Config, Family, Problem
 from kerncast.registry import FAMILIES
 from kerncast.selecting.choice_cache import ChoiceCache
@@ -96,6 +98,12 @@ class Dispatcher:
         self._bound: dict[Hashable, Bound] = {}
         self._choices: dict[Problem, Picked] = {}
         self._in_small: dict[Problem, list[Config]] = {}
+
+    def __repr__(self) -> str:
+        asked = "measures" if self._chooser is None else "asks a model"
+        by = ", ".join(f"{count:,} by {name}" for name, count in self.answered.items()) or "none yet"
+        threads = "".join(f", {name}={count}" for name, count in self._environment.items())
+        return f"Dispatcher({self.family.id} on {self.backend.name}{threads}; {asked}; problems answered: {by})"
 
     def run(self, *arrays: Array, out: Array | None = None, **attributes: Hashable) -> Array:
         """The result, in `out` where that is given: for gemm `run(a, b)` is `a @ b`."""
@@ -224,4 +232,4 @@ def _chooser(model: str | Path | Model | Chooser | None, family: Family) -> Choo
         return known
     from kerncast.selecting.selector import Selector
 
-    return Selector.load(known)
+    return Selector(known)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.compiling.answer import Answer, Tier
 from kerncast.learners.gbdt import Gbdt
+from kerncast.models.answer import Answer, Tier
 from kerncast.op import Config, Problem
 from kerncast.selecting.distance import distance
 from kerncast.selecting.selector import Selector
@@ -93,7 +93,7 @@ def _neighbours(selector: Selector, problem: Problem, config: Config) -> list[Ne
     columns = [f"problem.{name}" for name in family.problem.parameters]
     problems = frame.select(columns).unique(maintain_order=True)
     names = list(family.problem.parameters)
-    away = [distance(problem.values, dict(zip(names, row, strict=True))) for row in problems.iter_rows()]
+    away = [distance(problem.as_dict(), dict(zip(names, row, strict=True))) for row in problems.iter_rows()]
     found = []
     for place in np.argsort(away, kind="stable")[:NEAREST]:
         own = problems[int(place)]
@@ -102,7 +102,7 @@ def _neighbours(selector: Selector, problem: Problem, config: Config) -> list[Ne
             continue
         best = rows.sort("measured_ns").row(0, named=True)
         same = (
-            rows.filter(*(pl.col(f"config.{key}").eq_missing(pl.lit(item)) for key, item in config)) if config.values else rows
+            rows.filter(*(pl.col(f"config.{key}").eq_missing(pl.lit(item)) for key, item in config.items())) if config else rows
         )
         found.append(
             Neighbour(

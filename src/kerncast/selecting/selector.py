@@ -2,96 +2,112 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Floats
 from kerncast.backends.contract import Backend, CannotCompile
-from kerncast.compiling.answer import Answer, Answered, Tier
 from kerncast.compiling.binding import MISSING, Binding, Reply, reply_of
 from kerncast.compiling.binding import TIERS as TIER_NAMES
 from kerncast.compiling.build import compiled, kept
-from kerncast.compiling.c99 import c_source
+from kerncast.compiling.c99 import NotInC, c_source
 from kerncast.compiling.header import c_header, schema_number
 from kerncast.compiling.interpreter import Interpreter
 from kerncast.compiling.lower import Artefact, lower
 from kerncast.compiling.request import identity_of
 from kerncast.compiling.tiers import UNSURE, Tiers
-from kerncast.data import schema
 from kerncast.errors import CannotWrite, InvalidValue
 from kerncast.expr import Program
+from kerncast.models.answer import Answer, Tier, refused_outside
 from kerncast.models.hull import OutOfRange, outside_hull, range_words
 from kerncast.models.model import Model
+from kerncast.models.statuses import Answered, Place
 from kerncast.op import Config, Problem
+from kerncast.progress import QUIET, Progress
 from kerncast.selecting.measure import MOST_CONTENDERS, contenders, measure_top
 from kerncast.selecting.tiers.build import TierOptions, tiers_of
+from kerncast.writing.terminal import printable
 
-Floats = npt.NDArray[np.float64]
-Step = Callable[[str], None]
+if TYPE_CHECKING:  # they import this module
+    from kerncast.data.dataset import Dataset
+    from kerncast.selecting.explain import Explanation
+    from kerncast.selecting.search import Search
+    from kerncast.selecting.tiers.portfolio_of import Portfolio
 
 TIERS = (Tier.TREE, Tier.PORTFOLIO, Tier.FULL)
-# Problems in the memo of a tier, a kilobyte each; a process that meets more begins anew.
+# Problems in the memo of a tier, a kilobyte each; a process that meets more begins again.
 MOST_REMEMBERED = 50_000
 
 
 class Selector:
-    """Picks a config for a problem, or says why it will not. `Selector.load(path)` is how to get one.
+    """Picks a config for a problem, or says why it will not: `Selector(model)`, with a model or its path.
 
-    Compiled where a C compiler is at hand (once; the result is kept), by LightGBM otherwise: the answers are the same.
-    Threads may share a selector; they take turns.
+    The first one for a model takes some seconds: its quick tiers are built and compiled, and kept. Compiled where a C compiler
+    is at hand and the learner writes C, in Python otherwise: the answers are the same. Threads may share a selector; they
+    take turns.
     """
 
-    def __init__(self, model: Model, tiers: Tiers, *, tier: Tier | str = Tier.PORTFOLIO, compile: bool = True,
-                 step: Step = lambda what: None) -> None:  # fmt: skip
-        self.model, self.tiers = model, tiers
+    def __init__(
+        self,
+        model: Model | str | Path,
+        *,
+        tier: Tier | str = Tier.PORTFOLIO,
+        compile: bool = True,
+        options: TierOptions | None = None,
+        tiers: Tiers | None = None,
+        progress: Progress = QUIET,
+    ) -> None:
+        """`options` say how the tiers are built; `tiers` are some that were built already."""
+        self.model = model if isinstance(model, Model) else Model.load(model)
         self.tier = _tier(tier)
-        self.artefact: Artefact = lower(model, tiers)
+        if tiers is None and not self.model.candidates.height:
+            raise InvalidValue(
+                f"{self.model.path} does not record which configs work, so there is nothing to choose from: train it with "
+                "kerncast"
+            )
+        self.tiers = tiers_of(self.model, options, progress=progress) if tiers is None else tiers
+        self.artefact: Artefact = lower(self.model, self.tiers)
         self._interpreter = Interpreter(self.artefact)
-        self._binding = self._compiled(step) if compile else None
+        self._binding = self._compiled(progress) if compile else None
         self._memo: dict[Tier, dict[Problem, Answer]] = {each: {} for each in TIERS}
         self._default = self._memo[self.tier]
         self._measured: dict[Problem, Answer] = {}
 
-    @classmethod
-    def load(
-        cls,
-        path: str | Path | Model,
-        *,
-        tier: Tier | str = Tier.PORTFOLIO,
-        options: TierOptions | None = None,
-        compile: bool = True,
-        step: Step = lambda what: None,
-    ) -> Selector:
-        """A selector for a model directory. The first time takes some seconds: tiers are built and compiled, and kept."""
-        model = path if isinstance(path, Model) else Model.load(path)
-        if not model.candidates.height:
-            raise InvalidValue(
-                f"{model.path} does not record which configs work, so there is nothing to choose from: train it with kerncast"
-            )
-        tiers = tiers_of(model, options, step)
-        return cls(model, tiers, tier=tier, compile=compile, step=step)
+    def __call__(self, problem: Problem | Mapping[str, Any] | None = None, /, **parameters: Any) -> Answer:
+        """`pick(M=300, N=500, K=700, dtype="fp16", layout="rcr")`: as `select`, with the problem's parameters as arguments."""
+        if problem is not None and parameters:
+            raise InvalidValue("give the problem as one value or as arguments, not both")
+        return self.select(parameters if problem is None else problem)
 
-    def _compiled(self, step: Step) -> Binding | None:
+    def _compiled(self, progress: Progress) -> Binding | None:
         artefact, model = self.artefact, self.model
-        identity = f"selector {model.manifest.checksum} {hash_of(self.tiers)}"
+        identity = f"selector {model.manifest.checksum} {self.tiers.digest}"
         made = kept(identity)
         if made is None:
-            step("compiling")
+            progress.stage("compiling")
             try:
                 made = compiled(identity, c_source(artefact, "kerncast"), c_header(artefact, "kerncast"))
-            except (CannotCompile, CannotWrite) as error:
-                step(f"{error}; LightGBM answers instead")
+            except (CannotCompile, CannotWrite, NotInC) as error:
+                progress.say(f"{error}; Python answers instead")
         return None if made is None else Binding(made, model.family, schema_number(artefact))
 
     def __reduce__(self) -> Any:
         raise TypeError("a selector does not travel between processes: load it again there, which finds it in the cache")
+
+    def __repr__(self) -> str:
+        parts = [f"{self.artefact.candidates:,} configs", f"portfolio of {len(self.tiers.portfolio):,}"]
+        if self.tiers.tree is not None:
+            parts.append("a tree")
+        parts.append("compiled" if self.is_compiled else "interpreted")
+        return printable(
+            f"Selector({self.model.family.id} on {self.model.device.name}; {', '.join(parts)}; asks the {self.tier} tier)"
+        )
 
     @property
     def is_compiled(self) -> bool:
@@ -112,7 +128,6 @@ class Selector:
                 return values
             if values.op is not self.model.family.op:
                 raise InvalidValue(f"the model is of {self.model.manifest.op}, the problem of {values.op.name}")
-            values = values.values
         return Problem(self.model.family, values)
 
     # -- one problem ---------------------------------------------------------------------------------
@@ -133,6 +148,7 @@ class Selector:
         return answer
 
     def _ask(self, problem: Problem, tier: Tier) -> Answer:
+        tier = self._there(tier)
         if self._binding is not None:
             numbers = self._encode(problem)
             found = self._binding.quick(numbers, TIER_NUMBERS[tier])
@@ -144,6 +160,10 @@ class Selector:
         if refused is not None:
             return refused
         return self._interpreted(problem, tier)
+
+    def _there(self, tier: Tier) -> Tier:
+        """The tier that answers when this one is asked: the portfolio where there is no tree, for one config needs none."""
+        return Tier.PORTFOLIO if tier is Tier.TREE and self.tiers.tree is None else tier
 
     @cached_property
     def _codes(self) -> list[tuple[str, dict[Any, int] | None]]:
@@ -175,19 +195,21 @@ class Selector:
         )
 
     def _answer(self, problem: Problem, reply: Reply) -> Answer:
-        if reply.status == "ok":
+        if reply.status is Answered.OK:
             figures = reply.time_ns, reply.lower_ns, reply.upper_ns, reply.efficiency
             return self._chosen(problem, Tier(reply.tier), reply.candidate, *figures)
-        if reply.status == "out_of_range":
+        if reply.status is Answered.OUT_OF_RANGE:
             name = list(self.model.family.problem.parameters)[reply.parameter]
             fallback = reply.candidate if reply.candidate >= 0 else None
             return self._outside(problem, name, fallback)
-        return Answer(Answered(reply.status), problem, reason=reply.message)
+        if Place.PYTHON not in reply.status.places:
+            raise InvalidValue(reply.message)
+        return Answer(reply.status, problem, reason=reply.message)
 
     # -- the same in Python ----------------------------------------------------------------------------
 
     def _refusal(self, problem: Problem) -> Answer | None:
-        values = self.model.family.problem.qualified(problem.values)
+        values = self.model.family.problem.qualified(problem.as_dict())
         for rule in self.artefact.unsupported_rules:
             if not Program({rule.name: rule.holds}).scalar(values)[rule.name]:
                 return Answer(Answered.UNSUPPORTED, problem, reason=rule.sentence)
@@ -195,22 +217,17 @@ class Selector:
         if not outside:
             return None
         rows, _ = self.artefact.fallbacks
-        allowed = self._interpreter.allowed(problem.values, np.array(rows, np.int64))
+        allowed = self._interpreter.allowed(problem.as_dict(), np.array(rows, np.int64))
         return self._outside(problem, outside[0].parameter, rows[int(allowed.argmax())] if allowed.any() else None)
 
     def _outside(self, problem: Problem, name: str, fallback: int | None) -> Answer:
-        value, rule = problem.values[name], range_words(self.model.manifest.hull[name])
-        called = self.artefact.fallbacks[1] if fallback is not None else ""
-        reason = f"{name} was trained with {rule} only, got {value}"
-        if fallback is not None:
-            reason += f"; the fallback is the {'library' if called == 'library' else 'best config on average that can run it'}"
+        value, rule = problem[name], range_words(self.model.manifest.hull[name])
         assert value is not None
         config = None if fallback is None else self.configs[fallback]
-        return Answer(Answered.OUT_OF_RANGE, problem, reason=reason, outside=OutOfRange(name, value, rule), fallback=config,
-                      fallback_name=called)  # fmt: skip
+        return refused_outside(problem, OutOfRange(name, value, rule), config, self.artefact.fallbacks[1])
 
     def _interpreted(self, problem: Problem, tier: Tier) -> Answer:
-        values, portfolio = problem.values, self.artefact.members("portfolio")
+        values, portfolio = problem.as_dict(), self.artefact.members("portfolio")
         if tier is Tier.TREE and self.tiers.tree is not None:
             place = self.tiers.tree.decide(self.model.family.problem.qualified(values))
             if place != UNSURE and self._interpreter.suits(values, int(portfolio[place])):
@@ -241,7 +258,7 @@ class Selector:
         """The k best configs by the model itself, best first; a refusal is the only answer."""
         if k < 1:
             raise InvalidValue(f"a ranking has at least one place, got k = {k}")
-        problem, asked = self.problem(problem), _tier(tier)
+        problem, asked = self.problem(problem), self._there(_tier(tier))
         if self._binding is not None:
             return [self._answer(problem, reply) for reply in self._binding.rank(self._encode(problem), asked, k)]
         refused = self._refusal(problem)
@@ -249,7 +266,7 @@ class Selector:
             return [refused]
         for each in [Tier.PORTFOLIO, Tier.FULL] if asked is not Tier.FULL else [Tier.FULL]:
             rows = self.artefact.members(each)
-            scores, times = self._interpreter.scores(problem.values, rows)
+            scores, times = self._interpreter.scores(problem.as_dict(), rows)
             if np.isfinite(scores).any():
                 order = np.lexsort((rows, scores))[: min(k, int(np.isfinite(scores).sum()))]
                 return [self._accepted(problem, int(rows[i]), float(times[i]), each) for i in order]
@@ -257,11 +274,11 @@ class Selector:
 
     def scores(self, problem: Problem | Mapping[str, Any], tier: Tier | str = Tier.FULL) -> tuple[Floats, Floats]:
         """Scores (low is chosen, infinite where a config cannot run) and times of a tier's configs."""
-        problem, asked = self.problem(problem), _tier(tier)
+        problem, asked = self.problem(problem), self._there(_tier(tier))
         rows = self.artefact.members("full" if asked is Tier.FULL else "portfolio")
         if self._binding is not None:
             return self._binding.scores(self._encode(problem), asked, len(rows))
-        return self._interpreter.scores(problem.values, rows)
+        return self._interpreter.scores(problem.as_dict(), rows)
 
     def predict(self, problem: Problem | Mapping[str, Any], config: Config | Mapping[str, Any] | None = None) -> Answer:
         """How long a config takes; of a family with nothing to choose, how long the problem takes."""
@@ -272,25 +289,14 @@ class Selector:
                     f"{self.model.family.id} has configs to choose from: name one, or ask `select` for the best one's time"
                 )
             config = {}
-        values = config.values if isinstance(config, Config) else config
-        chosen = Config(self.model.family, {name: value for name, value in values.items() if value is not None})
         refused = self._refusal(problem)
         if refused is not None:
             return refused
-        kinds = schema.schema_of(self.model.family)
-        parts = {f"problem.{name}": value for name, value in problem} | {f"config.{name}": value for name, value in chosen}
-        frame = pl.DataFrame({name: pl.Series([value], dtype=kinds[name]) for name, value in parts.items()})
-        symbols = schema.symbol_columns(self.model.family, frame)
-        rules = self.artefact.config_rules
-        broken = [rule.sentence for rule in rules if not Program({rule.name: rule.holds}).frame(symbols).item()]
-        if broken:
-            return Answer(Answered.UNSUPPORTED, problem, reason=broken[0])
-        found = self.model.predict(frame).row(0, named=True)
-        return Answer(Answered.OK, problem, chosen, found["time_ns"], found.get("lower_ns"), found.get("upper_ns"))
+        return self.model.predict(problem, config)
 
     def vectors(self, problem: Problem, rows: Sequence[int]) -> pl.DataFrame:
         """One problem with some candidates, as stored in a dataset."""
-        return self._interpreter.vectors(problem.values, np.array(rows, np.int64))
+        return self._interpreter.vectors(problem.as_dict(), np.array(rows, np.int64))
 
     def measure(self, problem: Problem | Mapping[str, Any], backend: Backend, seconds: float = 1.0) -> Answer:
         """The config that is fastest on a device at hand, of those that the model cannot tell apart; remembered."""
@@ -308,13 +314,60 @@ class Selector:
         self._measured[problem] = answer
         return answer
 
+    def explain(self, answer: Answer) -> Explanation:
+        """Why this config: what each feature contributed, the nearest measured problems, the runners-up."""
+        from kerncast.selecting.explain import explain
+
+        return explain(self, answer)
+
+    def search(
+        self,
+        problem: Problem | Mapping[str, Any],
+        *,
+        strategy: str | None = None,
+        budget: int | None = None,
+        top_k: int = 10,
+        seed: int = 0,
+        measure: bool = False,
+        backend: str | None = None,
+        progress: Progress = QUIET,
+    ) -> Search:
+        """The best of all configs that the family declares, measured ones or not; with `measure` timed on this machine."""
+        from kerncast.backends import backend_that_runs
+        from kerncast.selecting import search
+
+        if backend is not None and not measure:
+            raise InvalidValue("`backend` goes with `measure`: without it nothing is run")
+        if measure:
+            backend_that_runs(self.model.family.id, backend)  # refused before anything is searched
+        found = search.search(
+            self.model, self.problem(problem), strategy, budget=budget, top_k=top_k, seed=seed, progress=progress
+        )
+        return search.measure(found, backend, progress=progress).search if measure else found
+
+    @staticmethod
+    def portfolio(
+        source: Model | Dataset | str | Path,
+        *,
+        loss: float = 0.002,
+        max: int = 64,
+        family: str | None = None,
+        where: Sequence[str] | str = (),
+        out: str | Path | None = None,
+    ) -> Portfolio:
+        """How few configs of a model or a dataset are enough: which kernels need not be built at all."""
+        from kerncast.selecting.tiers.portfolio_of import portfolio_of
+
+        conditions = (where,) if isinstance(where, str) else where
+        return portfolio_of(source, loss=loss, max=max, family=family, where=conditions, out=out)
+
     # -- many problems -----------------------------------------------------------------------------------
 
     def select_many(
         self, problems: Sequence[Problem | Mapping[str, Any]] | pl.DataFrame, tier: Tier | str | None = None
     ) -> list[Answer]:
         """An answer for every problem, in order."""
-        asked = self.tier if tier is None else _tier(tier)
+        asked = self._there(self.tier if tier is None else _tier(tier))
         listed = problems.iter_rows(named=True) if isinstance(problems, pl.DataFrame) else problems
         built = [self.problem(_bare(item)) for item in listed]
         if not built:
@@ -334,7 +387,7 @@ class Selector:
 
     def latencies_us(self, problems: Sequence[Problem], tier: Tier | str) -> Floats:
         """How long each call takes that no memo answers: of the artefact itself, or in Python where there is none."""
-        asked = _tier(tier)
+        asked = self._there(_tier(tier))
         if self._binding is not None:
             return self._binding.latencies_us([self._encode(problem) for problem in problems], asked)
         found = []
@@ -375,19 +428,3 @@ def _bare(values: Problem | Mapping[str, Any]) -> Problem | Mapping[str, Any]:
     if isinstance(values, Problem):
         return values
     return {name.removeprefix("problem."): value for name, value in values.items() if value is not None}
-
-
-def hash_of(tiers: Tiers) -> str:
-    """What tells two sets of tiers apart."""
-    hasher = hashlib.blake2b(repr(tiers.portfolio).encode(), digest_size=10)
-    hasher.update((tiers.forest or "").encode())
-    hasher.update(repr(tiers.expectation).encode())
-    parts: list[npt.NDArray[Any]] = []
-    if tiers.reach is not None:
-        parts += [tiers.reach.low, tiers.reach.high, tiers.reach.labels]
-    if tiers.tree is not None:
-        hasher.update(tiers.tree.program.digest.encode())
-        parts += [tiers.tree.feature, tiers.tree.threshold, tiers.tree.left, tiers.tree.right, tiers.tree.choice]
-    for part in parts:
-        hasher.update(np.ascontiguousarray(part).tobytes())
-    return hasher.hexdigest()

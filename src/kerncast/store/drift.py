@@ -13,14 +13,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kerncast.arrays import Flags, Floats, Ints
 from kerncast.errors import InvalidValue
 from kerncast.scoring.metrics import INTERVAL, RESAMPLES
 from kerncast.scoring.trials import TIE_SIGMAS
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 FRESH, DRIFTED, CANNOT_TELL = "fresh", "drifted", "cannot tell"
 # With fewer problems the interval of a resampled mean is narrower than it should be.
@@ -47,7 +44,7 @@ class Tolerance:
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if not 0.0 < value < 1.0:  # NaN neither
-                raise InvalidValue(f"--max-{name} is a share above 0 and below 100 %, got {100 * value:g}")
+                raise InvalidValue(f"`max_{name}` is a share above 0 and below 100 %, got {100 * value:g}")
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,7 @@ class Pairs:
     """NaN: it fails now."""
     noise: Floats
     """Relative, of the ratio; NaN where it is unknown."""
-    chosen: npt.NDArray[np.bool_]
+    chosen: Flags
     disturbed: float = 0.0
 
 
@@ -115,7 +112,7 @@ class _Answers:
 
     def open(self, said: str) -> None:
         """Its interval crosses the limit."""
-        self.unsure.append(f"{said}: a larger --sample would tell")
+        self.unsure.append(f"{said}: a larger `sample` would tell")
 
 
 def judge(pairs: Pairs, tolerance: Tolerance | None = None) -> Finding:
@@ -128,7 +125,7 @@ def judge(pairs: Pairs, tolerance: Tolerance | None = None) -> Finding:
         answers.yes(said, "the kernels, or what they run on, are others", may_be_noise=False)
     shift = movement = choices = None
     if problems < FEWEST_PROBLEMS:
-        fewest = f"{FEWEST_PROBLEMS} are the fewest: take a larger --sample, or more time"
+        fewest = f"{FEWEST_PROBLEMS} are the fewest: take a larger `sample`, or more time"
         answers.unsure.append(f"{problems} problems could be measured again, {fewest}")
     else:
         shift, movement = _times(pairs, ~failed)
@@ -156,17 +153,17 @@ def _unchanged(shift: Figure | None, movement: Figure | None, choices: _Choices 
     return said + (f", choices reach {choices.now:.1%} of the best (then {choices.then:.1%})" if choices else "")
 
 
-def _limit(pairs: Pairs, ok: npt.NDArray[np.bool_], allowed: float) -> float:
+def _limit(pairs: Pairs, ok: Flags, allowed: float) -> float:
     """The tolerance, or the noise of the measurements themselves where that is more; as a logarithm."""
     known = pairs.noise[ok & np.isfinite(pairs.noise)]
     return max(float(np.log1p(allowed)), TIE_SIGMAS * float(np.median(known)) if len(known) else 0.0)
 
 
-def _by_problem(pairs: Pairs, ok: npt.NDArray[np.bool_], values: Floats) -> list[Floats]:
+def _by_problem(pairs: Pairs, ok: Flags, values: Floats) -> list[Floats]:
     return [values[ok & (pairs.problem == number)] for number in np.unique(pairs.problem[ok])]
 
 
-def _times(pairs: Pairs, ok: npt.NDArray[np.bool_]) -> tuple[Figure, Figure]:
+def _times(pairs: Pairs, ok: Flags) -> tuple[Figure, Figure]:
     """The common factor (median of the medians of each problem), and the median distance from it."""
     with np.errstate(invalid="ignore"):
         moved = np.log(pairs.now_ns / pairs.then_ns)

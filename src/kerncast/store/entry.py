@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from kerncast.errors import BadFile
+from kerncast.files.versioned import Versioned
 from kerncast.models import software as softwares
 from kerncast.models.model import Model
 
@@ -41,7 +42,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     efficiency: float | None
     bytes: int
     origin: dict[str, str] = {}
-    """How it came here: recipe, host … as whoever added it said."""
+    """How it came here: recipe, host … as the one who added it said."""
     format: str = FORMAT
     version: int = VERSION
 
@@ -108,25 +109,20 @@ def place_of(family: str, devices: Sequence[str], software: Sequence[str], name:
     return (*family.split("/"), device, softwares.digest(software), name)
 
 
+_FILE = Versioned(FORMAT, VERSION, Record, "an entry of a kerncast store", "add the model again")
+
+
 def read_entry(file: Path) -> Entry:
     """An entry that may be acted on: it names a directory beside it, and stands where such an entry stands."""
-    mend = f"remove {file.parent} and add the model again"
+    remedy = f"remove {file.parent} and add the model again"
     try:
-        data = msgspec.json.decode(file.read_bytes())
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise BadFile(f"{file} is not an entry of a kerncast store: {mend}")
-        version = data.get("version")
-        if not isinstance(version, int) or version > VERSION:
-            raise BadFile(f"{file} is version {version!r}, this kerncast reads up to version {VERSION}: upgrade kerncast")
-        record = msgspec.convert(data, Record)
+        record = _FILE.read(file, remedy)
     except OSError as error:
-        raise BadFile(f"{file} cannot be read ({error.strerror}): {mend}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadFile(f"{file} is damaged ({error}): {mend}") from error
+        raise BadFile(f"{file} cannot be read ({error.strerror}): {remedy}") from error
     # Path("").name and Path("..").name are what they were, and neither is a directory beside this file.
     if record.model in ("", "..") or Path(record.model).name != record.model:
-        raise BadFile(f"{file} is damaged (it names the model '{record.model}'): {mend}")
+        raise BadFile(f"{file} is damaged (it names the model '{record.model}'): {remedy}")
     place = place_of(record.family, record.devices, record.software, record.name)
     if not all(record.devices) or place != file.parent.parts[-len(place) :] or record.op != place[0]:
-        raise BadFile(f"{file} is damaged (it is the entry of {record.op} at {'/'.join(place)}): {mend}")
+        raise BadFile(f"{file} is damaged (it is the entry of {record.op} at {'/'.join(place)}): {remedy}")
     return Entry(file.parent / record.model, record)

@@ -18,11 +18,11 @@ import polars as pl
 from kerncast.collecting import journal as journals
 from kerncast.collecting.compact import journal_rows
 from kerncast.collecting.messages import Policy
-from kerncast.collecting.run import Request, Summary, collect
-from kerncast.collecting.supervisor import Observer
+from kerncast.collecting.run import Request, Stop, Summary, collect, never
 from kerncast.data import Dataset, schema
 from kerncast.errors import InvalidValue
 from kerncast.models.model import Model
+from kerncast.progress import QUIET, Progress
 from kerncast.store.drift import FEWEST_PROBLEMS, Finding, Pairs, Tolerance, judge
 from kerncast.tables.table import MAD_TO_SIGMA
 
@@ -48,6 +48,7 @@ class How:
 class Checked:
     """What came of it."""
 
+    model: str
     finding: Finding
     software_then: tuple[str, ...]
     software_now: tuple[str, ...]
@@ -56,7 +57,12 @@ class Checked:
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
         facts = {"device": self.device, "software_then": self.software_then, "software_now": self.software_now}
-        return {**self.finding.as_json(), **facts, "same_software": set(self.software_now) <= set(self.software_then)}
+        return {
+            "model": self.model,
+            **self.finding.as_json(),
+            **facts,
+            "same_software": set(self.software_now) <= set(self.software_then),
+        }
 
 
 def sample(model: Model, count: int, seed: int = 0) -> pl.DataFrame:
@@ -74,7 +80,7 @@ def sample(model: Model, count: int, seed: int = 0) -> pl.DataFrame:
         for prefix in ("problem.", "config.")
     )
     # Out of fold, so that a choice owes nothing to the very times that it is judged by.
-    tried = rows.with_columns(chosen=pl.col("score") == pl.col("score").min().over(problem))
+    tried = rows.with_columns(chosen=(pl.col("score") == pl.col("score").min().over(problem)).fill_null(False))
     worked = tried.filter(pl.col("measured_ns").is_not_null()).sort([*problem, *config], nulls_last=True)
     if worked.is_empty():
         raise InvalidValue(f"nothing that {model.path} learned from worked: there is nothing to measure again")
@@ -103,21 +109,30 @@ def _places(chosen: np.ndarray[Any, np.dtype[np.bool_]], each: int) -> list[int]
 
 
 def recheck(
-    model: Model, how: How, observer: Observer, *, count: int = 96, seed: int = 0, tolerance: Tolerance | None = None
+    model: Model,
+    how: How,
+    *,
+    count: int = 96,
+    seed: int = 0,
+    tolerance: Tolerance | None = None,
+    progress: Progress = QUIET,
+    stop: Stop = never,
 ) -> Checked:
     """Measure a sample again and say whether the model is still of this machine."""
     then = sample(model, count, seed)
-    rows, summary = _measured(model, how, then, observer)
+    rows, summary = _measured(model, how, then, progress, stop)
     if summary.device != model.device.name:
         raise InvalidValue(
             f"{model.path} was trained on {model.device.name}, and this is {summary.device}: check it there, for another "
             "device is not drift"
         )
     found = judge(_paired(model, then, rows, summary), tolerance)
-    return Checked(found, model.manifest.software, tuple(sorted(rows["software"].drop_nulls().unique())), summary.device)
+    return Checked(
+        str(model.path), found, model.manifest.software, tuple(sorted(rows["software"].drop_nulls().unique())), summary.device
+    )
 
 
-def _measured(model: Model, how: How, then: pl.DataFrame, observer: Observer) -> tuple[pl.DataFrame, Summary]:
+def _measured(model: Model, how: How, then: pl.DataFrame, progress: Progress, stop: Stop) -> tuple[pl.DataFrame, Summary]:
     vectors = then.select(list(schema.parameter_columns(model.family)))
     with tempfile.TemporaryDirectory(prefix="kerncast-check-") as folder:
         request = Request(
@@ -125,7 +140,7 @@ def _measured(model: Model, how: How, then: pl.DataFrame, observer: Observer) ->
             budget_seconds=how.seconds, options=how.options, build_jobs=how.build_jobs,
             reset_command=how.reset_command,
         )  # fmt: skip
-        summary = collect(request, [vectors], observer)
+        summary = collect(request, [vectors], total=vectors.height, progress=progress, stop=stop)
         if summary.interrupted:
             raise KeyboardInterrupt
         if summary.without_a_row:  # the time was up: what there is decides

@@ -9,6 +9,7 @@ appears whole or not at all: it is copied beside the old one, then `entry.json` 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import hashlib
 import os
@@ -16,20 +17,25 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kerncast import devices as profiles
-from kerncast.data.dataset import write_atomically
-from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
+from kerncast.collecting.request import Stop, never
+from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.files.atomic import cannot_write, remove_directory, write_bytes
 from kerncast.files.lock import one_writer
+from kerncast.files.versioned import json_text
 from kerncast.models import software as softwares
 from kerncast.models.model import Model
+from kerncast.progress import QUIET, Progress
 from kerncast.registry import OPS
 from kerncast.store.entry import ENTRY, Entry, Record, place_of, read_entry
+
+if TYPE_CHECKING:  # it imports collecting, which a store needs for checks alone
+    from kerncast.store.recheck import Checked
 
 __all__ = ["DEFAULT", "ENTRY", "LOCK", "Changed", "Entry", "Record", "Store", "check_name", "default_path"]
 
@@ -56,7 +62,7 @@ def default_path(environment: Mapping[str, str] = os.environ, platform: str = sy
 
 
 class Changed(InvalidValue):
-    """Somebody else has put a model there, or taken it away, since it was looked at."""
+    """Someone else has put a model there, or taken it away, since it was looked at."""
 
 
 def check_name(name: str) -> None:
@@ -80,6 +86,50 @@ class Store:
         if found.exists() and not found.is_dir():
             raise BadFile(f"the store {found} is a file, not a directory: name another with {VARIABLE}")
         return cls(found)
+
+    # -- checking ----------------------------------------------------------------------------------------
+
+    def check(
+        self,
+        model: Model | str | Path,
+        *,
+        backend: str | None = None,
+        benchmark: str | None = None,
+        set: Mapping[str, str] | None = None,
+        devices: str | Sequence[str] = "0",
+        sample: int = 96,
+        seconds: str | float | None = None,
+        cache: str | None = None,
+        max_shift: float = 10.0,
+        max_choice: float = 2.0,
+        seed: int = 0,
+        progress: Progress = QUIET,
+        stop: Stop = never,
+    ) -> Checked:
+        """Measure a sample of the training data again: is the model fresh, drifted, or can one not tell?
+
+        `model` is one, a directory, or an id of this store. The limits are per cent.
+        """
+        from kerncast.collecting import plan
+        from kerncast.store.drift import Tolerance
+        from kerncast.store.recheck import How, recheck
+
+        if isinstance(model, Model):
+            loaded = model
+        else:
+            loaded = Model.load(model) if Path(model).is_dir() else self.get(str(model)).load()
+        measuring = plan.Measuring(cache=cache)
+        runs = plan.runner(loaded.family, backend, benchmark, set or {}, devices, measuring)
+        how = How(
+            backend=runs.name,
+            devices=runs.devices,
+            options=runs.options,
+            policy=measuring.policy(runs.benchmark),
+            seconds=None if seconds is None else plan.seconds(seconds),
+            reset_command=runs.reset_words,
+        )
+        tolerance = Tolerance(max_shift / 100, max_choice / 100)
+        return recheck(loaded, how, count=sample, seed=seed, tolerance=tolerance, progress=progress, stop=stop)
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -147,11 +197,11 @@ class Store:
         if strict:
             raise NotFound(
                 f"no model of {nearest.family} on {nearest.device} was trained on {asked}; the newest was trained on {said}: "
-                "leave out --strict to use it, or train one there"
+                "leave out `strict` to use it, or train one there"
             )
         if not nearest.software:
-            return replace(nearest, warning=f"asked for {asked}, the model {softwares.trained(())}")
-        return replace(nearest, warning=f"trained on {said}, not on {asked}")
+            return dataclasses.replace(nearest, warning=f"asked for {asked}, the model {softwares.trained(())}")
+        return dataclasses.replace(nearest, warning=f"trained on {said}, not on {asked}")
 
     def get(self, name: str) -> Entry:
         """An entry by its id, or by as much of the beginning or end of it as is unique."""
@@ -179,10 +229,10 @@ class Store:
 
     def add(
         self,
-        model: str | Path,
+        model: Model | str | Path,
         *,
         name: str = DEFAULT,
-        replace_it: bool = False,
+        replace: bool = False,
         software: Mapping[str, str] | None = None,
         origin: Mapping[str, str] | None = None,
         over: str | None = None,
@@ -192,24 +242,22 @@ class Store:
         With `over`, only in the place of what had this `mark`: `Changed` is raised if that is something else by now.
         """
         check_name(name)
-        loaded = Model.load(model)
+        loaded = model if isinstance(model, Model) else Model.load(model)
         record = _record(loaded, name, software, origin)
         target = self._folder(record)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with one_writer(self.path, LOCK, "name another store"):
-                if (target / ENTRY).exists() and not replace_it:
+                if (target / ENTRY).exists() and not replace:
                     raise InvalidValue(
                         f"the store has a model of {record.family} on {', '.join(record.devices)} for this software already, "
-                        f"called '{name}': add --replace, or give this one another --name"
+                        f"called '{name}': add `replace`, or give this one another `name`"
                     )
                 if over is not None and _mark(target) != over:
                     raise Changed(f"{target} changed while a model was to replace it: look at what is there now, and try again")
                 return self._put(loaded.path, target, record)
         except OSError as error:
-            raise CannotWrite(
-                f"could not write the store {self.path}: {error.strerror or error}; free some space or choose another place"
-            ) from error
+            raise cannot_write(f"the store {self.path}", error) from error
 
     def _folder(self, record: Record) -> Path:
         return self.path.joinpath(*place_of(record.family, record.devices, record.software, record.name))
@@ -222,8 +270,7 @@ class Store:
             record = msgspec.structs.replace(record, model=draft.name, bytes=_size(draft))
             entry = Entry(draft, record)
             entry.load()  # what was copied is what was meant
-            data = msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
-            write_atomically(target / ENTRY, lambda path: path.write_bytes(data))
+            write_bytes(target / ENTRY, json_text(record))
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
@@ -238,10 +285,7 @@ class Store:
         entry = self.get(name)
         with one_writer(self.path, LOCK, "name another store"):
             folder = entry.path.parent
-            # First out of sight in one step, then away.
-            aside = Path(tempfile.mkdtemp(prefix=".removed-", dir=self.path))
-            os.rename(folder, aside / "entry")
-            shutil.rmtree(aside)
+            remove_directory(folder, self.path)
             for parent in folder.parents:
                 if parent == self.path or any(parent.iterdir()):
                     break
@@ -298,7 +342,7 @@ def _record(
     manifest = model.manifest
     software = manifest.software
     if stated and software:
-        raise InvalidValue(f"{model.path} says itself what it was trained on ({'; '.join(software)}): leave out --software")
+        raise InvalidValue(f"{model.path} says itself what it was trained on ({'; '.join(software)}): leave out `software`")
     if stated:
         software = (msgspec.json.encode(dict(sorted(stated.items()))).decode(),)
     return Record(

@@ -7,18 +7,20 @@ where it stopped and any other is refused.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import polars as pl
 
-from kerncast.data.dataset import file_checksum, write_atomically
 from kerncast.data.schema import check_parameters, content_digest
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
+from kerncast.files.atomic import file_checksum, write_atomically, write_bytes
 from kerncast.files.lock import one_writer
+from kerncast.files.versioned import Versioned, json_text
 from kerncast.op import Family
+from kerncast.progress import QUIET, Progress
 from kerncast.registry import FAMILIES
 from kerncast.sweeping.formats import AGAIN, Format, format_named
 from kerncast.sweeping.pool import BLOCK_ROWS
@@ -126,17 +128,17 @@ def write_vectors(
     *,
     file_format: str = "parquet",
     described: Mapping[str, str] | None = None,
-    progress: Callable[[int], None] = lambda vectors: None,
+    progress: Progress = QUIET,
 ) -> Summary:
     """Write a sweep, or finish it where an earlier run stopped; `progress` hears how many vectors are done."""
     path = Path(path)
     format_named(file_format).check(sweep.family)
     fresh = SweepFile(header_of(sweep, file_format), dict(described or {}))
     _make_directory(path)
-    with one_writer(path, LOCK, "choose another --out"):
+    with one_writer(path, LOCK, "choose another `out`"):
         summary = _write(sweep, path, _begun(path, fresh), progress)
     if not summary.vectors:
-        with contextlib.suppress(OSError):  # somebody else has begun there meanwhile
+        with contextlib.suppress(OSError):  # someone else has begun there meanwhile
             path.rmdir()
         raise InvalidValue(
             f"the sweep is empty: no config of {sweep.family.id} is valid on {sweep.device.name} for any of its "
@@ -145,7 +147,7 @@ def write_vectors(
     return summary
 
 
-def _write(sweep: Sweep | SuiteSweep, path: Path, manifest: SweepFile, progress: Callable[[int], None]) -> Summary:
+def _write(sweep: Sweep | SuiteSweep, path: Path, manifest: SweepFile, progress: Progress) -> Summary:
     """The parts that are missing; nothing stays of a sweep without vectors."""
     layout, parts = format_named(manifest.header.file_format), list(manifest.parts)
     reused = sum(part.rows for part in parts)
@@ -163,7 +165,7 @@ def _write(sweep: Sweep | SuiteSweep, path: Path, manifest: SweepFile, progress:
                 raise BadFile(
                     f"{path / parts[number].file} was cut by another version of kerncast: remove {path} and sweep again"
                 )
-            progress(tally.vectors)
+            progress.step("vectors", tally.vectors)
         problems, configs = tally.distinct()
         manifest = msgspec.structs.replace(manifest, parts=tuple(parts), complete=True, problems=problems, configs=configs)
         if tally.vectors:
@@ -179,12 +181,12 @@ def _make_directory(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
-        raise CannotWrite(f"{path} is a file, and vectors are a directory: choose another --out") from error
+        raise CannotWrite(f"{path} is a file, and vectors are a directory: choose another `out`") from error
     except OSError as error:
         raise CannotWrite(f"could not make the directory {path}: {error.strerror}; choose another place") from error
     # While another one begins there is no manifest yet: the lock will say so.
     if not _untouched(path) and not (path / LOCK).exists() and not (path / MANIFEST).is_file():
-        raise BadFile(f"{path} is not a directory of vectors: it has no {MANIFEST}; choose another --out")
+        raise BadFile(f"{path} is not a directory of vectors: it has no {MANIFEST}; choose another `out`")
 
 
 def _untouched(path: Path) -> bool:
@@ -204,7 +206,7 @@ def _begun(path: Path, fresh: SweepFile) -> SweepFile:
             what = _DIGESTS.get(name) or f"its {name.replace('_', ' ')} is {theirs}, this one's is {ours}"
             asked = " ".join(text for text in found.described.values() if text)
             raise InvalidValue(
-                f"{path} holds another sweep ({asked or found.header.family}): {what}; choose another --out, or remove {path}"
+                f"{path} holds another sweep ({asked or found.header.family}): {what}; choose another `out`, or remove {path}"
             )
     sound: list[Part] = []
     for part in found.parts:
@@ -266,30 +268,29 @@ def _write_part(path: Path, name: str, rows: pl.DataFrame, layout: Format) -> Pa
 
 
 def _write_sweep_file(path: Path, manifest: SweepFile) -> None:
-    data = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-    write_atomically(path / MANIFEST, lambda scratch: scratch.write_bytes(data + b"\n"))
+    write_bytes(path / MANIFEST, json_text(manifest))
 
 
 # -- reading -----------------------------------------------------------------------------------------
+
+
+_FILE = Versioned(FORMAT, VERSION, SweepFile, "a list of vectors", "sweep again")
 
 
 def _read_sweep_file(path: Path) -> SweepFile:
     file = path / MANIFEST
     if not file.is_file():
         raise BadFile(f"{path} is not a directory of vectors: it has no {MANIFEST}; make one with `kerncast sweep`")
-    try:
-        data = msgspec.json.decode(file.read_bytes())
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise BadFile(f"{file} is foreign: its format is not '{FORMAT}'; make vectors with `kerncast sweep`")
-        if data.get("version") != VERSION:
-            raise BadFile(f"{file} is version {data.get('version')}, this kerncast reads version {VERSION}: sweep again")
-        return msgspec.convert(data, SweepFile)
-    except msgspec.DecodeError as error:
-        raise BadFile(f"{file} is damaged ({error}): remove {path} and sweep again") from error
+    return _FILE.read(file, f"remove {path} and sweep again")
 
 
 class Vectors:
     """A finished sweep on disk, read part by part."""
+
+    summary: Summary | None = None
+    """What was written just now."""
+    sweep: Sweep | SuiteSweep | None = None
+    """What it was written from."""
 
     def __init__(self, path: Path, manifest: SweepFile, family: Family) -> None:
         self.path, self.contents, self.family = path, manifest, family

@@ -15,7 +15,7 @@ from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.op import Family
 from kerncast.sweeping.pool import BLOCK_ROWS
 
-AGAIN = "mend it, or make the vectors again with `kerncast sweep`"
+AGAIN = "fix it, or make the vectors again with `kerncast sweep`"
 _JSON_TYPES: dict[type[pl.DataType], type] = {pl.Int64: int, pl.Boolean: bool, pl.String: str}
 
 
@@ -24,7 +24,7 @@ class Format(abc.ABC):
 
     name: ClassVar[str]
     rows: ClassVar[int]
-    """What a crash may cost: after so many rows the list of finished files is written anew."""
+    """What a crash may cost: after so many rows the list of finished files is written again."""
 
     def check(self, family: Family) -> None:
         """Refuse families that the layout has no words for."""
@@ -143,4 +143,4 @@ def format_named(name: str) -> Format:
 def refuse(layout: Format, family: Family, only: str) -> None:
     """A layout that has words for one family only."""
     if family.id != only:
-        raise InvalidValue(f"--format {layout.name} writes vectors of {only}, not of {family.id}: use parquet or json")
+        raise InvalidValue(f"`format={layout.name}` writes vectors of {only}, not of {family.id}: use parquet or json")

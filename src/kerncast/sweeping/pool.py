@@ -12,9 +12,9 @@ from functools import reduce
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Flags, Ints
 from kerncast.data.schema import column_type
 from kerncast.device import Device
 from kerncast.expr import Expr, Program
@@ -23,25 +23,24 @@ from kerncast.parameters import Parameter
 from kerncast.sweeping.vectors import CONFIG, PROBLEM
 
 BLOCK_ROWS = 131_072
-# Held in small types, 1 or 2 bytes a cell: the largest pool takes some 200 MB. A larger space is walked anew
+# Held in small types, 1 or 2 bytes a cell: the largest pool takes some 200 MB. A larger space is walked again
 # for each problem.
 POOL_ROWS = 8_000_000
 # Configs that a sample tries first, for each one it wants: enough where every fourth is valid.
 TRIES = 4
 # What the samples of a space too large to hold are drawn from.
 DRAWN_ROWS = 131_072
-Indices = npt.NDArray[np.int64]
 _INDEX = "__config"
 
 
 class Pool(Protocol):
     """The configs for problems that agree in the labels that constraints read."""
 
-    def counts(self, problems: pl.DataFrame, at_most: int | None, seed: int) -> Indices:
+    def counts(self, problems: pl.DataFrame, at_most: int | None, seed: int) -> Ints:
         """How many configs each problem allows, no further than `at_most`."""
         ...
 
-    def blocks(self, problems: pl.DataFrame, take: Indices | None, seed: int) -> Iterator[pl.DataFrame]:
+    def blocks(self, problems: pl.DataFrame, take: Ints | None, seed: int) -> Iterator[pl.DataFrame]:
         """The vectors, problem after problem; `take` limits each problem to a uniform sample."""
         ...
 
@@ -108,7 +107,7 @@ class ListedPool:
     def __init__(self, family: Family, configs: pl.DataFrame, check: Program | None) -> None:
         self.family, self.configs, self.check = family, configs, check
 
-    def counts(self, problems: pl.DataFrame, at_most: int | None, seed: int) -> Indices:
+    def counts(self, problems: pl.DataFrame, at_most: int | None, seed: int) -> Ints:
         if self.check is None:
             return np.full(problems.height, min(self.configs.height, at_most or self.configs.height), dtype=np.int64)
         if at_most is not None:
@@ -117,7 +116,7 @@ class ListedPool:
         parts = [self._mask(piece).sum(axis=1) for piece in problems.iter_slices(_width(self.configs.height))]
         return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, dtype=np.int64)
 
-    def _holds(self, problems: pl.DataFrame, configs: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    def _holds(self, problems: pl.DataFrame, configs: pl.DataFrame) -> Flags:
         """Whether each problem allows the config beside it."""
         if self.check is None:
             return np.ones(problems.height, dtype=np.bool_)
@@ -125,10 +124,10 @@ class ListedPool:
         both = pl.concat([problems.with_row_index("__problem"), configs], how="horizontal")
         columns = (pl.col(name[2:] if name.startswith("p.") else CONFIG + name[2:]).alias(name) for name in names)
         holds = self.check.frame(both.select("__problem", *columns), trusted=True).to_series() != 0.0
-        found: npt.NDArray[np.bool_] = holds.to_numpy()
+        found: Flags = holds.to_numpy()
         return found
 
-    def _mask(self, problems: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    def _mask(self, problems: pl.DataFrame) -> Flags:
         """Which configs (columns) each problem (row) allows."""
         masks = [np.zeros((problems.height, 0), dtype=np.bool_)]
         for piece in self.configs.iter_slices(BLOCK_ROWS):
@@ -137,7 +136,7 @@ class ListedPool:
             masks.append(self._holds(problems[rows], piece[columns]).reshape(problems.height, piece.height))
         return np.concatenate(masks, axis=1)
 
-    def samples(self, problems: pl.DataFrame, take: Indices, seed: int) -> Iterator[Indices]:
+    def samples(self, problems: pl.DataFrame, take: Ints, seed: int) -> Iterator[Ints]:
         """For each problem the rows of `take` valid configs, fewer where there are no more.
 
         Configs are tried in a random order until enough are valid, so a sample never costs a look at the whole pool.
@@ -158,7 +157,7 @@ class ListedPool:
                     found = everything[stream.permutation(len(everything))]
                 yield np.sort(found[:wanted])
 
-    def _picks(self, problems: pl.DataFrame, take: Indices | None, seed: int) -> Iterator[tuple[Indices, Indices]]:
+    def _picks(self, problems: pl.DataFrame, take: Ints | None, seed: int) -> Iterator[tuple[Ints, Ints]]:
         """Rows of `problems` and rows of the pool that go together."""
         if take is not None:
             for row, columns in enumerate(self.samples(problems, take, seed)):
@@ -169,8 +168,8 @@ class ListedPool:
             rows, columns = np.nonzero(self._mask(problems.slice(start, width)))
             yield rows + start, columns
 
-    def blocks(self, problems: pl.DataFrame, take: Indices | None, seed: int) -> Iterator[pl.DataFrame]:
-        held: list[tuple[Indices, Indices]] = []
+    def blocks(self, problems: pl.DataFrame, take: Ints | None, seed: int) -> Iterator[pl.DataFrame]:
+        held: list[tuple[Ints, Ints]] = []
         height = 0
         for rows, columns in self._picks(problems, take, seed):
             held.append((rows, columns))
@@ -181,7 +180,7 @@ class ListedPool:
         if height:
             yield from self._gather(problems, held)
 
-    def _gather(self, problems: pl.DataFrame, held: list[tuple[Indices, Indices]]) -> Iterator[pl.DataFrame]:
+    def _gather(self, problems: pl.DataFrame, held: list[tuple[Ints, Ints]]) -> Iterator[pl.DataFrame]:
         rows, columns = (np.concatenate(side) for side in zip(*held, strict=True))
         for start in range(0, len(rows), BLOCK_ROWS):
             part = slice(start, start + BLOCK_ROWS)
@@ -202,7 +201,7 @@ class WalkedPool:
             self._drawn = seed, ListedPool(self.family, configs, _check(self.family, self.known, whole=False))
         return self._drawn[1]
 
-    def counts(self, problems: pl.DataFrame, at_most: int | None, seed: int) -> Indices:
+    def counts(self, problems: pl.DataFrame, at_most: int | None, seed: int) -> Ints:
         wanted = np.full(problems.height, at_most or 0, dtype=np.int64)
         if at_most is not None and self._draw(seed).counts(problems, at_most, seed).min(initial=at_most) == at_most:
             return wanted
@@ -210,7 +209,7 @@ class WalkedPool:
         found = np.array([self.family.config.count(self.family.bindings(row, self.device)) for row in rows], dtype=np.int64)
         return found if at_most is None else np.minimum(found, at_most)
 
-    def blocks(self, problems: pl.DataFrame, take: Indices | None, seed: int) -> Iterator[pl.DataFrame]:
+    def blocks(self, problems: pl.DataFrame, take: Ints | None, seed: int) -> Iterator[pl.DataFrame]:
         if take is None:
             for index in range(problems.height):
                 yield from self._apart(problems[index], None, seed)

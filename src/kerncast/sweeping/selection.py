@@ -37,7 +37,7 @@ def parse_selection(family: Family, text: str) -> Selection:
 def read_portfolio(family: Family, path: Path) -> pl.DataFrame:
     """The configs that a file lists; rules that the config alone breaks are refused, the others wait for a problem."""
     if not family.config.parameters:
-        raise InvalidValue(f"{family.id} has exactly one config, so a portfolio has nothing to choose: use --configs all")
+        raise InvalidValue(f"{family.id} has exactly one config, so a portfolio has nothing to choose: use `configs=all`")
     points = read_points(path, family.config, "config.")
     try:
         return complete(family.config, points, str(path), strict=True)

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
+from kerncast.arrays import Ints
 from kerncast.data.schema import content_digest
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
@@ -17,7 +18,7 @@ from kerncast.parameters import Value
 from kerncast.problems import affordable, problem_set
 from kerncast.problems.axes import check_axes
 from kerncast.problems.samplers import cross
-from kerncast.sweeping.pool import BLOCK_ROWS, Indices
+from kerncast.sweeping.pool import BLOCK_ROWS
 from kerncast.sweeping.selection import Selection
 from kerncast.sweeping.sweep import Slice, Sweep, unchecked
 
@@ -28,7 +29,7 @@ class _Survey:
 
     digest: str
     problems: int
-    vectors: Indices
+    vectors: Ints
 
 
 class SuiteSweep:
@@ -102,7 +103,7 @@ class SuiteSweep:
         digest = content_digest(batches())
         if not sum(heights):
             raise InvalidValue(
-                f"no problem of {self.name} is left: loosen --vary, --max-flops or --max-bytes (`kerncast ops "
+                f"no problem of {self.name} is left: loosen `vary`, `max_flops` or `max_bytes` (`kerncast ops "
                 f"{self.family.op.name}` lists the values)"
             )
         return _Survey(digest, sum(heights), np.array(vectors, np.int64))

@@ -9,16 +9,17 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Flags, Ints
 from kerncast.data.schema import content_digest
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.op import Family
 from kerncast.problems.tables import complete
-from kerncast.sweeping.pool import Indices, ListedPool, Pool, open_pool
+from kerncast.sweeping.pool import ListedPool, Pool, open_pool
 from kerncast.sweeping.selection import Selection
+from kerncast.writing.terminal import printable
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,23 @@ class Sweep:
             )
         self._last: tuple[int, Pool] | None = None
 
+    def __repr__(self) -> str:
+        parts = [f"{self.problem_count:,} problems"]
+        if self.selection.portfolio is not None:
+            parts.append(f"{self.selection.portfolio.height:,} given configs")
+        elif self.selection.per_problem is not None:
+            parts.append(f"a sample of {self.selection.per_problem:,} configs of each")
+        else:
+            parts.append("all configs")
+        if self.max_vectors is not None:
+            parts.append(f"at most {self.max_vectors:,} vectors")
+        if self.part is not None:
+            parts.append(f"slice {self.part}")
+        # Counting may take long, so only a count that someone asked for before is told.
+        if "_counts" in self.__dict__:
+            parts.append(f"{self.count():,} vectors")
+        return printable(f"Sweep({self.family.id} on {self.device.name}; {', '.join(parts)}; seed {self.seed})")
+
     @cached_property
     def unchecked(self) -> dict[str, tuple[str, ...]]:
         """Constraints that cannot be checked, with the hardware numbers that the device's profile lacks."""
@@ -143,16 +161,16 @@ class Sweep:
         return self._last[1]
 
     @cached_property
-    def _kept(self) -> npt.NDArray[np.bool_]:
+    def _kept(self) -> Flags:
         """Which problems belong to this slice, in the order of the groups."""
         total = self.problems.height
         if self.part is None:
             return np.ones(total, dtype=np.bool_)
-        share: Indices = np.random.default_rng(self.seed).permutation(total) % self.part.of
+        share: Ints = np.random.default_rng(self.seed).permutation(total) % self.part.of
         return np.equal(share, self.part.index - 1)
 
     @cached_property
-    def _counts(self) -> Indices:
+    def _counts(self) -> Ints:
         """Vectors of each problem in the whole sweep, in the order of the groups."""
         limit = self.selection.per_problem
         parts = [self._pool(index).counts(group.problems, limit, self.seed) for index, group in enumerate(self._groups)]
@@ -185,7 +203,7 @@ class Sweep:
             problems = group.problems.filter(pl.Series(kept))
             if not problems.height:
                 continue
-            take: Indices | None = None
+            take: Ints | None = None
             if self.max_vectors is not None:
                 take = self._counts[window][kept]
             elif self.selection.per_problem is not None:

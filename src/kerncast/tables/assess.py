@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Floats, Ints
 from kerncast.scoring import baselines
 from kerncast.scoring.scorecard import Predicted, baseline_card, runtime_card, scorecard, top_k
 from kerncast.tables.table import Table
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 PORTFOLIO = 8
 # The share of problems on which some config of the portfolio must have been tried.

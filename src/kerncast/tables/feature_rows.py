@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Array, Flags, Floats
 from kerncast.data import schema
 from kerncast.device import Device, hardware_namespace
 from kerncast.errors import InvalidValue
 from kerncast.expr import Program, Symbol
 from kerncast.op import Family
-
-Floats = npt.NDArray[np.float64]
 
 WORK = ("roofline_ns", "expected_ns", "flops", "bytes")
 # About what an empty launch takes, by kind of device: a constant of the learning, not a fact of the hardware.
@@ -44,7 +41,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.features)
 
-    def take(self, index: npt.NDArray[Any]) -> Rows:
+    def take(self, index: Array) -> Rows:
         """The rows at some positions (or where a mask holds)."""
         mask = index if index.dtype != np.bool_ else np.flatnonzero(index)
 
@@ -62,7 +59,7 @@ class Rows:
         )
 
     @cached_property
-    def is_library(self) -> npt.NDArray[np.bool_]:
+    def is_library(self) -> Flags:
         """The rows of the vendor library's own choice, where the family declares which config that is."""
         declared = self.family.library
         if not declared:
@@ -85,7 +82,7 @@ class Featurizer:
     device: Device
     dtypes: tuple[str, ...] | None
 
-    @property
+    @cached_property
     def program(self) -> Program:
         return self.family.features_on(self.device, self.dtypes).program
 
@@ -96,6 +93,10 @@ class Featurizer:
 
     def work(self) -> Program:
         """`flops`, `bytes`, `roofline_ns` and `expected_ns`, each only if it is known."""
+        return self._work
+
+    @cached_property
+    def _work(self) -> Program:
         work = self.family.work(self.family.op.namespace())
         if work is None:
             return Program({})
@@ -138,4 +139,4 @@ def _refuse_unusable(features: Floats, names: Sequence[str], frame: pl.DataFrame
         row, column = (int(place[0]) for place in np.nonzero(bad))
         values = {name: value for name, value in frame.row(row, named=True).items() if name.startswith(("problem.", "config."))}
         shown = " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
-        raise InvalidValue(f"feature '{names[column]}' is {features[row, column]} for {shown}: mend its formula")
+        raise InvalidValue(f"feature '{names[column]}' is {features[row, column]} for {shown}: fix its formula")

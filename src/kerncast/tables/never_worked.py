@@ -6,12 +6,9 @@ What was not tried stays eligible: of that nothing is known.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from kerncast.arrays import Flags, Floats
 from kerncast.tables.table import Table
-
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 
 def never_worked(seen: Table, judged: Table) -> Flags:
@@ -22,9 +19,9 @@ def never_worked(seen: Table, judged: Table) -> Flags:
     return np.asarray(((tried > 0) & (worked == 0))[judged.config])
 
 
-def chosen_last(score: Floats, hopeless: Flags) -> Floats:
-    """Scores (low is chosen) with the hopeless behind all others, whatever the scale; within either the order stays."""
+def chosen_last(score: Floats, failed: Flags) -> Floats:
+    """Scores (low is chosen) with those that failed behind all others, whatever the scale; within either the order stays."""
     known = score[np.isfinite(score)]
-    if not hopeless.any() or not len(known):
+    if not failed.any() or not len(known):
         return score
-    return np.where(hopeless, score + 2.0 * (known.max() - known.min()) + 1.0, score)
+    return np.where(failed, score + 2.0 * (known.max() - known.min()) + 1.0, score)

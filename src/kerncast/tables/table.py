@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Array, Flags, Floats, Ints
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset
 from kerncast.device import Device
@@ -19,10 +18,7 @@ from kerncast.op import Family
 from kerncast.scoring.trials import Trials
 from kerncast.tables.feature_rows import Featurizer, Rows
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
-# The mean absolute deviation from the median, to a standard deviation, for normal errors.
+# The median absolute deviation from the median, to a standard deviation, for normal errors.
 MAD_TO_SIGMA = 1.4826
 # Statuses that say nothing about the kernel: it was never really tried.
 NOT_TRIED = ("not_run",)
@@ -58,11 +54,11 @@ class Table:
         return self.rows.family
 
     @property
-    def ok(self) -> npt.NDArray[np.bool_]:
+    def ok(self) -> Flags:
         """The rows that have a time."""
         return np.isfinite(self.time_ns)
 
-    def take(self, index: npt.NDArray[Any]) -> Table:
+    def take(self, index: Array) -> Table:
         """Some of the rows; problems, groups and configs keep their numbers."""
         arrays = ("time_ns", "noise", "half_a", "half_b", "problem", "group", "config", "device", "weight")
         return replace(self, rows=self.rows.take(index), **{name: getattr(self, name)[index] for name in arrays})
@@ -105,7 +101,7 @@ def load_table(datasets: Sequence[Dataset], family: str | None = None, where: Se
     at = ", ".join(str(dataset.path) for dataset in datasets)
     rows = tried_rows(pl.concat(frames), where, f"{found.id} in {at}", "there is nothing to learn from")
     if not pool:
-        refuse_mixtures(rows, MIXTURES, cure=", or train on all of them together with --pool")
+        refuse_mixtures(rows, MIXTURES, cure=", or train on all of them together with `pool`")
     machines = {name: next(d.device(name) for d, f in zip(holders, frames, strict=True) if (f["device"] == name).any())
                 for name in sorted(rows["device"].unique())}  # fmt: skip
     digest = "+".join(sorted(dataset.digest for dataset in holders))
@@ -154,13 +150,13 @@ def _one_family(datasets: Sequence[Dataset], family: str | None) -> Family:
             dataset.refuse_if_empty()
         raise InvalidValue("no dataset was named: give one or several")
     if family is None:
-        raise InvalidValue(f"{where} holds several families ({', '.join(sorted(known))}): name one with --family")
+        raise InvalidValue(f"{where} holds several families ({', '.join(sorted(known))}): name one with `family`")
     raise InvalidValue(f"{where} holds no rows of {family}, only of {', '.join(sorted(known))}")
 
 
 def tried_rows(rows: pl.DataFrame, where: Sequence[str], of: str, so: str) -> pl.DataFrame:
     """What was attempted; where nothing worked, it is said whether the conditions or the data are to blame."""
-    asked = " and ".join(f"--where '{condition}'" for condition in where)
+    asked = " and ".join(f"`where` '{condition}'" for condition in where)
     if asked and rows.is_empty():
         raise InvalidValue(f"no row of {of} matches {asked}: ask for less, or look with `kerncast inspect`")
     tried = rows.filter(~pl.col("status").is_in(NOT_TRIED))
@@ -177,7 +173,7 @@ def refuse_mixtures(rows: pl.DataFrame, columns: Iterable[str], pooled: Collecti
             named = ", ".join(values[:3]) + (" …" if len(values) > 3 else "")
             raise InvalidValue(
                 f"the rows come from {len(values)} {MIXTURES[column]} ({named}), whose times are not repeats of each "
-                f"other: keep one with --where '{column}=…'{cure}"
+                f"other: keep one with `where` '{column}=…'{cure}"
             )
 
 
@@ -208,7 +204,7 @@ def _fold_repeats(family: Family, rows: pl.DataFrame) -> pl.DataFrame:
         raise InvalidValue(
             f"{worst.height} measurements contradict themselves: the slowest repeat of {shown} takes {row['spread']:.0f} "
             f"times the fastest (key {row['key']}, limit {CONTRADICTION:.0f}); look with `kerncast inspect` and drop one "
-            "side with --where"
+            "side with `where`"
         )
     return folded
 

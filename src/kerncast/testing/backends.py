@@ -33,7 +33,7 @@ from msgspec import structs
 from kerncast import devices
 from kerncast.backends import get_backend
 from kerncast.backends.contract import Backend, Failed, Prepared
-from kerncast.collecting.messages import Item, Policy, Result
+from kerncast.collecting.messages import Policy
 from kerncast.collecting.run import Request, Summary, collect
 from kerncast.data import Dataset, schema
 from kerncast.device import Device
@@ -75,7 +75,7 @@ class Instant(Backend):
         return {"instant": "1"}
 
     def prepare(self, problem: Problem, config: Config) -> Prepared:
-        return _Instantly(1000 + zlib.crc32(repr(tuple(config)).encode()) % 1000)
+        return _Instantly(1000 + zlib.crc32(repr(tuple(config.items())).encode()) % 1000)
 
 
 class _Instantly(Prepared):
@@ -96,7 +96,7 @@ class Analytic(Instant):
     families = ("gemm/triton",)
 
     def prepare(self, problem: Problem, config: Config) -> Prepared:
-        return _Instantly(analytic_ns(problem.values, config.values))
+        return _Instantly(analytic_ns(problem.as_dict(), config.as_dict()))
 
 
 def analytic_ns(p: Mapping[str, Any], c: Mapping[str, Any]) -> int:
@@ -183,20 +183,7 @@ class _Faulty(Prepared):
 
 def vector_text(problem: Problem, config: Config) -> str:
     """A vector as `Faulty` finds it."""
-    return json.dumps([problem.values, config.values], sort_keys=True)
-
-
-class Quiet:
-    """An observer that shows nothing."""
-
-    def result(self, item: Item, result: Result, device: str) -> None:
-        """Nothing to show."""
-
-    def phase(self, what: str, total: int | None) -> None:
-        """Nothing to show."""
-
-    def tick(self) -> None:
-        """Nothing to show."""
+    return json.dumps([problem.as_dict(), config.as_dict()], sort_keys=True)
 
 
 class BackendContract:
@@ -213,7 +200,7 @@ class BackendContract:
 
     def _collect(self, out: Path, backend: str, vectors: pl.DataFrame, **changes: Any) -> Summary:
         policy = structs.replace(self.policy, **changes)
-        return collect(Request(FAMILIES.get(self.family), backend, ("0",), out, policy, chunk_size=8), [vectors], Quiet())
+        return collect(Request(FAMILIES.get(self.family), backend, ("0",), out, policy, chunk_size=8), [vectors])
 
     def _texts(self, vectors: pl.DataFrame) -> list[str]:
         family = FAMILIES.get(self.family)

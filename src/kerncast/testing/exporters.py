@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pytest
 
+from kerncast.arrays import Floats, Ints
 from kerncast.compiling.binding import MISSING, Binding, encode
 from kerncast.compiling.c99 import c_source
 from kerncast.compiling.header import c_header, schema_number
@@ -36,11 +36,8 @@ from kerncast.op import Problem
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions, build_tiers
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.training.procedure import Recipe
+from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 STRICT = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off")
 SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -142,7 +139,7 @@ class ExporterContract:
     def test_it_chooses_what_python_chooses_on_random_problems(self, exported: Exported) -> None:
         """Every choice, and the time of each to 1e-12."""
         binding, problems = exported.binding(), random_problems(exported.model, self.random_problems)
-        selector = Selector(exported.model, exported.artefact.tiers, compile=False)
+        selector = Selector(exported.model, tiers=exported.artefact.tiers, compile=False)
         numbers = np.array([selector._encode(Problem.trusted(exported.model.family, values)) for values in problems], np.int64)
         answers = binding.select_many(numbers, "full")
         choices, times = expected_choices(exported.artefact, problems)
@@ -154,7 +151,7 @@ class ExporterContract:
     def test_the_quick_tiers_are_those_of_python(self, exported: Exported) -> None:
         """Tree and portfolio, config, tier and time: compiled and interpreted answers are one."""
         binding = exported.binding()
-        selector = Selector(exported.model, exported.artefact.tiers, compile=False)
+        selector = Selector(exported.model, tiers=exported.artefact.tiers, compile=False)
         for values in random_problems(exported.model, 25, seed=1):
             problem = Problem.trusted(exported.model.family, values)
             for tier in self.tiers:
@@ -168,7 +165,7 @@ class ExporterContract:
     def test_features_are_those_that_it_was_trained_on(self, exported: Exported) -> None:
         """Bit for bit, logarithms and roots to the last place but one."""
         binding, model, interpreter = exported.binding(), exported.model, Interpreter(exported.artefact)
-        selector = Selector(model, exported.artefact.tiers, compile=False)
+        selector = Selector(model, tiers=exported.artefact.tiers, compile=False)
         for values in random_problems(model, 5, seed=2):
             for row in range(exported.artefact.candidates):
                 wanted = model.describe(interpreter.vectors(values, np.array([row]))).features[0]
@@ -181,7 +178,7 @@ class ExporterContract:
     def test_threads_with_a_context_each_do_not_disturb_each_other(self, exported: Exported) -> None:
         """Four threads ask the same problems at once; each hears what one thread alone hears."""
         problems = random_problems(exported.model, 500, seed=3)
-        selector = Selector(exported.model, exported.artefact.tiers, compile=False)
+        selector = Selector(exported.model, tiers=exported.artefact.tiers, compile=False)
         numbers = np.array([selector._encode(Problem.trusted(exported.model.family, values)) for values in problems], np.int64)
         alone = exported.binding().select_many(numbers, "full")["candidate"]
         bindings = [exported.binding() for _ in range(4)]
@@ -220,7 +217,7 @@ class ExporterContract:
         flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic", *SANITIZED, f"-I{exported.folder}"]
         subprocess.run(["g++", *flags, str(source), str(library), "-o", str(program), "-lm"], check=True)
         done = subprocess.run([program], capture_output=True, text=True, check=True)
-        selector = Selector(exported.model, exported.artefact.tiers, compile=False)
+        selector = Selector(exported.model, tiers=exported.artefact.tiers, compile=False)
         wanted = selector.configs.index(selector.select(values, "full").config)  # type: ignore[arg-type]
         assert done.stdout.split() == ["ok", str(wanted), "bad_input", "ok"]
 

@@ -59,7 +59,7 @@ class ImporterContract:
         try:
             dataset = import_files(self.format_name, [source], tmp_path / "out", replace(self.options, device=None))
         except KerncastError as error:
-            assert "--device" in str(error)  # noqa: PT017 - this module does not depend on pytest
+            assert "`device" in str(error)  # noqa: PT017 - this module does not depend on pytest
         else:
             assert all(dataset.read(family)["device"].null_count() == 0 for family in dataset.families)
 

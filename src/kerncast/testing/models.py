@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from kerncast import devices
+from kerncast.arrays import Floats
 from kerncast.data import Dataset, schema
 from kerncast.errors import KerncastError
 from kerncast.learners.contract import Fitting, Learner, options_of
@@ -31,7 +31,8 @@ from kerncast.registry import FAMILIES
 from kerncast.scoring.splits import held_out
 from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import MAD_TO_SIGMA, Table, build_table
-from kerncast.training.procedure import Procedure, Recipe
+from kerncast.training.procedure import Procedure
+from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
 
 FAMILY = "gemm/triton"
@@ -90,7 +91,7 @@ def synthetic_rows(
     return schema.conform(family, rows)
 
 
-def synthetic_time_ns(rows: pl.DataFrame) -> npt.NDArray[np.float64]:
+def synthetic_time_ns(rows: pl.DataFrame) -> Floats:
     """The time without noise: launch, then the slower of padded arithmetic and traffic, in whole waves; infinite: fails."""
     m, n, k = (rows[f"problem.{name}"].to_numpy().astype(np.float64) for name in "MNK")
     block_m, block_n, block_k, stages, warps = (
@@ -136,7 +137,7 @@ class ModelContract:
     def _procedure(self, table: Table) -> Procedure:
         return Procedure(Recipe(self.kind, self.knobs, folds=2, threads=1).resolved(table, None))
 
-    def _times(self, learner: Learner, rows: Rows) -> npt.NDArray[np.float64]:
+    def _times(self, learner: Learner, rows: Rows) -> Floats:
         return default_target(rows).decode(learner.predict(rows).target, rows)
 
     def test_beats_a_constant_on_problems_it_has_not_seen(self) -> None:
@@ -234,7 +235,7 @@ class ModelContract:
 
     @staticmethod
     def _off(model: Model, frame: pl.DataFrame) -> float:
-        return float(np.abs(np.log(model.predict(frame)["time_ns"].to_numpy() / frame["time_ns"].to_numpy())).mean())
+        return float(np.abs(np.log(model.predict_vectors(frame)["time_ns"].to_numpy() / frame["time_ns"].to_numpy())).mean())
 
 
 def vars_of(table: Table) -> dict[str, Any]:

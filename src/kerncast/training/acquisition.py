@@ -5,19 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from kerncast.arrays import Floats, Ints
 from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import Table
 from kerncast.training.procedure import Procedure
-
-Floats = npt.NDArray[np.float64]
 
 # Learners that differ in their seed and in the half of the groups they saw: where they disagree, little is known.
 COMMITTEE = 3
 
 
-def acquisition(known: Table, rest: Rows, problem: npt.NDArray[np.int64], procedure: Procedure) -> Floats:
+def acquisition(known: Table, rest: Rows, problem: Ints, procedure: Procedure) -> Floats:
     """How much each remaining vector is worth measuring, in log time: its optimistic gain over the best expected.
 
     For a vector with mean m and deviation s (over the committee), and b the best mean of its problem, that is

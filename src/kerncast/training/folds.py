@@ -14,17 +14,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from kerncast.arrays import Flags, Floats, Ints
 from kerncast.errors import BadFile
-from kerncast.learners.contract import read_arrays, write_arrays
+from kerncast.files.atomic import replace_file
+from kerncast.learners.contract import Learner, read_arrays, write_arrays
 from kerncast.scoring.scorecard import choice_figures
 from kerncast.scoring.splits import folds_by_group
 from kerncast.tables.table import Table
-from kerncast.training.procedure import Procedure, Recipe
+from kerncast.training.procedure import Procedure
+from kerncast.training.recipe import Recipe
+from kerncast.training.side_by_side import Fit, run_fits
 from kerncast.version import __version__
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Stage = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Partial:
             return None
         try:
             arrays = read_arrays(file)
-        except BadFile:  # cut off while it was written
+        except BadFile:  # damaged since: it is predicted again
             return None
         return Predictions(np.asarray(arrays["time_ns"], np.float64), np.asarray(arrays["score"], np.float64))
 
@@ -68,7 +68,8 @@ class Partial:
         """Keep a fold; without a place to write it is simply not kept."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_arrays(self.folder / f"{number}.npz", {"time_ns": found.time_ns, "score": found.score})
+            arrays: dict[str, npt.NDArray[np.generic]] = {"time_ns": found.time_ns, "score": found.score}
+            replace_file(self.folder / f"{number}.npz", lambda draft: write_arrays(draft, arrays))
         except OSError:
             return
 
@@ -80,34 +81,73 @@ class Partial:
 
 
 def cross_validate(
-    table: Table, procedure: Procedure, stage: Stage, fold: Ints | None = None, partial: Partial | None = None
+    table: Table, procedure: Procedure, fold: Ints | None = None, partial: Partial | None = None
 ) -> tuple[Ints, Predictions, dict[str, Any]]:
     """Every row predicted by a learner that saw nothing of its fold; folds are whole groups unless given."""
+    fold, found, extra, _ = _validated(table, procedure, fold, partial, final=False)
+    return fold, found, extra
+
+
+def validate_and_fit(table: Table, procedure: Procedure, partial: Partial) -> tuple[Ints, Predictions, dict[str, Any], Learner]:
+    """Cross-validate a procedure and run it once more on everything: all of these fits may run side by side."""
+    fold, found, extra, learner = _validated(table, procedure, None, partial, final=True)
+    assert learner is not None
+    return fold, found, extra, learner
+
+
+def _validated(
+    table: Table, procedure: Procedure, fold: Ints | None, partial: Partial | None, final: bool
+) -> tuple[Ints, Predictions, dict[str, Any], Learner | None]:
     recipe = procedure.recipe
     fold = folds_by_group(table.group, recipe.folds, recipe.seed) if fold is None else fold
     numbers = [int(number) for number in np.unique(fold)]
-    found = _run(table, procedure, fold, numbers, stage, partial)
-    if not recipe.hard_mining:
-        return fold, found, {}
-    plain = _run(
-        table, procedure.without_mining(), fold, numbers, lambda name, n, of: stage(f"{name} without mining", n, of), None
-    )
-    beside = choice_figures(table.trials, table.trials.choose(plain.score))
-    return fold, found, {"without_hard_mining": msgspec.to_builtins(beside)}
+    names = [f"fold {place + 1} of {len(numbers)}" for place in range(len(numbers))]
+    fits: list[Fit] = [
+        Fit(name, _fold(table, fold == number, place, partial))
+        for place, (name, number) in enumerate(zip(names, numbers, strict=True))
+    ]
+    if final:
+        fits.append(Fit("the final fit", lambda own: own.fit(table)))
+    if recipe.hard_mining:
+        fits += [
+            Fit(f"{name} without mining", _plain_fold(table, fold == number))
+            for name, number in zip(names, numbers, strict=True)
+        ]
+    done = run_fits(fits, procedure, table)
+    found = _together(fold, numbers, done[: len(numbers)])
+    extra: dict[str, Any] = {}
+    if recipe.hard_mining:
+        plain = _together(fold, numbers, done[-len(numbers) :])
+        beside = choice_figures(table.trials, table.trials.choose(plain.score))
+        extra = {"without_hard_mining": msgspec.to_builtins(beside)}
+    return fold, found, extra, done[len(numbers)] if final else None
 
 
-def _run(
-    table: Table, procedure: Procedure, fold: Ints, numbers: list[int], stage: Stage, partial: Partial | None
-) -> Predictions:
-    time_ns, score = np.full(len(fold), np.nan), np.full(len(fold), np.nan)
-    for place, number in enumerate(numbers):
-        stage(f"fold {place + 1} of {len(numbers)}", place + 1, len(numbers) + 1)
-        own = fold == number
+def _fold(table: Table, own: Flags, place: int, partial: Partial | None) -> Callable[[Procedure], Predictions]:
+    """What predicts one fold, unless an earlier run has done so, and keeps what it finds."""
+
+    def run(procedure: Procedure) -> Predictions:
         kept = partial.read(place) if partial is not None else None
         if kept is None or len(kept.time_ns) != int(own.sum()):
-            seen = table.take(~own)
-            kept = Predictions(*procedure.scores(procedure.fit(seen), table.take(own), seen))
+            kept = _out_of_fold(table, procedure, own)
             if partial is not None:
                 partial.write(place, kept)
-        time_ns[own], score[own] = kept.time_ns, kept.score
+        return kept
+
+    return run
+
+
+def _plain_fold(table: Table, own: Flags) -> Callable[[Procedure], Predictions]:
+    return lambda procedure: _out_of_fold(table, procedure.without_mining(), own)
+
+
+def _out_of_fold(table: Table, procedure: Procedure, own: Flags) -> Predictions:
+    seen = table.take(~own)
+    return Predictions(*procedure.scores(procedure.fit(seen), table.take(own), seen))
+
+
+def _together(fold: Ints, numbers: list[int], parts: list[Predictions]) -> Predictions:
+    time_ns, score = np.full(len(fold), np.nan), np.full(len(fold), np.nan)
+    for number, part in zip(numbers, parts, strict=True):
+        time_ns[fold == number], score[fold == number] = part.time_ns, part.score
     return Predictions(time_ns, score)

@@ -5,25 +5,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from kerncast.arrays import Floats
 from kerncast.errors import InvalidValue
-from kerncast.learners.contract import Fitting, Learner, Options, Step, _silent, options_of
+from kerncast.learners.contract import Fitting, Learner, Options, options_of
 from kerncast.learners.kinds import learner_class
-from kerncast.learners.target import Target, default_target
-from kerncast.scoring.splits import CONFIG, folds_by_group, held_out
+from kerncast.learners.target import Target
+from kerncast.progress import QUIET, Progress
+from kerncast.scoring.splits import folds_by_group, held_out
 from kerncast.tables.never_worked import chosen_last, never_worked
 from kerncast.tables.table import Table
-
-if TYPE_CHECKING:
-    from kerncast.models.model import Model
-
-Floats = npt.NDArray[np.float64]
+from kerncast.training.recipe import Recipe
 
 # Mining looks at each problem through models that did not see it: this many folds within the training data.
 MINING_FOLDS = 3
@@ -33,70 +30,12 @@ TUNING_SHARE = 0.25
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How to train: the kind of model, its knobs, the target, the folds."""
-
-    kind: str = "gbdt"
-    knobs: dict[str, Any] = field(default_factory=dict)
-    target: str | None = None
-    """`relative` where there is a roofline, else `latency`."""
-    target_log: bool | None = None
-    folds: int = 5
-    seed: int = 0
-    threads: int = 0
-    hard_mining: int = 0
-    tune: int = 0
-    hold_out: str | None = None
-    """What folds are made of: groups of problems, or configs (`config`) where there is one problem only."""
-    inherited: dict[str, Any] = field(default_factory=dict)
-    """Knobs of the base of a warm start, for those that are not given."""
-
-    def __post_init__(self) -> None:
-        for name in ("seed", "threads", "hard_mining", "tune"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 0:
-                raise InvalidValue(f"{name} is a whole number from 0 on, got {value!r}")
-
-    def resolved(self, table: Table, base: Model | None) -> Recipe:
-        """With the target decided, by the base of a warm start or by what is known of the work."""
-        by = CONFIG if len(np.unique(table.group)) < 2 and table.trials.choosing else None
-        if base is not None:
-            given = Target(
-                self.target or base.manifest.target, base.manifest.target_log if self.target_log is None else self.target_log
-            )
-            # Knobs that are not given are the base's: its weights have its shape.
-            inherited = base.manifest.options if base.manifest.kind == self.kind else {}
-            return replace(self, inherited=inherited, target=given.name, target_log=given.log, hold_out=by)
-        name = self.target or default_target(table.rows).name
-        target = Target(name, True if self.target_log is None else self.target_log)
-        target.encode(table.time_ns[table.ok][:1], table.rows.take(np.flatnonzero(table.ok)[:1]))  # refuses what is unknown
-        return replace(self, target=target.name, target_log=target.log, hold_out=by)
-
-    def grouped(self, table: Table) -> Table:
-        """The table as folds and early stopping divide it."""
-        return replace(table, group=table.config) if self.hold_out == CONFIG else table
-
-    def as_options(self) -> dict[str, Any]:
-        """As `model.json` keeps it; threads change nothing but the time it takes."""
-        return {
-            "kind": self.kind, "knobs": dict(sorted(self.knobs.items())), "target": self.target, "target_log": self.target_log,
-            "folds": self.folds, "seed": self.seed, "hard_mining": self.hard_mining, "tune": self.tune,
-            **({} if self.hold_out is None else {"hold_out": self.hold_out}),
-            **({"inherited": dict(sorted(self.inherited.items()))} if self.inherited else {}),
-        }  # fmt: skip
-
-    @classmethod
-    def from_options(cls, stored: dict[str, Any], threads: int = 0) -> Recipe:
-        """The recipe that a model was made by."""
-        return cls(**stored, threads=threads)
-
-
-@dataclass(frozen=True)
 class Procedure:
     """A recipe that can be run."""
 
     recipe: Recipe
-    step: Step = _silent
+    progress: Progress = QUIET
+    """Hears the steps of every fit, and the folds of a cross-validation."""
 
     @property
     def target(self) -> Target:
@@ -107,7 +46,7 @@ class Procedure:
     @property
     def fitting(self) -> Fitting:
         """What every fit of this procedure is given."""
-        return Fitting(self.target, self.recipe.seed, self.recipe.threads, self.step)
+        return Fitting(self.target, self.recipe.seed, self.recipe.threads, self.progress)
 
     def options(self) -> Options:
         """The knobs of the recipe as this kind's options."""
@@ -157,7 +96,7 @@ class Procedure:
         try:
             import optuna
         except ImportError as error:
-            raise InvalidValue("--tune needs optuna: pip install 'kerncast[tune]'") from error
+            raise InvalidValue("`tune` needs optuna: pip install 'kerncast[tune]'") from error
         kind = learner_class(self.recipe.kind)
         ranges = self.tuned_knobs()
         aside = held_out(table.group, TUNING_SHARE, self.recipe.seed + 1)
@@ -176,11 +115,11 @@ class Procedure:
             return float(np.mean(np.abs(np.log(time_ns[ok] / judge.time_ns[ok]))))
 
         study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=self.recipe.seed))
-        with warnings.catch_warnings():
-            # The recipe's own knobs are tried first, even where they lie outside the ranges.
-            warnings.simplefilter("ignore", UserWarning)
-            study.enqueue_trial({name: start[name] for name in ranges if start[name] is not None})
-            study.optimize(loss, n_trials=self.recipe.tune)
+        # The recipe's own knobs are tried first, even where they lie outside the ranges. For good, not for this block alone:
+        # filters belong to the whole process, and fits beside this one would put back each other's.
+        warnings.filterwarnings("ignore", "Fixed parameter", UserWarning)
+        study.enqueue_trial({name: start[name] for name in ranges if start[name] is not None})
+        study.optimize(loss, n_trials=self.recipe.tune)
         return options_of(kind, {**start, **study.best_params})
 
 
@@ -196,8 +135,8 @@ def tuning_ranges(kind: type[Learner], given: Collection[str] = ()) -> dict[str,
     }
     found = {name: known[name] for name in kind.options_type.__struct_fields__ if name in known}
     if not found:
-        raise InvalidValue(f"the model {kind.kind} has no knob to tune: leave --tune out")
+        raise InvalidValue(f"the model {kind.kind} has no knob to tune: leave `tune` out")
     free = {name: suggest for name, suggest in found.items() if name not in given}
     if not free:
-        raise InvalidValue(f"every knob of {kind.kind} that --tune could change was given ({', '.join(found)}): leave one out")
+        raise InvalidValue(f"every knob of {kind.kind} that `tune` could change was given ({', '.join(found)}): leave one out")
     return free

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from kerncast.data.dataset import Dataset, file_checksum, record_of
+from kerncast.arrays import Array, Floats, Ints
+from kerncast.data.dataset import Dataset, record_of
 from kerncast.declared.declaration import declaration_of
-from kerncast.errors import NO_SPACE, CannotWrite, InvalidValue
+from kerncast.errors import InvalidValue
+from kerncast.files.atomic import build_directory, file_checksum, refuse_unwritable
+from kerncast.files.versioned import json_text
 from kerncast.learners.contract import Learner
 from kerncast.models import card, coverage
-from kerncast.models.conformal import calibrate, cross_bounds
+from kerncast.models.conformal import Interval, calibrate, cross_bounds
 from kerncast.models.manifest import (
     CANDIDATES,
     CARD,
@@ -35,40 +34,23 @@ from kerncast.models.manifest import (
     write_manifest,
 )
 from kerncast.models.model import Model, feature_digest
+from kerncast.progress import QUIET, Progress
 from kerncast.scoring.scorecard import Predicted
 from kerncast.scoring.splits import CONFIG
 from kerncast.tables import assess
 from kerncast.tables.feature_rows import Featurizer
 from kerncast.tables.table import Table, load_table
-from kerncast.training.folds import Partial, Predictions, cross_validate
-from kerncast.training.procedure import Procedure, Recipe
-from kerncast.training.warm_start import Continuation, continue_model
+from kerncast.training.folds import Partial, Predictions, validate_and_fit
+from kerncast.training.procedure import Procedure
+from kerncast.training.recipe import Recipe
+from kerncast.training.warm_start import Continuation, continue_model, refuse_strangers
 from kerncast.version import __version__
 
-__all__ = ["Progress", "Recipe", "train"]
+__all__ = ["Recipe", "train"]
 
-Floats = npt.NDArray[np.float64]
 
 # Of one problem: fewer configs than this are looked up, not learned from.
 FEWEST_CONFIGS = 20
-
-
-class Progress(Protocol):
-    """What is told while training."""
-
-    def stage(self, name: str, number: int, of: int) -> None:
-        """A fold, or the final fit, begins."""
-
-    def step(self, what: str, done: int, of: int) -> None:
-        """How far that is."""
-
-
-class _Quiet:
-    def stage(self, name: str, number: int, of: int) -> None:
-        return
-
-    def step(self, what: str, done: int, of: int) -> None:
-        return
 
 
 def train(
@@ -81,14 +63,16 @@ def train(
     pool: bool = False,
     warm_start: Model | str | Path | None = None,
     ck: tuple[str, ...] | None = None,
-    progress: Progress | None = None,
+    no_folds: bool = False,
+    progress: Progress = QUIET,
 ) -> Model:
     """Train a model on one or several datasets and write it to `out`.
 
     Interrupted, the folds that are finished are kept beside `out`, and the same call goes on from there. `ck`
-    adds the files of CK Tile's heuristics; it names the targets to write beside the recipe's own.
+    adds the files of CK Tile's heuristics; it names the targets to write beside the recipe's own. With `no_folds` the
+    model is fitted once, on everything, and nothing says how good it is: it has no figures and no interval.
     """
-    out, told = Path(out), progress or _Quiet()
+    out = Path(out)
     refuse_unwritable(out)
     paths = [datasets] if isinstance(datasets, str | Path) else list(datasets)
     where = (where,) if isinstance(where, str) else tuple(where)
@@ -98,14 +82,19 @@ def train(
     recipe = recipe or (Recipe() if base is None else Recipe(base.manifest.kind))
     table = load_table([Dataset.open(path) for path in expand(paths)], family, where, pool)
     # A warm start has one hold-out, whatever the folds.
-    _refuse_too_little(table, recipe.folds if base is None else 2)
+    _refuse_too_little(table, 1 if no_folds else recipe.folds if base is None else 2)
     recipe = recipe.resolved(table, base)
     if ck is not None:
         from kerncast.models.ck import refuse_unfit
 
         refuse_unfit(table.family, recipe.kind, len(table.devices), (recipe.target or "", *ck))
-    procedure = Procedure(recipe, told.step)
-    trained = _continued(table, procedure, base, told) if base is not None else _from_scratch(table, procedure, out, told)
+    procedure = Procedure(recipe, progress)
+    if no_folds:
+        trained = _not_judged(table, procedure, base)
+    elif base is not None:
+        trained = _continued(table, procedure, base)
+    else:
+        trained = _from_scratch(table, procedure, out)
 
     def fill(folder: Path) -> None:
         if ck is not None:
@@ -125,22 +114,30 @@ class Trained:
 
     learner: Learner
     table: Table
-    """The rows that were predicted without having been seen."""
-    fold: npt.NDArray[np.int64]
-    predictions: Predictions
+    """The rows that were predicted without having been seen; all rows where nothing was."""
+    fold: Ints
+    predictions: Predictions | None
+    """None: the model was not judged."""
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-def _from_scratch(table: Table, procedure: Procedure, out: Path, told: Progress) -> Trained:
+def _from_scratch(table: Table, procedure: Procedure, out: Path) -> Trained:
     partial = Partial.beside(out, table, procedure.recipe)
     grouped = procedure.recipe.grouped(table)
-    fold, predictions, extra = cross_validate(grouped, procedure, told.stage, partial=partial)
-    told.stage("the final fit", procedure.recipe.folds + 1, procedure.recipe.folds + 1)
-    return Trained(procedure.fit(grouped), table, fold, predictions, extra)
+    fold, predictions, extra, learner = validate_and_fit(grouped, procedure, partial)
+    return Trained(learner, table, fold, predictions, extra)
 
 
-def _continued(table: Table, procedure: Procedure, base: Model, told: Progress) -> Trained:
-    done: Continuation = continue_model(procedure.recipe.grouped(table), procedure, base, told.stage)
+def _not_judged(table: Table, procedure: Procedure, base: Model | None) -> Trained:
+    if base is not None:
+        refuse_strangers(table, procedure, base)
+    procedure.progress.stage("the only fit")
+    learner = procedure.fit(procedure.recipe.grouped(table), None if base is None else base.learner)
+    return Trained(learner, table, np.zeros(len(table.problem), np.int64), None)
+
+
+def _continued(table: Table, procedure: Procedure, base: Model) -> Trained:
+    done: Continuation = continue_model(procedure.recipe.grouped(table), procedure, base)
     return Trained(done.learner, done.held_out, np.zeros(len(done.held_out.problem), np.int64), done.predictions, done.extra)
 
 
@@ -167,100 +164,76 @@ def _refuse_too_little(table: Table, folds: int) -> None:
     if groups < folds:
         raise InvalidValue(
             f"{groups} groups of problems worked and {folds} folds were asked for: measure more problems, or use "
-            f"--folds {groups}"
+            f"`folds={groups}`"
         )
-
-
-def refuse_unwritable(out: Path) -> None:
-    """Before the hours of training that would come before the directory is written."""
-    try:
-        if out.exists():
-            raise InvalidValue(f"{out} exists already: choose another name, or remove it first")
-    except OSError as error:
-        raise _cannot_write(out, error) from error
-    shutil.rmtree(_scratch_beside(out), ignore_errors=True)
-
-
-def _scratch_beside(out: Path) -> Path:
-    """A directory of its own in the nearest folder above `out` that is there."""
-    beside = next(folder for folder in out.absolute().parents if folder.exists())
-    try:
-        return Path(tempfile.mkdtemp(prefix=".kerncast-", dir=beside))
-    except OSError as error:
-        raise _cannot_write(out, error) from error
-
-
-def _cannot_write(out: Path, error: OSError) -> CannotWrite:
-    cure = "free some space or choose another place" if error.errno in NO_SPACE else "choose another place"
-    return CannotWrite(f"could not write {out}: {error.strerror or error}; {cure}")
-
-
-def build_directory(out: Path, fill: Callable[[Path], None]) -> None:
-    """A directory that appears whole or not at all."""
-    scratch = _scratch_beside(out)
-    try:
-        draft = scratch / "model"
-        draft.mkdir()
-        fill(draft)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        os.rename(draft, out)
-    except OSError as error:
-        raise _cannot_write(out, error) from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _write(
     folder: Path, table: Table, procedure: Procedure, trained: Trained, where: tuple[str, ...], base: Model | None
 ) -> None:
-    recipe = procedure.recipe
-    held = trained.table
-    by_config = recipe.hold_out == CONFIG
-    # What errs together: the rows of a problem, or of a config where there is one problem only.
-    unit = held.config if by_config else held.problem
-    lower, upper = cross_bounds(unit, trained.fold, held.time_ns, trained.predictions.time_ns)
-    if base is not None and base.manifest.interval is not None:
-        # One hold-out has no other folds to calibrate on: what is claimed is the base's interval.
-        lower, upper = base.manifest.interval.bounds(trained.predictions.time_ns)
-    predicted = Predicted(trained.predictions.score, trained.predictions.time_ns, *_known(lower, upper))
-    # Baselines that learn from other problems have none to learn from.
-    evaluation = assess.assess(held, predicted, np.zeros_like(trained.fold) if by_config else trained.fold) | {
-        "folds": recipe.folds if base is None else 1,
-        "split": CONFIG if by_config else ",".join(table.family.op.split_group),
+    recipe, held = procedure.recipe, trained.table
+    evaluation, interval = _not_evaluated(trained), None
+    if trained.predictions is not None:
+        evaluation, interval = _judged(held, trained.fold, trained.predictions, recipe, base)
+    evaluation |= {
         "problems_trained_on": int(table.trials.solvable.sum()),
         **(
             {"tuned": {name: getattr(trained.learner.options, name) for name in procedure.tuned_knobs()}} if recipe.tune else {}
         ),
         **trained.extra,
     }
-    ok = np.isfinite(held.time_ns) & np.isfinite(trained.predictions.time_ns)
-    interval = calibrate(unit[ok], held.time_ns[ok], trained.predictions.time_ns[ok])
     importances = dict(sorted(trained.learner.importances().items(), key=lambda item: (-item[1], item[0])))
     trained.learner.save(folder)
     coverage.candidates(table, base).write_parquet(folder / CANDIDATES)
     coverage.seen_groups(table, base).write_parquet(folder / PROBLEMS)
+    said: dict[str, Array | None] = {"fold": None, "time_ns": None, "score": None}
+    if trained.predictions is not None:
+        said = {"fold": trained.fold, "time_ns": trained.predictions.time_ns, "score": trained.predictions.score}
+    types = {"fold": pl.Int64, "time_ns": pl.Float64, "score": pl.Float64}
     held.rows.frame.with_columns(
-        fold=pl.Series(trained.fold),
-        time_ns=pl.Series(trained.predictions.time_ns),
-        score=pl.Series(trained.predictions.score),
+        **{name: pl.lit(None, types[name]) if values is None else pl.Series(values) for name, values in said.items()},
         measured_ns=pl.Series(held.time_ns).fill_nan(None),
         noise=pl.Series(held.noise).fill_nan(None),
     ).write_parquet(folder / PREDICTIONS)
-    _write_json(folder / EVALUATION, evaluation)
-    _write_json(folder / IMPORTANCES, importances)
+    (folder / EVALUATION).write_bytes(json_text(evaluation))
+    (folder / IMPORTANCES).write_bytes(json_text(importances))
     manifest = _manifest(folder, table, procedure, trained.learner, where, base)
-    manifest = msgspec.structs.replace(manifest, interval=interval)
+    manifest = msgspec.structs.replace(manifest, interval=interval, folds=0 if trained.predictions is None else manifest.folds)
     (folder / CARD).write_text(card.model_card(manifest, evaluation, importances), encoding="utf-8")
     files = {file.name: file_checksum(file) for file in sorted(folder.iterdir())}
     write_manifest(folder, msgspec.structs.replace(manifest, files=files))
 
 
+def _judged(
+    held: Table, fold: Ints, predictions: Predictions, recipe: Recipe, base: Model | None
+) -> tuple[dict[str, Any], Interval | None]:
+    """The figures of out-of-fold predictions, and the interval that their errors ask for."""
+    by_config = recipe.hold_out == CONFIG
+    # What errs together: the rows of a problem, or of a config where there is one problem only.
+    unit = held.config if by_config else held.problem
+    lower, upper = cross_bounds(unit, fold, held.time_ns, predictions.time_ns)
+    if base is not None and base.manifest.interval is not None:
+        # One hold-out has no other folds to calibrate on: what is claimed is the base's interval.
+        lower, upper = base.manifest.interval.bounds(predictions.time_ns)
+    predicted = Predicted(predictions.score, predictions.time_ns, *_known(lower, upper))
+    # Baselines that learn from other problems have none to learn from.
+    evaluation = assess.assess(held, predicted, np.zeros_like(fold) if by_config else fold) | {
+        "folds": recipe.folds if base is None else 1,
+        "split": CONFIG if by_config else ",".join(held.family.op.split_group),
+    }
+    ok = np.isfinite(held.time_ns) & np.isfinite(predictions.time_ns)
+    return evaluation, calibrate(unit[ok], held.time_ns[ok], predictions.time_ns[ok])
+
+
+def _not_evaluated(trained: Trained) -> dict[str, Any]:
+    """What `evaluation.json` holds of a model that was trained without folds: no figure."""
+    return {
+        "evaluated": False, "overall": {}, "baselines": {}, "noise_floor": trained.table.noise_floor, "folds": 0, "split": None,
+    }  # fmt: skip
+
+
 def _known(lower: Floats, upper: Floats) -> tuple[Floats | None, Floats | None]:
     return (lower, upper) if np.isfinite(lower).any() else (None, None)
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
 
 
 def _manifest(

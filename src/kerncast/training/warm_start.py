@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +32,7 @@ class Continuation:
     extra: dict[str, Any]
 
 
-def continue_model(table: Table, procedure: Procedure, base: Model, stage: Callable[[str, int, int], None]) -> Continuation:
+def continue_model(table: Table, procedure: Procedure, base: Model) -> Continuation:
     """Continue on 80 % of the new groups to be judged on the rest, then on all of them to be shipped."""
     refuse_strangers(table, procedure, base)
     fresh = ~_seen_by(base, table)
@@ -42,12 +41,12 @@ def continue_model(table: Table, procedure: Procedure, base: Model, stage: Calla
     aside = np.zeros(len(fresh), dtype=bool)
     aside[np.flatnonzero(pool)] = held_out(table.group[pool], HELD_OUT, procedure.recipe.seed)
     judge, training = table.take(aside), table.take(~aside)
-    stage("continuing on 80 % of the new problems", 1, 2)
+    procedure.progress.stage("continuing on 80 % of the new problems", 1, 2)
     time_ns, score = procedure.scores(procedure.fit(training, base.learner), judge)
     # What worked with the base is served still, though it failed wherever it was tried again.
     score = chosen_last(score, never_worked(training, judge) & ~base.offers(judge.rows))
     before = base.rank_rows(judge.rows)
-    stage("continuing on all of them", 2, 2)
+    procedure.progress.stage("continuing on all of them", 2, 2)
     learner = procedure.fit(table, base.learner)
     extra = {
         "warm_start": {
@@ -71,7 +70,7 @@ def refuse_strangers(table: Table, procedure: Procedure, base: Model) -> None:
     """A warm start needs the same inputs, the same goal and the same world."""
     manifest, recipe = base.manifest, procedure.recipe
     if not type(base.learner).continues:
-        raise InvalidValue(f"a {manifest.kind} model cannot be continued: train it from scratch, without --warm-start")
+        raise InvalidValue(f"a {manifest.kind} model cannot be continued: train it from scratch, without `warm_start`")
     dtypes = tuple(table.rows.frame["problem.dtype"].unique().sort()) if "problem.dtype" in table.rows.frame.columns else ()
     device = {item.name for item in table.devices}
     featurizer = Featurizer(table.family, table.devices[0], dtypes or None)
@@ -85,18 +84,18 @@ def refuse_strangers(table: Table, procedure: Procedure, base: Model) -> None:
     )  # fmt: skip
     if recipe.kind != manifest.kind:
         raise InvalidValue(
-            f"--warm-start {base.path}: it is a {manifest.kind} model, and the model asked for is {recipe.kind}: leave --model "
+            f"`warm_start` {base.path}: it is a {manifest.kind} model, and the model asked for is {recipe.kind}: leave `model` "
             "out, or train from scratch"
         )
     for what, theirs, ours in same:
         if theirs != ours:
             raise InvalidValue(
-                f"--warm-start {base.path}: its {what} is {_short(theirs)}, the data's is {_short(ours)}; they must agree: "
+                f"`warm_start` {base.path}: its {what} is {_short(theirs)}, the data's is {_short(ours)}; they must agree: "
                 "train from scratch, or choose other data"
             )
     _refuse_other_features(base, table.rows.names)
     if manifest.features.digest != feature_digest(featurizer, table.rows.names):
-        raise InvalidValue(f"--warm-start {base.path}: the formulas of its features are not today's: train from scratch")
+        raise InvalidValue(f"`warm_start` {base.path}: the formulas of its features are not today's: train from scratch")
 
 
 def _refuse_other_features(base: Model, ours: tuple[str, ...]) -> None:
@@ -107,7 +106,7 @@ def _refuse_other_features(base: Model, ours: tuple[str, ...]) -> None:
              ("the data alone have", [name for name in ours if name not in theirs]))  # fmt: skip
     told = [f"{who} {', '.join(names[:3])}{' …' if len(names) > 3 else ''}" for who, names in sides if names]
     raise InvalidValue(
-        f"--warm-start {base.path}: its features are not those of the data: {'; '.join(told) or 'their order differs'}; they "
+        f"`warm_start` {base.path}: its features are not those of the data: {'; '.join(told) or 'their order differs'}; they "
         "must agree: train from scratch, or choose other data"
     )
 

@@ -75,7 +75,7 @@ def test_a_recipe_that_cannot_work_is_refused_by_name(change, why, tmp_path):
     [
         (["--benchmark", "mine"], "unknown benchmark 'mine'"),
         (["--benchmark", "absent.toml"], "the benchmark absent.toml cannot be read"),
-        (["--benchmark", "mine.toml"], "benchmark mine runs 'bench', which is not a program here: install it, or mend argv"),
+        (["--benchmark", "mine.toml"], "benchmark mine runs 'bench', which is not a program here: install it, or fix argv"),
         (["--benchmark", "mine.toml", "--set", "sped=8"], "unknown setting of benchmark mine 'sped': did you mean 'speed'?"),
         (["--benchmark", "mine.toml", "--set", "speed"], "--set takes NAME=VALUE, got 'speed'"),
         (["--benchmark", "mine.toml", "--backend", "cpu"], "--benchmark is for the backend command, not for cpu"),
@@ -86,7 +86,7 @@ def test_a_recipe_that_cannot_work_is_refused_by_name(change, why, tmp_path):
         (["--benchmark", "mine.toml", "--cache", "cold"], "benchmark mine measures warm caches: leave out --cache cold"),
         (["--benchmark", "ck-tile", "--set", "arch=gfx942"], "benchmark ck-tile needs --set build_dir=…"),
         (["--set", "speed=8"], "--set changes a setting of a benchmark"),
-        (["--backend", "command"], "backend command runs external programs: name the benchmark of its benchmark program"),
+        (["--backend", "command"], "backend command runs external programs: name its benchmark with --benchmark"),
         (
             ["--benchmark", "ready.toml", "--set", "place=gone"],
             "mine needs the folder 'gone' (directory), which is not here: give",

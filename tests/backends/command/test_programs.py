@@ -296,5 +296,5 @@ class TestScripted(BackendContract):
         sys.modules.pop("scripted_backend", None)
 
     def vectors(self):
-        problems = [vector(32 * width)[0].values for width in range(1, 13)]
+        problems = [vector(32 * width)[0].as_dict() for width in range(1, 13)]
         return pl.DataFrame([{f"problem.{name}": value for name, value in item.items()} for item in problems])

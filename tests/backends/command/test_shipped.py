@@ -249,7 +249,7 @@ def test_reshards_go_to_the_runner_in_its_own_words(program, collect, tmp_path):
     ]  # fmt: skip
 
 
-# CK's dispatcher, as far as the benchmark calls it: it builds libraries by name, and mends what it does not like.
+# CK's dispatcher, as far as the benchmark calls it: it builds libraries by name, and fixes what it does not like.
 DISPATCHER = r"""
 import pathlib
 class GroupedConvKernelConfig:

@@ -9,6 +9,7 @@ import pytest
 import kerncast
 from kerncast.data.importers import Options, aiconfigurator, import_files
 from kerncast.errors import InvalidValue, KerncastError
+from kerncast.op import Problem
 from kerncast.testing.importers import ImporterContract
 
 COLUMNS = ["framework", "version", "device", "op_name", "kernel_source", "gemm_dtype", "m", "n", "k", "latency"]
@@ -120,8 +121,8 @@ def test_one_code_path_without_a_name_here_is_other_and_two_are_refused(tmp_path
 def test_library_features_have_the_values_that_pencil_and_paper_give():
     """M=300 N=1000 K=64 in tiles of 128 × 256: 3 × 4 tiles on 132 units, 300 · 1000 of 384 · 1024 used."""
     family, device = kerncast.get_family("gemm/library"), kerncast.get_device("h100")
-    problem = kerncast.Problem(kerncast.get_op("gemm"), M=300, N=1000, K=64, dtype="fp16", layout="rcr")
-    values = {**family.problem.qualified(problem.values), "c.kernel_source": LINEAR}
+    problem = Problem(kerncast.get_op("gemm"), M=300, N=1000, K=64, dtype="fp16", layout="rcr")
+    values = {**family.problem.qualified(problem.as_dict()), "c.kernel_source": LINEAR}
     got = family.features_on(device, ["fp16"]).program.scalar(values)
     assert (got["tiles_128x256"], got["waves_128x256"]) == (12, 1)
     assert got["wave_fill_128x256"] == got["last_wave_128x256"] == pytest.approx(12 / 132)

@@ -171,9 +171,9 @@ def test_an_archive_may_hold_several_logs(tmp_path):
 
 def test_the_device_is_asked_for_and_checked(tmp_path):
     """Capability and shared memory are those of several GPUs: enough to contradict a name, not to give one."""
-    with pytest.raises(InvalidValue, match=r"compute capability 8\.0 with 166,912 bytes .* add --device a100"):
+    with pytest.raises(InvalidValue, match=r"compute capability 8\.0 with 166,912 bytes .* add `device=a100`"):
         imported(tmp_path, MM, Options())
-    with pytest.raises(InvalidValue, match="but h100 has 232,448 per block: --device names another GPU"):
+    with pytest.raises(InvalidValue, match="but h100 has 232,448 per block: `device` names another GPU"):
         imported(tmp_path, MM, Options(device="h100"))
 
 

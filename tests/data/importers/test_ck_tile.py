@@ -284,7 +284,7 @@ def test_the_canonical_parquet_is_read_by_architecture(read, tmp_path):
             table.with_columns(m=pl.lit("x")),
             "no row of it can be used, 4 rows with a cell that cannot be read .first: line 1: m must",
         ),
-        (table.with_columns(arch=pl.lit("gfx1")), "arch 'gfx1' is not known here: add --device NAME"),
+        (table.with_columns(arch=pl.lit("gfx1")), "arch 'gfx1' is not known here: add `device` NAME"),
     ):
         with pytest.raises((BadFile, InvalidValue), match=words):
             read(parquet(tmp_path, wrong), Options())
@@ -310,5 +310,5 @@ def test_files_without_anything_to_read_are_refused_with_the_rule(read, content,
     """The rule, the value and what was counted."""
     with pytest.raises(BadFile, match=words):
         read(content)
-    with pytest.raises(InvalidValue, match="--set and --mapping mean nothing"):
+    with pytest.raises(InvalidValue, match="`set` and `mapping` mean nothing"):
         read(LOG, Options(device="gfx950", values={"func": "exp"}))

@@ -9,13 +9,13 @@ from kerncast.compiling.tiers import UNSURE
 from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.models.manifest import Range
+from kerncast.models.measured import measured_in_table
 from kerncast.models.model import Model
 from kerncast.registry import FAMILIES
-from kerncast.selecting.tiers.cart import Grown, Material, grow
+from kerncast.selecting.tiers.cart import Material, grow
 from kerncast.selecting.tiers.distill import Ground, distill, distill_from, evaluate
 from kerncast.selecting.tiers.portfolio import model_portfolio
 from kerncast.selecting.tiers.problem_sampling import draw_problems
-from kerncast.selecting.tiers.shares import measured_in_table
 from kerncast.tables.table import load_table
 from kerncast.testing.models import synthetic_dataset, synthetic_rows, synthetic_time_ns
 from kerncast.training.train import Recipe, train
@@ -87,19 +87,18 @@ def test_a_model_is_distilled_over_rows_of_its_candidates(home):
 
     def score(problems):
         rows = problems.join(configs, how="cross", maintain_order="left_right")
-        return model.predict(rows)["score"].to_numpy().reshape(problems.height, configs.height)
+        return model.predict_vectors(rows)["score"].to_numpy().reshape(problems.height, configs.height)
 
     tree, again = (distill(model, portfolio, score, samples=300, seed=4) for _ in range(2))
-    for name in ("feature", "threshold", "left", "right", "choice"):
-        assert np.array_equal(getattr(tree, name), getattr(again, name))
-    assert set(tree.feature[tree.feature >= 0]) == set(range(len(tree.program.outputs)))
+    for name in ("feature", "threshold", "left", "right", "value"):
+        assert np.array_equal(getattr(tree.tree, name), getattr(again.tree, name))
+    assert set(tree.tree.feature) == set(range(len(tree.program.outputs)))
     assert all(expr.exact for expr in tree.program.outputs.values())
     assert all(item.name.startswith("p.") for item in tree.program.symbols)
-    assert tree.choice.max() < len(portfolio)
-    assert (tree.choice[tree.feature >= 0] == UNSURE).all()
+    assert tree.choices.min() >= UNSURE
+    assert tree.choices.max() < len(portfolio)
     problems = fresh(Ground.of(model), 50)
-    walk = Grown(tree.feature, tree.threshold, tree.left, tree.right, tree.choice)
-    assert np.array_equal(tree.choice[walk.leaf_of(evaluate(tree.program, problems))], decided(tree, problems))
+    assert np.array_equal(tree.tree.leaf_values(evaluate(tree.program, problems)), decided(tree, problems))
 
 
 def test_what_no_tree_can_tell_is_left_to_the_next_tier(ground):
@@ -161,11 +160,21 @@ def test_a_leaf_takes_the_cheapest_choice_not_the_most_frequent_best():
     """Two thirds of the samples like 0 a little better, one third loses half its speed with it."""
     features = np.zeros((300, 1))
     costs = np.where(np.arange(300)[:, None] % 3 > 0, [0.0, 0.01], [0.5, 0.0])
-    assert grow(Material(features, costs, np.ones(300)), 8, 1.0).choice[0] == 1
+    assert list(grow(Material(features, costs, np.ones(300)), 8, 1.0).value) == [1]
     features[:, 0] = np.arange(300) % 3
     grown = grow(Material(features, costs, np.ones(300)), 8, 1.0)
-    assert grown.leaves == 2
-    assert list(grown.choice[grown.leaf_of(features)[:3]]) == [1, 0, 0]
+    assert len(grown.value) == 2
+    assert list(grown.leaf_values(features)[:3]) == [1, 0, 0]
+
+
+def test_a_split_that_does_not_pay_on_other_samples_is_undone():
+    """Costs that follow the feature in growing and not in judging: one leaf; where they follow it in both: two."""
+    features = np.repeat([[0.0], [1.0]], 50, axis=0)
+    follows = np.where(features > 0.5, [1.0, 0.0], [0.0, 1.0])
+    material = Material(features, follows, np.ones(100))
+    other = Material(features, np.tile([0.0, 1.0], (100, 1)), np.ones(100))
+    assert list(grow(material, 8, 1.0, material).value) == [0, 1]
+    assert list(grow(material, 8, 1.0, other).value) == [0]
 
 
 def test_wrong_wishes_are_refused(ground):

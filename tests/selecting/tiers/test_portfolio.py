@@ -8,10 +8,10 @@ import pytest
 
 from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
+from kerncast.models.measured import Measured, measured_by_model, measured_in_table
 from kerncast.registry import FAMILIES
 from kerncast.scoring.trials import Trials
 from kerncast.selecting.tiers.portfolio import choose_portfolio, model_portfolio
-from kerncast.selecting.tiers.shares import Measured, measured_by_model, measured_in_table
 from kerncast.sweeping.selection import parse_selection
 from kerncast.tables.table import load_table
 from kerncast.testing.models import synthetic_dataset, synthetic_rows

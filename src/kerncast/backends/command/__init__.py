@@ -61,7 +61,7 @@ class CommandBackend(TimesItself):
     @classmethod
     def configured(cls, index: str, options: Mapping[str, str]) -> Self:
         if BENCHMARK not in options:
-            raise InvalidValue("backend command runs what a benchmark describes: name one with --benchmark")
+            raise InvalidValue("backend command runs what a benchmark describes: name one with `benchmark`")
         return cls(index, msgspec.json.decode(options[BENCHMARK], type=Benchmark), UNCHECKED not in options)
 
     @classmethod
@@ -72,7 +72,7 @@ class CommandBackend(TimesItself):
     def __init__(self, index: str = "0", benchmark: Benchmark | None = None, verify: bool = True) -> None:
         super().__init__(index)
         if benchmark is None:
-            raise InvalidValue("backend command runs what a benchmark describes: name one with --benchmark")
+            raise InvalidValue("backend command runs what a benchmark describes: name one with `benchmark`")
         self.benchmark, self.checked = benchmark, benchmark.checks and verify
         self.family = FAMILIES.get(benchmark.family)
         self.words = {name: Word(item.of, item.values, item.text) for name, item in benchmark.words.items()}
@@ -103,7 +103,7 @@ class CommandBackend(TimesItself):
                 continue
             argv = [self._early(part) for part in source]
             asking = f"benchmark {self.benchmark.name} asks `{' '.join(argv)}` for the version of {name}, but"
-            instead = f"or mend software.{name} in a copy of the benchmark"
+            instead = f"or fix software.{name} in a copy of the benchmark"
             try:
                 outcome = self.programs.run(argv, VERSION_SECONDS, self._environment(self.static))
             except Ended as error:
@@ -151,7 +151,7 @@ class CommandBackend(TimesItself):
         except Ended as error:
             failure = error
         if failure is not None:
-            raise KerncastError(f"the reset command {argv} failed ({failure}): mend it and run the same command again")
+            raise KerncastError(f"the reset command {argv} failed ({failure}): fix it and run the same command again")
 
     # -- building --------------------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class CommandBackend(TimesItself):
         """The placeholders of one vector; a value that the benchmark does not allow is unsupported."""
         values: dict[str, Value] = {**self.static, **more, "id": identity}
         for prefix, point in (("problem", vector[0]), ("config", vector[1])):
-            for name, value in point:
+            for name, value in point.items():
                 values[f"{prefix}.{name}"] = value
                 allowed = self.benchmark.only.get(f"{prefix}.{name}")
                 # An inactive parameter means nothing to the program either; 1 is not true.
@@ -215,11 +215,11 @@ class CommandBackend(TimesItself):
 
     def _next_id(self, vector: Vector) -> str:
         """A name for a vector in this very call: what older calls left behind never carries it."""
-        digest = hashlib.blake2b(repr((vector[0].values, vector[1].values)).encode(), digest_size=8).hexdigest()
+        digest = hashlib.blake2b(repr((vector[0].as_dict(), vector[1].as_dict())).encode(), digest_size=8).hexdigest()
         return f"{digest}-{os.getpid()}-{next(self._ids)}"
 
     def _flops(self, problem: Problem) -> float:
-        return self._work.scalar(self.family.problem.qualified(problem.values))["flops"] if self._work else 0.0
+        return self._work.scalar(self.family.problem.qualified(problem.as_dict()))["flops"] if self._work else 0.0
 
     @cached_property
     def _work(self) -> Program | None:

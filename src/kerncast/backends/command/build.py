@@ -9,10 +9,8 @@ A binary that was changed or removed since is built again.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +24,8 @@ from kerncast.backends.command.process import Programs, located
 from kerncast.backends.command.template import Scope
 from kerncast.backends.contract import CannotCompile, Ended
 from kerncast.errors import CannotWrite
+from kerncast.files.atomic import replace_file
+from kerncast.files.lock import in_turn
 
 
 class _Stamp(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ class Builder:
             try:
                 parts.append(hashlib.blake2b(Path(name).read_bytes()).hexdigest())
             except OSError as error:
-                raise CannotCompile(f"the source {name} cannot be read ({error.strerror}): mend build.sources") from error
+                raise CannotCompile(f"the source {name} cannot be read ({error.strerror}): fix build.sources") from error
         digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=10).hexdigest()
         path = Path(directory).absolute() / output if output else self.root / digest / "kernel"
         named = Scope({**scope.values, "binary": str(path), "build_jobs": self.jobs}, scope.words)
@@ -139,7 +139,7 @@ class Builder:
             if failure is not None:
                 self.broken[item.digest] = f"the build failed: {failure}"
             elif not item.path.is_file():
-                self.broken[item.digest] = f"the build ended well but did not make {item.path}: mend build.output"
+                self.broken[item.digest] = f"the build ended well but did not make {item.path}: fix build.output"
             else:
                 self._remember(item, spent)
         return True
@@ -150,13 +150,10 @@ class Builder:
         if not self.build.each:
             yield
             return
-        with open(self.root / "build.lock", "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with in_turn(self.root / "build.lock"):
             yield
 
     def _remember(self, binary: Binary, build_ns: int) -> None:
         found = binary.path.stat()
         stamp = _Stamp(str(binary.path), found.st_size, found.st_mtime_ns, build_ns)
-        with tempfile.NamedTemporaryFile(dir=self.root, prefix=".", delete=False) as file:
-            file.write(msgspec.json.encode(stamp))
-        os.replace(file.name, self.root / f"{binary.digest}.json")
+        replace_file(self.root / f"{binary.digest}.json", lambda draft: draft.write_bytes(msgspec.json.encode(stamp)))

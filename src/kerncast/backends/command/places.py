@@ -33,7 +33,7 @@ def check_places(benchmark: Benchmark, static: Mapping[str, Value], words: Mappi
         scope = Scope(static, {})
         called = scope.fill(program)
         if shutil.which(located(called, scope.fill(folder))) is None:
-            hint = _hint(program, f"install it, or mend {where} of the benchmark")
+            hint = _hint(program, f"install it, or fix {where} of the benchmark")
             raise NotFound(f"benchmark {benchmark.name} runs '{called}', which is not a program here: {hint}")
 
 
@@ -50,10 +50,10 @@ def _holder(output: str, words: Mapping[str, Word]) -> str:
 def _check_folder(benchmark: Benchmark, static: Mapping[str, Value], where: str, folder: str) -> None:
     path = Scope(static, {}).fill(folder)
     if path and not os.path.isdir(path):
-        hint = _hint(folder, f"make it, or mend {where} of the benchmark")
+        hint = _hint(folder, f"make it, or fix {where} of the benchmark")
         raise NotFound(f"benchmark {benchmark.name} needs the folder '{path}' ({where}), which is not here: {hint}")
 
 
 def _hint(text: str, otherwise: str) -> str:
     settings = [name.partition(".")[2] for name in names_in(text) if name.startswith("setting.")]
-    return f"give its path with --set {settings[0]}=…" if settings else otherwise
+    return f"give its path with `set` {settings[0]}=…" if settings else otherwise

@@ -15,8 +15,7 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -25,6 +24,7 @@ from typing import Protocol
 
 from kerncast.backends.contract import CannotCompile
 from kerncast.errors import CannotWrite, NotFound
+from kerncast.files.atomic import replace_file
 
 SOURCES = Path(__file__).parent
 # Enough kernels to spread the compiler's start-up, few enough to keep every core busy.
@@ -100,8 +100,8 @@ def instruction_set() -> str:
 def source_digest() -> str:
     """A hash of everything that the kernels are generated from."""
     hasher = hashlib.blake2b(digest_size=8)
-    generator = "gemm/codegen.py"
-    for name in (generator, "kernels.h", "products.h", "packing.h", "results.h", "tiles.h", "pool.h", "driver.c", "probe.c"):
+    headers = ("kernels.h", "products.h", "packing.h", "packing_cells.h", "results.h", "tiles.h", "pool.h")
+    for name in ("gemm/codegen.py", *headers, "driver.c", "probe.c"):
         hasher.update((SOURCES / name).read_bytes())
     return hasher.hexdigest()
 
@@ -197,37 +197,28 @@ class Library:
             self._build_part(items[:middle])
             self._build_part(items[middle:])
             return
-        # The names come last: whoever reads them finds the object complete.
-        self._write(self.folder / f"{digest}.json", json.dumps([item.name for item in items]))
+        # The names come last: where they are found, the object is complete.
+        names = json.dumps([item.name for item in items])
+        self._write(self.folder / f"{digest}.json", lambda draft: draft.write_text(names))
 
-    def _write(self, path: Path, text: str) -> None:
-        try:
-            with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", delete=False) as file:
-                file.write(text)
-            os.replace(file.name, path)
-        except OSError as error:
-            raise self._refused(error) from error
-
-    def _refused(self, error: OSError) -> CannotWrite:
-        return CannotWrite(f"compiled kernels cannot be kept in {self.folder} ({error}): free space, or set KERNCAST_CACHE")
-
-    def _compile(self, source: str, path: Path) -> None:
+    def _write(self, path: Path, write: Callable[[Path], object]) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, made = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".so")
-            os.close(handle)
+            replace_file(path, write)
         except OSError as error:
-            raise self._refused(error) from error
-        command = [self.compiler.path, *self.compiler.flags, f"-I{SOURCES}", "-x", "c", "-", "-o", made]
-        try:
+            raise CannotWrite(
+                f"compiled kernels cannot be kept in {self.folder} ({error}): free space, or set KERNCAST_CACHE"
+            ) from error
+
+    def _compile(self, source: str, path: Path) -> None:
+        def made(draft: Path) -> None:
+            command = [self.compiler.path, *self.compiler.flags, f"-I{SOURCES}", "-x", "c", "-", "-o", str(draft)]
             done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=COMPILE_SECONDS)
             if done.returncode:
                 reasons = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
                 raise CannotCompile((reasons or [f"the compiler ended with {done.returncode}"])[0].strip())
-            os.replace(made, path)
+
+        try:
+            self._write(path, made)
         except subprocess.TimeoutExpired as error:
             raise CannotCompile(f"the compiler took more than {COMPILE_SECONDS} s") from error
-        except OSError as error:
-            raise self._refused(error) from error
-        finally:
-            Path(made).unlink(missing_ok=True)

@@ -38,102 +38,10 @@ KC_INLINE void kc_transpose8(const float *s, int64_t stride, float *d, const int
     KC_EIGHT_PUT(3, 7, KC_HIGH2(y0, y1), KC_HIGH2(y2, y3))
 }
 
-/* Transposing 4 × 4 at a time is what keeps packing cheap for short M or N. Rows that a cut strip has not are copies of
- * its last one, and steps that are left over are done again with those before them, so that cut strips are packed
- * by vectors as well. */
-#define KC_PACKING(F, S, T, G, COPY)                                                                          \
-    KC_INLINE void F##_put(F##_quad v, T *d, const int64_t width) {                                           \
-        if (width >= 4) *(F##_quad *)d = v;                                                                   \
-        else memcpy(d, &v, (size_t)width * sizeof(T));                                                        \
-    }                                                                                                         \
-    KC_INLINE void F##_four(const S *s0, const S *s1, const S *s2, const S *s3, T *d, const int64_t width) {  \
-        F##_quad r0 = F##_row(s0), r1 = F##_row(s1), r2 = F##_row(s2), r3 = F##_row(s3);                      \
-        F##_quad x0 = KC_PICK(F##_quad, r0, r1, 0, 4, 1, 5), x1 = KC_PICK(F##_quad, r0, r1, 2, 6, 3, 7);      \
-        F##_quad y0 = KC_PICK(F##_quad, r2, r3, 0, 4, 1, 5), y1 = KC_PICK(F##_quad, r2, r3, 2, 6, 3, 7);      \
-        F##_put(KC_PICK(F##_quad, x0, y0, 0, 1, 4, 5), d, width);                                             \
-        F##_put(KC_PICK(F##_quad, x0, y0, 2, 3, 6, 7), d + width, width);                                     \
-        F##_put(KC_PICK(F##_quad, x1, y1, 0, 1, 4, 5), d + 2 * width, width);                                 \
-        F##_put(KC_PICK(F##_quad, x1, y1, 2, 3, 6, 7), d + 3 * width, width);                                 \
-    }                                                                                                         \
-    KC_INLINE void F##_transpose(const S *s, int64_t stride, T *d, const int64_t width) {                     \
-        F##_four(s, s + stride, s + 2 * stride, s + 3 * stride, d, width);                                    \
-    }                                                                                                         \
-    KC_INLINE void F##_rest(int64_t q, int64_t cells, int64_t k, int64_t valid, const S *s, int64_t stride, int64_t step, \
-                            T *d, const int64_t width) {                                                      \
-        for (; q < cells; q++)                                                                                \
-            for (int64_t i = 0; i < width; i++) {                                                             \
-                const int64_t left = k - q * G;                                                               \
-                d[q * width + i] = i < valid && left > 0 ? F##_cell(s + i * stride + q * G * step, step, left < G ? left : G) \
-                                                         : (T)0;                                              \
-            }                                                                                                 \
-    }                                                                                                         \
-    KC_INLINE void F##_transpose2(const S *s0, const S *s1, T *d, const int64_t width) {                      \
-        F##_quad r0 = F##_row(s0), r1 = F##_row(s1);                                                          \
-        F##_quad x0 = KC_PICK(F##_quad, r0, r1, 0, 4, 1, 5), x1 = KC_PICK(F##_quad, r0, r1, 2, 6, 3, 7);      \
-        memcpy(d, &x0, 2 * sizeof(T)), memcpy(d + width, (T *)&x0 + 2, 2 * sizeof(T));                        \
-        memcpy(d + 2 * width, &x1, 2 * sizeof(T)), memcpy(d + 3 * width, (T *)&x1 + 2, 2 * sizeof(T));        \
-    }                                                                                                         \
-    /* 16 cells of K: a whole cache line of a group of rows before the next group evicts it. */               \
-    KC_INLINE void F##_block(const S *s, int64_t stride, T *d, const int64_t width) {                         \
-        int64_t i = 0;                                                                                        \
-        if (COPY && sizeof(T) == 4 && width % 8 == 0)                                                         \
-            for (; i < width; i += 8) {                                                                       \
-                kc_transpose8((const float *)(s + i * stride), stride, (float *)(d + i), width);              \
-                kc_transpose8((const float *)(s + i * stride + 8), stride, (float *)(d + 8 * width + i), width); \
-            }                                                                                                 \
-        for (; i < width; i += 4) {                                                                           \
-            const int64_t g = i + 4 <= width || width % 4 == 2 ? i : width - 4;                               \
-            const S *row = s + g * stride;                                                                    \
-            for (int64_t p = 0; p < 16; p += 4, row += 4 * G)                                                 \
-                if (i + 4 > width && width % 4 == 2) F##_transpose2(row, row + stride, d + p * width + g, width); \
-                else F##_transpose(row, stride, d + p * width + g, width);                                    \
-        }                                                                                                     \
-    }                                                                                                         \
-    KC_INLINE void F##_pack_rows(int64_t k, int64_t valid, const S *s, int64_t stride, T *d, const int64_t width, \
-                                 const int64_t unit) {                                                        \
-        const int64_t whole = k / G < 4 ? 0 : k / G, last = valid - 1;                                        \
-        if (width == 1 && COPY) {                                                                             \
-            memcpy(d, s, (size_t)k * sizeof(T));                                                              \
-            return;                                                                                           \
-        }                                                                                                     \
-        int64_t q = 0;                                                                                        \
-        for (; width >= 4 && valid == width && q + 16 <= whole; q += 16) F##_block(s + q * G, stride, d + q * width, width); \
-        for (; q < whole; q += 16)                                                                            \
-            for (int64_t i = 0; i < width; i += 4) {                                                          \
-                const int64_t g = i + 4 <= width ? i : width > 4 ? width - 4 : 0, end = q + 16 < whole ? q + 16 : whole; \
-                const S *s0 = s + (g < last ? g : last) * stride, *s1 = s + (g + 1 < last ? g + 1 : last) * stride; \
-                const S *s2 = s + (g + 2 < last ? g + 2 : last) * stride, *s3 = s + (g + 3 < last ? g + 3 : last) * stride; \
-                for (int64_t p = q; p < end; p += 4) {                                                        \
-                    const int64_t at = p + 4 <= whole ? p : whole - 4, e = at * G;                            \
-                    F##_four(s0 + e, s1 + e, s2 + e, s3 + e, d + at * width + g, width);                      \
-                }                                                                                             \
-            }                                                                                                 \
-        F##_rest(whole, (k + unit - 1) / unit * unit / G, k, valid, s, stride, 1, d, width);                  \
-    }                                                                                                         \
-    KC_INLINE void F##_cut_column(int64_t valid, const S *s, int64_t stride, T *d, const int64_t width) {     \
-        memset(d, 0, (size_t)width * sizeof(T));                                                              \
-        for (int64_t i = 0; valid >= 4 && i < valid; i += 4) {                                                \
-            const int64_t g = i + 4 <= valid ? i : valid - 4;                                                 \
-            *(F##_quad *)(d + g) = F##_column(s + g, stride);                                                 \
-        }                                                                                                     \
-        for (int64_t i = 0; valid < 4 && i < valid; i++) d[i] = F##_cell(s + i, stride, G);                   \
-    }                                                                                                         \
-    KC_INLINE void F##_pack_kmajor(int64_t k, int64_t valid, const S *s, int64_t stride, T *d, const int64_t width, \
-                                   const int64_t unit) {                                                      \
-        const int64_t whole = k / G;                                                                          \
-        if (valid < width)                                                                                    \
-            for (int64_t q = 0; q < whole; q++) F##_cut_column(valid, s + q * G * stride, stride, d + q * width, width); \
-        else if (COPY)                                                                                        \
-            for (int64_t q = 0; q < whole; q++) memcpy(d + q * width, s + q * stride, (size_t)width * sizeof(T)); \
-        else                                                                                                  \
-            for (int64_t q = 0; q < whole; q++) {                                                             \
-                const S *from = s + q * G * stride;                                                           \
-                int64_t i = 0;                                                                                \
-                for (; i + 4 <= width; i += 4) *(F##_quad *)(d + q * width + i) = F##_column(from + i, stride); \
-                for (; i < width; i++) d[q * width + i] = F##_cell(from + i, stride, G);                      \
-            }                                                                                                 \
-        F##_rest(whole, (k + unit - 1) / unit * unit / G, k, valid, s, 1, stride, d, width);                  \
-    }
+/* For packing_cells.h: names of a form's functions, and picks whose form is spelled out first. */
+#define KC_JOINED(form, part) KC_JOINED_(form, part)
+#define KC_JOINED_(form, part) form##_##part
+#define KC_PICK_SPELLED(...) KC_PICK(__VA_ARGS__)
 
 #define KC_PACKER(NAME, F, S, T, WIDTH, UNIT)                                                                 \
     void pack_rows_##NAME##_##WIDTH(int64_t k, int64_t valid, const void *s, int64_t stride, void *d) {       \
@@ -149,12 +57,31 @@ KC_INLINE void kc_transpose8(const float *s, int64_t stride, float *d, const int
     KC_FORM(F, T, I)                                                                                          \
     KC_INLINE F##_quad F##_row(const T *s) { return *(const F##_quad *)s; }                                   \
     KC_INLINE F##_quad F##_column(const T *s, int64_t stride) { return *(const F##_quad *)s; }                \
-    KC_INLINE T F##_cell(const T *s, int64_t step, int64_t n) { return *s; }                                  \
-    KC_PACKING(F, T, T, 1, 1)
+    KC_INLINE T F##_cell(const T *s, int64_t step, int64_t n) { return *s; }
 KC_SAME(fp32, float, int32_t)
+#define KC_CELLS fp32
+#define KC_FROM float
+#define KC_TO float
+#define KC_COPY 1
+#include "packing_cells.h"
 KC_SAME(fp64, double, int64_t)
+#define KC_CELLS fp64
+#define KC_FROM double
+#define KC_TO double
+#define KC_COPY 1
+#include "packing_cells.h"
 KC_SAME(bf16, uint16_t, int16_t)
+#define KC_CELLS bf16
+#define KC_FROM uint16_t
+#define KC_TO uint16_t
+#define KC_COPY 1
+#include "packing_cells.h"
 KC_SAME(int8, int8_t, int8_t)
+#define KC_CELLS int8
+#define KC_FROM int8_t
+#define KC_TO int8_t
+#define KC_COPY 1
+#include "packing_cells.h"
 
 /* ---- widened to the type that is summed -------------------------------------------------------- */
 
@@ -162,13 +89,19 @@ KC_FORM(bf16_fp32, float, int32_t)
 KC_INLINE bf16_fp32_quad bf16_fp32_row(const uint16_t *s) { return (bf16_fp32_quad)bf16_load16(s); }
 KC_INLINE bf16_fp32_quad bf16_fp32_column(const uint16_t *s, int64_t stride) { return (bf16_fp32_quad)bf16_load16(s); }
 KC_INLINE float bf16_fp32_cell(const uint16_t *s, int64_t step, int64_t n) { return bf16_one(*s); }
-KC_PACKING(bf16_fp32, uint16_t, float, 1, 0)
+#define KC_CELLS bf16_fp32
+#define KC_FROM uint16_t
+#define KC_TO float
+#include "packing_cells.h"
 
 KC_FORM(int8_int32, int32_t, int32_t)
 KC_INLINE int8_int32_quad int8_int32_row(const int8_t *s) { return (int8_int32_quad)int8_load16(s); }
 KC_INLINE int8_int32_quad int8_int32_column(const int8_t *s, int64_t stride) { return (int8_int32_quad)int8_load16(s); }
 KC_INLINE int32_t int8_int32_cell(const int8_t *s, int64_t step, int64_t n) { return *s; }
-KC_PACKING(int8_int32, int8_t, int32_t, 1, 0)
+#define KC_CELLS int8_int32
+#define KC_FROM int8_t
+#define KC_TO int32_t
+#include "packing_cells.h"
 
 /* ---- groups along K: the first element in the lowest bits -------------------------------------- */
 
@@ -188,13 +121,32 @@ KC_INLINE kc_cells16 kc_lanes_int8(const int8_t *s) { return (kc_cells16)int8_lo
         uint32_t all = 0;                                                                                     \
         for (int64_t e = 0; e < n; e++) all |= ((uint32_t)ONE(s[e * step]) & MASK) << (e * (32 / G));         \
         return all ^ FLIP;                                                                                    \
-    }                                                                                                         \
-    KC_PACKING(F, S, uint32_t, G, 0)
+    }
 KC_GROUPS(bf16_pairs, uint16_t, 2, kc_lanes_bf16, , 0xffffu, *(const kc_cells16 *)s, 0u)
+#define KC_CELLS bf16_pairs
+#define KC_FROM uint16_t
+#define KC_TO uint32_t
+#define KC_GROUP 2
+#include "packing_cells.h"
 KC_GROUPS(int8_pairs, int8_t, 2, kc_lanes_int8, int8_one, 0xffffu, int8_wide16(s), 0u)
+#define KC_CELLS int8_pairs
+#define KC_FROM int8_t
+#define KC_TO uint32_t
+#define KC_GROUP 2
+#include "packing_cells.h"
 KC_GROUPS(int8_quads, int8_t, 4, kc_lanes_int8, int8_one, 0xffu, *(const kc_cells16 *)s, 0u)
+#define KC_CELLS int8_quads
+#define KC_FROM int8_t
+#define KC_TO uint32_t
+#define KC_GROUP 4
+#include "packing_cells.h"
 /* The unsigned operand of a product unsigned by signed: 128 is added to each, and the kernel takes it away. */
 KC_GROUPS(int8_unsigned, int8_t, 4, kc_lanes_int8, int8_one, 0xffu, *(const kc_cells16 *)s, 0x80808080u)
+#define KC_CELLS int8_unsigned
+#define KC_FROM int8_t
+#define KC_TO uint32_t
+#define KC_GROUP 4
+#include "packing_cells.h"
 
 /* ---- for dot products: each neighbour's elements together, k apart ------------------------------ */
 

@@ -1,6 +1,6 @@
 /* Threads that wait for the next launch: spinning for a moment, then asleep.
  *
- * Whoever includes this defines `static void work(const plan *p, int thread, int threads)`: one thread's part of a
+ * The file that includes this defines `static void work(const plan *p, int thread, int threads)`: one thread's part of a
  * launch. Launches come one at a time.
  */
 #include <pthread.h>

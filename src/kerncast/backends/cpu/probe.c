@@ -27,7 +27,7 @@ int64_t kc_tile_rows(void) { return KC_TILE_ROWS; }
 #define FMA(NAME, T)                                                                                       \
     int64_t NAME(int64_t launches, int64_t steps) {                                                        \
         typedef T v __attribute__((vector_size(WIDE)));                                                    \
-        /* Read anew each time: chains that begin alike would be computed once. */                         \
+        /* Read again each time: chains that begin alike would be computed once. */                         \
         volatile T sink, seed = (T)0.5;                                                                    \
         v zero = {0}, x = zero + seed, y = zero + seed, c0 = zero + seed, c1 = zero + seed;                \
         v c2 = zero + seed, c3 = zero + seed, c4 = zero + seed, c5 = zero + seed, c6 = zero + seed;        \
@@ -67,7 +67,7 @@ FMA(kc_fma_fp64, double)
         seed = (int32_t)(c0 + c1 + c2 + c3 + c4 + c5 + c6 + c7 + c8 + c9 + c10 + c11)[0];                  \
         return spent;                                                                                      \
     }
-/* x may have changed, for all the compiler knows: every product is made anew. */
+/* x may have changed, for all the compiler knows: every product is made again. */
 #define CHAIN(MULTIPLY, C)                                                                                 \
     KC_HOLD(x)                                                                                             \
     C = V(MULTIPLY##_v, WIDE)(C, x, y);                                                                    \

@@ -6,8 +6,8 @@ per boot and kept beside the compiled kernels.
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,6 +17,7 @@ import numpy as np
 
 from kerncast.backends.cpu.build import Library
 from kerncast.device import Device
+from kerncast.files.atomic import replace_file
 
 SOURCE = "measured by the cpu backend's micro-benchmark"
 BURSTS = 200
@@ -72,12 +73,8 @@ def rates(library: Library, device: Device) -> dict[str, float]:
     # Twice the last-level cache in all, so that memory answers and not the cache.
     cache_bytes = int(device.numbers.get("l3_cache_kb", 32 * 1024)) * 1024
     found = measure(library, cores, max(2 * cache_bytes // cores, 16 * 2**20) // 4096 * 4096)
-    temporary = path.with_suffix(f".{os.getpid()}")
-    try:
-        temporary.write_text(json.dumps(found))
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)  # measuring again costs less than a failure here
+    with contextlib.suppress(OSError):  # measuring again costs less than a failure here
+        replace_file(path, lambda draft: draft.write_text(json.dumps(found)))
     return found
 
 

@@ -194,12 +194,12 @@ class OpenClBackend(Backend):
         made = set()
         for problem, config in vectors:
             if problem.dtype in source.C_TYPES:
-                made.add(source.source(config.values, problem.dtype, problem.layout))
+                made.add(source.source(config.as_dict(), problem.dtype, problem.layout))
         return len(made - self._programs.keys())
 
     def prepare(self, problem: Problem, config: Config) -> Prepared:
         """Compiles in this process: a compiler that crashes must be charged to the vector that did it."""
-        values, chosen = problem.values, config.values
+        values, chosen = problem.as_dict(), config.as_dict()
         self._refuse(problem, config)
         kernel = self._kernel("gemm", source.source(chosen, str(values["dtype"]), str(values["layout"])))
         with _said_by_opencl():
@@ -252,7 +252,7 @@ class OpenClBackend(Backend):
     def _refuse(self, problem: Problem, config: Config) -> None:
         """Say which rule a vector breaks that this device or the family has."""
         broken = gemm_opencl.config.validate(
-            {name: value for name, value in config if value is not None}, gemm_opencl.bindings(problem, self._profile)
+            {name: value for name, value in config.items() if value is not None}, gemm_opencl.bindings(problem, self._profile)
         )
         if broken:
             raise Unsupported(broken[0].sentence)

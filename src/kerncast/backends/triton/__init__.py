@@ -163,7 +163,7 @@ class TritonBackend(Backend):
         return {"torch": str(torch.__version__), "triton": str(import_module("triton").__version__), "runtime": runtime}
 
     def prepare(self, problem: Problem, config: Config) -> Prepared:
-        values, chosen = problem.values, config.values
+        values, chosen = problem.as_dict(), config.as_dict()
         self._refuse(values, chosen)
         with _said_by_torch():
             on = self._tensors(values)

@@ -2,106 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kerncast.cli.verbs.collect_plan import above_zero, blocks_of, device_indices, dry_run
-from kerncast.cli.views.collect import CollectView
-from kerncast.cli.views.output import json_option, print_json, table
-from kerncast.errors import InvalidValue, KerncastError
+from kerncast.api.showing import shown
+from kerncast.cli.signals import polite_signals
+from kerncast.cli.views.output import above_zero, json_option, print_json, table
 
 if TYPE_CHECKING:
-    from kerncast.backends.command.benchmark import Benchmark
-    from kerncast.backends.contract import Backend
-    from kerncast.collecting.messages import Policy
-    from kerncast.collecting.run import Active, Request, Summary
-    from kerncast.op import Family
-
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def seconds(text: str) -> float:
-    """`90s`, `10m`, `1.5h`, or a plain number of seconds."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    if not match:
-        raise InvalidValue(f"a duration is a number with s, m or h (90s, 10m, 1.5h), got '{text}'")
-    return float(match[1]) * _SECONDS[match[2] or "s"]
-
-
-def _deadline(text: str) -> float:
-    """What `--timeout` says."""
-    found = seconds(text)
-    if not found:
-        raise InvalidValue(f"--timeout must be more than 0, got '{text}': everything would be killed at once")
-    return found
-
-
-def memory_bytes(text: str | None) -> int | None:
-    """`2.5` (GB), `none` or `0` for no limit (0), nothing for the default (None)."""
-    if text is None:
-        return None
-    if text != "none" and not re.fullmatch(r"\d+(?:\.\d+)?", text):
-        raise InvalidValue(f"--memory takes GB (2.5), or none for no limit, got '{text}'")
-    return 0 if text == "none" else int(float(text) * 1e9)
-
-
-def policy_of(options: dict[str, Any], benchmark: Benchmark | None) -> Policy:
-    """How to measure: as the options say, else as the program's benchmark does."""
-    from kerncast.collecting.messages import Policy
-
-    samples, warmup, timeout = options["samples"], options["warmup"], options["timeout"]
-    cache = options["cache"] or "warm"
-    if benchmark is not None:
-        samples, cache = samples or benchmark.samples, options["cache"] or benchmark.cache
-    changes: dict[str, Any] = {
-        "cache": cache,
-        "verify": not options["no_verify"],
-        "memory_bytes": memory_bytes(options["memory"]) or 0,
-    }
-    if samples is not None:
-        changes |= {"samples": samples, "fewest_samples": min(samples, Policy().fewest_samples)}
-    if warmup is not None:
-        changes["warmup_ns"] = int(seconds(warmup) * 1e9)
-    if timeout is not None:
-        ceiling = int(_deadline(timeout) * 1e9)
-        changes |= {"deadline_ceiling_ns": ceiling, "deadline_floor_ns": min(ceiling, Policy().deadline_floor_ns)}
-    return Policy(**changes)
-
-
-def benchmark_of(name: str | None, settings: tuple[str, ...], family: Family, options: dict[str, Any]) -> Benchmark | None:
-    """The benchmark of an external program, as the other options change it."""
-    if name is None:
-        if settings:
-            raise InvalidValue("--set changes a setting of a benchmark: name one with --benchmark")
-        return None
-    from msgspec import structs
-
-    from kerncast.backends.command.benchmark import load
-
-    if options["backend"] not in (None, "command"):
-        raise InvalidValue(f"--benchmark is for the backend command, not for {options['backend']}: leave one of them out")
-    pairs = [item.partition("=") for item in settings]
-    broken = [item for item, (key, equals, _) in zip(settings, pairs, strict=True) if not (key and equals)]
-    if broken:
-        raise InvalidValue(f"--set takes NAME=VALUE, got '{broken[0]}'")
-    benchmark = load(name, {key: value for key, _, value in pairs})
-    if benchmark.family != family.id:
-        raise InvalidValue(f"benchmark {benchmark.name} measures {benchmark.family}, not {family.id}")
-    if options["warmup"]:
-        raise InvalidValue(f"benchmark {benchmark.name} warms up by itself: leave out --warmup, or see its settings")
-    if options["timeout"]:
-        benchmark = structs.replace(benchmark, timeout=_deadline(options["timeout"]))
-    if options["reset_command"]:
-        benchmark = structs.replace(benchmark, reset=options["reset_command"].split())
-    if options["cache"] not in (None, benchmark.cache) and not benchmark.tells("cache"):
-        raise InvalidValue(
-            f"benchmark {benchmark.name} measures {benchmark.cache} caches: leave out --cache {options['cache']}, "
-            "or use {cache} in its argv"
-        )
-    return benchmark
+    from kerncast.collecting.request import Summary
 
 
 @click.command("collect")
@@ -122,12 +33,11 @@ def benchmark_of(name: str | None, settings: tuple[str, ...], family: Family, op
 @click.option("--backend", metavar="NAME", help="What runs the kernels; the first that knows the family by default.")
 @click.option(
     "--benchmark",
-    "benchmark_name",
     metavar="NAME|FILE",
     help="An external benchmark program instead: ck-tile, ck-tile-conv, cutlass-profiler, tt-metal-reshard, tt-metal-sweep, "
     "or a TOML file (docs/command.md).",
 )
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the benchmark. May be repeated.")
+@click.option("--set", multiple=True, metavar="NAME=VALUE", help="A setting of the benchmark. May be repeated.")
 @click.option(
     "--build-jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Kernels that are built at the same time."
 )
@@ -179,93 +89,26 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
     kerncast collect gemm/ck_tile --benchmark ck-tile --set build_dir=/ck/build --set arch=gfx942 --problems llm \\
         --vary dtype=fp16 --vary layout=rcr --configs sample:200 --build-jobs 16 --out mi300
     """
-    from kerncast.backends.command import CommandBackend
-    from kerncast.collecting.run import collect
+    from kerncast.api.collect import collect
     from kerncast.collecting.supervisor import DeviceLost
-    from kerncast.registry import FAMILIES
 
-    family = FAMILIES.get(family_id)
-    benchmark = benchmark_of(options["benchmark_name"], options["settings"], family, options)
-    kind = CommandBackend if benchmark else backend_of(family_id, options["backend"])
-    request = _request(family, kind, benchmark, out, options)
-    # Made here once for its refusals: a program that is not there is said before anything is written.
-    # A sweep for a device that is not this CPU is checked against that device's limits.
-    try:
-        kernels = kind.configured(request.devices[0], request.options)
-        device = kernels.device() if benchmark or not kind.runs_on_cpu else None
-    except (KerncastError, OSError):
-        raise
-    except Exception as error:  # whatever a backend of somebody else throws
-        why = f"{type(error).__name__}: {error}"
-        raise KerncastError(
-            f"device {request.devices[0]} does not come up ({why}): mend it and run the same command"
-        ) from error
-    sweep = {name: options[name] for name in ("vectors", "problems", "vary", "configs", "max_flops", "seed")}
-    blocks, total = blocks_of(family, **sweep, max_vectors=None if request.active else options["max_vectors"], device=device)
+    options["verify"] = not options.pop("no_verify")
     if options["dry_run"]:
-        dry_run(request, kernels, blocks, total, as_json)
+        estimate = collect(family_id, out=out, **options)
+        print_json(estimate.as_json()) if as_json else click.echo(str(estimate))
         return
-    if benchmark:
-        # A version that cannot be asked for is said here, not after a device was reset for it.
-        kernels.software(family_id)
     try:
-        with CollectView(total) as view:
-            summary = collect(request, blocks, view)
+        with shown(plain=True) as progress, polite_signals() as stop:
+            dataset = collect(family_id, out=out, progress=progress, stop=stop, **options)
     except DeviceLost as error:
         if not error.rows:
             raise
         click.echo(f"kerncast: {error}", err=True)
         raise SystemExit(3) from error
-    _report(summary, total, as_json)
+    summary = dataset.collected.summary
+    _report(summary, dataset.collected.vectors, as_json)
     if summary.without_a_row:
         raise SystemExit(3)
-
-
-def _request(family: Family, kind: type[Backend], benchmark: Benchmark | None, out: Path, options: dict[str, Any]) -> Request:
-    """What the options ask for."""
-    from kerncast.backends.command import CommandBackend
-    from kerncast.collecting.run import Request
-
-    indices, policy = device_indices(kind, options["devices"]), policy_of(options, benchmark)
-    return Request(
-        family=family,
-        backend=options["backend"] or kind.name,
-        devices=indices,
-        out=out,
-        policy=policy,
-        chunk_size=options["chunk_size"],
-        budget_seconds=seconds(options["budget"]) if options["budget"] else None,
-        extend=options["resume"],
-        reset_command=tuple(benchmark.reset_words() if benchmark else (options["reset_command"] or "").split()),
-        options=CommandBackend.options(benchmark, policy.verify) if benchmark else {},
-        build_jobs=options["build_jobs"],
-        memory_bytes=memory_bytes(options["memory"]),
-        active=_active(family, options),
-    )
-
-
-def _active(family: Family, options: dict[str, Any]) -> Active | None:
-    """Who chooses what to measure, if anybody is to."""
-    from kerncast.cli.verbs.active import worth_by_model
-    from kerncast.collecting.run import Active
-
-    if not options["active"]:
-        return None
-    return Active(worth_by_model(family, options["seed"]), options["seed"], options["max_vectors"])
-
-
-def backend_of(family_id: str, name: str | None) -> type[Backend]:
-    """The backend to use, if it can run the family on this machine."""
-    from kerncast.backends import backend_for, backend_that_runs, get_backend
-    from kerncast.backends.command import CommandBackend
-    from kerncast.backends.command.benchmark import shipped_for
-
-    kind = get_backend(name) if name else backend_for(family_id)
-    if kind is CommandBackend:
-        known = " or ".join([*shipped_for(family_id), "a TOML file"])
-        why = "backend command runs external programs" if name else f"no backend here runs {family_id} by itself"
-        raise InvalidValue(f"{why}: name the benchmark of its benchmark program with --benchmark ({known})")
-    return backend_that_runs(family_id, name)
 
 
 def _report(summary: Summary, total: int, as_json: bool) -> None:

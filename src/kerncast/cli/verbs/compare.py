@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from kerncast.cli.output_paths import check_place
-from kerncast.cli.views.output import json_option, print_json, table, where_option, working
-
-
-def _share(context: click.Context, parameter: click.Parameter, value: float) -> float:
-    return value / 100.0
+from kerncast.cli.views.evaluation import show
+from kerncast.cli.views.output import json_option, print_json, where_option, working
 
 
 @click.command("compare")
 @click.argument("old", metavar="OLD", type=click.Path(path_type=Path))
 @click.argument("new", metavar="NEW", type=click.Path(path_type=Path))
 @click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--max-mean", default=0.5, show_default=True, callback=_share, metavar="%", help="Drop of the mean allowed.")
-@click.option("--max-median", default=0.5, show_default=True, callback=_share, metavar="%", help="Drop of the median allowed.")
-@click.option("--max-p10", default=2.0, show_default=True, callback=_share, metavar="%", help="Drop of the P10 allowed.")
+@click.option("--max-mean", default=0.5, show_default=True, metavar="%", help="Drop of the mean allowed.")
+@click.option("--max-median", default=0.5, show_default=True, metavar="%", help="Drop of the median allowed.")
+@click.option("--max-p10", default=2.0, show_default=True, metavar="%", help="Drop of the P10 allowed.")
 @click.option(
-    "--max-problem", default=10.0, show_default=True, callback=_share, metavar="%",
+    "--max-problem", default=10.0, show_default=True, metavar="%",
     help="Drop of any one problem allowed, beyond its noise.",
 )  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit 1 on AMBIGUOUS too.")
@@ -31,18 +28,7 @@ def _share(context: click.Context, parameter: click.Parameter, value: float) -> 
 @click.option("--save-predictions", type=click.Path(path_type=Path), metavar="PARQUET", help="Write one row per problem.")
 @json_option
 def command(
-    old: Path,
-    new: Path,
-    datasets: tuple[Path, ...],
-    max_mean: float,
-    max_median: float,
-    max_p10: float,
-    max_problem: float,
-    strict: bool,
-    include_seen: bool,
-    where: tuple[str, ...],
-    save_predictions: Path | None,
-    as_json: bool,
+    old: Path, new: Path, datasets: tuple[Path, ...], strict: bool, save_predictions: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Is the new model safe to ship? BETTER, SAME, WORSE (exit 1) or AMBIGUOUS, with reasons.
 
@@ -52,36 +38,19 @@ def command(
     kerncast compare model model2 held_out
     kerncast compare model model2 held_out --strict --max-p10 1 --json
     """
-    from kerncast.data.dataset import write_atomically
-    from kerncast.evaluating import Limits, compare
+    from kerncast.api.compare import compare
+    from kerncast.evaluating.text import verdict_blocks
+    from kerncast.files.atomic import write_atomically
+    from kerncast.files.output_paths import check_place
 
-    check_place("--save-predictions", save_predictions)
-    limits = Limits(max_mean, max_median, max_p10, max_problem)
+    check_place("save_predictions", save_predictions)
     with working("comparing"):
-        found = compare(old, new, datasets, limits=limits, include_seen=include_seen, where=where)
+        found = compare(old, new, datasets, **options)
     if as_json:
-        print_json({"verdict": found.verdict, "reasons": found.reasons, **found.summary})
+        print_json(found.as_json())
     else:
-        _show(found.summary)
-        click.echo(f"\n{found.verdict}: {'; '.join(found.reasons)}")
+        show(verdict_blocks(found.verdict, found.reasons, found.as_json()))
     if save_predictions is not None:
         write_atomically(save_predictions, found.problems.write_parquet)
     if found.verdict == "WORSE" or (strict and found.verdict == "AMBIGUOUS"):
         raise SystemExit(1)
-
-
-def _show(summary: dict[str, object]) -> None:
-    if summary["includes_training_data"]:
-        click.echo("! some of these problems were trained on: these figures are of the training data")
-    elif summary["problems_seen_in_training"]:
-        click.echo(f"{summary['problems_seen_in_training']} problems that a model was trained on were left out")
-    old, new = summary["old"], summary["new"]
-    assert isinstance(old, dict)
-    assert isinstance(new, dict)
-    columns = (str(summary["measure"]), "old", "new", "difference")
-    lines = [(name, f"{old[name]:.2%}", f"{new[name]:.2%}", f"{new[name] - old[name]:+.2%}") for name in old]
-    table(columns, lines, f"{summary['n_problems']:,} problems", right=columns[1:])
-    click.echo(
-        f"improved {summary['improved']:,}, same {summary['same']:,}, degraded {summary['degraded']:,}; worst drop "
-        f"{summary['worst_drop']:.2%}; the same choice on {summary['agreement']:.1%}"
-    )

@@ -6,21 +6,9 @@ from pathlib import Path
 
 import click
 
-from kerncast.cli.views.output import json_option, print_json, working
+from kerncast.api.showing import shown
+from kerncast.cli.views.output import json_option, print_json
 from kerncast.errors import InvalidValue
-
-
-def named_values(pairs: tuple[str, ...], option: str) -> dict[str, str]:
-    """The NAME=VALUE that an option was given, each name once."""
-    values = {}
-    for pair in pairs:
-        name, separator, text = pair.partition("=")
-        if not separator or not name or not text:
-            raise InvalidValue(f"{option} takes NAME=VALUE, got '{pair}'")
-        if name in values:
-            raise InvalidValue(f"{option} {name} is given twice: keep one")
-        values[name] = text
-    return values
 
 
 @click.command("import")
@@ -34,9 +22,7 @@ def named_values(pairs: tuple[str, ...], option: str) -> dict[str, str]:
 @click.option(
     "--mapping", type=click.Path(path_type=Path), metavar="FILE.toml", help="Which column is which parameter (csv, parquet)."
 )
-@click.option(
-    "--set", "fixed", multiple=True, metavar="NAME=VALUE", help="A parameter that is the same in every row. May be repeated."
-)
+@click.option("--set", multiple=True, metavar="NAME=VALUE", help="A parameter that is the same in every row. May be repeated.")
 @click.option("--guess", is_flag=True, help="Print a draft of the mapping file instead of importing (csv, parquet).")
 @click.option("--family", metavar="NAME", help="With --guess: the family whose parameters to look for.")
 @json_option
@@ -47,7 +33,7 @@ def command(
     device: str | None,
     software: tuple[str, ...],
     mapping: Path | None,
-    fixed: tuple[str, ...],
+    set: tuple[str, ...],
     guess: bool,
     family: str | None,
     as_json: bool,
@@ -60,18 +46,19 @@ def command(
     is refused with the line number, and then nothing is written.
 
     \b
-    kerncast import csv times.csv --guess > times.toml      # then read and mend times.toml
+    kerncast import csv times.csv --guess > times.toml      # then read and fix times.toml
     kerncast import csv times.csv --mapping times.toml --device a100 --out times
     kerncast import ttnn-csv exp.csv --set func=exp --device wormhole_b0 --out exp
     """
-    from kerncast.data.importers import Options, get_importer, import_files
+    from kerncast.api.read import read
+    from kerncast.data.importers import get_importer
 
     get_importer(format_name)
     if guess:
         from kerncast.data.importers.guess import draft_mapping
         from kerncast.data.importers.mapped import read_table
 
-        if out is not None or device or software or mapping or fixed or len(paths) > 1:
+        if out is not None or device or software or mapping or set or len(paths) > 1:
             raise InvalidValue("--guess reads one table and prints a draft: only --family and --json go with it")
         if format_name not in ("csv", "parquet"):
             raise InvalidValue(f"--guess drafts a mapping for csv and parquet; {format_name} needs none")
@@ -82,10 +69,11 @@ def command(
         raise InvalidValue("--family goes with --guess; an import takes the family from the mapping file")
     if out is None:
         raise InvalidValue("an import needs --out DATASET, the directory to write")
-    options = Options(device, named_values(software, "--software"), mapping, named_values(fixed, "--set"))
-    notes: list[str] = []
-    with working(f"importing {', '.join(path.name for path in paths)}"):
-        dataset = import_files(format_name, paths, out, options, notes.append)
+    with shown(plain=True) as progress:
+        dataset = read(
+            paths, format=format_name, out=out, device=device, software=software, mapping=mapping, set=set, progress=progress
+        )
+    notes = list(dataset.notes)
     summary = {
         "path": str(dataset.path),
         "rows": dataset.rows,

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from kerncast.cli.options import in_options
 from kerncast.cli.views.output import assignments, duration, json_option, print_json, table, where_option, working
 
 
@@ -138,4 +139,5 @@ def _findings(section: dict[str, Any], names: dict[str, str]) -> Iterator[str]:
             "was this table joined by position?"
         )
     if shift["note"]:
-        yield f"- label shift: {'not checked, ' if not shift['checked_rows'] else ''}{shift['note']}"
+        said = in_options(shift["note"], click.get_current_context().command)
+        yield f"- label shift: {'not checked, ' if not shift['checked_rows'] else ''}{said}"

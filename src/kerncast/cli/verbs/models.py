@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kerncast.cli.verbs.collect import seconds
+from kerncast.cli.options import in_options
 from kerncast.cli.views.output import json_option, print_json, table
 from kerncast.errors import BadFile, InvalidValue
 
 if TYPE_CHECKING:
-    from kerncast.op import Family
     from kerncast.store.drift import Finding
-    from kerncast.store.recheck import Checked, How
+    from kerncast.store.recheck import Checked
     from kerncast.store.store import Entry
 
 store_option = click.option(
@@ -87,20 +86,18 @@ def _size(count: int) -> str:
 @command.command("add")
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
 @click.option("--name", metavar="NAME", help="Keep it beside others for the same device and software, under this name.")
-@click.option("--replace", "replace_it", is_flag=True, help="Instead of the one that is there.")
+@click.option("--replace", "replace", is_flag=True, help="Instead of the one that is there.")
 @click.option(
     "--software", multiple=True, metavar="NAME=VALUE", help="What it was trained on, if its data do not say: commit=3f2a91c."
 )
 @store_option
 @json_option
-def add(model: Path, name: str | None, replace_it: bool, software: tuple[str, ...], store: Path | None, as_json: bool) -> None:
+def add(model: Path, name: str | None, replace: bool, software: tuple[str, ...], store: Path | None, as_json: bool) -> None:
     """Copy a model directory into the store, whole or not at all."""
-    from kerncast.cli.verbs.import_ import named_values
+    from kerncast.api.results import named_values
     from kerncast.store.store import DEFAULT, Store
 
-    entry = Store.open(store).add(
-        model, name=name or DEFAULT, replace_it=replace_it, software=named_values(software, "--software")
-    )
+    entry = Store.open(store).add(model, name=name or DEFAULT, replace=replace, software=named_values(software, "software"))
     _tell(entry, "added", as_json)
 
 
@@ -183,11 +180,11 @@ def _show(entry: Entry, as_json: bool) -> None:
 @command.command("check")
 @click.argument("model", metavar="MODEL")
 @click.option("--backend", metavar="NAME", help="What runs the kernels; the first that knows the family by default.")
-@click.option("--benchmark", "benchmark_name", metavar="NAME|FILE", help="An external benchmark, as for `kerncast collect`.")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of that benchmark. May be repeated.")
+@click.option("--benchmark", metavar="NAME|FILE", help="An external benchmark, as for `kerncast collect`.")
+@click.option("--set", multiple=True, metavar="NAME=VALUE", help="A setting of that benchmark. May be repeated.")
 @click.option("--devices", default="0", show_default=True, metavar="LIST", help="Device indices: 0,1.")
-@click.option("--sample", "count", default=96, show_default=True, type=click.IntRange(min=1), help="Vectors to measure again.")
-@click.option("--seconds", "budget", metavar="TIME", help="Stop measuring after this long (90s, 10m); what there is decides.")
+@click.option("--sample", default=96, show_default=True, type=click.IntRange(min=1), help="Vectors to measure again.")
+@click.option("--seconds", metavar="TIME", help="Stop measuring after this long (90s, 10m); what there is decides.")
 @click.option("--cache", type=click.Choice(["warm", "cold"]), help="As the training data were measured: warm by default.")
 @click.option(
     "--max-shift", default=10.0, show_default=True, metavar="%", help="Change of times that is none: of all, of a typical one."
@@ -196,7 +193,7 @@ def _show(entry: Entry, as_json: bool) -> None:
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Another seed, another sample.")
 @store_option
 @json_option
-def check(model: str, count: int, seed: int, store: Path | None, as_json: bool, **options: Any) -> None:
+def check(model: str, store: Path | None, as_json: bool, **options: Any) -> None:
     """Measure a sample of the training data again: is the model fresh, drifted, or can one not tell?
 
     MODEL is a directory, or the id of a model in the store. Exit code 0 when it is fresh, 1 when it has drifted, 3
@@ -206,51 +203,18 @@ def check(model: str, count: int, seed: int, store: Path | None, as_json: bool, 
     kerncast models check gemm/cpu
     kerncast models check quickstart/model --sample 400 --seconds 5m
     """
-    from kerncast.cli.views.collect import CollectView
-    from kerncast.models.model import Model
-    from kerncast.store.drift import Tolerance
-    from kerncast.store.recheck import recheck
+    from kerncast.api.showing import shown
+    from kerncast.cli.signals import polite_signals
     from kerncast.store.store import Store
 
-    loaded = Model.load(model) if Path(model).is_dir() else Store.open(store).get(model).load()
-    tolerance = Tolerance(options["max_shift"] / 100, options["max_choice"] / 100)
-    how = _how(loaded.family, options)
-    with CollectView(None) as view:
-        found = recheck(loaded, how, view, count=count, seed=seed, tolerance=tolerance)
+    with shown(plain=True) as progress, polite_signals() as stop:
+        found = Store.open(store).check(model, progress=progress, stop=stop, **options)
     if as_json:
-        print_json({"model": str(loaded.path), **found.as_json()})
+        print_json(found.as_json())
     else:
         _show_finding(found)
     if EXIT[found.finding.verdict]:
         raise SystemExit(EXIT[found.finding.verdict])
-
-
-def _how(family: Family, options: dict[str, Any]) -> How:
-    """The backend and how it measures, as `kerncast collect` would."""
-    from kerncast.backends.command import CommandBackend
-    from kerncast.cli.verbs.collect import backend_of, benchmark_of, policy_of
-    from kerncast.cli.verbs.collect_plan import device_indices
-    from kerncast.store.recheck import How
-
-    options = {
-        **options,
-        "samples": None,
-        "warmup": None,
-        "timeout": None,
-        "no_verify": False,
-        "memory": None,
-        "reset_command": None,
-    }
-    benchmark = benchmark_of(options["benchmark_name"], options["settings"], family, options)
-    kind = CommandBackend if benchmark else backend_of(family.id, options["backend"])
-    return How(
-        backend=options["backend"] or kind.name,
-        devices=device_indices(kind, options["devices"]),
-        options=CommandBackend.options(benchmark) if benchmark else {},
-        policy=policy_of(options, benchmark),
-        seconds=seconds(options["budget"]) if options["budget"] else None,
-        reset_command=tuple(benchmark.reset_words()) if benchmark else (),
-    )
 
 
 def _show_finding(checked: Checked) -> None:
@@ -276,4 +240,5 @@ def _show_finding(checked: Checked) -> None:
     table(("what", "is"), lines)
     if checked.software_then and not set(checked.software_now) <= set(checked.software_then):
         click.echo(f"! trained on {'; '.join(checked.software_then)}; this is {'; '.join(checked.software_now)}")
-    click.echo(f"\n{found.verdict}: {'; '.join(found.reasons)}")
+    said = in_options("; ".join(found.reasons), click.get_current_context().command)
+    click.echo(f"\n{found.verdict}: {said}")

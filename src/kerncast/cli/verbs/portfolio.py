@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,7 +12,7 @@ from kerncast.cli.views.output import assignments, json_option, print_json, tabl
 
 if TYPE_CHECKING:
     from kerncast.selecting.tiers.portfolio import CurvePoint, PortfolioChoice
-    from kerncast.selecting.tiers.shares import Measured
+    from kerncast.selecting.tiers.portfolio_of import Portfolio
 
 # Characters of the longest bar; a bar's length is the logarithm of the loss, for losses span four powers of ten.
 WIDEST = 24
@@ -27,14 +26,14 @@ EVERY_SIZE = 12
 @click.argument("source", metavar="MODEL|DATASET", type=click.Path(path_type=Path))
 @click.option("--loss", default=0.002, show_default=True, type=click.FloatRange(0, 1, max_open=True), metavar="SHARE",
               help="What the best of the portfolio may lose, on average over problems it was not chosen by.")  # fmt: skip
-@click.option("--max", "most", default=64, show_default=True, type=click.IntRange(min=1), metavar="N", help="Most configs.")
+@click.option("--max", default=64, show_default=True, type=click.IntRange(min=1), metavar="N", help="Most configs.")
 @click.option("--family", metavar="FAMILY", help="Which family, when a dataset holds several.")
 @where_option
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE.json",
               help="Write the configs as a JSON list, for `--configs portfolio:FILE` of sweep and collect.")  # fmt: skip
 @json_option
 def command(
-    source: Path, loss: float, most: int, family: str | None, where: tuple[str, ...], out: Path | None, as_json: bool
+    source: Path, loss: float, max: int, family: str | None, where: tuple[str, ...], out: Path | None, as_json: bool
 ) -> None:
     """Show how few configs are enough: which kernels need not be built or shipped at all.
 
@@ -47,58 +46,20 @@ def command(
     kerncast portfolio quickstart/gemm_cpu --loss 0.01 --max 16
     kerncast portfolio model --out keep.json && kerncast sweep gemm/triton --configs portfolio:keep.json ...
     """
-    from kerncast.errors import InvalidValue
-    from kerncast.selecting.tiers.portfolio import choose_portfolio
+    from kerncast.selecting.selector import Selector
 
-    if out is not None and out.suffix != ".json":
-        raise InvalidValue(f"--out is a .json file, so that `--configs portfolio:FILE` reads it, got {out}")
     with working("choosing"):
-        measured = _measured(source, family, where)
-        if not measured.configs.width:
-            raise InvalidValue(f"{measured.family.id} has exactly one config: there is nothing to choose")
-        found = choose_portfolio(measured, loss, most)
-    kept = [_config(measured, number) for number in found.configs]
-    if out is not None:
-        from kerncast.data.dataset import write_atomically
-
-        write_atomically(out, lambda path: path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8"))
+        portfolio = Selector.portfolio(source, loss=loss, max=max, family=family, where=where, out=out)
     if as_json:
-        print_json(_as_json(measured, found, kept, loss))
+        print_json(portfolio.as_json())
         return
-    _show(measured, found, loss)
+    _show(portfolio)
     if out is not None:
-        click.echo(f"\nwritten to {out}. Next: kerncast sweep {measured.family.id} --configs portfolio:{out} …")
+        click.echo(f"\nwritten to {out}. Next: kerncast sweep {portfolio.measured.family.id} --configs portfolio:{out} …")
 
 
-def _measured(source: Path, family: str | None, where: tuple[str, ...]) -> Measured:
-    from kerncast.data import Dataset
-    from kerncast.errors import InvalidValue
-    from kerncast.models.manifest import MANIFEST
-    from kerncast.models.model import Model
-    from kerncast.selecting.tiers.shares import measured_by_model, measured_in_table
-    from kerncast.tables.table import load_table
-
-    if not (source / MANIFEST).exists():
-        return measured_in_table(load_table([Dataset.open(source)], family, where))
-    if where or family is not None:
-        raise InvalidValue("--where and --family are for datasets, and a model has one family and its own rows: leave them out")
-    return measured_by_model(Model.load(source))
-
-
-def _config(measured: Measured, number: int) -> dict[str, Any]:
-    values = measured.configs.row(number, named=True)
-    return {name.removeprefix("config."): value for name, value in values.items() if value is not None}
-
-
-def _as_json(measured: Measured, found: PortfolioChoice, kept: list[dict[str, Any]], loss: float) -> dict[str, Any]:
-    return {
-        "family": measured.family.id, "problems": found.problems, "configs": measured.configs.height, "loss_wanted": loss,
-        "reached": found.reached, "folds": found.folds, "problems_without_config": found.uncovered,
-        "portfolio": kept, "curve": [point.as_json() for point in found.curve],
-    }  # fmt: skip
-
-
-def _show(measured: Measured, found: PortfolioChoice, loss: float) -> None:
+def _show(portfolio: Portfolio) -> None:
+    measured, found, loss = portfolio.measured, portfolio.found, portfolio.loss
     click.echo(f"{measured.family.id}: {found.problems:,} problems, {measured.configs.height:,} configs")
     held = f"held out, {found.folds} folds" if found.folds else "one group of problems: nothing could be held out"
     columns = ("configs", "loss", "", "in training", "P10", "worst")
@@ -112,7 +73,7 @@ def _show(measured: Measured, found: PortfolioChoice, loss: float) -> None:
           right=("configs", "loss", "in training", "P10", "worst"))  # fmt: skip
     click.echo()
     click.echo(_verdict(found, measured.configs.height, loss))
-    _show_configs(measured, found)
+    _show_configs(portfolio)
 
 
 def _verdict(found: PortfolioChoice, configs: int, loss: float) -> str:
@@ -129,14 +90,16 @@ def _verdict(found: PortfolioChoice, configs: int, loss: float) -> str:
     )
 
 
-def _show_configs(measured: Measured, found: PortfolioChoice) -> None:
+def _show_configs(portfolio: Portfolio) -> None:
     import numpy as np
+
+    measured, found = portfolio.measured, portfolio.found
 
     shares = np.nan_to_num(measured.shares[measured.solvable][:, list(found.configs)])
     best = np.bincount(shares.argmax(axis=1), minlength=len(found.configs))
     covered = np.maximum.accumulate(shares, axis=1).mean(axis=0)
     lines = [
-        (place + 1, assignments(_config(measured, number)), f"{1 - covered[place]:.3%}", f"{best[place]:,}")
+        (place + 1, assignments(portfolio.config(number)), f"{1 - covered[place]:.3%}", f"{best[place]:,}")
         for place, number in enumerate(found.configs)
     ]
     click.echo()

@@ -47,7 +47,7 @@ def command(
     kerncast predict exp --device wormhole_b0 dim2=1024 dim3=1024 dtype=bf16 buffer=l1
     """
     from kerncast.cli.verbs.families import parse_assignments
-    from kerncast.compiling.json_request import without_choice
+    from kerncast.models.answer import without_choice
     from kerncast.selecting.selector import Selector
     from kerncast.selecting.tiers.build import plain_tiers
 
@@ -60,7 +60,7 @@ def command(
     if unknown:
         raise NotFound.named(f"config parameter of {loaded.family.id}", unknown[0], loaded.family.config.parameters)
     # Nothing is chosen by tiers here, so none are built: an answer comes at once.
-    selector = Selector(loaded, plain_tiers(loaded), tier="full", compile=False)
+    selector = Selector(loaded, tiers=plain_tiers(loaded), tier="full", compile=False)
     if chosen or not loaded.family.config.parameters:
         answers = [selector.predict(values, chosen or None) for values in asked]
     else:
@@ -70,8 +70,10 @@ def command(
         found: list[Any] = [answer.as_json() for answer in answers]
         print_json(found if listed else found[0])
     else:
-        rows = [[assignments({name: value for name, value in answer.problem if value is not None}), *answer_cells(answer)[:4]]
-                for answer in answers]  # fmt: skip
+        rows = [
+            [assignments({name: value for name, value in item.problem.items() if value is not None}), *answer_cells(item)[:4]]
+            for item in answers
+        ]
         table(("problem", *COLUMNS), rows, right=COLUMNS[2:])
         for answer in answers:
             if answer.reason:

@@ -10,20 +10,20 @@ from pathlib import Path
 import click
 
 from kerncast.cli.views.output import print_json
-from kerncast.errors import BadFile, InvalidValue
+from kerncast.errors import BadFile
 
 REFUSED = 1
 
 
 @click.command("query")
 @click.argument("text", metavar="TEXT|FILE|-")
-@click.option("--model", "models", metavar="DIR", multiple=True, type=click.Path(path_type=Path),
+@click.option("--model", metavar="DIR", multiple=True, type=click.Path(path_type=Path),
               help="A model to ask; may be repeated. [default: the store]")  # fmt: skip
 @click.option("--store", metavar="DIR", type=click.Path(path_type=Path), help="The store to look in. [default: your own]")
 @click.option("--strict", is_flag=True, help="Refuse where no model was trained on the software that a request names.")
 @click.option("--no-compile", is_flag=True, help="Answer in Python even where there is a C compiler.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reply indented, over several lines.")
-def command(text: str, models: tuple[Path, ...], store: Path | None, strict: bool, no_compile: bool, as_json: bool) -> None:
+def command(text: str, model: tuple[Path, ...], store: Path | None, strict: bool, no_compile: bool, as_json: bool) -> None:
     """Ask in JSON how long an op takes; the answer is JSON. One object or a list of them in, the same out.
 
     The status of an answer is ok, out_of_range, unsupported, bad_input, no_model or corrupt; all but ok say why, and
@@ -35,17 +35,12 @@ def command(text: str, models: tuple[Path, ...], store: Path | None, strict: boo
                      "memory": {"buffer": "L1"}}, "device": "wormhole_b0"}'
     kerncast query requests.json --model exp_model > replies.json
     """
+    from kerncast.api.query import query
     from kerncast.cli.asking import steps
-    from kerncast.models.model import Model
-    from kerncast.querying.query import Query, among, in_store
-    from kerncast.store.store import Store
 
-    if models and store is not None:
-        raise InvalidValue("--model and --store are two places to look in: leave one out")
     data = _read(text)
-    find = among([Model.load(path) for path in models], strict) if models else in_store(Store.open(store), strict)
-    with steps() as step:
-        reply = Query(find, compile=not no_compile, step=step).answer(data)
+    with steps() as progress:
+        reply = query(data, model=model, store=store, strict=strict, compile=not no_compile, progress=progress)
     answers = json.loads(reply)
     if as_json:
         print_json(answers)

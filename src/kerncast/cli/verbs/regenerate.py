@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from kerncast.api.showing import shown
+from kerncast.cli.signals import polite_signals
 from kerncast.cli.verbs.models import store_option
-from kerncast.cli.views.collect import CollectView
 from kerncast.cli.views.output import json_option, print_json, table
-from kerncast.cli.views.training import TrainingView
 
 if TYPE_CHECKING:
     from kerncast.regenerating import Outcome, Routine
     from kerncast.regenerating.planning import Planned
-
-
-class _View:
-    """Shows each stage as its own verb does."""
-
-    def stage(self, family: str, stage: str, already: bool) -> None:
-        click.echo(f"{family}: {stage}{' (done before)' if already else ''}", err=True)
-
-    def sweeping(self) -> AbstractContextManager[Callable[[int], None]]:
-        from kerncast.cli.verbs.sweep import sweep_progress
-
-        return sweep_progress()
-
-    def collecting(self, total: int) -> CollectView:
-        return CollectView(total)
-
-    def training(self) -> TrainingView:
-        return TrainingView()
 
 
 @click.command("regenerate")
@@ -49,14 +29,14 @@ class _View:
 @click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change the routine: sweep.max_problems=20. May be repeated."
 )
-@click.option("--again", is_flag=True, help="Begin anew where WORKDIR is finished; the finished run is renamed, not removed.")
+@click.option("--again", is_flag=True, help="Begin again where WORKDIR is finished; the finished run is renamed, not removed.")
 @click.option("--dry-run", is_flag=True, help="Say what would be measured and compared; write nothing.")
 @store_option
 @json_option
 def command(
     routine_name: str, out: Path | None, changes: tuple[str, ...], again: bool, dry_run: bool, store: Path | None, as_json: bool
 ) -> None:
-    """Measure, train and compare anew, and put the model into the store if it is not worse than the one there.
+    """Measure, train and compare again, and put the model into the store if it is not worse than the one there.
 
     ROUTINE is one that ships (conv-cpu, gemm-cpu, reshard-cpu) or a TOML file (docs/regenerating.md). Killed at any
     moment, the same command goes on with the stage at hand. Exit code 1 when a new model was not put into the store,
@@ -75,7 +55,8 @@ def command(
         _show_plan(plan(routine, opened), as_json)
         return
     folder = out or Path("regenerate") / routine.name
-    outcomes = regenerate(routine, opened, folder, _View(), again=again)
+    with shown(plain=True) as progress:
+        outcomes = regenerate(routine, opened, folder, again=again, progress=progress, listening=polite_signals)
     _show(routine, outcomes, folder, as_json)
     if not all(item.finished for item in outcomes):
         raise SystemExit(3)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from kerncast.api.showing import shown
 from kerncast.cli.views.output import assignments, duration, json_option, print_json, table
 from kerncast.errors import InvalidValue
 
 if TYPE_CHECKING:
     from kerncast.selecting.search import Search
-    from kerncast.selecting.search.scoring import Step
 
 STRATEGIES = ("exhaustive", "random", "de", "local", "optuna")
-# A bar for less than this would only flicker.
-SHOWN_AFTER_SECONDS = 1.0
 
 
 @click.command("search")
@@ -72,8 +66,8 @@ def command(
         from kerncast.backends import backend_that_runs
 
         backend_that_runs(loaded.family.id, backend)  # refused before anything is searched
-    with _bar() as step:
-        found = search(loaded, asked, strategy, budget=budget, top_k=top_k, seed=seed, step=step)
+    with shown() as progress:
+        found = search(loaded, asked, strategy, budget=budget, top_k=top_k, seed=seed, progress=progress)
     facts: dict[str, str] = {}
     if measured:
         found, facts = _measured(found, backend)
@@ -84,11 +78,11 @@ def command(
 
 
 def _measured(found: Search, backend: str | None) -> tuple[Search, dict[str, str]]:
-    from kerncast.cli.views.collect import CollectView
+    from kerncast.cli.signals import polite_signals
     from kerncast.selecting.search import measure
 
-    with CollectView(len(found.finalists)) as view:
-        done = measure(found, backend, observer=view)
+    with shown(plain=True) as progress, polite_signals() as stop:
+        done = measure(found, backend, progress=progress, stop=stop)
     return done.search, {"measured_by": done.backend, "measured_on": done.device}
 
 
@@ -97,7 +91,7 @@ def _show(found: Search, device: str, facts: dict[str, str]) -> None:
         click.echo(f"! {warning}")
     if facts and facts["measured_on"] != device:
         click.echo(f"! measured on {facts['measured_on']}; the model predicts for {device}")
-    problem = {name: value for name, value in found.problem if value is not None}
+    problem = {name: value for name, value in found.problem.items() if value is not None}
     columns = ["config", "predicted", "90 % interval", "worked in training"]
     if facts:
         columns[1:1] = ["measured"]
@@ -105,7 +99,7 @@ def _show(found: Search, device: str, facts: dict[str, str]) -> None:
     for item in found.finalists:
         between = "-" if item.lower_ns is None else f"{duration(item.lower_ns)} to {duration(item.upper_ns)}"
         cells = [
-            assignments({name: value for name, value in item.config if value is not None}),
+            assignments({name: value for name, value in item.config.items() if value is not None}),
             duration(item.time_ns),
             between,
         ]
@@ -114,31 +108,3 @@ def _show(found: Search, device: str, facts: dict[str, str]) -> None:
         rows.append([*cells, "yes" if item.known else "no"])
     table(columns, rows, f"{found.strategy} search for {assignments(problem)}", right=columns[1:-1])
     click.echo(found.seen)
-
-
-@contextmanager
-def _bar() -> Iterator[Step]:
-    """A bar on stderr once a search has taken a second; nothing when stderr is not a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda scored, of: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,.0f} configs"), TimeElapsedColumn())
-    began, task = time.monotonic(), None
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-
-    def step(scored: int, of: int | None) -> None:
-        nonlocal task
-        if task is None:
-            if time.monotonic() - began < SHOWN_AFTER_SECONDS:
-                return
-            bar.start()
-            task = bar.add_task("scoring", total=of)
-        bar.update(task, completed=scored)
-
-    try:
-        yield step
-    finally:
-        bar.stop()

@@ -12,7 +12,7 @@ from kerncast.cli.views.output import assignments, duration, json_option, print_
 from kerncast.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from kerncast.compiling.answer import Answer
+    from kerncast.models.answer import Answer
     from kerncast.op import Problem
     from kerncast.selecting.explain import Explanation
     from kerncast.selecting.selector import Selector
@@ -36,7 +36,7 @@ REFUSED = 1
 @click.option("--explain", "explained", is_flag=True, help="Also say why: features, nearest measured problems, runners-up.")
 @click.option("--measure", "measured", is_flag=True, help="Time those that the model cannot tell apart on this machine.")
 @click.option("--backend", metavar="NAME", help="With --measure: what runs them. [default: the first that can]")
-@click.option("--no-compile", is_flag=True, help="Answer by LightGBM even where there is a C compiler.")
+@click.option("--no-compile", is_flag=True, help="Answer in Python even where there is a C compiler.")
 @json_option
 def command(
     model: Path,
@@ -72,8 +72,8 @@ def command(
     asked = checked_problems(given, loaded.family)
     if listed and (explained or measured):
         raise InvalidValue("--explain and --measure are for one problem: name it by its parameters")
-    with steps() as step:
-        selector = Selector.load(loaded, tier=tier, compile=not no_compile, step=step)
+    with steps() as progress:
+        selector = Selector(loaded, tier=tier, compile=not no_compile, progress=progress)
     if top:
         rankings = selector.rank_many(asked, top, tier if tier != "tree" else "portfolio")
     elif measured:
@@ -112,13 +112,16 @@ def _print(rankings: list[list[Answer]], listed: bool, top: int | None, explanat
 def _show(rankings: list[list[Answer]], explanation: Explanation | None) -> None:
     if len(rankings) == 1:
         answers = rankings[0]
-        title = assignments({name: value for name, value in answers[0].problem if value is not None})
+        title = assignments({name: value for name, value in answers[0].problem.items() if value is not None})
         table(ANSWER_COLUMNS, [answer_cells(item) for item in answers], title, right=ANSWER_COLUMNS[2:5])
         if answers[0].reason:
             click.echo(answers[0].reason)
     else:
         rows = [
-            [assignments({name: value for name, value in ranking[0].problem if value is not None}), *answer_cells(ranking[0])]
+            [
+                assignments({name: value for name, value in ranking[0].problem.items() if value is not None}),
+                *answer_cells(ranking[0]),
+            ]
             for ranking in rankings[:MOST_SHOWN]
         ]
         table(("problem", *ANSWER_COLUMNS), rows, f"{len(rankings):,} problems", right=ANSWER_COLUMNS[2:5])
@@ -144,7 +147,7 @@ def _show_explanation(found: Explanation) -> None:
         table(columns, near, "the nearest measured problems", right=columns[2:])
     if found.runners_up and found.answer.time_ns:
         click.echo()
-        rows = [(assignments({name: value for name, value in item.config if value is not None}), duration(item.time_ns),
+        rows = [(assignments({name: value for name, value in item.config.items() if value is not None}), duration(item.time_ns),
                  f"{item.time_ns / found.answer.time_ns - 1:+.1%}")
                 for item in found.runners_up if item.config is not None and item.time_ns is not None]  # fmt: skip
         table(("config", "predicted", "against the chosen"), rows, "runners-up", right=("predicted", "against the chosen"))

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import click
+
+from kerncast.api.showing import shown
+from kerncast.errors import InvalidValue
+from kerncast.writing.terminal import TextTable
+from kerncast.writing.terminal import assignments as assignments
+from kerncast.writing.terminal import duration as duration
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 where_option = click.option(
@@ -32,23 +38,23 @@ def _plain(value: Any) -> Any:
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "", right: Sequence[str] = ()) -> None:
     """A table on stdout: ruled on a terminal, aligned plain text (nothing cut) elsewhere."""
-    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    draw(TextTable(columns, rows, title, right))
+
+
+def draw(given: TextTable) -> None:
+    """A table on stdout, as `table` draws it."""
     if not sys.stdout.isatty():
-        if title:
-            click.echo(title)
-        widths = [max(len(text) for text in column) for column in zip(columns, *cells, strict=True)]
-        align: list[Callable[[str, int], str]] = [str.rjust if name in right else str.ljust for name in columns]
-        for row in [list(columns), *cells]:
-            click.echo("  ".join(place(text, width) for place, text, width in zip(align, row, widths, strict=True)).rstrip())
+        click.echo(str(given))
         return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    ruled = Table(title=title or None, title_justify="left", header_style="bold", pad_edge=False)
-    for name in columns:
-        ruled.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    for row in cells:
+    ruled = Table(title_justify="left", header_style="bold", pad_edge=False)
+    ruled.title = Text(given.title, style="table.title") if given.title else None
+    for name in given.columns:
+        ruled.add_column(name, justify="right" if name in given.right else "left", overflow="fold")
+    for row in given.cells:
         ruled.add_row(*(Text(cell) for cell in row))
     Console().print(ruled)
 
@@ -56,25 +62,12 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = ""
 @contextmanager
 def working(what: str) -> Iterator[None]:
     """A moving line on stderr while something takes its time; nothing when stderr is not a terminal."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(what):
+    with shown(what=what):
         yield
 
 
-def duration(nanoseconds: float | None) -> str:
-    """A time that a person can read."""
-    if nanoseconds is None:
-        return "-"
-    for factor, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
-        if nanoseconds >= factor:
-            return f"{nanoseconds / factor:.3g} {unit}"
-    return f"{nanoseconds:.3g} ns"
-
-
-def assignments(values: dict[str, Any]) -> str:
-    """`M=128 N=256`: parameters in one line."""
-    return " ".join(f"{name}={value}" for name, value in values.items())
+def above_zero(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
+    """A limit that leaves something; nan would leave everything."""
+    if value is not None and not value > 0:
+        raise InvalidValue(f"{option.opts[0]} must be a number above 0, got {value:g}")
+    return value

@@ -1,7 +1,10 @@
 /* @TITLE@, by kerncast. Generated: `kerncast export` makes it again.
 
    A context holds the memo and the memory to work in. It is used by one thread at a time; threads have one each,
-   and share nothing else. Nothing is allocated after it is made. A number that is not known is negative. */
+   and share nothing else. Nothing is allocated after it is made. A number that is not known is negative.
+
+   No pointer may be NULL unless its function says so: one that is gives KERNCAST_BAD_INPUT, said in the answer if there is
+   one, and nothing else is written. Functions without a status then do nothing. */
 
 #ifndef KERNCAST_H_@UPPER@
 #define KERNCAST_H_@UPPER@
@@ -19,14 +22,7 @@ extern "C" {
 @LABELS@
 
 typedef enum {
-    KERNCAST_OK = 0,
-    KERNCAST_OUT_OF_RANGE = 1, /* outside what the model was trained on; `config` is a fallback, if any fits */
-    KERNCAST_UNSUPPORTED = 2,
-    KERNCAST_NO_VALID_CONFIG = 3,
-    KERNCAST_BAD_INPUT = 4,
-    KERNCAST_MISMATCH = 5, /* header and library are not of one export */
-    KERNCAST_CORRUPT = 6,
-    KERNCAST_TOO_SMALL = 7
+@STATUSES@
 } kerncast_status;
 
 typedef enum {
@@ -65,7 +61,7 @@ typedef struct kerncast_context kerncast_context;
 size_t kerncast_context_bytes(void);
 kerncast_status kerncast_init_checked(void *memory, size_t bytes, uint64_t schema, kerncast_context **context);
 kerncast_status kerncast_create_checked(uint64_t schema, kerncast_context **context);
-void kerncast_destroy(kerncast_context *context); /* of one that was created */
+void kerncast_destroy(kerncast_context *context); /* of one that was created, or NULL */
 
 /* All parameters KERNCAST_MISSING: those that have a default may stay so. */
 void kerncast_problem_init(kerncast_problem *problem);
@@ -77,12 +73,13 @@ kerncast_status kerncast_select(kerncast_context *context, const kerncast_proble
 /* The same for many problems; each answer has its own status. */
 void kerncast_select_many(kerncast_context *context, const kerncast_problem *problems, size_t count, kerncast_tier tier,
                           kerncast_answer *answers);
-/* The best ones, best first. */
+/* The best ones, best first; with a capacity of 0 `answers` may be NULL. */
 kerncast_status kerncast_rank(kerncast_context *context, const kerncast_problem *problem, kerncast_tier tier,
                               kerncast_answer *answers, size_t capacity, size_t *count);
 /* What any config would take. */
 kerncast_status kerncast_predict(const kerncast_problem *problem, const kerncast_config *config, kerncast_answer *answer);
-/* JSON in, JSON out: an object or a list of objects; see the message of a bad_input reply. */
+/* JSON in, JSON out: an object or a list of objects; see the message of a bad_input reply. `out` may be NULL, to hear how much
+   room is needed, and so may `needed`; without a text the reply is that of an empty one. */
 kerncast_status kerncast_query_json(kerncast_context *context, const char *text, size_t length, char *out, size_t capacity,
                                     size_t *needed);
 

@@ -22,11 +22,7 @@
 namespace @PREFIX@ {
 
 enum class Status {
-    ok = KERNCAST_OK,
-    out_of_range = KERNCAST_OUT_OF_RANGE,
-    unsupported = KERNCAST_UNSUPPORTED,
-    no_valid_config = KERNCAST_NO_VALID_CONFIG,
-    bad_input = KERNCAST_BAD_INPUT,
+@STATUSES@
 };
 
 enum class Tier {

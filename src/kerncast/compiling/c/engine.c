@@ -21,6 +21,7 @@ static int kc_in_domain(const kc_parameter *parameter, int64_t value) {
 /* Text without floating point, so that no locale can change it. */
 static kerncast_status kc_refuse(kerncast_answer *answer, kerncast_status status, int32_t parameter, const char *format,
                                  const char *name, const char *rule, int64_t value) {
+    if (answer == NULL) return status;
     memset(answer, 0, sizeof *answer);
     answer->status = status;
     answer->candidate = -1;
@@ -118,7 +119,7 @@ static void kc_fall_back(const kc_problem *problem, kerncast_answer *answer) {
     }
 }
 
-/* -- the memo: direct-mapped, four places a hash ----------------------------------------------------- */
+/* -- the memo: 4-way set-associative, places overwritten in turn -------------------------------------- */
 
 static uint64_t kc_hash(const int64_t *key, kerncast_tier tier) {
     uint64_t hash = 0x9e3779b97f4a7c15u + (uint64_t)tier;
@@ -151,13 +152,13 @@ static void kc_remember(kerncast_context *context, const int64_t *key, kerncast_
 
 /* A place in the portfolio, or -1: unsure. */
 static int32_t kc_decide(const double *p) {
-#if KC_TREE_NODES
+#if KC_HAS_TREE
     double value[KC_TREE_FEATURES];
+    int32_t node = KC_TREE_NODES > 0 ? 0 : -1; /* below zero: the leaf -1 - node */
     kc_tree_values(p, value);
-    int32_t node = 0;
-    while (kc_tree_feature[node] >= 0)
+    while (node >= 0)
         node = value[kc_tree_feature[node]] <= kc_tree_threshold[node] ? kc_tree_left[node] : kc_tree_right[node];
-    return kc_tree_choice[node];
+    return kc_tree_choice[-1 - node];
 #else
     (void)p;
     return -1;
@@ -169,9 +170,11 @@ static int32_t kc_decide(const double *p) {
 size_t kerncast_context_bytes(void) { return sizeof(kerncast_context); }
 
 kerncast_status kerncast_init_checked(void *memory, size_t bytes, uint64_t schema, kerncast_context **context) {
+    if (context == NULL) return KERNCAST_BAD_INPUT;
     *context = NULL;
+    if (memory == NULL) return KERNCAST_BAD_INPUT;
     if (schema != KERNCAST_SCHEMA) return KERNCAST_MISMATCH;
-    if (memory == NULL || bytes < sizeof(kerncast_context) || (uintptr_t)memory % KC_ALIGNMENT != 0) return KERNCAST_TOO_SMALL;
+    if (bytes < sizeof(kerncast_context) || (uintptr_t)memory % KC_ALIGNMENT != 0) return KERNCAST_TOO_SMALL;
     if (kc_checksum() != KC_CHECKSUM) return KERNCAST_CORRUPT;
     memset(memory, 0, sizeof(kerncast_context));
     *context = memory;
@@ -202,15 +205,17 @@ void kerncast_destroy(kerncast_context *context) {
 }
 
 void kerncast_problem_init(kerncast_problem *problem) {
+    if (problem == NULL) return;
     for (int32_t i = 0; i < KC_PROBLEM; i++) ((int64_t *)problem)[i] = KERNCAST_MISSING;
 }
 
 void kerncast_config_init(kerncast_config *config) {
+    if (config == NULL) return;
     for (int32_t i = 0; i < KC_CONFIG; i++) ((int64_t *)config)[i] = KERNCAST_MISSING;
 }
 
 static int kc_has_tier(kerncast_tier tier) {
-    return (tier == KERNCAST_TIER_TREE && KC_TREE_NODES > 0) || (tier == KERNCAST_TIER_PORTFOLIO && KC_HAS_PORTFOLIO) ||
+    return (tier == KERNCAST_TIER_TREE && KC_HAS_TREE) || (tier == KERNCAST_TIER_PORTFOLIO && KC_HAS_PORTFOLIO) ||
            (tier == KERNCAST_TIER_FULL && KC_HAS_FULL);
 }
 
@@ -249,12 +254,13 @@ static kerncast_status kc_begin(const kerncast_context *context, const kerncast_
     if (context == NULL)
         return kc_refuse(answer, KERNCAST_BAD_INPUT, -1, "there is no context: make one with create or init%.0s%.0s", "", "", 0);
     if (given == NULL) return kc_refuse(answer, KERNCAST_BAD_INPUT, -1, "there is no problem%.0s%.0s", "", "", 0);
+    if (answer == NULL) return KERNCAST_BAD_INPUT;
     kerncast_status status = kc_read_problem(given, problem, answer);
     if (status != KERNCAST_OK) return status;
     if (*asked == KERNCAST_TIER_AUTO) *asked = KC_HAS_PORTFOLIO ? KERNCAST_TIER_PORTFOLIO : KERNCAST_TIER_FULL;
     const kerncast_tier tier = *asked;
     if (!kc_has_tier(tier))
-        return kc_refuse(answer, KERNCAST_BAD_INPUT, -1, "the tier '%s' is not in this artefact: ask another, or export it with --tiers%.0s",
+        return kc_refuse(answer, KERNCAST_BAD_INPUT, -1, "the tier '%s' is not in this artefact: ask another, or export it with that tier%.0s",
                          kerncast_tier_name(tier), "", 0);
     return KERNCAST_OK;
 }
@@ -302,6 +308,7 @@ kerncast_status kerncast_rank(kerncast_context *context, const kerncast_problem 
                               size_t capacity, size_t *count) {
     kc_problem problem;
     kerncast_answer local, *first = capacity ? answers : &local;
+    if (count == NULL) return KERNCAST_BAD_INPUT;
     *count = 0;
     kerncast_status status = kc_begin(context, given, &tier, &problem, first);
     if (status == KERNCAST_OK) status = kc_check_range(&problem, first);
@@ -331,6 +338,7 @@ kerncast_status kerncast_scores(kerncast_context *context, const kerncast_proble
     if (status != KERNCAST_OK) return status;
     kerncast_tier answered = tier;
     const int32_t wanted = tier == KERNCAST_TIER_FULL ? KC_FULL_CONFIGS : KC_PORTFOLIO_CONFIGS;
+    if (scores == NULL || times_ns == NULL) return KERNCAST_BAD_INPUT;
     if (capacity < (size_t)wanted) return KERNCAST_TOO_SMALL;
     const int32_t *members;
     const int32_t configs = kc_score_from(context, &problem, 0, &answered, &members);
@@ -358,6 +366,7 @@ kerncast_status kerncast_predict(const kerncast_problem *given, const kerncast_c
     double c[KC_CONFIG + 1], time_ns, score;
     if (given == NULL || config == NULL)
         return kc_refuse(answer, KERNCAST_BAD_INPUT, -1, "there is no problem or no config%.0s%.0s", "", "", 0);
+    if (answer == NULL) return KERNCAST_BAD_INPUT;
     kerncast_status status = kc_read_problem(given, &problem, answer);
     if (status == KERNCAST_OK) status = kc_read_config(config, c, answer);
     if (status == KERNCAST_OK) status = kc_check_range(&problem, answer);
@@ -376,6 +385,7 @@ kerncast_status kerncast_features(const kerncast_problem *given, const kerncast_
     kc_problem problem;
     kerncast_answer answer;
     double c[KC_CONFIG + 1];
+    if (given == NULL || config == NULL || features == NULL) return KERNCAST_BAD_INPUT;
     if (capacity < KC_FEATURES) return KERNCAST_TOO_SMALL;
     kerncast_status status = kc_read_problem(given, &problem, &answer);
     if (status == KERNCAST_OK) status = kc_read_config(config, c, &answer);
@@ -386,7 +396,7 @@ kerncast_status kerncast_features(const kerncast_problem *given, const kerncast_
 int32_t kerncast_candidates(void) { return KC_CANDIDATES; }
 
 kerncast_status kerncast_candidate(int32_t candidate, kerncast_config *config) {
-    if (candidate < 0 || candidate >= KC_CANDIDATES) return KERNCAST_BAD_INPUT;
+    if (config == NULL || candidate < 0 || candidate >= KC_CANDIDATES) return KERNCAST_BAD_INPUT;
 #if KC_CONFIG
     for (int32_t i = 0; i < KC_CONFIG; i++) ((int64_t *)config)[i] = kc_config_value(candidate, i);
 #else
@@ -400,7 +410,7 @@ uint64_t kerncast_schema(void) { return KERNCAST_SCHEMA; }
 const char *kerncast_model(void) { return kc_model; }
 
 const char *kerncast_status_name(kerncast_status status) {
-    static const char *const names[] = {"ok", "out_of_range", "unsupported", "no_valid_config", "bad_input", "mismatch", "corrupt", "too_small"};
+    static const char *const names[] = {@STATUS_NAMES@};
     return (unsigned)status < sizeof names / sizeof names[0] ? names[status] : "unknown";
 }
 

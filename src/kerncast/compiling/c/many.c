@@ -66,8 +66,10 @@ static void kc_select_together(kerncast_context *context, const kerncast_problem
 
 void kerncast_select_many(kerncast_context *context, const kerncast_problem *problems, size_t count, kerncast_tier tier,
                           kerncast_answer *answers) {
-    if (tier == KERNCAST_TIER_TREE || count == 1) { /* the tree answers without a time, one problem from the memo */
-        for (size_t i = 0; i < count; i++) kerncast_select(context, &problems[i], tier, &answers[i]);
+    if (answers == NULL) return;
+    /* The tree answers without a time, one problem from the memo. */
+    if (problems == NULL || tier == KERNCAST_TIER_TREE || count == 1) {
+        for (size_t i = 0; i < count; i++) kerncast_select(context, problems == NULL ? NULL : &problems[i], tier, &answers[i]);
         return;
     }
     for (size_t i = 0; i < count; i += KC_TOGETHER_MOST) {

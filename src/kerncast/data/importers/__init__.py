@@ -44,9 +44,27 @@ class Imported:
     device: Device | None = None
     """The device of all rows, where the file or its mapping says it; the command line has the last word."""
     notes: tuple[str, ...] = ()
-    """What the user should know: how much was left out or mended, and why."""
+    """What the user should know: how much was left out or fixed, and why."""
     files: tuple[Path, ...] = ()
     """The files behind these rows, where the path alone is not: they have a column `source` then, a place in this tuple."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The beginning of a file, for recognising its format."""
+
+    path: Path
+    text: str = ""
+    """The first characters, unpacked (of an archive: those of its first file)."""
+    names: tuple[str, ...] = ()
+    """The files in an archive or a folder."""
+    columns: tuple[str, ...] = ()
+    """Of a parquet file."""
+
+    @property
+    def header(self) -> frozenset[str]:
+        """The first line as the column names of a CSV file."""
+        return frozenset(cell.strip() for cell in self.text.partition("\n")[0].lstrip("\ufeff").split(","))
 
 
 class Importer:
@@ -59,11 +77,15 @@ class Importer:
         """The rows of one file (or of a directory, for a format that is one)."""
         raise NotImplementedError
 
+    def recognises(self, head: Head) -> bool:
+        """Whether a file that begins like this is of this format, beyond doubt."""
+        return False
+
 
 def measured_on(device: Device, options: Options) -> Device:
     """The device that a file names itself; the command line must not contradict it."""
     if options.device is not None and devices.get(options.device).name != device.name:
-        raise InvalidValue(f"the rows were measured on {device.name}, not {options.device}: leave --device out")
+        raise InvalidValue(f"the rows were measured on {device.name}, not {options.device}: leave `device` out")
     return device
 
 
@@ -116,7 +138,7 @@ def import_files(
                 rows, device = table.rows, named or table.device
                 if "device" not in rows.columns:
                     if device is None:
-                        raise InvalidValue(f"{path} does not say which device it was measured on: add --device NAME")
+                        raise InvalidValue(f"{path} does not say which device it was measured on: add `device` NAME")
                     rows = rows.with_columns(device=pl.lit(device.name))
                 # A profile that does not ship with kerncast goes into the dataset: nobody else could look it up.
                 shipped = device is None or device.name in devices.profiles()

@@ -19,7 +19,7 @@ import msgspec
 import polars as pl
 
 from kerncast import devices
-from kerncast.data.importers import Imported, Importer, Options
+from kerncast.data.importers import Head, Imported, Importer, Options
 from kerncast.data.importers.mapped import read_parquet_table
 from kerncast.data.text_table import LINE, refuse_cells
 from kerncast.device import Device
@@ -61,9 +61,14 @@ class AiConfigurator(Importer):
     name = "aiconfigurator"
     doc = "GEMM tables of AIConfigurator: a gemm_perf.parquet, or the aiconfigurator-core wheel with all of them"
 
+    def recognises(self, head: Head) -> bool:
+        if any(PurePosixPath(name).name == MEMBER for name in head.names):
+            return True
+        return {"framework", "kernel_source", "gemm_dtype", "latency"} <= set(head.columns)
+
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         if options.values or options.mapping is not None:
-            raise InvalidValue("an AIConfigurator table names its own columns: --set and --mapping mean nothing for it")
+            raise InvalidValue("an AIConfigurator table names its own columns: `set` and `mapping` mean nothing for it")
         before, seen = 0, set[str]()
         for member, file in _tables(path):
             try:
@@ -192,16 +197,16 @@ def _check_device(found: set[str], named: str | None) -> None:
     if named is None:
         return
     if len(found) > 1:
-        raise InvalidValue(f"there are several devices ({', '.join(sorted(found))}): --device cannot be all of them")
+        raise InvalidValue(f"there are several devices ({', '.join(sorted(found))}): `device` cannot be all of them")
     (name,) = found
     profile = DEVICES.get(name)
     if profile in devices.profiles() and profile != devices.get(named).name:
-        raise InvalidValue(f"the table was measured on {name}, whose profile is {profile}, not {named}: leave --device out")
+        raise InvalidValue(f"the table was measured on {name}, whose profile is {profile}, not {named}: leave `device` out")
 
 
 def _device(name: str, line: int) -> Device:
     """The device of a driver's name for it."""
     if name not in DEVICES:
-        raise InvalidValue(f"line {line}: device '{name}' is not known here (known: {', '.join(DEVICES)}): add --device NAME")
+        raise InvalidValue(f"line {line}: device '{name}' is not known here (known: {', '.join(DEVICES)}): add `device` NAME")
     known = devices.profiles()
     return known[DEVICES[name]] if DEVICES[name] in known else Device(DEVICES[name], name, "gpu")

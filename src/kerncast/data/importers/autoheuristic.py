@@ -22,7 +22,7 @@ import msgspec
 import polars as pl
 
 from kerncast import devices
-from kerncast.data.importers import Imported, Importer, Options
+from kerncast.data.importers import Head, Imported, Importer, Options
 from kerncast.data.schema import Status
 from kerncast.data.text_table import LINE, refuse_cells, whole_numbers
 from kerncast.errors import BadFile, InvalidValue, KerncastError
@@ -80,11 +80,15 @@ class AutoHeuristic(Importer):
     """AutoHeuristic logs, as text or in a zip archive."""
 
     name = "autoheuristic"
-    doc = "logs of PyTorch's AutoHeuristic (mm, mixed_mm, flex_attention, pad_mm), text or zip; --device says the GPU"
+    doc = "logs of PyTorch's AutoHeuristic (mm, mixed_mm, flex_attention, pad_mm), text or zip; `device` says the GPU"
+
+    def recognises(self, head: Head) -> bool:
+        first = head.text.partition("\n")[0]
+        return first.startswith("{") and '"numerical_features"' in first
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         if options.values or options.mapping is not None:
-            raise InvalidValue("an AutoHeuristic log names its own columns: --set and --mapping mean nothing for it")
+            raise InvalidValue("an AutoHeuristic log names its own columns: `set` and `mapping` mean nothing for it")
         before = 0
         for member, data in _texts(path):
             try:
@@ -159,12 +163,12 @@ def _check_device(metadata: Metadata, name: str | None) -> None:
         f"compute capability {'.'.join(map(str, metadata.device_capa))} with {metadata.shared_memory:,} bytes of shared memory"
     )
     if name is None:
-        hint = f"add --device {fitting[0]}" if fitting else "add --device NAME"
+        hint = f"add `device={fitting[0]}`" if fitting else "add `device` NAME"
         others = f" (profiles with as much: {', '.join(fitting)})" if len(fitting) > 1 else ""
         raise InvalidValue(f"line 1 says {told}, which is not the name of a device: {hint}, if that is what it was{others}")
     known = devices.get(name).numbers.get("smem_per_block_bytes")
     if known is not None and known != metadata.shared_memory:
-        raise InvalidValue(f"line 1 says {told}, but {name} has {known:,.0f} per block: --device names another GPU")
+        raise InvalidValue(f"line 1 says {told}, but {name} has {known:,.0f} per block: `device` names another GPU")
 
 
 def _rows(log: Log) -> Imported:

@@ -97,7 +97,7 @@ def draft_mapping(table: pl.DataFrame, family_name: str | None = None) -> str:
         # Of families that match as many columns, the one that leaves fewest questions.
         best = max(scored, key=lambda name: (scored[name], -_unanswered(FAMILIES.get(name), columns), name))
         if not scored[best]:
-            raise InvalidValue(f"no column looks like a parameter of any family: name one with --family ({', '.join(scored)})")
+            raise InvalidValue(f"no column looks like a parameter of any family: name one with `family` ({', '.join(scored)})")
         family = FAMILIES.get(best)
     matches = _matches(family, columns)
     time = guess_time([name for name in columns if name not in matches.values()])

@@ -26,7 +26,7 @@ from typing import Any
 import polars as pl
 
 from kerncast import devices
-from kerncast.data.importers import Imported, Importer, Options
+from kerncast.data.importers import Head, Imported, Importer, Options
 from kerncast.data.importers.aiconfigurator import DEVICES
 from kerncast.data.importers.unclosed_json import Entries, read_unclosed
 from kerncast.data.schema import MEASURED
@@ -54,19 +54,24 @@ class KernelTuner(Importer):
     name = "kernel-tuner"
     doc = "a cache (JSON, or gzipped) of Kernel Tuner, or its T4 form; the kernel becomes an op drafted from the file"
 
+    def recognises(self, head: Head) -> bool:
+        text = head.text.lstrip()
+        t4 = '"results"' in text and '"configuration"' in text
+        return text.startswith("{") and ('"tune_params_keys"' in text or t4)
+
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         unknown = sorted(set(options.values) - {"op"})
         if unknown or options.mapping is not None:
-            what = f"--set {unknown[0]}" if unknown else "--mapping"
+            what = f"`set` {unknown[0]}" if unknown else "`mapping`"
             raise InvalidValue(
-                f"{what} means nothing for a cache of Kernel Tuner, which names its parameters (known: --set op)"
+                f"{what} means nothing for a cache of Kernel Tuner, which names its parameters (known: `set` op)"
             )
         found = read_unclosed(_text(path), ("cache", "results"))
         cache = _plain(found) if found.name == "cache" else _t4(found)
         op = options.values.get("op") or _slug(cache.kernel)
         if not re.fullmatch(r"[A-Za-z_]\w*", op):
             raise InvalidValue(
-                "the file does not name its kernel, and an op needs a name: add --set op=NAME (letters, digits, _)"
+                "the file does not name its kernel, and an op needs a name: add `set` op=NAME (letters, digits, _)"
             )
         declared, rows = _draft(cache, op)
         yield Imported(declared_family(declared), rows, _device(cache.device))

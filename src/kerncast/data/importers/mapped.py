@@ -76,7 +76,7 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_mapping(path: Path | None) -> Mapping:
     """A mapping file, checked against what the family declares."""
     if path is None:
-        raise InvalidValue("a csv or parquet table needs --mapping FILE.toml; draft one with --guess")
+        raise InvalidValue("a csv or parquet table needs `mapping` FILE.toml; draft one with `guess`")
     try:
         mapping = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Mapping)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
@@ -106,7 +106,7 @@ def _fixed(values: dict[str, str], family: Family) -> dict[str, Cell]:
     for name, text in values.items():
         matches = [column for column in columns if column in (name, f"problem.{name}", f"config.{name}")]
         if not matches:
-            raise InvalidValue(f"--set {name}: {family.id} has no such parameter")
+            raise InvalidValue(f"`set` {name}: {family.id} has no such parameter")
         cells[matches[0]] = Cell(value=text)
     return cells
 
@@ -214,7 +214,7 @@ class Csv(Importer):
     """CSV files with a mapping."""
 
     name = "csv"
-    doc = "any CSV table, with --mapping FILE.toml (draft one with --guess)"
+    doc = "any CSV table, with `mapping` FILE.toml (draft one with `guess`)"
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         mapping = read_mapping(options.mapping)
@@ -225,7 +225,7 @@ class Parquet(Importer):
     """Parquet files with a mapping."""
 
     name = "parquet"
-    doc = "any parquet table, with --mapping FILE.toml (draft one with --guess)"
+    doc = "any parquet table, with `mapping` FILE.toml (draft one with `guess`)"
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         mapping = read_mapping(options.mapping)

@@ -18,7 +18,7 @@ from pathlib import Path
 import polars as pl
 
 from kerncast import devices
-from kerncast.data.importers import Imported, Importer, Options, measured_on
+from kerncast.data.importers import Head, Imported, Importer, Options, measured_on
 from kerncast.data.text_table import LINE, numbers, read_csv_text, refuse_cells, whole_numbers
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.families.reshard import reshard_single
@@ -40,7 +40,10 @@ class ReshardLines(Importer):
     """CSV tables (.csv, .csv.gz) of fitted lines."""
 
     name = "reshard-lines"
-    doc = "lines fitted to reshards on Wormhole cards (CSV or .csv.gz); --set points=12 keeps so many tile counts a line"
+    doc = "lines fitted to reshards on Wormhole cards (CSV or .csv.gz); `set` points=12 keeps so many tile counts a line"
+
+    def recognises(self, head: Head) -> bool:
+        return head.header >= {"in_grid", "out_grid", "group", "coef", "intercept"}
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         most = _points(options)
@@ -69,15 +72,15 @@ class ReshardLines(Importer):
 def _points(options: Options) -> int | None:
     """How many tile counts of a line to keep: all, unless `--set points=…` says so."""
     if options.mapping is not None:
-        raise InvalidValue("--mapping is for csv and parquet; the columns of fitted lines are known")
+        raise InvalidValue("`mapping` is for csv and parquet; the columns of fitted lines are known")
     unknown = sorted(set(options.values) - {"points"})
     if unknown:
-        raise InvalidValue(f"--set {unknown[0]} means nothing for fitted lines (known: points)")
+        raise InvalidValue(f"`set` {unknown[0]} means nothing for fitted lines (known: points)")
     given = options.values.get("points")
     if given is None:
         return None
     if not given.isascii() or not given.isdigit() or int(given) < 2:
-        raise InvalidValue(f"--set points must be a whole number of at least 2, got '{given}'")
+        raise InvalidValue(f"`set` points must be a whole number of at least 2, got '{given}'")
     return int(given)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 
-from kerncast.data.importers import Imported, Importer, Options
+from kerncast.data.importers import Head, Imported, Importer, Options
 from kerncast.data.text_table import LINE, fold_one_hot, numbers, read_csv_text, refuse_cells, whole_numbers
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.families.single import concatenate_heads_single, eltwise_unary_single, matmul_sharded_single
@@ -36,8 +36,11 @@ class TtnnCsv(Importer):
     name = "ttnn-csv"
     doc = (
         "CSV tables of the TTNN op runtime predictor (unary ops, concatenate_heads, height-sharded matmul); "
-        "--set func=exp for a unary op"
+        "`set` func=exp for a unary op"
     )
+
+    def recognises(self, head: Head) -> bool:
+        return head.header == {*MATMUL, "duration"} or head.header >= {*SHAPE, "kernel_duration"}
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         table = read_csv_text(path)
@@ -56,7 +59,7 @@ class TtnnCsv(Importer):
                 return
             _refuse_settings(options, {"func"})
             if "func" not in options.values:
-                raise InvalidValue("the file does not say which unary function it timed: add --set func=exp")
+                raise InvalidValue("the file does not say which unary function it timed: add `set` func=exp")
             yield Imported(eltwise_unary_single, _unary(table, options.values["func"]))
         else:
             raise BadFile(
@@ -68,9 +71,9 @@ class TtnnCsv(Importer):
 def _refuse_settings(options: Options, known: set[str]) -> None:
     unknown = sorted(set(options.values) - known)
     if unknown:
-        raise InvalidValue(f"--set {unknown[0]} means nothing for this table (known: {', '.join(sorted(known)) or 'none'})")
+        raise InvalidValue(f"`set` {unknown[0]} means nothing for this table (known: {', '.join(sorted(known)) or 'none'})")
     if options.mapping is not None:
-        raise InvalidValue("--mapping is for csv and parquet; the columns of a TTNN table are known")
+        raise InvalidValue("`mapping` is for csv and parquet; the columns of a TTNN table are known")
 
 
 def _positive_time(table: pl.DataFrame, column: str) -> pl.Series:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kerncast.data.dataset import write_atomically
 from kerncast.evaluating.evaluation import Evaluation
+from kerncast.files.atomic import write_text
 from kerncast.models.model import Model
 
 __all__ = ["write_report"]
@@ -21,4 +21,4 @@ def write_report(evaluation: Evaluation, model: Model | None, path: Path, budget
     from kerncast.evaluating.report.page import render
 
     text = render(evaluation, model, budget)
-    write_atomically(Path(path), lambda scratch: scratch.write_text(text, encoding="utf-8"))
+    write_text(Path(path), text)

@@ -35,7 +35,7 @@ class Worst:
 
 
 def worst_problems(problems: pl.DataFrame, rows: pl.DataFrame) -> list[Worst]:
-    """The same problems in the same order as `Evaluation.summary["worst"]`."""
+    """The same problems in the same order as `Evaluation.worst`."""
     worst = worst_first(problems).head(MOST_PROBLEMS)
     return [_worst(row, rows.filter(pl.col("number") == row["number"])) for row in worst.iter_rows(named=True)]
 

@@ -138,7 +138,7 @@ def warnings(summary: dict[str, Any]) -> list[str]:
     if summary["includes_training_data"]:
         found.append(
             f"{seen:,} of these problems were trained on. These figures say how well the model remembers, not how well it "
-            "will choose: judge it on other problems, or with --split."
+            "will choose: judge it on other problems, or with `split`."
         )
     elif seen:
         found.append(f"{seen:,} problems that the model was trained on were left out.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,11 @@ def render(evaluation: Evaluation, model: Model | None, budget: dict[str, Any] |
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
-    summary = evaluation.summary
+    summary = evaluation.as_json()
     choosing = summary["overall"]["efficiency_mean"] is not None
-    fixed, told = _without_fixed(evaluation)
+    fixed, told = without_fixed(evaluation)
     worst = worst_problems(told.problems, told.rows) if choosing or _has_times(told.rows) else []
-    sections = _sections(told, model, budget, _dtypes(evaluation.problems))
+    sections = chart_sections(told, model, budget, dtypes_of(evaluation.problems))
     figures = {chart.name: chart.figure for section in sections.values() for chart in section.charts}
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     page = environment.from_string(_file("template.html.j2")).render(
@@ -86,26 +86,26 @@ def _has_times(rows: pl.DataFrame) -> bool:
     return "predicted_ns" in rows.columns and rows.height > 0 and rows["predicted_ns"].is_finite().any()
 
 
-def _without_fixed(evaluation: Evaluation) -> tuple[dict[str, Any], Evaluation]:
+def without_fixed(evaluation: Evaluation) -> tuple[dict[str, Any], Evaluation]:
     """Problem parameters that are the same everywhere are told once, not in every label."""
     problems = evaluation.problems
     if problems.height < 2:
         return {}, evaluation
     names = [name for name in problems.columns if name.startswith("problem.") and problems[name].n_unique() == 1]
     fixed = part_of(problems.select(names).row(0, named=True), "problem") if names else {}
-    return fixed, Evaluation(evaluation.summary, problems.drop(names), evaluation.rows.drop(names))
+    return fixed, replace(evaluation, problems=problems.drop(names), rows=evaluation.rows.drop(names))
 
 
-def _dtypes(problems: pl.DataFrame) -> list[str]:
+def dtypes_of(problems: pl.DataFrame) -> list[str]:
     """Those that occur, where problems have one."""
     return sorted(set(problems["problem.dtype"].cast(pl.String).drop_nulls())) if "problem.dtype" in problems.columns else []
 
 
-def _sections(
+def chart_sections(
     evaluation: Evaluation, model: Model | None, budget: dict[str, Any] | None, dtypes: list[str]
 ) -> dict[str, Section]:
     """The parts that are charts; one with nothing to show is not there."""
-    summary, problems, rows = evaluation.summary, evaluation.problems, evaluation.rows
+    summary, problems, rows = evaluation.as_json(), evaluation.problems, evaluation.rows
     choosing = summary["overall"]["efficiency_mean"] is not None
     choice: list[Chart | None] = []
     if choosing:

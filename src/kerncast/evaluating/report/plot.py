@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kerncast.arrays import Floats, Ints
 from kerncast.evaluating.report.words import duration, short
 
-Floats = npt.NDArray[np.float64]
 Figure = dict[str, Any]
 
 # Points are SVG elements: more than this many make a phone slow, and show nothing that fewer do not.
@@ -76,7 +75,7 @@ def low_end(values: Floats) -> float:
     return max(0.0, math.floor(10 * float(values.min()) - 0.5) / 10) if len(values) else 0.0
 
 
-def sampled(count: int, most: int = MOST_POINTS) -> npt.NDArray[np.int64]:
+def sampled(count: int, most: int = MOST_POINTS) -> Ints:
     """Which of many points are drawn: the same ones every time, in their own order."""
     if count <= most:
         return np.arange(count)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from kerncast.arrays import Floats
 from kerncast.device import Device
-from kerncast.evaluating.report.plot import Chart, Floats, dots, line, log_axis, sampled
+from kerncast.evaluating.report.plot import Chart, dots, line, log_axis, sampled
 from kerncast.evaluating.report.words import assignments, chart_text, duration, part_of, percent, short
 
 # Every problem is on it; beyond this many dots the file and the browser suffer, and the caption says so.

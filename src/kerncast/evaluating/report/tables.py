@@ -98,7 +98,7 @@ def predictors(summary: dict[str, Any]) -> list[Line]:
 
 
 def against(summary: dict[str, Any]) -> str:
-    """Somebody else's solutions in one sentence, where they were given."""
+    """Another system's solutions in one sentence, where they were given."""
     found = summary.get("against")
     if not found:
         return ""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from html import escape
 from typing import Any
+
+from kerncast.writing.html import chart_text as chart_text
 
 # Six digits draw the same picture as seventeen, in a third of the bytes.
 DIGITS = 6
@@ -54,11 +55,6 @@ def assignments(values: Mapping[str, Any]) -> str:
 def part_of(row: Mapping[str, Any], part: str) -> dict[str, Any]:
     """The parameters of one part (`problem`, `chosen`, `best`) of a row, inactive ones left out."""
     return {name.split(".", 1)[1]: value for name, value in row.items() if name.startswith(f"{part}.") and value is not None}
-
-
-def chart_text(text: object) -> str:
-    """Data shown inside a chart: plotly reads a little HTML, which a label must not be."""
-    return escape(str(text), quote=False)
 
 
 def short(values: Iterable[Any]) -> list[float | None]:

@@ -33,8 +33,8 @@ def read_listed(data: Any, target: Target) -> Iterator[Solution]:
     chosen: dict[tuple[Any, ...], tuple[int, list[dict[str, Any]]]] = {}
     for place, entry in enumerate(entries, 1):
         try:
-            problem = Problem(target.family, entry.problem).values
-            configs = [Config(target.family, config).values for config in _configs(entry)]
+            problem = Problem(target.family, entry.problem).as_dict()
+            configs = [Config(target.family, config).as_dict() for config in _configs(entry)]
         except InvalidValue as error:
             raise BadFile(f"solution {place}: {error}") from error
         before, same = chosen.setdefault(tuple(problem.values()), (place, configs))

@@ -135,7 +135,7 @@ def said(against: Mapping[str, Any]) -> str:
 
 
 def _tried_all(against: Mapping[str, Any]) -> str:
-    """Configs for every problem are in no order that means anything: whoever made the list tries them all."""
+    """Configs for every problem are in no order that means anything: the maker of the list tries them all."""
     every = against["choices_for_every_problem"] == against["choices"]
     return " (the one to look at: this list is the same for every problem, to be tried whole)" if every else ""
 

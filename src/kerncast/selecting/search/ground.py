@@ -7,17 +7,15 @@ from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Ints
 from kerncast.data import schema
 from kerncast.device import Device
 from kerncast.enumeration import Enumeration
 from kerncast.expr import Program
 from kerncast.op import Family, Problem
 from kerncast.space import Point
-
-Ints = npt.NDArray[np.int64]
 
 # Counting stops here: "of at least".
 COUNTED = 250_000

@@ -9,12 +9,12 @@ from pathlib import Path
 import polars as pl
 
 from kerncast.backends import backend_that_runs
-from kerncast.collecting.messages import Item, Policy, Result
-from kerncast.collecting.run import Request, collect
-from kerncast.collecting.supervisor import Observer
+from kerncast.collecting.messages import Policy
+from kerncast.collecting.run import Request, Stop, collect, never
 from kerncast.data import Dataset, schema
 from kerncast.errors import KerncastError
 from kerncast.op import hash_key, key_text
+from kerncast.progress import QUIET, Progress
 from kerncast.selecting.search.run import Search, measured_first
 
 
@@ -27,37 +27,31 @@ class Measured:
     device: str
 
 
-class _Quiet:
-    def result(self, item: Item, result: Result, device: str) -> None:
-        return
-
-    def phase(self, what: str, total: int | None) -> None:
-        return
-
-    def tick(self) -> None:
-        return
-
-
 def measure(
-    found: Search, backend: str | None = None, policy: Policy | None = None, observer: Observer | None = None
+    found: Search,
+    backend: str | None = None,
+    policy: Policy | None = None,
+    *,
+    progress: Progress = QUIET,
+    stop: Stop = never,
 ) -> Measured:
     """Time the finalists on this machine, with the backend that runs their family or the one that is named."""
     family = found.finalists[0].config.family
     kind = backend_that_runs(family.id, backend)
-    problem = {f"problem.{name}": value for name, value in found.problem}
-    rows = [{**problem, **{f"config.{name}": value for name, value in item.config}} for item in found.finalists]
+    problem = {f"problem.{name}": value for name, value in found.problem.items()}
+    rows = [{**problem, **{f"config.{name}": value for name, value in item.config.items()}} for item in found.finalists]
     types = {name: dtype for name, dtype in schema.schema_of(family).items() if name.startswith(("problem.", "config."))}
     with tempfile.TemporaryDirectory(prefix="kerncast-") as folder:
         out = Path(folder, "measured")
         request = Request(family, backend or kind.name, ("0",), out, policy or Policy())
-        summary = collect(request, [pl.DataFrame(rows, schema=types)], observer or _Quiet())
+        summary = collect(request, [pl.DataFrame(rows, schema=types)], total=len(rows), progress=progress, stop=stop)
         if summary.without_a_row:
             raise KerncastError("the measurement was interrupted: run the same command again")
         ends = _ends(Dataset.open(out).read(family))
     device = summary.device
     finalists = []
     for item in found.finalists:
-        status, time_ns = ends[hash_key(key_text(family.id, device, found.problem, item.config))]
+        status, time_ns = ends[hash_key(key_text(family.id, device, found.problem.items(), item.config.items()))]
         finalists.append(replace(item, status=status, measured_ns=time_ns))
     return Measured(measured_first(found, tuple(finalists)), kind.name, device)
 

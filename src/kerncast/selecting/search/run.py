@@ -9,8 +9,9 @@ from kerncast.errors import InvalidValue, NotFound
 from kerncast.models.hull import OutOfRange, outside_hull
 from kerncast.models.model import Model
 from kerncast.op import Config, Problem
+from kerncast.progress import QUIET, Progress
 from kerncast.selecting.search.ground import Ground
-from kerncast.selecting.search.scoring import Scoring, Step
+from kerncast.selecting.search.scoring import Scoring
 from kerncast.selecting.search.strategies import STRATEGIES
 
 # What a strategy may score unless it is told; an exhaustive search scores everything.
@@ -36,7 +37,7 @@ class Finalist:
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`: only what is known."""
-        values = {name: value for name, value in self.config if value is not None}
+        values = {name: value for name, value in self.config.items() if value is not None}
         rest = ("score", "time_ns", "lower_ns", "upper_ns", "known", "status", "measured_ns")
         return {"config": values, **{name: getattr(self, name) for name in rest if getattr(self, name) is not None}}
 
@@ -73,7 +74,7 @@ class Search:
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
         return {
-            "problem": self.problem.values, "strategy": self.strategy, "seed": self.seed, "scored": self.scored,
+            "problem": self.problem.as_dict(), "strategy": self.strategy, "seed": self.seed, "scored": self.scored,
             "space": self.space, "space_is_exact": self.exact, "warnings": list(self.warnings),
             "found": [item.as_json() for item in self.finalists],
         }  # fmt: skip
@@ -87,7 +88,7 @@ def search(
     budget: int | None = None,
     top_k: int = 10,
     seed: int = 0,
-    step: Step = lambda scored, of: None,
+    progress: Progress = QUIET,
 ) -> Search:
     """The `top_k` configs of the declared space that the model likes best of those that a strategy shows it.
 
@@ -110,7 +111,7 @@ def search(
         strategy = "exhaustive" if ground.exact and ground.size <= EXHAUSTED else "local"
     limit = budget if strategy == "exhaustive" else budget or BUDGET
     total = ground.size if limit is None and ground.exact else limit
-    scoring = Scoring(model, problem, limit, top_k, lambda scored: step(scored, total))
+    scoring = Scoring(model, problem, limit, top_k, total, progress)
     STRATEGIES[strategy](ground, scoring, seed)
     everything = strategy == "exhaustive" and not scoring.spent
     return Search(

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Flags, Floats
 from kerncast.data import schema
 from kerncast.models.model import Model
 from kerncast.op import Problem
-
-Floats = npt.NDArray[np.float64]
-Step = Callable[[int, int | None], None]
-"""Told how many configs are scored, of how many (None: nobody has counted)."""
+from kerncast.progress import QUIET, Progress
 
 BATCH = 16_384
 
@@ -22,13 +17,18 @@ BATCH = 16_384
 class Scoring:
     """What a model says of the configs it is shown. `left` is the rest of the budget (None: no limit)."""
 
-    def __init__(self, model: Model, problem: Problem, budget: int | None, keep: int, step: Callable[[int], None]) -> None:
-        self.model, self.keep, self.step = model, keep, step
+    def __init__(
+        self, model: Model, problem: Problem, budget: int | None, keep: int, total: int | None, progress: Progress = QUIET
+    ) -> None:
+        """`progress` hears how many of `total` are scored (None: nobody has counted)."""
+        self.model, self.keep, self.total, self.progress = model, keep, total, progress
         self.budget, self.scored = budget, 0
         self.best = pl.DataFrame()
         self._known: dict[tuple[object, ...], float] = {}
         types = schema.schema_of(model.family)
-        self._problem = [pl.lit(value, dtype=types[f"problem.{name}"]).alias(f"problem.{name}") for name, value in problem]
+        self._problem = [
+            pl.lit(value, dtype=types[f"problem.{name}"]).alias(f"problem.{name}") for name, value in problem.items()
+        ]
         self._names = list(model.family.config.parameters)
 
     @property
@@ -60,7 +60,7 @@ class Scoring:
             self._known |= {keys[place]: float(score) for place, score in zip(part, scores, strict=True)}
         return np.array([self._known.get(key, np.inf) for key in keys])
 
-    def known(self, configs: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    def known(self, configs: pl.DataFrame) -> Flags:
         """Which of them were scored already."""
         return np.array([key in self._known for key in configs.rows()], dtype=bool)
 
@@ -76,5 +76,5 @@ class Scoring:
         together = pl.concat([self.best, scored]) if self.best.height else scored
         # Of equal scores the config that comes first: the same, in whatever order they were shown.
         self.best = together.sort("__score", *self._names, nulls_last=True).head(self.keep)
-        self.step(self.scored)
+        self.progress.step("configs", self.scored, self.total)
         return found.score

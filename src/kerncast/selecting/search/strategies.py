@@ -8,9 +8,9 @@ from itertools import count
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Floats, Ints
 from kerncast.errors import InvalidValue
 from kerncast.selecting.search.ground import Ground
 from kerncast.selecting.search.scoring import Scoring
@@ -71,7 +71,7 @@ def differential_evolution(ground: Ground, scoring: Scoring, seed: int) -> None:
             return
 
 
-def _projected_scores(ground: Ground, scoring: Scoring, places: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def _projected_scores(ground: Ground, scoring: Scoring, places: Ints) -> Floats:
     """Scores of the valid configs nearest to some places; infinite where there is none near."""
     points = ground.nearest(places)
     scores = np.full(len(points), np.inf)
@@ -147,7 +147,7 @@ def with_optuna(ground: Ground, scoring: Scoring, seed: int) -> None:
     try:
         import optuna
     except ImportError as error:
-        raise InvalidValue("--strategy optuna needs optuna: pip install 'kerncast[tune]', or use --strategy de") from error
+        raise InvalidValue("`strategy=optuna` needs optuna: pip install 'kerncast[tune]', or use `strategy=de`") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     distributions: dict[str, optuna.distributions.BaseDistribution] = {
         name: optuna.distributions.IntDistribution(0, parameter.size - 1)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,28 +10,29 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Floats
 from kerncast.backends.contract import CannotCompile
 from kerncast.compiling.binding import Binding, encode
 from kerncast.compiling.build import BRIEF, compiled, folder_for
-from kerncast.compiling.c99 import c_source
+from kerncast.compiling.c99 import NotInC, c_source
 from kerncast.compiling.header import c_header, schema_number
 from kerncast.compiling.interpreter import Interpreter
 from kerncast.compiling.lower import Artefact, lower
-from kerncast.compiling.tiers import DecisionTree, Expectation, Reach, Tiers
+from kerncast.compiling.tiers import DecisionTree, Tiers
 from kerncast.errors import CannotWrite, InvalidValue, KerncastError
 from kerncast.expr import Program
+from kerncast.files.atomic import replace_file
 from kerncast.learners.contract import read_arrays, write_arrays
 from kerncast.learners.gbdt import Gbdt
+from kerncast.learners.trees import Tree, as_arrays, from_arrays
+from kerncast.models.expectation import Expectation, expectation_of
 from kerncast.models.model import Model
-from kerncast.selecting.expectation import expectation_of
+from kerncast.models.reach import Reach, reach_of
+from kerncast.progress import QUIET, Progress
 from kerncast.selecting.tiers.distill import distill, splitting_program
 from kerncast.selecting.tiers.portfolio import model_portfolio
 from kerncast.selecting.tiers.problem_sampling import draw_problems
-from kerncast.selecting.tiers.reach import reach_of
 from kerncast.selecting.tiers.small_forest import TREES, compact_forest
-
-Floats = npt.NDArray[np.float64]
-Step = Callable[[str], None]
 
 LOSS, MOST = 0.002, 64
 # A model of fewer trees than so many times those of a small forest is quick enough itself.
@@ -62,13 +61,13 @@ class TierOptions:
         return f"loss {self.loss} most {self.most} seed {self.seed} samples {self.samples}"
 
 
-def tiers_of(model: Model, options: TierOptions | None = None, step: Step = lambda what: None) -> Tiers:
+def tiers_of(model: Model, options: TierOptions | None = None, *, progress: Progress = QUIET) -> Tiers:
     """The tiers of a model: from the cache, or built now (some seconds) and kept."""
     options = options or TierOptions()
     folder = folder_for("tiers", model.manifest.checksum, options.identity)
     found = read_tiers(folder / "tiers.npz", model)
     if found is None:
-        found = build_tiers(model, options, step)
+        found = build_tiers(model, options, progress=progress)
         _keep(folder, found)
     return found
 
@@ -80,15 +79,15 @@ def plain_tiers(model: Model) -> Tiers:
     return Tiers(tuple(int(row) for row in order), reach=reach_of(model) if known else None, expectation=expectation_of(model))
 
 
-def build_tiers(model: Model, options: TierOptions, step: Step = lambda what: None) -> Tiers:
+def build_tiers(model: Model, options: TierOptions, *, progress: Progress = QUIET) -> Tiers:
     """Choose the portfolio, ask the model about many problems, and teach the small forest and the tree."""
     if not model.family.config.parameters:  # nothing to choose
         return Tiers((0,))
-    step("choosing the portfolio")
+    progress.stage("choosing the portfolio")
     portfolio, reach, expectation = model_portfolio(model, options.loss, options.most), reach_of(model), expectation_of(model)
     if len(portfolio) < 2:
         return Tiers(portfolio, reach=reach, expectation=expectation)
-    step("asking the model about problems like those it was trained on")
+    progress.stage("asking the model about problems like those it was trained on")
     score = PortfolioScores(lower(model, Tiers(portfolio, reach=reach), ["portfolio"]))
     columns = [f"problem.{name}" for name in model.family.problem.parameters]
     assert model.out_of_fold is not None
@@ -98,12 +97,12 @@ def build_tiers(model: Model, options: TierOptions, step: Step = lambda what: No
     scores = score(problems)
     forest = None
     if isinstance(model.learner, Gbdt) and sum(model.learner.size().values()) > WORTH_IMITATING * TREES:
-        step("teaching the small forest")
+        progress.stage("teaching the small forest")
         names = [f"config.{name}" for name in model.family.config.parameters]
         configs = model.candidates.select(names)[list(portfolio)]
         features = model.manifest.features.names
         forest = compact_forest(lambda rows: model.describe(rows).features, features, configs, problems, scores, options.seed)
-    step("growing the tree")
+    progress.stage("growing the tree")
     return Tiers(
         portfolio, distill(model, portfolio, score, seed=options.seed, samples=options.samples), forest, reach, expectation
     )
@@ -118,7 +117,7 @@ class PortfolioScores:
         identity = f"scores {model.manifest.checksum} {artefact.tiers.portfolio}"
         try:
             made = compiled(identity, c_source(artefact, "kerncast"), c_header(artefact, "kerncast"), flags=BRIEF)
-        except (CannotCompile, CannotWrite):  # then LightGBM is asked, which takes longer
+        except (CannotCompile, CannotWrite, NotInC):  # then Python is asked, which takes longer
             made = None
         self._binding = None if made is None else Binding(made, model.family, schema_number(artefact))
         self._interpreter = Interpreter(artefact)
@@ -126,18 +125,20 @@ class PortfolioScores:
         self._known: dict[tuple[object, ...], Floats] = {}
 
     def __call__(self, problems: pl.DataFrame) -> Floats:
-        names = [name.removeprefix("problem.") for name in problems.columns]
-        found = []
-        for row in problems.iter_rows():
-            if row not in self._known:  # the small forest and the tree ask about the same problems
-                self._known[row] = self._one(dict(zip(names, row, strict=True)))
-            found.append(self._known[row])
-        return np.stack(found)
+        rows = list(problems.iter_rows())
+        # The small forest and the tree ask about the same problems.
+        new = {row: place for place, row in enumerate(rows) if row not in self._known}
+        if new:
+            self._known |= zip(new, self._ask(problems[list(new.values())]), strict=True)
+        return np.stack([self._known[row] for row in rows])
 
-    def _one(self, values: dict[str, object]) -> Floats:
+    def _ask(self, problems: pl.DataFrame) -> Iterable[Floats]:
         if self._binding is None:
-            return self._interpreter.scores(values, self._artefact.members("portfolio"))[0]
-        return self._binding.scores(encode(self._artefact.model.family.problem, values), "portfolio", self._size)[0]
+            return self._interpreter.scores_of_many(problems, self._artefact.members("portfolio"))
+        names = [name.removeprefix("problem.") for name in problems.columns]
+        space = self._artefact.model.family.problem
+        points = (encode(space, dict(zip(names, row, strict=True))) for row in problems.iter_rows())
+        return [self._binding.scores(point, "portfolio", self._size)[0] for point in points]
 
 
 # -- keeping them --------------------------------------------------------------------------------------
@@ -154,11 +155,10 @@ def write_tiers(file: Path, tiers: Tiers) -> None:
             "expectation.efficiency": np.array(tiers.expectation.efficiency),
         }
     if tiers.forest is not None:
-        arrays["forest"] = np.frombuffer(tiers.forest.encode(), np.uint8)
+        arrays |= {f"forest.{name}": part for name, part in as_arrays(tiers.forest).items()}
     if tiers.tree is not None:
-        tree = tiers.tree
-        arrays |= {f"tree.{name}": getattr(tree, name) for name in ("feature", "threshold", "left", "right", "choice")}
-        arrays["tree.names"] = np.array(list(tree.program.outputs))
+        arrays |= {f"tree.{name}": part for name, part in as_arrays([tiers.tree.tree]).items()}
+        arrays["tree.names"] = np.array(list(tiers.tree.program.outputs))
     write_arrays(file, arrays)
 
 
@@ -172,9 +172,8 @@ def read_tiers(file: Path, model: Model) -> Tiers | None:
         if "tree.names" in arrays:
             program = splitting_program(model.family, model.device, model.manifest.dtypes or None)
             names = [str(name) for name in arrays["tree.names"]]
-            parts = {name: np.asarray(arrays[f"tree.{name}"]) for name in ("feature", "threshold", "left", "right", "choice")}
-            tree = DecisionTree(Program({name: program.outputs[name] for name in names}), **parts)
-        forest = bytes(np.asarray(arrays["forest"], np.uint8)).decode() if "forest" in arrays else None
+            tree = DecisionTree(Program({name: program.outputs[name] for name in names}), *_trees("tree.", arrays))
+        forest = _trees("forest.", arrays) if "forest.nodes" in arrays else None
         reach = None
         if "reach.low" in arrays:
             low, high = (np.asarray(arrays[f"reach.{name}"], np.float64) for name in ("low", "high"))
@@ -188,12 +187,13 @@ def read_tiers(file: Path, model: Model) -> Tiers | None:
         return None
 
 
+def _trees(prefix: str, arrays: dict[str, npt.NDArray[np.generic]]) -> tuple[Tree, ...]:
+    return from_arrays({name.removeprefix(prefix): part for name, part in arrays.items() if name.startswith(prefix)})
+
+
 def _keep(folder: Path, tiers: Tiers) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".", suffix=".npz", delete=False) as file:
-            draft = Path(file.name)
-        write_tiers(draft, tiers)
-        os.replace(draft, folder / "tiers.npz")
+        replace_file(folder / "tiers.npz", lambda draft: write_tiers(draft, tiers))
     except OSError:  # they are built again the next time
         return

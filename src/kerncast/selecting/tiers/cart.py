@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from kerncast.arrays import Floats, Ints
+from kerncast.learners.trees import Tree
 
 # Where a node has more different values of a feature than this, only so many places between them are tried.
 MOST_PLACES = 48
@@ -32,71 +32,99 @@ class Material:
 
 
 @dataclass(frozen=True)
-class Grown:
-    """A tree as flat arrays, the root first. Every node knows what it would choose if it were a leaf."""
-
-    feature: Ints
-    threshold: Floats
-    left: Ints
-    right: Ints
-    choice: Ints
-
-    @property
-    def leaves(self) -> int:
-        return int((self.feature < 0).sum())
-
-    def paths(self, features: Floats) -> list[Ints]:
-        """For every node: which samples come by."""
-        found: list[Ints] = [np.empty(0, np.int64)] * len(self.feature)
-        found[0] = np.arange(len(features))
-        for node in np.flatnonzero(self.feature >= 0):
-            rows = found[node]
-            goes_left = features[rows, self.feature[node]] <= self.threshold[node]
-            found[self.left[node]], found[self.right[node]] = rows[goes_left], rows[~goes_left]
-        return found
-
-    def leaf_of(self, features: Floats) -> Ints:
-        """The leaf that each sample ends in."""
-        found = np.zeros(len(features), np.int64)
-        paths = self.paths(features)
-        for leaf in np.flatnonzero(self.feature < 0):
-            found[paths[leaf]] = leaf
-        return found
-
-
-@dataclass(frozen=True)
 class _Split:
     worth: float
     feature: int
     threshold: float
 
 
-def grow(material: Material, leaves: int, least_weight: float) -> Grown:
-    """At most so many leaves, each of at least some weight; deterministic, of equal splits the first feature's."""
-    nodes: list[Ints] = [np.arange(len(material.weight))]
-    feature, threshold, left, right = [-1], [0.0], [-1], [-1]
+def grow(material: Material, leaves: int, least_weight: float, judge: Material | None = None) -> Tree:
+    """At most so many leaves, each of at least some weight; deterministic, of equal splits the first feature's.
+
+    A leaf's value is the number of its choice. Splits that do not pay on `judge`, which the tree does not grow on, are undone.
+    """
+    sapling = _Sapling([np.arange(len(material.weight))])
     waiting: list[tuple[float, int, _Split]] = []
 
     def consider(node: int) -> None:
-        split = _best_split(material, nodes[node], least_weight)
+        split = _best_split(material, sapling.rows[node], least_weight)
         if split is not None:
             heapq.heappush(waiting, (-split.worth, node, split))
 
     consider(0)
-    while waiting and len(nodes) < 2 * leaves - 1:
+    while waiting and len(sapling.rows) < 2 * leaves - 1:
         _, node, split = heapq.heappop(waiting)
-        rows = nodes[node]
-        goes_left = material.features[rows, split.feature] <= split.threshold
-        feature[node], threshold[node], left[node], right[node] = split.feature, split.threshold, len(nodes), len(nodes) + 1
+        for child in sapling.split(node, split, material.features):
+            consider(child)
+    choice = np.array([int(material.costs[rows].sum(axis=0).argmin()) for rows in sapling.rows])
+    if judge is not None:
+        sapling.prune(judge, choice)
+    return sapling.tree(choice)
+
+
+@dataclass
+class _Sapling:
+    """A tree while it grows: nodes in the order in which they came, leaves among them."""
+
+    rows: list[Ints]
+    """By node: the samples that come by."""
+    feature: list[int] = field(default_factory=lambda: [-1])
+    """Below zero: a leaf."""
+    threshold: list[float] = field(default_factory=lambda: [0.0])
+    left: list[int] = field(default_factory=lambda: [-1])
+    right: list[int] = field(default_factory=lambda: [-1])
+
+    def split(self, node: int, split: _Split, features: Floats) -> tuple[int, int]:
+        """Two leaves in place of one."""
+        first, second = len(self.rows), len(self.rows) + 1
+        rows = self.rows[node]
+        goes_left = features[rows, split.feature] <= split.threshold
+        self.feature[node], self.threshold[node], self.left[node], self.right[node] = (
+            split.feature,
+            split.threshold,
+            first,
+            second,
+        )
         for part in (rows[goes_left], rows[~goes_left]):
-            nodes.append(part)
-            feature.append(-1)
-            threshold.append(0.0)
-            left.append(-1)
-            right.append(-1)
-            consider(len(nodes) - 1)
-    choice = [int(material.costs[rows].sum(axis=0).argmin()) for rows in nodes]
-    return Grown(np.array(feature), np.array(threshold), np.array(left), np.array(right), np.array(choice))
+            self.rows.append(part)
+            self.feature.append(-1)
+            self.threshold.append(0.0)
+            self.left.append(-1)
+            self.right.append(-1)
+        return first, second
+
+    def prune(self, judge: Material, choice: Ints) -> None:
+        """Undo splits that do not pay on other samples."""
+        paths: list[Ints] = [np.empty(0, np.int64)] * len(self.rows)
+        paths[0] = np.arange(len(judge.weight))
+        for node, feature in enumerate(self.feature):
+            if feature >= 0:
+                goes_left = judge.features[paths[node], feature] <= self.threshold[node]
+                paths[self.left[node]], paths[self.right[node]] = paths[node][goes_left], paths[node][~goes_left]
+        cost = [judge.costs[rows, own].sum() for rows, own in zip(paths, choice, strict=True)]
+        for node in range(len(cost) - 1, -1, -1):  # children come after their parents
+            if self.feature[node] >= 0:
+                below = cost[self.left[node]] + cost[self.right[node]]
+                if below < cost[node] - 1e-9:
+                    cost[node] = below
+                else:
+                    self.feature[node] = -1
+
+    def tree(self, choice: Ints) -> Tree:
+        """What is left of it, in the same order."""
+        reached = {0}
+        for node, feature in enumerate(self.feature):
+            if node in reached and feature >= 0:
+                reached |= {self.left[node], self.right[node]}
+        kept = sorted(reached)
+        place = {node: number for number, node in enumerate(kept)}
+        leaf = [self.feature[node] < 0 for node in kept]
+        left, right = (
+            np.array([-1 if end else place[side[node]] for node, end in zip(kept, leaf, strict=True)])
+            for side in (self.left, self.right)
+        )
+        features, thresholds = np.array(self.feature)[kept], np.array(self.threshold)[kept]
+        return Tree.of_nodes(features, thresholds, left, right, choice[kept].astype(np.float64))
 
 
 def _best_split(material: Material, rows: Ints, least_weight: float) -> _Split | None:

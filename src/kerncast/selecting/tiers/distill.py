@@ -6,26 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Flags, Floats, Ints
 from kerncast.compiling.tiers import UNSURE, DecisionTree
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.expr import Program
 from kerncast.expr.nodes import INEXACT, Expr
+from kerncast.learners.trees import Tree
 from kerncast.models.manifest import Range
+from kerncast.models.measured import Measured, measured_by_model
 from kerncast.models.model import Model
+from kerncast.models.reach import Tried
 from kerncast.op import Family
 from kerncast.scoring.splits import held_out
-from kerncast.selecting.tiers.cart import Grown, Material, grow
+from kerncast.selecting.tiers.cart import Material, grow
 from kerncast.selecting.tiers.problem_sampling import draw_problems
-from kerncast.selecting.tiers.reach import Tried
-from kerncast.selecting.tiers.shares import Measured, measured_by_model
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 Score = Callable[[pl.DataFrame], Floats]
 """Problems (`problem.*`) → [problem, place in the portfolio]: log times up to a constant per problem, low is chosen;
@@ -99,16 +96,15 @@ def distill_from(
     features = evaluate(program, lessons.problems)
     material = Material(features, lessons.costs, np.ones(len(features)))
     grows, prunes, judges = _parts(lessons.group, seed)
-    grown = pruned(grow(material.take(grows), MOST_LEAVES, LEAST_WEIGHT), material.take(prunes))
+    grown = grow(material.take(grows), MOST_LEAVES, LEAST_WEIGHT, material.take(prunes))
     # Costs above or below those of what the model would have taken.
     extra = lessons.costs - lessons.own[:, None]
     sure, answered, loss = _sure_leaves(grown, features, extra, prunes, judges, worst_loss)
     leaf = grown.leaf_of(features)
-    choice = np.array([_best(lessons.costs[leaf == node], grown.choice[node]) for node in range(len(grown.choice))])
-    tree = as_tree(replace(grown, choice=np.where(sure, choice, UNSURE)), program)
-    ends = tree.feature < 0
-    unsure = int((tree.choice[ends] == UNSURE).sum())
-    return Distilled(tree, int(ends.sum()), unsure, len(features), answered, loss)
+    choice = np.array([_best(lessons.costs[leaf == number], int(own)) for number, own in enumerate(grown.value)])
+    tree = _deciding(replace(grown, value=np.where(sure, choice, UNSURE).astype(np.float64)), program)
+    unsure = int((tree.choices == UNSURE).sum())
+    return Distilled(tree, len(tree.choices), unsure, len(features), answered, loss)
 
 
 @dataclass(frozen=True)
@@ -197,39 +193,24 @@ def _parts(group: Ints, seed: int) -> tuple[Flags, Flags, Flags]:
     return ~aside, prunes, aside & ~prunes
 
 
-def pruned(grown: Grown, judge: Material) -> Grown:
-    """Without what does not pay on problems that the tree did not grow on."""
-    paths = grown.paths(judge.features)
-    cost = np.array([judge.costs[rows, choice].sum() for rows, choice in zip(paths, grown.choice, strict=True)])
-    feature = grown.feature.copy()
-    for node in range(len(feature) - 1, -1, -1):  # children come after their parents
-        if feature[node] >= 0:
-            below = cost[grown.left[node]] + cost[grown.right[node]]
-            if below < cost[node] - 1e-9:
-                cost[node] = below
-            else:
-                feature[node] = -1
-    return replace(grown, feature=feature)
-
-
 def _sure_leaves(
-    grown: Grown, features: Floats, extra: Floats, prunes: Flags, judges: Flags, worst_loss: float
+    grown: Tree, features: Floats, extra: Floats, prunes: Flags, judges: Flags, worst_loss: float
 ) -> tuple[Flags, float, float]:
-    """Which nodes answer; the share of problems to judge by that they answer, and what that loses.
+    """Which leaves answer; the share of problems to judge by that they answer, and what that loses.
 
     Leaves are ranked by one set of problems and judged by another: of many small leaves some do well by luck.
     """
-    leaf, nodes = grown.leaf_of(features), len(grown.feature)
-    lost = extra[np.arange(len(leaf)), grown.choice[leaf]]
-    count = np.bincount(leaf[prunes], minlength=nodes)
+    leaf, leaves = grown.leaf_of(features), len(grown.value)
+    lost = extra[np.arange(len(leaf)), grown.value[leaf].astype(np.int64)]
+    count = np.bincount(leaf[prunes], minlength=leaves)
     # A leaf that hardly any of them reaches is taken to be as good as the others.
-    mean = (np.bincount(leaf[prunes], lost[prunes], nodes) + PRIOR * lost[prunes].mean()) / (count + PRIOR)
-    order = np.lexsort((np.arange(nodes), -mean))
-    held = np.bincount(leaf[judges], lost[judges], nodes)[order] / judges.sum()
+    mean = (np.bincount(leaf[prunes], lost[prunes], leaves) + PRIOR * lost[prunes].mean()) / (count + PRIOR)
+    order = np.lexsort((np.arange(leaves), -mean))
+    held = np.bincount(leaf[judges], lost[judges], leaves)[order] / judges.sum()
     remaining = held.sum() - np.r_[0.0, np.cumsum(held)]
-    given_up = int(np.flatnonzero(remaining <= worst_loss)[0]) if (remaining <= worst_loss).any() else nodes
+    given_up = int(np.flatnonzero(remaining <= worst_loss)[0]) if (remaining <= worst_loss).any() else leaves
     given_up = max(given_up, int((mean > WORST_LEAF * worst_loss).sum()))
-    sure = np.ones(nodes, dtype=bool)
+    sure = np.ones(leaves, dtype=bool)
     sure[order[:given_up]] = False
     answers = sure[leaf[judges]]
     return sure, float(answers.mean()), float(lost[judges][answers].sum() / judges.sum())
@@ -239,36 +220,10 @@ def _best(costs: Floats, otherwise: int) -> int:
     return int(costs.sum(axis=0).argmin()) if len(costs) else int(otherwise)
 
 
-def as_tree(grown: Grown, program: Program) -> DecisionTree:
+def _deciding(tree: Tree, program: Program) -> DecisionTree:
     """Without splits whose two sides agree, and with only those features that a split reads."""
-    merged = _merged(grown)
-    order = [0]  # nodes to keep, parents first
-    for node in order:
-        if merged[node] is None:
-            order += [int(grown.left[node]), int(grown.right[node])]
-    place = {node: number for number, node in enumerate(order)} | {-1: -1}
-    inner = np.array([merged[node] is None for node in order])
-    feature = np.where(inner, grown.feature[order], -1)
-    left, right = ([place[int(node)] if split else -1 for node, split in zip(side[order], inner, strict=True)]
-                   for side in (grown.left, grown.right))  # fmt: skip
-    choice = [UNSURE if found is None else found for found in (merged[node] for node in order)]
-    used = sorted({int(item) for item in feature if item >= 0})
+    tree = tree.merged()
+    used = sorted(set(tree.feature.tolist()))
     names = list(program.outputs)
-    return DecisionTree(
-        Program({names[item]: program.outputs[names[item]] for item in used}),
-        np.where(inner, np.searchsorted(used, feature), -1),
-        np.where(inner, grown.threshold[order], 0.0),
-        np.array(left, np.int64),
-        np.array(right, np.int64),
-        np.array(choice, np.int64),
-    )
-
-
-def _merged(grown: Grown) -> list[int | None]:
-    """By node: the one choice of everything below it; None where choices differ."""
-    found: list[int | None] = [int(item) for item in grown.choice]
-    for node in range(len(found) - 1, -1, -1):  # children come after their parents
-        if grown.feature[node] >= 0:
-            first, second = found[grown.left[node]], found[grown.right[node]]
-            found[node] = first if first is not None and first == second else None
-    return found
+    kept = Program({names[item]: program.outputs[names[item]] for item in used})
+    return DecisionTree(kept, replace(tree, feature=np.searchsorted(used, tree.feature).astype(np.int64)))

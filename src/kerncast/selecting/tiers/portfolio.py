@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kerncast.arrays import Floats, Ints
 from kerncast.errors import InvalidValue
+from kerncast.models.measured import Measured, measured_by_model
 from kerncast.models.model import Model
 from kerncast.scoring.splits import folds_by_group
-from kerncast.selecting.tiers.shares import Measured, measured_by_model
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 FOLDS = 5
 # A set that grows by one config rarely wants more than two of its others exchanged.

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Ints
 from kerncast.models.manifest import Range
 from kerncast.op import Family
 from kerncast.parameters import Int, Parameter
 from kerncast.space import Space
-
-Ints = npt.NDArray[np.int64]
 
 # How a problem is drawn: near a measured one, each size from another measured one, or anywhere in the hull.
 JITTERED, CROSSED, ANYWHERE = range(3)

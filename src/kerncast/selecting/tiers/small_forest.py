@@ -7,15 +7,15 @@ that of the model's scores at TEMPERATURE. How long the winner takes is then ask
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-Floats = npt.NDArray[np.float64]
+from kerncast.arrays import Floats
+from kerncast.learners.lightgbm_text import read_trees
+from kerncast.learners.trees import Tree
 
 TREES, LEAVES, RATE = 70, 47, 0.2
 # In log time: what the model has within a percent is not asked to be ordered.
@@ -32,8 +32,8 @@ Describe = Callable[[pl.DataFrame], Floats]
 
 def compact_forest(
     describe: Describe, names: Sequence[str], configs: pl.DataFrame, problems: pl.DataFrame, scores: Floats, seed: int = 0
-) -> str | None:
-    """LightGBM text of a forest over the model's features; None where the model itself had better be asked.
+) -> tuple[Tree, ...] | None:
+    """The trees of a forest over the model's features; None where the model itself had better be asked.
 
     `configs`: the portfolio's; `scores`: [problem, place in the portfolio], low is chosen, infinite where a rule
     forbids the config.
@@ -55,8 +55,7 @@ def compact_forest(
     }  # fmt: skip
     own = {"max_bin": 127, "verbosity": -1}
     data = lightgbm.Dataset(features, np.zeros(len(features)), feature_name=list(names), params=own)
-    text: str = lightgbm.train(parameters, data, TREES).model_to_string()
-    return re.sub(r"\[num_threads: \d+\]", "[num_threads: 0]", text)
+    return read_trees(lightgbm.train(parameters, data, TREES).model_to_string())
 
 
 class _Imitation:

@@ -100,13 +100,13 @@ class ConvPart(Part):
     def prepare(self, problem: Problem, config: Config) -> Prepared:
         layout = self._layout(problem, config)
         plan = self.plan(layout)
-        inputs = self.inputs.get(layout.g.direction, problem.values)
+        inputs = self.inputs.get(layout.g.direction, problem.as_dict())
         plan.source, plan.other, plan.result = inputs.pointers
         return _Kernel(self._functions[1], plan, inputs)
 
     def bind(self, call: Call, problem: Problem, config: Config) -> Bound:
         assert isinstance(call, Convolution)
-        # All that is missing in one compilation: `prepare` leaves this to whoever calls `compile` for a whole chunk.
+        # All that is missing in one compilation: `prepare` leaves this to the caller of `compile` for a whole chunk.
         self.compile([(problem, config)])
         plan, run = self.plan(self._layout(problem, config)), self._functions[1]
         place = ctypes.byref(plan)
@@ -137,7 +137,7 @@ class ConvPart(Part):
 
     def smaller(self, problem: Problem) -> Problem:
         """One image, and as few of its rows as are quick: channels and the width of a row are what configs differ by."""
-        values = problem.values
+        values = problem.as_dict()
         sizes = {"N": 1, **{name: int(str(values[name])) for name in ("Di", "Hi")}}
         for name, axis, taps in (("Di", "d", "Z"), ("Hi", "h", "Y")):
             reach = (int(str(values[taps])) - 1) * int(str(values[f"dilation_{axis}"])) + 1
@@ -158,7 +158,7 @@ class ConvPart(Part):
 
     def _layout(self, problem: Problem, config: Config) -> Layout:
         """The config on the problem, or why this machine cannot run it."""
-        values, chosen = problem.values, config.values
+        values, chosen = problem.as_dict(), config.as_dict()
         direction = _direction(config.family.id)
         broken = self._refusal(direction, values, chosen)
         if broken:

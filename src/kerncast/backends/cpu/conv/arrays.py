@@ -18,7 +18,8 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from kerncast.backends.contract import Array, Bound, Call
+from kerncast.arrays import Array
+from kerncast.backends.contract import Bound, Call
 from kerncast.backends.cpu.gemm.arrays import IntoOut, Nothing, address, check_array
 from kerncast.errors import InvalidValue
 

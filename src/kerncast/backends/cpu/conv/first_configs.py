@@ -30,7 +30,7 @@ def first_configs(problem: Problem, device: Device) -> list[Config]:
     assert family is not None
     known = family.bindings(problem, device)
     drawn = family.config.sample(DRAWN, SEED, known)
-    features = family.features_on(device, [str(problem.values["dtype"])]).program.outputs
+    features = family.features_on(device, [str(problem.as_dict()["dtype"])]).program.outputs
     bound = Program({name: features[name] for name in NEEDED}).bind(known)
     seen = bound.frame(drawn.rename({name: f"c.{name}" for name in drawn.columns}))
     compute = 2 ** pl.col("log2_compute_ns")

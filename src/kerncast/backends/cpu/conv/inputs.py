@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from kerncast.arrays import Array
 from kerncast.backends.contract import OutOfMemory
 from kerncast.backends.cpu.gemm.inputs import (
     CACHED_BYTES,
@@ -18,7 +19,6 @@ from kerncast.backends.cpu.gemm.inputs import (
     MEMORY_SHARE,
     NUMPY_TYPES,
     Arena,
-    Array,
     Inputs,
     available_bytes,
 )

@@ -89,23 +89,23 @@ class GemmPart(Part):
     def bind(self, call: Call, problem: Problem, config: Config) -> Bound:
         assert isinstance(call, Product)
         values, chosen, geometry = self._supported(problem, config)
-        # All that is missing in one compilation: `prepare` leaves this to whoever calls `compile` for a whole chunk.
+        # All that is missing in one compilation: `prepare` leaves this to the caller of `compile` for a whole chunk.
         self.compile([(problem, config)])
         plan = self._planned(geometry, values, chosen, (0, 0, 0))
         self._reserve(plan)
         return BoundProduct(call, plan, geometry.swapped, _functions(self.library)[1], partial(self._reserve, plan))
 
     def first_configs(self, problem: Problem) -> Iterator[Config]:
-        return iter(first_configs(problem.values, self.machine.profile))
+        return iter(first_configs(problem.as_dict(), self.machine.profile))
 
     def smaller(self, problem: Problem) -> Problem:
         """One of a few dozen problems that stand for all: few rows or columns to the next power of two, else small ones."""
-        given = {name: int(str(problem.values[name])) for name in ("M", "N", "K")}
+        given = {name: int(str(problem.as_dict()[name])) for name in ("M", "N", "K")}
         lengths = SMALL_SIDES_THIN if min(given["M"], given["N"]) <= THIN else SMALL_SIDES
         sides = {name: 1 << (side - 1).bit_length() if side <= FEW else lengths[name] for name, side in given.items()}
         if math.prod(given.values()) <= math.prod(sides.values()):
             return problem
-        return Problem.trusted(gemm_cpu, {**problem.values, **sides, "batch": 1})
+        return Problem.trusted(gemm_cpu, {**problem.as_dict(), **sides, "batch": 1})
 
     def _planned(
         self, geometry: Geometry, values: dict[str, Any], chosen: dict[str, Any], pointers: tuple[int, int, int]
@@ -135,16 +135,18 @@ class GemmPart(Part):
     def _items(self, vectors: Sequence[tuple[Problem, Config]]) -> set[Item]:
         found: set[Item] = set()
         for problem, config in vectors:
-            values = problem.values
+            values = problem.as_dict()
             geometry, dtype = Geometry.of(values), str(values["dtype"])
-            if refusal(geometry, values, config.values) or self._missing_instructions(str(config.values["kernel"]), dtype):
+            if refusal(geometry, values, config.as_dict()) or self._missing_instructions(
+                str(config.as_dict()["kernel"]), dtype
+            ):
                 continue
-            found.update(Kernels.of(geometry, dtype, config.values).items())
+            found.update(Kernels.of(geometry, dtype, config.as_dict()).items())
         return found
 
     def _supported(self, problem: Problem, config: Config) -> tuple[dict[str, Any], dict[str, Any], Geometry]:
         """The values of both and the geometry, or why this machine cannot run them."""
-        values, chosen = problem.values, config.values
+        values, chosen = problem.as_dict(), config.as_dict()
         geometry = Geometry.of(values)
         broken = refusal(geometry, values, chosen)
         if broken:

@@ -15,7 +15,8 @@ from typing import Self
 
 import numpy as np
 
-from kerncast.backends.contract import Array, Bound, Call
+from kerncast.arrays import Array
+from kerncast.backends.contract import Bound, Call
 from kerncast.backends.cpu.gemm.inputs import NUMPY_TYPES, OUTPUT_TYPES
 from kerncast.backends.cpu.gemm.plan import CPlan
 from kerncast.errors import InvalidValue

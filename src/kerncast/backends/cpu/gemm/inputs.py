@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kerncast.arrays import Array
 from kerncast.backends.contract import OutOfMemory
 
-Array = npt.NDArray[Any]
 # numpy has no bf16: its bits are kept.
 NUMPY_TYPES = {"fp32": np.float32, "fp64": np.float64, "bf16": np.uint16, "int8": np.int8}
 OUTPUT_TYPES = {**NUMPY_TYPES, "int8": np.int32}

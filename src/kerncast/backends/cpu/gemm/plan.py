@@ -149,7 +149,7 @@ class Kernels:
 def refusal(geometry: Geometry, problem: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
     """The name of the constraint of the family without which the driver would compute nonsense, if one is broken.
 
-    Constraints on registers and caches are about speed; whoever made the config has checked them.
+    Constraints on registers and caches are about speed; they were checked when the config was made.
     """
     if problem["dtype"] not in SUMS:
         return "dtype"

@@ -130,7 +130,7 @@ class ReshardPart(Part):
         return int(not (self.library.folder / f"{SOURCE}.so").exists())
 
     def prepare(self, problem: Problem, config: Config) -> Prepared:
-        values = problem.values
+        values = problem.as_dict()
         tile_bytes = round(TILE * TILE * BYTES[str(values["dtype"])])
         tiles, threads = int(problem.tiles), int(str(values["threads"]))
         reserve, run = self._functions

@@ -11,19 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kerncast.arrays import Ints
 from kerncast.ops.reshard_suites import divisors
-
-Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Placement:
     """For each tile, row by row of the tensor: its core, and its place in the core's shard."""
 
-    core: Indices
-    place: Indices
+    core: Ints
+    place: Ints
     cores: int
 
     @property
@@ -51,12 +49,12 @@ def placement(values: Mapping[str, Any], side: str) -> Placement:
 class Moves:
     """Runs of tiles that are neighbours on both sides, in the order of the output, and where each thread begins."""
 
-    from_core: Indices
-    from_place: Indices
-    to_core: Indices
-    to_place: Indices
-    tiles: Indices
-    first: Indices
+    from_core: Ints
+    from_place: Ints
+    to_core: Ints
+    to_place: Ints
+    tiles: Ints
+    first: Ints
 
 
 def moves(source: Placement, target: Placement, threads: int) -> Moves:

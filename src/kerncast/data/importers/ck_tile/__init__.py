@@ -17,7 +17,7 @@ import polars as pl
 
 from kerncast import devices
 from kerncast.data import schema
-from kerncast.data.importers import Imported, Importer, Options, measured_on
+from kerncast.data.importers import Head, Imported, Importer, Options, measured_on
 from kerncast.data.importers.ck_tile.cells import in_range, typed
 from kerncast.data.importers.ck_tile.names import SIZES, parse_gemm_kernel
 from kerncast.data.importers.ck_tile.text import COLUMNS, frame_of, read_text
@@ -62,9 +62,16 @@ class CkTile(Importer):
     name = "ck-tile"
     doc = "CK Tile benchmarks: JSON of a kernel or of a run, logs with such blocks, grouped-conv CSV, canonical parquet"
 
+    def recognises(self, head: Head) -> bool:
+        if head.columns:
+            return {"kernel_name", "op_type", "measured_tflops"} <= set(head.columns)
+        if head.names:
+            return False
+        return head.header >= CONV_CSV or '"perf_result"' in head.text or '"kernel_config"' in head.text
+
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         if options.values or options.mapping is not None:
-            raise InvalidValue("CK Tile's files name everything themselves: --set and --mapping mean nothing for them")
+            raise InvalidValue("CK Tile's files name everything themselves: `set` and `mapping` mean nothing for them")
         with path.open("rb") as file:
             magic = file.read(4)
         counts: Counter[str] = Counter()
@@ -112,7 +119,7 @@ def _device(arch: str | None, options: Options) -> Device | None:
     except (NotFound, InvalidValue) as error:
         if options.device is not None:
             return None
-        raise InvalidValue(f"arch '{arch}' is not known here: add --device NAME") from error
+        raise InvalidValue(f"arch '{arch}' is not known here: add `device` NAME") from error
     return measured_on(found, options)
 
 

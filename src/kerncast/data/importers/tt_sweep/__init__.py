@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from kerncast.data.importers import Imported, Importer, Options
+from kerncast.data.importers import Head, Imported, Importer, Options
 from kerncast.data.importers.tt_sweep.vectors import list_entries, plain, problem_of, read_text
 from kerncast.data.text_table import LINE
 from kerncast.errors import BadFile, InvalidValue
@@ -46,13 +46,18 @@ class TtSweep(Importer):
     """Results of sweeps, with their vectors."""
 
     name = "tt-sweep"
-    doc = f"a results file of tt-metal's sweeps, or the folder with {VECTORS}/ and {RESULTS}*/; --set vectors=PATH"
+    doc = f"a results file of tt-metal's sweeps, or the folder with {VECTORS}/ and {RESULTS}*/; `set` vectors=PATH"
+
+    def recognises(self, head: Head) -> bool:
+        if head.names:
+            return any(name.startswith(RESULTS) for name in head.names) or head.path.name.startswith(RESULTS)
+        return '"input_hash"' in head.text and '"status"' in head.text
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         unknown = sorted(set(options.values) - {"vectors"})
         if unknown or options.mapping is not None:
-            what = f"--set {unknown[0]}" if unknown else "--mapping"
-            raise InvalidValue(f"{what} means nothing for results of tt-metal's sweeps (known: --set vectors)")
+            what = f"`set` {unknown[0]}" if unknown else "`mapping`"
+            raise InvalidValue(f"{what} means nothing for results of tt-metal's sweeps (known: `set` vectors)")
         join = _Join(options.software)
         for vectors, results in _pairs(path, options.values.get("vectors"), join.counts).items():
             join.add(vectors, results)
@@ -95,7 +100,7 @@ def _vectors_file(folder: Path | None, file: Path, given: str | None) -> Path | 
         return home if home is not None and home.is_file() else None
     chosen = Path(given) / inner if Path(given).is_dir() else Path(given)
     if not chosen.is_file():
-        raise InvalidValue(f"--set vectors={given}: there is no file {chosen}")
+        raise InvalidValue(f"`set` vectors={given}: there is no file {chosen}")
     return chosen
 
 

@@ -1,0 +1,157 @@
+"""docs/results.md from the files that `make bench` writes: `make results`, or `python benchmarks/render_results.py`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from reporting import RESULTS, ROOT, TOPICS, Result, Row, aim, measured, read, span, verdict
+
+PAGE = ROOT / "docs" / "results.md"
+# Everything that Markdown or HTML would read as more than text.
+SPECIAL = re.compile(r"[\\`*_\[\]<>&|~#]")
+URL = re.compile(r"https?://[^\s,;()]+")
+INTRO = """\
+Every number below was printed by a script in `benchmarks/`, which wrote it to `benchmarks/results/` as well. `make bench`
+runs all of them, `make results` renders this page from those files. Tables marked *not rerun since* were taken over from
+a README that stated what the script had printed.
+
+- An interval marked `95 %` comes from drawing whole problems again with replacement (bootstrap). A range is the
+  smallest and the largest of repeated runs.
+- A model is scored only on problems that it was not trained on. *Split* says what was held out.
+- *Against* lists the baselines of the same run. Figures of others that were not rerun are marked so.
+- *Load* is the number of processes that wanted a CPU when the run began. On a busy machine times look worse than they are.
+- The commit is the last one that changed `src/` before the run; a `+` says that it was edited since.
+- Where a blank stands, the number was not printed.
+"""
+
+
+def text(words: str) -> str:
+    """Words as Markdown that shows just them, in a table cell too; addresses become links."""
+    parts, at = [], 0
+    for found in URL.finditer(words):
+        parts += [_escaped(words[at : found.start()]), f"<{found.group()}>"]
+        at = found.end()
+    return "".join([*parts, _escaped(words[at:])])
+
+
+def _escaped(words: str) -> str:
+    return SPECIAL.sub(lambda found: f"\\{found.group()}", " ".join(words.split("\n")))
+
+
+def code(words: str) -> str:
+    """A span of code, with more backticks around it than there are inside."""
+    longest = max((len(run) for run in re.findall(r"`+", words)), default=0)
+    fence, room = "`" * (longest + 1), " " if longest else ""
+    return f"{fence}{room}{words}{room}{fence}"
+
+
+COLUMNS: dict[str, Callable[[Row], str]] = {
+    "what": lambda row: row.what,
+    "measured": lambda row: measured(row) + (f" ({span(row.interval, row.unit)})" if row.interval else ""),
+    "target": lambda row: aim(row.target, row.unit) if row.target else "",
+    "reached?": verdict,
+    "against": lambda row: row.against,
+    "n": lambda row: row.n,
+    "split": lambda row: row.split,
+    "note": lambda row: row.note,
+}
+ALWAYS = ("what", "measured", "n")
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Columns that are blank in every row are left out."""
+    cells = {name: [text(say(row)) for row in rows] for name, say in COLUMNS.items()}
+    kept = {name: column for name, column in cells.items() if name in ALWAYS or any(column)}
+    short = [row.reached is False for row in rows]
+    kept |= (
+        {"reached?": [f"**{said}**" if bad else said for said, bad in zip(kept["reached?"], short, strict=True)]}
+        if any(short)
+        else {}
+    )
+    lines = [list(kept), ["---"] * len(kept), *map(list, zip(*kept.values(), strict=True))]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def provenance(result: Result) -> str:
+    """What printed the rows, when and on what."""
+    where = [result.date, result.machine, f"kerncast {result.version} ({result.commit})" if result.version else ""]
+    if result.load is not None:
+        where.append(f"load {result.load:g}")
+    if result.seconds is not None:
+        where.append(f"took {result.seconds:,.0f} s")
+    told = f"{code(result.command)}: {text('; '.join(part for part in where if part))}."
+    if result.printed:
+        told += f" **Not rerun since** the README of commit {code(result.printed)} stated these numbers."
+    return told
+
+
+def section(result: Result) -> list[str]:
+    made = result.benchmark
+    lines = [f"### {text(made.title)}", "", provenance(result), ""]
+    if made.data:
+        lines += [f"Data: {text(made.data)} (licence: {text(made.licence)}).", ""]
+    if made.note:
+        lines += [text(made.note), ""]
+    return [*lines, *table(result.rows), ""]
+
+
+def summary(results: Sequence[Result]) -> list[str]:
+    """How many targets there are, and which are not reached."""
+    aimed = [(result, row) for result in results for row in result.rows if row.target]
+    short = [(result, row) for result, row in aimed if row.reached is False]
+    old = sum(bool(result.printed) for result, _ in aimed)
+    told = f"{len(aimed)} numbers have a target: {len(aimed) - len(short)} reach it, {len(short)} are short of it."
+    lines = ["## At a glance", "", f"{told} {old} of them were not rerun since a README stated them.", ""]
+    lines += ["Short of target:", ""] if short else []
+    for result, row in short:
+        assert row.target is not None
+        again = ", not rerun since" if result.printed else ""
+        said = f"{row.what}: {measured(row)}, target {aim(row.target, row.unit)}{again}"
+        lines.append(f"- {text(said)} ({code(result.benchmark.script)})")
+    return [*lines, ""] if short else lines
+
+
+def listed(makefile: Path) -> list[str]:
+    """The benchmarks that `make bench` runs."""
+    found = re.search(r"^BENCHMARKS := (.*)$", makefile.read_text(encoding="utf-8"), re.MULTILINE)
+    if found is None:
+        raise ValueError(f"{makefile} has no line `BENCHMARKS := …`: name the benchmarks there")
+    return found.group(1).split()
+
+
+def never_run(results: Sequence[Result], names: Sequence[str]) -> list[str]:
+    known = {result.benchmark.script.removesuffix(".py") for result in results}
+    missing = [name for name in names if name not in known]
+    if not missing:
+        return []
+    lines = ["## Never run", "", "These benchmarks exist, and no result of them has been kept:", ""]
+    return [*lines, *(f"- {code(f'python benchmarks/{name}.py')}" for name in missing), ""]
+
+
+def page(results: Sequence[Result], names: Sequence[str]) -> str:
+    order = {f"{name}.py": place for place, name in enumerate(names)}
+    ordered = sorted(results, key=lambda result: (order.get(result.benchmark.script, len(order)), result.command))
+    # Sphinx warns of a page that no table of contents names, unless the page says that this is meant.
+    lines = ["# Results", "", *INTRO.splitlines(), "", *summary(ordered)]
+    for topic in TOPICS:
+        of_topic = [result for result in ordered if result.benchmark.topic == topic]
+        if of_topic:
+            lines += [f"## {text(topic)}", "", *(line for result in of_topic for line in section(result))]
+    return "\n".join([*lines, *never_run(ordered, names)]).rstrip("\n") + "\n"
+
+
+def rendered() -> str:
+    return page([read(file) for file in sorted(RESULTS.glob("*.json"))], listed(ROOT / "Makefile"))
+
+
+def main() -> int:
+    PAGE.write_text(rendered(), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,296 @@
+"""How every benchmark states its numbers: rows that are printed, checked against their targets and kept as JSON.
+
+A script builds rows and ends with `finish`. With `--json FILE` it also writes them; `make bench` does that for all of
+them, and `make results` turns the files into docs/results.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import kerncast
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+FORMAT = 1
+# In the order of the page.
+TOPICS = (
+    "Choosing kernels, on public data",
+    "Predicting times, on public data",
+    "Finding wrong labels in public tables",
+    "Choosing kernels measured on a CPU",
+    "CPU kernels against libraries",
+    "Measuring",
+    "How long choosing and predicting take",
+    "Spaces, sweeps and imports",
+)
+STARTED = time.perf_counter()
+RESAMPLES = 1000
+# Values that one benchmark run draws are few and small next to what it measures.
+Values = Sequence[float] | np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Where the figure may lie, and what that means: `95 %` of bootstrap samples, or the `range` of repeated runs."""
+
+    low: float
+    high: float
+    kind: str = "95 %"
+
+
+@dataclass(frozen=True)
+class Target:
+    """At least `low`, at most `high`, or both; equal ends mean exactly."""
+
+    low: float | None = None
+    high: float | None = None
+
+    def holds(self, value: float) -> bool:
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number: what it is, what it should be, who else does the same, and how sure it is."""
+
+    what: str
+    measured: float
+    unit: str = ""
+    target: Target | None = None
+    against: str = ""
+    n: str = ""
+    split: str = ""
+    interval: Interval | None = None
+    note: str = ""
+
+    @property
+    def reached(self) -> bool | None:
+        return None if self.target is None else self.target.holds(self.measured)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A script: what it measures, under which heading, and where its data come from (nowhere: it makes its own)."""
+
+    script: str
+    topic: str
+    title: str
+    data: str = ""
+    licence: str = ""
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.topic not in TOPICS:
+            raise ValueError(f"{self.topic!r} is not one of the topics: add it to TOPICS in benchmarks/reporting.py")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One file under benchmarks/results: the rows of one command, and what they were measured with.
+
+    `printed` names the commit of a README that stated these numbers, where no run has written them since.
+    """
+
+    benchmark: Benchmark
+    command: str
+    rows: tuple[Row, ...]
+    date: str = ""
+    machine: str = ""
+    version: str = ""
+    commit: str = ""
+    load: float | None = None
+    seconds: float | None = None
+    printed: str = ""
+
+
+def format_figure(value: float, unit: str, more: int = 0) -> str:
+    """A figure for people: percentages to the hundredth, others to three digits, or to `more`; never more than are known."""
+    if unit == "%":
+        shown = f"{value:.{2 + more}f}" if round(value, 1) != value else f"{value:g}"
+    elif abs(value) >= 1000 or float(value).is_integer():
+        shown = f"{value:,.{more}f}" if more else f"{value:,.0f}"
+    else:
+        shown = f"{value:#.{3 + more}g}".rstrip(".") if float(f"{value:.2g}") != value else f"{value:g}"
+    return f"{shown} {unit}".strip()
+
+
+def measured(row: Row) -> str:
+    """The figure of a row, with as many digits as tell it from a target that it does not reach."""
+    ends = (row.target.low, row.target.high) if row.target and not row.reached else ()
+    for more in range(4):
+        shown = format_figure(row.measured, row.unit, more)
+        if all(end is None or float(shown.removesuffix(row.unit).replace(",", "")) != end for end in ends):
+            break
+    return shown
+
+
+def span(interval: Interval, unit: str) -> str:
+    return f"{_bare(interval.low, unit)} to {_bare(interval.high, unit)}, {interval.kind}"
+
+
+def _bare(value: float, unit: str) -> str:
+    return format_figure(value, unit).removesuffix(unit).strip()
+
+
+def aim(target: Target, unit: str) -> str:
+    if target.low is not None and target.low == target.high:
+        return format_figure(target.low, unit)
+    if target.low is not None and target.high is not None:
+        return f"{_bare(target.low, unit)} to {format_figure(target.high, unit)}"
+    return f"≥ {format_figure(target.low, unit)}" if target.low is not None else f"≤ {format_figure(target.high or 0.0, unit)}"
+
+
+def verdict(row: Row) -> str:
+    return {None: "", True: "reached", False: "short of target"}[row.reached]
+
+
+def bootstrap(values: Values, statistic: Callable[[Any], Any] = np.mean) -> Interval | None:
+    """The 95 % interval of a statistic over values drawn again with replacement; along the first axis, whatever the rest."""
+    drawn_from = np.asarray(values)
+    if len(drawn_from) < 2:
+        return None
+    rng = np.random.default_rng(0)
+    found = [statistic(drawn_from[rng.integers(0, len(drawn_from), len(drawn_from))]) for _ in range(RESAMPLES)]
+    low, high = np.percentile(found, (2.5, 97.5))
+    return Interval(float(low), float(high))
+
+
+def spread(values: Values, runs: str = "runs") -> Interval:
+    """From the smallest to the largest of repeated runs."""
+    found = np.asarray(values)
+    return Interval(float(found.min()), float(found.max()), f"range of {len(found)} {runs}")
+
+
+def percent(figure: dict[str, float | None]) -> tuple[float, Interval | None]:
+    """A figure of kerncast's scorecards (value, lower, upper, all shares) in percent."""
+    value, low, high = figure["value"], figure.get("lower"), figure.get("upper")
+    interval = Interval(100 * low, 100 * high) if low is not None and high is not None else None
+    return 100 * (value or 0.0), interval
+
+
+def script_parser(doc: str | None) -> argparse.ArgumentParser:
+    """The parser that every script starts from."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here as well")
+    return parser
+
+
+def finish(benchmark: Benchmark, rows: Sequence[Row], file: Path | None) -> int:
+    """Print each row with its target, write them where asked, and return the exit code: 1 if one is short of its target."""
+    for row in rows:
+        interval = f" ({span(row.interval, row.unit)})" if row.interval else ""
+        target = f", target {aim(row.target, row.unit)}" if row.target else ""
+        print(f"  {verdict(row):<15} {row.what}: {measured(row)}{interval}{target}")
+    if file is not None:
+        write(measured_here(benchmark, rows), file)
+    return int(any(row.reached is False for row in rows))
+
+
+def measured_here(benchmark: Benchmark, rows: Sequence[Row]) -> Result:
+    return Result(
+        replace(benchmark, script=Path(benchmark.script).name),
+        command(benchmark),
+        tuple(rows),
+        date=datetime.now(UTC).date().isoformat(),
+        machine=machine(),
+        version=kerncast.__version__,
+        commit=commit(),
+        load=round(LOAD_BEFORE, 1),
+        seconds=round(time.perf_counter() - STARTED, 1),
+    )
+
+
+def command(benchmark: Benchmark) -> str:
+    """As it was called, without `--json`."""
+    given = list(_without_json(sys.argv[1:]))
+    data = "KERNCAST_DATA=… " if benchmark.data else ""
+    return f"{data}{shlex.join(['python', f'benchmarks/{Path(benchmark.script).name}', *given])}"
+
+
+def _without_json(given: list[str]) -> Iterator[str]:
+    words = iter(given)
+    for word in words:
+        if word == "--json":
+            next(words, None)
+        elif not word.startswith("--json="):
+            yield word
+
+
+def machine() -> str:
+    """The CPU, how many cores of it, and whether they are virtual."""
+    try:
+        told = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        told = ""
+    lines = [line.partition(":")[2].strip() for line in told.splitlines() if line.startswith("model name")]
+    model = lines[0] if lines else platform.processor() or platform.machine()
+    virtual = ", virtual machine" if " hypervisor" in told else ""
+    return f"{model}, {os.cpu_count()} cores{virtual}"
+
+
+def commit() -> str:
+    """The commit that last changed the package; with a `+` where it has been edited since. Empty without git."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", "-C", str(ROOT), *words, "--", "src"], capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    return git("log", "-1", "--format=%h") + ("+" if git("status", "--porcelain") else "")
+
+
+def _load() -> float:
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return 0.0
+
+
+LOAD_BEFORE = _load()
+
+
+def write(result: Result, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"format": FORMAT, **_plain(asdict(result))}, indent=2, ensure_ascii=False)
+    part = file.with_name(f"{file.name}.part")
+    part.write_text(text + "\n", encoding="utf-8")
+    part.replace(file)
+
+
+def _plain(value: Any) -> Any:
+    """Without numpy's scalars and without what is empty; figures to six digits, for more would be noise in every diff."""
+    if isinstance(value, dict):
+        kept = {name: _plain(item) for name, item in value.items()}
+        return {name: item for name, item in kept.items() if item is not None and item != ""}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def read(file: Path) -> Result:
+    found = json.loads(file.read_text(encoding="utf-8"))
+    if found.pop("format", None) != FORMAT:
+        raise ValueError(f"{file} is not a result file of format {FORMAT}: write it again with `make bench`")
+    rows = tuple(_row(row) for row in found.pop("rows"))
+    return Result(Benchmark(**found.pop("benchmark")), rows=rows, **found)
+
+
+def _row(found: dict[str, Any]) -> Row:
+    parts = {"target": Target, "interval": Interval}
+    return Row(**{name: parts[name](**value) if name in parts else value for name, value in found.items()})

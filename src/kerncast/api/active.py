@@ -1,0 +1,56 @@
+"""What an active collection measures next: a quick model of what is measured says what it knows least about."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import polars as pl
+
+    from kerncast.collecting.request import Worth
+    from kerncast.device import Device
+    from kerncast.op import Family
+    from kerncast.tables.table import Table
+
+# Times that worked before a model is asked at all.
+FEWEST_ROWS = 20
+# Small forests for times alone: an order of worth is wanted, not the last per cent, and the devices wait for it.
+QUICK: dict[str, Any] = {"trees": 80, "bags": 1, "blend": 0.0, "library_trees": 0}
+
+
+def worth_by_model(family: Family, seed: int) -> Worth:
+    """How much measuring a vector is worth, by models that are trained on the rows so far."""
+
+    def worth(rows: pl.DataFrame, rest: pl.DataFrame, device: Device) -> npt.NDArray[np.float64] | None:
+        import numpy as np
+
+        from kerncast.tables.feature_rows import Featurizer
+        from kerncast.tables.table import build_table
+        from kerncast.training.acquisition import acquisition
+        from kerncast.training.procedure import Procedure
+        from kerncast.training.recipe import Recipe
+
+        if (rows["status"] == "ok").sum() < FEWEST_ROWS:
+            return None
+        table = _with_times(build_table(family, rows, {device.name: device}, ""))
+        dtypes = tuple(sorted(rest["problem.dtype"].unique())) if "problem.dtype" in rest.columns else None
+        described = Featurizer(family, device, dtypes).describe(rest)
+        # A dtype that is in one of the two alone may bring or take a feature.
+        shared = [name for name in table.rows.names if name in described.names]
+        table = replace(table, rows=table.rows.only(shared))
+        columns = [name for name in rest.columns if name.startswith("problem.")]
+        problem = np.unique(rest.select(columns).hash_rows(seed=0).to_numpy(), return_inverse=True)[1]
+        recipe = Recipe("gbdt", QUICK, seed=seed, threads=1).resolved(table, None)
+        return acquisition(table, described.only(shared), problem, Procedure(recipe))
+
+    return worth
+
+
+def _with_times(table: Table) -> Table:
+    """Without the groups of problems on which nothing worked: a part of the groups must always have times to learn from."""
+    import numpy as np
+
+    return table.take(np.isin(table.group, np.unique(table.group[table.ok])))

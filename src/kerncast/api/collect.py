@@ -1,0 +1,103 @@
+"""`kerncast.collect`: measure the kernels of a family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, overload
+
+from kerncast.api.active import worth_by_model
+from kerncast.api.results import assignments, named_values, place_of, texts
+from kerncast.api.showing import Wanted, shown
+from kerncast.collecting.plan import Estimate, Measuring, blocks_of, estimate, memory_bytes, runner, seconds
+from kerncast.collecting.request import Active, Request, Summary, never
+from kerncast.collecting.run import collect as run
+from kerncast.data.dataset import Dataset
+from kerncast.op import Family
+from kerncast.registry import FAMILIES
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What came of a collection: its summary, and how many vectors were asked for."""
+
+    summary: Summary
+    vectors: int
+
+
+@overload
+def collect(family: Family | str, *, dry_run: Literal[True], **options: Any) -> Estimate: ...
+@overload
+def collect(family: Family | str, *, dry_run: Literal[False] = False, **options: Any) -> Dataset: ...
+def collect(  # type: ignore[misc]  # the overloads name what decides the result, not all options
+    family: Family | str,
+    *,
+    problems: str | Sequence[str] = (),
+    vary: Mapping[str, Any] | Sequence[str] | None = None,
+    max_flops: float | None = None,
+    configs: str | None = None,
+    vectors: str | Path | None = None,
+    backend: str | None = None,
+    benchmark: str | None = None,
+    set: Mapping[str, str] | Sequence[str] | None = None,
+    build_jobs: int = 2,
+    out: str | Path | None = None,
+    devices: str | Sequence[str] = "0",
+    resume: bool = False,
+    budget: str | float | None = None,
+    max_vectors: int | None = None,
+    active: bool = False,
+    samples: int | None = None,
+    warmup: str | float | None = None,
+    timeout: str | float | None = None,
+    chunk_size: int = 64,
+    cache: str | None = None,
+    memory: str | float | None = None,
+    verify: bool = True,
+    reset_command: str | None = None,
+    seed: int = 0,
+    dry_run: bool = False,
+    stop: Callable[[], bool] = never,
+    progress: Wanted = "auto",
+) -> Dataset | Estimate:
+    """Measure the kernels of a family and return the dataset, without ever losing a row.
+
+    Killed or interrupted at any moment, the same call with the same `out` goes on. `dataset.collected` says what was
+    measured just now. With `dry_run`, nothing is measured: the estimate says what it would take. Once `stop()` is true, the
+    chunk at hand is finished and the rest is left for the next call.
+    """
+    measuring = Measuring(samples, warmup, timeout, cache, memory, verify, reset_command)
+    found = family if isinstance(family, Family) else FAMILIES.get(family)
+    runs = runner(found, backend, benchmark, named_values(set, "set"), devices, measuring)
+    request = Request(
+        family=found,
+        backend=runs.name,
+        devices=runs.devices,
+        out=place_of(out, "dataset"),
+        policy=measuring.policy(runs.benchmark),
+        chunk_size=chunk_size,
+        budget_seconds=None if budget is None else seconds(budget),
+        extend=resume,
+        reset_command=runs.reset_words or tuple((reset_command or "").split()),
+        options=runs.options,
+        build_jobs=build_jobs,
+        memory_bytes=memory_bytes(memory),
+        active=Active(worth_by_model(found, seed), seed, max_vectors) if active else None,
+    )
+    kernels = runs.backend()
+    blocks, total = blocks_of(
+        found, vectors=None if vectors is None else Path(vectors), problems=texts(problems), vary=assignments(vary),
+        configs=configs, max_flops=max_flops, seed=seed, max_vectors=None if active else max_vectors,
+        device=runs.device(kernels),
+    )  # fmt: skip
+    if dry_run:
+        return estimate(request, kernels, blocks, total)
+    if runs.benchmark is not None:
+        # A version that cannot be asked for is said here, not after a device was reset for it.
+        kernels.software(found.id)
+    with shown(progress) as show:
+        summary = run(request, blocks, total=total, progress=show, stop=stop)
+    dataset = Dataset.open(request.out)
+    dataset.collected = Collected(summary, total)
+    return dataset

@@ -1,0 +1,119 @@
+"""`kerncast.doctor`: what works on this machine, and what to install for the rest."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Any
+
+from kerncast import devices
+from kerncast.backends import backends
+from kerncast.backends.contract import Backend
+from kerncast.errors import KerncastError
+from kerncast.registry import FAMILIES, OPS
+from kerncast.version import __version__
+
+CORE = ("click", "jinja2", "lightgbm", "msgspec", "numpy", "plotly", "polars", "rich", "scikit-learn")
+# Package → the extra that brings it, and what for.
+EXTRAS = {
+    "optuna": ("tune", "kerncast train --tune"),
+    "pyopencl": ("opencl", "the backend opencl"),
+    "torch": ("torch", "training deep models"),
+    "triton": ("triton", "the backend triton"),
+}
+# Command → the package that brings it.
+COMPILERS = {"gcc": "gcc", "clang": "clang", "cc": "gcc"}
+DEVICE_NUMBERS = ("num_cus", "l1_cache_kb", "l2_cache_kb", "vector_bytes")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked for."""
+
+    what: str
+    kind: str
+    works: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was looked for, and whether kerncast has all that it cannot do without."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether every package that kerncast needs is there."""
+        return all(item.works for item in self.checks if item.kind == "package")
+
+    @property
+    def compiles(self) -> bool:
+        """Whether some C compiler works."""
+        return any(item.works for item in self.checks if item.kind == "compiler")
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        python, checks = platform.python_version(), [asdict(item) for item in self.checks]
+        return {"kerncast": __version__, "python": python, "healthy": self.healthy, "checks": checks}
+
+    def __repr__(self) -> str:
+        lines = [f"kerncast {__version__}, Python {platform.python_version()} on {platform.platform()}"]
+        lines += [f"{'yes' if c.works else 'no ':3} {c.kind:<9} {c.what}: {c.detail}" for c in self.checks]
+        return "\n".join(lines)
+
+
+def doctor() -> Diagnosis:
+    """Look for packages, extras, compilers, this machine's numbers and backends."""
+    device = devices.local()
+    unknown = [name for name in DEVICE_NUMBERS if name not in device.numbers]
+    title = device.title + (f"; unknown: {', '.join(unknown)}" if unknown else "")
+    plugins = f"{len(list(OPS))} ops, {len(list(FAMILIES))} families"
+    return Diagnosis(
+        (
+            *(_package(name) for name in CORE),
+            *(_extra(name) for name in EXTRAS),
+            *(_compiler(name) for name in COMPILERS),
+            Check(device.name, "device", not unknown, title),
+            *(_backend(kind) for kind in backends().values()),
+            Check("plug-ins", "registry", True, plugins),
+        )
+    )
+
+
+def _package(name: str) -> Check:
+    try:
+        return Check(name, "package", True, metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return Check(name, "package", False, f"not installed: pip install {name}")
+
+
+def _extra(name: str) -> Check:
+    extra, purpose = EXTRAS[name]
+    found = _package(name)
+    detail = found.detail if found.works else f"not installed: pip install 'kerncast[{extra}]' for {purpose}"
+    return Check(name, "extra", found.works, detail)
+
+
+def _compiler(name: str) -> Check:
+    path = shutil.which(name)
+    if path is None:
+        return Check(name, "compiler", False, f"not found: apt install {COMPILERS[name]}")
+    try:
+        answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False)
+        first = (answer.stdout or answer.stderr).splitlines()[:1] or ["no version"]
+        return Check(name, "compiler", answer.returncode == 0, first[0])
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Check(name, "compiler", False, f"{path} does not run: {error}")
+
+
+def _backend(kind: type[Backend]) -> Check:
+    try:
+        why_not = kind.unavailable()
+    except KerncastError as error:  # a setting that names what is not there
+        why_not = str(error)
+    detail = why_not or f"runs {', '.join(kind.families)} on device {', '.join(kind.devices())}"
+    return Check(kind.name, "backend", why_not is None, detail)

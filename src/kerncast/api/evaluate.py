@@ -1,0 +1,86 @@
+"""`kerncast.evaluate`: how good a model is on problems that it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kerncast.api.results import Data, model_of, paths_of, texts
+from kerncast.api.showing import Wanted, shown
+from kerncast.evaluating.budget import budget_curves
+from kerncast.evaluating.evaluation import Evaluation
+from kerncast.evaluating.evaluation import evaluate as run
+from kerncast.evaluating.report import write_report
+from kerncast.evaluating.solutions import read_solutions, score_solutions
+from kerncast.evaluating.tier_lines import tier_lines
+from kerncast.files.atomic import write_atomically
+from kerncast.files.output_paths import check_place
+from kerncast.models.model import Model
+from kerncast.progress import Progress
+from kerncast.selecting.selector import Selector
+
+# A report lists at least so many of the worst problems.
+FEWEST_WORST = 20
+
+
+def evaluate(
+    model: Model | str | Path,
+    data: Data,
+    *,
+    split: str | None = None,
+    include_seen: bool = False,
+    where: str | Sequence[str] = (),
+    report: str | Path | None = None,
+    budget_curve: bool = False,
+    against: str | Path | None = None,
+    worst: int = 10,
+    save_predictions: str | Path | None = None,
+    threads: int = 0,
+    tiers: bool = True,
+    progress: Wanted = "auto",
+) -> Evaluation:
+    """Score a model against the best measured config of every problem that it has not seen.
+
+    Problems that it was trained on are left out and counted. To judge on the training data itself, `split` refits the recipe
+    fold by fold: problem, size, config, device, or one that the op names. `report` writes one offline HTML file.
+    """
+    page, rows = (None if path is None else Path(path) for path in (report, save_predictions))
+    check_place("report", page)
+    check_place("save_predictions", rows)
+    judged = model_of(model)
+    # Refused before anything is fitted.
+    devices = [item.name for item in judged.manifest.devices]
+    solutions = None if against is None else read_solutions(Path(against), judged.family, devices)
+    paths = paths_of(data)
+    with shown(progress) as show:
+        found = run(
+            judged, paths, split=split, include_seen=include_seen, where=texts(where), worst=max(worst, FEWEST_WORST),
+            threads=threads, progress=show,
+        )  # fmt: skip
+        if budget_curve:
+            found = found.extended(budget=budget_curves(judged, paths, texts(where), threads, progress=show))
+        if tiers and split is None and found.overall.efficiency is not None:
+            found = found.extended(tiers=_tiers(found, judged, show))
+        if solutions is not None:
+            found = found.extended(against=score_solutions(solutions, found, judged.family))
+        write_files(found, judged, page, rows, show)
+    return found
+
+
+def write_files(found: Evaluation, model: Model, report: Path | None, save_predictions: Path | None, show: Progress) -> None:
+    """The files that an evaluation was asked for."""
+    if save_predictions is not None:
+        write_atomically(save_predictions, found.rows.write_parquet)
+    if report is not None:
+        show.stage(f"writing {report}")
+        write_report(found, model, report)
+
+
+def _tiers(found: Evaluation, model: Model, show: Progress) -> list[dict[str, Any]] | None:
+    """A line per tier; None where the model does not record what it would take."""
+    if not model.candidates.height or model.out_of_fold is None or len(model.manifest.devices) > 1:
+        return None
+    selector = Selector(model, progress=show)
+    show.stage("asking the tiers")
+    return tier_lines(found, selector)

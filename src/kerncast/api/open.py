@@ -1,0 +1,32 @@
+"""`kerncast.open`: whatever lies at a path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kerncast.data.dataset import MANIFEST as DATASET
+from kerncast.data.dataset import Dataset
+from kerncast.errors import NotFound
+from kerncast.models.manifest import MANIFEST as MODEL
+from kerncast.models.model import Model, is_ck_directory
+from kerncast.store.store import Store
+from kerncast.sweeping import Vectors
+from kerncast.sweeping.files import MANIFEST as VECTORS
+
+
+def open(path: str | Path) -> Dataset | Model | Store | Vectors:
+    """A dataset, a model (CK Tile's layout too), written vectors or a store of models: what is there says which."""
+    place = Path(path)
+    if not place.exists():
+        raise NotFound(f"there is nothing at {place}: check the path")
+    if (place / DATASET).is_file():
+        return Dataset.open(place)
+    if (place / MODEL).is_file() or is_ck_directory(place):
+        return Model.load(place)
+    if (place / VECTORS).is_file():
+        return Vectors.open(place)
+    if place.is_dir() and next(place.glob("*/*/*/*/*/entry.json"), None) is not None:
+        return Store.open(place)
+    raise NotFound(
+        f"{place} is no dataset, model, sweep or store of kerncast: a table of another program is read with `kerncast.read`"
+    )

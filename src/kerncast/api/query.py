@@ -1,0 +1,42 @@
+"""`kerncast.query`: JSON in, JSON out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kerncast.api.results import model_of
+from kerncast.api.showing import Wanted, shown
+from kerncast.errors import InvalidValue
+from kerncast.models.model import Model
+from kerncast.querying.query import Query, among, in_store
+from kerncast.store.store import Store
+
+
+def query(
+    request: str | bytes | dict[str, Any] | list[Any],
+    *,
+    model: Model | str | Path | Sequence[Model | str | Path] = (),
+    store: Store | str | Path | None = None,
+    strict: bool = False,
+    compile: bool = True,
+    progress: Wanted = "auto",
+) -> Any:
+    """Ask how long an op takes. Text or bytes in, JSON text out; an object or a list in, the same out.
+
+    Without `model` the store answers (`store`, or your own). Every answer has a status; all but `ok` say why and give no
+    number.
+    """
+    models = [model] if isinstance(model, Model | str | Path) else list(model)
+    if models and store is not None:
+        raise InvalidValue("`model` and `store` are two places to look in: leave one out")
+    if models:
+        find = among([model_of(item) for item in models], strict)
+    else:
+        find = in_store(store if isinstance(store, Store) else Store.open(store), strict)
+    text = request if isinstance(request, str | bytes) else json.dumps(request)
+    with shown(progress) as show:
+        reply = Query(find, compile=compile, progress=show).answer(text)
+    return reply if isinstance(request, str | bytes) else json.loads(reply)

@@ -1,0 +1,18 @@
+"""`kerncast.quickstart`: from nothing to measured kernels of this machine, and what choosing is worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kerncast.api.showing import Wanted, shown
+from kerncast.regenerating.quickstart import Quickstart
+from kerncast.regenerating.quickstart import quickstart as run
+
+
+def quickstart(*, out: str | Path = "quickstart", full: bool = False, progress: Wanted = "auto") -> Quickstart:
+    """Measure GEMM kernels here, train a model, judge it, write a report and export it to C: about five minutes.
+
+    `full` measures 300 shapes in fp32 and bf16, twice, in about an hour.
+    """
+    with shown(progress) as show:
+        return run(Path(out), full=full, progress=show)

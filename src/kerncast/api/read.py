@@ -1,0 +1,46 @@
+"""`kerncast.read`: a foreign table of measurements as a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kerncast.api.results import named_values, place_of
+from kerncast.api.showing import Wanted, shown
+from kerncast.data.dataset import Dataset
+from kerncast.data.importers import Options, get_importer, import_files
+from kerncast.data.importers.recognise import recognised
+from kerncast.errors import InvalidValue
+
+
+def read(
+    paths: str | Path | Sequence[str | Path],
+    *,
+    format: str | None = None,
+    out: str | Path | None = None,
+    device: str | None = None,
+    software: Mapping[str, str] | Sequence[str] | None = None,
+    mapping: str | Path | None = None,
+    set: Mapping[str, str] | Sequence[str] | None = None,
+    progress: Wanted = "auto",
+) -> Dataset:
+    """Read one or several files of one format into a new dataset.
+
+    `format` is guessed from the files where it can be; `kerncast.read.formats()` lists them all. Units are converted, repeats
+    and failures are kept, every row remembers its file and line. What is not known is refused with the line number, and
+    then nothing is written. `dataset.notes` says what was left out, and why.
+    """
+    files = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+    if not files:
+        raise InvalidValue("there is nothing to read: name at least one file")
+    name = format or recognised(files, mapping is not None)
+    get_importer(name)
+    options = Options(
+        device, named_values(software, "software"), None if mapping is None else Path(mapping), named_values(set, "set")
+    )
+    notes: list[str] = []
+    with shown(progress) as show:
+        show.stage(f"importing {', '.join(path.name for path in files)}")
+        dataset = import_files(name, files, place_of(out, "dataset"), options, notes.append)
+    dataset.notes = tuple(notes)
+    return dataset

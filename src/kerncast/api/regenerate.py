@@ -1,0 +1,47 @@
+"""`kerncast.regenerate`: sweep, collect, train, compare, and replace the model in the store if it is not worse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Literal, overload
+
+from kerncast.api.results import assignments
+from kerncast.api.showing import Wanted, shown
+from kerncast.collecting.request import never
+from kerncast.regenerating.planning import Planned, plan
+from kerncast.regenerating.routine import Routine, load
+from kerncast.regenerating.run import Outcome
+from kerncast.regenerating.run import regenerate as run
+from kerncast.store.store import Store
+
+
+@overload
+def regenerate(routine: Routine | str | Path, *, dry_run: Literal[True], **options: Any) -> list[Planned]: ...
+@overload
+def regenerate(routine: Routine | str | Path, *, dry_run: Literal[False] = False, **options: Any) -> list[Outcome]: ...
+def regenerate(  # type: ignore[misc]  # the overloads name what decides the result, not all options
+    routine: Routine | str | Path,
+    *,
+    out: str | Path | None = None,
+    set: Mapping[str, Any] | Sequence[str] | None = None,
+    again: bool = False,
+    dry_run: bool = False,
+    store: Store | str | Path | None = None,
+    stop: Callable[[], bool] = never,
+    progress: Wanted = "auto",
+) -> list[Outcome] | list[Planned]:
+    """Measure, train and compare again; a new model goes into the store if it is not worse than the one there.
+
+    `routine` is one that ships (conv-cpu, gemm-cpu, reshard-cpu) or a TOML file; `set` changes it: `{"sweep.max_problems":
+    20}`. Killed at any moment, the same call goes on with the stage at hand. With `dry_run` nothing is written: what would be
+    measured and compared is returned.
+    """
+    wanted = routine if isinstance(routine, Routine) else load(str(routine), assignments(set))
+    opened = store if isinstance(store, Store) else Store.open(store)
+    if dry_run:
+        return plan(wanted, opened)
+    folder = Path("regenerate") / wanted.name if out is None else Path(out)
+    with shown(progress) as show:
+        return run(wanted, opened, folder, again=again, progress=show, listening=lambda: nullcontext(stop))

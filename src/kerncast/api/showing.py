@@ -1,0 +1,385 @@
+"""How progress is shown: a bar or a live panel on a terminal, plain lines elsewhere, one moving line in a notebook.
+
+`shown` turns what a caller passes as `progress` into the `Progress` that every stage is given.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import click
+
+from kerncast.api.pace import LIVE_SECONDS, Pace, clock
+from kerncast.progress import QUIET, Progress
+from kerncast.writing.terminal import assignments, duration
+
+Wanted = Progress | Literal["auto"] | bool | None
+"""What a public function takes: `auto` (a terminal or a notebook, nothing elsewhere), True (anywhere), False, or one's own."""
+
+PLAIN_SECONDS = 10.0
+PLAIN_STEP_SECONDS = 5.0
+NOTEBOOK_SECONDS = 0.5
+# A bar for less than this would only flicker.
+FLICKER_SECONDS = 1.0
+
+
+@contextmanager
+def shown(progress: Wanted = "auto", *, plain: bool = False, what: str = "") -> Iterator[Progress]:
+    """A `Progress` for what is done inside: `plain` lines where there is no terminal; `what` is said before the first stage."""
+    if isinstance(progress, Progress):
+        yield progress
+        return
+    show = _chosen(progress, plain, what)
+    if show is None:
+        yield QUIET
+        return
+    with show:
+        yield show
+
+
+def _chosen(progress: Literal["auto"] | bool | None, plain: bool, what: str) -> Account | None:
+    if progress is None or progress is False:
+        return None
+    if in_notebook():
+        return NotebookShow(what)
+    if sys.stderr.isatty():
+        return TerminalShow(what)
+    return LineShow(what) if plain or progress is True else None
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook; IPython on a terminal is not."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return hasattr(shell, "kernel")
+
+
+class Account(Progress):
+    """Everything that was told, and the words for it. What draws it is below."""
+
+    def __init__(self, what: str = "") -> None:
+        # A terminal is drawn by a thread of its own.
+        self.lock = threading.RLock()
+        self.began = time.monotonic()
+        self.name, self.number, self.of = what, 1, 1
+        self.steps: tuple[str, int, int | None] | None = None
+        self.share = 0.0
+        self.counting = False
+        self.what = "vectors"
+        self.total: int | None = None
+        self.pace = Pace()
+        self._forget()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        return
+
+    def _forget(self) -> None:
+        self.statuses: Counter[str] = Counter()
+        self.devices: Counter[str] = Counter()
+        self.samples = self.disturbed_samples = 0
+        self.problem: Mapping[str, Any] = {}
+        self.best_ns: float | None = None
+
+    # -- what the stages call ----------------------------------------------------------------------------
+
+    def stage(self, name: str, number: int = 1, of: int = 1) -> None:
+        """A part begins; parts that are not the next of those before are other work, with a pace of its own."""
+        with self.lock:
+            if self.counting or of != self.of or number <= self.number:
+                self.pace, self.share = self.pace.next(), 0.0
+            self.name, self.number, self.of, self.steps, self.counting = name, number, of, None, False
+            self._forget()
+            self._reach((number - 1) / of)
+
+    def step(self, what: str, done: int = 0, of: int | None = None) -> None:
+        """So much of that part is done."""
+        with self.lock:
+            self.steps, self.counting = (what, done, of), False
+            if of:
+                self._reach(min((self.number - 1 + min(1.0, done / of)) / self.of, 0.999))
+
+    def _reach(self, share: float) -> None:
+        self.share = max(self.share, share)
+        if self.share:
+            self.pace.add(self.share)
+
+    def expect(self, what: str, total: int | None) -> None:
+        """Count from the beginning, under this name."""
+        with self.lock:
+            self.what, self.total, self.counting, self.pace = what, total, True, self.pace.next()
+            self.statuses.clear()
+
+    def guess(self, seconds: float) -> None:
+        """Shown as `about` until there is something to go by."""
+        with self.lock:
+            self.pace.guessed = seconds
+
+    def result(
+        self,
+        status: str,
+        *,
+        device: str = "",
+        problem: Mapping[str, Any] | None = None,
+        time_ns: float | None = None,
+        samples: int = 0,
+        disturbed: int = 0,
+    ) -> None:
+        """One more with its final status."""
+        with self.lock:
+            self.counting = True
+            self.statuses[status] += 1
+            self.devices[device] += 1
+            self.disturbed_samples += disturbed
+            self.samples += samples
+            if problem is not None and problem != self.problem:
+                self.problem, self.best_ns = problem, None
+            if time_ns is not None:
+                self.best_ns = min(self.best_ns or time_ns, time_ns)
+
+    def tick(self) -> None:
+        """The rate follows what was counted."""
+        with self.lock:
+            if self.counting and time.monotonic() - self.pace.points[-1][0] >= LIVE_SECONDS:
+                self.pace.add(self.statuses.total())
+
+    # -- the words for it ----------------------------------------------------------------------------------
+
+    def remaining(self) -> str:
+        """The time that is left."""
+        if self.counting:
+            return self.pace.left(self.total)
+        return self.pace.left(1.0 if self.of > 1 or (self.steps and self.steps[2]) else None)
+
+    def disturbed(self) -> float:
+        """The share of samples that were taken while the machine was disturbed."""
+        return self.disturbed_samples / max(1, self.samples)
+
+    def title(self) -> str:
+        """The part at hand and how far it is."""
+        if self.steps is None:
+            return self.name
+        what, done, of = self.steps
+        if of is None:
+            speed = done / max(1e-9, time.monotonic() - self.pace.began)
+            return f"{self.name}: {done:,} {what}, {speed:,.0f}/s"
+        return f"{self.name}: {what} {done}/{of}"
+
+    def line(self) -> str:
+        """Everything in one line of text."""
+        if not self.counting:
+            left = self.remaining()
+            return self.title() if left == "unknown" else f"{self.title()}, left {left}"
+        done = self.statuses.total()
+        of = f" of {self.total:,}" if self.total is not None else ""
+        counts = " ".join(f"{name} {count:,}" for name, count in self.statuses.most_common())
+        speed = f"{self.pace.rate():.0f}/s, left {self.remaining()}"
+        return f"{done:,}{of} {self.what}, {speed}, disturbed {self.disturbed():.1%}, {counts}"
+
+
+class LineShow(Account):
+    """Plain lines on stderr: one for each stage, now and then one for what is being counted."""
+
+    def __init__(self, what: str = "") -> None:
+        super().__init__(what)
+        self.printed = self.began
+
+    def _print(self, every: float) -> None:
+        if time.monotonic() - self.printed >= every:
+            self.printed = time.monotonic()
+            click.echo(self.line(), err=True)
+
+    def stage(self, name: str, number: int = 1, of: int = 1) -> None:
+        super().stage(name, number, of)
+        # A stage that an earlier run finished is named, and over.
+        click.echo(name if name.endswith("(done before)") else f"{name} ...", err=True)
+
+    def step(self, what: str, done: int = 0, of: int | None = None) -> None:
+        super().step(what, done, of)
+        if of is None:
+            self._print(PLAIN_STEP_SECONDS)
+
+    def tick(self) -> None:
+        super().tick()
+        if self.counting:
+            self._print(PLAIN_SECONDS)
+
+    def say(self, text: str) -> None:
+        click.echo(f"kerncast: {text}", err=True)
+
+
+class TerminalShow(Account):
+    """One live display on stderr, gone at the end: a bar for stages, a panel for results."""
+
+    def __init__(self, what: str = "") -> None:
+        super().__init__(what)
+        self.live: Any = None
+        self.spinner: Any = None
+
+    def __enter__(self) -> Self:
+        if self.name:
+            self._start()
+        return self
+
+    def _start(self) -> None:
+        if self.live is not None:
+            return
+        from rich.console import Console
+        from rich.live import Live
+        from rich.spinner import Spinner
+
+        self.spinner = Spinner("dots", style="status.spinner")
+        self.live = Live(
+            console=Console(stderr=True),
+            get_renderable=self.drawn,
+            refresh_per_second=1 / LIVE_SECONDS,
+            transient=True,
+        )
+        self.live.start(refresh=True)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def stage(self, name: str, number: int = 1, of: int = 1) -> None:
+        super().stage(name, number, of)
+        self._start()
+
+    def expect(self, what: str, total: int | None) -> None:
+        super().expect(what, total)
+        self._start()
+
+    def step(self, what: str, done: int = 0, of: int | None = None) -> None:
+        super().step(what, done, of)
+        if time.monotonic() - self.began > FLICKER_SECONDS:
+            self._start()
+
+    def say(self, text: str) -> None:
+        if self.live is None:
+            click.echo(f"kerncast: {text}", err=True)
+            return
+        self.live.console.print(f"kerncast: {text}", markup=False, highlight=False, soft_wrap=True)
+
+    # -- how it looks --------------------------------------------------------------------------------------
+
+    def drawn(self) -> Any:
+        """What stands on the terminal now."""
+        from rich.text import Text
+
+        with self.lock:
+            if self.counting:
+                return self.panel()
+            if self.of > 1 or (self.steps is not None and self.steps[2]):
+                return self.bar()
+            self.spinner.update(text=Text(self.line()))
+            return self.spinner
+
+    def bar(self) -> Any:
+        """The stage, how far all of them are, the time spent and left."""
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table.grid(padding=(0, 1))
+        left = self.remaining()
+        grid.add_row(
+            Text(f"{self.title():<44}"),
+            ProgressBar(total=1.0, completed=self.share, width=40),
+            Text(f"{self.share:>4.0%}"),
+            Text(clock(time.monotonic() - self.began), style="progress.elapsed"),
+            Text("left"),
+            Text("-:--:--" if left == "unknown" else left, style="progress.remaining"),
+        )
+        return grid
+
+    def panel(self) -> Any:
+        """How many results there are and how they ended, the time left, and what is being measured."""
+        from rich.console import Group
+        from rich.padding import Padding
+        from rich.progress_bar import ProgressBar
+        from rich.text import Text
+
+        done = self.statuses.total()
+        lanes = "  ".join(f"device {name}: {count:,}" for name, count in sorted(self.devices.items()))
+        best = f"best {duration(self.best_ns)}" if self.best_ns is not None else ""
+        counts = Text("  ").join(
+            Text(f"{name} {count:,}", style="green" if name == "ok" else "yellow")
+            for name, count in self.statuses.most_common()
+        )
+        head = f"{done:,}" + (f" of {self.total:,}" if self.total is not None else "")
+        speed = f"{self.pace.rate():.0f}/s   left {self.remaining()}   disturbed {self.disturbed():.1%}"
+        return Group(
+            Text(f"{head} {self.what}   {speed}", style="bold"),
+            # A bar by itself ends without a new line, and what follows is cropped with it.
+            Padding(ProgressBar(total=float(self.total or max(done, 1)), completed=float(done), pulse=self.total is None), 0),
+            counts,
+            Text(lanes, style="dim"),
+            Text(f"{assignments(self.problem)}   {best}", style="dim", no_wrap=True, overflow="ellipsis"),
+        )
+
+
+class _Plain:
+    """Text that a notebook shows as it is."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+class NotebookShow(Account):
+    """One line below the cell, written again and again; it stays, with the time that was spent."""
+
+    def __init__(self, what: str = "") -> None:
+        super().__init__(what)
+        self.handle: Any = None
+        self.updated = 0.0
+
+    def __enter__(self) -> Self:
+        if self.name:
+            self._write(self.line())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.handle is not None:
+            how = "stopped after" if error is not None else "done in"
+            counted = f"{self.statuses.total():,} {self.what}" if self.counting else self.name
+            self._write(f"{counted}: {how} {clock(time.monotonic() - self.began)}")
+
+    def _write(self, text: str) -> None:
+        from IPython.display import display
+
+        self.updated = time.monotonic()
+        if self.handle is None:
+            self.handle = display(_Plain(text), display_id=True)
+        else:
+            self.handle.update(_Plain(text))
+
+    def _update(self) -> None:
+        if time.monotonic() - self.updated >= NOTEBOOK_SECONDS:
+            self._write(self.line())
+
+    def stage(self, name: str, number: int = 1, of: int = 1) -> None:
+        super().stage(name, number, of)
+        self._write(self.line())
+
+    def step(self, what: str, done: int = 0, of: int | None = None) -> None:
+        super().step(what, done, of)
+        self._update()
+
+    def tick(self) -> None:
+        super().tick()
+        self._update()
+
+    def say(self, text: str) -> None:
+        click.echo(f"kerncast: {text}", err=True)

@@ -1,0 +1,82 @@
+"""The knobs of every learner as options of `kerncast train`: those of other packages too, read off their options types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from kerncast.errors import BadFile, InvalidValue
+
+
+class _Numbers(click.ParamType):  # type: ignore[type-arg]
+    """Numbers with commas between them."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return tuple(float(part) if "." in part else int(part) for part in value.split(","))
+        except ValueError as error:
+            name = param.opts[0] if param is not None else "it"
+            raise InvalidValue(f"{name} is a list of numbers such as 100,50, got '{value}'") from error
+
+
+_TYPES: dict[str, Any] = {"whole": int, "number": float, "flag": bool, "list": _Numbers(), "text": str}
+
+
+def knob_options(taken: Iterable[str]) -> list[click.Option]:
+    """An option for each knob that some learner has. Those of `train` itself come first: a knob cannot take their names."""
+    from kerncast.learners.kinds import learner_class, learner_kinds
+    from kerncast.learners.knobs import Knob, knobs_of
+
+    known: dict[str, list[tuple[str, Knob]]] = {}
+    for kind in learner_kinds():
+        try:
+            knobs = knobs_of(learner_class(kind).options_type)
+        except BadFile:  # another package is broken: asking for its model says so
+            continue
+        for knob in knobs:
+            known.setdefault(knob.name, []).append((kind, knob))
+    return [_option(name, owners) for name, owners in known.items() if name not in set(taken)]
+
+
+def _option(name: str, owners: list[tuple[str, Any]]) -> click.Option:
+    shapes = {knob.shape for _, knob in owners}
+    # Learners that read one name in two ways get the text, and say themselves what they make of it.
+    shape = shapes.pop() if len(shapes) == 1 else "text"
+    kinds: dict[str, list[str]] = {}
+    for kind, knob in owners:
+        kinds.setdefault(knob.doc, []).append(kind)
+    told = "; ".join(f"{', '.join(own)}: {doc}" if doc else ", ".join(own) for doc, own in kinds.items())
+    flag = f"--{name.replace('_', '-')}"
+    metavar = {"list": "SIZES", "text": "NAME"}.get(shape)
+    return click.Option([flag, name], type=_TYPES[shape], default=None, metavar=metavar, help=f"{told}.")
+
+
+def given_knobs(kind: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The knobs that were given, as this kind reads them."""
+    from kerncast.learners.kinds import learner_class
+    from kerncast.learners.knobs import knobs_of
+
+    shapes = {knob.name: knob.shape for knob in knobs_of(learner_class(kind).options_type)}
+    found = {}
+    for name, value in options.items():
+        shape = shapes.get(name, "text")
+        if isinstance(value, str) and shape != "text":
+            value = click.types.convert_type(_TYPES[shape])(value)
+        if value is not None:
+            found[name] = value
+    return found
+
+
+class WithKnobs(click.Command):
+    """A command whose own options are followed by all knobs; they are looked up when it is called, not when it is imported."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        own = super().get_params(ctx)
+        knobs = knob_options([item.name for item in own if item.name is not None])
+        return [*own[:-1], *knobs, *own[-1:]]  # --help stays last

@@ -1,0 +1,51 @@
+"""What the library says of arguments, said of options: `folds=3` becomes --folds 3."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import click
+
+_ARGUMENT = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")
+
+
+def keyword(option: click.Option) -> tuple[str, bool]:
+    """The argument of the public function that an option sets, and whether giving the option makes it False."""
+    longest = max(option.opts, key=len).lstrip("-").replace("-", "_")
+    return (longest.removeprefix("no_"), True) if longest.startswith("no_") else (longest, False)
+
+
+def in_options(text: str, command: click.Command | None) -> str:
+    """A sentence about arguments as the user of a command has to read it; what is no option of it stays as it is."""
+    known = {} if command is None else _options(command)
+
+    def said(found: re.Match[str]) -> str:
+        name, value = found[1], found[2]
+        if name not in known:
+            return found[0]
+        option = known[name]
+        return option if value in (None, "True", "False") else f"{option} {value}"
+
+    return _ARGUMENT.sub(said, text)
+
+
+def _options(command: click.Command) -> dict[str, str]:
+    # `get_params`: a command may add options of its own, as `train` does for the knobs of every kind of model.
+    options = [item for item in command.get_params(click.Context(command)) if isinstance(item, click.Option)]
+    # Of `--folds` and `--no-folds`, the sentence means the first.
+    ordered = sorted(options, key=lambda item: keyword(item)[1], reverse=True)
+    return {keyword(item)[0]: max(item.opts, key=len) for item in ordered}
+
+
+def called(program: click.Group, args: Sequence[str]) -> click.Command | None:
+    """The command that a command line calls, as far as it names one."""
+    found: click.Command | None = program
+    for word in args:
+        if not isinstance(found, click.Group) or word.startswith("-"):
+            break
+        inner = found.get_command(click.Context(found), word)
+        if inner is None:
+            break
+        found = inner
+    return None if found is program else found

@@ -1,0 +1,313 @@
+"""From what a caller asks for to what a collection takes: backend, devices, policy, vectors; and what it would cost.
+
+The public function, the command line, `models check` and regeneration all plan here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from msgspec import structs
+
+from kerncast import devices as profiles
+from kerncast.backends import backend_for, backend_that_runs, get_backend
+from kerncast.backends.command import CommandBackend
+from kerncast.backends.command.benchmark import Benchmark, load, shipped_for
+from kerncast.backends.contract import Backend, TimesItself
+from kerncast.collecting import journal
+from kerncast.collecting.messages import Policy
+from kerncast.collecting.request import Request
+from kerncast.data.dataset import Dataset
+from kerncast.device import Device
+from kerncast.errors import InvalidValue, KerncastError
+from kerncast.op import Family
+from kerncast.problems import parse_vary
+from kerncast.sweeping import Vector, Vectors, open_sweep, parse_selection, vectors_of
+
+# What a row takes on disk, and what compiling one kernel takes, for an estimate.
+ROW_BYTES = 150
+KERNEL_SECONDS = 0.15
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds(given: str | float) -> float:
+    """`90s`, `10m`, `1.5h`, or a plain number of seconds."""
+    if not isinstance(given, str):
+        return float(given)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", given)
+    if not match:
+        raise InvalidValue(f"a duration is a number with s, m or h (90s, 10m, 1.5h), got '{given}'")
+    return float(match[1]) * _SECONDS[match[2] or "s"]
+
+
+def memory_bytes(given: str | float | None) -> int | None:
+    """`2.5` (GB), `none` or `0` for no limit (0), nothing for the default (None)."""
+    if given is None:
+        return None
+    text = str(given)
+    if text != "none" and not re.fullmatch(r"\d+(?:\.\d+)?", text):
+        raise InvalidValue(f"`memory` takes GB (2.5), or none for no limit, got '{text}'")
+    return 0 if text == "none" else int(float(text) * 1e9)
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """How vectors are measured, as a caller says it; what is None is the backend's or the benchmark's to say."""
+
+    samples: int | None = None
+    warmup: str | float | None = None
+    timeout: str | float | None = None
+    cache: str | None = None
+    memory: str | float | None = None
+    verify: bool = True
+    reset_command: str | None = None
+
+    @property
+    def deadline(self) -> float | None:
+        """The longest that one launch may take, in seconds."""
+        if self.timeout is None:
+            return None
+        found = seconds(self.timeout)
+        if not found:
+            raise InvalidValue(f"`timeout` must be more than 0, got '{self.timeout}': everything would be killed at once")
+        return found
+
+    def policy(self, benchmark: Benchmark | None) -> Policy:
+        """As it says, else as the benchmark does, else the defaults."""
+        samples, cache = self.samples, self.cache or "warm"
+        if benchmark is not None:
+            samples, cache = samples or benchmark.samples, self.cache or benchmark.cache
+        changes: dict[str, Any] = {"cache": cache, "verify": self.verify, "memory_bytes": memory_bytes(self.memory) or 0}
+        if samples is not None:
+            changes |= {"samples": samples, "fewest_samples": min(samples, Policy().fewest_samples)}
+        if self.warmup is not None:
+            changes["warmup_ns"] = int(seconds(self.warmup) * 1e9)
+        if self.deadline is not None:
+            ceiling = int(self.deadline * 1e9)
+            changes |= {"deadline_ceiling_ns": ceiling, "deadline_floor_ns": min(ceiling, Policy().deadline_floor_ns)}
+        return Policy(**changes)
+
+
+@dataclass(frozen=True)
+class Runner:
+    """What runs the kernels: a backend, or an external benchmark, on some devices."""
+
+    kind: type[Backend]
+    name: str
+    benchmark: Benchmark | None
+    devices: tuple[str, ...]
+    verify: bool = True
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What the backend is configured with."""
+        return {} if self.benchmark is None else CommandBackend.options(self.benchmark, self.verify)
+
+    @property
+    def reset_words(self) -> tuple[str, ...]:
+        """The benchmark's own reset command."""
+        return () if self.benchmark is None else tuple(self.benchmark.reset_words())
+
+    def backend(self) -> Backend:
+        """The backend on the first device; a program that is not there is refused here, before anything is written."""
+        try:
+            return self.kind.configured(self.devices[0], self.options)
+        except (KerncastError, OSError):
+            raise
+        except Exception as error:  # whatever a backend of another package throws
+            why = f"{type(error).__name__}: {error}"
+            raise KerncastError(f"device {self.devices[0]} does not come up ({why}): fix it and run the same again") from error
+
+    def device(self, backend: Backend) -> Device | None:
+        """Whose limits hold for a sweep; None: this CPU, which says them without being measured."""
+        return backend.device() if self.benchmark or not self.kind.runs_on_cpu else None
+
+
+def runner(
+    family: Family,
+    backend: str | None = None,
+    benchmark: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    devices: str | Sequence[str] = "0",
+    measuring: Measuring | None = None,
+) -> Runner:
+    """What measures a family, refused if it cannot here."""
+    wanted = measuring or Measuring()
+    described = _benchmark(family, backend, benchmark, settings or {}, wanted)
+    kind = CommandBackend if described else _backend(family.id, backend)
+    return Runner(kind, backend or kind.name, described, device_indices(kind, devices), wanted.verify)
+
+
+def _backend(family_id: str, name: str | None) -> type[Backend]:
+    kind = get_backend(name) if name else backend_for(family_id)
+    if kind is CommandBackend:
+        known = " or ".join([*shipped_for(family_id), "a TOML file"])
+        why = "backend command runs external programs" if name else f"no backend here runs {family_id} by itself"
+        raise InvalidValue(f"{why}: name its benchmark with `benchmark` ({known})")
+    return backend_that_runs(family_id, name)
+
+
+def _benchmark(
+    family: Family, backend: str | None, name: str | None, settings: Mapping[str, str], measuring: Measuring
+) -> Benchmark | None:
+    """The external benchmark, as the other arguments change it."""
+    if name is None:
+        if settings:
+            raise InvalidValue("`set` changes a setting of a benchmark: name one with `benchmark`")
+        return None
+    if backend not in (None, "command"):
+        raise InvalidValue(f"`benchmark` is for the backend command, not for {backend}: leave one of them out")
+    found = load(name, dict(settings))
+    if found.family != family.id:
+        raise InvalidValue(f"benchmark {found.name} measures {found.family}, not {family.id}")
+    if measuring.warmup:
+        raise InvalidValue(f"benchmark {found.name} warms up by itself: leave out `warmup`, or see its settings")
+    if measuring.deadline is not None:
+        found = structs.replace(found, timeout=measuring.deadline)
+    if measuring.reset_command:
+        found = structs.replace(found, reset=measuring.reset_command.split())
+    if measuring.cache not in (None, found.cache) and not found.tells("cache"):
+        raise InvalidValue(
+            f"benchmark {found.name} measures {found.cache} caches: leave out `cache={measuring.cache}`, "
+            "or use {cache} in its argv"
+        )
+    return found
+
+
+def device_indices(kind: type[Backend], given: str | Sequence[str]) -> tuple[str, ...]:
+    """Which devices to use, one worker each: `0,1` or a list."""
+    found = tuple(given.split(",")) if isinstance(given, str) else tuple(map(str, given))
+    text = ",".join(found)
+    # Only the program of a benchmark knows which devices it can use.
+    known = None if issubclass(kind, TimesItself) else kind.devices()
+    for index in found:
+        if not index.strip() or (known is not None and index not in known):
+            choice = f"one or more of {', '.join(known)}" if known else "an index or several with commas between them (0,1)"
+            raise InvalidValue(f"`devices` takes {choice} for backend {kind.name}, got '{text}'")
+    if len(set(found)) < len(found):
+        raise InvalidValue(f"`devices` names a device twice: two workers on one would disturb each other, got '{text}'")
+    return found
+
+
+def blocks_of(
+    family: Family,
+    *,
+    vectors: Path | None = None,
+    problems: Sequence[str] = (),
+    vary: Sequence[str] = (),
+    configs: str | None = None,
+    max_flops: float | None = None,
+    seed: int = 0,
+    max_vectors: int | None = None,
+    device: Device | None = None,
+) -> tuple[Iterable[pl.DataFrame], int]:
+    """The vectors to measure, and how many there are."""
+    if vectors is not None:
+        if problems or vary or max_flops or configs is not None:
+            raise InvalidValue(
+                "`vectors` names a finished sweep: `problems`, `vary`, `configs` and `max_flops` do not go with it"
+            )
+        if max_vectors is not None:
+            raise InvalidValue(
+                "`vectors` names a finished sweep: give `max_vectors` to the sweep, or choose from it with `active`"
+            )
+        found = Vectors.open(vectors)
+        if found.family is not family:
+            raise InvalidValue(f"{vectors} holds vectors of {found.family.id}, not of {family.id}")
+        return found.iter_blocks(), found.count()
+    if not problems:
+        raise InvalidValue("say what to measure: `problems` (llm, wide, grid:M=1,2;…) or `vectors`, the folder of a sweep")
+    selection = parse_selection(family, "all" if configs is None else configs)
+    sweep = open_sweep(
+        family, device or profiles.local(), problems, parse_vary(family, vary), selection,
+        seed=seed, max_vectors=max_vectors, max_flops=max_flops,
+    )  # fmt: skip
+    where = "this machine" if device is None else device.name
+    total = sweep.count()
+    if not total:
+        raise InvalidValue(
+            f"no config of {family.id} can run any of the {sweep.problem_count:,} problems on {where}: "
+            f"see the constraints in `kerncast families {family.id}`"
+        )
+    return sweep.iter_blocks(), total
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a collection would take."""
+
+    vectors: int
+    already_there: int
+    compilations: int
+    seconds: float | None
+    """None for an external benchmark: it takes as long as it takes."""
+    bytes: int
+    compiling_seconds: float = 0.0
+    answers: int = 0
+    """Of an external benchmark, at the most."""
+    sample_ns: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {name: getattr(self, name) for name in ("vectors", "already_there", "compilations", "seconds", "bytes")}
+
+    def __str__(self) -> str:
+        there = f" ({self.already_there:,} more have a row already)" if self.already_there else ""
+        size = f"about {self.bytes / 1e6:.1f} MB"
+        if self.seconds is None:
+            return (
+                f"{self.vectors:,} vectors{there}, {self.compilations:,} kernels to build, at most {self.answers:,} answers of "
+                f"the program (and a second visit to those that disagree), {size}"
+            )
+        measuring = self.seconds - self.compiling_seconds
+        return (
+            f"{self.vectors:,} vectors{there}, {self.compilations:,} kernels to compile, about "
+            f"{self.compiling_seconds:,.1f} s of compiling and {measuring:,.1f} s of measuring for kernels shorter than "
+            f"{self.sample_ns / 1e6:g} ms (longer ones take longer), {size}"
+        )
+
+
+def estimate(request: Request, kernels: Backend, blocks: Iterable[pl.DataFrame], count: int) -> Estimate:
+    """What a collection would take, without measuring anything."""
+    policy = request.policy
+    pairs = [(vector.problem, vector.config) for vector in _left(request, kernels, blocks)]
+    done = count - len(pairs)
+    # What an active choice may measure counts the rows that are there.
+    total = max(0, min(count, request.active.max_vectors or count if request.active else count) - done)
+    # An active choice is made while measuring: as many kernels as vectors at the most.
+    compilations = min(kernels.compilations(pairs), total) if request.active else kernels.compilations(pairs)
+    per_vector = (policy.warmup_ns + 0.6 * policy.samples * policy.sample_ns) / 1e9
+    compiling = KERNEL_SECONDS * compilations / max(1, min(request.build_jobs, os.cpu_count() or 1))
+    own = isinstance(kernels, TimesItself)
+    return Estimate(
+        total, done, compilations, None if own else round(total * per_vector + compiling, 1), total * ROW_BYTES, compiling,
+        policy.samples * total, policy.sample_ns,
+    )  # fmt: skip
+
+
+def _left(request: Request, kernels: Backend, blocks: Iterable[pl.DataFrame]) -> Iterator[Vector]:
+    """The vectors that have no row yet."""
+    done = _measured(request.out, request.family)
+    device = kernels.device().name if done else ""
+    for block in blocks:
+        for vector in vectors_of(request.family, block):
+            if not done or vector.key(device) not in done:
+                yield vector
+
+
+def _measured(out: Path, family: Family) -> set[str]:
+    """The keys of the rows that are there already, in a finished dataset and in the journal of an unfinished one."""
+    if not out.exists():
+        return set()
+    dataset, found = Dataset.open(out), set()
+    if family in dataset.families:
+        found |= set(dataset.scan(family).select("key").collect().to_series())
+    if (out / journal.NAME).exists():
+        found |= {record["key"] for record in journal.read(out / journal.NAME)[1]}
+    return found

@@ -1,0 +1,70 @@
+"""Which format a file has: its first bytes are shown to every importer, and exactly one must know them."""
+
+from __future__ import annotations
+
+import gzip
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from kerncast.data.importers import Head, importers
+from kerncast.errors import BadFile, InvalidValue
+
+# Enough for a header and the first rows; an archive is not unpacked further.
+HEAD_BYTES = 65_536
+WITH_MAPPING = {".csv": "csv", ".parquet": "parquet"}
+
+
+def recognised(paths: Sequence[Path], mapped: bool = False) -> str:
+    """The format of some files; one that no importer knows, or two do, must be named by the caller."""
+    suffix = paths[0].suffix.lower()
+    if mapped and suffix in WITH_MAPPING:
+        return WITH_MAPPING[suffix]
+    head = head_of(paths[0])
+    known = [name for name, importer in importers().items() if importer.recognises(head)]
+    if len(known) == 1:
+        return known[0]
+    formats = ", ".join(importers())
+    if known:
+        raise InvalidValue(f"{paths[0]} may be {' or '.join(known)}: say which with `format`")
+    if suffix in WITH_MAPPING:
+        raise InvalidValue(
+            f"{paths[0]} has columns that no known format has: say which column is which parameter with `mapping`, "
+            f"or name the `format` ({formats})"
+        )
+    raise InvalidValue(f"{paths[0]} is not recognised: name its `format` ({formats})")
+
+
+def head_of(path: Path) -> Head:
+    """The beginning of a file, unpacked if it is an archive or gzipped; of a folder, the names in it."""
+    try:
+        if path.is_dir():
+            return Head(path, names=tuple(sorted(item.name for item in path.iterdir())))
+        with path.open("rb") as file:
+            data = file.read(HEAD_BYTES)
+        if data.startswith(b"PK"):
+            return _archive(path)
+        if data.startswith(b"PAR1"):
+            return Head(path, columns=tuple(pl.read_parquet_schema(path)))
+        if data.startswith(b"\x1f\x8b"):
+            with gzip.open(path) as file:
+                data = file.read(HEAD_BYTES)
+        return Head(path, text=data.decode("utf-8", errors="replace"))
+    except OSError as error:
+        raise BadFile(f"cannot read {path}: {error.strerror or error}") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, pl.exceptions.PolarsError) as error:
+        raise BadFile(f"{path} cannot be read ({(str(error).splitlines() or ['no reason'])[0]}): is it damaged?") from error
+
+
+def _archive(path: Path) -> Head:
+    with zipfile.ZipFile(path) as archive:
+        files = [item for item in archive.infolist() if not item.is_dir() and not item.filename.startswith("__MACOSX/")]
+        names = tuple(item.filename for item in files)
+        text = ""
+        if files:
+            with archive.open(files[0]) as file:
+                text = file.read(HEAD_BYTES).decode("utf-8", errors="replace")
+    return Head(path, text=text, names=names)

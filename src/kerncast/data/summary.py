@@ -1,0 +1,92 @@
+"""A dataset in a few lines: rows, problems, configs, statuses, noise of each family."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from kerncast.data.quality import repeats
+from kerncast.errors import KerncastError
+from kerncast.writing import html
+from kerncast.writing.terminal import TextTable, printable
+
+if TYPE_CHECKING:
+    from kerncast.data.dataset import Dataset
+
+COLUMNS = ("family", "rows", "problems", "configs", "statuses", "devices", "noise")
+
+
+@dataclass(frozen=True)
+class FamilySummary:
+    """What a dataset holds of one family."""
+
+    family: str
+    rows: int
+    problems: int
+    configs: int
+    statuses: dict[str, int]
+    devices: tuple[str, ...]
+    noise: float | None
+    """The median relative MAD: of the samples of a row where they are recorded, else of repeated rows; None: not known."""
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """For a table."""
+        statuses = ", ".join(f"{name} {count:,}" for name, count in self.statuses.items())
+        noise = "unknown" if self.noise is None else f"{self.noise:.2%}"
+        counts = f"{self.rows:,}", f"{self.problems:,}", f"{self.configs:,}"
+        return self.family, *counts, statuses, ", ".join(self.devices), noise
+
+
+def summaries(dataset: Dataset) -> list[FamilySummary]:
+    """One entry per family; reads the columns that it needs."""
+    found = []
+    for family in dataset.families:
+        rows = dataset.scan(family)
+        columns = rows.collect_schema().names()
+        problem, config = ([name for name in columns if name.startswith(f"{part}.")] for part in ("problem", "config"))
+        counted = rows.select(
+            rows=pl.len(),
+            problems=pl.struct(problem).n_unique(),
+            configs=pl.struct(config).n_unique() if config else pl.lit(1),
+        ).collect()
+        statuses = rows.group_by("status").len().collect().sort("len", "status", descending=[True, False])
+        machines = tuple(str(name) for name in rows.select(pl.col("device").unique().sort()).collect().to_series())
+        total, problems, configs = counted.row(0)
+        found.append(FamilySummary(family.id, total, problems, configs, dict(statuses.iter_rows()), machines, _noise(rows)))
+    return found
+
+
+def _noise(rows: pl.LazyFrame) -> float | None:
+    ok = rows.filter(pl.col("status") == "ok")
+    within = ok.select((pl.col("time_ns_mad") / pl.col("time_ns")).median()).collect().item()
+    if within is None:
+        within = repeats(ok.collect())["deviation"].median()
+    return None if within is None else float(within)
+
+
+def _read(dataset: Dataset) -> tuple[str, list[FamilySummary], str]:
+    """A title, what could be read, and why if something could not: showing a dataset never fails."""
+    unfinished = "; a collection in it is not finished" if dataset.unfinished else ""
+    title = f"Dataset({dataset.path}; {dataset.rows:,} rows{unfinished})"
+    try:
+        return title, summaries(dataset), ""
+    except (KerncastError, OSError, pl.exceptions.PolarsError) as error:
+        return title, [], f"it cannot be read: {error}"
+
+
+def dataset_text(dataset: Dataset) -> str:
+    """The dataset as a small table."""
+    title, found, problem = _read(dataset)
+    if not found:
+        return printable(f"{title} {problem}".strip())
+    return str(TextTable(COLUMNS, [item.cells for item in found], title, COLUMNS[1:4]))
+
+
+def dataset_html(dataset: Dataset) -> str:
+    """The same for a notebook."""
+    title, found, problem = _read(dataset)
+    parts = [html.table(COLUMNS, [item.cells for item in found], right=COLUMNS[1:4])] if found else []
+    return html.panel(title, *parts, *([html.note(problem)] if problem else []))

@@ -1,0 +1,53 @@
+"""The report's charts as plotly figures, in the colours of its light page."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from kerncast.errors import NotFound
+from kerncast.evaluating.report.page import chart_sections, dtypes_of, without_fixed
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from kerncast.evaluating.results import Evaluation
+
+
+@cache
+def palette() -> dict[str, str]:
+    """The colours of the light page, by name."""
+    style = resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8")
+    return dict(re.findall(r"--([\w-]+): ([^;]+);", style[: style.index("@media")]))
+
+
+def painted(value: Any, key: str = "") -> Any:
+    """A figure with colours in place of their names, as the page's script fills them in."""
+    if isinstance(value, str):
+        return palette()[value[1:]] if value.startswith("@") and key.endswith("color") else value
+    if isinstance(value, dict):
+        return {name: painted(item, name) for name, item in value.items()}
+    if isinstance(value, list) and value and (isinstance(value[0], dict | list) or key.endswith("color")):
+        return [painted(item, key) for item in value]
+    return value
+
+
+def plotly_figures(evaluation: Evaluation, name: str | None = None) -> dict[str, Figure] | Figure:
+    """Every chart that there is something to show in, by its name; or the one that is named."""
+    from plotly.graph_objects import Figure
+
+    _, told = without_fixed(evaluation)
+    budget = None if evaluation.budget is None else dict(evaluation.budget)
+    sections = chart_sections(told, None, budget, dtypes_of(evaluation.problems))
+    charts = {chart.name: chart for section in sections.values() for chart in section.charts}
+    if name is not None and name not in charts:
+        raise NotFound.named("chart of this evaluation", name, charts)
+    wanted = charts if name is None else {name: charts[name]}
+    found = {}
+    for own, chart in wanted.items():
+        figure = painted(chart.figure)
+        layout = {"title": {"text": chart.title}, "template": "plotly_white", "hovermode": "closest", **figure["layout"]}
+        found[own] = Figure(data=figure["data"], layout=layout)
+    return found if name is None else found[name]

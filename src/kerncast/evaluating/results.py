@@ -1,0 +1,219 @@
+"""What `evaluate` returns: typed, frozen, and it prints as `kerncast evaluate` does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from kerncast.scoring.figures import Figure, Figures
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure as PlotlyFigure
+
+
+@dataclass(frozen=True)
+class SliceFigures:
+    """One part of the data: all problems or chosen configs (`of`) whose `by` is `value`."""
+
+    of: str
+    by: str
+    value: str
+    n: int
+    efficiency_mean: float | None
+    efficiency_p10: float | None
+    efficiency_min: float | None
+    n_rows: int
+    mape: float | None
+
+
+@dataclass(frozen=True)
+class WorstProblem:
+    """A problem that lost much: what was chosen, what was best."""
+
+    problem: Mapping[str, Any]
+    chosen: Mapping[str, Any]
+    best: Mapping[str, Any]
+    efficiency: float
+    chosen_ns: float | None
+    """None: the choice failed."""
+    best_ns: float
+    predicted_ns: float | None
+    configs: int
+
+
+@dataclass(frozen=True)
+class TierFigures:
+    """What one tier of a selector gets on the problems that it answers itself."""
+
+    tier: str
+    efficiency: Figure | None
+    n: int
+    not_tried: int
+    loses_to_full: float | None
+    answers_itself: float
+    p50_us: float
+    p99_us: float
+    bytes: int
+
+
+@dataclass(frozen=True)
+class TopK:
+    """What measuring the `k` best-scored configs gets."""
+
+    k: int
+    efficiency_mean: float
+    hit: float
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Evaluation:
+    """What `evaluate` found: figures by name, and a point per problem and per row. `as_json()` is what `--json` prints."""
+
+    _summary: Mapping[str, Any]
+    problems: pl.DataFrame
+    """Per problem: its parameters, chosen and best config (`chosen.*`, `best.*`), times, efficiency."""
+    rows: pl.DataFrame
+    """Per row that worked: its parameters, `number` (its problem's), measured and predicted time, bounds, score."""
+    failures: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """Per row that failed: its parameters, and its problem's `number`."""
+
+    # -- figures ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def overall(self) -> Figures:
+        """What the model gets."""
+        return Figures.of(self._summary["overall"])
+
+    @cached_property
+    def baselines(self) -> Mapping[str, Figures]:
+        """What those get that need no model, by name."""
+        return MappingProxyType({name: Figures.of(card) for name, card in self._summary["baselines"].items()})
+
+    @property
+    def n(self) -> int:
+        """How many problems were judged."""
+        return self.overall.n
+
+    @property
+    def split(self) -> str | None:
+        """How the data were held out; None: the model was judged as it is."""
+        found: str | None = self._summary["split"]
+        return found
+
+    @property
+    def model(self) -> str:
+        """The path of the model."""
+        return str(self._summary["model"])
+
+    @property
+    def family(self) -> str:
+        """The family of the model."""
+        return str(self._summary["family"])
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices of the model."""
+        return tuple(self._summary["devices"])
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The paths of what it was judged on."""
+        return tuple(self._summary["datasets"])
+
+    @property
+    def includes_training_data(self) -> bool:
+        """Whether problems that the model was trained on are among those judged."""
+        return bool(self._summary["includes_training_data"])
+
+    @property
+    def noise_floor(self) -> float | None:
+        """The median relative standard error of a label; None: not known."""
+        found: float | None = self._summary.get("noise_floor")
+        return found
+
+    @cached_property
+    def top_k(self) -> tuple[TopK, ...]:
+        """What measuring a few of the best-scored configs would get."""
+        return tuple(TopK(**point) for point in self._summary.get("top_k") or ())
+
+    @cached_property
+    def slices(self) -> tuple[SliceFigures, ...]:
+        """The figures of parts of the data."""
+        return tuple(
+            SliceFigures(n=line["n_problems"], **{name: value for name, value in line.items() if name != "n_problems"})
+            for line in self._summary["slices"]
+        )
+
+    @cached_property
+    def worst(self) -> tuple[WorstProblem, ...]:
+        """The problems that lost most, the worst first."""
+        return tuple(
+            WorstProblem(
+                MappingProxyType(dict(line["problem"])),
+                MappingProxyType(dict(line["chosen"])),
+                MappingProxyType(dict(line["best"])),
+                **{name: line[name] for name in ("efficiency", "chosen_ns", "best_ns", "predicted_ns", "configs")},
+            )
+            for line in self._summary["worst"]
+        )
+
+    @cached_property
+    def tiers(self) -> tuple[TierFigures, ...]:
+        """What the tiers of a selector get; empty where nobody asked them."""
+        found = self._summary.get("tiers") or ()
+        other = ("efficiency", "n_problems")
+        return tuple(
+            TierFigures(
+                efficiency=Figure.of(line["efficiency"]),
+                n=line["n_problems"],
+                **{name: value for name, value in line.items() if name not in other},
+            )
+            for line in found
+        )
+
+    @property
+    def against(self) -> Mapping[str, Any] | None:
+        """The scores of solutions that were judged beside the model; None: there were none."""
+        found = self._summary.get("against")
+        return None if found is None else MappingProxyType(deepcopy(found))
+
+    @property
+    def budget(self) -> Mapping[str, Any] | None:
+        """The curves that say how much must be measured; None: nobody asked for them."""
+        found = self._summary.get("budget")
+        return None if found is None else MappingProxyType(deepcopy(found))
+
+    # -- forms -----------------------------------------------------------------------------------------
+
+    def extended(self, **parts: Any) -> Evaluation:
+        """The same evaluation with more parts of its JSON: `budget`, `tiers`, `against`."""
+        return replace(self, _summary={**self._summary, **parts})
+
+    def as_json(self, worst: int | None = None) -> dict[str, Any]:
+        """What `kerncast evaluate --json` prints, with so many of the worst problems (all that are known)."""
+        found: dict[str, Any] = deepcopy(dict(self._summary))
+        return found if worst is None else {**found, "worst": found["worst"][:worst]}
+
+    def plot(self, name: str | None = None) -> dict[str, PlotlyFigure] | PlotlyFigure:
+        """The report's charts as plotly figures, by name; one of them if it is named."""
+        from kerncast.evaluating.report.figures import plotly_figures
+
+        return plotly_figures(self, name)
+
+    def __str__(self) -> str:
+        from kerncast.evaluating.text import evaluation_blocks, joined
+
+        return joined(evaluation_blocks(self._summary))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from kerncast.evaluating.report.notebook import evaluation_html
+
+        return evaluation_html(self)

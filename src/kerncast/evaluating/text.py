@@ -1,0 +1,218 @@
+"""Results as text: lines and tables, in the order in which they are read. `str` joins them, the command line draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from kerncast.evaluating.solutions.scoring import said
+from kerncast.writing.terminal import TextTable, assignments, duration, printable
+
+Block = str | TextTable
+
+CHOOSING = (
+    ("efficiency_mean", "mean"), ("efficiency_p10", "P10"), ("efficiency_p1", "P1"), ("efficiency_min", "worst"),
+    ("efficiency_gmean", "geometric mean"), ("top1", "best chosen"), ("regret_mean", "regret, mean"),
+)  # fmt: skip
+RUNTIME = (
+    ("mape", "MAPE"), ("median_ape", "median"), ("ape_p95", "P95"), ("rmsre", "RMSRE"), ("r2", "R2"), ("r2_log", "R2 log"),
+    ("coverage_90", "90 % interval covers"),
+)  # fmt: skip
+# So many of the worst problems are listed.
+WORST = 10
+
+
+def joined(blocks: Iterable[Block]) -> str:
+    """All of it as one text."""
+    return "\n".join(str(block) if isinstance(block, TextTable) else _lines(block) for block in blocks).strip("\n")
+
+
+def _lines(text: str) -> str:
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def value(figure: Mapping[str, float] | None, percent: bool = True) -> str:
+    """A figure without its interval."""
+    if figure is None:
+        return "-"
+    return f"{figure['value']:.2%}" if percent else f"{figure['value']:.4f}"
+
+
+def interval(figure: Mapping[str, float] | None) -> str:
+    """A figure's 95 % interval; one problem has none."""
+    if figure is None or figure.get("lower") is None:
+        return "-"
+    return f"{figure['lower']:.2%} to {figure['upper']:.2%}"
+
+
+def evaluation_blocks(summary: Mapping[str, Any], worst: int = WORST) -> Iterator[Block]:
+    """What `kerncast evaluate` prints."""
+    seen = summary["problems_seen_in_training"]
+    if summary["includes_training_data"]:
+        yield f"! {seen} of these problems were trained on: these figures are of the training data"
+    elif seen:
+        yield f"{seen} problems that the model was trained on were left out"
+    unseen = "training data included" if summary["includes_training_data"] else "not seen in training"
+    yield from figure_blocks(summary, f"refitted, split by {summary['split']}" if summary["split"] else unseen)
+    if summary.get("tiers"):
+        yield from tier_blocks(summary["tiers"])
+    if summary.get("against"):
+        yield f"\n{said(summary['against'])}"
+    if summary.get("budget"):
+        yield from budget_blocks(summary["budget"])
+    yield from slice_blocks(summary["slices"])
+    yield from worst_blocks(summary["worst"], worst)
+
+
+def figure_blocks(evaluation: Mapping[str, Any], title: str) -> Iterator[Block]:
+    """What a model gets, with every baseline beside it."""
+    overall, others = evaluation["overall"], evaluation["baselines"]
+    choosers = {name: card for name, card in others.items() if card["efficiency_mean"] is not None}
+    if overall["efficiency_mean"] is not None:
+        columns = ("efficiency", "model", "95 % interval", *choosers)
+        lines = [
+            (label, value(overall[name]), interval(overall[name]), *(value(card.get(name)) for card in choosers.values()))
+            for name, label in CHOOSING
+            if name in overall  # a model may have been written before there was a figure
+        ]
+        yield ""
+        yield TextTable(columns, lines, f"efficiency of the choice ({overall['n_problems']:,} problems, {title})", columns[1:])
+        yield from _noise(evaluation)
+    predictors = {name: card for name, card in others.items() if card["mape"] is not None}
+    if overall["mape"] is not None:
+        columns = ("error of the time", "model", "95 % interval", *predictors)
+        lines = []
+        for name, label in RUNTIME:
+            whole = not name.startswith("r2")
+            cells = [value(card[name], whole) for card in predictors.values()]
+            lines.append((label, value(overall[name], whole), interval(overall[name]) if whole else "", *cells))
+        yield ""
+        yield TextTable(columns, lines, f"predicted against measured time ({overall['n_problems']:,} problems)", columns[1:])
+
+
+def _noise(evaluation: Mapping[str, Any]) -> Iterator[Block]:
+    overall = evaluation["overall"]
+    ceiling, floor = overall["noise_ceiling"], evaluation.get("noise_floor")
+    parts = [f"noise ceiling {value(ceiling)}" if ceiling else "noise ceiling unknown (nothing was repeated)"]
+    if floor is not None:
+        parts.append(f"a label's relative standard error {floor:.2%}")
+    if overall.get("efficiency_mean_ties"):
+        parts.append(f"counting ties within the noise as the best {value(overall['efficiency_mean_ties'])}")
+    yield "; ".join(parts)
+    curve = evaluation.get("top_k") or []
+    if len(curve) > 1:
+        yield "measuring the best-scored k: " + ", ".join(f"k={p['k']} {p['efficiency_mean']:.2%}" for p in curve)
+
+
+def beside_blocks(evaluation: Mapping[str, Any]) -> Iterator[Block]:
+    """What a special way of training is judged by: the plain way, on the same problems."""
+    plain = evaluation.get("without_hard_mining")
+    if plain and plain["efficiency_mean"] is not None:
+        mined = evaluation["overall"]
+        yield (
+            f"\nhard mining: mean {value(mined['efficiency_mean'])}, P10 {value(mined['efficiency_p10'])}; without it "
+            f"{value(plain['efficiency_mean'])}, {value(plain['efficiency_p10'])}"
+        )
+    pair = evaluation.get("warm_start")
+    if pair:
+        name, label = ("efficiency_mean", "mean efficiency") if pair["base"]["efficiency_mean"] else ("mape", "MAPE")
+        yield (
+            f"\nwarm start, on {pair['base']['n_problems']:,} problems held out: {label} {value(pair['base'][name])} before, "
+            f"{value(pair['continued'][name])} after"
+            + (" (the base was trained on these problems)" if pair["hold_out_seen_by_base"] else "")
+        )
+
+
+def slice_blocks(slices: list[dict[str, Any]]) -> Iterator[Block]:
+    """Parts of the data, one line each."""
+    columns = ("of", "by", "value", "problems", "mean", "P10", "worst", "rows", "MAPE")
+
+    def share(number: float | None) -> str:
+        return "-" if number is None else f"{number:.2%}"
+
+    lines = [
+        (s["of"], s["by"], s["value"], f"{s['n_problems']:,}", share(s["efficiency_mean"]), share(s["efficiency_p10"]),
+         share(s["efficiency_min"]), f"{s['n_rows']:,}", share(s["mape"]))
+        for s in slices
+    ]  # fmt: skip
+    if lines:
+        yield ""
+        yield TextTable(columns, lines, "by part", columns[3:])
+
+
+def worst_blocks(worst: list[dict[str, Any]], count: int) -> Iterator[Block]:
+    """The problems that cost most, with what was chosen and what was best."""
+    if not worst or not count:
+        return
+    yield ""
+    if all(w["configs"] == 1 for w in worst):  # nothing to choose: the list is of times
+        columns: tuple[str, ...] = ("off by", "problem", "measured", "predicted")
+        lines: list[tuple[str, ...]] = [
+            (f"{w['predicted_ns'] / w['best_ns'] - 1.0:+.1%}", assignments(w["problem"]), duration(w["best_ns"]),
+             duration(w["predicted_ns"]))
+            for w in worst[:count]
+        ]  # fmt: skip
+        yield TextTable(columns, lines, f"the worst {len(lines)} problems", ("off by", "measured", "predicted"))
+        return
+    columns = ("efficiency", "problem", "chosen", "time", "best", "time of the best")
+    lines = [
+        (f"{w['efficiency']:.1%}", assignments(w["problem"]), assignments(w["chosen"]), duration(w["chosen_ns"]),
+         assignments(w["best"]), duration(w["best_ns"]))
+        for w in worst[:count]
+    ]  # fmt: skip
+    yield TextTable(columns, lines, f"the worst {len(lines)} problems", ("efficiency", "time", "time of the best"))
+
+
+def tier_blocks(tiers: list[dict[str, Any]]) -> Iterator[Block]:
+    """What the tiers of `kerncast select` get, each by its own answers."""
+    columns = ("tier", "efficiency", "95 % interval", "n", "loses to full", "answers itself", "p50", "p99", "bytes")
+    lines = []
+    for item in tiers:
+        loses = "-" if item["loses_to_full"] is None else f"{item['loses_to_full']:.2%}"
+        itself, quick, slow = f"{item['answers_itself']:.0%}", duration(item["p50_us"] * 1e3), duration(item["p99_us"] * 1e3)
+        got, count = item["efficiency"], f"{item['n_problems']:,}"
+        lines.append((item["tier"], value(got), interval(got), count, loses, itself, quick, slow, f"{item['bytes']:,}"))
+    yield ""
+    yield TextTable(columns, lines, "tiers of `kerncast select`", columns[1:])
+    left_out = max(item["not_tried"] for item in tiers)
+    if left_out:
+        yield f"up to {left_out:,} problems are left out of a line: its config was not measured on them"
+
+
+def budget_blocks(budget: Mapping[str, Any]) -> Iterator[Block]:
+    """How much must be measured, three ways."""
+    yield ""
+    columns = ("problems", "vectors", "efficiency", "95 % interval", "P10")
+    lines = [(f"{p['problems']:,}", *_budget_cells(p)) for p in budget["problems"]]
+    yield TextTable(columns, lines, "efficiency on other problems, by number of problems measured", columns)
+    columns = ("configs per problem", "vectors", "efficiency", "95 % interval", "P10")
+    lines = [(f"{p['share']:.0%}", *_budget_cells(p)) for p in budget["configs"]]
+    yield ""
+    yield TextTable(columns, lines, "by share of each problem's configs measured", columns)
+    how = ("vectors", "chosen at random", "chosen actively")
+    grown = [(f"{p['vectors']:,}", f"{p['random']:.2%}", f"{p['active']:.2%}") for p in budget["active"]]
+    yield ""
+    yield TextTable(how, grown, "by how the vectors are chosen", how)
+
+
+def _budget_cells(point: Mapping[str, Any]) -> tuple[str, ...]:
+    between = f"{point['lower']:.2%} to {point['upper']:.2%}"
+    return f"{point['vectors']:,}", f"{point['efficiency_mean']:.2%}", between, f"{point['efficiency_p10']:.2%}"
+
+
+def verdict_blocks(verdict: str, reasons: Iterable[str], summary: Mapping[str, Any]) -> Iterator[Block]:
+    """What `kerncast compare` prints."""
+    if summary.get("includes_training_data"):
+        yield "! some of these problems were trained on: these figures are of the training data"
+    elif summary.get("problems_seen_in_training"):
+        yield f"{summary['problems_seen_in_training']} problems that a model was trained on were left out"
+    old, new = summary["old"], summary["new"]
+    columns = (str(summary["measure"]), "old", "new", "difference")
+    lines = [(name, f"{old[name]:.2%}", f"{new[name]:.2%}", f"{new[name] - old[name]:+.2%}") for name in old]
+    yield TextTable(columns, lines, f"{summary['n_problems']:,} problems", columns[1:])
+    same = f"; the same choice on {summary['agreement']:.1%}" if "agreement" in summary else ""
+    yield (
+        f"improved {summary['improved']:,}, same {summary['same']:,}, degraded {summary['degraded']:,}; worst drop "
+        f"{summary['worst_drop']:.2%}{same}"
+    )
+    yield f"\n{verdict}: {'; '.join(reasons)}"

@@ -1,0 +1,177 @@
+"""Files and directories that appear whole or not at all, and the one sentence for a disk that refuses.
+
+A draft is written beside its place, handed to the disk and renamed: after a crash the name holds the old bytes or the new
+ones, never a mixture.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import itertools
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from kerncast.errors import CannotWrite, InvalidValue
+
+# Threads of one process may write the same file at the same time: each draft has a number of its own.
+_NUMBERS = itertools.count()
+
+
+# -- what went wrong -----------------------------------------------------------------------------------
+
+
+def no_space(error: BaseException | None) -> bool:
+    """Whether the disk or the quota is full."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def reason(error: BaseException) -> str:
+    """Why a write failed, in one line."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    full = os.strerror(errno.ENOSPC)
+    # Polars has no error of its own for a full disk: it wraps the words into several layers.
+    return full if full in text else next(iter(text.splitlines()), type(error).__name__)
+
+
+def cannot_write(path: Path | str, error: OSError) -> CannotWrite:
+    """The refusal of the disk, with the next step."""
+    cure = "free some space or choose another place" if no_space(error) else "choose another place"
+    return CannotWrite(f"could not write {path}: {error.strerror or error}; {cure}")
+
+
+def refuse_existing(out: Path) -> None:
+    """What is written whole never replaces what is there."""
+    if out.exists():
+        raise InvalidValue(f"{out} exists already: choose another name, or remove it first")
+
+
+# -- files ---------------------------------------------------------------------------------------------
+
+
+def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
+    """Give `write` a draft to fill, then put it in place of `path`; the disk's `OSError` is the caller's to word."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{next(_NUMBERS)}")
+    try:
+        write(draft)
+        _sync(draft)
+        os.replace(draft, path)
+        _sync(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
+    """`replace_file`, where a refusal of the disk is a `CannotWrite`."""
+    try:
+        replace_file(path, write)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace the contents of a file."""
+    write_atomically(path, lambda draft: draft.write_bytes(data))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace the contents of a file, as UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def is_draft(name: str, of: str) -> bool:
+    """Whether a file is a draft of the file `of` that a killed process left."""
+    return re.fullmatch(rf"\.{re.escape(of)}(\.\d+)+", name) is not None
+
+
+def file_checksum(path: Path) -> str:
+    """A hash of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """Hand a file or a folder's names to the disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+# -- directories ---------------------------------------------------------------------------------------
+
+
+def refuse_unwritable(out: Path) -> None:
+    """Refuse a place before the work whose result would go there."""
+    try:
+        refuse_existing(out)
+    except OSError as error:
+        raise cannot_write(out, error) from error
+    shutil.rmtree(_scratch_beside(out), ignore_errors=True)
+
+
+@contextlib.contextmanager
+def drafted(out: Path) -> Iterator[Path]:
+    """An empty directory to fill; at the end it takes its place. After an error nothing of it stays."""
+    scratch = _scratch_beside(out)
+    try:
+        draft = scratch / "draft"
+        with _said(out):
+            draft.mkdir()
+        yield draft
+        with _said(out):
+            for folder, _, files in os.walk(draft, topdown=False):
+                for name in files:
+                    _sync(Path(folder, name))
+                _sync(Path(folder))
+            out.parent.mkdir(parents=True, exist_ok=True)
+            os.rename(draft, out)
+            _sync(out.parent)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def build_directory(out: Path, fill: Callable[[Path], None]) -> None:
+    """A directory that appears whole or not at all; `fill` does nothing but write."""
+    with drafted(out) as draft, _said(out):
+        fill(draft)
+
+
+def copy_directory(source: Path, out: Path) -> None:
+    """A copy of a directory that appears whole or not at all."""
+    refuse_existing(out)
+    build_directory(out, lambda folder: copy_into(source, folder))
+
+
+def copy_into(source: Path, folder: Path) -> None:
+    """Everything in a directory, into one that is there."""
+    shutil.copytree(source, folder, dirs_exist_ok=True)
+
+
+def remove_directory(folder: Path, within: Path) -> None:
+    """Out of sight in one step, then away; `within` is on the same disk."""
+    aside = Path(tempfile.mkdtemp(prefix=".removed-", dir=within))
+    os.rename(folder, aside / "entry")
+    shutil.rmtree(aside)
+
+
+def _scratch_beside(out: Path) -> Path:
+    """A directory of its own in the nearest folder above `out` that is there: a refusal leaves no folder behind."""
+    with _said(out):
+        beside = next(folder for folder in out.absolute().parents if folder.exists())
+        return Path(tempfile.mkdtemp(prefix=".kerncast-", dir=beside))
+
+
+@contextlib.contextmanager
+def _said(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(out, error) from error

@@ -1,0 +1,73 @@
+"""JSON files that say what they are: a format, a version and contents of one type.
+
+    dataset = Versioned("kerncast-dataset", 1, DatasetFile, "a kerncast dataset", "import the data again")
+    dataset.read(path)
+
+A file of another format, of a version that this kerncast cannot read, or with other contents is refused with one sentence
+that names the file and the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from kerncast.errors import BadFile
+
+T = TypeVar("T", bound=msgspec.Struct)
+Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Versioned(Generic[T]):
+    """One kind of file."""
+
+    format: str
+    version: int
+    contents: type[T]
+    what: str
+    """What such a file is, with its article."""
+    remedy: str
+    """What to do with a file that is not one, or is damaged."""
+    upgrades: Mapping[int, Upgrade] = field(default_factory=dict)
+    """From an older version to the next one; a file is upgraded when it is read and stays as it is."""
+    format_field: str = "format"
+    version_field: str = "version"
+
+    def read(self, file: Path, remedy: str | None = None) -> T:
+        """The contents of a file; `remedy` replaces the usual one where the place decides what to do."""
+        return self.decode(file.read_bytes(), file, remedy)
+
+    def decode(self, text: bytes, file: Path, remedy: str | None = None) -> T:
+        """The contents of a text; `file` is where it stands."""
+        remedy = remedy or self.remedy
+        try:
+            data = msgspec.json.decode(text)
+            if not isinstance(data, dict) or data.get(self.format_field) != self.format:
+                found = data.get(self.format_field, "unknown") if isinstance(data, dict) else type(data).__name__
+                raise BadFile(f"{file} is not {self.what}: its {self.format_field} is {found!r}, not '{self.format}'; {remedy}")
+            return msgspec.convert(self._upgraded(data, file, remedy), self.contents)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise BadFile(f"{file} is damaged ({error}): {remedy}") from error
+
+    def _upgraded(self, data: dict[str, Any], file: Path, remedy: str) -> dict[str, Any]:
+        version = data.get(self.version_field)
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise BadFile(f"{file} has no valid version: {version!r}; {remedy}")
+        if version > self.version:
+            raise BadFile(f"{file} is version {version}, this kerncast reads up to version {self.version}: upgrade kerncast")
+        while version < self.version:
+            if version not in self.upgrades:
+                raise BadFile(f"{file} is version {version}, this kerncast reads version {self.version}: {remedy}")
+            data = {**self.upgrades[version](data), self.version_field: version + 1}
+            version += 1
+        return data
+
+
+def json_text(value: Any, indent: int = 2) -> bytes:
+    """A value as kerncast writes JSON files: indented, with a newline at the end."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=indent) + b"\n"

@@ -1,0 +1,43 @@
+"""The C of a learner: what it hands over, and what that may read and call.
+
+`kc_learn` computes one row. It reads the features `x`, the parameters of the problem `p` and of the config `c`, and numbers
+of the problem `v` (see `CScope.values`), and writes what the learner predicts to `raw`: the target first. It may call
+`kc_encode(time_ns, v)`, from nanoseconds to the target, and libm. It allocates nothing and keeps no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kerncast.op import Family
+from kerncast.writing.sealed import Sealed
+
+
+@dataclass(frozen=True)
+class CScope:
+    """What surrounds the C of a learner."""
+
+    family: Family
+    values: Mapping[str, int]
+    """Where each number of the problem stands in `v`: `roofline_ns`, `flops`, `bytes` where they are known, and
+    `Learner.problem_numbers`."""
+    sealed: Sealed
+    """Writes constant arrays, which are checked when a context is made."""
+
+
+@dataclass(frozen=True)
+class CSource:
+    """C99 text with the function `kc_learn`; all names in it begin with `kc_`."""
+
+    text: str
+    outputs: int = 1
+    """How many numbers `kc_learn` writes to `raw`."""
+    score: str = "*time_ns"
+    """What is chosen by (low is chosen): an expression of `raw`, `v` and `*time_ns`; it may call `kc_log_time(raw[0], v)`."""
+
+
+def learn_function(body: str) -> str:
+    """`kc_learn` around its statements."""
+    arguments = "const double *x, const double *p, const double *c, const double *v, double *raw"
+    return f"static void kc_learn({arguments}) {{\n    (void)x, (void)p, (void)c, (void)v;\n{body}}}\n"

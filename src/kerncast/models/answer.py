@@ -1,0 +1,136 @@
+"""What models and selectors answer: a config with what is expected of it, or the reason why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from kerncast.models.hull import OutOfRange
+from kerncast.models.statuses import Answered
+from kerncast.op import Config, Family, Problem
+from kerncast.parameters import Bool, Categorical
+from kerncast.writing import html
+from kerncast.writing.terminal import assignments, duration, known, printable
+
+
+class Tier(StrEnum):
+    """Who answered; the quickest first."""
+
+    MEMO = "memo"
+    TREE = "tree"
+    PORTFOLIO = "portfolio"
+    FULL = "full"
+    MEASURE = "measure"
+
+
+@dataclass(frozen=True, repr=False)
+class Answer:
+    """The reply to one problem. `config` is there when `status` is ok; outside the hull there is a named fallback instead."""
+
+    status: Answered
+    problem: Problem
+    config: Config | None = None
+    time_ns: float | None = None
+    lower_ns: float | None = None
+    upper_ns: float | None = None
+    efficiency: float | None = None
+    """Expected: best time over this config's time, as out-of-fold choices of about this length got it."""
+    tier: Tier | None = None
+    reason: str = ""
+    outside: OutOfRange | None = None
+    fallback: Config | None = None
+    """What can run all the same: the library's own choice, else the config that is best on average."""
+    fallback_name: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.status is Answered.OK
+
+    @classmethod
+    def quick(cls, problem: Problem, config: Config, time_ns: float | None, lower_ns: float | None, upper_ns: float | None,
+              efficiency: float | None, tier: Tier) -> Answer:  # fmt: skip
+        """An answer with a config, for hot paths: setting a dozen frozen fields one by one takes as long as the choice."""
+        made = object.__new__(cls)
+        made.__dict__.update(status=Answered.OK, problem=problem, config=config, time_ns=time_ns, lower_ns=lower_ns,
+                             upper_ns=upper_ns, efficiency=efficiency, tier=tier)  # fmt: skip
+        return made
+
+    def remembered(self) -> Answer:
+        """The same answer, from the memo."""
+        copy = object.__new__(Answer)
+        copy.__dict__.update(self.__dict__, tier=Tier.MEMO)
+        return copy
+
+    def _parts(self) -> list[tuple[str, str]]:
+        """What there is to say, by name."""
+        found = [("status", str(self.status)), ("problem", assignments(known(self.problem)))]
+        if self.config:
+            found.append(("config", assignments(known(self.config))))
+        if self.time_ns is not None:
+            found.append(("time", duration(self.time_ns)))
+        if self.lower_ns is not None and self.upper_ns is not None:
+            found.append(("90 % interval", f"{duration(self.lower_ns)} to {duration(self.upper_ns)}"))
+        if self.efficiency is not None:
+            found.append(("expected efficiency", f"{self.efficiency:.1%}"))
+        if self.tier is not None:
+            found.append(("tier", str(self.tier)))
+        if self.reason:
+            found.append(("reason", self.reason))
+        if self.fallback:
+            found.append(("fallback", assignments(known(self.fallback))))
+        return found
+
+    def __repr__(self) -> str:
+        (_, status), *others = self._parts()
+        return f"Answer({status}: {printable('; '.join(f'{name} {text}' for name, text in others))})"
+
+    def _repr_html_(self) -> str:
+        return html.panel(f"{self.problem.op.name}: {self.status}", html.facts(self._parts()[1:]))
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json` and JSON files: only what is known."""
+        found: dict[str, Any] = {"status": str(self.status), "problem": self.problem.as_dict()}
+        if self.config is not None:
+            found["config"] = {name: value for name, value in self.config.items() if value is not None}
+        for name in ("time_ns", "lower_ns", "upper_ns", "efficiency"):
+            if getattr(self, name) is not None:
+                found[name] = getattr(self, name)
+        if self.tier is not None:
+            found["tier"] = str(self.tier)
+        if self.reason:
+            found["reason"] = self.reason
+        if self.outside is not None:
+            found["outside"] = {"parameter": self.outside.parameter, "value": self.outside.value, "rule": self.outside.rule}
+        if self.fallback is not None:
+            chosen = {name: value for name, value in self.fallback.items() if value is not None}
+            found["fallback"] = {"name": self.fallback_name, "config": chosen}
+        return found
+
+
+def trained_with(outside: OutOfRange) -> str:
+    """What a parameter was in training, as the beginning of a sentence."""
+    return f"{outside.parameter} was trained with {outside.rule} only"
+
+
+def refused_outside(problem: Problem, outside: OutOfRange, fallback: Config | None = None, called: str = "") -> Answer:
+    """An answer that says what lies outside of the training, with what can run all the same."""
+    reason = f"{trained_with(outside)}, got {outside.value}"
+    if fallback is not None:
+        reason += f"; the fallback is the {'library' if called == 'library' else 'best config on average that can run it'}"
+    return Answer(Answered.OUT_OF_RANGE, problem, reason=reason, outside=outside, fallback=fallback,
+                  fallback_name=called if fallback is not None else "")  # fmt: skip
+
+
+def without_choice(family: Family, answer: Answer) -> Answer:
+    """A refusal of a family with nothing to choose: no config to fall back to.
+
+    A label that training did not have is not a matter of range there: no two labels are near.
+    """
+    if family.config.parameters or answer.outside is None:
+        return answer
+    outside = answer.outside
+    label = isinstance(family.problem.parameters[outside.parameter], (Bool, Categorical))
+    status = Answered.UNSUPPORTED if label else answer.status
+    reason = f"{trained_with(outside)}, got {str(outside.value).lower() if isinstance(outside.value, bool) else outside.value}"
+    return replace(answer, status=status, reason=reason, fallback=None, fallback_name="")

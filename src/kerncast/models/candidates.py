@@ -1,0 +1,99 @@
+"""The configs that a model may answer with: which of them can run a problem, and what the model says of those."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from kerncast.arrays import Flags, Floats, Ints
+from kerncast.data import schema
+from kerncast.device import Device
+from kerncast.expr import Program
+from kerncast.models.reach import Reach
+from kerncast.models.rules import config_rules, family_rules
+
+if TYPE_CHECKING:
+    from kerncast.models.model import Model
+
+
+class Candidates:
+    """The candidates of a model by their rows; `reach` says where each was tried (None: not known)."""
+
+    def __init__(self, model: Model, reach: Reach | None, device: Device | None = None) -> None:
+        self.model, self.reach, self.device = model, reach, device
+
+    @cached_property
+    def _configs(self) -> pl.DataFrame:
+        columns = [f"config.{name}" for name in self.model.family.config.parameters]
+        frame = self.model.candidates.select(columns)
+        return frame if columns else pl.DataFrame({"__none": np.zeros(self.model.candidates.height)})
+
+    @cached_property
+    def _rules(self) -> Program:
+        rules = family_rules(self.model.family, self.device or self.model.device, self.model.manifest.dtypes)
+        return Program({rule.name: rule.holds for rule in config_rules(rules)})
+
+    def vectors(self, values: Mapping[str, Any], rows: Ints) -> pl.DataFrame:
+        """One problem with some candidates, as stored in a dataset."""
+        kinds = schema.schema_of(self.model.family)
+        problem = [pl.lit(value, kinds[f"problem.{name}"]).alias(f"problem.{name}") for name, value in values.items()]
+        return self._configs[rows].with_columns(problem)
+
+    def allowed(self, values: Mapping[str, Any], rows: Ints) -> Flags:
+        """Which candidates can run the problem, by the family's rules."""
+        return self._rules_hold(self.vectors(values, rows))
+
+    def _rules_hold(self, vectors: pl.DataFrame) -> Flags:
+        if not self._rules.outputs:
+            return np.ones(vectors.height, dtype=bool)
+        symbols = schema.symbol_columns(self.model.family, vectors)
+        return np.asarray((self._rules.frame(symbols, trusted=True).to_numpy() != 0.0).all(axis=1))
+
+    def reached(self, values: Mapping[str, Any]) -> Flags:
+        """Which candidates were tried on problems like this one."""
+        if self.reach is None:
+            return np.ones(self.model.candidates.height, dtype=bool)
+        numbers = []
+        for name, parameter in self.model.family.problem.parameters.items():
+            index = None if values.get(name) is None else parameter.index(values[name])
+            numbers.append(float(parameter.inactive if index is None else parameter.number(index)))
+        return self.reach.holds(np.array(numbers))
+
+    def suits(self, values: Mapping[str, Any], row: int) -> bool:
+        """Whether one candidate can run the problem, and was tried on such."""
+        return bool(self.allowed(values, np.array([row]))[0] and self.reached(values)[row])
+
+    def choosable(self, values: Mapping[str, Any], rows: Ints) -> Flags:
+        """Of some candidates those that can run the problem; of these, if there are any, those that were tried on such."""
+        allowed = self.allowed(values, rows)
+        both = allowed & self.reached(values)[rows]
+        return both if both.any() else allowed
+
+    def scores(self, values: Mapping[str, Any], rows: Ints) -> tuple[Floats, Floats]:
+        """Scores (low is chosen) and times; infinite and negative where a config cannot run."""
+        allowed = self.choosable(values, rows)
+        score, time_ns = np.full(len(rows), np.inf), np.full(len(rows), -1.0)
+        if allowed.any():
+            found = self.model.predict_rows(self.model.describe(self.vectors(values, rows[allowed]), self.device))
+            assert found.time_ns is not None
+            score[allowed], time_ns[allowed] = found.score, found.time_ns
+        return score, time_ns
+
+
+def library_rows(model: Model) -> list[int]:
+    """The candidates that are the vendor library's own choice; none where the family declares none."""
+    library = model.family.library
+    if not library:
+        return []
+    same = [pl.col(f"config.{name}") == value for name, value in library.items()]
+    return [int(row) for row in model.candidates.with_row_index("__row").filter(pl.all_horizontal(same))["__row"].to_list()]
+
+
+def by_share(model: Model) -> Ints:
+    """All candidates, best on average first."""
+    share = model.candidates["share"].to_numpy()
+    return np.lexsort((np.arange(model.candidates.height), -share)).astype(np.int64)

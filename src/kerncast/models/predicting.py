@@ -1,0 +1,296 @@
+"""`Model.predict`: from problems and configs as a user writes them to answers, without a compiler and without tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kerncast.data import schema
+from kerncast.device import Device
+from kerncast.errors import InvalidValue, NotFound
+from kerncast.expr import Program
+from kerncast.models.answer import Answer, Tier, refused_outside, without_choice
+from kerncast.models.candidates import Candidates, by_share, library_rows
+from kerncast.models.expectation import Expectation, expectation_of
+from kerncast.models.hull import outside_hull
+from kerncast.models.reach import Reach, reach_of
+from kerncast.models.rules import Rule, config_rules, family_rules, namespaces, problem_rules
+from kerncast.models.statuses import Answered
+from kerncast.op import Config, Problem
+
+if TYPE_CHECKING:
+    from kerncast.models.model import Model
+
+Flags = npt.NDArray[np.bool_]
+Point = Mapping[str, Any]
+
+NO_CONFIG = "no config that the model knows can run this problem"
+TIMES = ("time_ns", "lower_ns", "upper_ns")
+
+
+class Predictor:
+    """A model asked about problems on one device."""
+
+    def __init__(self, model: Model, device: Device) -> None:
+        self.model, self.device, self.family = model, device, model.family
+        self._chooses = bool(self.family.config.parameters)
+
+    # -- what is known ---------------------------------------------------------------------------------
+
+    @cached_property
+    def _rules(self) -> list[Rule]:
+        return family_rules(self.family, self.device, self.model.manifest.dtypes)
+
+    @cached_property
+    def _candidates(self) -> Candidates:
+        recorded = self._chooses and self.model.out_of_fold is not None
+        reach: Reach | None = reach_of(self.model) if recorded else None
+        return Candidates(self.model, reach, self.device)
+
+    @cached_property
+    def _expectation(self) -> Expectation | None:
+        return expectation_of(self.model)
+
+    @cached_property
+    def _configs(self) -> list[Config]:
+        names = list(self.family.config.parameters)
+        rows = self.model.candidates.select([f"config.{name}" for name in names]).iter_rows()
+        return [Config.trusted(self.family, dict(zip(names, row, strict=True))) for row in rows]
+
+    def problem(self, values: Point) -> Problem:
+        """A problem of the model's family, validated; names may have `problem.` before them."""
+        if isinstance(values, Problem):
+            if values.family is self.family:
+                return values
+            if values.op is not self.family.op:
+                raise InvalidValue(f"the model is of {self.family.op.name}, the problem of {values.op.name}")
+        elif not isinstance(values, Mapping):
+            raise InvalidValue(f"a problem is a mapping of parameters to values, got {type(values).__name__}")
+        return Problem(self.family, {str(n).removeprefix("problem."): v for n, v in values.items() if v is not None})
+
+    def config(self, values: Point) -> Config:
+        """A config of the model's family, validated; names may have `config.` before them."""
+        if isinstance(values, Config) and values.family is self.family:
+            return values
+        return Config(self.family, {str(n).removeprefix("config."): v for n, v in values.items() if v is not None})
+
+    # -- one problem and many --------------------------------------------------------------------------
+
+    def one(self, problem: Point, config: Point | None) -> Answer:
+        """The answer to one problem."""
+        return self.many([problem], None if config is None else [config])[0]
+
+    def many(self, problems: Sequence[Point], configs: Sequence[Point] | None) -> list[Answer]:
+        """An answer for each problem, in order; without configs that of the best one."""
+        asked = _each(problems, self.problem, "problem")
+        if configs is None and self._chooses:
+            return [self._best(problem) for problem in asked]
+        chosen = _each(configs if configs is not None else [{}] * len(asked), self.config, "config")
+        answers = [self._refusal(problem) for problem in asked]
+        open_ = [place for place, answer in enumerate(answers) if answer is None]
+        if open_:
+            frame = self._frame([asked[place] for place in open_], [chosen[place] for place in open_])
+            broken = self._first_broken(config_rules(self._rules), frame)
+            times = iter(self._times(frame.filter(pl.Series([rule is None for rule in broken]))))
+            for place, rule in zip(open_, broken, strict=True):
+                answers[place] = (
+                    Answer(Answered.UNSUPPORTED, asked[place], reason=rule.sentence)
+                    if rule is not None
+                    else Answer(Answered.OK, asked[place], chosen[place], *next(times))
+                )
+        return [answer for answer in answers if answer is not None]
+
+    def _times(self, frame: pl.DataFrame) -> list[tuple[float, float | None, float | None]]:
+        """By row: the time and its bounds."""
+        if not frame.height:
+            return []
+        rows = self.model.predict_vectors(frame, self.device).iter_rows(named=True)
+        return [(row["time_ns"], row.get("lower_ns"), row.get("upper_ns")) for row in rows]
+
+    def _frame(self, problems: Sequence[Problem], configs: Sequence[Config]) -> pl.DataFrame:
+        kinds = schema.schema_of(self.family)
+        columns = {f"problem.{name}": [item[name] for item in problems] for name in self.family.problem.parameters}
+        columns |= {f"config.{name}": [item[name] for item in configs] for name in self.family.config.parameters}
+        return pl.DataFrame({name: pl.Series(name, values, dtype=kinds[name]) for name, values in columns.items()})
+
+    def _first_broken(self, rules: Sequence[Rule], frame: pl.DataFrame) -> list[Rule | None]:
+        """By row: the first rule that does not hold."""
+        found: list[Rule | None] = [None] * frame.height
+        symbols = schema.symbol_columns(self.family, frame)
+        for rule in reversed(rules):
+            for place in np.flatnonzero(~_holds(rule, symbols)):
+                found[int(place)] = rule
+        return found
+
+    def _refusal(self, problem: Problem) -> Answer | None:
+        values = self.family.problem.qualified(problem)
+        for rule in problem_rules(self._rules):
+            if not Program({rule.name: rule.holds}).scalar(values)[rule.name]:
+                return Answer(Answered.UNSUPPORTED, problem, reason=rule.sentence)
+        outside = outside_hull(self.model, problem)
+        if not outside:
+            return None
+        library = library_rows(self.model) if self._chooses else []
+        rows = np.array(library, np.int64) if library else by_share(self.model) if self._chooses else np.empty(0, np.int64)
+        allowed = self._candidates.allowed(problem, rows) if len(rows) else np.zeros(0, dtype=bool)
+        fallback = self._configs[int(rows[int(allowed.argmax())])] if allowed.any() else None
+        return without_choice(
+            self.family, refused_outside(problem, outside[0], fallback, "library" if library else "portfolio")
+        )
+
+    def _best(self, problem: Problem) -> Answer:
+        """The best config by the model among those that can run the problem."""
+        if not self.model.candidates.height:
+            raise InvalidValue(
+                f"{self.model.path} does not record which configs work, so there is nothing to choose from: name a config, or "
+                "train the model with kerncast"
+            )
+        refused = self._refusal(problem)
+        if refused is not None:
+            return refused
+        scores, times = self._candidates.scores(problem, np.arange(self.model.candidates.height))
+        if not np.isfinite(scores).any():
+            return Answer(Answered.NO_VALID_CONFIG, problem, reason=NO_CONFIG)
+        row = int(scores.argmin())
+        time_ns, interval = float(times[row]), self.model.manifest.interval
+        lower, upper = (None, None) if interval is None else (float(x[0]) for x in interval.bounds(np.array([time_ns])))
+        efficiency = None if self._expectation is None else self._expectation.of(time_ns)
+        return Answer(Answered.OK, problem, self._configs[row], time_ns, lower, upper, efficiency, Tier.FULL)
+
+    # -- frames ----------------------------------------------------------------------------------------
+
+    def frame(self, given: pl.DataFrame, config: Point | None) -> pl.DataFrame:
+        """The frame with `time_ns`, `lower_ns`, `upper_ns` and `status`; without configs, those of the best ones too."""
+        own = [name for name in given.columns if name.startswith("config.")]
+        if own and config is not None:
+            raise InvalidValue(f"the frame has configs of its own ('{own[0]}'): leave out config=, or drop the column")
+        if self._chooses and not own and config is None:
+            answers = self.many(list(self._problems(given).iter_rows(named=True)), None)
+            return self._with_answers(given, answers)
+        frame = self._vectors(given, config)
+        status = np.full(frame.height, str(Answered.OK), dtype=object)
+        symbols = schema.symbol_columns(self.family, frame)
+        outside, labels = self._outside(frame)
+        status[outside] = str(Answered.OUT_OF_RANGE)
+        if not self._chooses:
+            status[labels] = str(Answered.UNSUPPORTED)
+        for rule in self._rules:
+            # A rule of the problem alone comes before its range, one of the config after it.
+            judged = namespaces(rule.holds) == {"p"} or status == str(Answered.OK)
+            status[~_holds(rule, symbols) & judged] = str(Answered.UNSUPPORTED)
+        fine = status == str(Answered.OK)
+        found: dict[str, npt.NDArray[np.float64]] = {name: np.full(frame.height, np.nan) for name in TIMES}
+        if fine.any():
+            predicted = self.model.predict_vectors(frame.filter(pl.Series(fine)), self.device)
+            for name in TIMES:
+                if name in predicted.columns:
+                    found[name][fine] = predicted[name].to_numpy()
+        return given.with_columns(
+            *(pl.Series(name, values).fill_nan(None) for name, values in found.items()),
+            pl.Series("status", status.tolist(), dtype=pl.String),
+        )
+
+    def _with_answers(self, given: pl.DataFrame, answers: Sequence[Answer]) -> pl.DataFrame:
+        kinds = schema.schema_of(self.family)
+        columns = [
+            pl.Series(
+                f"config.{name}", [None if a.config is None else a.config[name] for a in answers], kinds[f"config.{name}"]
+            )
+            for name in self.family.config.parameters
+        ]
+        columns += [pl.Series(name, [getattr(answer, name) for answer in answers], pl.Float64) for name in TIMES]
+        return given.with_columns(*columns, pl.Series("status", [str(answer.status) for answer in answers], dtype=pl.String))
+
+    def _problems(self, given: pl.DataFrame) -> pl.DataFrame:
+        """The columns of the problem under their plain names."""
+        names = {}
+        for name in self.family.problem.parameters:
+            column = f"problem.{name}" if f"problem.{name}" in given.columns else name
+            if column in given.columns:
+                names[column] = name
+        known = {*names, *(f"config.{name}" for name in self.family.config.parameters)}
+        unknown = [name for name in given.columns if name.startswith(("problem.", "config.")) and name not in known]
+        if unknown:
+            what, _, name = unknown[0].partition(".")
+            space = self.family.problem if what == "problem" else self.family.config
+            raise NotFound.named(f"{what} parameter of {self.family.id}", name, space.parameters)
+        return given.select(list(names)).rename(names)
+
+    def _vectors(self, given: pl.DataFrame, config: Point | None) -> pl.DataFrame:
+        """Every parameter in its stored type, defaults filled in; values outside the declared space are refused."""
+        kinds = schema.schema_of(self.family)
+        columns = {f"problem.{series.name}": series for series in self._problems(given)}
+        columns |= {name: given[name] for name in given.columns if name.startswith("config.")}
+        given_columns = set(columns)
+        if config is not None:
+            same = self.config(config)
+            columns |= {f"config.{n}": pl.Series([v], dtype=kinds[f"config.{n}"]) for n, v in same.items()}
+        filled = []
+        for name, (space, bare) in schema.parameter_columns(self.family).items():
+            parameter = space.parameters[bare]
+            if name not in columns and parameter.default is None and bare not in space.active:
+                raise InvalidValue(f"the frame has no column '{name}', which {self.family.id} needs")
+            series = columns.get(name, pl.Series([parameter.default], dtype=kinds[name]))
+            try:
+                series = series.cast(kinds[name]).alias(name)
+            except pl.exceptions.PolarsError as error:
+                raise InvalidValue(
+                    f"the column '{name}' must be {parameter.describe()}, and holds {series.dtype}: convert it"
+                ) from error
+            filled.append(series if name in given_columns else series.new_from_index(0, given.height))
+        frame = pl.DataFrame(filled)
+        absent = [name for name in schema.parameter_columns(self.family) if name not in columns]
+        frame = self._without_inactive(frame, absent)
+        schema.check_parameters(self.family, frame)
+        symbols = schema.symbol_columns(self.family, frame)
+        for constraint in self.family.problem.constraints:
+            bad = np.flatnonzero(~_holds(Rule(constraint.name, constraint.sentence, constraint.holds), symbols))
+            if len(bad):
+                raise InvalidValue(f"row {bad[0] + 1}: {constraint.sentence} ({len(bad)} such rows)")
+        return frame
+
+    def _without_inactive(self, frame: pl.DataFrame, absent: Sequence[str]) -> pl.DataFrame:
+        """A default is filled in only where its parameter applies."""
+        for name in absent:
+            space, bare = schema.parameter_columns(self.family)[name]
+            if bare in space.active:
+                applies = space.active[bare].frame(schema.symbol_columns(self.family, frame), trusted=True).to_series() != 0.0
+                frame = frame.with_columns(pl.when(applies).then(pl.col(name)).alias(name))
+        return frame
+
+    def _outside(self, frame: pl.DataFrame) -> tuple[Flags, Flags]:
+        """Which rows lie outside the training, and which of them by a label."""
+        outside, labels = np.zeros(frame.height, dtype=bool), np.zeros(frame.height, dtype=bool)
+        for name in self.family.problem.parameters:
+            seen, column = self.model.manifest.hull.get(name), frame[f"problem.{name}"]
+            if seen is None:
+                continue
+            if seen.labels:
+                inside = column.is_null() | column.is_in(list(seen.labels))
+                labels |= (~inside).to_numpy() & ~outside  # the first parameter outside decides
+            elif seen.low is None or seen.high is None:
+                continue
+            else:
+                inside = column.is_null() | column.is_between(seen.low, seen.high)
+            outside |= (~inside).to_numpy()
+        return outside, labels
+
+
+def _each(given: Sequence[Point], read: Any, what: str) -> list[Any]:
+    """Every point validated; of several, the refusal says which."""
+    found = []
+    for number, values in enumerate(given, 1):
+        try:
+            found.append(read(values))
+        except InvalidValue as error:
+            raise InvalidValue(f"{what} {number} of {len(given)}: {error}" if len(given) > 1 else str(error)) from error
+    return found
+
+
+def _holds(rule: Rule, symbols: pl.DataFrame) -> Flags:
+    return np.asarray(Program({rule.name: rule.holds}).frame(symbols, trusted=True).to_series().to_numpy() != 0.0)

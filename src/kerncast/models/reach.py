@@ -1,0 +1,114 @@
+"""Where a config was tried: outside of that a model extrapolates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kerncast.arrays import Flags, Floats
+from kerncast.models.measured import Measured, measured_by_model
+from kerncast.parameters import Bool, Categorical
+
+if TYPE_CHECKING:
+    from kerncast.models.model import Model
+
+# Random problems, so many of them, span nine tenths of a range; of fewer, nobody can tell what was left out on purpose.
+FEWEST = 20
+# Labels by a bit of a word each.
+WORD = 64
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Where each candidate was tried: [candidate, problem parameter], in declared order.
+
+    Libraries and compilers leave kernels out by size, so data hold many for a band of sizes only. Beyond it a model
+    guesses, and what it guesses to be fastest is often what nobody would try there.
+    """
+
+    low: Floats
+    high: Floats
+    """Of sizes; infinite where nothing is known."""
+    labels: npt.NDArray[np.uint64]
+    """Of labels and flags: a bit per code; all of them where nothing is known."""
+
+    def holds(self, numbers: Floats) -> Flags:
+        """Which candidates were tried on problems like this one (its parameters as numbers)."""
+        inside = (self.low <= numbers) & (numbers <= self.high)
+        bit = np.minimum(np.maximum(numbers, 0.0), 63.0).astype(np.uint64)
+        return np.asarray((inside & ((self.labels >> bit) & np.uint64(1)).astype(bool)).all(axis=1))
+
+
+@dataclass(frozen=True)
+class Tried:
+    """For some configs: the smallest and the largest of each size they were tried on, and every label.
+
+    Libraries and compilers leave configs out by size (tiles of 128 rows for a product of 16), so data often hold a
+    config for a band of sizes only.
+    """
+
+    low: dict[str, Floats]
+    high: dict[str, Floats]
+    """By size: one number per config."""
+    labels: dict[str, dict[str | bool | None, Flags]]
+    """By categorical: for each label, which configs."""
+
+    @classmethod
+    def of(cls, measured: Measured, configs: Sequence[int]) -> Tried:
+        tried = ~np.isnan(measured.shares[:, list(configs)])
+        # Of a config that was tried seldom nothing is known: it may have been left out by chance.
+        seldom = tried.sum(axis=0) < FEWEST
+        low, high, labels = {}, {}, {}
+        for name, parameter in measured.family.problem.parameters.items():
+            values = measured.problems[f"problem.{name}"]
+            if isinstance(parameter, Categorical | Bool):
+                labels[name] = _labels(values, tried, seldom)
+            else:
+                sizes = values.cast(pl.Float64).fill_null(float("nan")).to_numpy()[:, None]
+                known = tried & ~np.isnan(sizes)
+                low[name] = np.where(seldom, -np.inf, np.where(known, sizes, np.inf).min(axis=0))
+                high[name] = np.where(seldom, np.inf, np.where(known, sizes, -np.inf).max(axis=0))
+        return cls(low, high, labels)
+
+    def holds(self, problems: pl.DataFrame) -> Flags:
+        """[problem, config]: whether a problem is within what the config was tried on."""
+        inside: Flags = np.ones((problems.height, 1), dtype=bool)
+        for name in self.low:
+            sizes = problems[f"problem.{name}"].cast(pl.Float64).fill_null(float("nan")).to_numpy()[:, None]
+            inside = inside & (np.isnan(sizes) | ((self.low[name] <= sizes) & (sizes <= self.high[name])))
+        for name, known in self.labels.items():
+            values = problems[f"problem.{name}"].to_list()
+            inside = inside & np.array([known[label] for label in values])
+        return inside
+
+
+def reach_of(model: Model) -> Reach:
+    """Where each of a model's candidates was tried; parameters that do not always apply do not count."""
+    measured = measured_by_model(model)
+    tried = Tried.of(measured, range(measured.configs.height))
+    names = model.family.problem.parameters
+    shape = (measured.configs.height, len(names))
+    low, high = np.full(shape, -np.inf), np.full(shape, np.inf)
+    labels = np.full(shape, ~np.uint64(0), dtype=np.uint64)
+    for place, (name, parameter) in enumerate(names.items()):
+        if parameter.when is not None:
+            continue
+        if name in tried.low:
+            low[:, place], high[:, place] = tried.low[name], tried.high[name]
+            continue
+        codes = {parameter.value(i): parameter.number(i) for i in range(parameter.size)}
+        if max(codes.values()) < WORD:
+            bits = [np.where(who, np.uint64(1) << np.uint64(codes[label]), np.uint64(0))
+                    for label, who in tried.labels[name].items() if label is not None]  # fmt: skip
+            labels[:, place] = np.bitwise_or.reduce(bits, axis=0)
+    return Reach(low, high, labels)
+
+
+def _labels(values: pl.Series, tried: Flags, seldom: Flags) -> dict[str | bool | None, Flags]:
+    own = np.array(values.to_list(), dtype=object)
+    return {label: tried[own == label].any(axis=0) | seldom for label in values.unique(maintain_order=True)}

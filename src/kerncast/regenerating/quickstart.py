@@ -1,0 +1,351 @@
+"""From nothing to measured kernels of this machine, a model that chooses among them, and what that is worth."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kerncast.collecting.request import Stop, never
+from kerncast.errors import KerncastError
+from kerncast.progress import QUIET, Progress
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from kerncast.evaluating import Evaluation
+    from kerncast.op import Family
+    from kerncast.sweeping import Sweep
+
+Listening = Callable[[], AbstractContextManager[Stop]]
+PROBLEM_SETS = ("cubes", "llm", "tall_skinny", "k_heavy", "primes")
+LAYOUTS = ("rrr", "rcr")
+# Problems, promising configs of each layout (about 160 of both can run a problem), and how often all is measured: what was
+# met by a slow spell of a shared machine is met again at another time.
+QUICK, FULL = (44, 104, 1), (300, 104, 2)
+# Within one round, second visits to what was disturbed: five minutes have no more time for them.
+SECOND_VISIT_SECONDS = 40.0
+# Larger operands spend the two minutes waiting for memory.
+MOST_BYTES = 3e7
+# What the parts took on two cores of a shared AMD EPYC virtual machine, seconds for each vector or in all: shown as "about"
+# until this machine has a pace of its own.
+VECTORS_PER_SHAPE = 170
+MEASURING, LEARNING, OTHER = 0.016, 0.003, 30.0
+
+
+@dataclass(frozen=True)
+class Quickstart:
+    """What was found: figures over all shapes, and one entry per shape."""
+
+    totals: dict[str, Any]
+    shapes: list[dict[str, Any]]
+    out: Path
+
+    @property
+    def dataset(self) -> Path:
+        """The measurements."""
+        return self.out / "gemm_cpu"
+
+    @property
+    def model(self) -> Path:
+        """The model that was trained on them."""
+        return self.out / "model"
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {**self.totals, "shapes": self.shapes}
+
+    def __repr__(self) -> str:
+        totals = self.totals
+        return (
+            f"{totals['problems']} shapes, {totals['rows']:,} measurements. On shapes that it had not seen, the model's choice "
+            f"runs at {totals['model_share_mean']:.1%} of the best measured speed (P10 {totals['model_share_p10']:.1%}, worst "
+            f"{totals['model_share_min']:.1%}). Report: {totals['report']}"
+        )
+
+
+class Stopped(KerncastError):
+    """Stopped before the end: the same call goes on."""
+
+
+def quickstart(
+    out: Path, *, full: bool = False, progress: Progress = QUIET, listening: Listening = lambda: nullcontext(never)
+) -> Quickstart:
+    """Measure, train, judge, report, export, race against numpy's BLAS; what an earlier call finished is not done again.
+
+    `listening` is entered around each measurement: it gives what says whether to stop.
+    """
+    from kerncast.backends import get_backend
+    from kerncast.data import Dataset
+    from kerncast.registry import FAMILIES
+
+    family = FAMILIES.get("gemm/cpu")
+    why_not = get_backend("cpu").unavailable()
+    if why_not is not None:
+        raise KerncastError(why_not)
+    count, configs, rounds = FULL if full else QUICK
+    problems = _problems(family, count, ["fp32", "bf16"] if full else ["fp32"])
+    datasets = [out / ("gemm_cpu" if number == 1 else f"gemm_cpu-{number}") for number in range(1, rounds + 1)]
+    _refuse_strangers(out, datasets, problems)
+    expected = _expected(out, datasets, problems.height)
+    progress.say(_how_long(expected))
+    for number, dataset in enumerate(datasets, 1):
+        which = f", round {number} of {rounds}" if rounds > 1 else ""
+        with listening() as stop:
+            done = _measure(family, problems, configs, dataset, which, expected["measuring"] / rounds, full, progress, stop)
+        if not done:
+            raise Stopped(f"stopped; everything measured is safe in {dataset}: run the same command to go on")
+    found = _learn(out, datasets, expected["learning"], progress)
+    exported = _export(out, progress)
+    progress.say("racing the winners against numpy's BLAS ...")
+    measurements = sum(Dataset.open(dataset).read().height for dataset in datasets)
+    return _figures(family, found, measurements, _race_blas(datasets), exported, out)
+
+
+def _problems(family: Family, count: int, dtypes: list[str]) -> pl.DataFrame:
+    """Shapes of all kinds up to 10^8 FLOP, one thread, spread evenly over the arithmetic that they need."""
+    import polars as pl
+
+    from kerncast.problems import problem_set
+
+    kinds = [(dtype, layout) for dtype in dtypes for layout in LAYOUTS]
+    parts = []
+    for number, (dtype, layout) in enumerate(kinds):
+        vary: dict[str, list[int | bool | str | None]] = {"dtype": [dtype], "layout": [layout], "threads": [1]}
+        found = problem_set(family, PROBLEM_SETS, vary, max_flops=1e8, max_bytes=MOST_BYTES)
+        ordered = found.with_columns(__work=found["M"] * found["N"] * found["K"]).sort("__work", "M", "N", "K")
+        # Other shapes for each kind: the next of every few.
+        each = count // len(kinds)
+        step = max(1, ordered.height // each)
+        parts.append(ordered.drop("__work")[number % step :].gather_every(step)[:each])
+    return pl.concat(parts)
+
+
+def _sweeps(family: Family, problems: pl.DataFrame, configs: int) -> Iterator[Sweep]:
+    """The promising configs of either layout, on each problem that they can run: one pool, so that one may win them all."""
+    import polars as pl
+
+    from kerncast import devices
+    from kerncast.families.gemm_cpu import config_set
+    from kerncast.sweeping import Selection, Sweep
+
+    for (dtype,), part in problems.group_by("dtype", maintain_order=True):
+        sets = [config_set("quick", {"dtype": dtype, "layout": layout, "threads": 1}, devices.local()) for layout in LAYOUTS]
+        pool = pl.concat([found.head(configs) for found in sets]).unique(maintain_order=True)
+        yield Sweep(family, devices.local(), part, Selection(portfolio=pool))
+
+
+def _race_blas(datasets: list[Path]) -> dict[str, float]:
+    """numpy's time for each problem, beside the winner's, in a process whose BLAS has one thread."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    answer = subprocess.run(
+        [sys.executable, "-m", "kerncast.regenerating.blas_race", *map(str, datasets)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if answer.returncode:
+        raise KerncastError(f"the race against numpy failed: {answer.stderr.strip().splitlines()[-1:]}")
+    return {entry["problem"]: entry["ratio"] for entry in json.loads(answer.stdout)}
+
+
+def _fixed(family: Family, vectors: pl.DataFrame) -> tuple[dict[str, Any], dict[tuple[Any, ...], float]]:
+    """The one config that is best everywhere, with hindsight, and its time on each problem."""
+    import polars as pl
+
+    problem = [f"problem.{name}" for name in family.problem.parameters]
+    config = [f"config.{name}" for name in family.config.parameters]
+    scored = vectors.with_columns(share=pl.col("measured_ns").min().over(problem) / pl.col("measured_ns"))
+    # A config that cannot run a problem, or lost its row, is worth nothing there.
+    fixed = (
+        scored.group_by(config)
+        .agg(share=pl.col("share").sum())
+        .sort("share", *config, descending=True, nulls_last=True)
+        .select(config)
+    )
+    times = scored.join(fixed.head(1), on=config, nulls_equal=True).select(*problem, "share")
+    return fixed.row(0, named=True), {row[:-1]: row[-1] for row in times.iter_rows()}
+
+
+def _learn(out: Path, datasets: list[Path], seconds: float, progress: Progress) -> Evaluation:
+    """A model of what was measured, judged out of fold, and the report to look at."""
+    from kerncast.evaluating import evaluate
+    from kerncast.evaluating.report import write_report
+    from kerncast.models.model import Model
+    from kerncast.training.train import train
+
+    if not (out / "model").exists():
+        progress.say("training a model and judging it on shapes that it has not seen ...")
+        progress.guess(seconds)
+        train(datasets, out / "model", progress=progress)
+    found = evaluate(out / "model", datasets, split="problem")
+    write_report(found, Model.load(out / "model"), out / "report.html")
+    return found
+
+
+def _expected(out: Path, datasets: list[Path], shapes: int) -> dict[str, float]:
+    """Seconds that each part still takes, before anything is known of this machine but how busy it is."""
+    vectors = VECTORS_PER_SHAPE * shapes
+    todo = [dataset for dataset in datasets if not _is_measured(dataset)]
+    measuring = sum(MEASURING * max(0, vectors - _rows_begun(dataset)) for dataset in todo)
+    learning = 0.0 if (out / "model").exists() else LEARNING * vectors * len(datasets)
+    # Others who want the cores take their share of the time.
+    busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    visits = SECOND_VISIT_SECONDS * len(todo)
+    return {"measuring": busy * measuring + visits, "learning": busy * learning, "exporting and racing": busy * OTHER}
+
+
+def _how_long(expected: dict[str, float]) -> str:
+    parts = ", ".join(f"{name} {_rounded(seconds)}" for name, seconds in expected.items() if seconds)
+    return (
+        f"this takes about {_rounded(sum(expected.values()))} ({parts}), by what two cores of a shared server took and how "
+        "busy this machine is"
+    )
+
+
+def _rounded(seconds: float) -> str:
+    return f"{math.ceil(seconds / 10) * 10} s" if seconds < 90 else f"{round(seconds / 60)} min"
+
+
+def _rows_begun(dataset: Path) -> int:
+    """Vectors that a run which was stopped has measured."""
+    from kerncast.collecting import journal
+
+    path = dataset / journal.NAME
+    return len({record["key"] for record in journal.read(path)[1]}) if dataset.exists() and journal.is_begun(path) else 0
+
+
+def _is_measured(dataset: Path) -> bool:
+    from kerncast.data.dataset import JOURNAL
+
+    return dataset.exists() and not (dataset / JOURNAL).exists()
+
+
+def _refuse_strangers(out: Path, datasets: list[Path], problems: pl.DataFrame) -> None:
+    """A folder is of one quickstart: what another measured or trained there is neither mixed with this one nor removed."""
+    from kerncast.data import Dataset
+    from kerncast.models.model import Model
+
+    measured = [Dataset.open(dataset) for dataset in datasets if _is_measured(dataset)]
+    for dataset in measured:
+        held = dataset.read().select(f"problem.{name}" for name in problems.columns).unique().height
+        if held != problems.height:
+            raise KerncastError(
+                f"{dataset.path} holds {held} shapes, and this quickstart has {problems.height}: give another `out`"
+            )
+    if (out / "model").exists():
+        digest = "+".join(sorted(dataset.digest for dataset in measured))
+        if len(measured) < len(datasets) or Model.load(out / "model").manifest.data.digest != digest:
+            raise KerncastError(
+                f"{out / 'model'} was trained on other measurements than these: give another `out`, or remove it"
+            )
+
+
+def _measure(
+    family: Family,
+    problems: pl.DataFrame,
+    configs: int,
+    dataset: Path,
+    which: str,
+    seconds: float,
+    patient: bool,
+    progress: Progress,
+    stop: Stop,
+) -> bool:
+    """Measure what is not in the dataset yet; False when it was stopped before the end."""
+    from kerncast.collecting.run import Request, collect
+
+    if _is_measured(dataset):
+        return True
+    progress.say(f"measuring {problems.height} shapes with about 160 kernels each on this machine{which} ...")
+    there = _rows_begun(dataset)
+    progress.guess(seconds)
+    sweeps = list(_sweeps(family, problems, configs))
+    total, blocks = sum(sweep.count() for sweep in sweeps), (block for sweep in sweeps for block in sweep.iter_blocks())
+    request = Request(family, "cpu", ("0",), dataset, second_visit_seconds=None if patient else SECOND_VISIT_SECONDS)
+    summary = collect(request, blocks, total=total - there, progress=progress, stop=stop)
+    return not (summary.without_a_row or summary.interrupted or stop())
+
+
+def _export(out: Path, progress: Progress) -> dict[str, Any]:
+    """The model as C, tried by its own golden vectors, and how long its tiers take to choose."""
+    import numpy as np
+
+    from kerncast.backends.cpu.build import find_compiler
+    from kerncast.evaluating.tier_lines import drawn_problems
+    from kerncast.exporting.project import write_project
+    from kerncast.models.model import Model
+    from kerncast.selecting.selector import Selector
+
+    selector = Selector(Model.load(out / "model"), progress=progress)
+    folder, program = out / "picker", out / "picker" / "selftest"
+    if not folder.exists():
+        write_project(selector.artefact, folder, progress=progress)
+    progress.stage("running the self-test")
+    compiler = find_compiler()
+    assert compiler is not None  # the kernels were just compiled
+    sources = [str(folder / name) for name in ("kerncast.c", "selftest.c")]
+    subprocess.run([compiler.path, "-O1", "-ffp-contract=off", *sources, "-o", str(program), "-lm"], check=True)
+    said = subprocess.run([program.absolute()], check=True, capture_output=True, text=True).stdout.strip()
+    asked = drawn_problems(selector, 200)
+    latency = {tier: float(np.median(selector.latencies_us(asked, tier))) for tier in ("tree", "portfolio", "full")}
+    return {"folder": str(folder), "self_test": said, "p50_us": latency, "portfolio": len(selector.tiers.portfolio)}
+
+
+def _mean(values: list[float]) -> float:
+    """Geometric mean."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def _shapes(
+    family: Family, found: Evaluation, fixed: dict[tuple[Any, ...], float], blas: dict[str, float]
+) -> list[dict[str, Any]]:
+    """One entry per problem: what the model, the best fixed kernel and numpy get of the best measured speed."""
+    from kerncast.op import Problem, key_text
+
+    names = list(family.problem.parameters)
+    shapes = []
+    for row in found.problems.iter_rows(named=True):
+        values = {name: row[f"problem.{name}"] for name in names}
+        key = key_text(family.id, "", Problem.trusted(family, values).items(), [])
+        text = f"{values['M']}x{values['N']}x{values['K']} {values['dtype']} {values['layout']}"
+        shapes.append(
+            {"problem": text, "best_ns": row["best_ns"], "model_share": row["efficiency"],
+             "fixed_share": fixed.get(tuple(values.values()), 0.0), "best_against_blas": blas.get(key)}
+        )  # fmt: skip
+    return shapes
+
+
+def _figures(
+    family: Family, found: Evaluation, measurements: int, blas: dict[str, float], exported: dict[str, Any], out: Path
+) -> Quickstart:
+    fixed, fixed_shares = _fixed(family, found.rows)
+    shapes = _shapes(family, found, fixed_shares, blas)
+    raced = [item for item in shapes if item["best_against_blas"] is not None]
+    overall = found.as_json()["overall"]
+    totals = {
+        "problems": len(shapes),
+        "rows": measurements,
+        "model_share_mean": overall["efficiency_mean"]["value"],
+        "model_share_p10": overall["efficiency_p10"]["value"],
+        "model_share_min": overall["efficiency_min"]["value"],
+        "noise_ceiling": overall["noise_ceiling"]["value"],
+        "best_fixed_config": {name.removeprefix("config."): value for name, value in fixed.items() if value is not None},
+        "fixed_share_mean": sum(item["fixed_share"] for item in shapes) / len(shapes),
+        "fixed_share_min": min(item["fixed_share"] for item in shapes),
+        "best_against_blas": _mean([item["best_against_blas"] for item in raced]),
+        # A choice that failed has no speed; it counts as a thousandth.
+        "model_against_blas": _mean([item["best_against_blas"] * max(item["model_share"], 1e-3) for item in raced]),
+        "report": str(out / "report.html"),
+        "model": str(out / "model"),
+        "export": exported,
+    }
+    return Quickstart(totals, shapes, out)

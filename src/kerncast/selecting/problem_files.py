@@ -1,0 +1,46 @@
+"""Problems to ask about, from a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from kerncast.errors import BadFile, InvalidValue
+from kerncast.op import Family
+
+
+def read_problem_file(path: Path, family: Family) -> list[dict[str, Any]]:
+    """A list of problems: JSON objects, or rows of a parquet table, with names as `M` or `problem.M`."""
+    if not path.is_file():
+        raise InvalidValue(f"'{path}' is neither NAME=VALUE nor a file of problems (.json or .parquet)")
+    try:
+        if path.suffix == ".parquet":
+            frame = pl.read_parquet(path)
+            known = [name for name in frame.columns if name.removeprefix("problem.") in family.problem.parameters]
+            rows = frame.select(known).unique(maintain_order=True).to_dicts()
+        else:
+            rows = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
+    except (OSError, ValueError, RecursionError, pl.exceptions.PolarsError) as error:
+        raise BadFile(
+            f"{path} cannot be read as problems ({error}): give a JSON list of objects, or a parquet table"
+        ) from error
+    rows = [rows] if isinstance(rows, dict) else rows
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise BadFile(f'{path} is not a list of problems: give a JSON list of objects like {{"M": 128, …}}, or a parquet table')
+    rows = [row["problem"] if isinstance(row.get("problem"), dict) else row for row in rows]
+    found = [{name.removeprefix("problem."): value for name, value in row.items() if value is not None} for row in rows]
+    if not found:
+        raise BadFile(f"{path} holds no problem")
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys are all different: of two values nobody can say which was meant."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for place, (name, _) in enumerate(pairs) if name in dict(pairs[:place]))
+        raise ValueError(f"the key '{twice}' is given twice")
+    return found

@@ -1,0 +1,85 @@
+"""The portfolio of a model or a dataset, for people: which configs are enough, and what fewer would lose."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kerncast.data.dataset import Dataset
+from kerncast.errors import InvalidValue
+from kerncast.files.atomic import write_text
+from kerncast.models.manifest import MANIFEST
+from kerncast.models.measured import Measured, measured_by_model, measured_in_table
+from kerncast.models.model import Model
+from kerncast.selecting.tiers.portfolio import PortfolioChoice, choose_portfolio
+from kerncast.tables.table import load_table
+
+
+@dataclass(frozen=True)
+class Portfolio:
+    """The smallest set of configs that loses no more than was allowed, and the curve that leads to it."""
+
+    measured: Measured
+    found: PortfolioChoice
+    loss: float
+
+    @property
+    def configs(self) -> list[dict[str, Any]]:
+        """The configs, in the order in which each adds most."""
+        return [self.config(number) for number in self.found.configs]
+
+    def config(self, number: int) -> dict[str, Any]:
+        """One of the measured configs."""
+        values = self.measured.configs.row(number, named=True)
+        return {name.removeprefix("config."): value for name, value in values.items() if value is not None}
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        found = self.found
+        return {
+            "family": self.measured.family.id, "problems": found.problems, "configs": self.measured.configs.height,
+            "loss_wanted": self.loss, "reached": found.reached, "folds": found.folds,
+            "problems_without_config": found.uncovered, "portfolio": self.configs,
+            "curve": [point.as_json() for point in found.curve],
+        }  # fmt: skip
+
+    def __repr__(self) -> str:
+        last = self.found.curve[-1]
+        return (
+            f"Portfolio of {self.measured.family.id}: {len(self.found.configs)} of {self.measured.configs.height:,} configs "
+            f"lose {last.loss:.2%} on problems that they were not chosen by"
+        )
+
+
+def portfolio_of(
+    source: Model | Dataset | str | Path,
+    *,
+    loss: float = 0.002,
+    max: int = 64,
+    family: str | None = None,
+    where: Sequence[str] = (),
+    out: str | Path | None = None,
+) -> Portfolio:
+    """How few configs of a model or a dataset are enough; `out` writes them as JSON, for sweeps that measure only them."""
+    place = None if out is None else Path(out)
+    if place is not None and place.suffix != ".json":
+        raise InvalidValue(f"`out` is a .json file, so that `configs=portfolio:FILE` reads it, got {place}")
+    measured = _measured(source, family, tuple(where))
+    if not measured.configs.width:
+        raise InvalidValue(f"{measured.family.id} has exactly one config: there is nothing to choose")
+    portfolio = Portfolio(measured, choose_portfolio(measured, loss, max), loss)
+    if place is not None:
+        write_text(place, json.dumps(portfolio.configs, indent=2) + "\n")
+    return portfolio
+
+
+def _measured(source: Model | Dataset | str | Path, family: str | None, where: tuple[str, ...]) -> Measured:
+    if isinstance(source, Dataset) or (not isinstance(source, Model) and not (Path(source) / MANIFEST).exists()):
+        opened = source if isinstance(source, Dataset) else Dataset.open(source)
+        return measured_in_table(load_table([opened], family, where))
+    if where or family is not None:
+        raise InvalidValue("`where` and `family` are for datasets, and a model has one family and its own rows: leave them out")
+    return measured_by_model(source if isinstance(source, Model) else Model.load(source))

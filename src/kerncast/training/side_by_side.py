@@ -1,0 +1,116 @@
+"""The fits of one training, side by side where the kind of model allows it: one core each.
+
+Threads inside a fit wait for each other by spinning, so two of them beside another busy process took twenty times the CPU
+seconds of one. Fits share nothing, so they never wait, and what each of them finds is the same in any order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any
+
+from kerncast.learners.contract import WORTH_THREADS
+from kerncast.learners.kinds import learner_class
+from kerncast.progress import Progress
+from kerncast.tables.table import Table
+from kerncast.training.procedure import Procedure
+
+# Every fit copies the features that it learns from; together the copies take no more than this.
+MOST_BYTES = 2**31
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A name to tell, and what to do with the procedure."""
+
+    name: str
+    run: Callable[[Procedure], Any]
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_fits(fits: Sequence[Fit], procedure: Procedure, table: Table) -> list[Any]:
+    """What each of them finds, in their order."""
+    threads = procedure.recipe.threads or cores()
+    room = max(1, MOST_BYTES // max(1, table.rows.features.nbytes))
+    at_once = min(threads, room, len(fits)) if learner_class(procedure.recipe.kind).side_by_side else 1
+    if at_once == 1:
+        found = []
+        for number, fit in enumerate(fits, 1):
+            procedure.progress.stage(fit.name, number, len(fits))
+            found.append(fit.run(procedure))
+        return found
+    threads = max(1, threads // at_once) if len(table.ok) >= WORTH_THREADS else 1
+    each = replace(procedure, recipe=replace(procedure.recipe, threads=threads))
+    told = _Told(procedure.progress, len(fits))
+
+    def run(place: int) -> Any:
+        told.begin(fits[place].name)
+        found = fits[place].run(replace(each, progress=_Share(told, place)))
+        told.end(place)
+        return found
+
+    with ThreadPoolExecutor(at_once) as pool:
+        try:
+            return list(pool.map(run, range(len(fits))))
+        except BaseException:
+            told.stopped = True
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+class _Stop(Exception):
+    """Another fit failed, or the user has had enough."""
+
+
+class _Told:
+    """Adds up how far the fits are, for one that is told of them as of a single stage."""
+
+    def __init__(self, progress: Progress, fits: int) -> None:
+        self.stopped = False
+        self._progress, self._fits = progress, fits
+        self._lock, self._shares, self._size, self._ended = Lock(), [0.0] * fits, 1, 0
+
+    def begin(self, name: str) -> None:
+        """A fit begins."""
+        with self._lock:
+            self._refuse_stopped()
+            self._progress.stage(name)
+
+    def end(self, place: int) -> None:
+        """A fit is done."""
+        with self._lock:
+            self._shares[place] = 1.0
+            self._ended += 1
+            self._tell(f"fits: {self._ended} of {self._fits} done, trees")
+
+    def step(self, place: int, what: str, done: int, of: int) -> None:
+        """How far one fit is."""
+        with self._lock:
+            self._refuse_stopped()
+            self._shares[place], self._size = max(self._shares[place], min(1.0, done / max(1, of))), of
+            self._tell(what)
+
+    def _tell(self, what: str) -> None:
+        self._progress.step(what, round(sum(self._shares) * self._size), self._fits * self._size)
+
+    def _refuse_stopped(self) -> None:
+        if self.stopped:
+            raise _Stop
+
+
+class _Share(Progress):
+    """What one of the fits tells."""
+
+    def __init__(self, told: _Told, place: int) -> None:
+        self._told, self._place = told, place
+
+    def step(self, what: str, done: int = 0, of: int | None = None) -> None:
+        self._told.step(self._place, what, done, of or 1)

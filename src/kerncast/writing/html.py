@@ -1,0 +1,75 @@
+"""Writing HTML: text and attributes, tables, lists of facts. Text from data reaches HTML through `escape` alone.
+
+What a notebook shows has no script and no style sheet: it must look right in light and dark, and where scripts are not
+trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+# The five characters that can end a text or an attribute.
+_NAMES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
+FONT = "font-family:system-ui,sans-serif;font-size:0.95em"
+TABLE = "border-collapse:collapse;margin:0.4em 0"
+CELL = "padding:0.15em 0.8em 0.15em 0;vertical-align:top;white-space:pre-wrap"
+
+
+def escape(text: object) -> str:
+    """Text that stands in an element or between the quotes of an attribute, and can end neither."""
+    # Of the control characters only these three may stand in HTML at all.
+    kept = "".join(char if (char >= " " and char != "\x7f") or char in "\n\t\r" else "\ufffd" for char in str(text))
+    return kept.translate(_NAMES)
+
+
+def chart_text(text: object) -> str:
+    """Data shown inside a plotly chart: it reads a little HTML, which a label must not be, and no quotes' names."""
+    return str(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+@dataclass(frozen=True)
+class Markup:
+    """Text that is HTML already; everything else is escaped where it is put into a table."""
+
+    text: str
+
+
+def _cell(value: object) -> str:
+    return value.text if isinstance(value, Markup) else escape("" if value is None else value)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", right: Sequence[str] = ()) -> str:
+    """A table; cells are escaped unless they are `Markup`."""
+    sides = ["right" if name in right else "left" for name in columns]
+    head = "".join(
+        f'<th style="{CELL};text-align:{side}">{escape(name)}</th>' for name, side in zip(columns, sides, strict=True)
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(f'<td style="{CELL};text-align:{side}">{_cell(cell)}</td>' for cell, side in zip(row, sides, strict=True))
+        + "</tr>"
+        for row in rows
+    )
+    caption = f'<caption style="text-align:left;caption-side:top;font-weight:600">{escape(title)}</caption>' if title else ""
+    return f'<table style="{TABLE}">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def facts(pairs: Iterable[tuple[str, object]]) -> str:
+    """Names and values, one a line."""
+    lines = "".join(
+        f'<tr><th style="{CELL};text-align:left;font-weight:400;opacity:0.7">{escape(name)}</th>'
+        f'<td style="{CELL};text-align:left">{_cell(value)}</td></tr>'
+        for name, value in pairs
+    )
+    return f'<table style="{TABLE}"><tbody>{lines}</tbody></table>'
+
+
+def panel(title: str, *parts: str) -> str:
+    """What a notebook shows: a heading and parts that are HTML already."""
+    return f'<div style="{FONT}"><div style="font-weight:650;margin:0.2em 0">{escape(title)}</div>{"".join(parts)}</div>'
+
+
+def note(text: object) -> str:
+    """A sentence in a line of its own."""
+    return f'<div style="opacity:0.8;margin:0.2em 0;max-width:50em">{escape(text)}</div>'

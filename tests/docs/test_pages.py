@@ -1,0 +1,240 @@
+"""The pages keep their word: commands and Python in README and docs run, or at least name verbs and options that exist."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from page_blocks import MARKERS, NEEDS, PAGES, Block, Command, blocks_of, starts_with, without_blocks
+from page_options import all_options, check, open_word, split
+
+from kerncast import cli
+from kerncast.backends.cpu import CpuBackend
+from kerncast.errors import KerncastError
+
+# What a shell does and a list of words does not: pipes, several commands, variables in front.
+SHELL = re.compile(r"[|&;]|<<|^\w+=")
+INNER = re.compile(r"\$\(kerncast ([^)]*)\)")
+NAMES = [path.name for path in PAGES]
+
+
+class Failed(Exception):
+    """A block did not do what its page says."""
+
+
+class Folder:
+    """Runs the blocks of one page in one folder, in their order; Python shares its names."""
+
+    def __init__(self, page: str, path: Path) -> None:
+        self.page, self.path = page, path
+        self.names: dict[str, object] = {"__name__": "__page__"}
+
+    def run(self, block: Block) -> None:
+        if "file" in block.markers:
+            (self.path / block.markers["file"]).write_text(block.text + "\n")
+        elif block.language == "console":
+            codes = [int(code) for code in block.markers.get("exits", "0").split(",")]
+            for command in block.commands():
+                self._run_command(command, block, codes)
+        elif block.language == "python":
+            self._run_python(block)
+        elif block.language == "pycon":
+            self._run_pycon(block)
+
+    def _run_command(self, command: Command, block: Block, codes: list[int]) -> None:
+        text = command.text.replace("$PWD", str(self.path))
+        if SHELL.search(re.sub(r"'[^']*'|\"[^\"]*\"", "", text)) or not text.startswith("kerncast "):
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", text], cwd=self.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+            code, shown = done.returncode, done.stdout.decode(errors="replace")
+        else:
+            text = INNER.sub(lambda inner: _in_process(split(inner[1]))[1].strip(), text)
+            words = split(text)[1:]
+            words, target = (words[:-2], words[-1]) if words[-2:-1] == [">"] else (words, None)
+            code, out, err = _in_process([*words, *block.smaller().get(words[0], [])])
+            if target:
+                (self.path / target).write_text(out)
+            shown = out + err
+        if code not in codes:
+            raise Failed(f"{self.page}:{command.line}: exit code {code} of\n$ {command.text}\n{shown}")
+
+    def _run_python(self, block: Block) -> None:
+        # Line numbers are those of the page.
+        source = compile("\n" * (block.line - 1) + block.text, self.page, "exec", dont_inherit=True)
+        if "needs" in block.markers:
+            return
+        printed = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(printed):
+                exec(source, self.names)
+        except Exception as error:
+            raise Failed(f"{self.page}:{block.line}: {traceback.format_exc()}\n{printed.getvalue()}") from error
+
+    def _run_pycon(self, block: Block) -> None:
+        example = doctest.DocTestParser().get_doctest(block.text, self.names, self.page, self.page, block.line - 1)
+        printed = io.StringIO()
+        if doctest.DocTestRunner(verbose=False).run(example, out=printed.write).failed:
+            raise Failed(f"{self.page}:{block.line}:\n{printed.getvalue()}")
+
+
+def _in_process(words: list[str]) -> tuple[int, str, str]:
+    """A kerncast command in this process, which saves a second of imports: exit code, stdout, stderr."""
+    # As a real stdout, for some of what is printed are bytes.
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as stopped:
+        cli.main(words)
+    code = stopped.value.code
+    shown = [stream.buffer.getvalue().decode() for stream in (out, err)]
+    return code if isinstance(code, int) else 0, shown[0], shown[1]
+
+
+@contextlib.contextmanager
+def _in_folder(path: Path, cache: Path) -> Iterator[None]:
+    """Work in a folder, with its own store, in which `python3` and `kerncast` are those of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        patch.setenv("KERNCAST_STORE", str(path / "store"))
+        patch.setenv("KERNCAST_CACHE", str(cache))
+        yield
+
+
+@pytest.fixture(scope="module")
+def example_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small datasets, models and store that the pages use, made by the commands that the docs give for it."""
+    if (lacking := CpuBackend.unavailable()) is not None:
+        pytest.skip(lacking)
+    path = tmp_path_factory.mktemp("example_data")
+    with _in_folder(path, path.parent / "cache"):
+        for page in PAGES:
+            folder = Folder(page.name, path)
+            for block in blocks_of(page.read_text()):
+                if "makes" in block.markers:
+                    folder.run(block)
+    return path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_what_a_page_shows_runs(page, example_data, tmp_path):
+    """Every console and Python block without `needs`, in the page's order, in one folder; the exit codes are right."""
+    text = page.read_text()
+    for name, source in starts_with(text).items():
+        original = example_data / source
+        (shutil.copytree if original.is_dir() else shutil.copy)(original, tmp_path / name)
+    folder = Folder(page.name, tmp_path)
+    with _in_folder(tmp_path, example_data.parent / "cache"):
+        for block in blocks_of(text):
+            if "makes" not in block.markers and ("needs" not in block.markers or block.language == "python"):
+                folder.run(block)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_command_of_a_page_has_options_that_exist(page):
+    """Those that are not run, too; and markers are spelt right."""
+    wrong = []
+    for block in blocks_of(page.read_text()):
+        assert set(block.markers) <= MARKERS, f"{page.name}:{block.line}: {block.markers}"
+        assert block.markers.get("needs", "gpu") in NEEDS, f"{page.name}:{block.line}: {block.markers}"
+        if block.language != "console":
+            continue
+        assert block.commands(), f"{page.name}:{block.line}: a console block without a command"
+        for command in block.commands():
+            inner = INNER.findall(command.text)
+            outer = [part.strip() for part in INNER.sub("FOUND", command.text).split(" && ")]
+            for words in [*inner, *(part.removeprefix("kerncast ") for part in outer if part.startswith("kerncast "))]:
+                wrong += _complaint(page.name, command.line, words, whole=True)
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_option_in_the_text_of_a_page_exists(page):
+    """`kerncast VERB …` and `--option` between backquotes, except in the columns for other systems."""
+    wrong = []
+    options = all_options()
+    for line, text in enumerate(without_blocks(page.read_text()).split("\n"), start=1):
+        ours = text.split(" | ", 1)[-1] if page.name == "coming-from.md" and text.startswith("| ") else text
+        for span in re.findall(r"`([^`]+)`", ours.replace("\\|", "|")):
+            if span.startswith("kerncast "):
+                wrong += _complaint(page.name, line, span.removeprefix("kerncast "), whole=False)
+            elif span.startswith("--") and (name := re.match(r"[-\w]+", span)[0]) not in options:
+                wrong.append(f"{page.name}:{line}: no verb has an option {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def _complaint(page: str, line: int, text: str, *, whole: bool) -> list[str]:
+    words = split(text)
+    if ">" in words:
+        words = words[: words.index(">")]
+    try:
+        check(words, whole=whole and not any(open_word(word) for word in words))
+    except (KerncastError, click.ClickException) as error:
+        said = error.format_message() if isinstance(error, click.ClickException) else error
+        return [f"{page}:{line}: kerncast {text}: {said}"]
+    return []
+
+
+PAGE = """# A page
+
+<!-- starts with: mine more=held_out -->
+
+<!-- exits: 0, 1 -->
+<!-- smaller: train --trees 5; collect --samples 1 -->
+```console
+$ kerncast train mine \\
+    --out model     # a comment
+some output
+$ cat > list <<'END'
+$ not a command
+END
+```
+"""
+
+
+def test_commands_are_found_with_their_continuations_and_markers():
+    """Output is no command, nor is what a here-document holds."""
+    (block,) = blocks_of(PAGE)
+    assert [(item.line, item.text) for item in block.commands()] == [
+        (8, "kerncast train mine \\\n    --out model     # a comment"),
+        (11, "cat > list <<'END'\n$ not a command\nEND"),
+    ]
+    assert split(block.commands()[0].text) == ["kerncast", "train", "mine", "--out", "model"]
+    assert block.markers["exits"] == "0, 1"
+    assert block.smaller() == {"train": ["--trees", "5"], "collect": ["--samples", "1"]}
+    assert starts_with(PAGE) == {"mine": "mine", "more": "held_out"}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("trian mine", "trian"),
+        ("models ad m", "there is no verb 'ad'"),
+        ("train mine --tres 5 --out m", "no option --tres"),
+        ("train mine", "Missing option '--out'"),
+        ("train mine --model forest --out m", "forest"),
+        ("collect gemm/cuda --problems llm --out d", "gemm/cuda"),
+        ("collect gemm/cpu --problems lm --out d", "no problem set 'lm'"),
+        ("collect gemm/cpu --problems llm --vary dtyp=fp32 --out d", "dtyp"),
+        ("collect gemm/cpu --problems 'grid:M=1;Q=2' --out d", "Q"),
+        ("collect gemm/cpu --benchmark ck-tile --set build_dir=b --set arch=gfx950 --problems llm --out d", "does not measure"),
+        ("import cvs a.csv --out d", "no format 'cvs'"),
+        ("sweep gemm/triton --problems llm --device a1000 --out v", "a1000"),
+        ("collect gemm/cpu --problems llm --cache hot --out d", "hot"),
+    ],
+)
+def test_a_command_that_cannot_be_right_is_named(text, why):
+    """Page, line, command and what is wrong with it."""
+    (said,) = _complaint("page.md", 3, text, whole=True)
+    assert said.startswith(f"page.md:3: kerncast {text}: ")
+    assert why in said

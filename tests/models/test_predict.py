@@ -1,0 +1,121 @@
+"""`Model.predict`: one problem, lists, frames; with a config and without; what is refused."""
+
+import polars as pl
+import pytest
+
+import kerncast
+from kerncast.data import schema
+from kerncast.errors import InvalidValue, NotFound
+from kerncast.models.statuses import Answered
+from kerncast.op import Config, Problem
+from kerncast.selecting.selector import Selector
+from kerncast.selecting.tiers.build import plain_tiers
+from kerncast.testing.models import synthetic_dataset
+from kerncast.training.procedure import Recipe
+from kerncast.training.train import train
+
+SHAPE = {"M": 1000, "N": 512, "K": 768, "dtype": "fp16", "layout": "rcr"}
+OTHER = {**SHAPE, "M": 300}
+FAR = {**SHAPE, "M": 10_000_000}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("predict")
+    return train(synthetic_dataset(folder / "data"), folder / "model", Recipe("gbdt", {"trees": 20, "leaves": 15}, folds=2))
+
+
+@pytest.fixture(scope="module")
+def config(model):
+    row = model.candidates.filter(pl.col("config.kind") == "triton").row(0, named=True)
+    return {name.removeprefix("config."): value for name, value in row.items() if name.startswith("config.")}
+
+
+@pytest.fixture(scope="module")
+def selector(model):
+    return Selector(model, tiers=plain_tiers(model), tier="full", compile=False)
+
+
+def test_one_problem_gives_one_answer_as_a_selector_gives_it(model, config, selector):
+    found = model.predict(SHAPE, config=config)
+    assert (found, found.ok) == (selector.predict(SHAPE, config), True)
+    assert found.lower_ns < found.time_ns < found.upper_ns
+    assert (found.config["kind"], found.problem["M"]) == ("triton", 1000)
+    assert model.predict(Problem(model.family, SHAPE), Config(model.family, config)) == found
+    assert model.predict({f"problem.{name}": value for name, value in SHAPE.items()}, config) == found
+
+
+def test_without_a_config_the_best_that_the_model_knows_answers(model, selector):
+    for problem in (SHAPE, OTHER):
+        assert model.predict(problem) == selector.select(problem, "full")
+
+
+def test_what_lies_outside_the_training_is_refused_with_a_fallback(model, config, selector):
+    found = model.predict(FAR, config)
+    assert (found.status, found.outside.parameter, found.time_ns) == (Answered.OUT_OF_RANGE, "M", None)
+    assert found.fallback is not None
+    assert found == selector.predict(FAR, config)
+    assert model.predict(FAR) == selector.select(FAR, "full")
+
+
+def test_lists_give_lists(model, config):
+    one = [model.predict(SHAPE, config), model.predict(FAR, config), model.predict(OTHER, config)]
+    assert model.predict([SHAPE, FAR, OTHER], config) == one
+    assert model.predict([SHAPE, FAR, OTHER], [config] * 3) == one
+    assert model.predict([SHAPE, OTHER]) == [model.predict(SHAPE), model.predict(OTHER)]
+    assert model.predict([]) == []
+    with pytest.raises(InvalidValue, match="3 problems need as many configs, or one for all; got 1"):
+        model.predict([SHAPE, FAR, OTHER], [config])
+    with pytest.raises(InvalidValue, match=r"problem 2 of 2: .*M"):
+        model.predict([SHAPE, {**SHAPE, "M": -1}], config)
+    with pytest.raises(InvalidValue, match="give a list of problems too"):
+        model.predict(SHAPE, [config])
+
+
+def test_frames_give_frames(model, config):
+    """Plain names or `problem.*`; the answers are those of single problems."""
+    asked = [SHAPE, FAR, OTHER]
+    answers = model.predict(asked, config)
+    plain = pl.DataFrame(asked)
+    own = plain.rename(lambda name: f"problem.{name}").with_columns(
+        pl.lit(value, schema.schema_of(model.family)[f"config.{name}"]).alias(f"config.{name}")
+        for name, value in config.items()
+    )
+    for found in (model.predict(plain, config), model.predict(own)):
+        assert found["status"].to_list() == [str(answer.status) for answer in answers]
+        for name in ("time_ns", "lower_ns", "upper_ns"):
+            assert found[name].to_list() == [getattr(answer, name) for answer in answers]
+    best = model.predict(plain.with_columns(note=pl.lit("kept")))
+    assert best["time_ns"].to_list() == [answer.time_ns for answer in model.predict(asked)]
+    assert {"config.kind", "note", "status"} <= set(best.columns)
+    assert best["config.kind"].null_count() == 1  # outside there is no config
+    assert model.predict(own.head(0)).height == 0
+
+
+def test_frames_that_do_not_fit_are_refused(model, config):
+    plain = pl.DataFrame([SHAPE])
+    with pytest.raises(InvalidValue, match=r"no column 'problem\.M'"):
+        model.predict(plain.drop("M"), config)
+    with pytest.raises(InvalidValue, match=r"problem\.M must be"):
+        model.predict(plain.with_columns(M=pl.lit(0)), config)
+    with pytest.raises(NotFound, match="unknown config parameter of gemm/triton 'kynd'"):
+        model.predict(plain.with_columns(pl.lit("triton").alias("config.kynd")))
+    with pytest.raises(InvalidValue, match="has configs of its own"):
+        model.predict(plain.with_columns(pl.lit("triton").alias("config.kind")), config)
+    with pytest.raises(InvalidValue, match=r"the column 'problem\.M' must be"):
+        model.predict(plain.with_columns(M=pl.lit("many")), config)
+
+
+def test_a_config_that_cannot_run_the_problem_is_unsupported(model, config):
+    """A rule of the config refuses, in a list, a frame and alone."""
+    broken = {**config, "BLOCK_M": 512, "BLOCK_N": 512, "BLOCK_K": 512, "num_stages": 8}
+    answer = model.predict(SHAPE, broken)
+    assert (answer.status, answer.time_ns) == (Answered.UNSUPPORTED, None)
+    assert "must fit in the shared memory" in answer.reason
+    assert model.predict(pl.DataFrame([SHAPE]), broken)["status"].to_list() == ["unsupported"]
+
+
+def test_another_device_is_named(model, config):
+    other = model.predict(SHAPE, config, device="h100")
+    assert other.time_ns != model.predict(SHAPE, config).time_ns
+    assert other == model.predict(SHAPE, config, device=kerncast.get_device("h100"))
