@@ -197,10 +197,10 @@ def test_devices_are_those_that_the_backend_has_each_once():
         (OpenClBackend, "999"),
         (CommandBackend, "1,"),
     ):
-        with pytest.raises(InvalidValue, match=rf"--devices takes .* for backend {kind.name}, got '{text}'"):
+        with pytest.raises(InvalidValue, match=rf"`devices` takes .* for backend {kind.name}, got '{text}'"):
             device_indices(kind, text)
     for kind in (CpuBackend, CommandBackend):
-        with pytest.raises(InvalidValue, match="--devices names a device twice"):
+        with pytest.raises(InvalidValue, match="`devices` names a device twice"):
             device_indices(kind, "0,0")
 
 

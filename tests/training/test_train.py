@@ -111,30 +111,30 @@ def contradicted(rows):
 REFUSED = {
     "no valid rows": (failed_only, {}, "no row of gemm/triton in .* has status ok"),
     "one problem": (lambda rows: rows.head(10), {}, "there is one problem only"),
-    "fewer problems than folds": (lambda rows: rows.head(20), {}, "2 groups of problems worked and 3 folds .* --folds 2"),
+    "fewer problems than folds": (lambda rows: rows.head(20), {}, "2 groups of problems worked and 3 folds .* `folds=2`"),
     "rows that contradict each other": (contradicted, {}, "1 measurements contradict themselves"),
     "another op": (lambda rows: rows, {"family": "matmul_sharded/single"}, "holds no rows of matmul_sharded/single"),
     "a filter that keeps nothing": (
         lambda rows: rows,
         {"where": ["problem.M>99999", "status=ok"]},
-        "no row of gemm/triton in .* matches --where 'problem.M>99999' and --where 'status=ok'",
+        "no row of gemm/triton in .* matches `where` 'problem.M>99999' and `where` 'status=ok'",
     ),
     "a filter that keeps failures": (
         lambda rows: rows,
         {"where": "status=out_of_memory"},
-        "that matches --where 'status=out_of_memory' has status ok",
+        "that matches `where` 'status=out_of_memory' has status ok",
     ),
     "two backends": (
         lambda rows: rows.with_columns(
             backend=pl.when(pl.col("problem.M") > 1024).then(pl.lit("cuda")).otherwise(pl.lit("cpu"))
         ),
         {},
-        "2 backends .cpu, cuda., .*: keep one with --where 'backend=…', or .* --pool",
+        "2 backends .cpu, cuda., .*: keep one with `where` 'backend=…', or .* `pool`",
     ),
     "two devices": (
         lambda rows: rows.with_columns(device=pl.when(pl.col("problem.M") > 1024).then(pl.lit("h100")).otherwise("device")),
         {},
-        "2 devices .a100, h100., .*: keep one with --where 'device=…', or .* --pool",
+        "2 devices .a100, h100., .*: keep one with `where` 'device=…', or .* `pool`",
     ),
 }
 
@@ -171,8 +171,8 @@ def test_an_existing_directory_an_unknown_kind_and_an_unknown_knob_are_refused(h
     for out, recipe, why in [
         (tmp_path / "there", RECIPE, "exists already"),
         (tmp_path / "m", Recipe("gdbt"), "unknown model 'gdbt': did you mean 'gbdt'"),
-        (tmp_path / "m", Recipe("gbdt", {"epochs": 3}), "--epochs means nothing for the model gbdt"),
-        (tmp_path / "m", Recipe("gbdt", {"trees": 0}), "^--trees must be at least 1, got 0$"),
+        (tmp_path / "m", Recipe("gbdt", {"epochs": 3}), "`epochs` means nothing for the model gbdt"),
+        (tmp_path / "m", Recipe("gbdt", {"trees": 0}), "^`trees` must be at least 1, got 0$"),
         (tmp_path / "m", Recipe("gbdt", target="speed"), "a target is one of"),
         (tmp_path / "m", Recipe("gbdt", folds=1), "at least 2 folds"),
     ]:
@@ -381,13 +381,13 @@ def test_without_folds_there_is_one_fit_and_it_says_that_it_was_not_evaluated(ho
     assert (blind.evaluation["evaluated"], blind.evaluation["overall"]) == (False, {})
     assert "**Not evaluated.**" in (blind.path / "MODEL_CARD.md").read_text()
     assert blind.out_of_fold["score"].null_count() == blind.out_of_fold.height == judged.out_of_fold.height
-    found = blind.predict(Dataset.open(home / "d").read().head(3).select(pl.col("^(problem|config)\\..*$")))
+    found = blind.predict_vectors(Dataset.open(home / "d").read().head(3).select(pl.col("^(problem|config)\\..*$")))
     assert "lower_ns" not in found.columns
 
 
 def test_a_model_without_folds_is_judged_later_as_it_would_have_been(home, blind):
     """`evaluate` with a split refits the recipe's own folds."""
-    later = evaluate(blind, [home / "d"], split="problem", threads=1).summary["overall"]
+    later = evaluate(blind, [home / "d"], split="problem", threads=1).as_json()["overall"]
     assert later["efficiency_mean"] == Model.load(home / "m").evaluation["overall"]["efficiency_mean"]
 
 

@@ -162,7 +162,7 @@ def options_of(kind: type[Learner], given: dict[str, object]) -> Options:
     known = kind.options_type.__struct_fields__
     for name in given:
         if name not in known:
-            knobs = ", ".join(f"--{field.replace('_', '-')}" for field in known) or "none"
-            raise InvalidValue(f"--{name.replace('_', '-')} means nothing for the model {kind.kind} (its knobs: {knobs})")
+            knobs = ", ".join(f"`{field}`" for field in known) or "none"
+            raise InvalidValue(f"`{name}` means nothing for the model {kind.kind} (its knobs: {knobs})")
     refuse_bad_values(kind.options_type, given)
     return msgspec.convert(given, kind.options_type)

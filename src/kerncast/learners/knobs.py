@@ -63,7 +63,7 @@ def refuse_bad_values(options: type[msgspec.Struct], given: dict[str, object]) -
         except msgspec.ValidationError as error:
             shown = ",".join(map(str, value)) if isinstance(value, list | tuple) else repr(value)
             rule = _rule(types[name], value) or f"cannot be so ({error})"
-            raise InvalidValue(f"--{name.replace('_', '-')} {rule}, got {shown}") from error
+            raise InvalidValue(f"`{name}` {rule}, got {shown}") from error
 
 
 def _rule(kind: inspect.Type, value: object) -> str | None:

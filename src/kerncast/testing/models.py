@@ -211,7 +211,7 @@ class ModelContract:
         """By name, with those that it has."""
         for knobs in ({"colour": 3}, {**self.knobs, "colour": 3}):
             message = _refusal(lambda knobs=knobs: options_of(learner_class(self.kind), knobs))
-            assert "--colour" in message
+            assert "`colour`" in message
             assert self.kind in message
 
     def test_a_model_directory_is_whole_and_goes_on_or_refuses_to(self, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ class _Told:
         """A fit begins."""
         with self._lock:
             self._refuse_stopped()
-            self._progress.stage(name)
+            self._progress.stage(name, 1, 1)
 
     def end(self, place: int) -> None:
         """A fit is done."""

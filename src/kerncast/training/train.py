@@ -131,7 +131,7 @@ def _from_scratch(table: Table, procedure: Procedure, out: Path) -> Trained:
 def _not_judged(table: Table, procedure: Procedure, base: Model | None) -> Trained:
     if base is not None:
         refuse_strangers(table, procedure, base)
-    procedure.progress.stage("the only fit")
+    procedure.progress.stage("the only fit", 1, 1)
     learner = procedure.fit(procedure.recipe.grouped(table), None if base is None else base.learner)
     return Trained(learner, table, np.zeros(len(table.problem), np.int64), None)
 

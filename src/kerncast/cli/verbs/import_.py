@@ -69,7 +69,7 @@ def command(
         raise InvalidValue("--family goes with --guess; an import takes the family from the mapping file")
     if out is None:
         raise InvalidValue("an import needs --out DATASET, the directory to write")
-    with shown(plain=True) as progress:
+    with shown() as progress:
         dataset = read(
             paths, format=format_name, out=out, device=device, software=software, mapping=mapping, set=set, progress=progress
         )
