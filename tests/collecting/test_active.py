@@ -5,10 +5,10 @@ import json
 import numpy as np
 import polars as pl
 import pytest
-from kerncast.cli.verbs.active import worth_by_model
 
 import kerncast
 from kerncast import cli
+from kerncast.api.active import worth_by_model
 from kerncast.collecting.collection import Collection
 from kerncast.collecting.journal import NAME
 from kerncast.collecting.run import Active, Request, collect

@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast.cli.verbs.collect import memory_bytes
 from kerncast.collecting.memory import available_bytes, worker_share
+from kerncast.collecting.plan import memory_bytes
 from kerncast.collecting.run import Request, collect
 from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
@@ -83,11 +83,11 @@ def test_a_worker_that_grows_beyond_its_share_costs_one_row_without_any_limit_on
     rows = Dataset.open(tmp_path / "d").read()
     assert sorted(rows["status"]) == ["ok"] * 5 + ["out_of_memory"]
     words = rows.filter(pl.col("status") == "out_of_memory")["error"][0]
-    assert "more than the 0.31 GB that a worker may have; the worker was killed (see --memory)" in words
+    assert "more than the 0.31 GB that a worker may have; the worker was killed (see `memory`)" in words
 
 
 def test_the_option_takes_gigabytes_or_none():
     """Nothing is the default, 0 and none turn it off."""
     assert [memory_bytes(text) for text in (None, "none", "0", "2.5")] == [None, 0, 0, 2_500_000_000]
-    with pytest.raises(InvalidValue, match="--memory takes GB"):
+    with pytest.raises(InvalidValue, match="`memory` takes GB"):
         memory_bytes("much")
