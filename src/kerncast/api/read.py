@@ -26,7 +26,7 @@ def read(
 ) -> Dataset:
     """Read one or several files of one format into a new dataset.
 
-    `format` is guessed from the files where it can be; `kerncast.read.formats()` lists them all. Units are converted, repeats
+    `format` is guessed from the files where it can be; a refusal lists all formats. Units are converted, repeats
     and failures are kept, every row remembers its file and line. What is not known is refused with the line number, and
     then nothing is written. `dataset.notes` says what was left out, and why.
     """

@@ -83,9 +83,11 @@ def main(args: list[str] | None = None) -> None:
         sys.exit(code if isinstance(code, int) else 0)
     except KerncastError as error:
         from kerncast.cli.options import called, in_options
+        from kerncast.writing.terminal import printable
 
         said = in_options(str(error), called(program, sys.argv[1:] if args is None else args))
-        click.echo(f"kerncast: {said}", err=True)
+        # What a file says may be in it: a terminal only shows it.
+        click.echo("kerncast: " + "\n".join(printable(line) for line in said.split("\n")), err=True)
         sys.exit(2)
     except BrokenPipeError:  # `kerncast ... | head`
         sys.stderr.close()

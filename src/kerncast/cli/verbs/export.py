@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from kerncast.cli.asking import steps
 from kerncast.cli.views.output import json_option, print_json, table
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command("export")
