@@ -8,12 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kerncast import devices
-from kerncast.backends import backend_that_runs
-from kerncast.backends.command import CommandBackend
-from kerncast.backends.command.benchmark import Benchmark
-from kerncast.backends.command.benchmark import load as load_benchmark
-from kerncast.backends.contract import Backend
-from kerncast.collecting.messages import Policy
+from kerncast.collecting.plan import Measuring, Runner, runner
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.evaluating import Limits
@@ -45,8 +40,8 @@ def plan(routine: Routine, store: Store) -> list[Planned]:
     """What it would do; nothing is written or measured."""
     found = []
     for sweep in check(routine):
-        benchmark = runner(routine, sweep.family).benchmark
-        vectors, policy = sweep.count(), policy_of(routine, benchmark)
+        benchmark = runner_of(routine, sweep.family).benchmark
+        vectors, policy = sweep.count(), measuring_of(routine).policy(benchmark)
         per_vector = (policy.warmup_ns + 0.6 * policy.samples * policy.sample_ns) / 1e9  # as `collect --dry-run` has it
         seconds = None if benchmark else vectors * per_vector
         old = _old(routine, store, sweep.family, sweep.device)
@@ -73,11 +68,11 @@ def check(routine: Routine, swept: Collection[str] = ()) -> list[Sweep | SuiteSw
     sweeps = []
     for name in routine.families:
         family = FAMILIES.get(name)
-        runs = runner(routine, family)
+        runs = runner_of(routine, family)
         if wanted.target is not None:
             _check_target(wanted.target, family)
         if name not in swept:
-            sweeps.append(sweep_of(routine, family, runs.device))
+            sweeps.append(sweep_of(routine, family, device_of(runs)))
             _check_sweep(routine, sweeps[-1])
     return sweeps
 
@@ -110,37 +105,22 @@ def _check_sweep(routine: Routine, sweep: Sweep | SuiteSweep) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Runner:
-    """What runs the kernels: a backend, or an external benchmark."""
-
-    kind: type[Backend]
-    benchmark: Benchmark | None
-    index: str
-    """Of the first device."""
-
-    @property
-    def options(self) -> dict[str, str]:
-        """What the backend is configured with."""
-        return {} if self.benchmark is None else CommandBackend.options(self.benchmark)
-
-    @property
-    def device(self) -> Device:
-        """Whose limits hold for a sweep. This CPU says them without being measured."""
-        if self.benchmark is None and self.kind.runs_on_cpu:
-            return devices.local()
-        return self.kind.configured(self.index, self.options).device()
+def measuring_of(routine: Routine) -> Measuring:
+    """How to measure, in the words of `kerncast collect`."""
+    return Measuring(samples=routine.collect.samples, cache=routine.collect.cache)
 
 
-def runner(routine: Routine, family: Family) -> Runner:
+def runner_of(routine: Routine, family: Family) -> Runner:
     """What measures a family, refused if it cannot here."""
     wanted = routine.collect
-    if wanted.benchmark is None:
-        return Runner(backend_that_runs(family.id, wanted.backend), None, wanted.devices[0])
-    benchmark = load_benchmark(wanted.benchmark, wanted.settings)
-    if benchmark.family != family.id:
-        raise InvalidValue(f"routine {benchmark.name} measures {benchmark.family}, not {family.id}")
-    return Runner(CommandBackend, benchmark, wanted.devices[0])
+    return runner(family, wanted.backend, wanted.benchmark, wanted.settings, wanted.devices, measuring_of(routine))
+
+
+def device_of(runs: Runner) -> Device:
+    """Whose limits hold for a sweep. This CPU says them without being measured."""
+    if runs.benchmark is None and runs.kind.runs_on_cpu:
+        return devices.local()
+    return runs.backend().device()
 
 
 def sweep_of(routine: Routine, family: Family, device: Device) -> Sweep | SuiteSweep:
@@ -162,14 +142,6 @@ def sweep_of(routine: Routine, family: Family, device: Device) -> Sweep | SuiteS
     drawn = np.random.default_rng(wanted.seed).permutation(found.problems.height)[: wanted.max_problems]
     problems = found.problems[np.sort(drawn)]
     return Sweep(family, device, problems, found.selection, seed=wanted.seed, max_vectors=wanted.max_vectors)
-
-
-def policy_of(routine: Routine, benchmark: Benchmark | None) -> Policy:
-    """As the routine has it, else as the benchmark's own routine has it, else as `kerncast collect` does."""
-    plain = Policy()
-    samples = routine.collect.samples or (benchmark.samples if benchmark else None) or plain.samples
-    cache = routine.collect.cache or (benchmark.cache if benchmark else plain.cache)
-    return Policy(samples=samples, fewest_samples=min(samples, plain.fewest_samples), cache=cache)
 
 
 def training_of(routine: Routine) -> Recipe:

@@ -50,7 +50,7 @@ class Collect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     backend: str | None = None
     benchmark: str | None = None
-    """Of an external benchmark benchmark."""
+    """An external benchmark, by name or TOML file."""
     settings: dict[str, str] = {}
     devices: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("0",)
     samples: Positive | None = None

@@ -163,19 +163,18 @@ class _Run:
         vectors = self.folder / "vectors"
         # Half a sweep is not worth going on with: it takes seconds, and this machine's numbers may differ by now.
         shutil.rmtree(vectors, ignore_errors=True)
-        sweep = planning.sweep_of(self.routine, self.family, planning.runner(self.routine, self.family).device)
+        sweep = planning.sweep_of(self.routine, self.family, planning.device_of(planning.runner_of(self.routine, self.family)))
         written = write_vectors(sweep, vectors, progress=self.progress)
         return {"problems": written.problems, "configs": written.configs, "vectors": written.vectors}
 
     def _collect(self) -> dict[str, Any] | None:
         wanted = self.routine.collect
-        runner = planning.runner(self.routine, self.family)
+        runner = planning.runner_of(self.routine, self.family)
         vectors = Vectors.open(self.folder / "vectors")
         request = Request(
-            self.family, wanted.backend or runner.kind.name, wanted.devices, self.folder / "dataset",
-            planning.policy_of(self.routine, runner.benchmark), extend=True,
-             options=runner.options, build_jobs=wanted.build_jobs,
-            reset_command=tuple(runner.benchmark.reset_words()) if runner.benchmark else (),
+            self.family, runner.name, runner.devices, self.folder / "dataset",
+            planning.measuring_of(self.routine).policy(runner.benchmark), extend=True, options=runner.options,
+            build_jobs=wanted.build_jobs, reset_command=runner.reset_words,
         )  # fmt: skip
         with self.listening() as stop:
             summary = collect(request, vectors.iter_blocks(), total=vectors.count(), progress=self.progress, stop=stop)
