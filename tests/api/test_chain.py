@@ -112,6 +112,14 @@ def test_a_store_is_opened_asked_and_queried(model, tmp_path):
     assert isinstance(kc.open(tmp_path / "store"), kc.Store)
     reply = kc.query({"op": "gemm", "M": 1}, store=store)
     assert reply["status"] == "bad_input"
+    assert '"status":"bad_input"' in kc.query("{", store=store)
+
+
+def test_numbers_below_one_are_refused_as_on_the_command_line():
+    """From Python no option type stands before the library."""
+    for name in ("chunk_size", "build_jobs", "samples"):
+        with pytest.raises(kc.InvalidValue, match=f"`{name}` must be at least 1, got 0"):
+            kc.collect("gemm/cpu", problems="grid:M=8;N=8;K=8", vary={"dtype": "fp32", "layout": "rrr"}, **{name: 0})
 
 
 @pytest.mark.parametrize(

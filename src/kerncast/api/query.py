@@ -24,7 +24,7 @@ def query(
     compile: bool = True,
     progress: Wanted = "auto",
 ) -> Any:
-    """Ask how long an op takes. Text or bytes in, JSON text out; an object or a list in, the same out.
+    """Ask how long an op takes. Text in, JSON text out; bytes, an object or a list in, the same out.
 
     Without `model` the store answers (`store`, or your own). Every answer has a status; all but `ok` say why and give no
     number.
@@ -39,4 +39,6 @@ def query(
     text = request if isinstance(request, str | bytes) else json.dumps(request)
     with shown(progress) as show:
         reply = Query(find, compile=compile, progress=show).answer(text)
-    return reply if isinstance(request, str | bytes) else json.loads(reply)
+    if isinstance(request, bytes):
+        return reply
+    return reply.decode() if isinstance(request, str) else json.loads(reply)

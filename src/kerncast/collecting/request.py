@@ -66,6 +66,9 @@ class Request:
     """Choose what to measure instead of measuring everything."""
 
     def __post_init__(self) -> None:
+        for name, value in (("chunk_size", self.chunk_size), ("build_jobs", self.build_jobs), ("samples", self.policy.samples)):
+            if value < 1:
+                raise InvalidValue(f"`{name}` must be at least 1, got {value}")
         if self.active is not None and self.active.max_vectors is None and self.budget_seconds is None:
             raise InvalidValue(
                 "an active choice needs a limit, `budget` TIME or `max_vectors` N: without one every vector is measured anyway"
