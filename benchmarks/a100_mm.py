@@ -1,8 +1,8 @@
 """Choosing among Triton templates and cuBLAS for 2,641 matmuls on an A100: `KERNCAST_DATA=… python benchmarks/a100_mm.py`.
 
 Data: PyTorch's AutoHeuristic collection, a100_mm.zip, as published with torchgen/_autoheuristic in
-https://github.com/pytorch/pytorch. Peers on the same rows: PyTorch's shipped trees 98.03 / P10 94.4 (trained on
-them), LightGBM on log1p(TFLOPS) 97.5 / 92.2, plain LightGBM on log time 98.38 / 95.1, always cuBLAS 97.6.
+https://github.com/pytorch/pytorch. Peers on the same rows, mean / P10: PyTorch's shipped trees 98.03 / 94.4 (trained
+on these rows), LightGBM on log1p(TFLOPS) 97.5 / 92.2, plain LightGBM on log time 98.38 / 95.1, always cuBLAS 97.6 (mean).
 """
 
 from __future__ import annotations

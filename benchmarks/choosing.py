@@ -1,4 +1,4 @@
-"""What the benchmarks of models share: import, cross-validate with the default recipe, print, state rows."""
+"""Shared code of the model benchmarks: import data, cross-validate the default recipe, print, return rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kerncast.training.procedure import Procedure
 from kerncast.training.train import Recipe
 
 COVERAGE = Target(88, 92)
-# Figures of a scorecard, and what to call them.
+# Figures of a scorecard, and their names in the results.
 FIGURES = {
     "efficiency_mean": "speed of the choice ÷ best measured speed, mean",
     "efficiency_p10": "speed of the choice ÷ best measured speed, P10",
@@ -44,13 +44,13 @@ BASELINES = {
     "roofline": "roofline",
 }
 IN_VIEW = (
-    "The settings of the default recipe were chosen with scores on these folds in view: expect slightly less on other data."
+    "The settings of the default recipe were chosen by their scores on these folds. Expect slightly lower scores on other data."
 )
 PEERS_NOTE = "as reported by others, not rerun here"
 
 
 def data_file(*parts: str, source: str) -> Path:
-    """A file under KERNCAST_DATA, or the way to get it."""
+    """A file under KERNCAST_DATA. If it is missing, exit and say where to get it."""
     root = os.environ.get("KERNCAST_DATA")
     path = Path(root, *parts) if root else None
     if path is None or not path.exists():
@@ -73,7 +73,7 @@ def report(
     peers: Mapping[str, str] | None = None,
     group: str | None = None,
 ) -> list[Row]:
-    """Five folds by group, the default recipe, every figure with its interval; `peers` says what others get in a figure."""
+    """Cross-validate the default recipe in five folds by group; return its figures. `peers` has other systems' figures."""
     from dataclasses import replace
 
     from kerncast.evaluating.evaluation import folds_of, split_groups
@@ -94,7 +94,7 @@ def report(
 def rows_of(
     name: str, evaluation: Mapping[str, Any], targets: Mapping[str, Target], n: str, split: str, peers: Mapping[str, str]
 ) -> list[Row]:
-    """A row per figure of the model; the baselines of the same run and the peers stand beside it."""
+    """One row per figure of the model, with the baselines of the same run and the peers as its `against`."""
     rows = []
     for key, label in FIGURES.items():
         figure = evaluation["overall"].get(key)

@@ -1,9 +1,9 @@
-"""What collecting costs: the supervisor per vector, a crash, a hang; and whether two collections agree.
+"""Overhead of collecting (per vector, per crash, per hang), and the agreement of two collections.
 
     python benchmarks/collect.py [throughput] [faults] [agreement]
 
-Faults and throughput use a backend that does nothing; the agreement is
-measured on gemm/cpu kernels of this machine, beside the naive mean of ten launches in a row.
+Faults and throughput use a backend that does nothing. The agreement is measured with gemm/cpu kernels on this machine, and
+compared with that of the naive mean of ten launches in a row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kerncast.data import Dataset
 from kerncast.op import Config, Family, Problem
 from kerncast.testing.backends import FAULTY, planned, vector_text
 
-BENCHMARK = Benchmark(__file__, "Measuring", "What collecting costs, and whether two collections agree")
+BENCHMARK = Benchmark(__file__, "Measuring", "Overhead of collecting, and agreement of two collections")
 INSTANT = "kerncast.testing.backends:Instant"
 TRITON = kerncast.get_family("gemm/triton")
 FAST = Policy(samples=2, fewest_samples=2)
@@ -74,11 +74,11 @@ def faults() -> list[Row]:
     policy = structs.replace(FAST, deadline_floor_ns=2_000_000_000, deadline_ceiling_ns=2_000_000_000)
     stated = []
     for fault, allowed, target, text_of in (
-        ("segfault", 0.0, 0.5, "a kernel that crashes costs"),
-        ("hang", 2.0, 1.0, "a kernel that hangs costs, beyond its deadline of 2 s"),
+        ("segfault", 0.0, 0.5, "extra time for a kernel that crashes"),
+        ("hang", 2.0, 1.0, "extra time for a kernel that hangs, beyond its deadline of 2 s"),
     ):
         extra = []
-        for _ in range(5):  # interleaved, so that a slow moment hits both
+        for _ in range(5):  # interleaved, so that a slow moment affects both
             with planned(INSTANT, {}):
                 without, _ = run(FAULTY, [block], policy)
             with planned(INSTANT, {text: fault}):
@@ -107,7 +107,7 @@ def cpu_vectors() -> pl.DataFrame:
 
 
 def naive(vectors: pl.DataFrame) -> np.ndarray:
-    """The mean of ten launches in a row after one to warm up, as benchmark scripts do it."""
+    """The mean of ten launches in a row after one warm-up launch, as in many benchmark scripts."""
     family, backend = kerncast.get_family("gemm/cpu"), get_backend("cpu")("0")
     times = []
     for row in vectors.iter_rows(named=True):
@@ -129,12 +129,12 @@ def agreement() -> list[Row]:
     _, second = run("cpu", [vectors], policy, family)
     naive_second = naive(vectors)
     joined = first.join(second, on="key", suffix="_2").filter(pl.col("time_ns") > 20_000)
-    # What was given up early is no contender: compare what was measured in full.
+    # Vectors that were given up early are far from the best: compare those that were measured in full.
     full = joined.filter((pl.col("samples") >= policy.fewest_samples) & (pl.col("samples_2") >= policy.fewest_samples))
     ours = (full["time_ns_2"] / full["time_ns"] - 1).abs().to_numpy()
     everything = (joined["time_ns_2"] / joined["time_ns"] - 1).abs().to_numpy()
     theirs = np.abs(naive_second / naive_first - 1)[naive_first > 20_000]
-    for name, values in (("kerncast", ours), ("kerncast, given up early included", everything), ("naive mean of 10", theirs)):
+    for name, values in (("kerncast", ours), ("kerncast, with those given up early", everything), ("naive mean of 10", theirs)):
         print(f"agreement, {name}: median {np.median(values):.2%}, P95 {np.quantile(values, 0.95):.2%}, n {len(values)}")
     stated = []
     for name, target, statistic in (
@@ -142,7 +142,7 @@ def agreement() -> list[Row]:
         ("P95", Target(high=8.0), lambda values: np.quantile(values, 0.95)),
     ):
         against = f"the mean of ten launches in a row {100 * statistic(theirs):.2f} %"
-        note = f"kernels given up early included: {100 * statistic(everything):.2f} %"
+        note = f"including kernels that were given up early: {100 * statistic(everything):.2f} %"
         text = f"difference between two collections of the same kernels, {name}"
         interval = bootstrap(100 * ours, statistic)
         stated.append(Row(text, 100 * float(statistic(ours)), "%", target, against, f"{len(ours)} kernels", "", interval, note))
@@ -155,7 +155,7 @@ def main() -> int:
     parser.add_argument("part", nargs="*", help=f"only these: {', '.join(parts)}")
     given = parser.parse_args()
     if unknown := set(given.part) - set(parts):
-        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(parts)}")
+        parser.error(f"the parts are {', '.join(parts)}, got {', '.join(sorted(unknown))}")
     rows = [row for name in given.part or parts for row in parts[name]()]
     return finish(BENCHMARK, rows, given.json)
 

@@ -1,10 +1,10 @@
 """Choosing among convolution kernels on this CPU, all three directions: `python benchmarks/conv_cpu.py`.
 
-Nothing is downloaded: the kernels are measured here, twice, about half an hour a direction, and the same command goes on
-where it was stopped. Rows of both collections are repeats: on a shared machine one alone is partly measured in slow
-spells of minutes. Judged on problems that no fold was trained on. Peer: CK Tile's heuristics for grouped convolution on
-gfx950 report 93.05 / P10 79.9 (forward), 93.8 / 82.9 (bwd data), 96.1 / 89.4 (bwd weight), other kernels, same task
-(composable_kernel, dispatcher/heuristics).
+Nothing is downloaded. The kernels are measured on this machine, twice, which takes about half an hour per direction. If it is
+stopped, the same command continues. Rows of both collections are repeats: a shared machine is slow for minutes at a time, so
+one collection alone is partly wrong. Each problem is scored by a model that was not trained on it. Peer: CK Tile's heuristics
+for grouped convolution on gfx950 report, mean / P10, 93.05 / 79.9 (forward), 93.8 / 82.9 (bwd data), 96.1 / 89.4 (bwd weight);
+other kernels, same task (composable_kernel, dispatcher/heuristics).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def collected(direction: str, path: Path) -> Path:
         "--vary", "dtype=fp32", "--max-flops", "3e8", "--configs", f"sample:{FEWEST_CONFIGS}", "--out", str(path),
         *(["--resume"] if path.exists() else []),
     ]  # fmt: skip
-    # 3: some vectors have no final row; whether enough have is counted below.
+    # 3: some vectors have no final row. Rows below check that there are enough.
     if subprocess.run(command).returncode not in (0, 3):
         sys.exit(f"collecting {direction} failed")
     return path
@@ -46,8 +46,8 @@ def collected(direction: str, path: Path) -> Path:
 def main() -> int:
     options = script_parser(__doc__)
     options.add_argument("--direction", choices=DIRECTIONS, help="only this one")
-    options.add_argument("--out", type=Path, default=Path("conv_cpu"), help="where measurements are kept")
-    options.add_argument("--collections", type=int, default=2, help="how often everything is measured")
+    options.add_argument("--out", type=Path, default=Path("conv_cpu"), help="the folder for the measurements")
+    options.add_argument("--collections", type=int, default=2, help="how many times everything is measured")
     given = options.parse_args()
     rows: list[Row] = []
     for direction in [given.direction] if given.direction else DIRECTIONS:

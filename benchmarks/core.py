@@ -1,4 +1,4 @@
-"""Core numbers: features of gemm/ck_tile for a million rows, and listing its config space.
+"""Time to compute the features of gemm/ck_tile for a million rows, and to list and count its config space.
 
     python benchmarks/core.py
 

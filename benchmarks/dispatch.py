@@ -1,11 +1,11 @@
-"""200 shapes of well-known language models through a Dispatcher beside numpy.matmul: fp32, one thread, interleaved.
+"""200 shapes of well-known language models: a Dispatcher against numpy.matmul, fp32, one thread, interleaved.
 
     python benchmarks/dispatch.py [--model DIR] [--budget SECONDS] [--shapes N] [--seed S]
 
-Activations by rows times weights as layers store them, (N, K) by rows, from one decoded token to a prompt; shapes over
-3 GFLOP or 128 MB are left out. Without a model each new problem is measured for `--budget` seconds, once; with
-one, the model chooses, and what it costs to ask and compile is the first call's. Both sides write to an array that is
-there already, and every result is compared with numpy's. Takes under 3 minutes.
+Row-major activations are multiplied by weights as layers store them, row-major (N, K), from one decoded token to a prompt.
+Shapes over 3 GFLOP or 128 MB are left out. Without a model, each new problem is measured once, for `--budget` seconds. With a
+model, the model chooses; the time to ask it and to compile is part of the first call. Both sides write to an existing array,
+and every result is compared with numpy's. Takes under 3 minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-# Before numpy is imported, for it reads it then.
+# Before numpy is imported, because numpy reads these on import.
 os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
@@ -28,11 +28,11 @@ from reporting import Benchmark, Row, Target, bootstrap, finish, script_parser
 from kerncast.problems.gemm import llm
 from kerncast.selecting.dispatch import Dispatcher
 
-BENCHMARK = Benchmark(__file__, "CPU kernels against libraries", "Dispatcher beside numpy.matmul")
+BENCHMARK = Benchmark(__file__, "CPU kernels against libraries", "Dispatcher against numpy.matmul")
 MOST_FLOPS, MOST_BYTES = 3e9, 128e6
 ROUNDS = 5
 REGION_NS = 1_000_000
-# Short regions and many, the quickest counts: other processes only ever add.
+# Many short regions, of which the fastest counts: other processes only make them slower.
 TINY, TINY_CALLS, TINY_ROUNDS = 8, 500, 200
 
 
@@ -49,14 +49,14 @@ def region_ns(call: Callable[[], object], loops: int) -> float:
 
 
 def race(ours: Callable[[], object], theirs: Callable[[], object]) -> float:
-    """Numpy's time ÷ ours, each the quickest of several regions, in turns: other processes only ever add."""
+    """Numpy's time ÷ ours, each the fastest of several interleaved regions: other processes only make them slower."""
     loops = max(1, math.ceil(REGION_NS / max(region_ns(theirs, 1), 1)))
     spent = [(region_ns(theirs, loops), region_ns(ours, loops)) for _ in range(ROUNDS)]
     return min(taken for taken, _ in spent) / min(taken for _, taken in spent)
 
 
 def operands(shapes: list[tuple[int, int, int]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Cut from one buffer: drawing millions of numbers for each shape would take longer than multiplying."""
+    """Operands of each shape, cut from one buffer: new random numbers for each would take longer than multiplying."""
     rng = np.random.default_rng(0)
     weights = rng.standard_normal(max(n * k for _, n, k in shapes), np.float32)
     tokens = rng.standard_normal(max(m * k for m, _, k in shapes), np.float32)
@@ -65,7 +65,7 @@ def operands(shapes: list[tuple[int, int, int]]) -> Iterator[tuple[np.ndarray, n
 
 
 def overhead(dispatcher: Dispatcher) -> Row:
-    """What a call costs over the kernel itself, on a product that takes next to nothing."""
+    """The time of a call minus that of its kernel, for a tiny product."""
     a, b = np.ones((TINY, TINY), np.float32), np.ones((TINY, TINY), np.float32)
     out = np.empty((TINY, TINY), np.float32)
     choice = dispatcher.choice(a, b)
@@ -128,7 +128,7 @@ def main() -> int:
     rows[0] = replace(rows[0], note=f"P10 {ordered[len(ordered) // 10]:.3f}, worst {ordered[0]:.3f}, best {ordered[-1]:.3f}")
     rows.append(overhead(dispatcher))
     rows.append(Row("results that differ from numpy's", wrong, "", Target(0, 0), n=f"{len(ratios)} shapes"))
-    print(f"{time.perf_counter() - begin:.0f} s in all")
+    print(f"{time.perf_counter() - begin:.0f} s in total")
     return finish(BENCHMARK, rows, given.json)
 
 

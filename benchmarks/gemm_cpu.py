@@ -2,11 +2,11 @@
 
     python benchmarks/gemm_cpu.py [--threads 1,2] [--shapes N]
 
-Every config of the `quick` set is tried, the best few are raced, and the winner is raced again, interleaved
-with the libraries, which alone gives the ratios: best-of-many noise does not flatter. Both libraries are called as
-numpy and torch call them (sgemm, or sgemv for vectors), but from a C loop, so that Python's overhead flatters
-nobody. Samples wait until no other process runs; a run in which that was rare is worth nothing, whatever its
-ratios, and says so. Without torch that comparison is left out, and the last line says so.
+Every config of the `quick` set is tried, the best few are timed again, interleaved, and the winner is timed once more,
+interleaved with the libraries. Only this last race gives the ratios, so they do not profit from taking the best of many noisy
+times. Both libraries are called as numpy and torch call them (sgemm, or sgemv for vectors), but from a C loop, so that
+Python's overhead does not count. Samples wait until no other process runs. If they rarely could, the ratios mean nothing, and
+the last row says so. Without torch, that comparison is left out, and a line says so.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ NO_MKL = "this torch is built without MKL's sgemm, so there is no comparison wit
 
 
 def library_runner(name: str, problem: dict[str, object], inputs: object) -> Callable[[int], int]:
-    """What numpy's or torch's matmul does for this problem, as nanoseconds for so many calls."""
+    """A function that runs numpy's or torch's matmul for this problem N times and returns the nanoseconds."""
     m, n, k = (int(str(problem[x])) for x in "MNK")
     layout = str(problem["layout"])
     gemm, gemv = functions()[name]
     a, b, c = (ctypes.c_void_p(x) for x in inputs.pointers)  # type: ignore[attr-defined]
-    # A matrix by rows is its transpose by columns, as Fortran sees it: C' = B' · A'.
+    # To Fortran, a row-major matrix is its column-major transpose: C' = B' · A'.
     if m == 1 or n == 1:
         stored, vector = (a, b) if n == 1 else (b, a)
         by_rows = layout[0] == "r" if n == 1 else layout[1] == "c"
@@ -128,11 +128,11 @@ def loops() -> ctypes.CDLL:
 
 @cache
 def functions() -> dict[str, tuple[ctypes.c_void_p, ctypes.c_void_p]]:
-    """sgemm and sgemv of each library that is here."""
+    """sgemm and sgemv of each library that is installed."""
     folder = Path(np.__file__).parent.parent / "numpy.libs"
     found = sorted(folder.glob("libscipy_openblas64*"))
     if not found:
-        sys.exit(f"numpy here does not bring its own OpenBLAS in {folder}: install numpy from PyPI")
+        sys.exit(f"this numpy has no OpenBLAS in {folder}: install numpy from PyPI")
     blas = ctypes.CDLL(str(found[0]))
     pairs = {"OpenBLAS": (blas.scipy_sgemm_64_, blas.scipy_sgemv_64_)}
     if importlib.util.find_spec("torch"):
@@ -160,15 +160,15 @@ def others_running() -> int:
 
 
 def quiet_sample(run: Callable[[int], int], sample_ns: int, guess: float) -> tuple[float, bool]:
-    """One sample, begun once the machine is quiet or patience ends; and which of the two it was."""
+    """One sample, started when the machine is quiet or after PATIENCE checks; and whether it was quiet."""
     if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
-        time.sleep(SETTLE_SECONDS)  # threads of the one measured before go to sleep
+        time.sleep(SETTLE_SECONDS)  # until the threads of the previous kernel sleep
     for _ in range(PATIENCE):
         if not others_running():
             break
         time.sleep(SETTLE_SECONDS)
     quiet = not others_running()
-    run(1)  # wakes the threads of this one
+    run(1)  # wakes the threads of this kernel
     return per_launch(run, sample_ns, guess), quiet
 
 
@@ -181,14 +181,14 @@ def race(runs: list[Callable[[int], int]], rounds: int, sample_ns: int) -> tuple
 
 
 def _lower_quartile(samples: list[tuple[float, bool]]) -> float:
-    """Of the quiet samples, unless there are too few."""
+    """The lower quartile of the quiet samples, or of all samples if fewer than half are quiet."""
     quiet = [taken for taken, was_quiet in samples if was_quiet]
     kept = sorted(quiet if 2 * len(quiet) >= len(samples) else [taken for taken, _ in samples])
     return kept[len(kept) // 4]
 
 
 def measure(backend: object, problem: object, configs: list[object]) -> dict[str, object]:
-    """The winner of the set, raced against the libraries."""
+    """Find the fastest config of the set and time it against the libraries."""
     prepared = [backend.prepare(problem, config) for config in configs]  # type: ignore[attr-defined]
     first = [per_launch(item.run, SAMPLE_NS) for item in prepared]
     order = sorted(range(len(first)), key=first.__getitem__)[:FINALISTS]
@@ -203,7 +203,7 @@ def measure(backend: object, problem: object, configs: list[object]) -> dict[str
     for name, run in libraries.items():
         inputs.poison()
         run(1)
-        assert inputs.error() == 0.0, f"the call of {name} is wrong"
+        assert inputs.error() == 0.0, f"the result of {name} is wrong"
     (ours, *theirs), disturbed = race([prepared[winner].run, *libraries.values()], 15, RACE_NS)
     return {
         "problem": problem.as_dict(),  # type: ignore[attr-defined]
@@ -216,7 +216,7 @@ def measure(backend: object, problem: object, configs: list[object]) -> dict[str
 
 
 def worker(threads: int, shapes: int) -> None:
-    """One line of JSON per problem, in a process of its own: libraries read the number of threads when they are loaded."""
+    """Print one line of JSON per problem. Runs in its own process: libraries read the number of threads when loaded."""
     from kerncast import devices
     from kerncast.backends.cpu import CpuBackend
     from kerncast.families.gemm_cpu import config_set, gemm_cpu
@@ -251,7 +251,7 @@ def table_row(group: list[dict[str, Any]]) -> str:
 
 
 def stated(rows: list[dict[str, Any]], library: str, threads: int) -> Row:
-    """The mean for one library; one without the ends stands beside it. Intervals draw shapes, each with all its layouts."""
+    """The row of one library, with a trimmed mean as its note. The bootstrap draws shapes, each with all its layouts."""
     ratios = np.array([ratio(row, library) for row in rows])
     ordered, cut = np.sort(ratios).tolist(), len(ratios) // 20
     target = TARGETS[library].get(threads)
@@ -263,20 +263,20 @@ def stated(rows: list[dict[str, Any]], library: str, threads: int) -> Row:
         None if target is None else Target(target),
         n=f"{len(rows)} problems: {len(logs)} shapes × {len(LAYOUTS)} layouts",
         interval=bootstrap(logs, lambda drawn: np.exp(np.mean(drawn))),
-        note=f"without the 5 % at either end {geometric_mean(ordered[cut : len(ordered) - cut]):.3f}",
+        note=f"without the highest and lowest 5 %: {geometric_mean(ordered[cut : len(ordered) - cut]):.3f}",
     )
 
 
 def disturbance(rows: list[dict[str, Any]], threads: int) -> Row:
-    """Above its target the machine was too busy, and the ratios beside it mean nothing."""
+    """The share of disturbed samples. Above its target the machine was too busy, and the ratios mean nothing."""
     share = 100 * statistics.fmean(row["disturbed"] for row in rows)
-    text = f"samples while other processes ran, {threads} thread{'s' if threads > 1 else ''}"
-    note = "above the target the machine was too busy to tell" if share > MOST_DISTURBED else ""
+    text = f"samples taken while other processes ran, {threads} thread{'s' if threads > 1 else ''}"
+    note = "the machine was too busy: the ratios mean nothing" if share > MOST_DISTURBED else ""
     return Row(text, share, "%", Target(high=MOST_DISTURBED), n=f"{len(rows)} problems", note=note)
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Idle threads of either library spin for milliseconds unless told otherwise, and would take a core from what runs next."""
+    """Thread settings. By default, idle threads of both libraries spin for milliseconds and slow down whatever runs next."""
     count = str(threads)
     openblas = {"OPENBLAS_NUM_THREADS": count, "OPENBLAS_THREAD_TIMEOUT": "20"}
     return {**os.environ, **openblas, "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "GOMP_SPINCOUNT": "20000"}

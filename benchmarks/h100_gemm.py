@@ -1,8 +1,9 @@
-"""Predicting 35,700 bf16 GEMM times on an H100 for pairs (N, K) that were never seen.
+"""Predicting 35,700 bf16 GEMM times on an H100 for unseen pairs (N, K).
 
 Data: PyPI aiconfigurator-core 0.12.0 (Apache-2.0), systems/data/h100_sxm/gemm/trtllm/*/gemm_perf.parquet; put the
 wheel under KERNCAST_DATA/aiconfigurator (`pip download --no-deps aiconfigurator-core==0.12.0`). Peers on the same
-rows: plain LightGBM 3.4 % / P95 10.3 %, with wave features 2.55 / 8.0, interpolation in M 4.5 / 16.8, roofline 46.
+rows, MAPE / P95 in %: plain LightGBM 3.4 / 10.3, with wave features 2.55 / 8.0, interpolation in M 4.5 / 16.8.
+Roofline: MAPE 46.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Searching measured spaces with a model of 5 % of them: `KERNCAST_DATA=… python benchmarks/kernel_tuner_search.py`.
+"""Searching measured spaces with a model of 5 % of the configs: `KERNCAST_DATA=… python benchmarks/kernel_tuner_search.py`.
 
 Data: a 2-D convolution (4,362 configs each, every launch of each kept) on an A100 and an MI250X, tuned with Kernel
 Tuner; published as cachefiles/convolution_milo/{A100,MI250X}.json.gz in
 https://github.com/AutoTuningAssociation/benchmark_hub.
 
-A model is trained on a random 5 %, a strategy scores 500 configs with it (exhaustive: all), and the finalists are
-looked up in the file, which is what a measurement would have said. What counts is the optimum's time over the best
-time found, mean over seeds. Two ways to count: by the new measurements alone, as if the 5 % were there anyway, beside
-random search with as many; and by all of them, the 5 % included on either side. Random search goes on from the very
-same 5 %, so that luck with them is shared. Optuna, which takes tens of milliseconds a suggestion, scores 60, so it
-has no more than that to offer.
+A model is trained on a random 5 % of the configs. A strategy scores 500 configs with it (exhaustive: all), and the finalists
+are looked up in the file instead of being measured. The figure is the optimum's time ÷ the best time found, mean over seeds.
+There are two tables. The first counts new measurements only, next to random search with as many. The second counts all
+measurements, including the 5 %; random search then continues from the same 5 %, so both have the same luck with them. Optuna
+takes tens of milliseconds per suggestion, so it scores only 60 configs.
 
-Target: exhaustive and local search beat random search with as many measurements in all, from 5 % new ones on, on both spaces.
+Target: on both spaces, exhaustive and local search beat random search with the same total number of measurements, if at least
+5 % of the space are new measurements.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ BENCHMARK = Benchmark(
 )
 SPACES = {"convolution_A100.json.gz": None, "convolution_MI250X.json.gz": "gfx90a"}
 SHARE = 0.05
-# New measurements, as shares of the space; the target is for those of 5 % and more.
+# New measurements, as shares of the space. Targets apply from 5 % on.
 BUDGETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.10)
 TARGET_FROM = 0.05
-# What `kerncast search` does unless told otherwise; the other strategies are shown beside them.
+# The default strategies of `kerncast search`. The other strategies have no target.
 WITH_TARGET = ("exhaustive", "local")
 SEEDS = 8
 SCORED = {"exhaustive": None, "random": 500, "de": 500, "local": 500, "optuna": 60}
@@ -65,7 +65,7 @@ def sampled_model(rows: pl.DataFrame, dataset: Dataset, seed: int, folder: Path)
 def orders(
     model: Model, problem: Problem, place: dict[tuple[object, ...], int], measured: set[int], seed: int
 ) -> dict[str, list[int]]:
-    """For each strategy the rows that it would measure, in turn; what is measured already is not measured again."""
+    """For each strategy, the rows that it would measure, in order, without rows that are already measured."""
     found = {}
     most = len(place)
     for name in STRATEGIES:
@@ -76,13 +76,13 @@ def orders(
 
 
 def best_within(share: np.ndarray, rows: list[int], counts: list[int]) -> list[float]:
-    """The largest share of the optimum among the first so many; NaN where a strategy has no more to offer."""
+    """The largest share of the optimum among the first N rows, for each N in `counts`; NaN if there are fewer rows."""
     running = np.maximum.accumulate(share[rows])
     return [float(running[count - 1]) if count <= len(running) else float("nan") for count in counts]
 
 
 def judge(name: str, path: Path, device: str | None) -> list[Row]:
-    """Print both tables of one space, and state what counts."""
+    """Print both tables of one space, and return its rows."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         dataset = import_files("kernel-tuner", [path], folder / "all", Options(device=device))
@@ -111,10 +111,10 @@ def judge(name: str, path: Path, device: str | None) -> list[Row]:
                 if way != "(random search)":
                     total.setdefault(way, []).append(np.maximum(values[-1], start).tolist())
             total.setdefault("(random search)", []).append(np.mean(np.maximum(more, start), axis=0).tolist())
-    print(f"\n{name}: {rows.height:,} configs, {int(np.isinf(times).sum())} of them fail, {SEEDS} seeds")
-    show("new measurements alone", counts, alone)
+    print(f"\n{name}: {rows.height:,} configs, of which {int(np.isinf(times).sum())} fail, {SEEDS} seeds")
+    show("new measurements only", counts, alone)
     show(
-        f"all measurements, {round(SHARE * rows.height)} for the model included",
+        f"all measurements, including {round(SHARE * rows.height)} for the model",
         [c + round(SHARE * rows.height) for c in counts],
         total,
     )
@@ -129,7 +129,7 @@ def show(title: str, counts: list[int], found: dict[str, list[list[float]]]) -> 
 
 
 def stated(name: str, counts: list[int], height: int, total: dict[str, list[list[float]]]) -> list[Row]:
-    """Beside random search with as many measurements in all, from 5 % new ones on; and in how many seeds it is ahead."""
+    """Rows for each strategy from 5 % new measurements on, against random search with the same total of measurements."""
     rows = []
     chance = np.array(total["(random search)"])
     for way in STRATEGIES:

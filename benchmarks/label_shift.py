@@ -1,4 +1,4 @@
-"""Shifted labels in public tables: found where they are, silent where there are none.
+"""Finding shifted labels in public tables, without false alarms in tables that have none.
 
     KERNCAST_DATA=/path/to/data python benchmarks/label_shift.py
 
@@ -20,7 +20,7 @@ from reporting import Benchmark, Row, Target, finish, script_parser
 from kerncast.data.importers import Options, import_files
 from kerncast.data.quality import label_shift
 
-# file, parameters it does not name, first shifted row (from 0) and how many there are.
+# File, parameters that are not in it, first shifted row (counted from 0), number of shifted rows.
 TABLES = [
     ("final_exp_dataset.csv", {"func": "exp"}, 2_672, 2_853),
     ("big_exp_dataset.csv", {"func": "exp"}, None, 0),
@@ -55,11 +55,11 @@ def main() -> int:
         stretch = found["stretches"][0] if found["stretches"] else {"first_row": None, "shift": ""}
         n = f"{rows.height:,} rows"
         stated.append(
-            Row(f"{name}: rows whose labels belong to others", found["suspect_rows"], "", Target(expected, expected), n=n)
+            Row(f"{name}: rows whose labels belong to other rows", found["suspect_rows"], "", Target(expected, expected), n=n)
         )
         if first is not None:
             at = -1 if stretch["first_row"] is None else stretch["first_row"]
-            stated.append(Row(f"{name}: the first of them, counted from 0", at, "", Target(first, first), n=n))
+            stated.append(Row(f"{name}: first such row, counted from 0", at, "", Target(first, first), n=n))
         print(
             f"{name:28} {rows.height:7,} {found['suspect_rows']:8,} {expected:9,} {stretch['first_row'] or '':>6} "
             f"{stretch['shift']:>6} {spent:6.1f}"

@@ -1,11 +1,11 @@
-"""How long a list of 10,000 JSON queries takes, in each form that a request may have.
+"""Time to answer a list of 10,000 JSON queries, in each form of a request.
 
     KERNCAST_DATA=/path/to/data python benchmarks/query.py
 
-The model is the default one of `ttnn/big_exp_dataset.csv` (github.com/tenstorrent/ttnn-op-runtime-predictor); shapes are
-drawn at random within what it was trained on, so hardly one is asked twice, and no memo helps. The time is that of
-`Query.answer`, text in, text out, models loaded. The best of 30 lists counts, for the machine may be busy with others;
-the median is printed beside it.
+The model is trained on `ttnn/big_exp_dataset.csv` (github.com/tenstorrent/ttnn-op-runtime-predictor) with the default recipe.
+Shapes are drawn at random within its trained range, so shapes rarely repeat and the memo does not help. The time is that of
+`Query.answer`, from text to text, with the model loaded. The best of 30 lists counts, because other processes may slow the
+machine down; the median is printed too.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ Request = dict[str, Any]
 
 
 def drawn(chance: random.Random) -> tuple[list[int], int, int]:
-    """A shape, TTNN's number of a dtype, and of a memory."""
+    """A random shape, with TTNN's numbers for a dtype and a memory."""
     shape = [1, chance.randint(1, 128), 32 * chance.randint(1, 63), 32 * chance.randint(1, 63)]
     return shape, chance.choice((0, 3)), chance.choice((0, 1))
 
 
 def short(shape: list[int], dtype: int, buffer: int) -> Request:
-    """The form of the documentation."""
+    """A request in the short form of the documentation."""
     tensor = {"shape": shape, "dtype": {0: "bfloat16", 3: "bfloat8_b"}[dtype], "memory": {"buffer": ("DRAM", "L1")[buffer]}}
     return {"op": "exp", "tensor": tensor, "device": "wormhole_b0"}
 
 
 def serialised(shape: list[int], dtype: int, buffer: int) -> Request:
-    """A tensor as TTNN writes it, with all that means nothing here."""
+    """A request with a tensor as TTNN serialises it, including keys that are not used."""
     memory = {"buffer_type": buffer, "created_with_nd_shard_spec": False, "memory_layout": 0}
     page = {"config": {"index": 1, "value": {"tile": {"face_shape": [16, 16], "num_faces": 4, "tile_shape": [32, 32]}}}}
     layout = {"alignment": {"value": [1, 1, 32, 32]}, "dtype": dtype, "memory_config": memory, "page_config": page}
@@ -64,7 +64,7 @@ def serialised(shape: list[int], dtype: int, buffer: int) -> Request:
 
 
 def flat(shape: list[int], dtype: int, buffer: int) -> Request:
-    """The op's own parameters."""
+    """A request with the op's own parameters."""
     sizes = {f"dim{i}": size for i, size in enumerate(shape)}
     labels = {"dtype": {0: "bf16", 3: "bfp8"}[dtype], "buffer": ("dram", "l1")[buffer]}
     return {"op": "exp", **sizes, **labels}

@@ -1,4 +1,4 @@
-"""docs/results.md from the files that `make bench` writes: `make results`, or `python benchmarks/render_results.py`."""
+"""Render docs/results.md from the files that `make bench` writes: `make results`, or `python benchmarks/render_results.py`."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from pathlib import Path
 from reporting import RESULTS, ROOT, TOPICS, Result, Row, aim, measured, read, span, verdict
 
 PAGE = ROOT / "docs" / "results.md"
-# Everything that Markdown or HTML would read as more than text.
+# Characters with a meaning in Markdown or HTML.
 SPECIAL = re.compile(r"[\\`*_\[\]<>&|~#]")
 URL = re.compile(r"https?://[^\s,;()]+")
 INTRO = """\
-Every number below was printed by a script in `benchmarks/`, which wrote it to `benchmarks/results/` as well. `make bench`
-runs all of them, `make results` renders this page from those files. Tables marked *not rerun since* were taken over from
-a README that stated what the script had printed.
+Every number below was printed by a script in `benchmarks/`, which also wrote it to `benchmarks/results/`. `make bench` runs
+all scripts. `make results` renders this page from their files. Tables marked *not rerun since* were copied from an older
+README, which had the output of the script.
 
-- An interval marked `95 %` comes from drawing whole problems again with replacement (bootstrap). A range is the
-  smallest and the largest of repeated runs.
+- An interval marked `95 %` is a bootstrap interval over whole problems. A range goes from the smallest to the largest of
+  repeated runs.
 - A model is scored only on problems that it was not trained on. *Split* says what was held out.
-- *Against* lists the baselines of the same run. Figures of others that were not rerun are marked so.
-- *Load* is the number of processes that wanted a CPU when the run began. On a busy machine times look worse than they are.
-- The commit is the last one that changed `src/` before the run; a `+` says that it was edited since.
-- Where a blank stands, the number was not printed.
+- *Against* lists baselines of the same run. Figures of other systems that were not rerun are marked as such.
+- *Load* is the load average when the run began: how many processes wanted a CPU. On a busy machine, times are longer.
+- The commit is the last one that changed `src/` before the run. A `+` means that `src/` had uncommitted changes.
+- An empty cell means that the script did not print this value.
 """
 
 
 def text(words: str) -> str:
-    """Words as Markdown that shows just them, in a table cell too; addresses become links."""
+    """Words escaped for Markdown, also inside a table cell; addresses become links."""
     parts, at = [], 0
     for found in URL.finditer(words):
         parts += [_escaped(words[at : found.start()]), f"<{found.group()}>"]
@@ -42,7 +42,7 @@ def _escaped(words: str) -> str:
 
 
 def code(words: str) -> str:
-    """A span of code, with more backticks around it than there are inside."""
+    """A span of code, with more backticks around it than inside it."""
     longest = max((len(run) for run in re.findall(r"`+", words)), default=0)
     fence, room = "`" * (longest + 1), " " if longest else ""
     return f"{fence}{room}{words}{room}{fence}"
@@ -62,7 +62,7 @@ ALWAYS = ("what", "measured", "n")
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """Columns that are blank in every row are left out."""
+    """The lines of a table, without columns that are empty in every row."""
     cells = {name: [text(say(row)) for row in rows] for name, say in COLUMNS.items()}
     kept = {name: column for name, column in cells.items() if name in ALWAYS or any(column)}
     short = [row.reached is False for row in rows]
@@ -76,7 +76,7 @@ def table(rows: Sequence[Row]) -> list[str]:
 
 
 def provenance(result: Result) -> str:
-    """What printed the rows, when and on what."""
+    """The command that printed the rows, its date, machine and version."""
     where = [result.date, result.machine, f"kerncast {result.version} ({result.commit})" if result.version else ""]
     if result.load is not None:
         where.append(f"load {result.load:g}")
@@ -84,7 +84,7 @@ def provenance(result: Result) -> str:
         where.append(f"took {result.seconds:,.0f} s")
     told = f"{code(result.command)}: {text('; '.join(part for part in where if part))}."
     if result.printed:
-        told += f" **Not rerun since** the README of commit {code(result.printed)} stated these numbers."
+        told += f" **Not rerun since** the README of commit {code(result.printed)}, which has these numbers."
     return told
 
 
@@ -99,12 +99,12 @@ def section(result: Result) -> list[str]:
 
 
 def summary(results: Sequence[Result]) -> list[str]:
-    """How many targets there are, and which are not reached."""
+    """The number of targets, and a list of those that are not reached."""
     aimed = [(result, row) for result in results for row in result.rows if row.target]
     short = [(result, row) for result, row in aimed if row.reached is False]
     old = sum(bool(result.printed) for result, _ in aimed)
     told = f"{len(aimed)} numbers have a target: {len(aimed) - len(short)} reach it, {len(short)} are short of it."
-    lines = ["## At a glance", "", f"{told} {old} of them were not rerun since a README stated them.", ""]
+    lines = ["## At a glance", "", f"{told} {old} of them were copied from an older README and not rerun since.", ""]
     lines += ["Short of target:", ""] if short else []
     for result, row in short:
         assert row.target is not None
@@ -118,7 +118,7 @@ def listed(makefile: Path) -> list[str]:
     """The benchmarks that `make bench` runs."""
     found = re.search(r"^BENCHMARKS := (.*)$", makefile.read_text(encoding="utf-8"), re.MULTILINE)
     if found is None:
-        raise ValueError(f"{makefile} has no line `BENCHMARKS := …`: name the benchmarks there")
+        raise ValueError(f"{makefile} has no line `BENCHMARKS := …`: add one that names the benchmarks")
     return found.group(1).split()
 
 
@@ -127,14 +127,13 @@ def never_run(results: Sequence[Result], names: Sequence[str]) -> list[str]:
     missing = [name for name in names if name not in known]
     if not missing:
         return []
-    lines = ["## Never run", "", "These benchmarks exist, and no result of them has been kept:", ""]
+    lines = ["## Never run", "", "No results of these benchmarks have been kept:", ""]
     return [*lines, *(f"- {code(f'python benchmarks/{name}.py')}" for name in missing), ""]
 
 
 def page(results: Sequence[Result], names: Sequence[str]) -> str:
     order = {f"{name}.py": place for place, name in enumerate(names)}
     ordered = sorted(results, key=lambda result: (order.get(result.benchmark.script, len(order)), result.command))
-    # Sphinx warns of a page that no table of contents names, unless the page says that this is meant.
     lines = ["# Results", "", *INTRO.splitlines(), "", *summary(ordered)]
     for topic in TOPICS:
         of_topic = [result for result in ordered if result.benchmark.topic == topic]

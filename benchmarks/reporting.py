@@ -1,7 +1,7 @@
-"""How every benchmark states its numbers: rows that are printed, checked against their targets and kept as JSON.
+"""The rows of a benchmark: printed, checked against their targets and written as JSON.
 
-A script builds rows and ends with `finish`. With `--json FILE` it also writes them; `make bench` does that for all of
-them, and `make results` turns the files into docs/results.md.
+A script builds rows and ends with `finish`. With `--json FILE` it also writes them. `make bench` does this for all scripts,
+and `make results` renders the files as docs/results.md.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ TOPICS = (
     "CPU kernels against libraries",
     "Measuring",
     "How long choosing and predicting take",
+    "How long training takes",
     "Spaces, sweeps and imports",
 )
 STARTED = time.perf_counter()
 RESAMPLES = 1000
-# Values that one benchmark run draws are few and small next to what it measures.
 Values = Sequence[float] | np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Where the figure may lie, and what that means: `95 %` of bootstrap samples, or the `range` of repeated runs."""
+    """The interval of a figure and its kind: `95 %` of bootstrap samples, or the `range` of repeated runs."""
 
     low: float
     high: float
@@ -66,7 +66,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Row:
-    """One number: what it is, what it should be, who else does the same, and how sure it is."""
+    """One measured number, with its target, the figures it is compared with, and its interval."""
 
     what: str
     measured: float
@@ -85,7 +85,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A script: what it measures, under which heading, and where its data come from (nowhere: it makes its own)."""
+    """A script: its title, the heading it is listed under, and the source of its data (empty if it makes its own)."""
 
     script: str
     topic: str
@@ -101,9 +101,9 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class Result:
-    """One file under benchmarks/results: the rows of one command, and what they were measured with.
+    """One file under benchmarks/results: the rows of one command, and the machine and version they were measured with.
 
-    `printed` names the commit of a README that stated these numbers, where no run has written them since.
+    `printed` is the commit of a README that has these numbers, if no run has written them since.
     """
 
     benchmark: Benchmark
@@ -119,7 +119,7 @@ class Result:
 
 
 def format_figure(value: float, unit: str, more: int = 0) -> str:
-    """A figure for people: percentages to the hundredth, others to three digits, or to `more`; never more than are known."""
+    """A figure as text: percentages with two decimals, others with three digits; `more` adds digits."""
     if unit == "%":
         shown = f"{value:.{2 + more}f}" if round(value, 1) != value else f"{value:g}"
     elif abs(value) >= 1000 or float(value).is_integer():
@@ -130,7 +130,7 @@ def format_figure(value: float, unit: str, more: int = 0) -> str:
 
 
 def measured(row: Row) -> str:
-    """The figure of a row, with as many digits as tell it from a target that it does not reach."""
+    """The figure of a row, with enough digits to differ from a target that it does not reach."""
     ends = (row.target.low, row.target.high) if row.target and not row.reached else ()
     for more in range(4):
         shown = format_figure(row.measured, row.unit, more)
@@ -160,7 +160,7 @@ def verdict(row: Row) -> str:
 
 
 def bootstrap(values: Values, statistic: Callable[[Any], Any] = np.mean) -> Interval | None:
-    """The 95 % interval of a statistic over values drawn again with replacement; along the first axis, whatever the rest."""
+    """The 95 % bootstrap interval of a statistic; values are drawn with replacement along the first axis."""
     drawn_from = np.asarray(values)
     if len(drawn_from) < 2:
         return None
@@ -171,7 +171,7 @@ def bootstrap(values: Values, statistic: Callable[[Any], Any] = np.mean) -> Inte
 
 
 def spread(values: Values, runs: str = "runs") -> Interval:
-    """From the smallest to the largest of repeated runs."""
+    """The interval from the smallest to the largest of repeated runs."""
     found = np.asarray(values)
     return Interval(float(found.min()), float(found.max()), f"range of {len(found)} {runs}")
 
@@ -184,14 +184,14 @@ def percent(figure: dict[str, float | None]) -> tuple[float, Interval | None]:
 
 
 def script_parser(doc: str | None) -> argparse.ArgumentParser:
-    """The parser that every script starts from."""
+    """The argument parser that all scripts extend."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here as well")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to this file")
     return parser
 
 
 def finish(benchmark: Benchmark, rows: Sequence[Row], file: Path | None) -> int:
-    """Print each row with its target, write them where asked, and return the exit code: 1 if one is short of its target."""
+    """Print each row with its target, write all rows to `file`, and return 1 if a row is short of its target, else 0."""
     for row in rows:
         interval = f" ({span(row.interval, row.unit)})" if row.interval else ""
         target = f", target {aim(row.target, row.unit)}" if row.target else ""
@@ -216,7 +216,7 @@ def measured_here(benchmark: Benchmark, rows: Sequence[Row]) -> Result:
 
 
 def command(benchmark: Benchmark) -> str:
-    """As it was called, without `--json`."""
+    """The command line as it was called, without `--json`."""
     given = list(_without_json(sys.argv[1:]))
     data = "KERNCAST_DATA=… " if benchmark.data else ""
     return f"{data}{shlex.join(['python', f'benchmarks/{Path(benchmark.script).name}', *given])}"
@@ -232,7 +232,7 @@ def _without_json(given: list[str]) -> Iterator[str]:
 
 
 def machine() -> str:
-    """The CPU, how many cores of it, and whether they are virtual."""
+    """The CPU, its number of cores, and whether this is a virtual machine."""
     try:
         told = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -244,7 +244,7 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """The commit that last changed the package; with a `+` where it has been edited since. Empty without git."""
+    """The last commit that changed `src/`, with a `+` if `src/` has uncommitted changes. Empty without git."""
 
     def git(*words: str) -> str:
         done = subprocess.run(["git", "-C", str(ROOT), *words, "--", "src"], capture_output=True, text=True, check=False)
@@ -272,7 +272,7 @@ def write(result: Result, file: Path) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Without numpy's scalars and without what is empty; figures to six digits, for more would be noise in every diff."""
+    """The value for JSON: no numpy scalars, no empty fields, and six digits, because more would be noise in diffs."""
     if isinstance(value, dict):
         kept = {name: _plain(item) for name, item in value.items()}
         return {name: item for name, item in kept.items() if item is not None and item != ""}

@@ -1,11 +1,11 @@
-"""Predicting reshards on Wormhole cards for pairs of grids that were never seen, one model for each pair of strategies.
+"""Predicting reshard times on Wormhole cards for unseen pairs of grids, one model for each pair of strategies.
 
 Data: the lines fitted to 2.9 million measurements that are attached to https://github.com/tenstorrent/tt-metal/issues/14762;
 put them under KERNCAST_DATA/reshard/all_models.csv.gz. A line is evaluated at every tile count of the published sweep that
-cards have room for and where it is above 1 µs. Models learn from twelve tile counts of each line in the other folds and are
-scored on all of those held out. Peers: the MLPs published for the same op reached R² 0.862 to 0.977 on rows split at random,
-and none for block to width. `untouched` is the same on a quarter of the pairs of grids on which no feature and no setting was
-ever tried.
+fits on the cards and where the line is above 1 µs. Models are trained on twelve tile counts of each line in the other folds and
+scored on all tile counts of the held-out lines. Peers: the MLPs published for the same op reached R² 0.862 to 0.977 on rows
+split at random; there is none for block to width. `untouched` has the figures for a quarter of the pairs of grids on which no
+feature and no setting was ever tried.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def out_of_fold(learned_from: Table, scored: Table) -> Floats:
     learned_from = replace(learned_from, group=split_groups(learned_from, "grids"))
     recipe = Recipe(knobs=KNOBS, threads=1).resolved(learned_from, None)
     procedure = Procedure(recipe)
-    # Both tables hold the same pairs of grids, so they are dealt out alike.
+    # Both tables have the same pairs of grids, so both get the same folds.
     fold, aim = (
         folds_by_group(group, recipe.folds, recipe.seed) for group in (learned_from.group, split_groups(scored, "grids"))
     )
@@ -68,7 +68,7 @@ def out_of_fold(learned_from: Table, scored: Table) -> Floats:
 
 
 def line(pair: str, scored: Table, predicted: Floats) -> list[Row]:
-    """Print the figures of one pair of strategies, and state those with a target."""
+    """Print the figures of one pair of strategies, and return rows for those with a target."""
     assert scored.rows.roofline_ns is not None
     figures = figures_of(scored, predicted)
     keep = untouched(scored.rows.frame)
@@ -84,7 +84,7 @@ def line(pair: str, scored: Table, predicted: Floats) -> list[Row]:
     stated = []
     for key, label, unit, scale, target in (("r2", "R²", "", 1.0, R2), ("mape", "MAPE", "%", 100.0, MAPE)):
         found = {name: scale * (figures[key][name] or 0.0) for name in ("value", "lower", "upper")}
-        against = [f"floor of the network {format_figure(scale * value(floor, key), unit)}"]
+        against = [f"lower bound of the network {format_figure(scale * value(floor, key), unit)}"]
         if key == "r2":
             against.append(f"published MLP {peer}, on rows split at random" if PEERS[pair] else "no published MLP")
         note = f"on the quarter of the pairs of grids that was never tuned on: {format_figure(scale * value(apart, key), unit)}"
@@ -94,7 +94,7 @@ def line(pair: str, scored: Table, predicted: Floats) -> list[Row]:
 
 
 def figures_of(scored: Table, predicted: Floats) -> dict[str, dict[str, float | None]]:
-    """Intervals draw whole pairs of grids: points of one line are not independent."""
+    """Runtime figures. The bootstrap draws whole pairs of grids, because points of one line are not independent."""
     found = runtime_figures(split_groups(scored, "grids"), scored.time_ns, predicted)
     return {name: found[name] or {} for name in FIGURES}
 

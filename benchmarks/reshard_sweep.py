@@ -1,8 +1,8 @@
-"""The published reshard sweep: the numbers of its vectors, and how long it takes to generate and to write them all.
+"""The published reshard sweep: its number of vectors, and the time to generate and write them all.
 
     python benchmarks/reshard_sweep.py
 
-Each line is a process of its own, and one thread of Python; the layout of tt-metal takes 2 GB of disk for a moment.
+Each printed line runs in its own process with one Python thread. The tt-metal format needs 2 GB of disk space temporarily.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from reporting import Benchmark, Row, Target, finish, script_parser
 
 BENCHMARK = Benchmark(__file__, "Spaces, sweeps and imports", "The published reshard sweep, generated and written")
 SECONDS = Target(high=180)
-# Valid, left after thinning out, files, thinned out, groups of grids and strategies.
+# The published counts; NAMES describes them.
 PUBLISHED = {"valid": 4_044_040, "vectors": 2_885_010, "files": 4_032, "thinned": 700, "groups": 27_808}
 NAMES = {"valid": "valid vectors", "vectors": "vectors left after thinning out", "files": "files",
          "thinned": "files thinned out", "groups": "groups of grids and strategies"}  # fmt: skip
@@ -57,7 +57,7 @@ def measure(kind: str) -> dict[str, float]:
 
 
 def stated(kind: str, found: dict[str, float]) -> list[Row]:
-    """Numbers of vectors, which must be the published ones, and the time."""
+    """Rows for the counts, which must equal the published ones, and for the time."""
     counts = {"published": PUBLISHED, "fitting": {}}.get(kind, {"vectors": PUBLISHED["vectors"]})
     rows = [Row(f"{kind}: {NAMES[name]}", found[name], "", Target(value, value)) for name, value in counts.items()]
     done = f"{kind} problems generated" if kind in ("published", "fitting") else f"published vectors written as {kind}"
@@ -68,7 +68,7 @@ def stated(kind: str, found: dict[str, float]) -> list[Row]:
 
 def main() -> int:
     parser = script_parser(__doc__)
-    parser.add_argument("--worker", choices=KINDS, help="one line only, as JSON")
+    parser.add_argument("--worker", choices=KINDS, help="run one line in this process and print it as JSON")
     given = parser.parse_args()
     if given.worker:
         print(json.dumps(measure(given.worker)))

@@ -1,4 +1,4 @@
-/* How long an exported model takes to choose: every problem asked once, then the memo. Prints `tier p50 p99` in microseconds. */
+/* Times an exported model: every problem once per tier, then the memo. Prints `tier p50 p99 own asked`; times are in µs. */
 
 #define _POSIX_C_SOURCE 199309L
 

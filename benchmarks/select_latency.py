@@ -1,9 +1,9 @@
-"""How long choosing takes, from C and from Python, on a pool of 4,608 CK Tile GEMM kernels; one core.
+"""Time to choose among 4,608 CK Tile GEMM kernels, from C and from Python, on one core.
 
-The kernels are those that `gemm/ck_tile` declares for an MI350X-class GPU (gfx950, fp16); nobody has published times for
-all of them, so the model learns times from a formula: what is measured here is how long the *choosing* takes. What the
-tiers lose is measured on real data by tiers_loss.py. Compared with `lightgbm.predict` of a forest of 500 trees with
-127 leaves on the same pool, one thread, in turns with the artefact.
+The kernels are a sample of those that `gemm/ck_tile` declares for an MI350X-class GPU (gfx950, fp16). There are no public times
+for all of them, so the model learns times from a formula: this measures how long *choosing* takes, not how good the choice is.
+tiers_loss.py measures the loss of the tiers on real data. The comparison is with `lightgbm.predict` of a forest of 500 trees
+with 127 leaves on the same kernels, one thread, interleaved with the exported model.
 
     python benchmarks/select_latency.py [--keep DIR]
 """
@@ -41,10 +41,10 @@ BENCHMARK = Benchmark(
 CONFIGS, PROBLEMS, ASKED = 4_608, 48, 600
 SIZES = np.array([16, 32, 64, 96, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 11008, 14336])
 FIXED = {"problem.split_k": 1, "problem.batch": 1, "problem.dtype": "fp16", "problem.layout": "rcr"}
-# Microseconds, and how many times faster than lightgbm.predict of the large forest.
+# Maximum microseconds, and the minimum ratio of lightgbm.predict's time for the large forest to this time.
 TARGETS = {"memo": (0.2, None), "tree": (1.0, 100_000), "portfolio": (50.0, 2_000), "full": (2_000.0, None)}
 LARGE_TARGET, LARGE_ASKED = (8_000.0, 25), 200
-# A shared machine has slow spells of seconds: the figures are those of the quickest round, all p50 stand beside.
+# A shared machine is slow for seconds at a time: the figures are those of the fastest round, the range is over all rounds.
 ROUNDS = 5
 PYTHON_TARGETS = {"portfolio": 80.0, "memo": 1.0}
 EXPORT_SECONDS, ARTEFACT_MB = 20.0, 2.0
@@ -54,7 +54,7 @@ Times = dict[str, list[float]]
 
 
 def made_up_rows() -> pl.DataFrame:
-    """Times by tile and wave quantisation, instruction shape, pipeline and traffic, with 1 % of noise."""
+    """Rows with times from a formula: tile and wave quantisation, instruction shape, pipeline and traffic, with 1 % noise."""
     family, device, rng = FAMILIES.get("gemm/ck_tile"), devices.get("gfx950"), np.random.default_rng(0)
     pool = family.config.sample(CONFIGS, 0, family.bindings({"dtype": "fp16"}, device))
     pool = pool.rename({name: f"config.{name}" for name in pool.columns})
@@ -80,7 +80,7 @@ def made_up_rows() -> pl.DataFrame:
 
 
 def asked_problems(model: kerncast.Model, count: int) -> np.ndarray:
-    """Sizes within the trained ranges, in the order of the problem's parameters: M, N, K, split_k, batch, dtype, layout."""
+    """Random problems within the trained ranges; columns are M, N, K, split_k, batch, dtype and layout."""
     rng, spans = np.random.default_rng(1), [model.manifest.hull[name] for name in "MNK"]
     sizes = [np.exp(rng.uniform(np.log(span.low), np.log(span.high), count)).astype(np.int64).clip(span.low) for span in spans]
     dtype = dict(model.family.problem.parameters["dtype"].codes)["fp16"]
@@ -88,7 +88,7 @@ def asked_problems(model: kerncast.Model, count: int) -> np.ndarray:
 
 
 def run_c(folder: Path, problems: np.ndarray, *more: str) -> dict[str, list[float]]:
-    """Compile the artefact with the benchmark's main, and run it."""
+    """Compile the exported model with select_latency.c, and run it."""
     compiler = find_compiler()
     assert compiler is not None, "this benchmark needs gcc or clang"
     program, data = folder.parent / f"{folder.name}.bench", folder.parent / "problems.bin"
@@ -102,7 +102,7 @@ def run_c(folder: Path, problems: np.ndarray, *more: str) -> dict[str, list[floa
 
 
 def lightgbm_us(model: kerncast.Model, selector: Selector, problem: np.ndarray) -> float:
-    """`lightgbm.predict` of the first forest for all candidates, features ready, one thread."""
+    """Microseconds of `lightgbm.predict` of the first forest for all candidates, without computing features; one thread."""
     values = dict(zip(("M", "N", "K"), (int(value) for value in problem[:3]), strict=True))
     built = selector.problem({**values, "dtype": "fp16", "layout": "rcr"})
     features = model.describe(selector.vectors(built, range(model.candidates.height))).features
@@ -112,7 +112,7 @@ def lightgbm_us(model: kerncast.Model, selector: Selector, problem: np.ndarray) 
 
 
 def python_us(selector: Selector, problems: np.ndarray) -> dict[str, tuple[float, np.ndarray]]:
-    """The median, and all that it is the median of."""
+    """The median and all times of a call from Python, in microseconds, for new and for repeated problems."""
     built = [
         selector.problem({"M": int(m), "N": int(n), "K": int(k), "dtype": "fp16", "layout": "rcr"})
         for m, n, k in problems[:, :3]
@@ -134,14 +134,14 @@ def python_us(selector: Selector, problems: np.ndarray) -> dict[str, tuple[float
 
 def main() -> int:
     parser = script_parser(__doc__)
-    parser.add_argument("--keep", type=Path, help="keep models and artefacts here, and use those that are there")
+    parser.add_argument("--keep", type=Path, help="keep models and exports in this folder, and reuse those in it")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         return finish(BENCHMARK, measure(arguments.keep or Path(scratch)), arguments.json)
 
 
 def trained(folder: Path) -> tuple[kerncast.Model, kerncast.Model]:
-    """The default model, and one of a single large forest."""
+    """The default model, and a model with a single large forest."""
     if not (folder / "data").exists():
         family = FAMILIES.get("gemm/ck_tile")
         Dataset.build(folder / "data", lambda draft: draft.append(family, made_up_rows()))
@@ -191,7 +191,7 @@ def measure(folder: Path) -> list[Row]:
 
 
 def latency_rows(rounds: list[tuple[Times, Times]], quickest: int, lightgbm: float, calls: Interval) -> list[Row]:
-    """Each tier's p50 in the quickest round, and how many times faster than LightGBM it is."""
+    """Rows for each tier: its p50 in the fastest round, and LightGBM's time ÷ this p50."""
     rows = []
     n = f"{ASKED} problems, {ROUNDS} rounds"
     large = [large_times["full"][0] for _, large_times in rounds]

@@ -1,8 +1,8 @@
-"""Streaming ten million vectors: gemm/triton on a100 in fp16, every valid config of enough problems.
+"""Streaming ten million vectors: gemm/triton on an A100 in fp16, every valid config of as many problems as needed.
 
     python benchmarks/sweep.py
 
-Each line is a process of its own. `generate` only makes the blocks, `write` puts them on disk as parquet.
+Each printed line runs in its own process. `generate` only generates the blocks, `write` also writes them as parquet.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def measure(what: str) -> dict[str, float]:
 
 def main() -> int:
     parser = script_parser(__doc__)
-    parser.add_argument("--worker", choices=("generate", "write"), help="one line only, as JSON")
+    parser.add_argument("--worker", choices=("generate", "write"), help="run one line in this process and print it as JSON")
     given = parser.parse_args()
     if given.worker:
         print(json.dumps(measure(given.worker)))
@@ -61,7 +61,7 @@ def main() -> int:
         print(f"{what:10} {found['vectors']:12,.0f} {rate:12,.0f} {found['peak_mb']:12,.0f} {growth:10,.0f}")
         n = f"{found['vectors']:,} vectors"
         rows.append(Row(f"vectors {done}", rate, "per s", n=n))
-        rows.append(Row(f"growth of memory, vectors {done}", growth, "MB", GROWTH_MB, n=n))
+        rows.append(Row(f"memory growth, vectors {done}", growth, "MB", GROWTH_MB, n=n))
     return finish(BENCHMARK, rows, given.json)
 
 

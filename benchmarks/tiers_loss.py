@@ -1,18 +1,18 @@
-"""What the quick tiers lose: `KERNCAST_DATA=… python benchmarks/tiers_loss.py`, on two public sets of A100 matmuls.
+"""Loss of the quick tiers on two public sets of A100 matmuls: `KERNCAST_DATA=… python benchmarks/tiers_loss.py`.
 
-Fold by fold: the default recipe, the portfolio with its small forest, and the tree are made from the other folds, then all
-choose for problems that none of them has seen. Data: PyTorch's AutoHeuristic collection, a100_mm.zip and
-mixedmm_a100_data.zip, as published with torchgen/_autoheuristic in https://github.com/pytorch/pytorch.
+For each fold, the model (default recipe), the portfolio with its small forest, and the tree are built from the other folds.
+Then each of them chooses for the problems of the fold, which none has seen. Data: PyTorch's AutoHeuristic collection,
+a100_mm.zip and mixedmm_a100_data.zip, as published with torchgen/_autoheuristic in https://github.com/pytorch/pytorch.
 
-A choice counts among the configs that were tried on the problem. Where the tree names one that was not tried, nobody
-knows what it would have taken: such a problem goes to the portfolio, as if the tree had been unsure, and is counted.
+The model and the portfolio choose among the configs that were tried on the problem. If the tree chooses a config that was not
+tried, its time is unknown. Such a problem is passed on to the portfolio, as if the tree were unsure, and counted.
 """
 
 from __future__ import annotations
 
 import os
 
-# Before LightGBM is loaded: the figures do not depend on it, the waiting of everything else on the machine does.
+# Set before LightGBM is loaded. It does not change the figures; more threads would slow down everything else on the machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import sys
@@ -49,18 +49,18 @@ TARGETS = {"portfolio": Target(high=0.2), "tree": Target(high=1.0)}
 BENCHMARK = Benchmark(
     __file__,
     "Choosing kernels, on public data",
-    "What the quick tiers lose",
+    "Loss of the quick tiers",
     "PyTorch's AutoHeuristic data sets (https://github.com/pytorch/pytorch, torchgen/_autoheuristic), a100_mm and mixed_mm",
     "none stated",
 )
 SPLIT = "five folds, problems unseen"
-# Problems × configs described at once.
+# Problems per batch of feature rows.
 BLOCK = 2_000
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """A learner of one fold, asked about the portfolio for any problems; each problem once."""
+    """Scores of the portfolio's configs for given problems, by the learner of one fold; cached by problem."""
 
     learner: Learner
     featurizer: Featurizer
@@ -98,7 +98,7 @@ class Scorer:
 
 @dataclass(frozen=True)
 class FoldResult:
-    """Per held-out problem: what each tier gets, and what the tree did."""
+    """For each held-out problem: the efficiency of each tier, and whether the tree answered."""
 
     full: Floats
     model_in_portfolio: Floats
@@ -123,7 +123,7 @@ def run_fold(training: Table, held: Table, recipe: Recipe) -> FoldResult:
     start = time.perf_counter()
     drawn = draw_problems(family, measured.problems, ground.hull, SAMPLES, np.random.default_rng(0))
     asked = pl.concat([measured.problems, drawn.select(measured.problems.columns)])
-    # As a selector asks: configs only where they were tried, unless none was tried there.
+    # As in a selector: only configs that were tried on similar problems, unless there are none.
     tried = Tried.of(measured, portfolio).holds(asked)
     scores = np.where(tried | ~tried.any(axis=1, keepdims=True), scorer(asked), np.inf)
     small = compact_forest(scorer.features, scorer.names, scorer.configs, asked, scores)
@@ -173,7 +173,7 @@ def _decide(distilled: Distilled, problems: pl.DataFrame) -> npt.NDArray[np.int6
 
 
 def loss(full: Floats, tier: Floats) -> tuple[float, float, float]:
-    """Of the mean efficiency, the share that is lost against the full choice; with a 95 % interval over problems."""
+    """The share of the full choice's mean efficiency that a tier loses, with a 95 % interval over problems."""
     pairs = np.stack([full, tier], axis=-1)
     index = np.random.default_rng(0).integers(len(full), size=(1000, len(full)))
     drawn = pairs[index].mean(axis=1)
@@ -194,7 +194,7 @@ def report(name: str, table: Table) -> list[Row]:
         print(
             f"  fold {number + 1}: n {len(done.full):,}, full {done.full.mean():.2%}, {', '.join(lines)}; "
             f"portfolio of {done.size}, tree of {grew} from {grown.samples:,} problems in {done.build_s:.1f} s with "
-            f"LightGBM's scores; it expected to lose {grown.loss:.2%}",
+            f"LightGBM's scores; its own estimate of its loss is {grown.loss:.2%}",
             flush=True,
         )
     return _summary(name, results)
@@ -220,10 +220,10 @@ def _summary(name: str, results: Sequence[FoldResult]) -> list[Row]:
         own = _joined(results, tier)
         value, low, high = (100 * found for found in loss(full, own))
         against = f"the model over all configs {format_figure(100 * full.mean(), '%')}"
-        note = f"own speed {100 * own.mean():.2f} %, P10 {100 * np.percentile(own, 10):.2f} %, worst {100 * own.min():.2f} %"
+        note = f"speed {100 * own.mean():.2f} %, P10 {100 * np.percentile(own, 10):.2f} %, worst {100 * own.min():.2f} %"
         if tier == "tree":
             note += f"; it answers {format_figure(100 * answered.mean(), '%')} of the problems, the portfolio the others"
-        text = f"{name}: {label} loses of the speed of the model's choice"
+        text = f"{name}: speed lost by {label} against the model's choice"
         rows.append(Row(text, value, "%", TARGETS.get(tier), against, n, SPLIT, Interval(low, high), note))
     return rows
 

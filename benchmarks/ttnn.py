@@ -1,12 +1,12 @@
-"""Predicting times of TTNN ops on a Wormhole card for shapes that were never seen.
+"""Predicting times of TTNN ops on a Wormhole card for unseen shapes.
 
     KERNCAST_DATA=/path/to/data python benchmarks/ttnn.py
 
 Data: training tables of https://github.com/tenstorrent/ttnn-op-runtime-predictor, `ttnn/*.csv` under KERNCAST_DATA. All
-but the repeats of one shape is held out together. A score counts every measurement (`rows`), not only the medians of
-repeats that a model learns. Baselines: a line in the tile count for each dtype and memory, a share of the roofline; the
-noise is what the mean of a problem's own repeats would err by. `final_exp_dataset.csv` has labels that belong to other
-rows: it is shown as it is, and scored with the suspect rows left out.
+rows of one shape are held out together. Scores are given for the medians of repeats, which the model learns, and for every
+measurement. Baselines: a line in the tile count for each dtype and memory, and a share of the roofline. The noise is the error
+of predicting each problem by the mean of its own repeats. `final_exp_dataset.csv` has labels that belong to other rows: their
+number is printed, and the table is scored without them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def rows_of(file: str, values: dict[str, str]) -> tuple[Dataset, pl.DataFrame]:
 
 
 def predicted(table: Table, kind: str) -> tuple[npt.NDArray[np.int64], Floats] | None:
-    """What a kind of model says of shapes that it has not seen; None where it cannot."""
+    """Folds and out-of-fold predictions of a kind of model; None if it cannot be trained on this table."""
     recipe = Recipe(kind, threads=1).resolved(table, None)
     try:
         fold, found, _ = cross_validate(table, Procedure(recipe), folds_of(table, "problem", recipe))
@@ -82,7 +82,7 @@ def predicted(table: Table, kind: str) -> tuple[npt.NDArray[np.int64], Floats] |
 
 
 def measured(table: Table, rows: pl.DataFrame) -> tuple[npt.NDArray[np.int64], Floats]:
-    """Every measurement, and which row of the table it is a repeat of."""
+    """For every measurement, its row in the table and its time."""
     columns = [f"problem.{name}" for name in table.family.problem.parameters]
     places = table.rows.frame.select(columns).with_row_index("place")
     joined = rows.filter(pl.col("status") == "ok").join(places, on=columns, how="inner", nulls_equal=True)
@@ -90,7 +90,7 @@ def measured(table: Table, rows: pl.DataFrame) -> tuple[npt.NDArray[np.int64], F
 
 
 def line(name: str, problem: npt.NDArray[np.int64], times: Floats, said: Floats, covered: Any = None) -> Said:
-    """One printed line: n, every figure with its 95 % interval."""
+    """Print one line, n and every figure with its 95 % interval, and return the figures."""
     figures = runtime_figures(problem, times, said, covered)
     found = {key: value for key, value in figures.items() if value is not None}
     shown = [f"{label} {found[key]['value']:7.2%} ({found[key]['lower']:.2%} to {found[key]['upper']:.2%})"
@@ -100,7 +100,7 @@ def line(name: str, problem: npt.NDArray[np.int64], times: Floats, said: Floats,
 
 
 def score(name: str, family: Any, rows: pl.DataFrame) -> list[Row]:
-    """The default model on held-out shapes, the baselines beside it."""
+    """Rows for the default model on held-out shapes, against the baselines."""
     table = build_table(family, rows, {DEVICE: devices.get(DEVICE)}, "benchmark")
     place, times = measured(table, rows)
     print(f"{name}: {rows.height:,} measurements of {len(table.time_ns):,} problems, {len(np.unique(table.group)):,} shapes")
@@ -115,7 +115,7 @@ def score(name: str, family: Any, rows: pl.DataFrame) -> list[Row]:
     for label, kind in (("line in the tile count", "linear"), ("share of the roofline", "roofline")):
         other = predicted(table, kind)
         if other is None:
-            print(f"  {label:24} unknown: no work, or no peak of these dtypes, is known")
+            print(f"  {label:24} left out: the work, or the peak rate of these dtypes, is unknown")
         else:
             others[label] = line(label, place, times, other[1][place])
     counts = np.bincount(place, minlength=len(said))
@@ -128,7 +128,7 @@ def score(name: str, family: Any, rows: pl.DataFrame) -> list[Row]:
         target = TARGETS.get(name, {}).get(key)
         beside = [f"{who} {format_figure(figures[key][0], '%')}" for who, figures in others.items()]
         beside += [PEERS[name][key]] if key in PEERS.get(name, {}) else []
-        # Without repeats both are the same.
+        # Without repeats, medians and measurements are the same.
         scored: list[tuple[str, Said, list[str], str]] = (
             [("medians of repeats", medians, [], n)] if len(times) > len(said) else []
         )
@@ -157,7 +157,7 @@ def main() -> int:
     found = label_shift(family, rows)
     print(f"final_exp: inspect finds {found['suspect_rows']:,} rows whose labels belong to other rows")
     kept = without_suspect(family, rows)
-    stated += score("final_exp, suspect left out", family, kept)
+    stated += score("final_exp, suspect rows left out", family, kept)
     return finish(BENCHMARK, stated, given.json)
 
 

@@ -1,7 +1,7 @@
 """Softmax over the rows of a matrix, computed by numpy a few rows at a time.
 
-An op says what is computed and what it costs at the least; a family says which variants there are and what
-is different about them. Everything else (datasets, inspection, training, serving) follows from the two.
+An op declares what is computed and its minimum work. A family declares the variants and how they differ.
+Everything else (datasets, inspection, training, serving) follows from these two.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,7 +27,7 @@ class Softmax(Op):
         return {"elements": p.rows * p.columns}
 
     def work(self, p: Namespace) -> Work:
-        # maximum, subtract, exp, sum, divide: five operations an element; one read and one write.
+        # maximum, subtract, exp, sum, divide: five operations per element; one read and one write.
         return Work(flops=5 * p.elements, bytes=2 * p.elements * bytes_per_element(p.dtype))
 
     def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
@@ -61,7 +61,7 @@ class SoftmaxNumpy(Family):
             "in_place": c.in_place,
             "calls": ceil_div(p.rows, c.chunk),
             "chunk_bytes": chunk_bytes,
-            # Left out, and named, for a device whose cache size is not known.
+            # Left out, and reported, if the device's cache size is unknown.
             "chunk_in_l2": chunk_bytes / (hw.l2_cache_kb * 1024),
         }
 

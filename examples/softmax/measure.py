@@ -1,8 +1,8 @@
-"""Times the family of this example on this machine and writes `times.csv`.
+"""Time the family of this example on this machine and write `times.csv`.
 
     python measure.py times.csv
 
-A table such as any benchmark script would leave behind: one row per run, milliseconds, three runs each.
+The table is like that of any benchmark script: one row per run, times in milliseconds, three runs of each vector.
 """
 
 import csv
@@ -42,7 +42,7 @@ def softmax_rows(x, out, chunk, in_place):
 
 
 def milliseconds(run):
-    """One run, warm, looped until it is long enough to read."""
+    """Milliseconds of one warm run, looped until the loop is long enough to time."""
     run()
     loops = 1
     while True:
@@ -56,7 +56,7 @@ def milliseconds(run):
 
 
 def main(path):
-    """Three passes over everything, so that a slow moment of the machine does not hit one config alone."""
+    """Make three passes over all vectors, so that a slow moment of the machine does not affect a single config only."""
     rng = np.random.default_rng(0)
     vectors = []
     for rows, columns in SHAPES:

@@ -1,6 +1,6 @@
 """kerncast: learned performance models for kernels and tensor ops.
 
-Functions are the verbs of the command line; what they return and take are the nouns. docs/api.md has an example of each.
+The functions are the verbs of the command line; the classes are what they take and return. docs/api.md has examples.
 """
 
 from __future__ import annotations

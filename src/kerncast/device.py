@@ -1,6 +1,6 @@
 """A device: a named hardware profile whose numbers features read as `hw.*`.
 
-A number that is not known is absent, never guessed; what needs it is left out and says so.
+An unknown number is absent, never guessed; features that need it are left out and reported.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ NUMBERS: dict[str, str] = {
     "smem_per_block_bytes": "LDS or shared memory that one block may use",
     "max_work_group_size": "work-items or threads that one work-group or block may have",
     "l1_cache_kb": "L1 data cache per compute unit",
-    "l2_cache_kb": "L2 cache: per chiplet on AMD, per core on a CPU, in all on NVIDIA",
-    "l3_cache_kb": "last-level cache in all",
+    "l2_cache_kb": "L2 cache: per chiplet on AMD, per core on a CPU, in total on NVIDIA",
+    "l3_cache_kb": "last-level cache, in total",
     "num_xcd": "compute chiplets",
     "memory_bandwidth_gb_s": "peak memory bandwidth",
     "memory_capacity_gb": "device memory",
@@ -71,7 +71,7 @@ class Device:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", self.name) or self.name.endswith(".toml"):
             raise InvalidValue(
-                f"a device's name is letters, digits, '_', '-', '.' and does not end in .toml, got '{self.name}'"
+                f"a device's name is letters, digits, '_', '-', '+', '.' and does not end in .toml, got '{self.name}'"
             )
         if self.kind not in KINDS:
             raise InvalidValue(f"device {self.name}: kind must be one of {', '.join(KINDS)}, got '{self.kind}'")
@@ -119,7 +119,7 @@ class Device:
         assert isinstance(dtype.payload, Symbol)
         needed = {label for label, _ in dtype.payload.codes} if used is None else set(used)
         if needed and needed <= set(self.peak_tflops):
-            # The zeros stand for dtypes that do not occur in the data at hand.
+            # The zeros are for dtypes that do not occur in the data.
             table = [self.peak_tflops.get(name, 0.0) * 1e12 for name in dtypes.CODES]
             bound[f"hw.{PEAK}"] = lookup(Table.of(table), dtype)
         return bound

@@ -2,7 +2,7 @@
 
 Parameters are bound one after another and a constraint is applied as soon as its last parameter is bound,
 on whole blocks of partial points at a time. Parameters that no constraint connects are independent: they
-are listed apart and multiplied, so counting and sampling never walk the full product.
+are listed separately and multiplied, so counting and sampling never walk the full product.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FIRST_BLOCK_ROWS = 2_048
 # Parameters that nothing connects are listed together while their product stays below this.
 FREE_ROWS = 1_024
 LARGEST_BLOCK_ROWS = 262_144
-# Below this share of valid points among raw ones, a sample lists the valid points instead of trying.
+# Below this share of valid points among raw ones, a sample lists the valid points instead of drawing raw ones.
 REJECTION_ACCEPTANCE = 0.02
 LISTED_ROWS_LIMIT = 20_000_000
 PROJECTED_ROWS_LIMIT = 2_000_000
@@ -44,12 +44,12 @@ class _Component:
 
 @dataclass(frozen=True)
 class _Window:
-    """Where a projection starts: index per parameter (None: free), and how far it may go in all."""
+    """Where a projection starts: index per parameter (None: free), and how far it may go in total."""
 
     centre: Mapping[str, int | None]
     radius: int
     free: bool
-    """No constraint speaks here, so a parameter given as None may as well take its first value."""
+    """No constraint applies here, so a parameter given as None takes its first value."""
 
 
 class Enumeration:
@@ -171,7 +171,7 @@ class Enumeration:
                 if window is not None and tried > PROJECTED_ROWS_LIMIT:
                     raise InvalidValue(
                         f"no valid combination of {', '.join(component.names)} is near the values given, and there are "
-                        "too many further away to try them all: start closer"
+                        "too many further away to try them all: start closer to a valid combination"
                     )
                 expanded = _satisfying(component.checks[depth], expanded)
                 if expanded.height:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 class KerncastError(Exception):
-    """The root: catch this to catch every deliberate refusal."""
+    """The base class: catch this to catch every error that kerncast raises on purpose."""
 
 
 class InvalidValue(KerncastError, ValueError):
@@ -23,7 +23,7 @@ class NotFound(KerncastError, LookupError):
 
     @classmethod
     def named(cls, kind: str, name: object, known: Iterable[str], listing: str = "") -> NotFound:
-        """A refusal that offers the nearest known name, then all of them (or where to list them)."""
+        """An error that suggests the nearest known name, then lists all names (or says where to list them)."""
         names = sorted(known)
         near = difflib.get_close_matches(str(name), names, n=1)
         hint = f"did you mean '{near[0]}'? " if near else ""

@@ -12,7 +12,7 @@ An op file declares what is computed, a family file the interchangeable kernels 
     gemm = Gemm()
 
 Methods are traced once, with symbols for arguments (see `kerncast.expr`). A module-level instance in a
-module of `kerncast.ops`, or an entry point in the group `kerncast.ops`, is all the registration there is.
+module of `kerncast.ops`, or an entry point in the group `kerncast.ops`, is all the registration needed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Op:
     """What cross-validation folds group by: coarser than the problem, so near-copies stay on one side."""
 
     line_group: ClassVar[tuple[str, ...]] = ()
-    """Parameters whose every combination has a line of its own in the model `linear`."""
+    """The model `linear` fits one line for each combination of these parameters."""
 
     splits: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Harder ways to hold problems out, by name: what must be unseen together (gemm's `nk`: N and K)."""
@@ -66,13 +66,13 @@ class Op:
     """How reports cut problems by size: parameter → (label, largest value) in ascending order; the last one is open."""
 
     aliases: ClassVar[Mapping[str, Mapping[str, Value]]] = {}
-    """Other names under which the op is asked for, each with the parameters that it sets (exp: func=exp)."""
+    """Other names of the op, each with the parameters that it sets (exp: func=exp)."""
 
     json: ClassVar[tuple[JsonField, ...]] = ()
-    """How JSON requests say the problem beside the parameters' own names; the Python and C parsers both come from it."""
+    """Other ways to give a problem in JSON, besides the parameters' own names; for both the Python and the C parser."""
 
     sweeps: ClassVar[Mapping[str, str]] = {}
-    """Problem sets too large to hold, by name, with a line about each: `sweep` generates them suite by suite."""
+    """Problem sets too large for memory, by name, with a line about each: `sweep` generates them suite by suite."""
 
     def sweep(self, name: str, axes: Mapping[str, Sequence[Value]]) -> Iterator[Suite]:
         """The suites of one of `sweeps`, in a fixed order; `axes` replace the values that a parameter runs through."""
@@ -104,7 +104,7 @@ class Op:
         clash = sorted(set(derived) & set(self.parameters))
         if clash:
             raise InvalidValue(f"op {self.name}: '{clash[0]}' is both a parameter and derived; rename one")
-        # A problem's methods hide derived values of their name, which are no items of the mapping.
+        # A problem's methods would hide derived values of the same name, which are not items of the mapping.
         hidden = set(derived) & {"as_dict", "get", "items", "keys"}
         reserved = sorted({*self.parameters, *derived} & {"op", "family", "values", "trusted"} | hidden)
         if reserved:
@@ -155,14 +155,14 @@ class Family:
     """Problem parameters that only this family knows (thread count …): part of the key, never chosen."""
     parameters: ClassVar[Mapping[str, Parameter]] = {}
     library: ClassVar[Mapping[str, Value]] = {}
-    """The config that is the vendor library's own choice, by the parameters that tell it; empty: there is none."""
+    """The parameters that identify the config of the vendor library's own choice; empty if there is none."""
 
     def constraints(self, p: Namespace, c: Namespace, hw: Namespace) -> Iterable[Constraint]:
         """Which configs can be built, and which can run the problem."""
         return ()
 
     def work(self, p: Namespace) -> Work | None:
-        """FLOPs and bytes: the op's, unless these kernels move their data another way."""
+        """FLOPs and bytes: the op's, unless these kernels move their data differently."""
         return self.op.work(p)
 
     def features(self, p: Namespace, c: Namespace, hw: Namespace) -> Mapping[str, Operand]:
@@ -398,5 +398,5 @@ def hash_key(text: str) -> str:
 
 
 def key(problem: Problem, config: Config, device: str) -> str:
-    """What a measurement is found by: op, family, device, problem and config, never a position."""
+    """The key of a measurement, from family, device, problem and config, never from a position."""
     return hash_key(key_text(config.family.id, device, problem.items(), config.items()))

@@ -51,7 +51,7 @@ class Parameter:
         return self.number(index)
 
     def index(self, value: Any) -> int | None:
-        """Where `value` stands, or None when it is not one of the values."""
+        """The index of `value`, or None when it is not one of the values."""
         raise NotImplementedError
 
     def nearest(self, value: Any) -> int:
@@ -71,7 +71,7 @@ class Parameter:
 
 
 def _integer(value: Any) -> int | None:
-    """A whole number as a Python int (numpy's too), or None. True is not 1 here: a flag is no tile size."""
+    """A whole number as a Python int (numpy's too), or None. True is not 1 here: a flag is not a tile size."""
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
         return None
     try:
@@ -92,9 +92,9 @@ class _Ordered(Parameter):
     """Integers in ascending order."""
 
     def nearest(self, value: Any) -> int:
-        value = _integer(value)
+        given, value = value, _integer(value)
         if value is None:
-            raise InvalidValue(f"a whole number was expected ({self.describe()})")
+            raise InvalidValue(f"a whole number was expected ({self.describe()}), got {given!r}")
         low, high = 0, self.size - 1
         while low < high:
             middle = (low + high) // 2
@@ -267,28 +267,28 @@ class Categorical(Parameter):
 
 @dataclass(frozen=True)
 class JsonField:
-    """Where a JSON request may say parameters in words of its own, beside their own names (`Op.json`).
+    """A field of a JSON request that gives parameters under another name than their own (`Op.json`).
 
-    A path steps into objects: `tensor_spec.logical_shape`. Of several parameters the value is a list, right-aligned and
-    padded with 1 on the left. Of none, it is known there and means nothing to the op. `names` are other spellings of a
-    label: strings, or a foreign system's numbers.
+    A path steps into objects: `tensor_spec.logical_shape`. For several parameters the value is a list, right-aligned
+    and padded with 1 on the left. For none, the field is accepted and ignored. `names` are other spellings of a label:
+    strings, or another system's numbers.
     """
 
     paths: tuple[str, ...]
     parameters: tuple[str, ...] = ()
     names: tuple[tuple[str | int, str], ...] = ()
     present: bool = False
-    """The parameter is a flag: whether anything stands there."""
+    """The parameter is a flag: true for an object, false for null."""
     same: tuple[str, Value] | None = None
-    """(another parameter, value): what is the same as that parameter's is written as this value."""
+    """(another parameter, value): a value equal to that parameter's is replaced by this one."""
 
     def check(self, owner: str, parameters: Mapping[str, Parameter]) -> None:
-        """Refuse a declaration that names what is not declared."""
+        """Refuse a field that names something undeclared."""
         unknown = [name for name in (*self.parameters, *(self.same or ())[:1]) if name not in parameters]
         if unknown:
-            raise InvalidValue(f"op {owner}: the JSON field {self.paths[0]} names '{unknown[0]}', which is no parameter")
+            raise InvalidValue(f"op {owner}: the JSON field {self.paths[0]} names '{unknown[0]}', which is not a parameter")
         if (self.names or self.present or self.same) and len(self.parameters) != 1:
             raise InvalidValue(f"op {owner}: the JSON field {self.paths[0]} has spellings, so it must name one parameter")
         wrong = [label for _, label in self.names if parameters[self.parameters[0]].index(label) is None]
         if wrong:
-            raise InvalidValue(f"op {owner}: the JSON field {self.paths[0]} means '{wrong[0]}', which is no label")
+            raise InvalidValue(f"op {owner}: the JSON field {self.paths[0]} means '{wrong[0]}', which is not a label")

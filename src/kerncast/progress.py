@@ -1,4 +1,4 @@
-"""How far something is: the one interface through which every stage tells, and nothing that shows it.
+"""How far the work is: the interface through which every stage reports. Nothing here displays it.
 
 A stage takes a `Progress` and calls it; `QUIET` is the default and says nothing. What draws a bar, a panel or a line in a
 notebook is made by the public functions and the command line (`api/showing.py`, `cli/views`), so no stage prints.
@@ -11,19 +11,19 @@ from typing import Any
 
 
 class Progress:
-    """Hears how far the work is. Every method does nothing here: a show overrides those it draws."""
+    """Receives reports on the work. Every method does nothing here; a display overrides those it draws."""
 
     def stage(self, name: str, number: int = 1, of: int = 1) -> None:
         """A part of the work begins: part `number` of `of` (a fold, the final fit, compiling)."""
 
     def step(self, what: str, done: int = 0, of: int | None = None) -> None:
-        """How far that part is, in `what` (trees, rows, problems); `of` is None while nobody knows."""
+        """How far that part is, in `what` (trees, rows, problems); `of` is None while it is unknown."""
 
     def expect(self, what: str, total: int | None) -> None:
-        """So many results of `what` follow (vectors, near-ties); counting begins from zero."""
+        """`total` results of `what` follow (vectors, near-ties); counting starts at zero."""
 
     def guess(self, seconds: float) -> None:
-        """What begins now takes about so long, by an estimate made before it; a show prefers what it measures."""
+        """The work that begins now takes about `seconds`, by an estimate; a display prefers what it measures."""
 
     def result(
         self,
@@ -38,10 +38,10 @@ class Progress:
         """One vector has its final status; `disturbed` of its `samples` were taken while the machine was busy."""
 
     def tick(self) -> None:
-        """Called several times a second while the work goes on, so that a show can redraw."""
+        """Called several times a second while the work goes on, so that a display can redraw."""
 
     def say(self, text: str) -> None:
-        """One sentence that someone should read at once."""
+        """A sentence to show at once."""
 
 
 QUIET = Progress()

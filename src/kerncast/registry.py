@@ -42,7 +42,7 @@ def entry_points(package: str) -> Iterator[tuple[str, Any]]:
 
 
 class Registry(Generic[T]):
-    """The things of one kind, by name, loaded on first use."""
+    """Ops or families by name, loaded on first use."""
 
     def __init__(self, kind: type[T], package: str, identity: str, listing: str) -> None:
         self.kind: type[T] = kind
@@ -71,19 +71,17 @@ class Registry(Generic[T]):
 
     @cached_property
     def by_alias(self) -> dict[str, T]:
-        """The other names; one that is taken already is refused."""
+        """Everything by its aliases; an alias that is already taken is refused."""
         found: dict[str, T] = {}
         for item in self.found.values():
             for alias in getattr(item, "aliases", {}):
                 if alias in self.found or alias in found:
-                    raise BadFile(
-                        f"{getattr(item, self.identity)} calls itself '{alias}' too, which another is called: rename it"
-                    )
+                    raise BadFile(f"{getattr(item, self.identity)} has the alias '{alias}', which is already taken: rename it")
                 found[alias] = item
         return found
 
     def get(self, name: str) -> T:
-        """The one called `name`, or that has it as an alias, or a NotFound that offers the nearest."""
+        """The one with this name or alias; NotFound suggests the nearest name."""
         item = self.found.get(name) or self.by_alias.get(name)
         if item is None:
             raise NotFound.named(self.kind.__name__.lower(), name, [*self.found, *self.by_alias], self.listing)

@@ -91,7 +91,7 @@ class Space:
                 raise InvalidValue(f"{owner}: the default of {name} must be {parameter.describe()}, got {parameter.default!r}")
 
     def _order_conditions(self) -> tuple[str, ...]:
-        """Conditional parameters, each after those that its condition reads; a circle is refused."""
+        """Conditional parameters, each after those that its condition reads; a cycle is refused."""
         reads = {
             name: {item.name.removeprefix(f"{self.namespace}.") for item in program.symbols}
             for name, program in self.active.items()
@@ -131,7 +131,7 @@ class Space:
         return str(TextTable(("parameter", "values", "default"), self._lines(), title)) if self.parameters else printable(title)
 
     def html_parts(self, what: str) -> list[str]:
-        """Its parameters and its constraints as tables; none of a space that has none."""
+        """Tables of its parameters and of its constraints, if it has any."""
         parts = [html.table((f"{what} parameter", "values", "default"), self._lines())] if self.parameters else []
         rules = [(rule.name, rule.sentence) for rule in self.constraints]
         return [*parts, html.table((f"{what} constraint", "rule"), rules)] if rules else parts
@@ -147,7 +147,7 @@ class Space:
         point: Point = {name: values.get(name, parameter.default) for name, parameter in self.parameters.items()}
         for name, parameter in self.parameters.items():
             found = parameter.index(point[name])
-            if found is not None:  # numpy integers and the like become plain Python values
+            if found is not None:  # numpy values become plain Python values
                 point[name] = parameter.value(found)
         for name in self.condition_order:
             if name not in values and not self._applies(name, point):
@@ -205,7 +205,7 @@ class Space:
     def frames(self, bindings: Bindings | None = None) -> Iterator[pl.DataFrame]:
         """The valid points as dataframes, lazily, in a fixed order. Columns are named like parameters.
 
-        The one point of a space without parameters has no columns to show: it gives no frame.
+        A space without parameters has one point without columns, so it gives no frame.
         """
         return self._search(bindings).frames()
 

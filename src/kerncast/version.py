@@ -1,3 +1,3 @@
-"""The version, apart from the package's `__init__`: what every module may name without importing the rest."""
+"""The version, in a separate module so that every module can import it alone."""
 
 __version__ = "0.1.0"

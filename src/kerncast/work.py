@@ -1,4 +1,4 @@
-"""What an op costs at the least, whatever kernel computes it."""
+"""The minimum cost of an op, whatever kernel computes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kerncast.expr import Expr, Namespace, constant, maximum, sqrt
 
 @dataclass(frozen=True)
 class Work:
-    """What a problem asks of the hardware at the least: arithmetic, and bytes moved once."""
+    """The minimum work of a problem: its arithmetic, and its bytes moved once."""
 
     flops: Expr
     bytes: Expr
@@ -20,14 +20,14 @@ class Work:
 
     def parts_ns(self, hw: Namespace) -> tuple[Expr, Expr]:
         """The arithmetic and the traffic, each alone."""
-        # What only moves needs no peak, which is unknown for most types that nothing multiplies.
+        # An op that only moves data needs no peak rate, which is unknown for most dtypes without arithmetic.
         compute = self.flops if self.flops is constant(0) else self.flops / hw.peak_flops * 1e9
         return compute, self.bytes / (hw.memory_bandwidth_gb_s * 1e9) * 1e9
 
     def expected_ns(self, hw: Namespace, overhead_ns: float) -> Expr:
-        """The roofline as good kernels meet it: what times are learned relative to.
+        """The roofline that good kernels reach in practice; times are learned relative to it.
 
-        Launching costs something, peaks are reached to 70 and 80 percent, and arithmetic and traffic do not
+        A launch takes time, kernels reach 70 and 80 percent of the peaks, and arithmetic and traffic do not
         overlap perfectly where they are about equal. On 35,700 H100 GEMMs a forest that learns times relative
         to this errs by 2.8 % instead of 3.3 % relative to the sharp roofline.
         """

@@ -22,7 +22,7 @@ HOMES = {
     "evaluate": [kerncast.evaluate],
     "export": [kerncast.export],
     "families": [kerncast.get_family, Family.bindings],
-    "import": [kerncast.read],
+    "import": [kerncast.read, kerncast.Dataset.guess_mapping],
     "inspect": [kerncast.Dataset.inspect],
     "merge": [kerncast.Dataset.merge],
     "models": [kerncast.Store.open],
@@ -48,8 +48,7 @@ ELSEWHERE = {
     ("select", "measure"): kerncast.Selector.measure,
     ("select", "top"): kerncast.Selector.rank,
     ("search", "measure"): kerncast.Selector.search,
-    ("import", "guess"): kerncast.Dataset,
-    ("import", "family"): kerncast.Dataset,
+    ("import", "guess"): kerncast.Dataset.guess_mapping,
     ("inspect", "top"): kerncast.Dataset.inspect,
     ("compare", "strict"): kerncast.compare,
 }

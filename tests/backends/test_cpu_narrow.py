@@ -242,7 +242,7 @@ def test_the_backend_refuses_instructions_that_are_not_here(backend: CpuBackend)
     if probe.kc_tile_rows() == 1:
         vector = problem(8, 8, 8, "int8"), config(**FOREIGN[3])
         assert backend.compilations([vector]) == 0, "nothing that could not run is compiled"
-        with pytest.raises(Unsupported, match="need AMX, which this CPU has not"):
+        with pytest.raises(Unsupported, match="need AMX, which this CPU does not have"):
             backend.prepare(*vector)
 
 

@@ -140,7 +140,7 @@ def test_guess_prints_a_mapping_and_writes_nothing(tmp_path, run):
         (["import", "ttnn-csv", "exp.csv", "--set", "func", "--device", "n150", "--out", "out"], "--set takes NAME=VALUE"),
         (["import", "ttnn-csv", "t.csv", "--device", "n150", "--out", "out"], "not the columns of a known TTNN table"),
         (["import", "ttnn-csv", "cut.csv", "--device", "n150", "--set", "func=exp", "--out", "out"], "line 4 has 3 cells"),
-        (["import", "ttnn-csv", "exp.csv", "--guess"], "--guess drafts a mapping for csv and parquet"),
+        (["import", "ttnn-csv", "exp.csv", "--guess"], "a mapping is drafted for csv and parquet"),
         (
             ["import", "ttnn-csv", "exp.csv", "--set", "func=exp", "--device", "n150", "--out", "/proc/nowhere/x"],
             "choose another place",
@@ -149,8 +149,8 @@ def test_guess_prints_a_mapping_and_writes_nothing(tmp_path, run):
             ["import", "ttnn-csv", "exp.csv", "--set", "func=exp", "--set", "func=exp", "--device", "n150", "--out", "out"],
             "func is given twice",
         ),
-        (["import", "csv", "t.csv", "--guess", "--out", "out"], "only --family and --json go with it"),
-        (["families", "--device", "a100"], "--device goes with the name of a family"),
+        (["import", "csv", "t.csv", "--guess", "--out", "out"], "combine it only with --family and --json"),
+        (["families", "--device", "a100"], "--device needs the name of a family"),
         (["inspect", "exp", "--top", "-1"], "--top"),
         (["inspect", "absent"], "there is no dataset at absent"),
         (["inspect", "foreign"], "it has no dataset.json"),
@@ -208,7 +208,7 @@ def test_a_compiler_that_cc_names_and_is_not_there_is_said(run, monkeypatch):
     """Nothing falls back on another one: the doctor says so, and collecting refuses."""
     monkeypatch.setenv("CC", "/nowhere/gcc")
     find_compiler.cache_clear()
-    why = "CC names a compiler that is not there or does not run, '/nowhere/gcc'"
+    why = "CC names a compiler that does not exist or does not run, '/nowhere/gcc'"
     _, out, _ = run("doctor", "--json")
     assert [item["works"] for item in json.loads(out)["checks"] if why in item["detail"]] == [False]
     code, _, err = run("collect", "gemm/cpu", "--problems", "llm", "--out", "never")
@@ -225,7 +225,7 @@ def test_a_dry_run_counts_what_is_left_and_vectors_are_taken_as_they_are(run, tm
     measured = ["collect", "gemm/cpu", "--vectors", tmp_path / "v", "--out", tmp_path / "d"]
     code, _, err = run(*measured, "--configs", "sample:1")
     assert code == 2
-    assert "--problems, --vary, --configs and --max-flops do not go with it" in err
+    assert "--problems, --vary, --configs and --max-flops cannot be combined with it" in err
     plan = json.loads(run(*measured, "--dry-run", "--json")[1])
     assert (plan["vectors"], plan["already_there"]) == (2, 0)
     assert plan["compilations"] > 0

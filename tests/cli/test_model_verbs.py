@@ -103,11 +103,11 @@ REFUSED = {
     "no dataset": (lambda folder: None, [], "there is no dataset at "),
     "no dataset but a folder": (lambda folder: (folder / "x").mkdir(), [], "is not a kerncast dataset: it has no dataset.json"),
     "a dataset without rows": (lambda folder: Dataset.create(folder / "x"), [], "is empty: import or collect rows first"),
-    "one problem only": (first_problems(1), [], "there is one problem only"),
+    "one problem only": (first_problems(1), [], "there is only one problem"),
     "fewer groups than folds": (first_problems(3), [], "3 groups of problems worked and 5 folds were asked for: .*--folds 3"),
     "several families": (several_families, [], r"families \(gemm/triton, matmul_sharded/single\): name one with --family"),
     "two devices": (two_devices, [], r"2 devices \(a100, h100\), .*: keep one with --where 'device=…', or .*--pool"),
-    "a knob of another model": (first_problems(6), ["--hidden", "8,8"], "--hidden means nothing for the model gbdt"),
+    "a knob of another model": (first_problems(6), ["--hidden", "8,8"], "the model gbdt has no knob --hidden"),
     "a knob that is no list of numbers": (
         first_problems(6), ["--model", "mlp", "--hidden", "a"], "--hidden is a list of numbers such as 100,50, got 'a'"
     ),
@@ -121,7 +121,7 @@ REFUSED = {
         "every knob of mlp that --tune could change was given",
     ),
     "folds of a warm start": (
-        first_problems(6), ["--warm-start", "nowhere", "--folds", "3"], "--folds 3 means nothing with --warm-start"
+        first_problems(6), ["--warm-start", "nowhere", "--folds", "3"], "--folds 3 does not go with --warm-start"
     ),
     "an unknown kind": (first_problems(6), ["--model", "gdbt"], "unknown model 'gdbt': did you mean 'gbdt'"),
     "several targets": (first_problems(6), ["--targets", "tflops,latency"], "one model has one target, got tflops,latency"),

@@ -95,7 +95,7 @@ def test_a_damaged_entry_does_not_hide_the_others(home, run, tmp_path):
 def test_help_states_the_order_in_which_a_model_is_found(run):
     """In the words that the code follows."""
     _, out, _ = run("models", "--help")
-    assert "Another device or family never stands in" in " ".join(out.split())
+    assert "A model of another device or family is never used" in " ".join(out.split())
 
 
 def test_a_model_whose_times_still_hold_is_fresh(home, run):
@@ -116,7 +116,7 @@ def test_times_that_were_half_as_long_again_are_a_shift(home, run, tmp_path):
     code, out, _ = run("models", "check", model, "--backend", ANALYTIC)
     assert code == 1
     assert "drifted: times are 0.667 x what they were" in out
-    assert "choosing by it is still sound" in out
+    assert "its choices are still good" in out
 
 
 def test_a_changed_order_is_told_from_a_shift(home, run, tmp_path):

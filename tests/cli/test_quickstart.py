@@ -40,7 +40,7 @@ def test_the_quickstart_measures_compares_and_goes_on_from_what_is_there(tmp_pat
     monkeypatch.setattr(quickstart, "QUICK", (12, 6, 1))
     code, shown = run(capsys, "quickstart", "--out", tmp_path / "q")
     assert code == 2
-    assert "gemm_cpu holds 8 shapes, and this quickstart has 12: give another --out" in shown.err
+    assert "gemm_cpu holds 8 shapes, but this quickstart has 12: choose another --out" in shown.err
 
 
 def test_a_quickstart_of_two_rounds_measures_all_twice_and_a_model_of_one_is_not_taken_for_it(tmp_path, capsys, monkeypatch):
@@ -56,7 +56,7 @@ def test_a_quickstart_of_two_rounds_measures_all_twice_and_a_model_of_one_is_not
     shutil.rmtree(tmp_path / "q" / "gemm_cpu-2")
     code, shown = run(capsys, "quickstart", "--out", tmp_path / "q")
     assert code == 2
-    assert "model was trained on other measurements than these: give another --out, or remove it" in shown.err
+    assert "model was not trained on these measurements: choose another --out, or remove it" in shown.err
     assert "measuring" not in shown.err
 
 
@@ -85,7 +85,7 @@ def test_a_budget_leaves_exit_code_3_and_the_same_command_goes_on(tmp_path, caps
         (["gemm/cpu"], "say what to measure"),
         (["gemm/cpu", "--problems", "cubes", "--backend", "tpu"], "unknown backend 'tpu'"),
         (["gemm/triton", "--problems", "cubes", "--backend", "cpu"], "backend cpu does not run gemm/triton"),
-        (["gemm/cpu", "--problems", "cubes", "--vectors", "v"], "do not go with it"),
+        (["gemm/cpu", "--problems", "cubes", "--vectors", "v"], "cannot be combined with it"),
         (["gemm/cpu", "--vectors", "absent"], "there are no vectors at absent"),
         (["gemm/cpu", "--problems", "grid:M=8;N=8;K=8;split_k=2"], "no config of gemm/cpu can run any of the 1 problems"),
         (["gemm/cpu", "--problems", "cubes", "--budget", "soon"], "a duration is a number with s, m or h"),

@@ -27,7 +27,7 @@ def test_search_prints_configs_with_predictions_and_how_much_was_seen(model, run
     assert lines[-1].startswith("50 of ")
     assert "valid configs scored" in lines[-1]
     _, out, _ = run("search", model, "M=100000", *PROBLEM[1:], "--strategy", "random", "--budget", "5")
-    assert out.startswith("! M=100000 is outside of what the model was trained on (128 to 8192)")
+    assert out.startswith("! M=100000 is outside the trained range (128 to 8192)")
 
 
 def test_search_as_json_is_the_same_for_the_same_seed(model, run):
@@ -45,7 +45,7 @@ def test_search_as_json_is_the_same_for_the_same_seed(model, run):
 @pytest.mark.parametrize(("args", "words"), [
     (["M=512"], "gemm needs N"),
     (["M=512", "Q=1"], "unknown parameter of gemm 'Q'"),
-    ([*PROBLEM, "--backend", "cpu"], "--backend goes with --measure"),
+    ([*PROBLEM, "--backend", "cpu"], "--backend needs --measure"),
     ([*PROBLEM, "--measure", "--backend", "cpu"], "backend cpu does not run gemm/triton"),
 ])  # fmt: skip
 def test_search_refuses_in_one_sentence(args, words, model, run):

@@ -99,11 +99,11 @@ def test_an_export_to_json_is_a_table_of_choices(model, tmp_path, run):
     (["select", "MODEL"], "name the problem by its parameters"),
     (["select", "MODEL", "nowhere.json"], "neither NAME=VALUE nor a file"),
     (["select", "MODEL", *PROBLEM, "Q=1"], "unknown parameter of gemm 'Q'"),
-    (["select", "MODEL", *PROBLEM, "--backend", "cpu"], "--backend goes with --measure"),
+    (["select", "MODEL", *PROBLEM, "--backend", "cpu"], "--backend needs --measure"),
     (["select", "MODEL", *PROBLEM, "--measure", "--top", "3"], "leave out --top"),
     (["predict", "MODEL", *PROBLEM, "--config", "tile=3"], "unknown config parameter of gemm/triton 'tile'"),
     (["export", "MODEL", "--to", "c", "--out", "x", "--tiers", "tree"], "export both"),
-    (["export", "MODEL", "--to", "c", "--out", "x", "--prefix", "A-B"], "a prefix is small letters"),
+    (["export", "MODEL", "--to", "c", "--out", "x", "--prefix", "A-B"], "a prefix has lowercase letters"),
     (["export", "MODEL", "--to", "json", "--out", "x", "--prefix", "a"], "--prefix and --tiers are for --to c"),
 ])  # fmt: skip
 def test_wrong_use_is_refused_by_the_rule(model, args, words, run, tmp_path, monkeypatch):

@@ -133,7 +133,7 @@ def test_kernels_that_break_the_contract_are_blamed_for_what_they_did(odd):
     measure(odd / "d", "Wrong")
     rows = Dataset.open(odd / "d").read()
     found = {M: (status, error) for M, status, error in rows.select("problem.M", "status", "error").iter_rows()}
-    assert found[65] == ("launch_error", "the backend says that 1 launches took -5 ns: a time is a positive number")
+    assert found[65] == ("launch_error", "the backend says that 1 launches took -5 ns: a time must be a positive number")
     assert found[66][0] == "launch_error"
     assert "launches took 0 ns" in found[66][1]
     assert found[67] == ("launch_error", "KeyError: 'x'")

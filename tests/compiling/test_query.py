@@ -251,14 +251,14 @@ REFUSED = {
     **NOT_JSON,
     # JSON, but not a request
     "number": ("5", 0, "a request must be an object of problem parameters, got 5"),
-    "unknown key": ('{"M": 1, "Q": 2}', 9, '"Q": known are M, case, dtype, größe, tf32, mask, tier, or problem and tier'),
+    "unknown key": ('{"M": 1, "Q": 2}', 9, '"Q": known keys are M, case, dtype, größe, tf32, mask, tier, or problem and tier'),
     "part of a key": ('{"": 1}', 1, 'unknown key ""'),
     "longer key": ('{"M\\u0000": 1}', 1, 'unknown key "M\\u0000"'),
     "huge key": ('{"' + "ä" * 9999 + '": 1}', 1, 'unknown key "' + "ä" * 20 + "...: known"),
     "twice": ('{"M": 1, "\\u004d": 1}', 9, '"\\u004d" is given twice: give it once'),
     "tier twice": ('{"tier": "full", "tier": "full"}', 17, '"tier" is given twice'),
     "problem twice": ('{"problem": {}, "problem": {}}', 16, '"problem" is given twice'),
-    "beside": ('{"M": 1, "problem": {"M": 1}}', 20, "parameters must not stand beside an object problem"),
+    "beside": ('{"M": 1, "problem": {"M": 1}}', 20, "parameters must not be given next to an object problem"),
     "problem no object": ('{"problem": [1]}', 12, "problem must be an object of problem parameters, got [1]"),
     "tier inside": ('{"problem": {"tier": "full"}}', 13, 'unknown key "tier"'),
     "unknown tier": ('{"M": 1, "tier": "best"}', 17, 'tier must be one of tree, portfolio, full, got "best"'),
@@ -342,7 +342,7 @@ DECLARED_REFUSED = {
     "no list": ('{"tensor": {"shape": 4}}', "bad_input", 21, "tensor.shape must be a list of whole numbers, got 4"),
     "no object": ('{"M": 5, "tensor": [4]}', "bad_input", 19, "tensor must be an object, got"),
     "list for a label": ('{"M": 5, "tensor": {"dtype": [3]}}', "bad_input", 29, "dtype must be"),
-    "inner key": ('{"tensor": {"shapes": 4}}', "bad_input", 12, 'unknown key "shapes": known are M, .*, software, tier, or'),
+    "inner key": ('{"tensor": {"shapes": 4}}', "bad_input", 12, 'unknown key "shapes": known keys are M, .*, software, tier'),
     "contradiction": ('{"rows": 3, "tensor": {"shape": [4, 5]}}', "bad_input", 23, '"shape" contradicts what is given else'),
     "alias": ('{"op": "small", "tf32": false, "M": 5}', "bad_input", 7, '"small" contradicts'),
     "twice": ('{"op": "toy", "op": "toy"}', "bad_input", 14, '"op" is given twice'),
@@ -515,5 +515,5 @@ def test_a_header_with_another_number_of_parameters_does_not_compile(tmp_path):
 
 def test_a_parameter_named_like_a_key_of_the_request_is_refused():
     """`tier` beside the parameters would be read as one of them."""
-    with pytest.raises(InvalidValue, match="keeps the key 'tier' for itself; rename"):
+    with pytest.raises(InvalidValue, match="JSON requests reserve the key 'tier': rename"):
         query_source("kerncast", Space("toy", "p", {"tier": Bool()}), TOY_CONFIG)

@@ -74,7 +74,7 @@ def test_flags_and_labels_have_the_same_key_vectorised_and_one_by_one(tmp_path):
         ({"config.BLOCK_M": [64, None, None]}, "row 2: config.BLOCK_M applies here"),
         ({"config.BLOCK_M": [64, 64, 64]}, "row 3: config.BLOCK_M does not apply here"),
         ({"status": ["ok", "fine", "ok"]}, "row 2: status must be one of ok, invalid"),
-        ({"time_ns": [1.0, None, 1.0]}, "row 2: time_ns must be there when status is ok"),
+        ({"time_ns": [1.0, None, 1.0]}, "row 2: time_ns must be given when status is ok"),
         ({"time_ns": [1.0, -3.0, 1.0]}, "row 2: time_ns must be a positive number of nanoseconds (0.001 to 1e+18), got -3.0"),
         ({"time_ns": [1.0, float("nan"), 1.0]}, "row 2: time_ns must be a positive number"),
         ({"time_ns": ["1", "2", "x"]}, "row 3: time_ns must be a number, got 'x'"),

@@ -122,7 +122,7 @@ def test_ttnn_flags_are_folded_and_shapes_right_aligned(tmp_path):
             b"64,32,32,0,0,0,0",
             "line 5: exactly one of bfloat16, bfloat8, float32, uint32 must be 1, 0 are",
         ),
-        (b"64,32,32,0,1,0,0", b"64,0,32,0,1,0,0", "line 5: input_shape_3 stands behind a 0 in input_shape_2"),
+        (b"64,32,32,0,1,0,0", b"64,0,32,0,1,0,0", "line 5: input_shape_3 comes after a 0 in input_shape_2"),
         (b",9001", b",kernel_duration", "line 5: kernel_duration must be a finite number, got 'kernel_duration'"),
         (b",9001", b",-1", "line 5: kernel_duration must be a positive number of nanoseconds, got '-1'"),
         (b",9001", b"", "line 5 has 10 cells, the header has 11: the file is cut or damaged"),
@@ -141,7 +141,7 @@ def test_ttnn_asks_for_the_function_that_the_file_does_not_name(tmp_path):
     """`--set func=exp`, and nothing else."""
     with pytest.raises(InvalidValue, match="add `set` func=exp"):
         imported(tmp_path, "ttnn-csv", EXP, Options(device="wormhole_b0"))
-    with pytest.raises(InvalidValue, match="`set` colour means nothing"):
+    with pytest.raises(InvalidValue, match="`set` colour does not apply"):
         imported(tmp_path, "ttnn-csv", EXP, Options(device="wormhole_b0", values={"func": "exp", "colour": "red"}))
     with pytest.raises(BadFile, match=r"problem\.func must be one of exp, .*, got 'sinh'"):
         imported(tmp_path, "ttnn-csv", EXP, Options(device="wormhole_b0", values={"func": "sinh"}))

@@ -134,7 +134,7 @@ def test_a_file_that_breaks_off_is_read_up_to_there(tmp_path):
     assert imported(tmp_path, packed, "packed").rows == len(attempts())
     assert 1 <= imported(tmp_path, packed[:-60], "packed-cut").rows < len(attempts())
     line = text[:second].count("\n") + 1
-    with pytest.raises(BadFile, match=f"line {line}: this is not JSON, or damaged"):
+    with pytest.raises(BadFile, match=f"line {line}: this is not JSON, or it is damaged"):
         imported(tmp_path, text.replace('"1": {', '"1" {'), "damaged")
 
 

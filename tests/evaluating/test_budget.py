@@ -53,10 +53,10 @@ def test_the_three_curves_have_their_points(home):
 
 def test_a_curve_needs_something_to_choose_and_problems_to_hold_out(home, tmp_path):
     """One sentence each, before anything is fitted."""
-    with pytest.raises(InvalidValue, match="gemm/triton has one config per problem here"):
+    with pytest.raises(InvalidValue, match="needs several configs per problem, gemm/triton has one here"):
         budget_curves(home / "m", [home / "d"], where=["config.kind=library"])
     synthetic_dataset(tmp_path / "d", synthetic_rows(problems=5))
-    with pytest.raises(InvalidValue, match="needs 6 groups of problems that worked, here are 5"):
+    with pytest.raises(InvalidValue, match="needs 6 groups of problems that worked, got 5"):
         budget_curves(home / "m", [tmp_path / "d"])
 
 

@@ -170,10 +170,10 @@ REFUSED = {
     "two software versions": (lambda: (software(UNSEEN), None), {}, r"2 software versions \(v1, v2\).*`where` 'software=…'"),
     "an unknown split": (as_it_is, {"split": "shape"}, "problem, size, config, device, nk for gemm, got 'shape'"),
     "seen problems beside a split": (
-        as_it_is, {"split": "problem", "include_seen": True}, "`include_seen` has no place beside `split=problem`.*leave one"
+        as_it_is, {"split": "problem", "include_seen": True}, "`include_seen` cannot be combined with `split=problem`.*leave"
     ),
     "one device to split by": (as_it_is, {"split": "device"}, "needs rows of two devices; all are of a100"),
-    "one config to split by": (as_it_is, {"split": "config", "where": ["config.kind=library"]}, "all rows are of one config"),
+    "one config to split by": (as_it_is, {"split": "config", "where": ["config.kind=library"]}, "rows have the same config"),
 }  # fmt: skip
 
 

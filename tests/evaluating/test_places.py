@@ -22,11 +22,11 @@ def home(tmp_path_factory):
 
 
 WRONG = {
-    "no directory": ("nowhere/r", "there is no directory .*nowhere; make it first"),
+    "no directory": ("nowhere/r", "there is no directory .*nowhere; create it first"),
     "a file as directory": ("file/r", ".*file is not a directory; choose another place"),
     "a directory": ("folder", "it is a directory; name a file in it"),
     "a long name": ("x" * 300, "the name is too long; choose a shorter one"),
-    "no place for files": ("/proc/r", "no file can be made there; choose another place"),
+    "no place for files": ("/proc/r", "no file can be created there; choose another place"),
 }
 
 

@@ -99,7 +99,7 @@ def test_of_several_configs_the_first_measured_counts_and_the_best_is_told_besid
     np.testing.assert_allclose(got["solutions_best_efficiency_mean"], np.mean(best))
     assert (got["n_problems"], got["choices"], got["most_configs_measured"]) == (3, 6, 2)
     assert "the best of those listed for a problem, up to 2 measured: " in said(got)
-    assert "the one to look at" not in said(got)
+    assert "look at this figure" not in said(got)
 
 
 def test_a_bare_list_and_equal_choices_twice_are_fine_and_none_that_was_measured_is_refused(tmp_path, found):
@@ -166,7 +166,7 @@ def test_a_max_autotune_solution_is_for_every_problem(tmp_path, found):
     for data, left in ((alone, {}), (by_operation, {"op": 1})):
         got = scored(tmp_path, found, data)
         assert (got["n_problems"], got["choices"], got["choices_left_out"]) == (8, 2, left)
-        assert "(the one to look at: " in said(got)
+        assert "(look at this figure: " in said(got)
         np.testing.assert_allclose(got["solutions_efficiency_mean"], np.mean([share(place, GOOD) for place in range(8)]))
         best = [max(share(place, GOOD), share(place, LARGE)) for place in range(8)]
         np.testing.assert_allclose(got["solutions_best_efficiency_mean"], np.mean(best))
@@ -179,7 +179,7 @@ def test_records_that_say_part_of_a_config_count_as_the_fastest_that_agrees(tmp_
     got = scored(tmp_path, found, data)
     assert (got["format"], got["n_problems"], got["choices_left_open"]) == ("list of records", 1, 1)
     np.testing.assert_allclose(got["solutions_efficiency_mean"], share(0, triton(64, 128, 32, 4, 4)))
-    assert "1 say part of a config and count as the fastest measured that agrees" in said(got)
+    assert "1 name part of a config and count as the fastest that agrees" in said(got)
 
 
 # -- PyTorch Inductor ----------------------------------------------------------------------------------------------------
@@ -291,10 +291,10 @@ def test_the_examples_of_the_docs_are_read_as_what_they_show(tmp_path):
 
 SOME = "M,N,K,dtype,layout,kind"
 BAD = {
-    "not JSON": ("[{", "not a list of solutions"),
-    "another object": ('{"M": 1}', r"not a list of solutions, nor another known file \(M\): give a list of problems"),
+    "not JSON": ("[{", "neither a list of solutions nor"),
+    "another object": ('{"M": 1}', r"neither a list of solutions nor another known format \(M\): give a list of problems"),
     "no objects": ("[3]", r"not a list of solutions .*Expected `object`"),
-    "no choices": ("[]", "holds no choices: give one"),
+    "no choices": ("[]", "holds no choices: give at least one"),
     "a part is missing": ('[{"problem": {}}]', r"solution 1: .*"),
     "neither": ([{"problem": problem(0)}], "solution 1: a solution has either `config` or `configs`"),
     "both": ([{"problem": problem(0), "config": LIBRARY, "configs": [LIBRARY]}], "solution 1: a solution has either"),
@@ -304,17 +304,17 @@ BAD = {
     "a parameter that is not known": (solutions([{"kind": "library", "tile": 3}]), "solution 1: .*tile"),
     "a label that is a list": (solutions([{"kind": []}]), "solution 1: .*kind must be"),
     "half a pair of surrogates": ('[{"problem": {}, "config": {"kind": "\\ud800"}}]', "nor other JSON .*surrogates not"),
-    "a key without an end": ({"+((torch.a))+x=" * 9_000 + "!": []}, "nor another known file"),
+    "a key without an end": ({"+((torch.a))+x=" * 9_000 + "!": []}, "nor another known format"),
     "a number that is a list": (solutions([UNMEASURED | {"BLOCK_M": [16]}]), "solution 1: .*BLOCK_M"),
     "two choices for one problem": (
-        solutions([LIBRARY]) + solutions([FAILED]), "solution 2: solution 1 chooses otherwise for this problem",
+        solutions([LIBRARY]) + solutions([FAILED]), "solution 2: solution 1 has another choice for this problem",
     ),
     "diode: no tile": ({"config": [{"block_m": 64}]}, r"missing required field `block_n`.*'block_m': 64"),
     "diode: a shape that is none": (table("a100", "mm", {"x\ny": {"config": [tile(GOOD)]}}), "a shape is text that is not"),
     "diode: no configs": (table("a100", "mm", {shape(0): {"best": 1}}), "a list of configs under `config`"),
     "inductor: one key is none": ({key(0): [], "mm": []}, r"a key of a lookup table is \[device\+\].*got 'mm'"),
     "inductor: sizes that do not fit": (
-        {"((torch.float16, [8, 4], [4, 1]), (torch.float16, [5, 8], [8, 1]))+mm": [template(GOOD)]}, "do not fit each other",
+        {"((torch.float16, [8, 4], [4, 1]), (torch.float16, [5, 8], [8, 1]))+mm": [template(GOOD)]}, "do not match in",
     ),
     "inductor: three dimensions": (
         {"((torch.float16, [1, 8, 4], [32, 4, 1]), (torch.float16, [1, 4, 8], [32, 8, 1]))+mm": []}, "two operands of 2 dim",
@@ -326,7 +326,7 @@ BAD = {
     "csv: a word for a number": (SOME + "\nx,2,3,fp16,rcr,library\n", "line 2: M must be .*'x'"),
     "csv: an empty config": (SOME + "\n1,2,3,fp16,rcr,\n", "line 2: no config parameter has a value"),
     "csv: inactive given": (SOME + ",BLOCK_M\n1,2,3,fp16,rcr,library,64\n", "line 2: BLOCK_M does not apply"),
-    "csv: one parameter twice": ("M,problem.M,kind\n1,1,library\n", "columns 'M' and 'problem.M' both say problem.M"),
+    "csv: one parameter twice": ("M,problem.M,kind\n1,1,library\n", "columns 'M' and 'problem.M' both mean problem.M"),
     "csv: cut": (SOME + "\n1,2\n", "line 2 has 2 cells"),
     "parquet: damaged": (b"PAR1 and no more", "not a parquet file"),
     "msgpack: cut": (b"\x82\xa1", "msgpack file cannot be read"),
@@ -356,7 +356,7 @@ def test_a_file_for_something_else_is_refused_with_what_it_is_for(tmp_path):
     for name in ("NVIDIA H100", "NVIDIA A100-PCIE-40GB"):
         with pytest.raises(InvalidValue, match=rf"no choice for gemm/triton on a100: 1 for another device \('{name}'\); give"):
             read(tmp_path, table(name, "mm", {shape(0): {"config": [tile(GOOD)]}}))
-    with pytest.raises(InvalidValue, match=r"one device \('a100'\), and the model is of 2 \(a100, h100\)"):
+    with pytest.raises(InvalidValue, match=r"one device \('a100'\), and the model is for 2 \(a100, h100\)"):
         read(tmp_path, table("a100", "mm", {shape(0): {"config": [tile(GOOD)]}}), devices=("a100", "h100"))
-    with pytest.raises(InvalidValue, match="chooses configs of gemm/triton, and the model is of gemm/cpu"):
+    with pytest.raises(InvalidValue, match="chooses configs of gemm/triton, but the model is for gemm/cpu"):
         read(tmp_path, {"config": [tile(GOOD)]}, family=FAMILIES.get("gemm/cpu"))

@@ -92,12 +92,12 @@ def test_what_cannot_be_built_or_run_is_refused(family):
         ("grouped_conv_forward_bf16_2d_128x64x64_compv3_intrawave", "there is no tile 128x64x64"),
         ("grouped_conv_forward_bf16_2d_64x64x64_compv3_interwave", "there is no variant compv3_interwave"),
         ("grouped_conv_forward_bf16_2d_64x64x64_compv4_intrawave", "there is no variant compv4_intrawave"),
-        ("grouped_conv_forward_bf16_2d_64x64x64_mem_intrawave_si_dsb", "a kernel is called"),
-        ("grouped_conv_forward_bf16_2d_64x64x64_mem_intrawave_gm2", "a kernel is called"),
-        ("grouped_conv_forward_fp64_2d_64x64x64_mem_intrawave", "a kernel is called"),
-        ("grouped_conv_forward_bf16_1d_64x64x64_mem_intrawave", "a kernel is called"),
-        ("grouped_conv_fwd_bf16_2d_64x64x64_mem_intrawave", "a kernel is called"),
-        (" grouped_conv_forward_bf16_2d_64x64x64_mem_intrawave", "a kernel is called"),
+        ("grouped_conv_forward_bf16_2d_64x64x64_mem_intrawave_si_dsb", "a kernel name must be"),
+        ("grouped_conv_forward_bf16_2d_64x64x64_mem_intrawave_gm2", "a kernel name must be"),
+        ("grouped_conv_forward_fp64_2d_64x64x64_mem_intrawave", "a kernel name must be"),
+        ("grouped_conv_forward_bf16_1d_64x64x64_mem_intrawave", "a kernel name must be"),
+        ("grouped_conv_fwd_bf16_2d_64x64x64_mem_intrawave", "a kernel name must be"),
+        (" grouped_conv_forward_bf16_2d_64x64x64_mem_intrawave", "a kernel name must be"),
     ],
 )
 def test_other_names_are_refused_with_the_rule(name, words):

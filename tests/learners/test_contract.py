@@ -140,7 +140,7 @@ def test_a_warm_start_of_another_shape_and_a_rate_that_diverges_are_refused(kind
         return learner(options_of(learner, {"epochs": 3, "hidden": (8,), **knobs}))
 
     base = made().fit(table, fitting)
-    with pytest.raises(InvalidValue, match=r"`hidden` is \(9,\) and that of the model to go on from is \(8,\)"):
+    with pytest.raises(InvalidValue, match=r"`hidden` is \(9,\), but the model to continue has \(8,\)"):
         made(hidden=(9,)).fit(table, fitting, base)
     with pytest.raises(InvalidValue, match="smaller `lr`"), np.errstate(all="ignore"):
         made(lr={"mlp": 1e200, "deep": 1e6}[kind], epochs=50).fit(table, fitting)

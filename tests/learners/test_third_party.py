@@ -135,7 +135,7 @@ def test_it_is_trained_chosen_with_and_exported(kind, run, tmp_path, monkeypatch
     assert code == 0, err
     answer = json.loads(out)
     assert (answer["status"], answer["tier"]) == ("ok", "portfolio")
-    assert ("models of kind plain_ridge have no C" in err) == (kind == "plain_ridge")
+    assert ("models of kind plain_ridge cannot be exported to C" in err) == (kind == "plain_ridge")
     chosen = [part for name, value in answer["config"].items() for part in ("--config", f"{name}={value}")]
     code, out, _ = run("predict", model, *PROBLEM, *chosen, "--json")
     assert code == 0
@@ -151,7 +151,7 @@ def test_it_is_trained_chosen_with_and_exported(kind, run, tmp_path, monkeypatch
         assert "kc_ridge[" in (tmp_path / "c" / "kerncast.c").read_text()
     else:
         assert code == 2
-        assert "models of kind plain_ridge have no C" in err
+        assert "models of kind plain_ridge cannot be exported to C" in err
         assert not (tmp_path / "c").exists()
 
 
@@ -205,7 +205,7 @@ def test_a_knob_that_two_learners_read_differently_is_read_by_the_one_asked_for(
 def test_what_another_package_does_wrong_is_told_by_its_name():
     """And does not keep other kinds from working."""
     assert set(learner_kinds()) > {"gbdt", "ridge", "missing"}
-    with pytest.raises(BadFile, match="the model 'missing' does not load from someone_elses:Nothing"):
+    with pytest.raises(BadFile, match="the model 'missing' cannot be loaded from someone_elses:Nothing"):
         learner_class("missing")
     for kind in ("misnamed", "no_learner"):
         with pytest.raises(BadFile, match=f"is not a Learner of the kind '{kind}'"):

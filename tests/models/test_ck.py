@@ -187,7 +187,7 @@ def flipped(folder):
 STRANGE = {
     "a feature that nobody knows": (
         spec_with(feature_names=lambda s: ["moon_phase", *s["feature_names"][1:]]),
-        "feature 'moon_phase' \\(1 such\\) is none of gemm/ck_tile's",
+        "feature 'moon_phase' \\(1 such\\) is not one of gemm/ck_tile",
     ),
     "a name too few": (
         spec_with(feature_names=lambda s: s["feature_names"][:-1]), "the forest reads (\\d+) features, feature_spec.json names",
@@ -244,7 +244,7 @@ def test_what_the_layout_has_no_place_for_is_not_written(home, tmp_path):
         (tmp_path / "triton", RECIPE, (), "for gbdt models of gemm/ck_tile, not for gbdt models of gemm/triton"),
         (home / "d", linear, (), "not for linear models of gemm/ck_tile"),
         (home / "d", Recipe("gbdt", KNOBS, folds=2, threads=1), (), "needs targets that its readers know .*, not relative"),
-        (tmp_path / "two", RECIPE, (), "a place for one device, the rows are of 2"),
+        (tmp_path / "two", RECIPE, (), "holds one device, the rows are of 2"),
     ]:
         with pytest.raises(InvalidValue, match=why):
             train(data, tmp_path / "m", recipe, ck=others, pool=True)

@@ -63,7 +63,7 @@ def test_an_output_that_lies_like_the_input_is_written_in_one_way():
         assert problem("eltwise_unary", {**asked, **left_out}) == plain
     moved = problem("eltwise_unary", {"output": {"memory": {"buffer": "DRAM"}}, **asked})
     assert moved.out_buffer == "dram"
-    with pytest.raises(InvalidValue, match="is written as out_buffer=input"):
+    with pytest.raises(InvalidValue, match="write out_buffer=input"):
         Problem(OPS.get("relu"), {**plain, "out_buffer": "l1"})
 
 
@@ -115,7 +115,7 @@ def test_optional_tensors_and_configs_of_attention_apply_only_where_they_are_giv
         "packer_l1_acc": False,
     }
     assert problem("paged_sdpa_decode", {**ATTENTION, "compute_config": compute}).math_fidelity == "hifi2"
-    with pytest.raises(InvalidValue, match="a mask goes with is_causal=false"):
+    with pytest.raises(InvalidValue, match="a mask needs is_causal=false"):
         problem("paged_sdpa_decode", {**masked, "is_causal": True})
 
 
@@ -160,8 +160,8 @@ def test_every_function_is_an_alias_that_listings_find(run):
 @pytest.mark.parametrize(
     ("declared", "why"),
     [
-        (JsonField(("a",), ("nothing",)), "names 'nothing', which is no parameter"),
-        (JsonField(("a",), ("dtype",), (("x", "fp99"),)), "means 'fp99', which is no label"),
+        (JsonField(("a",), ("nothing",)), "names 'nothing', which is not a parameter"),
+        (JsonField(("a",), ("dtype",), (("x", "fp99"),)), "means 'fp99', which is not a label"),
         (JsonField(("a",), ("n", "dtype"), (("x", "fp16"),)), "must name one parameter"),
         (JsonField(("a",), ("n",), same=("m", 0)), "names 'm'"),
     ],

@@ -313,7 +313,7 @@ def test_the_verb_reads_text_files_and_stdin_and_says_by_its_exit_code_whether_a
     assert run("query", "-", "--no-compile")[0] == 0
     assert run("query", '{"op":"\udcff"}', "--no-compile")[0] == 1  # as a shell hands over a byte that is not UTF-8
     code, _, err = run("query", "nowhere.json")
-    assert (code, "neither JSON nor a file" in err) == (2, True)
+    assert (code, "neither JSON nor a readable file" in err) == (2, True)
     assert run("query", text, "--model", exp.path, "--store", tmp_path)[0] == 2
 
 

@@ -125,7 +125,7 @@ def test_a_half_measured_collection_goes_on(routine, reference, tmp_path, monkey
     monkeypatch.setattr(stages, "Request", lambda *args, **options: real(*args, **options, budget_seconds=0.0, chunk_size=8))
     (outcome,) = regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "work", progress=Watched())
     assert not outcome.finished
-    assert outcome.reasons == ["stopped while it was busy with collect"]
+    assert outcome.reasons == ["stopped during collect"]
     monkeypatch.undo()
     (outcome,) = regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "work", progress=Watched())
     assert outcome.finished

@@ -354,7 +354,7 @@ def test_a_dispatcher_that_cannot_work_says_so(backend):
     """Unknown families, families without arrays, numbers out of range and models of another family are refused."""
     with pytest.raises(NotFound, match="unknown family 'gemm/cup': did you mean 'gemm/cpu'"):
         Dispatcher("gemm/cup")
-    with pytest.raises(NotFound, match="but not on arrays of a caller: it dispatches no family"):
+    with pytest.raises(NotFound, match="but not on a caller's arrays: it dispatches no family"):
         Dispatcher("gemm/opencl")
     with pytest.raises(InvalidValue, match=r"threads must be .*, got 0"):
         Dispatcher("gemm/cpu", threads=0, backend=backend)

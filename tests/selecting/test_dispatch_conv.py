@@ -113,14 +113,14 @@ X, W, DY = np.zeros((2, 9, 9, 8), np.float32), np.zeros((16, 3, 3, 4), np.float3
     ("direction", "arrays", "given", "rule"),
     [
         ("forward", (X, W), {}, "the channels of x must be 4 for these arrays, got 8"),
-        ("forward", (X, W), {"groups": 2, "stride": [1, 2]}, "stride must be a whole number from 1 on, or a tuple of 2"),
+        ("forward", (X, W), {"groups": 2, "stride": [1, 2]}, "stride must be a whole number ≥ 1, or a tuple of 2"),
         ("forward", (X, W), {"groups": 2, "pads": 1}, "got pads"),
         ("forward", (X, W.astype(int)), {"groups": 2}, "w must be float32 or float64"),
         ("forward", (X, W), {"groups": 2, "layout": "hwc"}, "layout must be nhwc"),
         ("forward", (X, W), {"groups": 2, "dilation": 5}, "must fit into the padded input"),
-        ("bwd_data", (DY, W), {"groups": 2, "stride": 2, "padding": 1}, "say which with input_size"),
+        ("bwd_data", (DY, W), {"groups": 2, "stride": 2, "padding": 1}, "give one with input_size"),
         ("bwd_data", (DY, W), {"groups": 2, "stride": 2, "padding": 1, "input_size": 30}, "the pixels of dy must be"),
-        ("bwd_weight", (X, DY), {"groups": 2, "stride": 2, "padding": 1}, "say which with filter_size"),
+        ("bwd_weight", (X, DY), {"groups": 2, "stride": 2, "padding": 1}, "give one with filter_size"),
     ],
 )
 def test_arrays_that_make_no_convolution_are_refused_by_rule(backend, direction, arrays, given, rule):

@@ -100,7 +100,7 @@ def test_software_may_be_stated_only_where_the_data_are_silent(home, store):
     assert store.find("gemm", software="abc1234").warning == silent
     store.add(home / "silent", software={"commit": "abc1234def"})
     assert store.find("gemm", software="abc1234").warning is None
-    with pytest.raises(InvalidValue, match="says itself what it was trained on"):
+    with pytest.raises(InvalidValue, match="already says what it was trained on"):
         store.add(home / "old", software=NEW)
 
 

@@ -128,7 +128,7 @@ def test_slices_and_limits_hold_for_generated_sweeps(monkeypatch):
     assert cheap == [row for row in whole if row[0] * row[1] <= 100]
     with pytest.raises(InvalidValue, match="no problem of published is left"):
         write_vectors(small_sweep(max_bytes=1), "unused")
-    with pytest.raises(InvalidValue, match="published is a whole sweep and goes with no other problems"):
+    with pytest.raises(InvalidValue, match="published is a whole sweep and cannot be combined with other problems"):
         open_sweep(reshard_single, CARD, ["published", "lognormal:3"])
 
 
@@ -161,7 +161,7 @@ def test_a_stopped_generated_sweep_continues_to_the_same_bytes(tmp_path, monkeyp
     assert write_vectors(small_sweep(), tmp_path / "cut", file_format=file_format).reused < whole.vectors
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
     assert rows(Vectors.open(tmp_path / "cut")) == rows(small_sweep())
-    with pytest.raises(InvalidValue, match="its problems are others"):
+    with pytest.raises(InvalidValue, match="its problems are different"):
         write_vectors(small_sweep(axes={"in_x": [1]}), tmp_path / "cut", file_format=file_format)
 
 
@@ -216,7 +216,7 @@ def test_layouts_and_options_refuse_what_they_have_no_words_for(run, tmp_path):
         write_vectors(small_sweep(reshard_cpu), tmp_path / "v", file_format="tt-sweep")
     shape = {"height_tiles": 4, "width_tiles": 4, "in_x": 1, "in_y": 1, "in_strategy": "block", "out_strategy": "block"}
     problems = pl.DataFrame([{**shape, "out_x": x, "out_y": 1, "dtype": dtype} for dtype in ("bf16", "fp32") for x in (2, 4)])
-    with pytest.raises(InvalidValue, match="from 1x1 to 2x1 do not stand together"):
+    with pytest.raises(InvalidValue, match="from 1x1 to 2x1 are not next to each other"):
         list(TtSweep().cut(Sweep(reshard_single, CARD, problems).iter_blocks()))
     code, _, told = run("sweep", "gemm/triton", "--problems", "cubes", "-x", 2, "--out", tmp_path / "w")
     assert code == 2

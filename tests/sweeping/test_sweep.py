@@ -203,7 +203,7 @@ def test_other_sweeps_and_foreign_directories_are_refused_by_name(tmp_path):
     for other, words in (
         (triton_sweep(seed=1), "its seed is 0, this one's is 1"),
         (triton_sweep(part=Slice(1, 2)), "its slice is None, this one's is 1/2"),
-        (Sweep(triton, A100, triton_sweep().problems.head(3), Selection(30)), "its problems are others"),
+        (Sweep(triton, A100, triton_sweep().problems.head(3), Selection(30)), "its problems are different"),
     ):
         with pytest.raises(InvalidValue, match=f"holds another sweep .*{words}"):
             write_vectors(other, tmp_path / "v")
@@ -245,7 +245,7 @@ def test_the_verb_writes_says_and_refuses(tmp_path, capsys):
     assert code == 0
     assert {k: json.loads(out)[k] for k in ("vectors", "problems")} == {"vectors": 185, "problems": 37}
     assert "not checked: shared_memory_fits needs smem_per_block_bytes" in err
-    assert "complete already" in run(*axes, "cpu_generic")[1]
+    assert "already complete" in run(*axes, "cpu_generic")[1]
     code, out, err = run(*axes, "a100")
     assert (code, out) == (2, "")
     assert "its device is cpu_generic, this one's is a100" in err

@@ -70,7 +70,7 @@ def test_failures_are_rows_without_a_time_and_a_repeat_that_worked_counts():
 
 def test_repeats_far_apart_contradict_each_other():
     """Nobody can say which is right: one sentence with both the problem and the ratio."""
-    with pytest.raises(InvalidValue, match=r"contradict themselves: .* M=128 N=256 .* takes 150 times the fastest"):
+    with pytest.raises(InvalidValue, match=r"contradictory repeats: .* M=128 N=256 .* takes 150 times the fastest"):
         table_of(stored([10.0, 1500.0]))
 
 

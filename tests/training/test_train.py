@@ -110,9 +110,9 @@ def contradicted(rows):
 
 REFUSED = {
     "no valid rows": (failed_only, {}, "no row of gemm/triton in .* has status ok"),
-    "one problem": (lambda rows: rows.head(10), {}, "there is one problem only"),
+    "one problem": (lambda rows: rows.head(10), {}, "there is only one problem"),
     "fewer problems than folds": (lambda rows: rows.head(20), {}, "2 groups of problems worked and 3 folds .* `folds=2`"),
-    "rows that contradict each other": (contradicted, {}, "1 measurements contradict themselves"),
+    "rows that contradict each other": (contradicted, {}, "1 measurements have contradictory repeats"),
     "another op": (lambda rows: rows, {"family": "matmul_sharded/single"}, "holds no rows of matmul_sharded/single"),
     "a filter that keeps nothing": (
         lambda rows: rows,
@@ -171,7 +171,7 @@ def test_an_existing_directory_an_unknown_kind_and_an_unknown_knob_are_refused(h
     for out, recipe, why in [
         (tmp_path / "there", RECIPE, "exists already"),
         (tmp_path / "m", Recipe("gdbt"), "unknown model 'gdbt': did you mean 'gbdt'"),
-        (tmp_path / "m", Recipe("gbdt", {"epochs": 3}), "`epochs` means nothing for the model gbdt"),
+        (tmp_path / "m", Recipe("gbdt", {"epochs": 3}), "the model gbdt has no knob `epochs`"),
         (tmp_path / "m", Recipe("gbdt", {"trees": 0}), "^`trees` must be at least 1, got 0$"),
         (tmp_path / "m", Recipe("gbdt", target="speed"), "a target is one of"),
         (tmp_path / "m", Recipe("gbdt", folds=1), "at least 2 folds"),
@@ -184,7 +184,7 @@ def test_an_existing_directory_an_unknown_kind_and_an_unknown_knob_are_refused(h
 def test_numbers_that_mean_nothing_and_no_dataset_are_refused_in_python_too(tmp_path):
     """As sentences, before anything is read."""
     for name in ("seed", "tune", "hard_mining", "threads"):
-        with pytest.raises(InvalidValue, match=f"{name} is a whole number from 0 on, got -1"):
+        with pytest.raises(InvalidValue, match=f"{name} must be a whole number, 0 or more, got -1"):
             Recipe(**{name: -1})
     with pytest.raises(InvalidValue, match="there is no dataset to train on"):
         train([], tmp_path / "m")

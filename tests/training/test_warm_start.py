@@ -72,7 +72,7 @@ def test_a_warm_start_covers_what_its_base_covered(tmp_path):
 @pytest.mark.parametrize(
     ("recipe", "changes", "why"),
     [
-        (Recipe("mlp", {"epochs": 1}), {}, "it is a gbdt model, and the model asked for is mlp"),
+        (Recipe("mlp", {"epochs": 1}), {}, "it is a gbdt model, but the model asked for is mlp"),
         (Recipe("gbdt", target="latency"), {}, "its target is 'relative', the data's is 'latency'"),
         (Recipe("gbdt"), {"device": pl.lit("h100")}, "its device is 'a100', the data's is 'h100'"),
         (Recipe("gbdt"), {"problem.dtype": pl.lit("bf16")}, "its dtypes is 'fp16', the data's is 'bf16'"),
@@ -102,7 +102,7 @@ def test_other_features_are_named(home):
     names = table.rows.names
     fewer = replace(table, rows=table.rows.only(names[2:]))
     procedure = Procedure(RECIPE.resolved(table, base))
-    with pytest.raises(InvalidValue, match=f"not those of the data: it alone has {names[0]}, {names[1]}; they must agree"):
+    with pytest.raises(InvalidValue, match=f"those of the data: only the model has {names[0]}, {names[1]}; they must agree"):
         refuse_strangers(fewer, procedure, base)
     turned = replace(table, rows=table.rows.only(names[::-1]))
     with pytest.raises(InvalidValue, match="their order differs"):

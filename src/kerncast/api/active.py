@@ -1,4 +1,4 @@
-"""What an active collection measures next: a quick model of what is measured says what it knows least about."""
+"""Choose what an active collection measures next, by a quick model trained on the rows so far."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from kerncast.op import Family
     from kerncast.tables.table import Table
 
-# Times that worked before a model is asked at all.
+# Successful rows needed before a model is trained.
 FEWEST_ROWS = 20
-# Small forests for times alone: an order of worth is wanted, not the last per cent, and the devices wait for it.
+# Small forests for times alone: a rough ranking is enough, and the devices wait for it.
 QUICK: dict[str, Any] = {"trees": 80, "bags": 1, "blend": 0.0, "library_trees": 0}
 
 
 def worth_by_model(family: Family, seed: int) -> Worth:
-    """How much measuring a vector is worth, by models that are trained on the rows so far."""
+    """A function that says how much measuring a vector is worth, by models trained on the rows so far."""
 
     def worth(rows: pl.DataFrame, rest: pl.DataFrame, device: Device) -> npt.NDArray[np.float64] | None:
         import numpy as np
@@ -38,7 +38,7 @@ def worth_by_model(family: Family, seed: int) -> Worth:
         table = _with_times(build_table(family, rows, {device.name: device}, ""))
         dtypes = tuple(sorted(rest["problem.dtype"].unique())) if "problem.dtype" in rest.columns else None
         described = Featurizer(family, device, dtypes).describe(rest)
-        # A dtype that is in one of the two alone may bring or take a feature.
+        # A dtype that only one of the two has may add or remove a feature.
         shared = [name for name in table.rows.names if name in described.names]
         table = replace(table, rows=table.rows.only(shared))
         columns = [name for name in rest.columns if name.startswith("problem.")]
@@ -50,7 +50,7 @@ def worth_by_model(family: Family, seed: int) -> Worth:
 
 
 def _with_times(table: Table) -> Table:
-    """Without the groups of problems on which nothing worked: a part of the groups must always have times to learn from."""
+    """Drop groups of problems on which nothing worked, so that any part of the groups has times to learn from."""
     import numpy as np
 
     return table.take(np.isin(table.group, np.unique(table.group[table.ok])))

@@ -20,7 +20,7 @@ from kerncast.registry import FAMILIES
 
 @dataclass(frozen=True)
 class Collected:
-    """What came of a collection: its summary, and how many vectors were asked for."""
+    """The result of a collection: its summary, and how many vectors were requested."""
 
     summary: Summary
     vectors: int
@@ -61,11 +61,11 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     stop: Callable[[], bool] = never,
     progress: Wanted = "auto",
 ) -> Dataset | Estimate:
-    """Measure the kernels of a family and return the dataset, without ever losing a row.
+    """Measure the kernels of a family and return the dataset; nothing measured is ever lost.
 
-    Killed or interrupted at any moment, the same call with the same `out` goes on. `dataset.collected` says what was
-    measured just now. With `dry_run`, nothing is measured: the estimate says what it would take. Once `stop()` is true, the
-    chunk at hand is finished and the rest is left for the next call.
+    If it is killed or interrupted, the same call with the same `out` continues. `dataset.collected` says what this call
+    measured. With `dry_run`, nothing is measured, and the estimate says what it would take. Once `stop()` is true, the
+    current chunk is finished and the rest is left for the next call.
     """
     measuring = Measuring(samples, warmup, timeout, cache, memory, verify, reset_command)
     found = family if isinstance(family, Family) else FAMILIES.get(family)
@@ -94,7 +94,7 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     if dry_run:
         return estimate(request, kernels, blocks, total)
     if runs.benchmark is not None:
-        # A version that cannot be asked for is said here, not after a device was reset for it.
+        # If the benchmark's version cannot be read, fail here and not after resetting a device.
         kernels.software(found.id)
     with shown(progress) as show:
         summary = run(request, blocks, total=total, progress=show, stop=stop)

@@ -26,9 +26,9 @@ def compare(
     where: str | Sequence[str] = (),
     save_predictions: str | Path | None = None,
 ) -> Verdict:
-    """Pair two models on problems that neither has seen: BETTER, SAME, WORSE or AMBIGUOUS, with reasons.
+    """Compare two models on problems that neither has seen: BETTER, SAME, WORSE or AMBIGUOUS, with reasons.
 
-    The limits are drops of efficiency in per cent that count as none. `bool(verdict)` is False for WORSE.
+    The limits are the allowed drops of efficiency, in per cent. `bool(verdict)` is False for WORSE.
     """
     place = None if save_predictions is None else Path(save_predictions)
     check_place("save_predictions", place)

@@ -31,7 +31,7 @@ DEVICE_NUMBERS = ("num_cus", "l1_cache_kb", "l2_cache_kb", "vector_bytes")
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked for."""
+    """One check and its result."""
 
     what: str
     kind: str
@@ -41,7 +41,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was looked for, and whether kerncast has all that it cannot do without."""
+    """All checks, and whether kerncast has everything that it requires."""
 
     checks: tuple[Check, ...]
 
@@ -67,7 +67,7 @@ class Diagnosis:
 
 
 def doctor() -> Diagnosis:
-    """Look for packages, extras, compilers, this machine's numbers and backends."""
+    """Check packages, extras, compilers, this machine's numbers and backends."""
     device = devices.local()
     unknown = [name for name in DEVICE_NUMBERS if name not in device.numbers]
     title = device.title + (f"; unknown: {', '.join(unknown)}" if unknown else "")
@@ -113,7 +113,7 @@ def _compiler(name: str) -> Check:
 def _backend(kind: type[Backend]) -> Check:
     try:
         why_not = kind.unavailable()
-    except KerncastError as error:  # a setting that names what is not there
+    except KerncastError as error:  # a setting that names something that does not exist
         why_not = str(error)
     detail = why_not or f"runs {', '.join(kind.families)} on device {', '.join(kind.devices())}"
     return Check(kind.name, "backend", why_not is None, detail)

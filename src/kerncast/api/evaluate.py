@@ -20,7 +20,7 @@ from kerncast.models.model import Model
 from kerncast.progress import Progress
 from kerncast.selecting.selector import Selector
 
-# A report lists at least so many of the worst problems.
+# A report lists at least this many of the worst problems.
 FEWEST_WORST = 20
 
 
@@ -42,14 +42,14 @@ def evaluate(
 ) -> Evaluation:
     """Score a model against the best measured config of every problem that it has not seen.
 
-    Problems that it was trained on are left out and counted. To judge on the training data itself, `split` refits the recipe
-    fold by fold: problem, size, config, device, or one that the op names. `report` writes one offline HTML file.
+    Problems that it was trained on are left out and counted. To score the training data itself, `split` refits the recipe
+    fold by fold: problem, size, config, device, or a split that the op names. `report` writes one offline HTML file.
     """
     page, rows = (None if path is None else Path(path) for path in (report, save_predictions))
     check_place("report", page)
     check_place("save_predictions", rows)
     judged = model_of(model)
-    # Refused before anything is fitted.
+    # Read now, so that a bad file is refused before anything is fitted.
     devices = [item.name for item in judged.manifest.devices]
     solutions = None if against is None else read_solutions(Path(against), judged.family, devices)
     paths = paths_of(data)
@@ -69,7 +69,7 @@ def evaluate(
 
 
 def write_files(found: Evaluation, model: Model, report: Path | None, save_predictions: Path | None, show: Progress) -> None:
-    """The files that an evaluation was asked for."""
+    """Write the files that the caller asked for."""
     if save_predictions is not None:
         write_atomically(save_predictions, found.rows.write_parquet)
     if report is not None:
@@ -78,7 +78,7 @@ def write_files(found: Evaluation, model: Model, report: Path | None, save_predi
 
 
 def _tiers(found: Evaluation, model: Model, show: Progress) -> list[dict[str, Any]] | None:
-    """A line per tier; None where the model does not record what it would take."""
+    """A line per tier; None if the model does not record what that needs."""
     if not model.candidates.height or model.out_of_fold is None or len(model.manifest.devices) > 1:
         return None
     selector = Selector(model, progress=show)

@@ -1,4 +1,4 @@
-"""`kerncast.export`: a model for programs that do not have Python."""
+"""`kerncast.export`: write a model for programs that do not have Python."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def export(
     if to not in FORMS:
         raise InvalidValue(f"`to` is one of {', '.join(FORMS)}, got '{to}'")
     if to != "c" and (prefix != "kerncast" or wanted != TIERS.split(",")):
-        raise InvalidValue("`prefix` and `tiers` are for `to=c`")
+        raise InvalidValue("`prefix` and `tiers` are only for `to=c`: leave them out")
     if to != "json" and problems is not None:
-        raise InvalidValue("`problems` is for `to=json`: C answers any problem, and lines are what they are")
+        raise InvalidValue("`problems` is only for `to=json`: leave it out")
     if place.exists():
         raise InvalidValue(f"{place} exists already: choose another name, or remove it first")
     loaded, options = model_of(model), TierOptions(loss, max)

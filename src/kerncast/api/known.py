@@ -1,4 +1,4 @@
-"""`kerncast.get_op`, `get_family`, `get_device`: what is known by name, here and in installed packages."""
+"""`kerncast.get_op`, `get_family`, `get_device`: look up by name, here and in installed packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def get_op(name: str) -> Op: ...
 @overload
 def get_op(name: None = None) -> tuple[Op, ...]: ...
 def get_op(name: str | None = None) -> Op | tuple[Op, ...]:
-    """The op called `name`, or by an alias of it; without a name, all of them."""
+    """The op with this name or alias; without a name, all of them."""
     return tuple(OPS) if name is None else OPS.get(name)
 
 

@@ -1,4 +1,4 @@
-"""`kerncast.open`: whatever lies at a path."""
+"""`kerncast.open`: open whatever is at a path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kerncast.sweeping.files import MANIFEST as VECTORS
 
 
 def open(path: str | Path) -> Dataset | Model | Store | Vectors:
-    """A dataset, a model (CK Tile's layout too), written vectors or a store of models: what is there says which."""
+    """Open a dataset, a model (CK Tile's layout too), written vectors or a store of models; the files say which it is."""
     place = Path(path)
     if not place.exists():
         raise NotFound(f"there is nothing at {place}: check the path")
@@ -28,5 +28,5 @@ def open(path: str | Path) -> Dataset | Model | Store | Vectors:
     if place.is_dir() and next(place.glob("*/*/*/*/*/entry.json"), None) is not None:
         return Store.open(place)
     raise NotFound(
-        f"{place} is no dataset, model, sweep or store of kerncast: a table of another program is read with `kerncast.read`"
+        f"{place} is not a kerncast dataset, model, sweep or store: read another program's table with `kerncast.read`"
     )

@@ -1,11 +1,11 @@
-"""How fast something goes, and so how long the rest of it takes."""
+"""The rate of progress, and the time that is left."""
 
 from __future__ import annotations
 
 import time
 
 LIVE_SECONDS = 0.25
-# The rate is taken over the last half minute, so that the time left follows a change of problem size and not every chunk.
+# The rate is over the last half minute: the time left follows a change of problem size, but not every chunk.
 PACE_SECONDS = 30.0
 
 
@@ -16,21 +16,21 @@ def clock(seconds: float) -> str:
 
 
 class Pace:
-    """How much was done at which time, and so how long the rest takes."""
+    """Records how much was done when, and estimates the time left."""
 
     def __init__(self) -> None:
         self.began, self.guessed = time.monotonic(), 0.0
         self.points: list[tuple[float, float]] = [(self.began, 0.0)]
 
     def next(self) -> Pace:
-        """Of what comes now; a guess holds until something is measured."""
+        """The pace of the next part; a guess holds until something is measured."""
         found = Pace()
         if len(self.points) == 1:
             found.guessed = max(0.0, self.guessed - (found.began - self.began))
         return found
 
     def add(self, amount: float) -> None:
-        """So much is done by now."""
+        """Record that `amount` is done by now."""
         now = time.monotonic()
         if len(self.points) > 1 and now - self.points[-2][0] < LIVE_SECONDS:
             self.points.pop()
@@ -39,18 +39,18 @@ class Pace:
             self.points.pop(0)
 
     def rate(self) -> float:
-        """So much per second, lately."""
+        """The recent amount per second."""
         (then, before), (now, after) = self.points[0], self.points[-1]
         return (after - before) / (now - then) if now > then else 0.0
 
     def left(self, target: float | None) -> str:
-        """The time until `target`: `about` where it is no more than a guess."""
+        """The time until `target`, with `about` if it is only a guess."""
         now, (at, amount), rate = time.monotonic(), self.points[-1], self.rate()
         if target and amount >= target:
             return clock(0)
         if target is not None and rate > 0:
             return clock((target - amount) / rate - (now - at))
         spent = now - self.began
-        if target is not None and amount > 0 and spent > 0:  # nothing moved lately
+        if target is not None and amount > 0 and spent > 0:  # no recent progress
             return f"about {clock((target - amount) * spent / amount)}"
         return f"about {clock(self.guessed - spent)}" if spent < self.guessed else "unknown"

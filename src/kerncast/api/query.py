@@ -1,4 +1,4 @@
-"""`kerncast.query`: JSON in, JSON out."""
+"""`kerncast.query`: answer JSON requests."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def query(
     compile: bool = True,
     progress: Wanted = "auto",
 ) -> Any:
-    """Ask how long an op takes. Text in, JSON text out; bytes, an object or a list in, the same out.
+    """Answer requests about how long an op takes. The reply has the type of the request: text, bytes, an object or a list.
 
-    Without `model` the store answers (`store`, or your own). Every answer has a status; all but `ok` say why and give no
-    number.
+    Without `model`, the models in the store answer (`store`, or your own). Every answer has a status; all but `ok` give a
+    reason and no number.
     """
     models = [model] if isinstance(model, Model | str | Path) else list(model)
     if models and store is not None:
-        raise InvalidValue("`model` and `store` are two places to look in: leave one out")
+        raise InvalidValue("`model` and `store` both say where to look for models: leave one out")
     if models:
         find = among([model_of(item) for item in models], strict)
     else:

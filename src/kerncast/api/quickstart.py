@@ -1,4 +1,4 @@
-"""`kerncast.quickstart`: from nothing to measured kernels of this machine, and what choosing is worth."""
+"""`kerncast.quickstart`: measure kernels on this machine from scratch, and see what choosing is worth."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kerncast.regenerating.quickstart import quickstart as run
 
 
 def quickstart(*, out: str | Path = "quickstart", full: bool = False, progress: Wanted = "auto") -> Quickstart:
-    """Measure GEMM kernels here, train a model, judge it, write a report and export it to C: about five minutes.
+    """Measure GEMM kernels here, train and evaluate a model, write a report and export it to C, in about five minutes.
 
     `full` measures 300 shapes in fp32 and bf16, twice, in about an hour.
     """

@@ -1,4 +1,4 @@
-"""`kerncast.read`: a foreign table of measurements as a dataset."""
+"""`kerncast.read`: convert another tool's table of measurements into a dataset."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def read(
 ) -> Dataset:
     """Read one or several files of one format into a new dataset.
 
-    `format` is guessed from the files where it can be; a refusal lists all formats. Units are converted, repeats
-    and failures are kept, every row remembers its file and line. What is not known is refused with the line number, and
+    `format` is recognised from the files if possible; if not, the error lists all formats. Units are converted, repeats
+    and failures are kept, and every row records its file and line. An unknown value is refused with its line number, and
     then nothing is written. `dataset.notes` says what was left out, and why.
     """
     files = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]

@@ -1,4 +1,4 @@
-"""What several public functions share: datasets and models as objects or paths, and results that have no place of their own."""
+"""Shared by the public functions: datasets and models as objects or paths, and temporary places for results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def place_of(out: str | Path | None, name: str) -> Path:
 
 
 def paths_of(data: Data) -> list[Path]:
-    """Where datasets lie."""
+    """The paths of datasets."""
     several = [data] if isinstance(data, Dataset | str | Path) else list(data)
     if not several:
         raise InvalidValue("there is no dataset: name at least one")
@@ -40,7 +40,7 @@ def model_of(model: Model | str | Path) -> Model:
 
 
 def texts(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    """One text or several, as several."""
+    """One text or several, as a tuple."""
     return () if given is None else (given,) if isinstance(given, str) else tuple(given)
 
 

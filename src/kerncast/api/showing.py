@@ -21,7 +21,7 @@ from kerncast.progress import QUIET, Progress
 from kerncast.writing.terminal import assignments, duration
 
 Wanted = Progress | Literal["auto"] | bool | None
-"""What a public function takes: `auto` (a terminal or a notebook, nothing elsewhere), True (anywhere), False, or one's own."""
+"""What a public function takes: `auto` (a terminal or a notebook, nothing elsewhere), True (anywhere), False, or your own."""
 
 PLAIN_SECONDS = 10.0
 PLAIN_STEP_SECONDS = 5.0
@@ -32,7 +32,7 @@ FLICKER_SECONDS = 1.0
 
 @contextmanager
 def shown(progress: Wanted = "auto", *, plain: bool = False, what: str = "") -> Iterator[Progress]:
-    """A `Progress` for what is done inside: `plain` lines where there is no terminal; `what` is said before the first stage."""
+    """Show the work inside: with `plain`, in lines where there is no terminal; `what` is shown before the first stage."""
     if isinstance(progress, Progress):
         yield progress
         return
@@ -62,10 +62,10 @@ def in_notebook() -> bool:
 
 
 class Account(Progress):
-    """Everything that was told, and the words for it. What draws it is below."""
+    """Keeps everything that was reported, and words it. Its subclasses draw it."""
 
     def __init__(self, what: str = "") -> None:
-        # A terminal is drawn by a thread of its own.
+        # A terminal is drawn by another thread.
         self.lock = threading.RLock()
         self.began = time.monotonic()
         self.name, self.number, self.of = what, 1, 1
@@ -93,7 +93,7 @@ class Account(Progress):
     # -- what the stages call ----------------------------------------------------------------------------
 
     def stage(self, name: str, number: int = 1, of: int = 1) -> None:
-        """A part begins; parts that are not the next of those before are other work, with a pace of its own."""
+        """Begin a part; a part that does not follow the one before is other work, with a new pace."""
         with self.lock:
             if self.counting or of != self.of or number <= self.number:
                 self.pace, self.share = self.pace.next(), 0.0
@@ -102,7 +102,7 @@ class Account(Progress):
             self._reach((number - 1) / of)
 
     def step(self, what: str, done: int = 0, of: int | None = None) -> None:
-        """So much of that part is done."""
+        """Record how much of that part is done."""
         with self.lock:
             self.steps, self.counting = (what, done, of), False
             if of:
@@ -114,13 +114,13 @@ class Account(Progress):
             self.pace.add(self.share)
 
     def expect(self, what: str, total: int | None) -> None:
-        """Count from the beginning, under this name."""
+        """Start counting from zero, under this name."""
         with self.lock:
             self.what, self.total, self.counting, self.pace = what, total, True, self.pace.next()
             self.statuses.clear()
 
     def guess(self, seconds: float) -> None:
-        """Shown as `about` until there is something to go by."""
+        """Set an estimate, shown as `about` until something is measured."""
         with self.lock:
             self.pace.guessed = seconds
 
@@ -134,7 +134,7 @@ class Account(Progress):
         samples: int = 0,
         disturbed: int = 0,
     ) -> None:
-        """One more with its final status."""
+        """Count one more with its final status."""
         with self.lock:
             self.counting = True
             self.statuses[status] += 1
@@ -147,12 +147,12 @@ class Account(Progress):
                 self.best_ns = min(self.best_ns or time_ns, time_ns)
 
     def tick(self) -> None:
-        """The rate follows what was counted."""
+        """Update the rate from the count."""
         with self.lock:
             if self.counting and time.monotonic() - self.pace.points[-1][0] >= LIVE_SECONDS:
                 self.pace.add(self.statuses.total())
 
-    # -- the words for it ----------------------------------------------------------------------------------
+    # -- how it is worded ----------------------------------------------------------------------------------
 
     def remaining(self) -> str:
         """The time that is left."""
@@ -165,7 +165,7 @@ class Account(Progress):
         return self.disturbed_samples / max(1, self.samples)
 
     def title(self) -> str:
-        """The part at hand and how far it is."""
+        """The current part and how far it is."""
         if self.steps is None:
             return self.name
         what, done, of = self.steps
@@ -187,7 +187,7 @@ class Account(Progress):
 
 
 class LineShow(Account):
-    """Plain lines on stderr: one for each stage, now and then one for what is being counted."""
+    """Plain lines on stderr: one for each stage, and a count every few seconds."""
 
     def __init__(self, what: str = "") -> None:
         super().__init__(what)
@@ -200,7 +200,7 @@ class LineShow(Account):
 
     def stage(self, name: str, number: int = 1, of: int = 1) -> None:
         super().stage(name, number, of)
-        # A stage that an earlier run finished is named, and over.
+        # A stage that an earlier run finished is only named.
         click.echo(name if name.endswith("(done before)") else f"{name} ...", err=True)
 
     def step(self, what: str, done: int = 0, of: int | None = None) -> None:
@@ -218,7 +218,7 @@ class LineShow(Account):
 
 
 class TerminalShow(Account):
-    """One live display on stderr, gone at the end: a bar for stages, a panel for results."""
+    """One live display on stderr, removed at the end: a bar for stages, a panel for results."""
 
     def __init__(self, what: str = "") -> None:
         super().__init__(what)
@@ -272,7 +272,7 @@ class TerminalShow(Account):
     # -- how it looks --------------------------------------------------------------------------------------
 
     def drawn(self) -> Any:
-        """What stands on the terminal now."""
+        """What the terminal shows now."""
         from rich.text import Text
 
         with self.lock:
@@ -319,7 +319,7 @@ class TerminalShow(Account):
         speed = f"{self.pace.rate():.0f}/s   left {self.remaining()}   disturbed {self.disturbed():.1%}"
         return Group(
             Text(f"{head} {self.what}   {speed}", style="bold"),
-            # A bar by itself ends without a new line, and what follows is cropped with it.
+            # Without padding a bar ends without a new line, and what follows is cropped.
             Padding(ProgressBar(total=float(self.total or max(done, 1)), completed=float(done), pulse=self.total is None), 0),
             counts,
             Text(lanes, style="dim"),
@@ -338,7 +338,7 @@ class _Plain:
 
 
 class NotebookShow(Account):
-    """One line below the cell, written again and again; it stays, with the time that was spent."""
+    """One line below the cell, updated in place; at the end it shows the time spent."""
 
     def __init__(self, what: str = "") -> None:
         super().__init__(what)

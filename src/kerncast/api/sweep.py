@@ -35,10 +35,10 @@ def sweep(
     out: str | Path | None = None,
     progress: Wanted = "auto",
 ) -> Sweep | SuiteSweep | Vectors:
-    """Every problem with every config that is valid for it, lazily: `iter_blocks()` gives polars frames, `count()` how many.
+    """List every problem with every valid config, lazily: `iter_blocks()` gives polars frames, `count()` their number.
 
-    With `out` the vectors are written there (`format`: parquet, json, tt-sweep), an unfinished folder is continued, and what
-    is returned reads them back; its `summary` says what was written.
+    With `out`, the vectors are written there (`format`: parquet, json, tt-sweep); an unfinished folder is continued. The
+    result reads them back, and its `summary` says what was written.
     """
     found = family if isinstance(family, Family) else FAMILIES.get(family)
     profile = device if isinstance(device, Device) else profiles.get(device)
@@ -64,7 +64,7 @@ def _input_grids(family: Family, x: int | None, y: int | None) -> Iterator[str]:
             continue
         rule = family.op.parameters.get(name)
         if rule is None:
-            raise InvalidValue(f"`{argument}` chooses input grids by {name}, which {family.op.name} has not: leave it out")
+            raise InvalidValue(f"`{argument}` chooses input grids by {name}, which {family.op.name} lacks: leave it out")
         if rule.index(start) is None:
             raise InvalidValue(f"`{argument}` must be {rule.describe()}, got {start}")
         yield f"{name}={start}" if name == "in_x" else f"{name}={start}:{rule.number(rule.size - 1)}:1"

@@ -1,4 +1,4 @@
-"""`kerncast.train`: a model from measurements."""
+"""`kerncast.train`: train a model on measurements."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ def train(
     progress: Wanted = "auto",
     **knobs: Any,
 ) -> Model:
-    """Train a model on measurements and judge it out of fold on problems that it has not seen.
+    """Train a model on measurements and evaluate it out of fold, on problems that it has not seen.
 
-    `model` is the kind (gbdt by default), `knobs` are that kind's own: `trees=300`, `hidden=(100, 50)`. The figures are in
-    `model.evaluation`; `folds=0` trains without judging. Interrupted, the same call with the same `out` goes on with the folds
-    that are left.
+    `model` is the kind (gbdt by default), `knobs` are options of that kind: `trees=300`, `hidden=(100, 50)`. The figures are
+    in `model.evaluation`; `folds=0` trains without evaluation. If it is interrupted, the same call with the same `out`
+    continues with the remaining folds.
     """
     if format not in ("kerncast", "ck"):
         raise InvalidValue(f"`format` is kerncast or ck, got '{format}'")
     first, *others = (name.strip() for name in (targets or ("tflops" if format == "ck" else "")).split(","))
     if others and format != "ck":
-        raise InvalidValue(f"one model has one target, got {targets}: train one each, or several with `format=ck`")
+        raise InvalidValue(f"one model has one target, got {targets}: train one model per target, or use `format=ck`")
     strange = [name for name in (first, *others) if name and name not in TARGETS]
     if strange:
         raise InvalidValue(f"`targets` is one of {', '.join(TARGETS)}, got '{strange[0]}'")
     if warm_start is not None and folds:
-        raise InvalidValue(f"`folds={folds}` means nothing with `warm_start`: it is judged on one fixed hold-out; leave it out")
+        raise InvalidValue(f"`folds={folds}` does not go with `warm_start`, which has one fixed hold-out: leave it out")
     base = None if warm_start is None else model_of(warm_start)
     recipe = Recipe(
         kind=model or ("gbdt" if base is None else base.manifest.kind),
@@ -79,6 +79,6 @@ def train(
 
 
 def refuse_folds(warm_start: object, folds: int | None) -> None:
-    """A warm start is judged on one fixed hold-out."""
+    """Refuse folds for a warm start, which is evaluated on one fixed hold-out."""
     if warm_start is not None and folds:
-        raise InvalidValue(f"`folds={folds}` means nothing with `warm_start`: it is judged on one fixed hold-out; leave it out")
+        raise InvalidValue(f"`folds={folds}` does not go with `warm_start`, which has one fixed hold-out: leave it out")

@@ -47,7 +47,7 @@ def backend_for(family: str) -> type[Backend]:
 
 
 def backend_that_runs(family: str, name: str | None = None) -> type[Backend]:
-    """The backend to run a family with here: the first that can, or the one that is named, refused if it cannot."""
+    """The backend that runs a family here: the named one, refused if it cannot, or the first that can."""
     kind = get_backend(name) if name else backend_for(family)
     if family not in kind.families and "*" not in kind.families:
         raise InvalidValue(f"backend {kind.name} does not run {family} (it runs {', '.join(kind.families)}): name another")

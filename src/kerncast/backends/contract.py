@@ -1,7 +1,7 @@
 """What a backend is: it prepares one (family, problem, config) on one device, runs it and checks the result.
 
-A backend lives in a worker process that may be killed at any moment; it need not defend itself against
-kernels that crash or hang, for the supervisor does. It says what went wrong by raising one of the exceptions
+A backend runs in a worker process that may be killed at any moment; it need not defend itself against
+kernels that crash or hang, because the supervisor does. It says what went wrong by raising one of the exceptions
 below; any other exception counts as a launch error.
 """
 
@@ -17,7 +17,7 @@ from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.op import Config, Problem
 
-# Valid configs that are drawn where a backend knows no better ones to try.
+# Valid configs to draw if a backend knows no better ones to try.
 TRIALS = 256
 
 
@@ -56,7 +56,7 @@ class WrongResult(Failed):
 
 
 class Ended(Failed):
-    """A program of its own came to such an end."""
+    """An external program ended with this status."""
 
     def __init__(self, status: str, message: str) -> None:
         super().__init__(message)
@@ -68,19 +68,19 @@ class Prepared(abc.ABC):
 
     @abc.abstractmethod
     def run(self, launches: int) -> int:
-        """Launch it so many times in a row; nanoseconds for all of them, by the backend's own clock."""
+        """Launch it `launches` times in a row; return the nanoseconds for all of them, by the backend's own clock."""
 
     @abc.abstractmethod
     def check(self) -> float:
         """Launch it once and return the largest absolute error of the result (0.0 when exact)."""
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release what it holds."""
         return
 
 
 class Bound(abc.ABC):
-    """A kernel that runs on arrays of the caller; one of them serves every call with the same signature."""
+    """A kernel that runs on the caller's arrays. One object serves every call with the same signature."""
 
     @abc.abstractmethod
     def __call__(self, *arrays: Array, out: Array | None = None) -> Array:
@@ -88,26 +88,26 @@ class Bound(abc.ABC):
 
 
 class Call(abc.ABC):
-    """What the arrays of a call ask for, told by shapes, strides and types alone. It holds no data."""
+    """The problem that the arrays of a call make, by their shapes, strides and types alone. It holds no data."""
 
     @staticmethod
     @abc.abstractmethod
     def signature(*arrays: Array, **attributes: Hashable) -> Hashable:
-        """Equal for calls that one `Bound` serves. On the path of every call: nothing is checked."""
+        """Equal for calls that one `Bound` serves. It is computed in every call, so nothing is checked."""
 
     @classmethod
     @abc.abstractmethod
     def of(cls, *arrays: Array, **attributes: Hashable) -> Self:
-        """The call, checked: InvalidValue with the rule where the arrays do not fit each other or the family."""
+        """The checked call; InvalidValue with the rule if the arrays do not fit each other or the family."""
 
     @property
     @abc.abstractmethod
     def values(self) -> Mapping[str, int | bool | str]:
-        """The problem's values, but for what only the environment knows (threads)."""
+        """The problem's values, except those that only the environment knows (threads)."""
 
     @abc.abstractmethod
     def without_kernel(self) -> Bound | None:
-        """What answers where nothing needs a kernel (empty arrays), else None."""
+        """What computes the result if no kernel is needed (empty arrays), else None."""
 
 
 class Backend(abc.ABC):
@@ -120,14 +120,14 @@ class Backend(abc.ABC):
     """How many kernels may be prepared at once; 1 means that samples of different vectors cannot interleave."""
 
     runs_on_cpu: ClassVar[bool] = False
-    """Kernels run on this process's own CPU time, so that a pre-empted sample can be told by it."""
+    """Whether kernels use this process's own CPU time, which then shows that a sample was pre-empted."""
 
     calls: ClassVar[Mapping[str, type[Call]]] = {}
-    """By family: how arrays of a caller become a problem. What is named here, `bind` runs."""
+    """By family: how a caller's arrays become a problem. `bind` runs the families named here."""
 
     @classmethod
     def devices(cls) -> list[str]:
-        """The indices of the devices at hand, as `--devices` takes them."""
+        """The indices of this machine's devices, as `--devices` takes them."""
         return ["0"]
 
     @classmethod
@@ -140,7 +140,7 @@ class Backend(abc.ABC):
 
     @classmethod
     def configured(cls, index: str, options: Mapping[str, str]) -> Self:
-        """One as the user asked for it; `options` travel to every worker as they are."""
+        """A backend with the user's options; every worker gets `options` as they are."""
         if options:
             raise InvalidValue(f"backend {cls.name} takes no options, got {', '.join(options)}: leave them out")
         return cls(index)
@@ -169,7 +169,7 @@ class Backend(abc.ABC):
         return (Config.trusted(family, row) for row in drawn.iter_rows(named=True))
 
     def smaller(self, problem: Problem) -> Problem:
-        """A like problem on which many configs can be tried in a moment, one for many; the problem itself if it is short."""
+        """A similar problem, shared by many, on which configs can be tried quickly; the problem itself if it is short."""
         return problem
 
     def compile(self, vectors: Sequence[tuple[Problem, Config]], jobs: int = 1) -> None:
@@ -226,8 +226,8 @@ class TimesItself(Backend):
     ) -> Iterator[tuple[int, Answer | Failed]]:
         """One answer or failure for each vector, by its position, in any order.
 
-        `begin(position, seconds)` comes before each program: that vector runs now and ends within so many
-        seconds, which the backend itself must see to; the collector's own deadline is later.
+        `begin(position, seconds)` is called before each program: that vector runs now and ends within `seconds`.
+        The backend itself must ensure this; the collector's own deadline is later.
         """
 
     def prepare(self, problem: Problem, config: Config) -> Prepared:
@@ -235,7 +235,7 @@ class TimesItself(Backend):
 
 
 class _OneAnswer(Prepared):
-    """A vector of a backend that times itself, for those who want launches."""
+    """A vector of a backend that times itself, for code that needs launches."""
 
     def __init__(self, backend: TimesItself, vector: tuple[Problem, Config]) -> None:
         self.backend, self.vector = backend, vector

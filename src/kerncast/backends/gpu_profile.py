@@ -16,9 +16,9 @@ def slug(name: str) -> str:
 def shipped(*names: str, num_cus: int | None = None) -> Device | None:
     """The profile that one of the names means, or None.
 
-    A name or alias of the profile must stand in it as a word (`h100` in "NVIDIA H100 80GB HBM3", `gfx942` in
+    A name or alias of the profile must occur in it as a word (`h100` in "NVIDIA H100 80GB HBM3", `gfx942` in
     "gfx942:sramecc+:xnack-"). Boards of one chip differ in compute units (H100 SXM and PCIe, MI300X and MI300A):
-    where the driver tells their number, it must be that of the profile.
+    if the driver reports their number, it must match the profile.
     """
     words = {word for name in names for word in re.split(r"[^a-z0-9]+", name.lower())}
     for device in devices.profiles().values():

@@ -12,24 +12,24 @@ import kerncast
 
 # verb → module of this package (its function is `command`), and the line that `--help` shows.
 VERBS = {
-    "collect": ("collect", "Measure kernels on this machine into a dataset, without ever losing a row."),
+    "collect": ("collect", "Measure kernels on this machine and write a dataset; nothing measured is ever lost."),
     "compare": ("compare", "Say whether a new model is safe to ship: BETTER, SAME, WORSE or AMBIGUOUS."),
     "devices": ("devices", "List hardware profiles, or show one with the source of each number."),
     "doctor": ("doctor", "Say what works on this machine, and what to install for the rest."),
-    "evaluate": ("evaluate", "Score a model on problems it has not seen, beside the baselines; write a report."),
+    "evaluate": ("evaluate", "Score a model on problems it has not seen, next to the baselines; write a report."),
     "export": ("export", "Write a model out as C99 with a C++ header, or as a JSON table of choices."),
     "families": ("families", "List kernel families, or show one: parameters, constraints, features."),
-    "import": ("import_", "Read a foreign table of measurements into a dataset."),
+    "import": ("import_", "Convert another tool's table of measurements into a dataset."),
     "inspect": ("inspect", "Show what a dataset holds, how noisy it is and what is wrong with it."),
-    "merge": ("merge", "Join datasets into one, exact duplicates kept once."),
-    "models": ("models", "List the store of models; add, remove, find one, or check whether it is still fresh."),
+    "merge": ("merge", "Join datasets into one; exact duplicates are kept once."),
+    "models": ("models", "List the models in the store; add, remove, find one, or check whether it is still fresh."),
     "ops": ("ops", "List ops, or show one: parameters, work, features."),
     "portfolio": ("portfolio", "Show how few configs are enough, and which need not be built."),
-    "predict": ("predict", "Say how long a problem takes, with an interval, without a device."),
-    "query": ("query", "Ask in JSON how long an op takes; one request or a list of them, answered in JSON."),
+    "predict": ("predict", "Predict how long a problem takes, with an interval; no device is needed."),
+    "query": ("query", "Answer JSON requests about how long an op takes, one or a list."),
     "quickstart": ("quickstart", "Measure real GEMM kernels here and see what choosing the right one is worth."),
     "regenerate": ("regenerate", "Rerun sweep, collect, train and compare; replace the model in the store if not worse."),
-    "search": ("search", "Search all configs that a family declares, not only measured ones, with a model."),
+    "search": ("search", "Use a model to search all configs that a family declares, not only measured ones."),
     "select": ("select", "Choose the config to run for a problem, in microseconds, or say why not."),
     "sweep": ("sweep", "List what to measure: problems × configs, checked, sampled, sliced, written to disk."),
     "train": ("train", "Train a model on measurements and say how good it is on problems it has not seen."),
@@ -75,7 +75,7 @@ def program() -> None:
 
 
 def main(args: list[str] | None = None) -> None:
-    """The entry point: a deliberate refusal is one sentence and exit code 2, never a traceback."""
+    """Run the command line. An expected error prints one sentence and exits with code 2, without a traceback."""
     from kerncast.errors import KerncastError
 
     try:
@@ -86,7 +86,7 @@ def main(args: list[str] | None = None) -> None:
         from kerncast.writing.terminal import printable
 
         said = in_options(str(error), called(program, sys.argv[1:] if args is None else args))
-        # What a file says may be in it: a terminal only shows it.
+        # The message may quote a file: control characters are escaped.
         click.echo("kerncast: " + "\n".join(printable(line) for line in said.split("\n")), err=True)
         sys.exit(2)
     except BrokenPipeError:  # `kerncast ... | head`

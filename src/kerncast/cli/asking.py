@@ -1,4 +1,4 @@
-"""What `select`, `predict` and `export` share: problems from the command line or a file, a selector with its progress."""
+"""Shared by `select`, `predict` and `export`: problems from the command line or a file, progress, table cells."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ problems_argument = click.argument("problem", metavar="NAME=VALUE...|FILE", narg
 
 
 def steps() -> AbstractContextManager[Progress]:
-    """A moving line on stderr that says what is being done; plain lines when stderr is not a terminal."""
+    """Show each step in a moving line on stderr; in plain lines when stderr is not a terminal."""
     return shown(plain=True, what="loading")
 
 
 def read_problems(given: tuple[str, ...], family: Family) -> tuple[list[dict[str, Any]], bool]:
-    """The problems asked about, and whether they came from a file (a list in, a list out)."""
+    """Read the problems, and say whether they came from a file (then the result is a list)."""
     from kerncast.cli.verbs.families import parse_assignments
 
     if len(given) == 1 and "=" not in given[0]:
@@ -40,7 +40,7 @@ def read_problems(given: tuple[str, ...], family: Family) -> tuple[list[dict[str
 
 
 def checked_problems(asked: list[dict[str, Any]], family: Family) -> list[Problem]:
-    """Validated before anything is built or compiled; of several, the refusal says which."""
+    """Validate problems before anything is built or compiled; if there are several, the error says which is wrong."""
     from kerncast.op import Problem
 
     found = []

@@ -1,4 +1,4 @@
-"""The knobs of every learner as options of `kerncast train`: those of other packages too, read off their options types."""
+"""Options of `kerncast train` for the knobs of every learner, including learners of other packages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kerncast.errors import BadFile, InvalidValue
 
 
 class _Numbers(click.ParamType):  # type: ignore[type-arg]
-    """Numbers with commas between them."""
+    """Comma-separated numbers."""
 
     name = "numbers"
 
@@ -29,7 +29,7 @@ _TYPES: dict[str, Any] = {"whole": int, "number": float, "flag": bool, "list": _
 
 
 def knob_options(taken: Iterable[str]) -> list[click.Option]:
-    """An option for each knob that some learner has. Those of `train` itself come first: a knob cannot take their names."""
+    """An option for each knob of any learner, except knobs whose name `train` itself uses (`taken`)."""
     from kerncast.learners.kinds import learner_class, learner_kinds
     from kerncast.learners.knobs import Knob, knobs_of
 
@@ -37,7 +37,7 @@ def knob_options(taken: Iterable[str]) -> list[click.Option]:
     for kind in learner_kinds():
         try:
             knobs = knobs_of(learner_class(kind).options_type)
-        except BadFile:  # another package is broken: asking for its model says so
+        except BadFile:  # another package is broken: training its kind of model reports that
             continue
         for knob in knobs:
             known.setdefault(knob.name, []).append((kind, knob))
@@ -46,7 +46,7 @@ def knob_options(taken: Iterable[str]) -> list[click.Option]:
 
 def _option(name: str, owners: list[tuple[str, Any]]) -> click.Option:
     shapes = {knob.shape for _, knob in owners}
-    # Learners that read one name in two ways get the text, and say themselves what they make of it.
+    # If learners give one name different types, the option is text, and `given_knobs` converts it.
     shape = shapes.pop() if len(shapes) == 1 else "text"
     kinds: dict[str, list[str]] = {}
     for kind, knob in owners:
@@ -58,7 +58,7 @@ def _option(name: str, owners: list[tuple[str, Any]]) -> click.Option:
 
 
 def given_knobs(kind: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The knobs that were given, as this kind reads them."""
+    """The given knobs, converted to the types that this kind of model declares."""
     from kerncast.learners.kinds import learner_class
     from kerncast.learners.knobs import knobs_of
 
@@ -74,7 +74,7 @@ def given_knobs(kind: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 class WithKnobs(click.Command):
-    """A command whose own options are followed by all knobs; they are looked up when it is called, not when it is imported."""
+    """A command with an option for every knob after its own options; knobs are looked up on call, not on import."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         own = super().get_params(ctx)

@@ -1,4 +1,4 @@
-"""What the library says of arguments, said of options: `folds=3` becomes --folds 3."""
+"""Rewrite messages about arguments into messages about options: `folds=3` becomes --folds 3."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def keyword(option: click.Option) -> tuple[str, bool]:
 
 
 def in_options(text: str, command: click.Command | None) -> str:
-    """A sentence about arguments as the user of a command has to read it; what is no option of it stays as it is."""
+    """Replace arguments in backticks by the command's options; anything that is not one of its options stays."""
     known = {} if command is None else _options(command)
 
     def said(found: re.Match[str]) -> str:
@@ -31,15 +31,15 @@ def in_options(text: str, command: click.Command | None) -> str:
 
 
 def _options(command: click.Command) -> dict[str, str]:
-    # `get_params`: a command may add options of its own, as `train` does for the knobs of every kind of model.
+    # `get_params`, because a command may add options, as `train` does for the knobs of every kind of model.
     options = [item for item in command.get_params(click.Context(command)) if isinstance(item, click.Option)]
-    # Of `--folds` and `--no-folds`, the sentence means the first.
+    # Where a command has both `--folds` and `--no-folds`, a message means the first.
     ordered = sorted(options, key=lambda item: keyword(item)[1], reverse=True)
     return {keyword(item)[0]: max(item.opts, key=len) for item in ordered}
 
 
 def called(program: click.Group, args: Sequence[str]) -> click.Command | None:
-    """The command that a command line calls, as far as it names one."""
+    """The command that a command line names, or None."""
     found: click.Command | None = program
     for word in args:
         if not isinstance(found, click.Group) or word.startswith("-"):

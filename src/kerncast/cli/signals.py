@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while something is measured: the first stops politely, the second ends at once."""
+"""Handle Ctrl-C and SIGTERM during measurement: the first signal stops cleanly, the second ends at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextmanager
 def polite_signals() -> Iterator[Callable[[], bool]]:
-    """Yields what `collect` takes as `stop`. Only the main thread may catch signals: in others nobody asks to stop."""
+    """Yield the `stop` function that `collect` takes. Only the main thread can catch signals; elsewhere it never stops."""
     asked = False
 
     def ask(signum: int, frame: FrameType | None) -> None:

@@ -1,1 +1,1 @@
-"""Collecting: a supervisor that owns the journal, and worker processes that own the danger."""
+"""Collecting: a supervisor that writes the journal, and worker processes that run the kernels and may crash."""

@@ -1,7 +1,7 @@
-"""Active collecting: rounds that measure next what is worth most by what the earlier ones taught.
+"""Active collecting: each round measures the vectors that are worth most, judged by the results of earlier rounds.
 
-The first round is drawn at random, spread over the problems. All that later ones depend on is in the rows, so a
-killed collection goes on with the same command, and a finished one can be extended.
+The first round is drawn at random, spread over the problems. Later rounds depend only on the rows, so the same
+command continues a killed collection, and a finished one can be extended.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from kerncast.collecting.supervisor import Supervisor
 from kerncast.data import schema
 from kerncast.device import Device
 
-# The first round: the larger of this share and so many vectors of each problem, but half of what may be measured at most.
+# The first round: the larger of this share and this many vectors per problem, but at most half of the limit.
 FIRST_SHARE = 0.05
 FIRST_PER_PROBLEM = 2
-# A later round is a twentieth of the vectors, or a tenth of what may be measured: rounds cost a model each.
+# A later round is a twentieth of the vectors or a tenth of the limit, because each round trains a model.
 ROUND_SHARE, ROUND_OF_LIMIT = 0.05, 0.1
-# More vectors than this are not compared in one round; a random part of them stands for the others.
+# A round compares at most this many vectors; if there are more, it draws them at random.
 MOST_CANDIDATES = 200_000
 
 
 def measure_rounds(
     active: Active, collection: Collection, supervisor: Supervisor, blocks: Iterable[pl.DataFrame], device: Device
 ) -> bool:
-    """Measure until the limit is reached; False when the budget (or Ctrl-C) ended it before."""
+    """Measure until the limit is reached; False when the budget (or Ctrl-C) ended it earlier."""
     vectors = _distinct(collection, blocks)
     summary = collection.summary
     rest = np.flatnonzero(~vectors["key"].is_in(list(collection.done)).to_numpy())
@@ -77,7 +77,7 @@ def _first_round(vectors: pl.DataFrame, limit: int, seed: int) -> Ints:
 
 
 def _wanted(active: Active, collection: Collection, vectors: pl.DataFrame, rest: Ints, device: Device) -> Ints:
-    """What is left, by turns the worthiest and one at random; all at random while too little is known to tell."""
+    """The vectors that are left, alternating the worthiest and a random one; all random while too little is known."""
     shuffled = np.random.default_rng([active.seed, len(rest)]).permutation(rest)
     candidates = np.sort(shuffled[:MOST_CANDIDATES])
     worth = active.worth(collection.rows(), vectors[candidates].drop("key"), device)
@@ -87,10 +87,10 @@ def _wanted(active: Active, collection: Collection, vectors: pl.DataFrame, rest:
 
 
 def by_turns(worthiest: Ints, shuffled: Ints) -> Ints:
-    """One of either, each position once.
+    """Alternate between the two, each position once.
 
-    Rows near the top alone teach a model little about what is slow, and it then chooses worse on other problems than
-    one that saw random rows (`kerncast evaluate --budget-curve` shows both).
+    A model that saw only the fastest rows knows little about slow ones. On other problems it then chooses worse than a
+    model that saw random rows (`kerncast evaluate --budget-curve` shows both).
     """
     mixed = np.column_stack([worthiest, shuffled[: len(worthiest)]]).ravel()
     return np.asarray(mixed[np.sort(np.unique(mixed, return_index=True)[1])])

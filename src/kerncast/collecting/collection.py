@@ -1,4 +1,4 @@
-"""The state of a running collection: what is done, what is being contested, what goes into the journal."""
+"""The state of a running collection: what is done, which vectors nearly tie, what goes into the journal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.progress import QUIET, Progress
 
-# After the sweep, what is this close to the best of its problem (or within three MADs) is raced again.
+# After the sweep, vectors this close to the best of their problem (or within three MADs) are raced again.
 NEAR = 0.02
 RACED_PER_PROBLEM = 12
 
@@ -50,7 +50,7 @@ class _Ties:
         return entries[0][0] if entries else 0.0
 
     def chunks(self, first_number: int) -> Iterator[Chunk]:
-        """One chunk per problem that has a contest."""
+        """One chunk per problem that has near-ties."""
         for number, entries in enumerate(self.best.values(), first_number):
             best, mad, _ = entries[0]
             limit = best * (1 + max(NEAR, 3 * mad / best))
@@ -68,18 +68,18 @@ class Collection:
         self.ties = _Ties()
         self.unsure: dict[str, Item] = {}
         self.times: dict[str, float] = {}
-        """Labels so far: measuring again may only improve them, for noise only ever slows down."""
+        """Labels so far. Measuring again can only improve them, because noise only makes kernels slower."""
         self.done: set[str] = set()
         self.order = 0
         self.chunks_made = 0
         self.journal: journals.Journal | None = None
         self.stopping = False
-        """Whether the collection was asked to stop, and has heard it."""
+        """Whether the collection has noticed a request to stop."""
         self.said_stopping = False
         self.began = time.monotonic()
 
     def admit(self, index: str, ready: Ready) -> None:
-        """The first device says what the dataset is of; any other, and every restarted one, must be the same."""
+        """The first device decides device and software of the dataset; every other or restarted one must match."""
         if self.journal is None:
             self.open_journal(ready)
             return
@@ -92,7 +92,7 @@ class Collection:
             )
 
     def open_journal(self, ready: Ready) -> None:
-        """Begin, or go on where a killed run stopped; either way know what needs no measuring."""
+        """Begin a journal, or continue that of a killed run, and load what is already measured."""
         request = self.request
         now = datetime.datetime.now(datetime.UTC)
         header = journals.Header(
@@ -127,7 +127,7 @@ class Collection:
         self.done |= set(self._stored(header).select("key").collect().to_series())
 
     def _stored(self, header: journals.Header) -> pl.LazyFrame:
-        """The rows of the dataset that measuring here and now would repeat."""
+        """The rows of the dataset that this collection would repeat."""
         return self.dataset.scan(self.request.family).filter(
             pl.col("backend") == header.backend,
             pl.col("device") == header.device,
@@ -152,7 +152,7 @@ class Collection:
             self._label(item, record["time_ns"], record["time_ns_mad"], record.get("unsure", False))
 
     def _label(self, item: Item, time_ns: float, mad: float, unsure: bool) -> None:
-        """A vector has a time: for the race, and for the second visit if it is not sure."""
+        """Note a vector's time for the race, and for a second visit if it is unsure."""
         self.times[item.key] = time_ns
         self.ties.add(item, time_ns, mad)
         if unsure:
@@ -198,7 +198,7 @@ class Collection:
         return Chunk(self.chunks_made - 1, items)
 
     def record(self, item: Item, result: Result, block: int, device_index: str) -> None:
-        """A final status: into the journal, the summary and the contest."""
+        """Record a final status in the journal, the summary and the near-ties."""
         assert self.journal is not None
         fields = msgspec.to_builtins(result)
         fields.pop("type")
@@ -219,7 +219,7 @@ class Collection:
             self.summary.errors[result.status, result.error or ""] += 1
 
     def flush(self) -> None:
-        """Several times a second: lines to the journal, and an answer to a request to stop."""
+        """Write lines to the journal and answer a request to stop; called several times a second."""
         if self.journal is not None:
             self.journal.flush()
         self._answer()
@@ -237,13 +237,13 @@ class Collection:
         return self.dataset.rows + len({record["key"] for record in records})
 
     def stop(self) -> bool:
-        """It was asked to, or the budget is spent."""
+        """Whether to stop: a stop was requested, or the budget is spent."""
         self._answer()
         budget = self.request.budget_seconds
         return self.stopping or (budget is not None and time.monotonic() - self.began > budget)
 
     def _again(self, supervisor: Supervisor, what: str, chunks: list[Chunk], seconds: float = math.inf) -> int:
-        """Vectors that have a row once more, and how many they were; a faster record replaces the earlier one."""
+        """Measure vectors that have a row again and return their number; a faster record replaces the earlier one."""
         before, until = self.summary.statuses.copy(), time.monotonic() + seconds
         planned = sum(len(chunk.items) for chunk in chunks)
         if math.isinf(seconds):
@@ -258,7 +258,7 @@ class Collection:
         return planned - sum(len(chunk.items) for chunk in left)
 
     def revisit(self, supervisor: Supervisor) -> None:
-        """What had too few quiet samples, at another time: a slow mode may last longer than a block."""
+        """Measure vectors with too few quiet samples again later: a slow mode may last longer than a block."""
         items, self.unsure = list(self.unsure.values()), {}
         size = self.request.chunk_size
         chunks = [self._chunk(items[start : start + size]) for start in range(0, len(items), size)]
@@ -269,6 +269,6 @@ class Collection:
         self.summary.revisited = self._again(supervisor, "revisiting disturbed vectors", chunks, seconds)
 
     def race(self, supervisor: Supervisor) -> None:
-        """The near-ties, side by side."""
+        """Measure the near-ties again, side by side."""
         contests = list(self.ties.chunks(self.chunks_made))
         self.summary.raced = self._again(supervisor, "racing near-ties", contests)

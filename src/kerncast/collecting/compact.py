@@ -18,7 +18,7 @@ from kerncast.op import Family
 
 
 def compact(dataset: Dataset, family: Family, ready: Ready) -> None:
-    """The journal's final records as a part of the dataset; then, and only then, the journal goes."""
+    """Write the journal's final records as a part of the dataset, and only then remove the journal."""
     path = dataset.path / journals.NAME
     header, frame = journal_rows(path, family)
     if frame.height:
@@ -29,7 +29,7 @@ def compact(dataset: Dataset, family: Family, ready: Ready) -> None:
             dataset.append(family, new, machines=[profile])
         except schema.Mislabelled as error:
             raise BadFile(f"{path} is damaged, {error}: move the file away to measure again, or restore it") from error
-        except (OSError, CannotWrite, pl.exceptions.ComputeError) as error:  # what polars says of a full disk
+        except (OSError, CannotWrite, pl.exceptions.ComputeError) as error:  # polars raises the last one for a full disk
             why = error.__cause__ or error if isinstance(error, CannotWrite) else error
             raise journals.refused(dataset.path, reason(why), f"all {frame.height:,} rows are safe in {path}") from error
     path.unlink()
@@ -43,14 +43,14 @@ def journal_rows(path: Path, family: Family) -> tuple[journals.Header, pl.DataFr
 
 
 def _already_compacted(dataset: Dataset, family: Family, run_id: str) -> set[str]:
-    """Keys of this very run that a crash between the two steps left in both places."""
+    """Keys of this run that a crash between the two steps left in both places."""
     if family not in dataset.families:
         return set()
     return set(dataset.scan(family).filter(pl.col("run_id") == run_id).select("key").collect().to_series())
 
 
 def software_text(software: dict[str, str]) -> str:
-    """The software as a row says it."""
+    """The software as a row stores it."""
     return msgspec.json.encode(dict(sorted(software.items()))).decode()
 
 

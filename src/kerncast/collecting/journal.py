@@ -1,8 +1,8 @@
 """The journal: append-only, one checked line per result; what a killed supervisor leaves behind.
 
-A line is the CRC-32 of the rest in hexadecimal, a space, and JSON. The first line says who began it. A torn
+A line is the CRC-32 of the rest in hexadecimal, a space, and JSON. The first line says what began it. A torn
 tail (the last line, cut by a crash) is cut off when the journal is opened again; a bad line anywhere else is
-damage that nobody should paper over.
+damage and is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SYNC_SECONDS = 1.0
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who began the journal. A resume must agree in all of it but `run_id`."""
+    """What began the journal. A resumed collection must match in everything but `run_id`."""
 
     family: str
     backend: str
@@ -56,16 +56,16 @@ def _checked(line: bytes) -> bytes | None:
 
 
 class Refused(CannotWrite):
-    """The disk refused, and it is said what is safe and how to go on."""
+    """A write failed; the message says what is safe and how to continue."""
 
 
 def refused(path: Path, why: object, safe: str) -> Refused:
-    """Where, what is safe, and how to go on."""
+    """An error that says which write failed, what is safe and how to continue."""
     return Refused(f"could not write {path} ({why}): free some space and run the same command again; {safe}")
 
 
 def is_begun(path: Path) -> bool:
-    """Whether there is a journal; one whose very first line could not be written whole holds nothing yet."""
+    """Whether there is a journal with a complete first line; without one it holds nothing yet."""
     return path.exists() and not _TORN_HEADER.fullmatch(path.read_bytes())
 
 
@@ -123,7 +123,7 @@ class Journal:
 
     @classmethod
     def resume(cls, path: Path, expected: Header) -> tuple[Journal, list[dict[str, Any]]]:
-        """Go on with a journal, torn tail cut off; refused unless the same things began it."""
+        """Continue a journal, with a torn tail cut off; refuse it if its header does not match."""
         header, records, good = read(path)
         for name in ("family", "backend", "device", "software"):
             then, now = getattr(header, name), getattr(expected, name)
@@ -136,7 +136,7 @@ class Journal:
         return cls(path, header, os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)), records
 
     def add(self, record: dict[str, Any]) -> None:
-        """One more result; `flush` hands it over."""
+        """Add a result; `flush` writes it."""
         self.pending.append(_line(record))
 
     def flush(self) -> None:
@@ -147,7 +147,7 @@ class Journal:
                 while data:
                     data = data[os.write(self.fd, data) :]
             except OSError as error:
-                # Part of it may be written: the next try must not begin a line within a line.
+                # Part of it may be written: the next attempt continues there instead of repeating a line.
                 self.pending = [data]
                 raise refused(self.path, error.strerror, "everything measured before is safe there") from error
             self.pending.clear()
@@ -155,7 +155,7 @@ class Journal:
             self.sync()
 
     def sync(self) -> None:
-        """To the disk."""
+        """Force the written lines to the disk."""
         try:
             os.fsync(self.fd)
         except OSError as error:
@@ -163,7 +163,7 @@ class Journal:
         self.synced = time.monotonic()
 
     def close(self) -> None:
-        """Everything to the disk, and done."""
+        """Write everything to the disk and close the file."""
         try:
             self.flush()
             self.sync()

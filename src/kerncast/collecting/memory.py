@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-# Of what is free, for all workers together: the rest is for everybody else, and for what a leak takes between two looks.
+# The share of free memory for all workers together. The rest is for other processes, and for leaks between two checks.
 SHARE = 0.8
 
 
 def worker_share(workers: int) -> int:
-    """What each of so many workers may take; 0 (no limit) where nobody says how much is free."""
+    """What each worker may take; 0 (no limit) if the free memory is unknown."""
     free = available_bytes()
     return 0 if free is None else int(SHARE * free / workers)
 
@@ -52,7 +52,7 @@ def _of_groups(own: Path, cgroups: Path) -> Iterator[int]:
 def resident_bytes(pid: int) -> int:
     """Memory that only ending the process (or swap) gives back: anonymous and shared pages, not those of files.
 
-    Address space says nothing here: GPU and OpenCL drivers reserve many times what there is.
+    Address space means nothing here: GPU and OpenCL drivers reserve many times the memory of the machine.
     """
     numbers = _numbers(Path(f"/proc/{pid}/status"))
     return 1024 * (numbers.get("RssAnon:", 0) + numbers.get("RssShmem:", 0))

@@ -1,4 +1,4 @@
-"""What travels between the supervisor and a worker: msgpack frames over pipes, and a shared word: where a worker is."""
+"""Messages between the supervisor and a worker: msgpack frames over pipes, and the worker's position in shared memory."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Policy(msgspec.Struct, frozen=True):
     """How a vector is timed; every choice ends up in its row."""
 
     samples: int = 16
-    """Passes at the most; disturbed ones count."""
+    """Maximum number of passes, disturbed ones included."""
     fewest_samples: int = 4
-    """Quiet samples, close to the fastest, that make a label."""
+    """Quiet samples close to the fastest that a label needs."""
     close: float = 0.05
-    """How close: noise on a shared machine only ever slows down, so the fastest samples are the true ones."""
+    """How close. Noise on a shared machine only makes kernels slower, so the fastest samples are the true ones."""
     sample_ns: int = 300_000
-    """How long one timed region should be at the least: shorter kernels loop inside it."""
+    """Minimum length of a timed region: shorter kernels loop inside it."""
     warmup_ns: int = 1_000_000
     verify: bool = True
     cache: str = "warm"
@@ -174,7 +174,7 @@ class Position:
         return position, fd
 
     def idle(self) -> None:
-        """Between vectors."""
+        """Say that the worker is between vectors."""
         self._WORDS.pack_into(self.memory, 0, self.IDLE, 0)
 
     def at(self, item: int, allowed_ns: int) -> None:

@@ -1,6 +1,6 @@
-"""From what a caller asks for to what a collection takes: backend, devices, policy, vectors; and what it would cost.
+"""Plan a collection from the caller's arguments: backend, devices, policy, vectors, and an estimate of its cost.
 
-The public function, the command line, `models check` and regeneration all plan here.
+The public function, the command line, `models check` and regeneration all use this module.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kerncast.op import Family
 from kerncast.problems import parse_vary
 from kerncast.sweeping import Vector, Vectors, open_sweep, parse_selection, vectors_of
 
-# What a row takes on disk, and what compiling one kernel takes, for an estimate.
+# For estimates: the size of a row on disk, and the time to compile one kernel.
 ROW_BYTES = 150
 KERNEL_SECONDS = 0.15
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -58,7 +58,7 @@ def memory_bytes(given: str | float | None) -> int | None:
 
 @dataclass(frozen=True)
 class Measuring:
-    """How vectors are measured, as a caller says it; what is None is the backend's or the benchmark's to say."""
+    """How vectors are measured, as the caller asks. For None, the benchmark or the backend decides."""
 
     samples: int | None = None
     warmup: str | float | None = None
@@ -79,7 +79,7 @@ class Measuring:
         return found
 
     def policy(self, benchmark: Benchmark | None) -> Policy:
-        """As it says, else as the benchmark does, else the defaults."""
+        """The policy: the values given here, else the benchmark's, else the defaults."""
         samples, cache = self.samples, self.cache or "warm"
         if benchmark is not None:
             samples, cache = samples or benchmark.samples, self.cache or benchmark.cache
@@ -115,17 +115,17 @@ class Runner:
         return () if self.benchmark is None else tuple(self.benchmark.reset_words())
 
     def backend(self) -> Backend:
-        """The backend on the first device; a program that is not there is refused here, before anything is written."""
+        """The backend on the first device; a missing program is refused here, before anything is written."""
         try:
             return self.kind.configured(self.devices[0], self.options)
         except (KerncastError, OSError):
             raise
-        except Exception as error:  # whatever a backend of another package throws
+        except Exception as error:  # a backend of another package may raise anything
             why = f"{type(error).__name__}: {error}"
-            raise KerncastError(f"device {self.devices[0]} does not come up ({why}): fix it and run the same again") from error
+            raise KerncastError(f"device {self.devices[0]} does not start ({why}): fix it and run the same again") from error
 
     def device(self, backend: Backend) -> Device | None:
-        """Whose limits hold for a sweep; None: this CPU, which says them without being measured."""
+        """The device whose limits a sweep obeys; None: this CPU, whose limits are known without measuring."""
         return backend.device() if self.benchmark or not self.kind.runs_on_cpu else None
 
 
@@ -137,7 +137,7 @@ def runner(
     devices: str | Sequence[str] = "0",
     measuring: Measuring | None = None,
 ) -> Runner:
-    """What measures a family, refused if it cannot here."""
+    """The runner that measures a family; refused if it cannot run here."""
     wanted = measuring or Measuring()
     described = _benchmark(family, backend, benchmark, settings or {}, wanted)
     kind = CommandBackend if described else _backend(family.id, backend)
@@ -156,7 +156,7 @@ def _backend(family_id: str, name: str | None) -> type[Backend]:
 def _benchmark(
     family: Family, backend: str | None, name: str | None, settings: Mapping[str, str], measuring: Measuring
 ) -> Benchmark | None:
-    """The external benchmark, as the other arguments change it."""
+    """The external benchmark with the changes of the other arguments."""
     if name is None:
         if settings:
             raise InvalidValue("`set` changes a setting of a benchmark: name one with `benchmark`")
@@ -211,7 +211,7 @@ def blocks_of(
     if vectors is not None:
         if problems or vary or max_flops or configs is not None:
             raise InvalidValue(
-                "`vectors` names a finished sweep: `problems`, `vary`, `configs` and `max_flops` do not go with it"
+                "`vectors` names a finished sweep: `problems`, `vary`, `configs` and `max_flops` cannot be combined with it"
             )
         if max_vectors is not None:
             raise InvalidValue(
@@ -246,11 +246,11 @@ class Estimate:
     already_there: int
     compilations: int
     seconds: float | None
-    """None for an external benchmark: it takes as long as it takes."""
+    """None for an external benchmark, whose speed is not known."""
     bytes: int
     compiling_seconds: float = 0.0
     answers: int = 0
-    """Of an external benchmark, at the most."""
+    """Maximum number of answers of an external benchmark."""
     sample_ns: int = 0
 
     def as_json(self) -> dict[str, Any]:
@@ -278,9 +278,9 @@ def estimate(request: Request, kernels: Backend, blocks: Iterable[pl.DataFrame],
     policy = request.policy
     pairs = [(vector.problem, vector.config) for vector in _left(request, kernels, blocks)]
     done = count - len(pairs)
-    # What an active choice may measure counts the rows that are there.
+    # The limit of an active choice includes the rows that already exist.
     total = max(0, min(count, request.active.max_vectors or count if request.active else count) - done)
-    # An active choice is made while measuring: as many kernels as vectors at the most.
+    # An active choice is made while measuring, so this is an upper bound: one kernel per vector.
     compilations = min(kernels.compilations(pairs), total) if request.active else kernels.compilations(pairs)
     per_vector = (policy.warmup_ns + 0.6 * policy.samples * policy.sample_ns) / 1e9
     compiling = KERNEL_SECONDS * compilations / max(1, min(request.build_jobs, os.cpu_count() or 1))
@@ -302,7 +302,7 @@ def _left(request: Request, kernels: Backend, blocks: Iterable[pl.DataFrame]) ->
 
 
 def _measured(out: Path, family: Family) -> set[str]:
-    """The keys of the rows that are there already, in a finished dataset and in the journal of an unfinished one."""
+    """The keys of the rows that already exist, in a finished dataset and in the journal of an unfinished one."""
     if not out.exists():
         return set()
     dataset, found = Dataset.open(out), set()

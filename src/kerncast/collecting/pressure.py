@@ -1,7 +1,7 @@
-"""CPU pressure: was someone waiting for a CPU while a kernel with several threads was timed?
+"""CPU pressure: did a process wait for a CPU while a kernel with several threads was timed?
 
-A kernel with several threads is as slow as its last one, so one CPU taken by someone else spoils it, and the
-sentinel, which has one thread, need not notice.
+A kernel with several threads is as slow as its slowest thread, so another process on one CPU spoils its time. The
+sentinel has one thread and may not notice.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ import os
 import time
 from collections.abc import Callable
 
-# Linux weighs pressure by whole scheduler ticks (up to 10 ms) and forgets what it cannot weigh: looked at every 2 ms it
-# reads 0 and 1 by turns, every 20 ms and more it is steady. A look takes 7 us, so this costs nothing.
+# Linux counts pressure in whole scheduler ticks (up to 10 ms) and drops the rest. Read every 2 ms, it alternates between
+# 0 and 1; read every 20 ms or more, it is steady. One read takes 7 us, so this costs nothing.
 WINDOW_NS = 50_000_000
-# Someone waited for more than this share of the window: the same share of a sample counts as pre-empted.
+# The machine is under pressure if a process waited for more than this share of the window. A sample that was off the CPU
+# for the same share counts as pre-empted.
 PRESSED = 0.1
 
 
 class CpuPressure:
-    """The share of the last window in which someone waited for a CPU.
+    """The share of the last window in which a process waited for a CPU.
 
-    `read` counts nanoseconds: of waiting, where Linux says so (PSI); else of CPU time that others took, and `cpus` is
-    how many CPUs there are: then what others took beyond what the kernel's threads leave counts as waiting.
+    `read` counts nanoseconds of waiting if Linux reports it (PSI), else nanoseconds of CPU time that other processes
+    took. In the second case `cpus` is the number of CPUs, and CPU time beyond what the kernel's threads leave free
+    counts as waiting.
     """
 
     def __init__(
@@ -32,7 +34,7 @@ class CpuPressure:
         self.load = 0.0
 
     def now(self, threads: int) -> float:
-        """The share, as of the newest window, for a kernel with so many threads."""
+        """The share in the newest window, for a kernel with `threads` threads."""
         at = self.clock()
         if at - self.began >= WINDOW_NS:
             total = self.read()
@@ -43,12 +45,12 @@ class CpuPressure:
 
 
 def pressed(share: float, threads: int) -> bool:
-    """Whether a sample should be taken again; not when the kernel's own threads are too many, for then it never ends."""
+    """Whether to take a sample again; never if the kernel has more threads than CPUs, because that would not end."""
     return share > PRESSED and threads <= len(os.sched_getaffinity(0))
 
 
 def watch() -> CpuPressure | None:
-    """What this machine can tell."""
+    """The pressure of this machine; None if it cannot be read."""
     try:
         return CpuPressure(_waiting_reader())
     except OSError:  # a kernel without PSI, or with psi=0

@@ -29,7 +29,7 @@ class Worker:
     ready: Ready | None = None
     started: float = field(default_factory=time.monotonic)
     starting_bytes: int = 0
-    """What its backend took before the first vector."""
+    """The memory that its backend took before the first vector."""
 
     def send(self, message: Start | Chunk) -> None:
         """Hand over an order; a worker that died meanwhile is noticed by its closed pipe."""
@@ -39,7 +39,7 @@ class Worker:
                 data = data[os.write(self.orders, data) :]
 
     def kill(self) -> None:
-        """End it, by its own pid, and give back its descriptors."""
+        """Kill the process by its pid and close its descriptors."""
         self.process.kill()
         self.process.wait()
         os.close(self.orders)
@@ -47,14 +47,14 @@ class Worker:
         self.last_words.close()
 
     def last_line(self) -> str:
-        """The last thing it said on standard error."""
+        """The last line that it wrote to standard error."""
         self.last_words.seek(0)
         lines = self.last_words.read()[-2000:].decode(errors="replace").strip().splitlines()
         return lines[-1][:300] if lines else ""
 
 
 def spawn(family: str, backend: str) -> Worker:
-    """A fresh process, imports done in the background, no device opened yet. Never forked from this one's threads."""
+    """Start a fresh process that imports in the background and opens no device yet. It is not forked from our threads."""
     position, position_fd = Position.create()
     order_read, order_write = os.pipe()
     result_read, result_write = os.pipe()
@@ -67,7 +67,7 @@ def spawn(family: str, backend: str) -> Worker:
         stdout=subprocess.DEVNULL,
         stderr=last_words,
         start_new_session=True,  # Ctrl-C is for the supervisor alone
-        # A backend's reference product must not leave BLAS threads spinning beside the kernel that is timed.
+        # A backend's reference product must not leave BLAS threads spinning next to the timed kernel.
         env={"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **os.environ},
     )
     for fd in inherited:

@@ -1,4 +1,4 @@
-"""What to collect, and what came of it."""
+"""What to collect, and the outcome."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from kerncast.errors import InvalidValue
 from kerncast.op import Family
 
 Worth = Callable[[pl.DataFrame, pl.DataFrame, Device], Floats | None]
-"""What is measured (rows as stored) and what is not (`problem.*`, `config.*`) → how much measuring each of the latter is
-worth, or None while too little is known. Models stand above collecting, so it is passed in."""
+"""Measured rows (as stored) and unmeasured vectors (`problem.*`, `config.*`) → how much it is worth to measure each vector,
+or None while too little is known. It is passed in because collecting does not import models."""
 
 
 Stop = Callable[[], bool]
-"""Asked several times a second: True ends a collection politely, when what is being measured is finished. `is_set` of a
-`threading.Event` is one."""
+"""Called several times a second: True ends a collection once the current chunk is finished. For example, `is_set` of a
+`threading.Event`."""
 
 
 def never() -> bool:
-    """Nobody asks to stop."""
+    """Never ask to stop."""
     return False
 
 
 @dataclass(frozen=True)
 class Active:
-    """Measure in rounds, after each of them what is worth most."""
+    """Measure in rounds, each time the vectors that are worth most."""
 
     worth: Worth
     seed: int = 0
     max_vectors: int | None = None
-    """Rows in the end, those that were there already included."""
+    """Rows in the end, including those that already existed."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Request:
     chunk_size: int = 64
     budget_seconds: float | None = None
     second_visit_seconds: float | None = None
-    """At most so long for vectors that had too few quiet samples; None: until all were visited again."""
+    """Maximum time for vectors that had too few quiet samples; None: until all were visited again."""
     extend: bool = False
     """Add what is missing to a dataset that is already finished."""
     reset_command: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class Request:
     """What the backend is configured with."""
     build_jobs: int = 2
     memory_bytes: int | None = None
-    """What a worker may take beyond what its backend starts with. None: its share of what is free; 0: no limit."""
+    """Memory that a worker may take beyond what its backend starts with. None: its share of free memory; 0: no limit."""
     active: Active | None = None
     """Choose what to measure instead of measuring everything."""
 
@@ -77,7 +77,7 @@ class Request:
 
 @dataclass
 class Summary:
-    """What came of it."""
+    """The outcome of a collection."""
 
     path: Path
     device: str = ""

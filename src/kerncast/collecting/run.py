@@ -46,9 +46,9 @@ def collect(
 ) -> Summary:
     """Measure every vector of `blocks` that has no row yet; the dataset is complete, or the journal is safe.
 
-    `total` is the number of vectors, where it is known. Once `stop` says True, the chunk at hand is finished and the
-    summary says `interrupted`. A KeyboardInterrupt that nobody announced by `stop` does the same without that chunk;
-    one that comes while it is stopping is raised. Works in any thread.
+    `total` is the number of vectors, if known. Once `stop` returns True, the current chunk is finished and the summary
+    says `interrupted`. A KeyboardInterrupt without `stop` does the same but drops the current chunk; one that comes
+    while the collection is stopping is raised. Works in any thread.
     """
     fresh = not request.out.exists()
     with _no_space_said(request.out):
@@ -65,7 +65,7 @@ def collect(
 
 @contextlib.contextmanager
 def _no_space_said(path: Path) -> Iterator[None]:
-    """A full disk, where it is not yet said how to go on: at the lock, a folder, `dataset.json`."""
+    """Add how to continue to disk-full errors that do not say so yet: at the lock, a folder, `dataset.json`."""
     try:
         yield
     except journals.Refused:
@@ -104,7 +104,7 @@ def _collect(request: Request, blocks: Iterable[pl.DataFrame], collection: Colle
     summary.lost = supervisor.lost
     summary.measured = summary.statuses.total()
     summary.interrupted = collection.stopping
-    # To stop early is what an active choice is for: when its budget ends, it is finished.
+    # An active choice is meant to stop early: when its budget ends, it is finished.
     chosen = request.active is not None and not summary.interrupted and summary.measured + summary.already_there > 0
     summary.without_a_row = not (finished or chosen)
     if not summary.without_a_row:
@@ -132,7 +132,7 @@ def _supervisor(request: Request, collection: Collection) -> Supervisor:
 def _measure(
     request: Request, collection: Collection, supervisor: Supervisor, blocks: Iterable[pl.DataFrame], ready: Ready
 ) -> bool:
-    """Every vector, or those that are worth most; False when it was stopped before."""
+    """Measure every vector, or those that are worth most; False when it was stopped before the end."""
     if request.active is None:
         return supervisor.run(collection.chunks(blocks), collection.stop)
     return measure_rounds(request.active, collection, supervisor, blocks, Device(**ready.device))
@@ -171,7 +171,7 @@ def _reset(command: tuple[str, ...]) -> Callable[[str], None] | None:
 
 @contextlib.contextmanager
 def _told_what_is_safe(collection: Collection) -> Iterator[None]:
-    """One that has to end in the middle says how many rows are safe, and where."""
+    """Make a collection that ends early say how many rows are safe, and where."""
     path = collection.dataset.path
     try:
         yield
@@ -189,12 +189,12 @@ def _told_what_is_safe(collection: Collection) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interrupted_politely(collection: Collection) -> Iterator[None]:
-    """A KeyboardInterrupt ends measuring, as in a notebook; one that comes while it is stopping is meant to end all."""
+    """Let a KeyboardInterrupt end measuring, as in a notebook; another one while it is stopping ends everything."""
     try:
         yield
     except KeyboardInterrupt:
         if collection.stopping or collection.asked():
             raise
-        # Whatever was interrupted, nothing of it is used again: workers are killed, and the journal is whole lines.
+        # Nothing that was interrupted is used again: workers are killed, and the journal has only whole lines.
         collection.stopping = collection.said_stopping = True
-        collection.progress.say(f"stopped: everything measured is safe in {collection.dataset.path}: the same call goes on")
+        collection.progress.say(f"stopped: everything measured is safe in {collection.dataset.path}: call it again to go on")

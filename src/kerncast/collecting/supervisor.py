@@ -1,8 +1,8 @@
 """The supervisor: hands chunks to workers, takes results by key, and survives whatever happens to a worker.
 
-A vector that crashes, hangs or exhausts memory costs one row; its worker is killed by pid, the spare takes
-over, and the rest of the chunk goes on. A device that does not come back is lost: the vector that it was lost
-at is not to blame and gets no row, and the other devices go on. Only this process writes.
+A vector that crashes, hangs or exhausts memory affects only its own row: its worker is killed by pid, the spare
+takes over, and the rest of the chunk goes on. A device that does not come back is lost: the vector that ran at
+that moment is not to blame and gets no row, and the other devices go on. Only this process writes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from kerncast.progress import QUIET, Progress
 
 POLL_SECONDS = 0.05
 START_SECONDS = 300.0
-# Devices that come up this long after the first are not waited for; until then nothing is measured, so that devices
-# that differ are refused before there is a row of one of them.
+# How long to wait for other devices after the first one has started. Nothing is measured until then, so that devices
+# that differ are refused before any of them has a row.
 TOGETHER_SECONDS = 30.0
 # A device whose backend does not come up this many times in a row is given up.
 FAILED_STARTS = 3
@@ -61,7 +61,7 @@ class Supervisor:
         *,
         progress: Progress = QUIET,
     ) -> None:
-        """`admit` is shown what every worker reports, those after a restart too, and refuses what does not belong."""
+        """`admit` gets what every worker reports, also after a restart, and refuses a worker that does not match."""
         self.start, self.devices, self.admit = start, devices, admit
         self.record, self.flush, self.progress, self.reset = record, flush, progress, reset
         self.lanes: dict[str, Worker] = {}
@@ -75,7 +75,7 @@ class Supervisor:
         self.lost: dict[str, str] = {}
         """Devices that were given up, and why."""
         self.unblamed = 0
-        """Vectors without a row because their device was lost under them."""
+        """Vectors without a row because their device was lost while they ran."""
         self.memory_bytes, self.looked = memory_bytes, time.monotonic()
 
     # -- workers -------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class Supervisor:
         """Start a worker per device and wait for them; what the first in order reports identifies the collection."""
         for device in self.devices:
             self._open_lane(device)
-        # Now rather than beside the first vectors: they may crash, and its imports would disturb their timing.
+        # Now, not next to the first vectors: they may crash, and the imports of a spare would disturb their timing.
         self._keep_spare()
         first: float | None = None
         while True:
@@ -151,7 +151,7 @@ class Supervisor:
             self._step(POLL_SECONDS)
 
     def _step(self, seconds: float) -> None:
-        """Take what arrived, look after deadlines, hand the journal's lines over."""
+        """Take replies, check deadlines and flush the journal."""
         for event, _ in self.selector.select(seconds):
             device = event.data
             if device in self.lanes:
@@ -227,14 +227,14 @@ class Supervisor:
         self._replace(device)
 
     def _end(self, device: str) -> None:
-        """End its worker; what that did not measure is measured by the next one."""
+        """End the device's worker; the next one measures what is left."""
         worker = self._close_lane(device)
         if worker.chunk is not None and worker.waiting:
             self.again.append(Chunk(worker.chunk.number, list(worker.waiting.values())))
         worker.kill()
 
     def _replace(self, device: str, why: str = "") -> None:
-        """Another worker after a reset; `why` is said first where that fails too."""
+        """Start another worker after a reset; if that fails too, the message begins with `why`."""
         self._end(device)
         if self.reset is not None:
             try:
@@ -262,7 +262,7 @@ class Supervisor:
             self._culprit(device, "timeout", "no answer before its deadline; the worker was killed")
 
     def _watch_memory(self) -> None:
-        """End a worker before it takes what everybody else needs."""
+        """End a worker before it takes memory that others need."""
         if not self.memory_bytes or time.monotonic() - self.looked < POLL_SECONDS:
             return
         self.looked = time.monotonic()
@@ -291,7 +291,7 @@ class Supervisor:
         if worker.ready is None:
             self._lost_start(device, f"the worker ended with {_exit_words(code)}: {worker.last_line()}")
             return
-        # Killed, and not by us: the kernel's answer to memory that is not there.
+        # Killed, but not by us: the operating system does this when memory runs out.
         status = "out_of_memory" if code == -signal.SIGKILL else "crash"
         words = worker.last_line()
         self._culprit(device, status, f"the worker ended with {_exit_words(code)}" + (f": {words}" if words else ""))

@@ -3,7 +3,7 @@
 On shared machines a slow mode lasts from a fraction of a millisecond to seconds. Samples of one vector are
 therefore taken in several passes over the whole block, in shuffled order, never in one burst; a fixed tiny
 kernel, the sentinel, runs between samples, and a sample whose sentinel was slow counts only if there is no other.
-Noise only ever slows down: the label is the median of the samples close to the fastest, once several agree.
+Noise only makes kernels slower: the label is the median of the samples close to the fastest, once several agree.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class Timed:
     problem: object = None
     best_ns: float = 0.0
     threads: int = 1
-    """Of the kernel, where they are this machine's: more than one are timed only while nobody waits for a CPU."""
+    """Threads of a kernel on this CPU. With more than one it is timed only while no process waits for a CPU."""
     loops: int = 1
     warmup_ns: int = 0
     quiet: list[float] = field(default_factory=list)
     disturbed: list[float] = field(default_factory=list)
     sentinels: list[float] = field(default_factory=list)
     pressures: list[float] = field(default_factory=list)
-    """For each sample under CPU pressure, how much there was."""
+    """The pressure during each sample under CPU pressure."""
     prepared_ns: float = 0.0
     max_abs_err: float | None = None
     expected_ns: float = 0.0
@@ -76,21 +76,21 @@ class Timed:
             samples.clear()
 
     def taken(self) -> int:
-        """Samples of either kind."""
+        """The number of samples, quiet and disturbed."""
         return len(self.quiet) + len(self.disturbed)
 
     def accepted(self, close: float) -> list[float]:
-        """What the label is made of: the quiet samples (all, if there are none) close to the fastest of them."""
+        """The samples of the label: the quiet ones (all, if there are none) close to the fastest of them."""
         samples = self.quiet or self.disturbed
         limit = min(samples) * (1 + close)
         return [sample for sample in samples if sample <= limit]
 
 
 def _launched(vector: Timed, launches: int, least: int) -> int:
-    """Its time by the backend's clock, if that can be one. (A single short launch may well read 0.)"""
+    """Its time by the backend's clock, refused if it is impossible. (A single short launch may read 0.)"""
     spent = vector.kernel.run(launches)
     if not least <= spent < math.inf:  # also when it is NaN
-        raise Failed(f"the backend says that {launches:,} launches took {spent} ns: a time is a positive number")
+        raise Failed(f"the backend says that {launches:,} launches took {spent} ns: a time must be a positive number")
     return spent
 
 
@@ -143,7 +143,7 @@ class BlockTimer:
         vector.sentinels.append(after)
 
     def _crowded(self, vector: Timed) -> bool:
-        """Whether someone waited for a CPU lately: then another sample is taken in a later pass."""
+        """Whether a process waited for a CPU lately; then a later pass takes another sample."""
         if self.pressure is None:
             return False
         share = self.pressure.now(vector.threads)
@@ -153,7 +153,7 @@ class BlockTimer:
         return True
 
     def confirmed(self, vector: Timed) -> bool:
-        """Whether enough quiet samples say the same."""
+        """Whether enough quiet samples agree."""
         return len(vector.quiet) > 0 and len(vector.accepted(self.policy.close)) >= self.policy.fewest_samples
 
     def given_up(self, vector: Timed) -> bool:

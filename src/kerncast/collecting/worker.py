@@ -1,8 +1,8 @@
 """A worker: one process per device that prepares, checks and times vectors, and may die at any of them.
 
 It is started as `python -m kerncast.collecting.worker ORDERS RESULTS PROGRESS FAMILY BACKEND` with three inherited descriptors.
-Whatever a kernel prints goes nowhere near them: standard output is thrown away, standard error is kept in a
-file by the supervisor, for the last words of a crash.
+Output of a kernel cannot reach them: standard output is discarded, and the supervisor keeps standard error in
+a file, to report the last line before a crash.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def die_with_parent() -> None:
 
 
 def limit_memory(policy: Policy) -> None:
-    """A leak becomes a failed allocation here instead of an exhausted machine; a crash leaves no core file."""
+    """Make a leak fail an allocation instead of exhausting the machine, and a crash leave no core file."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if policy.memory_bytes:
         resource.setrlimit(resource.RLIMIT_DATA, (policy.memory_bytes, policy.memory_bytes))
@@ -81,11 +81,11 @@ class Measurer:
         self.watches_threads = backend.runs_on_cpu and "threads" in family.environment.parameters
         self.timer = BlockTimer(policy, self._guard, backend.runs_on_cpu, flush, watch() if self.watches_threads else None)
         self.compute = Sentinel(backend.sentinel("compute"))
-        # A memory-bound vector is disturbed by what disturbs memory: it has a sentinel of its own kind.
+        # Other causes disturb memory-bound vectors, so these have their own sentinel.
         self.memory = Sentinel(backend.sentinel("memory"))
         self.memory_bound = _memory_bound(family, backend.device())
         self.leaking = False
-        """A kernel could not be closed: the process is looked at before it gets the next chunk."""
+        """Whether a kernel could not be closed; then the process is checked before it gets the next chunk."""
 
     def _flush(self) -> None:
         if not self.backend.flush_cache():
@@ -94,17 +94,17 @@ class Measurer:
     def _guard(self, index: int, expected_ns: float) -> None:
         """Announce a step; it may take a multiple of what is expected, within the floor and the ceiling.
 
-        Of the first launch on a new problem nothing is expected (0): it may take as long as any.
+        The first launch on a new problem has no expected time (0): it may take as long as the ceiling allows.
         """
         ceiling = self.policy.deadline_ceiling_ns
         allowed = max(self.policy.deadline_floor_ns, int(self.policy.deadline_factor * expected_ns))
         self.position.at(index, min(allowed, ceiling) if expected_ns else ceiling)
 
     def measure(self, chunk: Chunk) -> None:
-        """Every vector of a chunk gets its result, unless one of them spoils the process: then the rest is left."""
+        """Send a result for every vector of a chunk; if one of them spoils the process, leave out the rest."""
         vectors = [self._vector(item) for item in chunk.items]
         self.position.at(0, int(self.backend.compile_seconds(vectors, self.build_jobs) * 1e9))
-        with contextlib.suppress(Failed):  # what does not build fails by itself when it is prepared
+        with contextlib.suppress(Failed):  # a kernel that does not build fails when it is prepared
             self.backend.compile(vectors, self.build_jobs)
         if isinstance(self.backend, TimesItself):
             try:
@@ -164,7 +164,7 @@ class Measurer:
         return False
 
     def _prepare(self, index: int, item: Item, vector: tuple[Problem, Config]) -> Timed:
-        """Buffers, the check of the result, the warm-up."""
+        """Make the buffers, check the result and warm up."""
         self._guard(index, 0.0)
         begin = time.perf_counter_ns()
         sentinel = self.memory if self.memory_bound(vector[0]) and self.memory.kernel is not None else self.compute
@@ -184,14 +184,14 @@ class Measurer:
         return timed
 
     def _close(self, kernel: Prepared) -> None:
-        """What goes wrong in giving back is no vector's result."""
+        """Close a kernel; an error in closing is not the result of any vector."""
         try:
             kernel.close()
         except Exception:
             self.leaking = True
 
     def _ask(self, backend: TimesItself, items: list[Item], vectors: list[tuple[Problem, Config]]) -> None:
-        """Passes over programs that time themselves: one answer a pass, until they agree or there are enough."""
+        """Passes over programs that time themselves: one answer per pass, until they agree or there are enough."""
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         waiting = {
             index: Timed(index, backend.prepare(*vector), self.compute, vector[0], items[index].best_ns)
@@ -223,7 +223,7 @@ class Measurer:
             self._settle(waiting, items, started)
 
     def _settle(self, waiting: dict[int, Timed], items: list[Item], started: str) -> None:
-        """Rows for the vectors that have been asked often enough."""
+        """Send the rows of vectors that have enough answers."""
         best: dict[object, float] = {}
         for timed in waiting.values():
             best[timed.problem] = min(best.get(timed.problem, math.inf), *timed.quiet)
@@ -232,7 +232,7 @@ class Measurer:
             if self.timer.enough(timed):
                 del waiting[index]
                 row = _result(items[index].key, timed, self.timer, started)
-                # How often it was launched and how it was warmed up, only the program knows.
+                # Only the program knows how often it was launched and how it was warmed up.
                 self.send(structs.replace(row, inner_loops=None, warmup_ns=None, compile_ns=timed.prepared_ns or None))
 
     def _healthy(self) -> bool:
@@ -267,7 +267,7 @@ def _memory_bound(family: Family, device: Device) -> Callable[[Problem], bool]:
 
 
 def _words(error: BaseException) -> str:
-    """What it says; an exception that is not written to be read alone (a KeyError is just a key) has its type in front."""
+    """The message of an exception, after its type unless it can be read alone (that of a KeyError is just a key)."""
     text, kind = " ".join(str(error).split()), type(error).__name__
     if text and isinstance(error, Failed | KerncastError):
         return text[:500]
@@ -309,7 +309,7 @@ def _result(key: str, timed: Timed, timer: BlockTimer, started: str) -> Result:
 
 
 def _crowded_words(timed: Timed) -> str | None:
-    """What a row says of a time that has too few quiet samples because others wanted the CPUs."""
+    """The note in a row whose time has too few quiet samples because other processes wanted the CPUs."""
     if not timed.pressures:
         return None
     share = statistics.fmean(timed.pressures)
@@ -326,7 +326,7 @@ def _send_to(fd: int) -> Callable[[Reply], None]:
 
 
 def main(orders: int, results: int, position_fd: int, family: str, backend: str) -> None:
-    """Read orders until the supervisor closes the pipe; family and backend are those that will come."""
+    """Read orders until the supervisor closes the pipe; `family` and `backend` are those of the coming orders."""
     die_with_parent()
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
@@ -334,7 +334,7 @@ def main(orders: int, results: int, position_fd: int, family: str, backend: str)
     position, send = Position(position_fd), _send_to(results)
     frames = Frames(order_decoder)
     measurer: Measurer | None = None
-    # A spare has time to import what it will need; what is wrong with it is said when it is asked to start.
+    # A spare imports early what it will need; an error is reported when it is asked to start.
     with contextlib.suppress(Exception):
         FAMILIES.get(family)
         get_backend(backend)
@@ -362,7 +362,7 @@ def _start(message: Start, position: Position, send: Callable[[Reply], None]) ->
         software = dict(backend.software(message.family))
         limit_memory(message.policy)
         measurer = Measurer(backend, FAMILIES.get(message.family), message.policy, position, send, message.build_jobs)
-    except Exception as error:  # said to the supervisor, which decides what to do
+    except Exception as error:  # reported to the supervisor, which decides what to do
         send(Broken(_words(error)))
         return None
     send(Ready(profile, software))

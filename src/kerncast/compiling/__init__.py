@@ -1,1 +1,1 @@
-"""A model as C in memory: lowered, written, compiled, bound; and an interpreter that answers the same without a compiler."""
+"""A model as C in memory: lowered, written, compiled, bound; and an interpreter with the same answers."""

@@ -26,7 +26,7 @@ TIERS = ("memo", "tree", "portfolio", "full", "auto", "none")
 
 @dataclass(frozen=True)
 class Reply:
-    """What the artefact said; numbers that it does not know are negative."""
+    """A reply of the artefact; unknown numbers are negative."""
 
     status: Answered
     tier: str
@@ -74,7 +74,7 @@ class Binding:
         self._problem = (ctypes.c_int64 * self._problems)()
         self._one = np.zeros(1, self.answer_type)
         self._one_address = self._one.ctypes.data
-        # The same memory as a ctypes structure: a field of it is read without unpacking the whole row.
+        # The same memory as a ctypes structure: one field can be read without unpacking the whole row.
         self._slot = _answer_structure(self._configs).from_address(self._one_address)
         self._select = self._function("select")
         self.candidates = int(self._function("candidates")())
@@ -101,7 +101,7 @@ class Binding:
             function.argtypes, function.restype = arguments, result
 
     def close(self) -> None:
-        """Give the context back."""
+        """Free the context."""
         if self._context:
             self._function("destroy")(self._context)
             self._context = ctypes.c_void_p()
@@ -115,7 +115,7 @@ class Binding:
         return self._problem
 
     def quick(self, numbers: list[Any], tier: int) -> tuple[int, int, float, float, float, float] | None:
-        """Tier, candidate, time, bounds and efficiency of one problem, for hot paths; None: ask `select` why not."""
+        """Tier, candidate, time, bounds and efficiency of one problem, for hot paths; None: `select` says why."""
         with self._turn:
             self._problem[:] = numbers
             if self._select(self._context, self._problem, tier, self._one_address):
@@ -124,13 +124,13 @@ class Binding:
             return slot.tier, slot.candidate, slot.time_ns, slot.lower_ns, slot.upper_ns, slot.efficiency
 
     def select(self, numbers: Sequence[int], tier: str) -> Reply:
-        """One problem."""
+        """Answer one problem."""
         with self._turn:
             self._select(self._context, self._fill(numbers), TIERS.index(tier), self._one_address)
             return reply_of(self._one[0])
 
     def latencies_us(self, problems: Sequence[Sequence[int]], tier: str) -> Floats:
-        """How long each call takes, asked once by a context of its own; what a call of nothing takes is taken off."""
+        """Microseconds of each call, made once with a fresh context; the time of an empty call is subtracted."""
         fresh = Binding(self._file, self.family, self._schema, self.prefix)
         buffers = [(ctypes.c_int64 * self._problems)(*numbers) for numbers in problems]
         select, context, number, place = fresh._select, fresh._context, TIERS.index(tier), fresh._one_address
@@ -145,7 +145,7 @@ class Binding:
         return np.maximum(found - np.median(empty), 0.0) / 1e3 if len(buffers) else np.zeros(1)
 
     def select_many(self, numbers: Ints, tier: str) -> npt.NDArray[np.void]:
-        """Many problems: a structured array with a row each."""
+        """Answer many problems: a structured array with one row each."""
         problems = np.ascontiguousarray(numbers, np.int64)
         answers = np.zeros(len(problems), self.answer_type)
         with self._turn:
@@ -155,7 +155,7 @@ class Binding:
         return answers
 
     def rank(self, numbers: Sequence[int], tier: str, k: int) -> list[Reply]:
-        """The k best; a refusal is the only reply."""
+        """The k best configs; a refusal is a list of one reply."""
         answers, count = np.zeros(max(1, k), self.answer_type), ctypes.c_size_t()
         with self._turn:
             status = self._function("rank")(
@@ -175,7 +175,7 @@ class Binding:
         return scores[:size], times[:size]
 
     def predict(self, numbers: Sequence[int], config: Sequence[int]) -> Reply:
-        """What one config would take."""
+        """Predict the time of one config."""
         given = (ctypes.c_int64 * self._configs)(*config)
         with self._turn:
             self._function("predict")(self._fill(numbers), given, self._one_address)
@@ -191,9 +191,9 @@ class Binding:
         return found[:count]
 
     def query(self, text: str | bytes) -> bytes:
-        """A JSON request, and the reply as it is."""
+        """Answer a JSON request with the unparsed reply."""
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-        # A reply is seldom longer than that; a second call for want of room would compute everything again.
+        # A reply is seldom longer than this; a second call with a larger buffer would compute everything again.
         room, needed = 4096 + 4 * len(data), ctypes.c_size_t()
         while True:
             out = ctypes.create_string_buffer(room)

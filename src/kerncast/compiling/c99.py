@@ -67,19 +67,19 @@ class NotInC(InvalidValue):
 
 
 def refuse_without_c(model: Model) -> None:
-    """NotInC, before tiers are built for an export that would fail at its end."""
+    """Raise NotInC early, before tiers are built for an export that would fail."""
     if not isinstance(model.learner, Gbdt):
         _row_source(Artefact(model, Tiers((0,)), ("full",)), Sealed())
 
 
 def _row_source(artefact: Artefact, sealed: Sealed, values: Mapping[str, int] | None = None) -> CSource:
-    """What a learner that is computed row by row hands over."""
+    """The C source of a learner that is computed row by row."""
     model = artefact.model
     places = {name: place for place, name in enumerate(artefact.work)} if values is None else values
     found = model.learner.c_source(CScope(model.family, places, sealed))
     if found is None:
         raise NotInC(
-            f"models of kind {model.manifest.kind} have no C (their learner writes none), so Python answers for them: export "
+            f"models of kind {model.manifest.kind} cannot be exported to C (their learner writes none): export "
             "a JSON table, or train another kind"
         )
     return found
@@ -94,7 +94,7 @@ class _Writer:
         self.model = artefact.model
         self.family = artefact.model.family
         self.sealed = Sealed()
-        # Those of an op may be large, and both of its functions read them.
+        # The tables of an op may be large, and both functions read them.
         self.tables: dict[Table, str] = {}
         forests, small = artefact.forests, artefact.small_forest
         self.plans: dict[str, ForestPlan] = {}
@@ -104,7 +104,7 @@ class _Writer:
             self.plans["small"] = ForestPlan(artefact, small, "small")
 
     def packaged(self, name: str, **blocks: str) -> str:
-        """A file of `c/` under the artefact's prefix. Generated text never holds the prefix: it may hold words of data."""
+        """A file of `c/` under the artefact's prefix. Generated text is not changed: it may contain data."""
         return filled(packaged(name), self.prefix, **blocks)
 
     def _function(self, name: str, outputs: dict[str, Expr], arguments: str) -> str:
@@ -117,7 +117,7 @@ class _Writer:
 
     @cached_property
     def values(self) -> dict[str, Expr]:
-        """Computed once a call: work, and the parts of features that the problem decides."""
+        """What is computed once per call: work, and the parts of features that the problem decides."""
         found = dict(self.artefact.work)
         for plan in self.plans.values():
             found |= {plan.values[name]: expr for name, expr in plan.stages.problem.items()}
@@ -171,7 +171,7 @@ class _Writer:
 
     @cached_property
     def screens(self) -> bool:
-        """Whether rounded sums say first who may be the best: where scores are sums, and there are many configs."""
+        """Whether rounded sums first find the configs that may be the best: if scores are sums, and there are many configs."""
         return self.wide and "model" in self.plans and self.model.target.log and not self.model.target.higher_is_faster
 
     # -- candidates and answers ------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class _Writer:
         return text + self.sealed.array("kc_config_number", "kc_configs", whole.ravel())
 
     def reach(self) -> str:
-        """Bands of problems that candidates were tried on, each once, and which one every candidate has."""
+        """The distinct bands of problems that candidates were tried on, and the band of every candidate."""
         tried, first = self.artefact.tried, self.artefact.band_rows
         text = self.sealed.array("double", "kc_tried_low", tried.low[first].ravel())
         text += self.sealed.array("double", "kc_tried_high", tried.high[first].ravel())
@@ -257,7 +257,7 @@ class _Writer:
         most = max(1, *(len(self.artefact.members(tier)) for tier in tiers))
         text += self.packaged("context.c", most=str(most), states=states)
         prepare = "".join(f"    kc_{tier}_prepare(context);\n" for tier, plan in plans.items() if plan is not None)
-        # Named, so that no compiler calls them unused: which of them are called depends on the model.
+        # Referenced, so that no compiler warns that they are unused: which of them are called depends on the model.
         named = ", ".join(f"(void){name}" for name in PERHAPS_UNUSED)
         return text + code + self.packaged("prepare.c", named=named, prepare=prepare)
 

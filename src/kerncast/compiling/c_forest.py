@@ -18,13 +18,13 @@ from kerncast.learners.trees import Tree
 from kerncast.writing.c import array, define, integer_type, renamed
 from kerncast.writing.sealed import Sealed
 
-# A set per combination costs memory; above this many, configs are put into their sets one by one.
+# A set per combination takes memory; above this many, configs are put into their sets one by one.
 MOST_SETS = 128
 
 
 @dataclass(frozen=True)
 class ForestPlan:
-    """The trees that a pool is scored by, with what they read cut by stage. `name` tells tables of several plans apart."""
+    """The trees that score a pool, with their inputs split by stage. `name` distinguishes the tables of several plans."""
 
     artefact: Artefact
     forests: Forests
@@ -44,7 +44,7 @@ class ForestPlan:
 
     @cached_property
     def slots(self) -> dict[str, tuple[int, int]]:
-        """Where the conditions of each feature (and rule) begin, and how many they are."""
+        """The first condition of each feature (and rule), and their number."""
         names, first, found = self.artefact.model.manifest.features.names, 0, {}
         for number, values in self.forests.thresholds.items():
             found[names[number]] = (first, len(values))
@@ -55,7 +55,7 @@ class ForestPlan:
 
     @cached_property
     def values(self) -> dict[str, str]:
-        """What it reads of the problem: the name among the problem's numbers, by feature or part."""
+        """What the trees read of the problem: the name among the problem's numbers, by feature or part."""
         own = {name: f"feature {name}" for name in self.stages.problem}
         return own | {part: f"{self.name} {part}" for part in self.stages.problem_parts}
 
@@ -91,7 +91,7 @@ class ForestPlan:
         return text + sealed.array("int32_t", f"{name}_first_tree", starts)
 
     def _features(self) -> str:
-        """Where the thresholds of each feature lie, for rows that are walked one by one."""
+        """Where the thresholds of each feature are, for rows that are walked one by one."""
         slots = zip(self.forests.thresholds, self.slots.values(), strict=False)
         rows = [f"{{{first}, {count}, {number}}}" for number, (first, count) in slots]
         text = define(KC_MODEL_FEATURES=len(rows))
@@ -104,7 +104,7 @@ class ForestPlan:
         return float(2.0 ** np.floor(np.log2(2.0**30 / max([1e-9, *sums]))))
 
     def rough_error(self) -> float:
-        """What a sum of rounded leaves may be off by, at most."""
+        """The largest error of a sum of rounded leaves."""
         most = max(len(bag) for bags in self.forests.trees.values() for bag in bags)
         return most * 0.5 / self.rough_scale() * 1.01 + 1e-12
 
@@ -185,7 +185,7 @@ class ForestPlan:
             f"{upper}_MOST_OUTPUTS": most, f"{upper}_BITS": max(1, bits), f"{upper}_ROWS": rows if words > 1 else 2,
             f"{upper}_ROUGH": words * 64 if words > 1 else 1,
         })  # fmt: skip
-        # A condition is the set of configs that meet it, or where that set stands among the rows.
+        # A condition is the set of configs that meet it, or the index of that set among the rows.
         text += f"typedef {'uint64_t' if words == 1 else f'{name}_id'} kc_{tier}_condition;\n"
         names = {"kc_pool": f"kc_{tier}", "KC_POOL": upper, "kc_trees": name, "KC_TREES": name.upper()}
         return text + renamed(packaged("pool_state.c"), names)
@@ -200,7 +200,7 @@ def _nodes(forests: Forests, tree: Tree) -> Ints:
 
 
 def _depth(tree: Tree) -> int:
-    """How many sets may wait at once: the longest path."""
+    """The largest number of waiting sets: the length of the longest path."""
     depth = np.zeros(len(tree.feature), np.int64)
     for node in range(len(tree.feature)):  # parents come before their children
         for child in (tree.left[node], tree.right[node]):

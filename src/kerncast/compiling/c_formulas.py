@@ -1,4 +1,4 @@
-"""From what a model learned to times and scores, in C: targets, the blend of forests, and bounds from rounded sums."""
+"""From a model's outputs to times and scores, in C: targets, the blend of forests, and bounds from rounded sums."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kerncast.writing.c import c_number, define
 
 
 def target_functions(target: Target, base: str) -> str:
-    """`kc_decode` (to nanoseconds), `kc_encode` (back) and `kc_log_time` (what is chosen by), as `learners.target` has them."""
+    """`kc_decode` (to nanoseconds), `kc_encode` (back) and `kc_log_time` (the score), as in `learners.target`."""
     least = c_number(LEAST_RATE)
     if target.higher_is_faster:
         rate = "expm1(target)" if target.log else "target"
@@ -29,7 +29,7 @@ def target_functions(target: Target, base: str) -> str:
 
 
 def rough_bounds(learner: Gbdt, plan: ForestPlan) -> str:
-    """`kc_bounds`: between what the score lies, from forests that are off by `rough_error` at most."""
+    """`kc_bounds`: the bounds of the score, from forests that are off by at most `rough_error`."""
     assert isinstance(learner.options, GbdtOptions)
     means, error = _bag_means(plan.forests), plan.rough_error()
     own, weight = 1.0, 0.0
@@ -50,7 +50,7 @@ def rough_bounds(learner: Gbdt, plan: ForestPlan) -> str:
 
 
 def _bag_means(forests: Forests) -> dict[str, str]:
-    """C text of each forest's sum; those of one name are a mean of bags."""
+    """C text of each forest's sum; forests of one name are averaged over their bags."""
     first, means = 0, {}
     for name, bags in forests.trees.items():
         total = " + ".join(f"raw[{first + bag}]" for bag in range(len(bags)))
@@ -60,7 +60,7 @@ def _bag_means(forests: Forests) -> dict[str, str]:
 
 
 def gbdt_combine(learner: Gbdt, forests: Forests) -> str:
-    """`Gbdt.combine`."""
+    """`Gbdt.combine` in C."""
     assert isinstance(learner.options, GbdtOptions)
     means = _bag_means(forests)
     if set(means) == {"time"}:

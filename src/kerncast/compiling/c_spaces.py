@@ -26,7 +26,7 @@ def symbol_reader(family: Family) -> Callable[[str], str]:
 
 
 def space_tables(artefact: Artefact) -> str:
-    """Every parameter with its rule, in which order they are read, which apply, and what was trained on."""
+    """Every parameter with its rule, the order of reading, the conditions, and the trained ranges."""
     family, text = artefact.model.family, ""
     for word, space in (("problem", family.problem), ("config", family.config)):
         text += define(**{f"KC_{word.upper()}": len(space.parameters)})

@@ -13,14 +13,14 @@ from kerncast.parameters import Bool, Categorical, Parameter
 from kerncast.space import Space
 from kerncast.writing.c import c_integer, comment, filled, identifiers
 
-# Grows whenever a struct or a function of the interface changes its shape.
+# Increase it whenever a struct or a function of the interface changes.
 INTERFACE = 1
 MESSAGE_BYTES = 240
 BLOCKS = ("title", "schema", "labels", "statuses", "problem_fields", "config_fields", "message_bytes")
 
 
 def schema_number(artefact: Artefact) -> int:
-    """What header and library must agree on: parameters in order, their codes, and the interface itself."""
+    """A hash of what header and library must agree on: parameters in order, their codes, and the interface."""
     family = artefact.model.family
     text = [f"interface {INTERFACE}", family.id]
     for space in (family.problem, family.config):
@@ -58,12 +58,12 @@ def _fields(space: Space) -> str:
 
 
 def title(artefact: Artefact) -> str:
-    """What the artefact chooses or times, and where: for the first line of a file."""
+    """The family and the device, for the first line of a file."""
     return comment(f"{artefact.model.family.id} on {artefact.model.device.name}")
 
 
 def status_lines(upper: str) -> str:
-    """The enumerators of the statuses that C has."""
+    """The enumerators of the C statuses."""
     lines = [
         f"    {upper}_{status.upper()} = {status.number}," + (f" /* {comment(status.doc)} */" if status.doc else "")
         for status in C_STATUSES

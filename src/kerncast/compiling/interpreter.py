@@ -13,19 +13,19 @@ from kerncast.compiling.lower import Artefact
 from kerncast.learners.trees import sum_of
 from kerncast.models.candidates import Candidates
 
-# Vectors that are described and predicted at a time, which bounds the memory.
+# Vectors that are described and predicted at a time, to limit memory.
 MOST_TOGETHER = 50_000
 
 
 class Interpreter(Candidates):
-    """What an artefact computes, in Python."""
+    """Computes in Python what an artefact computes."""
 
     def __init__(self, artefact: Artefact) -> None:
         super().__init__(artefact.model, artefact.tiers.reach)
         self.artefact = artefact
 
     def scores_of_many(self, problems: pl.DataFrame, rows: Ints) -> Floats:
-        """As `scores`, for a frame of problems: [problem, place in `rows`]. One call of the learner serves many problems."""
+        """Like `scores`, for a frame of problems: [problem, place in `rows`]. One call of the learner serves many problems."""
         found = np.full((problems.height, len(rows)), np.inf)
         names = [name.removeprefix("problem.") for name in problems.columns]
         configs, together = self._configs[rows], max(1, MOST_TOGETHER // len(rows))
@@ -42,7 +42,7 @@ class Interpreter(Candidates):
         return found
 
     def quick_scores(self, values: Mapping[str, Any]) -> Floats | None:
-        """What the small forest says of the portfolio; None where there is no small forest."""
+        """The small forest's scores of the portfolio; None if there is no small forest."""
         trees = self.artefact.tiers.forest
         if trees is None:
             return None

@@ -1,6 +1,6 @@
 """JSON requests read in Python, by the same tree of keys as the exported C reads them; used where there is no C compiler.
 
-The answers are those of the C, word by word.
+The answers are the same as those of the C code, word for word.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Refused(Exception):
 
 @dataclass
 class Asked:
-    """What one object asks, and where its values stand in the text."""
+    """What one object asks, and where its values are in the text."""
 
     start: int
     values: dict[str, Any] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class RequestReader:
         self.same = sameness(family.op)
 
     def read(self, request: Token) -> Asked:
-        """The parameters, beside optional keys that are none, or in an object `problem` of their own."""
+        """The parameters, next to optional keys that are not parameters, or in an object `problem`."""
         if not isinstance(request.what, tuple):
             raise Refused(Answered.BAD_INPUT, f"a request must be {OBJECT}, got {request.shown()}", request.start)
         asked, problem, beside = Asked(request.start), None, False
@@ -70,7 +70,7 @@ class RequestReader:
             else:
                 problem = value
         if problem is not None and beside:
-            said = "parameters must not stand beside an object problem: put all of them into it, or leave it out"
+            said = "parameters must not be given next to an object problem: put all of them into it, or leave it out"
             raise Refused(Answered.BAD_INPUT, said, problem.start)
         if problem is not None:
             asked.start = problem.start
@@ -79,7 +79,7 @@ class RequestReader:
         return asked
 
     def _finish(self, asked: Asked) -> None:
-        """What an alias of the op says; what is the same as another parameter's is written in one way."""
+        """Apply an alias of the op, and normalise values that equal another parameter's."""
         if asked.name is not None:
             for name, value in self.family.op.aliases.get(asked.name.what, {}).items():
                 _give(asked, name, value, False, asked.name, asked.name.start)
@@ -90,7 +90,7 @@ class RequestReader:
 
     def _unknown(self, key: Token) -> Refused:
         known = ", ".join((*self.tree.children, "op", "family", "device", "software", "tier, or problem and tier"))
-        return Refused(Answered.BAD_INPUT, f"unknown key {key.shown()}: known are {known}", key.start)
+        return Refused(Answered.BAD_INPUT, f"unknown key {key.shown()}: known keys are {known}", key.start)
 
     def _special(self, key: str, value: Token, asked: Asked) -> None:
         if key == "software":
@@ -160,7 +160,7 @@ class RequestReader:
 
 
 def _members(value: Token) -> Iterator[tuple[Token, Token]]:
-    """Those of an object; refused when one is met whose key was there before."""
+    """The members of an object; a duplicate key is refused."""
     seen = set()
     for key, item in value.what:
         if key.what in seen:
@@ -262,7 +262,7 @@ def _reply(reader: RequestReader, select: Select, request: Token, tiers: Collect
 
 
 def _check(family: Family, values: dict[str, Any], asked: Asked) -> None:
-    """The first rule that a problem breaks, in the order and the words of the engine."""
+    """Refuse a problem by the first rule that it breaks, in the order and the words of the engine."""
     space = family.problem
     broken = {item.name: str(item) for item in space.validate(values)}
     for name in (*(name for name in space.parameters if name not in space.active), *space.condition_order):
@@ -281,19 +281,19 @@ def _check(family: Family, values: dict[str, Any], asked: Asked) -> None:
 
 
 def _cut(said: str, parameter: Parameter | None = None, value: Any = None) -> str:
-    """A message of the engine, for which there is so much room; a label or a flag has its name if its code fits in."""
+    """A message of the engine, cut to its size; a label or a flag gets its name if the engine's text with its code fits."""
     engine = said
     if parameter is not None and value is not None:
         index = parameter.index(value)
         engine += f", got {value if index is None else parameter.number(index)}"
         said += f", got {str(value).lower() if isinstance(value, bool) else value}"
     data = engine.encode()
-    # At exactly the room there is, nobody knows whether something was cut off.
+    # At exactly the maximum length, it is unknown whether something was cut off.
     return said if len(data) < MESSAGE_BYTES - 1 else _mended(data[: MESSAGE_BYTES - 1])
 
 
 def _mended(data: bytes) -> str:
-    """UTF-8 that may end inside a character: each byte of what is left of one becomes U+FFFD."""
+    """UTF-8 that may end inside a character: each byte of the incomplete one becomes U+FFFD."""
     return "".join("\ufffd" if "\udc80" <= c <= "\udcff" else c for c in data.decode(errors="surrogateescape"))
 
 

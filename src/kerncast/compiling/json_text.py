@@ -1,4 +1,4 @@
-"""JSON texts by the letter, each value with its place: what the exported C reads in `query_check.c`, in Python.
+"""A strict JSON parser that keeps the place of each value: `query_check.c` of the exported C, in Python.
 
 The same texts are refused in the same words, and a value that is refused can be shown as it was written.
 """
@@ -13,7 +13,7 @@ from typing import Any
 DEEPEST = 16
 LONGEST_SHOWN = 40
 WHOLE = 2**63
-# From here on a writer that has doubles in its hands may have rounded: a point or an exponent is not trusted.
+# From here on a writer that uses doubles may have rounded, so numbers with a point or an exponent are not trusted.
 WHOLE_AS_DOUBLE = 2**53
 
 _SPACE = re.compile(rb"[ \t\n\r]*")
@@ -46,10 +46,10 @@ class NotJson(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number, as far as anybody here asks for one."""
+    """A number, as far as requests need it."""
 
     whole: int | None
-    """If it is exactly whole: all of int64 but its smallest in digits alone, below 2^53 otherwise."""
+    """The value if it is exactly whole: all of int64 but its smallest in digits alone, below 2^53 otherwise."""
 
 
 Members = tuple[tuple["Token", "Token"], ...]
@@ -69,7 +69,7 @@ class Token:
         return isinstance(self.what, (str, Number))
 
     def shown(self) -> str:
-        """As it was written, a long one cut short between characters."""
+        """The value as it was written; a long one is cut between characters."""
         end = min(self.end, self.start + LONGEST_SHOWN)
         while end < self.end and self.data[end] & 0xC0 == 0x80:
             end += 1
@@ -90,7 +90,7 @@ def scan(data: bytes) -> Token:
 
 def _after_space(data: bytes, at: int) -> int:
     found = _SPACE.match(data, at)
-    assert found is not None  # it matches nothing at all, too
+    assert found is not None  # the pattern also matches the empty string
     return found.end()
 
 
@@ -130,7 +130,7 @@ def _container(data: bytes, start: int, depth: int, closing: str) -> Token:
 
 def _key(data: bytes, at: int) -> tuple[Token, int]:
     if data[at : at + 1] != b'"':
-        raise NotJson(data, at, "a key in double quotes must stand here")
+        raise NotJson(data, at, "a key in double quotes is expected here")
     key = _string(data, at)
     at = _after_space(data, key.end)
     if data[at : at + 1] != b":":
@@ -169,12 +169,12 @@ def _number(data: bytes, start: int) -> Token:
 def _after_digits(data: bytes, at: int) -> int:
     found = _DIGITS.match(data, at)
     if found is None:
-        raise NotJson(data, at, "a digit must stand here")
+        raise NotJson(data, at, "a digit is expected here")
     return found.end()
 
 
 def _whole(text: bytes) -> int | None:
-    """By the digits, however many there are: neither doubles nor Python's limit for integers decide."""
+    """Computed from the digits, however many: doubles and Python's limit on integer texts do not matter."""
     found = _NUMBER.fullmatch(text)
     assert found is not None
     sign, before, fraction, falls, exponent = found.groups()

@@ -1,4 +1,4 @@
-"""From a model and its tiers to what an artefact is made of: programs cut by stage, pools, rules, fallbacks."""
+"""From a model and its tiers to the parts of an artefact: programs split by stage, pools, rules, fallbacks."""
 
 from __future__ import annotations
 
@@ -67,17 +67,17 @@ class Artefact:
 
     @cached_property
     def unsupported_rules(self) -> list[Rule]:
-        """Those that the problem alone decides."""
+        """The rules that the problem alone decides."""
         return [rule for rule in self.family_rules if namespaces(rule.holds) == {"p"}]
 
     @cached_property
     def mixed_rules(self) -> list[Rule]:
-        """Those that problem and config decide together."""
+        """The rules that problem and config decide together."""
         return [rule for rule in self.family_rules if namespaces(rule.holds) == {"p", "c"}]
 
     @cached_property
     def config_rules(self) -> list[Rule]:
-        """All that a config must obey."""
+        """All rules that a config must obey."""
         return [rule for rule in self.family_rules if "c" in namespaces(rule.holds)]
 
     # -- forests -------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class Artefact:
 
     @cached_property
     def small_forest(self) -> Forests | None:
-        """What scores the portfolio in place of the model, if the tiers have it."""
+        """The small forest that scores the portfolio instead of the model, if the tiers have one."""
         trees = self.tiers.forest
         return None if trees is None or "portfolio" not in self.include else Forests.of({"small": [trees]})
 
@@ -100,7 +100,7 @@ class Artefact:
 
     @cached_property
     def tried(self) -> Reach:
-        """Where each candidate was tried, finite numbers only; anywhere, if nothing is known."""
+        """Where each candidate was tried, in finite numbers; everywhere if nothing is known."""
         found, shape = self.tiers.reach, (self.candidates, len(self.model.family.problem.parameters))
         if found is None:
             found = Reach(np.full(shape, -np.inf), np.full(shape, np.inf), np.full(shape, ~np.uint64(0)))
@@ -120,34 +120,34 @@ class Artefact:
 
     @property
     def band_rows(self) -> Ints:
-        """A candidate of each band: those of one band were tried on the same ranges of problems."""
+        """One candidate of each band: the candidates of a band were tried on the same ranges of problems."""
         return self._distinct_bands[0]
 
     @property
     def bands(self) -> Ints:
-        """By candidate: its band."""
+        """The band of each candidate."""
         return self._distinct_bands[1]
 
     # -- answers -------------------------------------------------------------------------------------
 
     @cached_property
     def fallbacks(self) -> tuple[list[int], str]:
-        """What runs where the model does not know: candidates in order, and what they are called."""
+        """What runs outside the trained range: candidates in order, and the name of the fallback."""
         library = library_rows(self.model)
         return (library, "library") if library else (list(self.tiers.portfolio), "portfolio")
 
 
 def lower(model: Model, tiers: Tiers, include: Iterable[str] = TIERS) -> Artefact:
-    """What an export of `model` consists of; models that cannot be exported are refused here."""
+    """The parts of an export of `model`; models that cannot be exported are refused here."""
     chosen = tuple(tier for tier in TIERS if tier in set(include))
     unknown = sorted(set(include) - set(TIERS))
     if unknown or not chosen:
-        raise InvalidValue(f"tiers are {', '.join(TIERS)} (the memo is always there), got '{', '.join(sorted(include))}'")
+        raise InvalidValue(f"`tiers` are {', '.join(TIERS)} (the memo is always there), got '{', '.join(sorted(include))}'")
     if "tree" in chosen and "portfolio" not in chosen:
-        raise InvalidValue("the tree falls through to the portfolio where it is unsure: export both, `tiers=tree,portfolio`")
+        raise InvalidValue("the tree leaves unsure problems to the portfolio: export both, `tiers=tree,portfolio`")
     if len(model.manifest.devices) > 1:
         raise InvalidValue(
-            f"the model was trained for {len(model.manifest.devices)} devices together, and an artefact serves one: train it "
+            f"the model was trained for {len(model.manifest.devices)} devices together, but an artefact serves one: train it "
             "on the rows of one device"
         )
     if not model.candidates.height:

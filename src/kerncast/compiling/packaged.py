@@ -1,4 +1,4 @@
-"""The C files of this package: what is the same in every artefact, and the frames that generated text is put into."""
+"""The C files of this package: what is the same in every artefact, and the templates for generated text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Candidates as the compiled engine sees them: what each distinct combination of config parts is, and who has it.
+"""Candidates as the compiled engine sees them: the distinct combinations of config parts, and which configs have them.
 
-A feature that mixes problem and config depends on a few parts of the config only (`tiles_m` on `tile_m`), so it is
-computed once per distinct combination of those parts, not once per config: thousands of configs have dozens of them.
+A feature that mixes problem and config depends only on a few parts of the config (`tiles_m` on `tile_m`), so it is
+computed once per distinct combination of those parts, not once per config: thousands of configs have only dozens.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Pool:
     """Some candidates, in the order of `rows`."""
 
     rows: Ints
-    """Which rows of the model's candidates."""
+    """The rows of the model's candidates."""
     groups: list[Combinations]
     """In the order of the groups."""
     static: dict[str, Combinations]
@@ -47,7 +47,7 @@ class Pool:
 
     @property
     def words(self) -> int:
-        """64-bit words of a set of configs; more than one come in fours, as a vector holds them."""
+        """64-bit words of a set of configs; if more than one, a multiple of four, as a vector holds four."""
         words = -(-max(1, len(self.rows)) // 64)
         return words if words == 1 else -(-words // 4) * 4
 

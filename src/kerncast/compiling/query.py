@@ -1,6 +1,6 @@
 """The JSON entry point of an exported model: tables of keys, names and labels, and the C that reads requests by them.
 
-The C stands in `c/query_*.c`, written for the prefix `kerncast`; it follows the artefact's header in one translation
+The C code is in `c/query_*.c`, written for the prefix `kerncast`; it follows the artefact's header in one translation
 unit, in the order check, tables, read, reply, answer.
 """
 
@@ -19,11 +19,11 @@ from kerncast.writing.c import c_integer, c_string, with_prefix
 
 __all__ = ["RESERVED", "TIERS", "query_source"]
 
-# A rule is one string literal, of which C99 promises 4,095 bytes; longer lists of labels would not be read anyway.
+# A rule is one string literal, for which C99 guarantees 4,095 bytes; longer lists of labels would not be read anyway.
 LONGEST_RULE = 600
-# From here on a writer that has doubles in its hands may have rounded: a point or an exponent is not trusted.
+# From here on a writer that uses doubles may have rounded, so numbers with a point or an exponent are not trusted.
 WHOLE_AS_DOUBLE = 2**53
-# Room for the software that a request names; longer ones, spaces and all, are not the model's.
+# Room for the software that a request names; a longer text cannot be the model's.
 SHORTEST_ROOM = 256
 ROOM_FACTOR = 2
 
@@ -31,7 +31,7 @@ _INCLUDES = "".join(f"#include <{name}.h>\n" for name in ("float", "stdbool", "s
 
 
 def query_source(prefix: str, problem: Space, config: Space, identity: Identity | None = None) -> str:
-    """The C text of `PREFIX_query_json` and all it needs beyond the artefact's header."""
+    """The C text of `PREFIX_query_json` and everything it needs besides the artefact's header."""
     tables = [
         packaged("query_types.c"),
         *(_space(prefix, name, space) for name, space in (("problem", problem), ("config", config))),
@@ -96,7 +96,7 @@ def _labels(table: str, codes: Iterable[tuple[str, str]]) -> str:
 
 
 def _nodes(problem: Space, root: Node) -> str:
-    """The tree of keys, level by level: the children of a node stand together."""
+    """The tree of keys, level by level: the children of a node are adjacent."""
     nodes, rows = [root], []
     places: list[int] = []
     spellings: dict[tuple[str, tuple[tuple[str | int, str], ...]], int] = {}
@@ -138,7 +138,7 @@ def _spellings(number: int, parameter: Parameter, names: tuple[tuple[str | int, 
 
 
 def _specials(prefix: str, identity: Identity | None) -> str:
-    """Keys that are no parameters, read like some: the tier, and whose answer is asked for."""
+    """Keys that are not parameters but are read like them: the tier, and whose answer is asked for."""
     text = _labels("query_tier_labels", ((tier, f"{prefix.upper()}_TIER_{tier.upper()}") for tier in TIERS))
     rows = [_parameter("tier", f"one of {', '.join(TIERS)}", "LABEL", False, "query_tier_labels", len(TIERS))]
     if identity is not None:
@@ -157,7 +157,7 @@ def one_of(known: tuple[str, ...]) -> str:
 
 
 def _rules(problem: Space, identity: Identity | None) -> str:
-    """What aliases of the op say, which values are written as the same, and how an answer names its origin."""
+    """Tables of the op's aliases, of the values to normalise, and of the origin that an answer names."""
     listed, presets, same = list(problem.parameters), [], []
     op = identity.op if identity else None
     for code, alias in enumerate(op.aliases if op is not None else (), start=1):

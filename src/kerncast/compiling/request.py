@@ -1,6 +1,6 @@
-"""What a JSON request may say of a problem: one tree of keys, from the op's declaration. Both parsers read it.
+"""What a JSON request may say about a problem: one tree of keys, from the op's declaration. Both parsers use it.
 
-The parameters' own names stand at the top; `Op.json` adds paths with other spellings. `query.py` writes the tree as
+The parameters' own names are at the top; `Op.json` adds paths with other spellings. `query.py` writes the tree as
 C tables, `json_request.py` reads requests by it in Python.
 """
 
@@ -16,7 +16,7 @@ from kerncast.op import Op
 from kerncast.space import Space, Value
 
 TIERS = ("tree", "portfolio", "full")
-"""Those that a request may name: the enumerators PREFIX_TIER_TREE … (the memo answers unasked)."""
+"""The tiers that a request may name: the enumerators PREFIX_TIER_TREE … (the memo is always used)."""
 RESERVED = ("problem", "tier", "op", "family", "device", "software")
 """Keys of a request that are not parameters."""
 
@@ -30,12 +30,12 @@ class Node:
     children: dict[str, Node] = field(default_factory=dict)
     leaf: bool = False
     parameters: tuple[str, ...] = ()
-    """Of a leaf: what its value says, as a list when there are several; none: it is known and not read."""
+    """The parameters that a leaf's value sets, as a list if there are several; none: the key is ignored."""
     once: bool = False
-    """The parameter's own name: given once, its own labels alone; otherwise values may be repeated if they agree."""
+    """True for the parameter's own name: given once, with its own labels only. Otherwise it may repeat if values agree."""
     names: tuple[tuple[str | int, str], ...] = ()
     present: str = ""
-    """A flag that is true when an object stands here."""
+    """A flag parameter that is true if there is an object here."""
 
 
 @dataclass(frozen=True)
@@ -45,21 +45,21 @@ class Identity:
     op: Op
     family: str
     devices: tuple[str, ...]
-    """The device's name, and its others."""
+    """The device's name and its aliases."""
     model: str
     software: str | None
     trained_on: tuple[str, ...] = ()
-    """What its data say of the software, as they say it."""
+    """The software that its data record, as written."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The op's name, and its others."""
+        """The op's name and its aliases."""
         return (self.op.name, *self.op.aliases)
 
 
 @dataclass(frozen=True)
 class Same:
-    """What is the same as another parameter's is written as one value."""
+    """A value that equals another parameter's is written as one value."""
 
     parameter: str
     other: str
@@ -70,9 +70,7 @@ def request_tree(problem: Space, op: Op | None = None) -> Node:
     """The keys that a request may have; paths that cannot be told apart are refused."""
     reserved = [name for name in problem.parameters if name in RESERVED]
     if reserved:
-        raise InvalidValue(
-            f"{problem.owner}: a JSON request keeps the key '{reserved[0]}' for itself; rename that problem parameter"
-        )
+        raise InvalidValue(f"{problem.owner}: JSON requests reserve the key '{reserved[0]}': rename that problem parameter")
     root = Node("", "")
     for name in problem.parameters:
         root.children[name] = Node(name, name, leaf=True, parameters=(name,), once=True)
@@ -98,7 +96,7 @@ def sameness(op: Op | None) -> list[Same]:
 
 
 def device_names(model: Model) -> tuple[str, ...]:
-    """What the device of a model is called: its name, and the aliases of the profile of that name."""
+    """The names of a model's device: its name, and the aliases in the profile of that name."""
     name = model.device.name
     known = devices.profiles().get(name, model.device)
     return (name, *known.aliases)

@@ -1,4 +1,4 @@
-"""Cutting features by what they depend on: the problem (once a call), the config (once ever), or both (what is left)."""
+"""Splitting features by what they depend on: the problem (once per call), the config (once ever), or both (the rest)."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Stages:
 
 
 def cut(outputs: Mapping[str, Expr]) -> Stages:
-    """Cut a program's outputs; hardware numbers must be bound already."""
+    """Split a program's outputs; hardware numbers must be bound already."""
     side: dict[bytes, int] = {}
     rebuilt: dict[bytes, Expr] = {}
     parts: dict[int, dict[str, Expr]] = {PROBLEM: {}, CONFIG: {}}
     named: dict[bytes, Expr] = {}
 
     def part(expr: Expr) -> Expr:
-        """A pure subexpression as an operand of a mixed one: a symbol of its own, unless it is a constant."""
+        """A one-sided subexpression as an operand of a mixed one: its own symbol, unless it is a constant."""
         own = side[expr.digest]
         if own == 0:
             return expr
@@ -62,7 +62,7 @@ def cut(outputs: Mapping[str, Expr]) -> Stages:
     for name, expr in outputs.items():
         own = side[expr.digest]
         by_side[own][name] = rebuilt[expr.digest] if own == PROBLEM | CONFIG else expr
-    # What depends on nothing is decided with the problem.
+    # What depends on nothing is computed with the problem.
     return Stages({**by_side[0], **by_side[PROBLEM]}, by_side[CONFIG], by_side[3], parts[PROBLEM], parts[CONFIG])
 
 

@@ -24,7 +24,7 @@ class DecisionTree:
     """Problem → config: a leaf's value is a place in the portfolio, or UNSURE."""
 
     program: Program
-    """What splits read: exact features of the problem alone (a last-bit difference must not turn a split)."""
+    """The inputs of splits: exact features of the problem alone (a last-bit difference must not change a split)."""
     tree: Tree
     """Reads the outputs of `program` by number."""
 
@@ -46,16 +46,16 @@ class Tiers:
     portfolio: tuple[int, ...]
     tree: DecisionTree | None = None
     forest: tuple[Tree, ...] | None = None
-    """A small forest over the model's features that ranks the portfolio like the model does; None: the
+    """A small forest over the model's features that ranks the portfolio as the model does; None: the
     model itself does it."""
     reach: Reach | None = None
-    """Candidates are answered with only where they were tried, unless none was tried there; None: anywhere."""
+    """Candidates are used only where they were tried, unless none was tried there; None: anywhere."""
     expectation: Expectation | None = None
     """None: nothing was chosen in training."""
 
     @cached_property
     def digest(self) -> str:
-        """What tells two sets of tiers apart."""
+        """A hash that distinguishes sets of tiers."""
         hasher = hashlib.blake2b(repr((self.portfolio, self.expectation)).encode(), digest_size=10)
         parts: list[Array] = []
         if self.reach is not None:

@@ -1,6 +1,6 @@
 """A dataset: a directory with `dataset.json` and `rows/<op>/<family>/*.parquet`.
 
-Rows are only ever added, in parts that `dataset.json` lists; a part it does not list does not exist, so a
+Rows are only ever added, in parts that `dataset.json` lists. A part that is not listed is ignored, so a
 crash between the two writes loses nothing and leaves nothing half-written.
 """
 
@@ -49,7 +49,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A device as it was when rows were collected: its features can be computed anywhere."""
+    """A device as it was when rows were collected, so that its features can be computed on any machine."""
 
     name: str
     title: str
@@ -60,12 +60,12 @@ class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def device(self) -> Device:
-        """The profile again."""
+        """The device profile of this record."""
         return Device(self.name, self.title, self.kind, self.numbers, self.peak_tflops, self.sources)
 
 
 def record_of(device: Device) -> DeviceRecord:
-    """A device as a dataset keeps it."""
+    """The record of a device that a dataset stores."""
     return DeviceRecord(
         device.name, device.title, device.kind, dict(device.numbers), dict(device.peak_tflops), dict(device.sources)
     )
@@ -80,7 +80,7 @@ class DatasetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sources: tuple[Source, ...] = ()
     devices: tuple[DeviceRecord, ...] = ()
     declarations: tuple[Declaration, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Ops that were drafted from an imported file; left out where there are none."""
+    """Ops that were drafted from an imported file; omitted when there are none."""
 
     @property
     def declared(self) -> dict[str, Declaration]:
@@ -127,7 +127,7 @@ class Dataset:
 
     @classmethod
     def open(cls, path: str | Path) -> Dataset:
-        """A dataset on disk; foreign, newer, truncated or incomplete ones are refused by name."""
+        """Open a dataset on disk; the error names what is foreign, newer, truncated or missing."""
         path = Path(path)
         if not path.exists():
             raise NotFound(f"there is no dataset at {path}: make one with `kerncast import` or `kerncast collect`")
@@ -159,13 +159,13 @@ class Dataset:
         return (self.path / JOURNAL).exists()
 
     def refuse_if_empty(self) -> None:
-        """There is nothing to work on; why depends."""
+        """Raise an error that says why there are no rows, if there are none."""
         if self.contents.parts:
             return
         if self.unfinished:
             raise InvalidValue(
-                f"{self.path} is an unfinished collection, its results are in {JOURNAL}: run the `kerncast collect` that began "
-                "it again to go on, then they become rows"
+                f"{self.path} is an unfinished collection, and its results are still in {JOURNAL}: run the same "
+                "`kerncast collect` again to finish it and to turn them into rows"
             )
         raise InvalidValue(f"the dataset {self.path} is empty: import or collect rows first")
 
@@ -197,7 +197,7 @@ class Dataset:
         try:
             if NOT_SUSPECT not in where:
                 return self.scan(family, where).collect()
-            # Which rows are suspect only the whole file tells; the other conditions come after.
+            # Finding the suspect rows takes the whole file, so the other conditions are applied afterwards.
             kept = without_suspect(self._family(family), self.scan(family).collect(), self.device)
             return kept.filter(filters.combine([text for text in where if text != NOT_SUSPECT], kept.schema))
         except pl.exceptions.PolarsError as error:
@@ -294,7 +294,7 @@ class Dataset:
         self.contents = manifest
 
     def save(self, path: str | Path) -> Dataset:
-        """A copy at `path`, whole or not at all; a result without a place of its own is kept by it."""
+        """Write a copy to `path`, whole or not at all. This keeps a result that is in a temporary folder."""
         copy_directory(self.path, Path(path))
         return Dataset.open(path)
 
@@ -305,22 +305,30 @@ class Dataset:
         return inspect_dataset(self, (where,) if isinstance(where, str) else tuple(where))
 
     @staticmethod
+    def guess_mapping(path: str | Path, *, format: str | None = None, family: str | None = None) -> str:
+        """Draft the mapping file with which `kerncast.read` imports a CSV or parquet table; `?` marks what to fill in."""
+        from kerncast.data.importers.guess import draft_mapping
+        from kerncast.data.importers.mapped import read_table, table_format
+
+        return draft_mapping(read_table(table_format(Path(path), format), Path(path)), family)
+
+    @staticmethod
     def merge(paths: Sequence[Dataset | str | Path], out: str | Path) -> Dataset:
-        """A new dataset from several; rows that are equal in every cell are kept once, and `notes` says how many were not."""
+        """Merge datasets into a new one. Rows equal in every cell are kept once; `notes` says how many were dropped."""
         found, dropped = merge([item.path if isinstance(item, Dataset) else item for item in paths], out)
         found.notes = (f"{dropped:,} exact duplicates dropped",)
         return found
 
 
 def merge(paths: Sequence[str | Path], out: str | Path) -> tuple[Dataset, int]:
-    """One dataset from several, rows that are equal in every cell kept once. Returns it and the number dropped."""
+    """Merge datasets into a new one, keeping rows that are equal in every cell once. Return it and the number dropped."""
     inputs = [Dataset.open(path) for path in paths]
     for dataset in inputs:
         dataset.verify()
         if dataset.unfinished:
             raise InvalidValue(
-                f"{dataset.path} is an unfinished collection, some of its results are not rows yet: run the `kerncast collect` "
-                "that began it again, then merge"
+                f"{dataset.path} is an unfinished collection, and some of its results are not rows yet: run the same "
+                "`kerncast collect` again to finish it, then merge"
             )
     names = sorted({family.id for dataset in inputs for family in dataset.families})
     if not names:
@@ -343,7 +351,7 @@ def merge(paths: Sequence[str | Path], out: str | Path) -> tuple[Dataset, int]:
 
 
 def _with_declaration(manifest: DatasetFile, family: Family) -> tuple[Declaration, ...]:
-    """What is declared once rows of a family are added: a second draft of an op widens the first."""
+    """The declarations after rows of a family are added; a second draft of an op extends the first."""
     declared, own = manifest.declared, declaration_of(family)
     if own is not None:
         declared[own.family] = declared[own.family].joined(own) if own.family in declared else own

@@ -33,7 +33,7 @@ def parse_filter(text: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
         raise NotFound.named("column", name, schema)
     column, dtype = pl.col(name), schema[name]
     if operator in ("=", "!="):
-        # `software` is JSON, with commas of its own.
+        # `software` is JSON and contains commas, so it is not split.
         items = [right] if right.startswith("{") else right.split(",")
         found = column.is_in([_literal(item.strip(), name, dtype) for item in items]).fill_null(False)
         return found if operator == "=" else ~found

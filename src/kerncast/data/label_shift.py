@@ -1,4 +1,4 @@
-"""Labels that fit a neighbouring row better than their own: the mark of a join by position.
+"""Find labels that fit a neighbouring row better than their own: the sign of a join by position.
 
 A robust model, fitted on other problems, predicts every row. The most likely path of shifts through the
 file is then found (how many rows away does each label belong?), where changing the shift costs as much as
@@ -23,9 +23,9 @@ from kerncast.op import Family
 DeviceOf = Callable[[str], Device]
 
 NOT_SUSPECT = "suspect=false"
-"""The condition that stands for `without_suspect` beside those of `--where`: a model records it and is refitted by it."""
+"""The `--where` condition that means `without_suspect`. A model records it and applies it when it is refitted."""
 FURTHEST_SHIFT = 32
-# In units of the typical prediction error: what a row may count for at most, and what a change of shift costs.
+# In units of the typical prediction error: the maximum cost of a row, and the cost of a change of shift.
 WORST_FIT = 4.0
 SHIFT_CHANGE_COST = 30.0
 SMALLEST_ERROR = 0.02
@@ -36,7 +36,7 @@ FEWEST_TRUSTED = 0.4
 OWN_MISFIT = 1.5
 # Beyond the stretch itself, a row is taken for shifted when it is this many typical errors off.
 PLAIN_MISFIT = 3.0
-# Beyond these the check samples (training) or stops (rows looked at), and says so.
+# Above these limits the check samples (training rows) or stops (checked rows), and says so.
 TRAINING_ROWS = 50_000
 CHECKED_ROWS = 300_000
 FOLDS = 5
@@ -65,7 +65,7 @@ class LabelShift:
 
 
 def find_label_shift(family: Family, rows: pl.DataFrame, device_of: DeviceOf = get_device) -> LabelShift:
-    """Look for shifted labels, in each source by itself, in the order in which its rows were written down."""
+    """Look for shifted labels in each source separately, in the order in which its rows were recorded."""
     suspect = np.zeros(rows.height, dtype=bool)
     stretches: list[ShiftedRows] = []
     reasons: list[str] = []
@@ -96,7 +96,7 @@ def find_label_shift(family: Family, rows: pl.DataFrame, device_of: DeviceOf = g
 
 
 def without_suspect(family: Family, rows: pl.DataFrame, device_of: DeviceOf = get_device) -> pl.DataFrame:
-    """The rows whose labels are their own; all rows of a file are needed, in any order, to tell."""
+    """The rows whose labels are not suspect. This takes all rows of a file, in any order."""
     return rows.filter(~pl.Series(find_label_shift(family, rows, device_of).suspect, dtype=pl.Boolean))
 
 
@@ -112,7 +112,7 @@ def _check(family: Family, table: pl.DataFrame, device_of: DeviceOf) -> tuple[li
         return [], f"{family.id} has no features to learn from"
     labels = np.log(table["time_ns"].to_numpy())
     runs = table.select(pl.col("key").rle_id()).to_series().to_numpy().astype(np.int64)
-    # One run of equal rows is one piece of evidence: its prediction errors are one error.
+    # A run of equal rows is one piece of evidence, because its rows share one prediction error.
     weights = 1.0 / np.bincount(runs)[runs]
     trusted = np.ones(table.height, dtype=bool)
     found: list[tuple[int, int, int]] = []
@@ -142,7 +142,7 @@ def _features(family: Family, frame: pl.DataFrame, device_of: DeviceOf) -> Float
 
 
 def _predict_held_out(features: Floats, labels: Floats, groups: Ints, trusted: Flags) -> Floats:
-    """Each row as predicted from rows far away in the file and of other shapes, by absolute error.
+    """Predict each row from rows far away in the file and of other shapes, fitted by absolute error.
 
     Stretches of the file are held out whole, with a margin as wide as the furthest shift: in a sorted sweep a
     neighbour's noise would otherwise be learned, and the label would seem to fit the neighbour.
@@ -152,7 +152,7 @@ def _predict_held_out(features: Floats, labels: Floats, groups: Ints, trusted: F
     rng = np.random.default_rng(0)
     count = len(labels)
     stretch = max(4 * FURTHEST_SHIFT, -(-count // MOST_STRETCHES))
-    # Margins must not eat the file: a small one is cut into fewer, and a fold takes every FOLDS-th of them.
+    # Margins must not use up the file: a small file has fewer stretches, and a fold takes every FOLDS-th of them.
     numbers = np.arange(count) // stretch
     folds = numbers % min(FOLDS, int(numbers[-1]) + 1)
     predicted = np.empty_like(labels)
@@ -166,7 +166,7 @@ def _predict_held_out(features: Floats, labels: Floats, groups: Ints, trusted: F
         usable = trusted & ~near & ~np.isin(groups, groups[held_out])
         train = np.flatnonzero(usable)
         if len(train) < FEWEST_ROWS // 2:
-            predicted[held_out] = labels[held_out]  # too little is left to say anything about these
+            predicted[held_out] = labels[held_out]  # too few rows are left to predict these
             continue
         if len(train) > TRAINING_ROWS:
             train = np.sort(rng.choice(train, TRAINING_ROWS, replace=False))
@@ -208,7 +208,7 @@ def _likeliest_shifts(costs: Floats) -> Ints:
 
 
 def _stretches(path: Ints, costs: Floats, weights: Floats) -> list[tuple[int, int, int]]:
-    """Runs of one shift whose rows plainly do not fit themselves, widened over what such a slip must have touched."""
+    """Runs of one shift whose rows clearly do not fit their own labels, widened to all rows that the shift affects."""
     edges = np.flatnonzero(np.diff(path)) + 1
     own = costs[:, FURTHEST_SHIFT]
     found: list[tuple[int, int, int]] = []
@@ -217,8 +217,8 @@ def _stretches(path: Ints, costs: Floats, weights: Floats) -> list[tuple[int, in
         inside = slice(int(first), int(last) + 1)
         if shift == 0 or np.average(own[inside], weights=weights[inside]) < OWN_MISFIT:
             continue
-        # Labels that belong |shift| rows back were preceded by as many that belong to no row here, and those
-        # perhaps by smaller slips on the way: rows that plainly do not fit themselves.
+        # Before labels that belong |shift| rows back there are as many labels that belong to no row, and before
+        # those perhaps smaller shifts: rows that clearly do not fit their own labels.
         start = max(0, int(first) + min(shift, 0))
         while start < first and own[start] < 1.0:
             start += 1

@@ -25,7 +25,7 @@ ALIAS_PROBLEMS = 5
 Report = dict[str, Any]
 NOT_CHECKED: Report = {
     "checked_rows": 0,
-    "note": "not with `where`, which takes neighbouring rows away",
+    "note": "not checked with `where`, which removes neighbouring rows",
     "suspect_rows": 0,
     "stretches": [],
 }
@@ -59,7 +59,7 @@ def inspect_dataset(dataset: Dataset, where: Sequence[str] = ()) -> Report:
 
 
 def inspect_family(family: Family, rows: pl.DataFrame, device_of: DeviceOf = devices.get, filtered: bool = False) -> Report:
-    """One family's section. Of a filtered table the neighbours are missing, so shifts are not looked for."""
+    """One family's section. A filtered table lacks neighbouring rows, so it is not checked for shifts."""
     problems = [name for name in rows.columns if name.startswith("problem.")]
     configs = [name for name in rows.columns if name.startswith("config.")]
     ok = rows.filter(pl.col("status") == "ok")

@@ -16,7 +16,7 @@ from kerncast.space import Space
 
 
 class Mislabelled(InvalidValue):
-    """A row stands under the key of another one."""
+    """A row has the key of another one."""
 
 
 class Status(StrEnum):
@@ -65,7 +65,7 @@ MEASURED: dict[str, type[pl.DataType]] = {
 # Rows that agree in these are repeats of one measurement.
 REPEAT_OF = ("key", "backend", "software", "cache")
 POSITIVE_TIMES = ("time_ns", "time_ns_min", "time_ns_mean")
-# A picosecond to thirty years: what is outside is a unit gone wrong.
+# A picosecond to thirty years: anything outside means a wrong unit.
 POSSIBLE_NS = (1e-3, 1e18)
 
 
@@ -95,7 +95,7 @@ def symbol_columns(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _outside(parameter: Parameter, column: pl.Expr) -> pl.Expr:
-    """Which cells are not one of the parameter's values (nulls are judged apart)."""
+    """Which cells are not one of the parameter's values (nulls are checked separately)."""
     match parameter:
         case Int(low=low, high=high, step=step):
             inside = (column >= low) & (column <= high) & ((column - low) % step == 0)
@@ -111,7 +111,7 @@ def _outside(parameter: Parameter, column: pl.Expr) -> pl.Expr:
 
 
 def _refuse_first(frame: pl.DataFrame, bad: pl.Series, rule: str, column: str) -> None:
-    """Refuse with the rule, the first offending value and where it stands."""
+    """Raise an error with the rule, the first offending value and its position."""
     bad = bad.fill_null(False)
     if bad.any():
         row = bad.arg_max() or 0
@@ -164,7 +164,7 @@ def _cast(frame: pl.DataFrame, column: str, dtype: type[pl.DataType]) -> pl.Expr
 def conform(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
     """`frame` as stored rows of `family`: columns in order, types, values checked, defaults and keys filled in.
 
-    Rows that come with keys, as collected ones do, must have those of their own values.
+    Rows that come with keys, as collected ones do, must have the keys of their own values.
     """
     wanted = schema_of(family)
     unknown = [name for name in frame.columns if name not in wanted]
@@ -190,7 +190,7 @@ def conform(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
     _refuse_first(frame, ~frame["status"].is_in(list(Status)), f"must be one of {', '.join(Status)}", "status")
     _refuse_first(frame, frame["status"].is_null(), f"must be one of {', '.join(Status)}", "status")
     ok = frame["status"] == Status.OK
-    _refuse_first(frame, ok & frame["time_ns"].is_null(), "must be there when status is ok", "time_ns")
+    _refuse_first(frame, ok & frame["time_ns"].is_null(), "must be given when status is ok", "time_ns")
     _refuse_first(frame, ~ok & frame["time_ns"].is_not_null(), "must be empty when status is not ok", "time_ns")
     shortest, longest = POSSIBLE_NS
     for name in POSITIVE_TIMES:
@@ -203,7 +203,7 @@ def conform(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _refuse_mislabelled(given: pl.Series, own: pl.Series) -> None:
-    """A row under another key would be a time of something that was not measured."""
+    """Refuse rows with a wrong key: their times would count for something that was not measured."""
     wrong = (given != own).fill_null(False)
     if wrong.any():
         row = wrong.arg_max() or 0
@@ -214,7 +214,7 @@ def _refuse_mislabelled(given: pl.Series, own: pl.Series) -> None:
 
 
 def _only_where_it_applies(family: Family, frame: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
-    """Defaults that were filled into conditional parameters, taken back where these do not apply."""
+    """Remove the defaults that were filled into conditional parameters where these do not apply."""
     stored = parameter_columns(family)
     for space in (family.problem, family.config):
         for name in space.condition_order:
@@ -235,7 +235,7 @@ def row_keys(family: Family, frame: pl.DataFrame) -> pl.Series:
             # A null part is skipped, so an inactive parameter does not take part.
             parts.append(pl.lit(f"{symbol}=") + pl.col(by_symbol[symbol]).cast(pl.String))
     texts = frame.select(pl.concat_str(parts, separator="|", ignore_nulls=True).alias("key")).to_series()
-    # Hashing every row costs less than finding the distinct ones and joining them back: 1.5 s a million rows, not 2.3.
+    # Hashing every row costs less than finding the distinct ones and joining them back: 1.5 s per million rows, not 2.3 s.
     return pl.Series("key", [hash_key(text) for text in texts.to_list()], dtype=pl.String)
 
 

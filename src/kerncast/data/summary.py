@@ -33,7 +33,7 @@ class FamilySummary:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """For a table."""
+        """The cells of a table row."""
         statuses = ", ".join(f"{name} {count:,}" for name, count in self.statuses.items())
         noise = "unknown" if self.noise is None else f"{self.noise:.2%}"
         counts = f"{self.rows:,}", f"{self.problems:,}", f"{self.configs:,}"
@@ -68,7 +68,7 @@ def _noise(rows: pl.LazyFrame) -> float | None:
 
 
 def _read(dataset: Dataset) -> tuple[str, list[FamilySummary], str]:
-    """A title, what could be read, and why if something could not: showing a dataset never fails."""
+    """A title, the summaries, and an error if they could not be read: showing a dataset never fails."""
     unfinished = "; a collection in it is not finished" if dataset.unfinished else ""
     title = f"Dataset({dataset.path}; {dataset.rows:,} rows{unfinished})"
     try:

@@ -1,9 +1,9 @@
-"""Ops that a file declares: drafted by an importer, carried as data inside `dataset.json` and `model.json`.
+"""Ops that a file declares: drafted by an importer, stored as data inside `dataset.json` and `model.json`.
 
-An installed op is Python. A cache of measurements of one's own kernel has no Python, and what it tells (the
-parameters, their values, which configs exist) must be known again wherever the dataset or a model trained on it is
-opened. So the declaration travels with them and is built when they are opened. It is nowhere registered: two
-datasets may hold different drafts of one kernel, and each means its own.
+An installed op is Python code. A file of measurements of your own kernel comes without code, but its contents (the
+parameters, their values, which configs exist) must be known wherever the dataset or a model trained on it is opened.
+So the declaration is stored with them, and the op is built when they are opened. It is not registered: two datasets
+may hold different drafts of one kernel, and each uses its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kerncast.space import Bool, Categorical, Choice, Constraint, Int, Parameter
 
 NAME = r"[A-Za-z_]\w*"
 LARGEST_SIZE = 2**53
-# Above so many combinations the configs are listed parameter by parameter, each with a check of its own.
+# Above this many combinations there is a check after each parameter, so that configs are listed step by step.
 CHECKED_AT_ONCE = 65_536
 AXES = ("x", "y", "z")
 
@@ -37,12 +37,12 @@ class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: Literal["numbers", "labels", "flag", "size"]
     numbers: tuple[int, ...] = ()
     labels: tuple[str, ...] = ()
-    """Their codes are their places."""
+    """Their codes are their positions."""
     default: str | None = None
 
     @property
     def parameter(self) -> Parameter:
-        """As a space declares it."""
+        """The parameter as a space declares it."""
         if self.kind == "numbers":
             return Choice(*self.numbers)
         if self.kind == "labels":
@@ -50,7 +50,7 @@ class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Bool() if self.kind == "flag" else Int(1, LARGEST_SIZE)
 
     def joined(self, other: Values) -> Values:
-        """What either takes; old labels keep their codes."""
+        """The values of both; old labels keep their codes."""
         return Values(
             self.kind,
             tuple(sorted({*self.numbers, *other.numbers})),
@@ -68,7 +68,7 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     problem: dict[str, Values]
     config: dict[str, Values]
     configs: tuple[tuple[str, ...], ...]
-    """Which configs exist: the diagram over the parameters' values (`data.diagram`)."""
+    """Which configs exist: the diagram over the parameters' values (`declared.diagram`)."""
 
     @property
     def layers(self) -> diagram.Layers:
@@ -76,14 +76,14 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return diagram.read(self.configs, [values.parameter.size for values in self.config.values()])
 
     def covers(self, other: Declaration) -> bool:
-        """Whether every value of the other is one here, under the same name and code."""
+        """Whether it has every value of the other, under the same name and code."""
         return _shape(self) == _shape(other) and all(
             set(theirs.numbers) <= set(ours.numbers) and theirs.labels == ours.labels[: len(theirs.labels)]
             for ours, theirs in _pairs(self, other)
         )
 
     def joined(self, other: Declaration) -> Declaration:
-        """What either declares; refused where the parameters are not the same."""
+        """The union of both; refused if the parameters are not the same."""
         if self == other:
             return self
         if _shape(self) != _shape(other):
@@ -109,7 +109,7 @@ def _pairs(one: Declaration, other: Declaration) -> list[tuple[Values, Values]]:
 
 
 def _moved(declared: Declaration, config: Mapping[str, Values]) -> Iterable[tuple[int, ...]]:
-    """The configs of a declaration by their places among the values of another."""
+    """The configs of a declaration as positions among the values of another."""
     places = []
     for name, values in declared.config.items():
         old, new = values.parameter, config[name].parameter
@@ -149,14 +149,14 @@ class DeclaredFamily(Family):
 
 
 def _index(parameter: Parameter, value: Expr) -> Operand:
-    """The place of a value among the declared ones, as arithmetic; labels and flags are their place already."""
+    """The position of a value among the declared ones, as arithmetic; labels and flags are positions already."""
     if not isinstance(parameter, Choice):
         return value
     return reduce(lambda total, bound: total + (value >= bound), parameter.values[1:], 0 * value)
 
 
 def drafted_features(declared: Declaration, p: Namespace, c: Namespace) -> dict[str, Operand]:
-    """What can be drafted from names and values alone.
+    """Features that can be drafted from names and values alone.
 
     Every parameter that varies, as it is; the product of sizes that differ in the last part of their name
     (`block_size_x`, `block_size_y`), of sizes that share an axis (`block_size_x`, `tile_size_x`), and of all of these;
@@ -212,9 +212,7 @@ def _built(text: bytes) -> DeclaredFamily:
             f"a declared family is called '{declared.op}/NAME', NAME in letters, digits and '_', got '{declared.family}'"
         )
     if declared.op in OPS.found:
-        raise InvalidValue(
-            f"the op '{declared.op}' is installed here and means something else than the one drafted from a file"
-        )
+        raise InvalidValue(f"the op '{declared.op}' is installed here and differs from the one drafted from a file")
     parts = {"declaration": declared, "doc": declared.doc}
     problem = {name: values.parameter for name, values in declared.problem.items()}
     config = {name: values.parameter for name, values in declared.config.items()}
@@ -231,12 +229,12 @@ def declared_family(declared: Declaration) -> DeclaredFamily:
 
 
 def declaration_of(family: Family) -> Declaration | None:
-    """What must travel with rows or a model of a family; None for an installed one."""
+    """The declaration to store with rows or a model of a family; None for an installed one."""
     return family.declaration if isinstance(family, DeclaredFamily) else None
 
 
 def joined_family(families: Sequence[Family]) -> Family:
-    """One family for the rows of several drafts of it; an installed one is what it is."""
+    """One family for the rows of several drafts of it; an installed one is returned as it is."""
     drafts = [family.declaration for family in families if isinstance(family, DeclaredFamily)]
     return declared_family(reduce(Declaration.joined, drafts)) if drafts else families[0]
 
@@ -247,7 +245,7 @@ def refuse_another_draft(asked: Family, held: Family, where: object) -> None:
     if ours is not None and theirs is not None and not ours.covers(theirs):
         raise InvalidValue(
             f"{where} holds another draft of {asked.id}, with other parameters or values: join the datasets first "
-            "(`kerncast merge`), and train on what comes out"
+            "(`kerncast merge`), and train on the result"
         )
 
 
@@ -257,7 +255,7 @@ def resolve(name: str, declared: Declaration | None, where: object) -> Family:
         return FAMILIES.get(name)
     try:
         if declared.family != name:
-            raise InvalidValue(f"the declaration is of {declared.family}, the rest of {name}")
+            raise InvalidValue(f"the declaration is of {declared.family}, but the rest is of {name}")
         return declared_family(declared)
     except InvalidValue as error:
         raise BadFile(f"{where} declares {name}, which cannot be used: {error}; import the data again") from error

@@ -1,9 +1,9 @@
-"""Which points of a product of parameters exist, as a decision diagram: small, exact, and an expression.
+"""A decision diagram of the points that exist in a product of parameters: small, exact, and usable as an expression.
 
 A file of measurements lists its configs but not the rules behind them. Written as a list they would be slow to
-check and impossible to export. The diagram reads one parameter after another: layer i has a row per state and in
-it, for each value of parameter i, the state to go on in. States with the same future are one, so what follows
-rules ("at most 1,024 threads") takes a few rows a layer, whatever the number of points.
+check and impossible to export. The diagram reads one parameter after another: layer i has a row per state, with
+the next state for each value of parameter i. States with the same future are merged, so a set of points that follows
+rules ("at most 1,024 threads") takes a few rows per layer, whatever the number of points.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def diagram_of(points: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> Layer
 
 
 def points_of(layers: Layers) -> Iterator[tuple[int, ...]]:
-    """The points again, in ascending order."""
+    """The points of a diagram, in ascending order."""
 
     def walk(depth: int, state: int, point: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         if depth == len(layers):
@@ -64,12 +64,12 @@ def is_everything(layers: Layers) -> bool:
 
 
 def written(layers: Layers) -> tuple[tuple[str, ...], ...]:
-    """As JSON keeps it: a short text a row, so that people can look at it."""
+    """The diagram as JSON stores it: a short text per row, so that people can read it."""
     return tuple(tuple(" ".join(DEAD_TEXT if item == DEAD else str(item) for item in row) for row in layer) for layer in layers)
 
 
 def read(texts: Sequence[Sequence[str]], sizes: Sequence[int]) -> Layers:
-    """The diagram from its texts; what does not fit together is refused."""
+    """The diagram from its texts; inconsistent ones are refused."""
     try:
         layers = tuple(tuple(tuple(DEAD if item == DEAD_TEXT else int(item) for item in row.split()) for row in layer)
                        for layer in texts)  # fmt: skip

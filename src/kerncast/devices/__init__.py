@@ -1,4 +1,4 @@
-"""Hardware profiles: TOML files beside this one, each number with its source, and the machine at hand."""
+"""Hardware profiles: TOML files in this folder, each number with its source, and the local machine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Profile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_profile(path: Path | Traversable) -> Device:
-    """A device from a TOML profile (the format of the files beside this one)."""
+    """A device from a TOML profile (the format of the files in this folder)."""
     try:
         profile = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _Profile)
         return Device(
@@ -57,7 +57,7 @@ def profiles() -> dict[str, Device]:
 
 @cache
 def local() -> Device:
-    """The machine at hand, as far as it tells about itself."""
+    """The local machine, as far as it describes itself."""
     from kerncast.devices.detect import detect
 
     return detect()

@@ -1,7 +1,7 @@
 """What this machine says about itself, from the standard library and sysfs alone. Unknown stays unknown.
 
-The clock that the kernel reports is recorded as a source of its own kind: under virtualisation it is
-often a label rather than a measurement, so it never becomes a peak rate.
+The clock that the kernel reports is recorded with its source. Under virtualisation it is often a label
+rather than a measurement, so it never becomes a peak rate.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def vector_isa(flags: set[str]) -> tuple[str, int] | None:
 
 
 def product_numbers(flags: set[str]) -> dict[str, float]:
-    """What instructions there are for products of narrow types; a CPU without them says so with a one."""
+    """The group sizes of the instructions for products of narrow types; 1 for a CPU without them."""
     return {
         "bf16_group": 2.0 if "avx512_bf16" in flags else 1.0,
         "int8_group": 4.0 if flags & {"avx512_vnni", "avx_vnni"} else 1.0,

@@ -1,4 +1,4 @@
-"""How much must be measured? Efficiency against problems, against configs per problem, and against an active choice."""
+"""Budget curves: efficiency by number of problems, by configs per problem, and by active or random choice of vectors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROBLEM_SHARES = (0.1, 0.2, 0.4, 0.7, 1.0)
 CONFIG_SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)
 # Active and random choices start from the same vectors and grow by the same steps.
 ACTIVE_SHARES = (0.05, 0.1, 0.15, 0.2, 0.3)
-# Enough folds to hold every third problem out once; the curve needs many fits, so not five.
+# Three folds, not five: the curves need many fits.
 FOLDS = 3
 
 
@@ -36,10 +36,10 @@ def budget_curves(
     model = model if isinstance(model, Model) else Model.load(model)
     table = table_for(model, rows_for(model, open_all(datasets), where))
     if not table.trials.choosing:
-        raise InvalidValue(f"{table.family.id} has one config per problem here: a budget curve is about choosing")
+        raise InvalidValue(f"a budget curve needs several configs per problem, {table.family.id} has one here")
     groups = len(np.unique(table.group[table.ok]))
     if groups < 2 * FOLDS:
-        raise InvalidValue(f"a budget curve needs {2 * FOLDS} groups of problems that worked, here are {groups}: measure more")
+        raise InvalidValue(f"a budget curve needs {2 * FOLDS} groups of problems that worked, got {groups}: measure more")
     procedure = Procedure(replace(recipe_of(model, threads), tune=0, hard_mining=0))
     problem_shares = _different(PROBLEM_SHARES, np.array([groups * (FOLDS - 1) // FOLDS]))
     config_shares = _different(CONFIG_SHARES, _counts(table))
@@ -69,12 +69,12 @@ def _counts(table: Table) -> Ints:
 
 
 def _kept(counts: Ints, share: float) -> Ints:
-    """A share of each of them, at least two: from one alone nothing about choosing is learned."""
+    """A share of each count, but at least two: one config alone teaches nothing about choosing."""
     return np.minimum(counts, np.maximum(2, np.round(share * counts))).astype(np.int64)
 
 
 def _different(shares: Sequence[float], counts: Ints) -> dict[float, float]:
-    """The shares that do not come to the same number, each with what it really comes to."""
+    """The shares that keep different numbers of rows, each with the share that is really kept."""
     found: dict[int, float] = {}
     for share in shares:
         found.setdefault(int(_kept(counts, share).sum()), share)
@@ -121,7 +121,7 @@ def _some_rows(table: Table, share: float) -> Flags:
 
 
 def _active(table: Table, procedure: Procedure, begin: Callable[[str], None]) -> list[dict[str, Any]]:
-    """One fold: both grow from the same few random vectors, one at random, one by what the model wants to know."""
+    """One fold, two curves from the same few random vectors: one grows at random, the other by the model's choice."""
     fold = folds_by_group(table.group, FOLDS, procedure.recipe.seed)
     pool, judge = table.take(fold != 0), table.take(fold == 0)
     total = len(pool.problem)

@@ -24,15 +24,15 @@ from kerncast.tables.table import Table
 from kerncast.writing import html
 
 BETTER, SAME, WORSE, AMBIGUOUS = "BETTER", "SAME", "WORSE", "AMBIGUOUS"
-# Two models are the same when the mean difference is known to be no larger: a limit may narrow that, never widen it.
+# Two models are the same when the interval of the mean difference is within this. A limit may narrow it, never widen it.
 EQUIVALENT = 0.005
-# Differences in efficiency smaller than this are none: the same choice, or an equal one.
+# Smaller differences in efficiency count as none: the same choice, or an equally fast one.
 UNCHANGED = 1e-9
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How far a new model may fall behind, as shares of efficiency."""
+    """How much efficiency a new model may lose, as fractions."""
 
     mean: float = 0.005
     median: float = 0.005
@@ -41,7 +41,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not 0.0 <= value <= 1.0:  # NaN neither
+            if not 0.0 <= value <= 1.0:  # also refuses NaN
                 raise InvalidValue(f"`max_{name}` is a drop of efficiency from 0 to 100 %, got {100 * value:g}")
 
 
@@ -57,7 +57,7 @@ class Quantiles:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Verdict:
-    """BETTER, SAME, WORSE or AMBIGUOUS, why, and the figures behind it. `as_json()` is what `--json` prints."""
+    """BETTER, SAME, WORSE or AMBIGUOUS, with reasons and figures. `as_json()` is what `--json` prints."""
 
     verdict: str
     reasons: tuple[str, ...]
@@ -67,7 +67,7 @@ class Verdict:
 
     @property
     def n(self) -> int:
-        """How many problems both were judged on."""
+        """Number of problems that both models were judged on."""
         return int(self._summary["n_problems"])
 
     @property
@@ -77,12 +77,12 @@ class Verdict:
 
     @property
     def old(self) -> Quantiles:
-        """What the old model gets."""
+        """The old model's efficiency (or accuracy)."""
         return Quantiles(**self._summary["old"])
 
     @property
     def new(self) -> Quantiles:
-        """What the new model gets."""
+        """The new model's efficiency (or accuracy)."""
         return Quantiles(**self._summary["new"])
 
     @property
@@ -94,7 +94,7 @@ class Verdict:
 
     @property
     def worst_drop(self) -> float:
-        """What the problem loses that loses most."""
+        """The largest loss on a single problem."""
         return float(self._summary["worst_drop"])
 
     def as_json(self) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def compare(
     include_seen: bool = False,
     where: Sequence[str] = (),
 ) -> Verdict:
-    """Pair two models on problems that neither has seen."""
+    """Compare two models, problem by problem, on problems that neither has seen."""
     limits = limits or Limits()
     models = [item if isinstance(item, Model) else Model.load(item) for item in (old, new)]
     if models[0].family is not models[1].family:
@@ -144,7 +144,7 @@ def compare(
     kept = trials.solvable
     efficiency = [trials.share[rows][kept] for rows in chosen]
     before, after = chosen[0][kept], chosen[1][kept]
-    # A loss counts only beyond the noise of the two choices themselves.
+    # A loss counts only if it exceeds the noise of both choices.
     spread = np.hypot(table.noise[before], table.noise[after])
     margin = np.where(np.isfinite(spread), TIE_SIGMAS * spread, 0.0)
     agreement = float((table.config[before] == table.config[after]).mean())
@@ -170,13 +170,13 @@ def _facts(models: Sequence[Model], datasets: Paths, found: Judged) -> dict[str,
 
 
 def _predictions(models: Sequence[Model], found: Judged) -> list[Predicted]:
-    """Each model reads the rows with its own features, and with the numbers of each row's device as it knew them."""
+    """The predictions of each model, with its own features and the device numbers that it was trained with."""
     tables = [found.table, *(table_for(model, found.rows) for model in models[1:])]
     return [model.rank_rows(table.rows) for model, table in zip(models, tables, strict=True)]
 
 
 def _compare_times(predicted: Sequence[Predicted], table: Table, limits: Limits, facts: dict[str, Any]) -> Verdict:
-    """With nothing to choose, accuracy takes the place of efficiency: min(predicted, measured) over the larger."""
+    """With nothing to choose, compare accuracy instead of efficiency: min(predicted, measured) over the larger."""
     accuracy = []
     ok = table.ok
     for item in predicted:
@@ -195,10 +195,10 @@ def _compare_times(predicted: Sequence[Predicted], table: Table, limits: Limits,
 def judge(
     old: Floats, new: Floats, margin: Floats, limits: Limits, points: pl.DataFrame, facts: dict[str, Any], what: str
 ) -> Verdict:
-    """The rule: WORSE on a breach with the interval below 0 (or on one problem's alone), BETTER, SAME, else AMBIGUOUS."""
+    """Decide the verdict. WORSE: a problem lost too much, or a limit is exceeded and the interval is below 0."""
     change = new - old
     mean = figure(float(change.mean()), resampled(change, lambda e: np.asarray(e.mean(axis=-1))))
-    # One problem has no interval: then anything may be.
+    # A single problem has no interval, so nothing is ruled out.
     lower, upper = (-np.inf, np.inf) if mean["lower"] is None or mean["upper"] is None else (mean["lower"], mean["upper"])
     before, after = _figures(old), _figures(new)
     drops = {name: before[name] - after[name] for name in ("mean", "median", "p10")}
@@ -219,7 +219,7 @@ def judge(
     elif not breached and -band <= lower <= 0 <= upper <= band:
         verdict, reasons = SAME, [interval]
     else:
-        told = "a loss, within the limits" if upper < 0 and not breached else "more problems would tell"
+        told = "a loss, within the limits" if upper < 0 and not breached else "measure more problems to decide"
         verdict, reasons = AMBIGUOUS, [*breached, f"{interval}: {told}"]
     summary = {
         **facts, "measure": what, "n_problems": len(old), "old": before, "new": after,

@@ -40,10 +40,10 @@ def evaluate(
     threads: int = 0,
     progress: Progress = QUIET,
 ) -> Evaluation:
-    """Judge a model; with `split`, judge the recipe it was made by on folds that are harder than its own."""
+    """Evaluate a model; with `split`, refit its recipe fold by fold and evaluate that."""
     if split is not None and include_seen:
         raise InvalidValue(
-            f"`include_seen` has no place beside `split={split}`, which refits the model and scores each problem by a fit "
+            f"`include_seen` cannot be combined with `split={split}`, which scores each problem with a refitted model "
             "that did not see it: leave one of them out"
         )
     model = model if isinstance(model, Model) else Model.load(model)
@@ -82,13 +82,13 @@ def _parts(predicted: Predicted) -> tuple[Any, ...]:
 
 
 def _unseen_problems(table: Table, fold: Ints) -> Ints:
-    """Folds of whole problems for the baselines: a config that was never measured is none they could always take."""
+    """Folds of whole problems for the baselines: they could never choose a config that was held out."""
     groups = len(np.unique(table.group))
     return folds_by_group(table.group, min(groups, len(np.unique(fold))), 0) if groups > 1 else np.zeros_like(fold)
 
 
 def learned_by(model: Model, table: Table) -> Learned | None:
-    """What the learning baselines know: how well each config did where the model was trained. None: nothing is recorded."""
+    """What the learning baselines know: how well each config did in training. None: the model does not record it."""
     columns = list(table.configs.columns)
     if not columns:
         return Learned(np.ones(1), [0])
@@ -117,12 +117,12 @@ def folds_of(table: Table, split: str, recipe: Recipe) -> Ints:
         size = table.rows.roofline_ns if table.rows.roofline_ns is not None else table.rows.bytes
         if size is None:
             raise InvalidValue(f"`split=size` needs the work of {op.name}, which is unknown: use `split=problem`")
-        # A shape is as large as in its largest dtype: in all of them it is on one side.
+        # A shape counts with its largest dtype, so that all its dtypes are in the same fold.
         largest = np.zeros(int(table.group.max()) + 1)
         np.maximum.at(largest, table.group, size)
         fold = folds_by_size(largest[table.group], recipe.folds)
         if len(np.unique(fold)) < 2:
-            raise InvalidValue("`split=size` needs problems of two sizes; all are of one: measure others")
+            raise InvalidValue("`split=size` needs problems of at least two sizes, all have the same: measure others")
         return fold
     if split in op.splits:
         return _dealt(split_groups(table, split), recipe, f"value of {', '.join(op.splits[split])}")
@@ -130,7 +130,7 @@ def folds_of(table: Table, split: str, recipe: Recipe) -> Ints:
 
 
 def split_groups(table: Table, split: str) -> Ints:
-    """What a split keeps together: early stopping must hold out the same, or it stops for an easier question."""
+    """The groups that a split keeps together. Early stopping must hold out the same groups, or its check is too easy."""
     if split == "config":
         return table.config
     if split not in table.family.op.splits:
@@ -140,11 +140,11 @@ def split_groups(table: Table, split: str) -> Ints:
 
 
 def _dealt(groups: Ints, recipe: Recipe, what: str) -> Ints:
-    """As many folds as the recipe has, or one for each group where there are fewer."""
+    """Folds of whole groups: as many as the recipe has, or one per group if there are fewer groups."""
     count = len(np.unique(groups))
     if count < 2:
         raise InvalidValue(
-            f"all rows are of one {what}: nothing else is there to learn from; measure more, or use another `split`"
+            f"all rows have the same {what}, so nothing is left to learn from: measure more, or use another `split`"
         )
     return folds_by_group(groups, min(recipe.folds, count), recipe.seed)
 
@@ -160,7 +160,7 @@ def refitted(model: Model, table: Table, split: str, threads: int, *, progress: 
 
 def _bounded(table: Table, fold: Ints, time_ns: Floats, score: Floats) -> Predicted:
     """Out-of-fold predictions with intervals, each calibrated on the other folds."""
-    # What errs together: the rows of a problem, or of a config where there is one problem only.
+    # Errors are correlated within a problem, or within a config if there is only one problem.
     unit = table.config if len(np.unique(table.problem)) < 2 else table.problem
     lower, upper = cross_bounds(unit, fold, table.time_ns, time_ns)
     known = bool(np.isfinite(lower).any())
@@ -168,7 +168,7 @@ def _bounded(table: Table, fold: Ints, time_ns: Floats, score: Floats) -> Predic
 
 
 def _remembered(model: Model, table: Table) -> tuple[Predicted, Ints] | None:
-    """The out-of-fold predictions that training made on these very rows, so that nothing need be fitted again."""
+    """The out-of-fold predictions that training made on exactly these rows, so that nothing is fitted again."""
     stored = model.out_of_fold
     if stored is None or model.manifest.warm_start:
         return None
@@ -223,7 +223,7 @@ def row_points(table: Table, predicted: Predicted) -> pl.DataFrame:
 
 
 def worst_first(points: pl.DataFrame) -> pl.DataFrame:
-    """Where most speed was left on the table (or, with nothing to choose, where the time was furthest off) first."""
+    """Problems sorted by efficiency, worst first; with nothing to choose, by the error of the predicted time."""
     if (points["configs"] > 1).any():
         return points.sort("efficiency", "number")
     off = (points["predicted_ns"] / points["best_ns"]).log().abs()
@@ -231,7 +231,7 @@ def worst_first(points: pl.DataFrame) -> pl.DataFrame:
 
 
 def worst_problems(points: pl.DataFrame, count: int) -> list[dict[str, Any]]:
-    """The worst of them, with what was chosen and what was best."""
+    """The worst problems, each with the chosen and the best config."""
     found = []
     for row in worst_first(points).head(count).iter_rows(named=True):
         entry: dict[str, Any] = {

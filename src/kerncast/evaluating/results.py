@@ -49,7 +49,7 @@ class WorstProblem:
 
 @dataclass(frozen=True)
 class TierFigures:
-    """What one tier of a selector gets on the problems that it answers itself."""
+    """The figures of one tier of a selector, on the problems that it answers itself."""
 
     tier: str
     efficiency: Figure | None
@@ -64,7 +64,7 @@ class TierFigures:
 
 @dataclass(frozen=True)
 class TopK:
-    """What measuring the `k` best-scored configs gets."""
+    """The efficiency after measuring the `k` best-scored configs."""
 
     k: int
     efficiency_mean: float
@@ -87,17 +87,17 @@ class Evaluation:
 
     @cached_property
     def overall(self) -> Figures:
-        """What the model gets."""
+        """The model's figures."""
         return Figures.of(self._summary["overall"])
 
     @cached_property
     def baselines(self) -> Mapping[str, Figures]:
-        """What those get that need no model, by name."""
+        """The figures of the baselines, which need no model, by name."""
         return MappingProxyType({name: Figures.of(card) for name, card in self._summary["baselines"].items()})
 
     @property
     def n(self) -> int:
-        """How many problems were judged."""
+        """Number of problems judged."""
         return self.overall.n
 
     @property
@@ -123,7 +123,7 @@ class Evaluation:
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """The paths of what it was judged on."""
+        """The paths of the datasets it was judged on."""
         return tuple(self._summary["datasets"])
 
     @property
@@ -139,7 +139,7 @@ class Evaluation:
 
     @cached_property
     def top_k(self) -> tuple[TopK, ...]:
-        """What measuring a few of the best-scored configs would get."""
+        """The efficiency after measuring a few of the best-scored configs."""
         return tuple(TopK(**point) for point in self._summary.get("top_k") or ())
 
     @cached_property
@@ -165,7 +165,7 @@ class Evaluation:
 
     @cached_property
     def tiers(self) -> tuple[TierFigures, ...]:
-        """What the tiers of a selector get; empty where nobody asked them."""
+        """The figures of a selector's tiers; empty unless they were asked for."""
         found = self._summary.get("tiers") or ()
         other = ("efficiency", "n_problems")
         return tuple(
@@ -179,13 +179,13 @@ class Evaluation:
 
     @property
     def against(self) -> Mapping[str, Any] | None:
-        """The scores of solutions that were judged beside the model; None: there were none."""
+        """The scores of another system's solutions, compared with the model; None: none were given."""
         found = self._summary.get("against")
         return None if found is None else MappingProxyType(deepcopy(found))
 
     @property
     def budget(self) -> Mapping[str, Any] | None:
-        """The curves that say how much must be measured; None: nobody asked for them."""
+        """The budget curves, which show how much must be measured; None: not asked for."""
         found = self._summary.get("budget")
         return None if found is None else MappingProxyType(deepcopy(found))
 
@@ -196,12 +196,12 @@ class Evaluation:
         return replace(self, _summary={**self._summary, **parts})
 
     def as_json(self, worst: int | None = None) -> dict[str, Any]:
-        """What `kerncast evaluate --json` prints, with so many of the worst problems (all that are known)."""
+        """What `kerncast evaluate --json` prints, with at most `worst` of the worst problems (default: all)."""
         found: dict[str, Any] = deepcopy(dict(self._summary))
         return found if worst is None else {**found, "worst": found["worst"][:worst]}
 
     def plot(self, name: str | None = None) -> dict[str, PlotlyFigure] | PlotlyFigure:
-        """The report's charts as plotly figures, by name; one of them if it is named."""
+        """The report's charts as plotly figures, by name; or only the chart called `name`."""
         from kerncast.evaluating.report.figures import plotly_figures
 
         return plotly_figures(self, name)

@@ -73,7 +73,7 @@ def _lines(
 ) -> list[Slice]:
     lines = []
     values = labels.to_numpy()
-    # What was chosen counts even if it never worked: that is where most is lost.
+    # A chosen config counts even if it never worked: that is where most is lost.
     for value in sorted((set(row_labels[table.ok].tolist()) | set(values.tolist())) - {""}):
         line: Slice = {"of": what, "by": name, "value": value, "n_problems": int((values == value).sum())}
         part = efficiency[values == value] if efficiency is not None else np.empty(0)

@@ -18,12 +18,12 @@ RUNTIME = (
     ("mape", "MAPE"), ("median_ape", "median"), ("ape_p95", "P95"), ("rmsre", "RMSRE"), ("r2", "R2"), ("r2_log", "R2 log"),
     ("coverage_90", "90 % interval covers"),
 )  # fmt: skip
-# So many of the worst problems are listed.
+# How many of the worst problems are listed.
 WORST = 10
 
 
 def joined(blocks: Iterable[Block]) -> str:
-    """All of it as one text."""
+    """All blocks as one text."""
     return "\n".join(str(block) if isinstance(block, TextTable) else _lines(block) for block in blocks).strip("\n")
 
 
@@ -65,7 +65,7 @@ def evaluation_blocks(summary: Mapping[str, Any], worst: int = WORST) -> Iterato
 
 
 def figure_blocks(evaluation: Mapping[str, Any], title: str) -> Iterator[Block]:
-    """What a model gets, with every baseline beside it."""
+    """The figures of a model next to those of every baseline."""
     overall, others = evaluation["overall"], evaluation["baselines"]
     choosers = {name: card for name, card in others.items() if card["efficiency_mean"] is not None}
     if overall["efficiency_mean"] is not None:
@@ -73,7 +73,7 @@ def figure_blocks(evaluation: Mapping[str, Any], title: str) -> Iterator[Block]:
         lines = [
             (label, value(overall[name]), interval(overall[name]), *(value(card.get(name)) for card in choosers.values()))
             for name, label in CHOOSING
-            if name in overall  # a model may have been written before there was a figure
+            if name in overall  # a model may be older than a figure
         ]
         yield ""
         yield TextTable(columns, lines, f"efficiency of the choice ({overall['n_problems']:,} problems, {title})", columns[1:])
@@ -105,7 +105,7 @@ def _noise(evaluation: Mapping[str, Any]) -> Iterator[Block]:
 
 
 def beside_blocks(evaluation: Mapping[str, Any]) -> Iterator[Block]:
-    """What a special way of training is judged by: the plain way, on the same problems."""
+    """Hard mining or a warm start compared with the plain way, on the same problems."""
     plain = evaluation.get("without_hard_mining")
     if plain and plain["efficiency_mean"] is not None:
         mined = evaluation["overall"]
@@ -141,7 +141,7 @@ def slice_blocks(slices: list[dict[str, Any]]) -> Iterator[Block]:
 
 
 def worst_blocks(worst: list[dict[str, Any]], count: int) -> Iterator[Block]:
-    """The problems that cost most, with what was chosen and what was best."""
+    """The worst problems, each with the chosen and the best config."""
     if not worst or not count:
         return
     yield ""
@@ -164,7 +164,7 @@ def worst_blocks(worst: list[dict[str, Any]], count: int) -> Iterator[Block]:
 
 
 def tier_blocks(tiers: list[dict[str, Any]]) -> Iterator[Block]:
-    """What the tiers of `kerncast select` get, each by its own answers."""
+    """The figures of the tiers of `kerncast select`, each on the problems that it answers itself."""
     columns = ("tier", "efficiency", "95 % interval", "n", "loses to full", "answers itself", "p50", "p99", "bytes")
     lines = []
     for item in tiers:

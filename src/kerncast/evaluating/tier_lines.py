@@ -1,4 +1,4 @@
-"""One line per tier: what its own answers get on unseen problems, how long they take, and how large it is."""
+"""One line per tier: the efficiency of its own answers on unseen problems, their latency, and its size."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from kerncast.scoring.metrics import figure, resampled
 from kerncast.selecting.selector import TIERS, Selector
 from kerncast.selecting.tiers.problem_sampling import draw_problems
 
-# So many problems are timed, made-up ones in the trained ranges included, that a 99th percentile says something.
+# How many problems are timed, made-up ones in the trained ranges included: enough for a 99th percentile.
 TIMED = 300
 
 
 def tier_lines(evaluation: Evaluation, selector: Selector) -> list[dict[str, Any]]:
-    """What each tier of a model gets on those problems of an evaluation that it answers itself.
+    """The figures of each tier of a model, on those problems of an evaluation that it answers itself.
 
-    A problem that it refuses or hands on is not its own: how many are is told, and they are no part of its mean. A tier is
-    free to answer with any config. Where that was not tried on the problem nobody knows what it gets: such problems are
-    left out of its line and counted.
+    Problems that it refuses or hands on are counted, but are not part of its mean. A tier may answer with any config. If
+    that config was not tried on the problem, its time is not known: such problems are left out of the line and counted.
     """
     problems, tried = _problems(evaluation, selector), _tried(evaluation, selector.model.family)
     best = evaluation.problems["best_ns"].to_numpy()
@@ -44,7 +43,7 @@ def tier_lines(evaluation: Evaluation, selector: Selector) -> list[dict[str, Any
 
 
 def _tiers(selector: Selector) -> list[Tier]:
-    """Those that the model has: where one config is enough there is no tree."""
+    """The tiers that the model has: if one config is enough, there is no tree."""
     return [tier for tier in TIERS if tier is not Tier.TREE or selector.tiers.tree is not None]
 
 
@@ -71,7 +70,7 @@ def _problems(evaluation: Evaluation, selector: Selector) -> list[Problem]:
 
 
 def _tried(evaluation: Evaluation, family: Family) -> dict[int, dict[Config | None, float]]:
-    """By problem: the time of every config that was tried there; infinite where it failed."""
+    """By problem: the time of every config that was tried on it; infinite where it failed."""
     columns = [f"config.{name}" for name in family.config.parameters]
     names = list(family.config.parameters)
     found: dict[int, dict[Config | None, float]] = {number: {} for number in evaluation.problems["number"].to_list()}
@@ -86,14 +85,14 @@ def _tried(evaluation: Evaluation, family: Family) -> dict[int, dict[Config | No
 
 
 def _latencies(selector: Selector, problems: list[Problem]) -> dict[Tier, Floats]:
-    """Microseconds of calls that no memo answers."""
+    """Microseconds per call, without answers from the memo."""
     asked = list(dict.fromkeys(problems))[:TIMED]
     asked += drawn_problems(selector, TIMED - len(asked))
     return {tier: selector.latencies_us(asked, tier) for tier in _tiers(selector)}
 
 
 def drawn_problems(selector: Selector, count: int) -> list[Problem]:
-    """Problems that nobody measured, in the trained ranges."""
+    """Made-up problems in the trained ranges, none of them measured."""
     model = selector.model
     if model.out_of_fold is None or count <= 0:
         return []

@@ -1,4 +1,4 @@
-"""Rows to judge models by: of their family, device and dtypes, and not among what they were trained on."""
+"""Rows to judge models by: of their family, device and dtypes, and not in their training data."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def open_all(paths: Paths) -> list[Dataset]:
 
 
 def digest_of(model: Model, datasets: Sequence[Dataset]) -> str:
-    """Of those that hold rows of the model's family, as its manifest has it."""
+    """The digest of the datasets that hold rows of the model's family, as its manifest stores it."""
     return "+".join(sorted(item.digest for item in datasets if model.family.id in {family.id for family in item.families}))
 
 
 def recipe_of(model: Model, threads: int) -> Recipe:
-    """How the model was made, to make it again."""
+    """The recipe that the model was trained with, to fit it again."""
     if not model.manifest.recipe:
         raise InvalidValue(
             f"{model.path} does not say how it was trained, so it cannot be fitted again: leave out `split` and "
@@ -54,14 +54,14 @@ def recipe_of(model: Model, threads: int) -> Recipe:
         )
     if model.manifest.warm_start:
         raise InvalidValue(
-            f"{model.path} went on from another model, so refitting its recipe alone would not make it again: give data "
+            f"{model.path} continues another model, so refitting its recipe alone would not reproduce it: give data "
             "that neither has seen and leave out `split` and `budget_curve`"
         )
     return Recipe.from_options(model.manifest.recipe, threads)
 
 
 def rows_for(model: Model, datasets: Sequence[Dataset], where: Sequence[str] = ()) -> pl.DataFrame:
-    """The rows of the model's family, refused when they are of another device or dtype."""
+    """The rows of the model's family; rows of another device or dtype are refused."""
     holders = [dataset for dataset in datasets if model.family.id in {item.id for item in dataset.families}]
     if not holders:
         held = sorted({item.id for dataset in datasets for item in dataset.families})
@@ -72,7 +72,7 @@ def rows_for(model: Model, datasets: Sequence[Dataset], where: Sequence[str] = (
     _refuse_others(rows["device"], own, f"{model.path} was trained on", "device")
     if model.manifest.dtypes:
         _refuse_others(rows["problem.dtype"], set(model.manifest.dtypes), f"{model.path} was trained on", "problem.dtype")
-    # What was pooled in training was asked for there; anything else is measured twice, not repeated.
+    # On its training data the model may pool what training pooled; on other data different software is not a repeat.
     if digest_of(model, datasets) != model.manifest.data.digest:
         refuse_mixtures(rows, [column for column in MIXTURES if column != "device"], pooled=model.manifest.software)
     return rows
@@ -96,7 +96,7 @@ def table_for(model: Model, rows: pl.DataFrame) -> Table:
 
 
 def judged(models: Sequence[Model], datasets: Sequence[Dataset], where: Sequence[str], include_seen: bool) -> Judged:
-    """What none of the models has seen."""
+    """The rows that none of the models has seen."""
     rows = rows_for(models[0], datasets, where)
     for model in models[1:]:
         rows_for(model, datasets, where)
@@ -108,7 +108,7 @@ def judged(models: Sequence[Model], datasets: Sequence[Dataset], where: Sequence
         rows = rows.join(seen, on=columns, how="anti", nulls_equal=True)
         if not (rows["status"] == "ok").any():
             names = " or ".join(str(model.path) for model in models)
-            rest = f", and on none of the other {rows.select(problem).n_unique():,} did anything work" if rows.height else ""
+            rest = f", and nothing worked on the other {rows.select(problem).n_unique():,}" if rows.height else ""
             split = "refit fold by fold with `split=problem`, " if len(models) == 1 else ""
             raise InvalidValue(
                 f"{'all ' if rows.is_empty() else ''}{known:,} problems were trained on by {names}{rest}: give other data, "

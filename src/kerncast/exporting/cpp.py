@@ -18,7 +18,7 @@ def _type_name(name: str) -> str:
 
 
 def _enum_types(space: Space, taken: list[str]) -> dict[str, str]:
-    """The name of an enum class for each categorical parameter; it must not be that of a field."""
+    """The name of an enum class for each categorical parameter, different from all field names."""
     labelled = [name for name, parameter in space.parameters.items() if isinstance(parameter, Categorical)]
     names = identifiers(map(_type_name, labelled), ["Problem", "Config", "found", "c", "to_c", "from_c", *taken])
     return dict(zip(labelled, names, strict=True))

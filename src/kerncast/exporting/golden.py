@@ -1,4 +1,4 @@
-"""Golden vectors: problems with the features, the score and the choice that Python has for them."""
+"""Golden vectors: problems with the features, the score and the choice that Python computes for them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kerncast.errors import InvalidValue
 from kerncast.op import Problem
 
 COUNT = 24
-# LightGBM takes a tenth of a second for thousands of configs: fewer problems then.
+# LightGBM takes a tenth of a second for thousands of configs, so large families get fewer problems.
 MOST_ROWS = 50_000
 
 
 @dataclass(frozen=True)
 class Golden:
-    """One problem, and what the model's best candidate is: its features, score and time."""
+    """One problem and the model's best candidate for it: its features, score and time."""
 
     problem: list[int]
     candidate: int
@@ -31,7 +31,7 @@ class Golden:
 
 
 def golden_vectors(artefact: Artefact, count: int = COUNT, seed: int = 0) -> list[Golden]:
-    """Some of the problems that the model was trained on, judged by Python over the widest tier exported."""
+    """Some of the problems that the model was trained on, scored by Python over the widest exported tier."""
     model, frame = artefact.model, artefact.model.out_of_fold
     if frame is None:
         raise InvalidValue(f"{model.path} does not say what it was trained on: train it again with `kerncast train`")

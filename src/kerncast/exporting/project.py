@@ -26,7 +26,7 @@ CMAKE_FILLS = ("cmake_install_prefix", "cmake_install_libdir", "cmake_install_in
 def write_project(artefact: Artefact, out: Path, prefix: str = "kerncast", *, progress: Progress = QUIET) -> list[Path]:
     """Write the exported C to a new directory, whole or not at all."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", prefix):
-        raise InvalidValue(f"a prefix is small letters, digits and '_' and begins with a letter, got '{prefix}'")
+        raise InvalidValue(f"a prefix has lowercase letters, digits and '_' and begins with a letter, got '{prefix}'")
     if prefix in KEYWORDS or prefix in TAKEN:
         raise InvalidValue(f"the prefix '{prefix}' means something else in C or in the export: choose another name")
     refuse_existing(out)
@@ -75,7 +75,7 @@ def cmake_lists(prefix: str) -> str:
 
 
 def _version() -> str:
-    """The numeric part: CMake takes no more."""
+    """The numeric part of the version: CMake accepts nothing else."""
     found = re.match(r"\d+(\.\d+)*", __version__)
     return found.group() if found else "0"
 

@@ -1,4 +1,4 @@
-"""How many bytes each tier of an artefact needs: tables alone, the engine's code aside."""
+"""How many bytes each tier of an artefact needs: only its tables, without the engine's code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NODE, TREE_NODE, TREE_LEAF, NUMBER = 6, 20, 4, 8
 
 
 def tier_bytes(artefact: Artefact) -> dict[str, int]:
-    """Of tree, portfolio and full; what several share is counted in each."""
+    """Bytes of tree, portfolio and full; tables that several share are counted in each."""
     parameters = len(artefact.model.family.config.parameters)
     model = _model_bytes(artefact)
     tree = artefact.tiers.tree

@@ -16,7 +16,7 @@ from kerncast.expr import meaning
 COMMUTATIVE = frozenset({"add", "mul", "min", "max", "eq", "and", "or"})
 BOOLEAN = frozenset({"lt", "le", "eq", "and", "or", "not"})
 INEXACT = frozenset({"log2", "log1p", "sqrt"})
-# How many leading arguments of these turn a last-bit difference into a whole one.
+# How many leading arguments of these operations can turn a last-bit difference into a difference of one.
 DISCRETE = {"floor": 1, "ceil": 1, "lt": 2, "le": 2, "eq": 2, "and": 2, "or": 2, "not": 1, "where": 1}
 
 Operand = Union["Expr", float, int, bool, str]
@@ -164,7 +164,7 @@ class Expr:
         )
 
     def __reduce__(self) -> Any:
-        raise TypeError("a traced expression does not travel between processes: trace it again there")
+        raise TypeError("a traced expression cannot be sent to another process: trace it again there")
 
     def __repr__(self) -> str:
         return self._words(depth=4)
@@ -249,13 +249,13 @@ def _refuse_inexact(kind: str, args: Sequence[Expr]) -> None:
     for arg in args:
         if not arg.exact:
             raise InvalidValue(
-                f"{kind} of a log or a root is refused, for a last-bit difference between machines would become a "
-                f"whole one: apply {kind} to the value before its log or root (in {arg!r})"
+                f"{kind} of a log or a root is refused, because a last-bit difference between machines would become a "
+                f"difference of one: apply {kind} to the value before its log or root (in {arg!r})"
             )
 
 
 def _simplify(kind: str, args: tuple[Expr, ...]) -> Expr | None:
-    """What a partly constant operation comes to; exact, because every value is finite and zeros have no sign."""
+    """Simplify a partly constant operation; exact, because every value is finite and zeros have no sign."""
     if kind == "where":
         return (args[1] if _number(args[0]) else args[2]) if args[0].kind == "constant" else None
     if kind in ("and", "or", "add", "mul") and "constant" in (args[0].kind, args[1].kind):

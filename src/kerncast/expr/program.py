@@ -1,4 +1,4 @@
-"""A named set of outputs, with the three evaluators beside each other."""
+"""A named set of outputs with its three evaluators."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def statements(
 ) -> tuple[str, list[str]]:
     """The body of a function that computes `outputs`, and the tables it reads (named after the function).
 
-    `read` says how a symbol is read, `write` where an output goes. Tables in `shared` stand in the file already, by
+    `read` says how a symbol is read, `write` where an output goes. Tables in `shared` are already in the file under
     those names; new ones are added to it.
     """
     names: dict[bytes, str] = {}

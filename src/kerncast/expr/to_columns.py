@@ -1,6 +1,6 @@
 """The column compiler: millions of rows at once, polars frame in, polars frame out, numpy in between.
 
-Polars expressions would not do: polars divides a column by a constant by multiplying with its reciprocal,
+Polars expressions are not used: polars divides a column by a constant by multiplying with its reciprocal,
 which rounds differently from C on two values in five (seen in polars 2.1). Numpy rounds as IEEE 754 says.
 Logarithms go through polars all the same, because numpy swaps libm for a vector library on some CPUs.
 """
@@ -89,7 +89,7 @@ def read_column(declared: Symbol, column: pl.Series) -> Floats:
 
 
 def refuse_unreadable(declared: Symbol, column: pl.Series) -> None:
-    """A null in a parameter that always applies, or an undeclared label, would otherwise become a number."""
+    """Refuse a null in a parameter that always applies and an undeclared label: both would become numbers."""
     if declared.inactive is None and column.null_count():
         raise InvalidValue(
             f"column {declared.name} has {column.null_count()} empty cells, but the parameter always applies: fill them"
@@ -142,6 +142,6 @@ class ColumnProgram:
             for start in range(0, max(frame.height, 1), BATCH_ROWS):
                 values = self._batch(columns, slice(start, start + BATCH_ROWS))
                 rows = min(BATCH_ROWS, frame.height - start)
-                # Into polars' memory batch by batch: one array a feature would touch fresh pages each time.
+                # Write into polars' memory batch by batch: one array per feature would touch fresh pages each time.
                 parts.append(pl.DataFrame({name: np.broadcast_to(values[place], rows) for name, place in self.outputs.items()}))
         return pl.concat(parts)

@@ -1,4 +1,4 @@
-"""What a feature may read, symbols as attributes (`p.M`, `c.tile_m`, `hw.num_cus`), and call beside the operators.
+"""What a feature may read, symbols as attributes (`p.M`, `c.tile_m`, `hw.num_cus`), and call besides the operators.
 
 The functions accept nodes and plain numbers.
 """

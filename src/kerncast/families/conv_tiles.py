@@ -15,41 +15,41 @@ LARGEST_DEPTHWISE = 8
 
 
 def is_direct(c: Namespace) -> Expr:
-    """Tiles read the image, or a copy of it."""
+    """Whether tiles read the image, or a copy of it."""
     return c.kernel == "direct"
 
 
 def is_im2col(c: Namespace) -> Expr:
-    """Tiles read columns that were copied side by side."""
+    """Whether tiles read columns that were copied side by side."""
     return c.kernel == "im2col"
 
 
 def is_depthwise(c: Namespace) -> Expr:
-    """A channel meets its own weight."""
+    """Whether each channel has its own weights only."""
     return c.kernel == "depthwise"
 
 
 def has_blocks(c: Namespace) -> Expr:
-    """Pixels and sums are taken in blocks."""
+    """Whether pixels and sums are taken in blocks."""
     return c.kernel != "depthwise"
 
 
 def _parts(extent: Expr, limit: Expr) -> tuple[Expr, Expr]:
-    """How many nearly equal parts of at most `limit`, and how long the longest is."""
+    """Number of nearly equal parts of at most `limit`, and the length of the longest."""
     count = maximum(ceil_div(extent, limit), 1)
     return count, ceil_div(extent, count)
 
 
 @dataclass(frozen=True)
 class View:
-    """A config on a problem, as one direction sees it; what the directions see differently is overridden."""
+    """A config on a problem in one direction; subclasses override what differs between directions."""
 
     p: Namespace
     c: Namespace
 
     @property
     def last(self) -> Expr:
-        """Channels come last."""
+        """Whether channels come last."""
         return self.p.layout == "nhwc"
 
     @property
@@ -62,12 +62,12 @@ class View:
 
     @property
     def plain(self) -> Expr:
-        """Nothing but a product: one tap, no stride, no rim."""
+        """Whether it is a plain matrix product: one tap, no stride, no padding."""
         p = self.p
         strides, pads = p.stride_d * p.stride_h * p.stride_w, p.pad_d + p.pad_h + p.pad_w
         return (self.taps == 1) & (strides == 1) & (pads == 0)
 
-    # Channels of one group, in what is read and in what is made (or in the output).
+    # Channels of one group, in the source and in the result (or in the output).
     @property
     def source(self) -> Expr:
         return self.p.C_per_group
@@ -82,7 +82,7 @@ class View:
 
     @property
     def phase_taps(self) -> Expr:
-        """Taps that a result pixel meets, on average."""
+        """Taps per result pixel, on average."""
         return self.taps / self.phases
 
     @property
@@ -194,7 +194,7 @@ class View:
 
     @property
     def rim(self) -> Expr:
-        """Taps reach beyond the image, so that zeros are copied around it."""
+        """Whether taps reach beyond the image, so that zeros are copied around it."""
         return self.p.pad_d + self.p.pad_h + self.p.pad_w > 0
 
     @property
@@ -203,7 +203,7 @@ class View:
 
     @property
     def packed(self) -> Expr:
-        """Weights that are brought into strips."""
+        """Weights that are copied into strips."""
         return self.taps * self.source * self.result * self.p.G
 
     @property
@@ -243,12 +243,12 @@ class View:
 
     @property
     def scattered(self) -> Expr:
-        """Results that do not end with a vector are put in place one by one."""
+        """Whether the last vector is partial, so that its results are stored one by one."""
         return 1 * (ceil_div(self.vector_extent, self.lanes) * self.lanes > self.vector_extent)
 
 
 class BackwardView(View):
-    """The gradient of the input: the output's is read, in phases."""
+    """The gradient of the input: reads the gradient of the output, in phases."""
 
     @property
     def source(self) -> Expr:
@@ -291,7 +291,7 @@ class WeightView(View):
 
     @property
     def block_columns(self) -> Expr:
-        """Columns of a block, in whole vectors but for the last."""
+        """Columns of a block, in whole vectors except for the last."""
         vectors = _parts(ceil_div(self.sums, self.lanes), maximum(floor_div(self.c.nc, self.lanes), 1))[1]
         return minimum(vectors * self.lanes, self.sums)
 

@@ -1,4 +1,4 @@
-"""Triton's flex attention template: a block of queries stays, blocks of keys and values pass by."""
+"""Triton's flex attention template: a block of queries is kept while blocks of keys and values are streamed."""
 
 from __future__ import annotations
 

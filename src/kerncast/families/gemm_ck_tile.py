@@ -1,7 +1,7 @@
 """AMD's CK Tile GEMM kernels: block tile, warps, warp tile, pipeline.
 
 The first 55 features are those of CK Tile's own heuristics, under their own names and codes (ROCm
-composable_kernel, dispatcher heuristics); the rest is what they lack: wave quantisation, true utilisation
+composable_kernel, dispatcher heuristics); the others add what they lack: wave quantisation, true utilisation
 and traffic. https://github.com/ROCm/composable_kernel
 """
 
@@ -19,7 +19,7 @@ from kerncast.space import Constraint
 # compv4 keeps two buffers of each operand in LDS and CK caps one of them at 32 KiB.
 COMPV4_LDS_BYTES = 32 * 1024
 
-# Warp tiles (m, n, k) that the matrix instructions of CDNA2 to CDNA4 offer, by dtype, over all three
+# Warp tiles (m, n, k) that the matrix instructions of CDNA2, CDNA3 or CDNA4 offer, by dtype
 # (composable_kernel, dispatcher/codegen/arch_specs.json).
 _HALF = [(32, 32, 8), (16, 16, 16), (32, 32, 16), (16, 16, 32), (4, 64, 16), (64, 4, 16)]
 _EIGHT_BIT = [(32, 32, 16), (32, 32, 32), (16, 16, 32), (16, 16, 64), (16, 16, 128), (32, 32, 64)]

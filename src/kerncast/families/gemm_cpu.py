@@ -1,8 +1,9 @@
 """Blocked GEMM kernels for CPUs: register tiles in vector registers, packed or direct operands, cache blocks, threads.
 
 `outer` kernels add a column of A times a row of B to a tile of C; `dot` kernels multiply rows of A by columns of B
-that both lie contiguous along K (a few that do not are copied first). A product with one column is computed as its
-transpose (C is a vector either way), so "columns" below are those of the product that is really computed.
+that are both contiguous along K (an operand with few rows or columns is copied first if it is not). A product with one
+column is computed as its transpose (C is a vector either way), so "columns" below are those of the product that is really
+computed.
 
 bf16 is summed in fp32 and C rounded once, to the nearest bf16, ties to even; int8 is summed in int32, and so is C.
 `outer` and `dot` kernels widen both to 32 bits and run on any CPU (`dot` for int8 to 16). Grouped kernels take
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 DTYPES = ("fp32", "fp64", "bf16", "int8")
 # A strip of B is read once per tile while the tile of C stays in registers; beyond this L1 prefetching fails.
 L1_STRIPS = 4
-# So many rows of A or columns of B are copied to be contiguous along K: next to the other operand they are nothing.
+# Up to this many rows of A or columns of B are copied to be contiguous along K: they are small next to the other operand.
 FEW = 32
 
 
@@ -107,7 +108,7 @@ class Cpu(Family):
         )
         yield Constraint(
             "dot_layout",
-            f"a dot kernel needs A and B contiguous along K (layout rcr, or vectors); one of them may have to be copied so, "
+            f"a dot kernel needs A and B contiguous along K (layout rcr, or vectors); one of them may be copied for that, "
             f"with at most {FEW} rows of A or columns of B",
             ~is_dot(c) | (g.a_rows & (g.b_rows | (g.n <= FEW))) | (g.b_rows & (g.m <= FEW)),
         )
@@ -122,7 +123,7 @@ class Cpu(Family):
 
 
 def _instruction_constraints(p: Namespace, c: Namespace, hw: Namespace) -> Iterable[Constraint]:
-    """Which kernels there are for a dtype, and what they need of the CPU."""
+    """Which kernels exist for a dtype, and what they need from the CPU."""
     bf16, int8, amx = p.dtype == "bf16", p.dtype == "int8", c.kernel == "amx"
     yield Constraint(
         "kernel_dtype",
@@ -144,11 +145,11 @@ gemm_cpu = Cpu()
 # -- named sets of configs -----------------------------------------------------------------------------
 
 SETS = {"quick": 256, "default": 1_000, "full": 4_000}
-# Drawn before choosing: enough that every tile meets every way of packing, blocking and splitting.
+# Drawn before choosing: enough that every tile occurs with every way of packing, blocking and splitting.
 DRAWN = 60_000
 TYPICAL_SIZE = 1024
 SEED = 0
-# How promising a value is: its share of a set. Everything that is valid keeps a chance.
+# How promising a value is: its share of a set. Every valid value keeps a chance.
 WEIGHTS: dict[str, dict[Any, float]] = {
     # Grouped kernels do more with each instruction; pairs of bf16 and quads are not valid where they are not native.
     "kernel": {"outer": 1.0, "dot": 0.8, "pairs": 3.0, "quads": 4.0, "amx": 8.0},
@@ -159,7 +160,7 @@ WEIGHTS: dict[str, dict[Any, float]] = {
     "nc": {64: 0.2, 128: 0.3, 256: 0.6, 512: 1.0, 1024: 1.0, 2048: 1.0, 4096: 0.6},
     "split": {"none": 0.3, "m": 1.0, "n": 1.0, "k": 0.5},
 }
-# A register tile's share grows with what it gets out of each load, and vectors half as wide get a quarter.
+# A register tile's share grows with its arithmetic per load; vectors half as wide get a quarter.
 LOAD_POWER = 2.0
 WIDTH_POWER = 2.0
 # A tile with more rows than the product runs as a smaller one: it adds little to a set.
@@ -170,16 +171,16 @@ TILE = ("kernel", "vector_bytes", "mr", "nv")
 def config_set(name: str, problem: Mapping[str, Any], device: Device) -> pl.DataFrame:
     """A named set of valid configs for a problem (or a part of one: dtype, layout, threads …) on a device.
 
-    Always the same for the same arguments. Register tiles are served in turn, promising ones more often, and
-    within a tile the values that WEIGHTS calls promising come first; `quick` is a part of `default`, and that of `full`.
+    Always the same for the same arguments. Register tiles take turns, promising ones more often, and within a tile the
+    values with large WEIGHTS come first. `quick` is a part of `default`, which is a part of `full`.
     """
     import polars as pl
 
     if name not in SETS:
         raise NotFound.named("config set", name, SETS)
-    # Without sizes a matrix is meant, not a vector, for which layouts would not matter.
+    # Without sizes, assume a matrix: for a vector the layout would not matter.
     values = {**dict.fromkeys(("M", "N", "K"), TYPICAL_SIZE), **problem}
-    # What matters to validity, so that one draw serves every size.
+    # Only what matters for validity, so that one draw serves every size.
     drawn_for = {key: value for key, value in values.items() if key not in ("M", "N", "K", "batch")}
     drawn_for |= {size: next(x for x in (1, FEW, FEW + 1) if values[size] <= x or x > FEW) for size in ("M", "N")}
     drawn = _draw(tuple(sorted(drawn_for.items())), device)

@@ -1,4 +1,4 @@
-"""What a config of gemm/cpu makes of a product: register tiles, cache blocks, strides; and the features that say so."""
+"""How a config of gemm/cpu computes a product: register tiles, cache blocks, strides; and features that describe it."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ PAGE_BYTES = 4096
 TILE_REGISTERS, TILE_ROWS = 8, 16
 # Two multiply-adds and two loads a cycle, and a sum can be added to again after four: x86 cores of the last ten years.
 FMAS_PER_CYCLE, LOADS_PER_CYCLE, FMA_LATENCY = 2, 2, 4
-# Tiles of so few sums have them twice (dot kernels, others): they would wait for each other.
+# Tiles with at most this many sums (dot kernels, others) keep two sets of them, because sums would wait for each other.
 FEW_DOTS, FEW_SUMS = 4, 6
-# About what a call of a micro-kernel costs beside its arithmetic, and to copy one element into a strip.
+# Approximate overhead of a micro-kernel call, and the cost of copying one element into a strip.
 CALL_CYCLES, PACK_CYCLES = 30, 0.5
 # Addresses a multiple of this apart share the few lines of one set: of L1, a page; of L2, its size over its ways.
 L2_WAY_BYTES = 65536
 
 
 def is_outer(c: Namespace) -> Expr:
-    """Adds columns of A times rows of B."""
+    """Whether the kernel adds columns of A times rows of B."""
     return c.kernel == "outer"
 
 
 def is_dot(c: Namespace) -> Expr:
-    """Multiplies along K."""
+    """Whether the kernel computes dot products along K."""
     return c.kernel == "dot"
 
 
 def is_grouped(c: Namespace) -> Expr:
-    """Takes several steps of K as one product."""
+    """Whether the kernel takes several steps of K as one product."""
     return (c.kernel != "outer") & (c.kernel != "dot")
 
 
@@ -64,12 +64,12 @@ class Geometry:
 
     @property
     def a_rows(self) -> Expr:
-        """The left operand is contiguous along K."""
+        """Whether the left operand is contiguous along K."""
         return self.swapped | self._given_a_rows
 
     @property
     def b_rows(self) -> Expr:
-        """The right operand is contiguous along K."""
+        """Whether the right operand is contiguous along K."""
         return where(self.swapped, self._given_a_rows, (self.p.layout == "rcr") | (self.p.layout == "ccr"))
 
     @property
@@ -110,15 +110,15 @@ class Geometry:
 
     @property
     def registers(self) -> Expr:
-        """A tile of C, the operand that is held (the shorter one; A for dot), one to pass the other through.
+        """Registers for a tile of C, for the operand that is kept (the shorter one; A for dot), and one for the other.
 
-        For quads also the sums of B, by which the unsigned operand is put right, and a vector of ones.
+        For quads also the sums of B, which correct for the unsigned operand, and a vector of ones.
         """
         held = where(is_dot(self.c), self.c.mr, minimum(self.c.mr, self.c.nv))
         return self.c.mr * self.c.nv + held + 1 + where(self.c.kernel == "quads", self.c.nv + 1, 0)
 
     def register_limit(self, hw: Namespace) -> Expr:
-        """Registers that there are for them."""
+        """Registers that are available."""
         vectors = where(hw.vector_bytes >= AVX512_BYTES, REGISTERS_AVX512, REGISTERS)
         return where(self.c.kernel == "amx", TILE_REGISTERS, vectors)
 
@@ -129,14 +129,14 @@ class Geometry:
         return ceil_div(self.n, lanes) * lanes
 
     def blocks(self, dimension: str) -> tuple[Expr, Expr]:
-        """How many cache blocks along m, n or k, and how long each is: the driver makes them nearly equal."""
+        """Number of cache blocks along m, n or k, and the length of each: the driver makes them nearly equal."""
         extent, limit = {"m": (self.m, self.c.mc), "n": (self.n, self.c.nc), "k": (self.p.K, self.c.kc)}[dimension]
         count = ceil_div(extent, limit)
         return count, ceil_div(extent, count)
 
     @property
     def packed(self) -> Expr:
-        """Elements that are copied into strips, those of one operand again for each block of the other's rows or columns."""
+        """Elements copied into strips; one operand is copied again for each block of the other's rows or columns."""
         (count_m, _), (count_n, _) = self.blocks("m"), self.blocks("n")
         a = self.packs_a * self.m * self.p.K * where(self.n_outermost, count_n, 1)
         return a + self.packs_b * self.p.K * self.n * where(self.n_outermost, 1, count_m)
@@ -147,7 +147,7 @@ class Geometry:
 
 
 def config_features(g: Geometry, hw: Namespace) -> Mapping[str, Expr]:
-    """Everything that follows from a product, a config and a CPU."""
+    """All features of a product and a config on a CPU."""
     return {
         **_tile_features(g, hw),
         **_cycle_features(g),
@@ -184,7 +184,7 @@ def _tile_features(g: Geometry, hw: Namespace) -> dict[str, Expr]:
 
 
 def _cycle_features(g: Geometry) -> dict[str, Expr]:
-    """The cycles that the micro-kernels need at the least, edge tiles counted as the smaller kernels that run there."""
+    """The fewest cycles that the micro-kernels need; edge tiles count as the smaller kernels that run there."""
     c, p = g.c, g.p
     amx = c.kernel == "amx"
     m, n = ceil_div(g.m, where(amx, TILE_ROWS, 1)), ceil_div(g.n, where(is_dot(c), 1, g.lanes))
@@ -192,9 +192,9 @@ def _cycle_features(g: Geometry) -> dict[str, Expr]:
     edge_m, edge_n = 1 * (rest_m > 0), 1 * (rest_n > 0)
 
     def step(rows: Expr, vectors: Expr) -> Expr:
-        """Of a tile that is so large."""
+        """Cycles per step of a tile of this size."""
         sums = rows * vectors
-        # A kernel with few sums adds to two sets of them by turns.
+        # A kernel with few sums alternates between two sets of them.
         sets = where((sums <= where(is_dot(c), FEW_DOTS, FEW_SUMS)) & (c.kernel != "quads") & ~amx, 2, 1)
         arithmetic = sums * where(amx, TILE_ROWS, 1) / FMAS_PER_CYCLE
         return maximum(arithmetic, (rows + vectors) / LOADS_PER_CYCLE, FMA_LATENCY / sets)
@@ -245,7 +245,7 @@ def _cache_features(g: Geometry, hw: Namespace) -> dict[str, Expr]:
 
 
 def _traffic_features(g: Geometry, hw: Namespace) -> dict[str, Expr]:
-    """What is read and written how often; and how operands that are read where they are lie in the caches."""
+    """How often operands are read and written, and how unpacked operands are placed in the caches."""
     p = g.p
     (count_m, _), (count_n, _), (count_k, kc) = g.blocks("m"), g.blocks("n"), g.blocks("k")
     l2 = hw.l2_cache_kb * 1024
@@ -259,12 +259,12 @@ def _traffic_features(g: Geometry, hw: Namespace) -> dict[str, Expr]:
     }
     operands = (("a", g.a_rows, g.packs_a, g.mr, g.m), ("b", g.b_rows, g.packs_b, g.nr, g.n))
     for name, along_k, packs, width, extent in operands:
-        # A tile reads so many runs of memory: one for each of its rows or columns, or one for each step of K.
+        # Number of contiguous runs that a tile reads: one for each of its rows or columns, or one for each step of K.
         runs = where(along_k, minimum(width, extent), kc) * (1 - packs)
         apart = where(along_k, p.K, extent) * p.element_bytes
         features[f"{name}_runs"] = runs
         features[f"{name}_pages"] = runs * minimum(1, apart / PAGE_BYTES)
-        # Runs a large power of two apart push each other out of the cache, however short they are.
+        # Runs that are a large power of two apart evict each other from the cache, however short they are.
         for level, way in (("l1", PAGE_BYTES), ("l2", L2_WAY_BYTES)):
             features[f"{name}_on_{level}_set"] = runs * power_of_two_in(apart, way) / way
     return features

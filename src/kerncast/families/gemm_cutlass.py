@@ -41,7 +41,7 @@ def _shared_memory_bytes(p: Namespace, c: Namespace) -> Expr:
 
 
 def _row_lengths(p: Namespace) -> tuple[Expr, Expr]:
-    """Along what A and B lie contiguous; C lies along N."""
+    """The dimensions along which A and B are contiguous; C is contiguous along N."""
     a = where(a_by_rows(p), p.K, p.M)
     b = where((p.layout == "rcr") | (p.layout == "ccr"), p.K, p.N)
     return a, b
@@ -68,7 +68,7 @@ class Cutlass(Family):
 
     def constraints(self, p: Namespace, c: Namespace, hw: Namespace) -> Iterable[Constraint]:
         # C is row-major in every layout of the op, and CUTLASS's library computes it as its transpose: the
-        # instruction's n lies along M.
+        # instruction's n is along M.
         for x, inner, which in (("m", "n", 1), ("n", "m", 0)):
             tile, warps = getattr(c, f"tile_{x}"), getattr(c, f"warps_{x}")
             yield Constraint(
@@ -85,7 +85,7 @@ class Cutlass(Family):
         has = listed[0]
         for item in listed[1:]:
             has = has | item
-        yield Constraint("instruction", "the instruction must be one of the dtype's", has)
+        yield Constraint("instruction", "the dtype must support the instruction", has)
         yield Constraint(
             "shared_memory_fits",
             "stages × (tile_m + tile_n) × tile_k elements must fit in the shared memory of one block",

@@ -1,4 +1,4 @@
-"""A framework's own product: one kernel per code path, its tiles unknown. Linear layers, as servers of LLMs run them."""
+"""A framework's own product: one kernel per code path, its tiles unknown. Linear layers, as LLM servers run them."""
 
 from __future__ import annotations
 

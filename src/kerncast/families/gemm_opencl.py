@@ -18,7 +18,7 @@ from kerncast.space import Constraint
 DTYPES = ("fp16", "fp32", "fp64")
 # fp16 is summed, and kept in local memory, as fp32.
 SUM_BYTES = 4
-# Sums that one item keeps (8 × 8 in fp32), and operations in its innermost loop: a choice that bounds compile time.
+# Limits on the sums that one item keeps (8 × 8 in fp32) and on the operations in its innermost loop, to bound compile time.
 LARGEST_ITEM_BYTES = 256
 LARGEST_CODE = 256
 
@@ -28,7 +28,7 @@ def _uses_local(c: Namespace) -> Expr:
 
 
 def _rows_apart(c: Namespace) -> Expr:
-    """Striding rows makes a difference: several items, and several groups of VWM rows for each."""
+    """Whether striding rows makes a difference: several items, and several groups of VWM rows for each."""
     return (c.MDIMC > 1) & (c.MWG > c.MDIMC * c.VWM)
 
 
@@ -98,8 +98,8 @@ class OpenCl(Family):
         "local_b": Bool(doc="B goes through local memory"),
         "KWG": PowerOfTwo(8, 64, when=_uses_local, doc="depth of a tile in local memory"),
         "KWI": Choice(1, 2, 4, 8, 16, doc="steps of K that are unrolled"),
-        "strided_m": Bool(when=_rows_apart, doc="an item's rows lie MDIMC × VWM apart instead of side by side"),
-        "strided_n": Bool(when=_columns_apart, doc="an item's columns lie NDIMC × VWN apart instead of side by side"),
+        "strided_m": Bool(when=_rows_apart, doc="an item's rows are MDIMC × VWM apart instead of adjacent"),
+        "strided_n": Bool(when=_columns_apart, doc="an item's columns are NDIMC × VWN apart instead of adjacent"),
         "guard": Bool(doc="edges are checked, so that any size may be computed"),
     }
 
@@ -136,7 +136,7 @@ class OpenCl(Family):
         )
         yield Constraint(
             "equal_loads",
-            "each item must load as many vectors of a tile in local memory as any other: MWG × KWG a multiple of "
+            "all items must load the same number of vectors of a tile in local memory: MWG × KWG a multiple of "
             "MDIMC × NDIMC × VWM (local_a), NWG × KWG of MDIMC × NDIMC × VWN (local_b)",
             ((c.local_a == 0) | (mod(c.MWG * c.KWG, g.items * c.VWM) == 0))
             & ((c.local_b == 0) | (mod(c.NWG * c.KWG, g.items * c.VWN) == 0)),
@@ -158,7 +158,7 @@ class OpenCl(Family):
 
 
 def _item_features(g: _Geometry, hw: Namespace) -> dict[str, Expr]:
-    """What one item and one work-group do, whatever the problem's sizes."""
+    """What one item and one work-group do, independent of the problem's sizes."""
     c = g.c
     return {
         "items": g.items,
@@ -174,7 +174,7 @@ def _item_features(g: _Geometry, hw: Namespace) -> dict[str, Expr]:
         "local_ratio": g.local_bytes / hw.smem_per_block_bytes,
         "tile_mn": c.MWG * c.NWG,
         "tile_intensity": c.MWG * c.NWG / (c.MWG + c.NWG),
-        # A read goes along the rows or columns that it finds, or gathers single elements across them.
+        # A read is along contiguous rows or columns, or gathers single elements across them.
         "gathers_a": 1 * (g.a_by_rows & (c.local_a == 0)),
         "gathers_b": 1 * (~g.b_by_rows & (c.local_b == 0)),
         "transposes_a": 1 * (g.a_by_rows & (c.local_a == 1)),
@@ -186,7 +186,7 @@ def _tile_features(g: _Geometry, hw: Namespace) -> dict[str, Expr]:
     """Tiles, waves, waste at the edges and traffic of a config on a problem."""
     p, c = g.p, g.c
     tiles_m, tiles_n, steps = ceil_div(p.M, c.MWG), ceil_div(p.N, c.NWG), ceil_div(p.K, g.depth)
-    # Only local memory makes K a whole number of tiles; without it the rest is done step by step.
+    # Only local memory rounds K up to whole tiles; without it the remainder is done step by step.
     computed_k = where(_uses_local(c), steps * c.KWG, p.K)
     groups = tiles_m * tiles_n
     waves = groups / hw.num_cus

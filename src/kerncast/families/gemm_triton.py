@@ -21,7 +21,7 @@ class Triton(Family):
     id = "gemm/triton"
     doc = "Triton matmul templates, and the vendor library's kernel"
     op = gemm
-    # A setting of the process, not of the tensors, and only where there are tensor cores for it.
+    # A setting of the process, not of the tensors; it matters only on devices with tensor cores.
     environment_parameters = {"tf32": Bool(default=False, doc="fp32 operands may be rounded to TF32 for the tensor cores")}
     parameters = PARAMETERS
     library = {"kind": "library"}

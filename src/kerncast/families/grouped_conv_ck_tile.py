@@ -2,8 +2,8 @@
 
 Tiles, their warps and the variants are those that CK's own dispatcher builds and benchmarks (ROCm composable_kernel,
 dispatcher/codegen/grouped_config_rules.py). Kernel and interaction features have the names of CK's heuristics, with
-three differences of meaning: the product of matrices is that of the direction and of one group (there it is the forward
-one, over all groups), `block_size` counts threads (there the name's first number, which is gemm_m_per_block), and so
+three differences in meaning: the matrix product is that of the direction and of one group (in CK it is the forward one,
+over all groups), `block_size` counts threads (in CK it is the first number in the name, gemm_m_per_block), and therefore
 `num_warps` counts warps. https://github.com/ROCm/composable_kernel
 """
 
@@ -23,7 +23,7 @@ from kerncast.parameters import Bool, Categorical, Choice, Value
 from kerncast.space import Constraint
 
 WAVEFRONT = 64  # threads of a warp on every GPU that these kernels are built for
-# Elements of one wide load or store of 16-bit values; channels that are no multiple of it go one by one.
+# Elements of one wide load or store of 16-bit values; channel counts that are not a multiple of it are loaded one by one.
 VECTOR = 8
 # Block tile (m, n, k) → warps (m, n) and warp tile (m, n, k).
 TILES: dict[tuple[int, int, int], tuple[tuple[int, int], tuple[int, int, int]]] = {
@@ -86,7 +86,7 @@ def _lds_bytes(p: Namespace, c: Namespace) -> Expr:
 
 
 class ConvCkTile(Family):
-    """What the three directions share; it is no family itself."""
+    """What the three directions share; not a family itself."""
 
     parameters = {
         "block_size": Choice(256, 1024, doc="threads of a block"),
@@ -171,7 +171,7 @@ def _tiling(p: Namespace, c: Namespace, hw: Namespace, tiles: Mapping[str, Expr]
         rest = mod(size, tile)
         features |= {
             f"num_tiles_{x}": tiles[x],
-            # Of the last tile alone; true_utilization is that of all.
+            # Of the last tile only; true_utilization is that of all tiles.
             f"tile_eff_{x}": where(rest > 0, rest / tile, 1),
             f"ratio_gemm_{x}_to_tile_{x}": size / tile,
             f"problem_smaller_than_tile_{x}": 1 * (size < tile),
@@ -195,7 +195,7 @@ def _beyond_the_reference(p: Namespace, c: Namespace, hw: Namespace, tiles: Mapp
     """True utilisation, occupancy by LDS, traffic, and what channels do to wide loads."""
     tile_m, tile_n, tile_k = c.gemm_m_per_block, c.gemm_n_per_block, c.gemm_k_per_block
     held = _lds_bytes(p, c) * (1 + c.double_smem_buffer)
-    # Blocks that a compute unit holds at a time, as far as LDS and wave slots let it; never less than the one that runs.
+    # Blocks that a compute unit holds at a time, limited by LDS and wave slots; at least the one that runs.
     slots = floor_div(hw.max_waves_per_cu * WAVEFRONT, c.block_size)
     resident = maximum(minimum(floor_div(hw.lds_capacity_bytes, held), slots), 1)
     total = tiles["m"] * tiles["n"] * p.gemm_count
@@ -218,7 +218,7 @@ def _beyond_the_reference(p: Namespace, c: Namespace, hw: Namespace, tiles: Mapp
         "instructions_per_step": tile_m * tile_n * tile_k / (c.warp_tile_m * c.warp_tile_n * c.warp_tile_k),
         "input_channels_vector": 1 * (mod(p.C_per_group, VECTOR) == 0),
         "output_channels_vector": 1 * (mod(p.K_per_group, VECTOR) == 0),
-        # Offsets into the largest tensor beyond 2³¹ bytes are what splitting the image is for.
+        # Splitting the image is for tensors whose offsets exceed 2³¹ bytes.
         "image_offset_share": maximum(p.Di * p.Hi * p.Wi * p.C, p.Do * p.Ho * p.Wo * p.K) * p.N * p.element_bytes / 2.0**31,
     }  # fmt: skip
 
@@ -258,7 +258,7 @@ NAME_FORM = "grouped_conv_{variant}_{dtype}_{2|3}d_{m}x{n}x{k}_{pipeline}[_intra
 
 @dataclass(frozen=True)
 class ConvKernel:
-    """What the name of a kernel says."""
+    """The parts of a kernel's name."""
 
     family: ConvCkTile
     dtype: str
@@ -267,7 +267,7 @@ class ConvKernel:
 
     @property
     def name(self) -> str:
-        """The kernel as CK writes it."""
+        """The kernel's name as CK writes it."""
         c = self.config
         tile = "x".join(str(c[f"gemm_{x}_per_block"]) for x in "mnk")
         flags = ("_dsb" if c["double_smem_buffer"] else "") + ("_si" if c["split_image"] else "")
@@ -275,18 +275,18 @@ class ConvKernel:
 
 
 def parse_conv_kernel(name: str) -> ConvKernel:
-    """The kernel of a name; one that is none of the 300 is refused.
+    """The kernel with this name; a name that is not one of the 300 is refused.
 
-    Names without a wave mode are older than the choice: those kernels were intrawave, and compv4 had its two buffers.
+    Names without a wave mode are from before there was a choice: those kernels were intrawave, and compv4 had two buffers.
     """
     found = _NAME.fullmatch(name)
     if found is None:
-        raise InvalidValue(f"a kernel is called {NAME_FORM}, got '{name}'")
+        raise InvalidValue(f"a kernel name must be {NAME_FORM}, got '{name}'")
     variant, dtype, dimensions, m, n, k, pipeline, wave_mode, double, split = found.groups()
     tile = (int(m), int(n), int(k))
     kind = (pipeline, wave_mode or "intrawave", bool(double) or (wave_mode is None and pipeline == "compv4"), bool(split))
     if tile not in TILES or kind not in VARIANTS:
         what = f"tile {m}x{n}x{k}" if tile not in TILES else f"variant {name.partition(f'{m}x{n}x{k}_')[2]}"
-        raise InvalidValue(f"'{name}' is none of the {len(TILES) * len(VARIANTS)} kernels known: there is no {what}")
+        raise InvalidValue(f"'{name}' is not one of the {len(TILES) * len(VARIANTS)} known kernels: there is no {what}")
     choices: dict[str, Value] = dict(zip(("pipeline", "wave_mode", "double_smem_buffer", "split_image"), kind, strict=True))
     return ConvKernel(FAMILY_OF[variant], dtype, int(dimensions), {**tile_values(tile), **choices})

@@ -1,13 +1,14 @@
 """Grouped convolution kernels for CPUs, one family for each direction: tiles in registers, three ways to feed them.
 
-    direct     a tile sums over taps and channels where the image lies, or a copy of it with a rim of zeros
-    im2col     the pixels that each result meets are copied side by side first, a block at a time
-    depthwise  a channel meets its own weight: for groups of one channel, or a few
+    direct     a tile sums over taps and channels of the image itself, or of a copy padded with zeros
+    im2col     the pixels that each result needs are copied side by side first, a block at a time
+    depthwise  each channel has its own weights: for groups of one channel, or a few
 
 Rows of a tile are pixels and its vectors run along channels where those come last; where they come first, rows are
-channels and vectors run along a row of pixels. The gradient of the input is computed as a convolution of the output's,
-in as many phases as the stride has. For the gradient of the weights a tile sums over pixels: its rows are output
-channels and its vectors run along input channels, or along pixels in dot products where channels come first.
+channels and vectors run along a row of pixels. The gradient of the input is computed as a convolution of the
+gradient of the output, in as many phases as the stride has. For the gradient of the weights a tile sums over pixels: its
+rows are output channels and its vectors run along input channels, or along pixels in dot products where channels come
+first.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ from kerncast.space import Constraint
 DTYPES = ("fp32", "fp64")
 # AVX-512 has 32 vector registers, whatever the width in use; SSE and AVX have 16.
 REGISTERS, REGISTERS_AVX512, AVX512_BYTES = 16, 32, 64
-# Fewer sums than these leave most of the time to the latency of a product.
+# With fewer sums than this, most of the time is spent waiting for the latency of a product.
 FEWEST_CHAINS = 4
-# Groups smaller than these leave vectors (direct) or copies (im2col) mostly empty.
+# Smaller groups leave vectors (direct) or copies (im2col) mostly empty.
 SMALLEST_DIRECT, SMALLEST_IM2COL = 4, 8
 # Columns are written and read again: beyond twice L2 they come from L3.
 L2_COLUMNS = 2
 
 
 class GroupedConvCpu(Family):
-    """What the three directions share; it is no family itself."""
+    """What the three directions share; not a family itself."""
 
     view: ClassVar[type[View]] = View
     environment_parameters = {"threads": Int(1, 256, default=1, doc="threads that may be used; the kernels use one")}
@@ -71,7 +72,7 @@ class GroupedConvCpu(Family):
         )
         yield Constraint(
             "narrow_vectors",
-            "a vector narrower than the CPU's must hold all that vectors run along (channels of a group, or a row)",
+            "a vector narrower than the CPU's must hold all elements along its axis (channels of a group, or a row)",
             (c.vector_bytes >= hw.vector_bytes) | (where(v.is_dot, v.row, v.vector_extent) <= v.lanes),
         )
         yield Constraint(
@@ -90,15 +91,15 @@ class GroupedConvCpu(Family):
         yield from self._group_constraints(p, c, v)
 
     def _group_constraints(self, p: Namespace, c: Namespace, v: View) -> Iterable[Constraint]:
-        """Which kernels there are for small groups. Every problem keeps at least one."""
+        """Which kernels are allowed for small groups. Every problem keeps at least one."""
         yield Constraint(
             "small_group",
-            f"a depthwise kernel takes at most {LARGEST_DEPTHWISE} channels a group of what is read",
+            f"a depthwise kernel takes at most {LARGEST_DEPTHWISE} source channels a group",
             ~is_depthwise(c) | (v.source <= LARGEST_DEPTHWISE),
         )
         yield Constraint(
             "direct_group",
-            f"with several groups a direct kernel needs {SMALLEST_DIRECT} channels of each in what is made (2 where channels "
+            f"with several groups a direct kernel needs {SMALLEST_DIRECT} result channels in each (2 where channels "
             f"come first), unless they are too large for a depthwise one",
             ~is_direct(c) | (p.G == 1) | (v.source > LARGEST_DEPTHWISE) | (v.result >= where(v.last, SMALLEST_DIRECT, 2)),
         )
@@ -109,7 +110,7 @@ class GroupedConvCpu(Family):
         )
         yield Constraint(
             "clip",
-            "taps are left out only where channels come last, groups have one channel on both sides and fill whole vectors",
+            "border=clip needs channels last, and groups that have one channel on both sides and fill whole vectors",
             (c.border != "clip") | (v.last & (v.source * v.result == 1) & (ceil_div(p.G, v.lanes) * v.lanes == p.G)),
         )
 
@@ -144,7 +145,7 @@ def _tile_features(v: View) -> dict[str, Expr]:
 
 
 def _cache_features(v: View, hw: Namespace) -> dict[str, Expr]:
-    """Footprints against each cache, what is copied, and the arithmetic that is left."""
+    """Footprints relative to each cache, what is copied, and the remaining arithmetic."""
     size = v.p.element_bytes
     core_peak = hw.peak_flops / hw.num_cus
     full = v.multiplications / v.vector_fill * hw.vector_bytes / v.c.vector_bytes
@@ -175,7 +176,7 @@ class Forward(GroupedConvCpu):
 
 class BwdData(GroupedConvCpu):
     id = "grouped_conv_bwd_data/cpu"
-    doc = "generated C kernels for CPUs: the gradient of the input, as convolutions of the output's"
+    doc = "generated C kernels for CPUs: the gradient of the input, as convolutions of the output's gradient"
     op = grouped_conv_bwd_data
     view = BackwardView
 

@@ -1,7 +1,7 @@
 """Features for a library's own product, whose tiles are not known: how well each plausible tile would fit.
 
-A library picks its tile by shape and device. The times it gives step where the tiles of some shape fill a wave, so
-a model gets the steps of several shapes and finds out which ones it follows. Extend `TILES` to offer it more.
+A library picks its tile by shape and device. Its times jump where the tiles of some shape fill a wave, so the model gets
+the jumps of several tile shapes and learns which ones the library follows. Extend `TILES` to offer it more.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from kerncast.parameters import Categorical
 # Rows × columns of C that one block computes, in vendor libraries of the last GPU generations.
 TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 192), (192, 128), (128, 256), (256, 64), (256, 128), (256, 256))
 ALIGNMENTS = (8, 16, 64, 128)
-# More shapes, thin and odd ones among them, that are only compared by the time that each would take.
+# More tile shapes, including thin and odd ones, that are only compared by the time that each would take.
 RIVALS = (*TILES, (64, 256), (64, 32), (32, 64), (64, 16), (192, 192), (256, 192), (192, 256), (320, 128))
-# Shapes whose K a library cuts into parts when they leave units idle.
+# Tile shapes for which a library splits K when they leave compute units idle.
 SPLIT = ((64, 32), (32, 64), (64, 64), (128, 64), (128, 128), (256, 128), (128, 256))
-# No part of K is shorter than this: the sums of the parts would cost more than the wait.
+# No part of K is shorter than this: summing the parts would take longer than it saves.
 LEAST_PART = 512
-# Timing a product may go round several copies of its operands so that none is found in the cache; each copy
-# then has its share of it.
+# A benchmark may rotate through several copies of the operands so that they are not in the cache; each copy then has its
+# share of the cache.
 COPIES = (1, 2, 4, 8)
-# Shares and waits of GPUs of the last generations, for comparing tiles with each other, not for telling times: of the
-# peak that a tile reaches, of the memory's bandwidth that the L2 cache has, what a wave and what a launch costs.
+# Typical of recent GPUs, for comparing tiles with each other, not for predicting times: the share of the peak that a tile
+# reaches, L2 bandwidth over memory bandwidth, the overhead of a wave and of a launch.
 REACHED, L2_OVER_MEMORY, WAVE_NS, LAUNCH_NS = 0.8, 1.6, 300, 1500
 
 # Which code path ran, as the framework that timed it calls it. Append, never renumber.
@@ -60,7 +60,7 @@ def kernel_source_parameter() -> Categorical:
 
 
 def library_features(p: Namespace, hw: Namespace, work: Work, batch: Expr | int = 1) -> Mapping[str, Expr]:
-    """Features of a product M × N × K in the hands of a library."""
+    """Features of a product M × N × K that a library computes."""
     compute_ns = work.flops / hw.peak_flops * 1e9
     memory_ns = work.bytes / hw.memory_bandwidth_gb_s
     features: dict[str, Expr] = {
@@ -77,29 +77,29 @@ def library_features(p: Namespace, hw: Namespace, work: Work, batch: Expr | int 
     return {**features, **_traffic(p, hw, work), **_parts(p, hw, batch), **_rivals(p, hw, work, batch)}
 
 
-# Stand-ins for what a library would take, for families in which it is one candidate among tiles that are known.
+# Tiles that a library might use, for families in which it is one candidate among known tiles.
 HINTS = ((256, 128), (128, 256), (128, 128), (64, 64))
-# The longest run that one load of a GPU takes, in bytes: rows that do not begin at multiples of it are loaded in pieces.
+# The widest load of a GPU, in bytes: rows that do not begin at multiples of it are loaded in pieces.
 LONGEST_LOAD = 16
 
 
 def library_hints(p: Namespace, hw: Namespace, batch: Expr | int = 1) -> Mapping[str, Expr]:
-    """When the library does badly: its tiles leave a wave half empty, or a side is not a multiple of what it loads."""
+    """Features that show when the library is slow: a wave is half empty, or a size is not a multiple of a load."""
     features: dict[str, Expr] = {}
     for rows, columns in HINTS:
         waves = _tiles(p, batch, rows, columns) / hw.num_cus
         features[f"wave_fill_{rows}x{columns}"] = waves / ceil(waves)
     for name in ("M", "N", "K"):
-        # How many times two divides it, up to eight.
+        # How often it is divisible by two, up to eight times.
         features[f"powers_of_two_in_{name}"] = sum((1 * (mod(getattr(p, name), 2**power) == 0) for power in range(2, 9)),
                                                    1 * (mod(getattr(p, name), 2) == 0))  # fmt: skip
     return features
 
 
 def storage_hints(p: Namespace, hw: Namespace, batch: Expr | int = 1) -> Mapping[str, Expr]:
-    """`library_hints`, and more where A and B may be stored either way: how rows lie in memory, how every tile fits."""
+    """`library_hints`, and more for A and B in either storage order: how rows are placed in memory, how every tile fits."""
     by_rows = {"a": a_by_rows(p), "b": b_by_rows(p)}
-    # What lies between one row, as it is stored, and the next; a vector has no next.
+    # The stride between stored rows; a vector has only one row.
     apart = {
         "a": where(by_rows["a"] | (p.M == 1), p.K, p.M),
         "b": where(by_rows["b"] & (p.N > 1), p.N, p.K),
@@ -145,7 +145,7 @@ def _sides(p: Namespace) -> Mapping[str, Expr]:
 
 
 def _tile(p: Namespace, hw: Namespace, work: Work, batch: Expr | int, rows: int, columns: int) -> Mapping[str, Expr]:
-    """How one tile shape would do."""
+    """How well one tile shape would do."""
     tiles = _tiles(p, batch, rows, columns)
     waves = tiles / hw.num_cus
     # One tile of C is one block's work; a block has its share of the device's rate.
@@ -161,34 +161,34 @@ def _tile(p: Namespace, hw: Namespace, work: Work, batch: Expr | int, rows: int,
 
 
 def _traffic(p: Namespace, hw: Namespace, work: Work) -> Mapping[str, Expr]:
-    """The sizes of the matrices, and the time for what of them the cache does not hold."""
+    """The sizes of the matrices, and the time to load what the cache does not hold."""
     features = {
         **_areas(p),
         "log2_bytes": log2(work.bytes),
     }
     for copies in COPIES:
         missing = maximum(0, work.bytes - hw.l2_cache_kb * 1024 / copies)
-        # Under a microsecond it drowns in the launch.
+        # Below a microsecond it is hidden by the launch.
         features[f"log2_missing_ns_{copies}"] = log2(missing / hw.memory_bandwidth_gb_s + 1000)
     return features
 
 
 def _parts(p: Namespace, hw: Namespace, batch: Expr | int) -> Mapping[str, Expr]:
-    """How far K is walked when it is cut into as many parts as there are idle units, and how full that wave is."""
+    """The depth of each part when K is split over the idle units, and how full that wave is."""
     features: dict[str, Expr] = {}
     for rows, columns in SPLIT:
         tiles = _tiles(p, batch, rows, columns)
         parts = minimum(maximum(1, floor_div(hw.num_cus, tiles)), maximum(1, floor_div(p.K, LEAST_PART)))
         waves = tiles * parts / hw.num_cus
         at = f"{rows}x{columns}"
-        # A hundred steps of K are about what starting and ending takes.
+        # Starting and ending take about as long as a hundred steps of K.
         features[f"log2_part_{at}"] = log2(p.K / parts + 100)
         features[f"split_fill_{at}"] = waves / ceil(waves)
     return features
 
 
 def _rivals(p: Namespace, hw: Namespace, work: Work, batch: Expr | int) -> Mapping[str, Expr]:
-    """What each shape would take beside the fastest of them: how clear the library's choice is."""
+    """The time of each tile shape relative to the fastest: how clear the library's choice is."""
     element = work.bytes / (batch * (p.M * p.K + p.K * p.N + p.M * p.N))
     took: dict[str, Expr] = {}
     for rows, columns in RIVALS:

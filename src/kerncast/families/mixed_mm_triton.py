@@ -1,4 +1,4 @@
-"""Triton's matmul template with a narrow second operand, and the library's way: widen B, then multiply."""
+"""Triton's matmul template with a narrow second operand, and the library's method: widen B, then multiply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inductor's two ways with an unaligned product: as it is, or padded, multiplied and cut."""
+"""Inductor's two ways to compute an unaligned product: as it is, or padded, multiplied and sliced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kerncast.parameters import Categorical
 
 class PadMmInductor(Family):
     id = "pad_mm/inductor"
-    doc = "multiply as it is, or pad, multiply and cut"
+    doc = "multiply as it is, or pad, multiply and slice"
     op = pad_mm
     parameters = {"choice": Categorical({"orig": 0, "pad": 1}, doc="orig multiplies as it is, pad pads first")}
 

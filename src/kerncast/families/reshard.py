@@ -15,7 +15,7 @@ class ReshardSingle(Family):
     op = reshard
 
     def work(self, p: Namespace) -> OnChip:
-        """Shards lie in the cores' own memory: the network between them is the floor, not DRAM."""
+        """Shards are in the cores' own memory, so the network between them sets the floor, not DRAM."""
         return OnChip(constant(0), 2 * p.tiles * p.tile_bytes, p)
 
 

@@ -1,4 +1,4 @@
-"""What Triton's matmul templates have in common: the parameters of a tile, what it needs, the features it gives."""
+"""What Triton's matmul templates have in common: the parameters of a tile, its limits and its features."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARAMETERS: dict[str, Parameter] = {
 
 @dataclass(frozen=True)
 class Operands:
-    """Bytes per element of A, B and C, which a mixed product has of several sizes; `batch` products at once."""
+    """Bytes per element of A, B and C, which differ in a mixed product; `batch` products at once."""
 
     a: Expr
     b: Expr
@@ -44,14 +44,14 @@ def stage_bytes(c: Namespace, size: Operands) -> Expr:
 def shared_memory_bytes(c: Namespace, size: Operands) -> Expr:
     """What the pipeline keeps: the tiles of all stages but the one that is being computed on.
 
-    On an A100 this parts 230,026 measured template runs without an exception: those that ran need up to
-    163,840 bytes, those that did not 196,608 and more, and a block may have 166,912.
+    On an A100 this separates 230,026 measured template runs without exception: those that ran need up to 163,840 bytes,
+    those that did not need 196,608 or more, and a block may have 166,912.
     """
     return stage_bytes(c, size) * maximum(c.num_stages - 1, 1)
 
 
 def shared_memory_fits(c: Namespace, hw: Namespace, size: Operands) -> Constraint:
-    """The one rule that a template has."""
+    """The only rule of a template."""
     return Constraint(
         "shared_memory_fits",
         "the tiles of A and B, (BLOCK_M + BLOCK_N) × BLOCK_K elements for num_stages − 1 stages (at least one), "
@@ -65,7 +65,7 @@ def tile_features(p: Namespace, c: Namespace, hw: Namespace, size: Operands) -> 
     triton = is_triton(c)
 
     def only_triton(value: Expr) -> Expr:
-        # 0 for the library's kernel, whose tiles nobody knows; `kind` tells the model which it is.
+        # 0 for the library's kernel, whose tiles are unknown; `kind` tells the model which it is.
         return where(triton, value, 0)
 
     tiles_m, tiles_n = ceil_div(p.M, c.BLOCK_M), ceil_div(p.N, c.BLOCK_N)
@@ -107,7 +107,7 @@ def tile_features(p: Namespace, c: Namespace, hw: Namespace, size: Operands) -> 
     }
 
 
-# Accumulators, the tiles of one step in flight, and about forty more; a register file of 64 K words on every GPU so far.
+# Registers: accumulators, the tiles of one step in flight, and about forty more. Every GPU so far has 64 K words.
 REGISTERS_PER_CU, OTHER_REGISTERS, MOST_REGISTERS = 65_536, 40, 255
 # Triton's matmul walks tiles in groups of eight rows, so that blocks that run together share operands.
 GROUP_ROWS = 8

@@ -1,1 +1,1 @@
-"""Files that are written whole or not at all, and who may write them."""
+"""Files that are written whole or not at all, and locks."""

@@ -1,6 +1,6 @@
-"""Files and directories that appear whole or not at all, and the one sentence for a disk that refuses.
+"""Files and directories that appear whole or not at all, and the error message for a failed write.
 
-A draft is written beside its place, handed to the disk and renamed: after a crash the name holds the old bytes or the new
+A draft is written next to its place, flushed to disk and renamed: after a crash the name holds the old bytes or the new
 ones, never a mixture.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 
 from kerncast.errors import CannotWrite, InvalidValue
 
-# Threads of one process may write the same file at the same time: each draft has a number of its own.
+# Threads of one process may write the same file at the same time: each draft has its own number.
 _NUMBERS = itertools.count()
 
 
@@ -36,18 +36,18 @@ def reason(error: BaseException) -> str:
     """Why a write failed, in one line."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     full = os.strerror(errno.ENOSPC)
-    # Polars has no error of its own for a full disk: it wraps the words into several layers.
+    # Polars has no error type for a full disk: it wraps the system's message in several layers.
     return full if full in text else next(iter(text.splitlines()), type(error).__name__)
 
 
 def cannot_write(path: Path | str, error: OSError) -> CannotWrite:
-    """The refusal of the disk, with the next step."""
+    """The error for a failed write, with the next step."""
     cure = "free some space or choose another place" if no_space(error) else "choose another place"
     return CannotWrite(f"could not write {path}: {error.strerror or error}; {cure}")
 
 
 def refuse_existing(out: Path) -> None:
-    """What is written whole never replaces what is there."""
+    """Refuse a path that exists: nothing is replaced."""
     if out.exists():
         raise InvalidValue(f"{out} exists already: choose another name, or remove it first")
 
@@ -56,7 +56,7 @@ def refuse_existing(out: Path) -> None:
 
 
 def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
-    """Give `write` a draft to fill, then put it in place of `path`; the disk's `OSError` is the caller's to word."""
+    """Give `write` a draft to fill, then put it in place of `path`. The caller handles an `OSError`."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.{next(_NUMBERS)}")
     try:
         write(draft)
@@ -68,7 +68,7 @@ def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """`replace_file`, where a refusal of the disk is a `CannotWrite`."""
+    """`replace_file`, but an `OSError` becomes a `CannotWrite`."""
     try:
         replace_file(path, write)
     except OSError as error:
@@ -97,7 +97,7 @@ def file_checksum(path: Path) -> str:
 
 
 def _sync(path: Path) -> None:
-    """Hand a file or a folder's names to the disk."""
+    """Flush a file, or the names in a folder, to disk."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -109,7 +109,7 @@ def _sync(path: Path) -> None:
 
 
 def refuse_unwritable(out: Path) -> None:
-    """Refuse a place before the work whose result would go there."""
+    """Refuse an unusable path before the work whose result would go there."""
     try:
         refuse_existing(out)
     except OSError as error:
@@ -119,7 +119,7 @@ def refuse_unwritable(out: Path) -> None:
 
 @contextlib.contextmanager
 def drafted(out: Path) -> Iterator[Path]:
-    """An empty directory to fill; at the end it takes its place. After an error nothing of it stays."""
+    """Yield an empty directory to fill, which becomes `out` at the end. After an error nothing of it remains."""
     scratch = _scratch_beside(out)
     try:
         draft = scratch / "draft"
@@ -139,31 +139,31 @@ def drafted(out: Path) -> Iterator[Path]:
 
 
 def build_directory(out: Path, fill: Callable[[Path], None]) -> None:
-    """A directory that appears whole or not at all; `fill` does nothing but write."""
+    """Build a directory that appears whole or not at all; `fill` only writes files."""
     with drafted(out) as draft, _said(out):
         fill(draft)
 
 
 def copy_directory(source: Path, out: Path) -> None:
-    """A copy of a directory that appears whole or not at all."""
+    """Copy a directory; the copy appears whole or not at all."""
     refuse_existing(out)
     build_directory(out, lambda folder: copy_into(source, folder))
 
 
 def copy_into(source: Path, folder: Path) -> None:
-    """Everything in a directory, into one that is there."""
+    """Copy everything in a directory into an existing one."""
     shutil.copytree(source, folder, dirs_exist_ok=True)
 
 
 def remove_directory(folder: Path, within: Path) -> None:
-    """Out of sight in one step, then away; `within` is on the same disk."""
+    """Rename a directory out of the way in one step, then delete it; `within` is on the same disk."""
     aside = Path(tempfile.mkdtemp(prefix=".removed-", dir=within))
     os.rename(folder, aside / "entry")
     shutil.rmtree(aside)
 
 
 def _scratch_beside(out: Path) -> Path:
-    """A directory of its own in the nearest folder above `out` that is there: a refusal leaves no folder behind."""
+    """A scratch directory in the nearest existing folder above `out`, so that a failure leaves no new folder behind."""
     with _said(out):
         beside = next(folder for folder in out.absolute().parents if folder.exists())
         return Path(tempfile.mkdtemp(prefix=".kerncast-", dir=beside))

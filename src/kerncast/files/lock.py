@@ -14,7 +14,7 @@ from kerncast.files.atomic import cannot_write
 
 @contextlib.contextmanager
 def one_writer(directory: Path, name: str, otherwise: str) -> Iterator[None]:
-    """Hold `directory`; refused with the process that holds it and with what to do `otherwise`."""
+    """Lock `directory`. If it is locked, the error names the process that holds it and what to do `otherwise`."""
     path = directory / name
     fd = _taken(path, directory, otherwise)
     try:
@@ -22,7 +22,7 @@ def one_writer(directory: Path, name: str, otherwise: str) -> Iterator[None]:
         os.write(fd, str(os.getpid()).encode())
         yield
     finally:
-        # Removed while it is held: one that opened it meanwhile sees that it is no longer the one with this name.
+        # Removed while it is held: a process that opened it meanwhile sees that the name is gone or another file.
         path.unlink(missing_ok=True)
         os.close(fd)
 

@@ -34,16 +34,16 @@ class Versioned(Generic[T]):
     remedy: str
     """What to do with a file that is not one, or is damaged."""
     upgrades: Mapping[int, Upgrade] = field(default_factory=dict)
-    """From an older version to the next one; a file is upgraded when it is read and stays as it is."""
+    """From an older version to the next one; contents are upgraded when read, and the file is not changed."""
     format_field: str = "format"
     version_field: str = "version"
 
     def read(self, file: Path, remedy: str | None = None) -> T:
-        """The contents of a file; `remedy` replaces the usual one where the place decides what to do."""
+        """The contents of a file; `remedy` replaces the usual one."""
         return self.decode(file.read_bytes(), file, remedy)
 
     def decode(self, text: bytes, file: Path, remedy: str | None = None) -> T:
-        """The contents of a text; `file` is where it stands."""
+        """The contents of a text; `file` is named in errors."""
         remedy = remedy or self.remedy
         try:
             data = msgspec.json.decode(text)

@@ -1,4 +1,4 @@
-"""The C of a learner: what it hands over, and what that may read and call.
+"""The C code of a learner: what it provides, and what that code may read and call.
 
 `kc_learn` computes one row. It reads the features `x`, the parameters of the problem `p` and of the config `c`, and numbers
 of the problem `v` (see `CScope.values`), and writes what the learner predicts to `raw`: the target first. It may call
@@ -16,11 +16,11 @@ from kerncast.writing.sealed import Sealed
 
 @dataclass(frozen=True)
 class CScope:
-    """What surrounds the C of a learner."""
+    """The context of a learner's C code."""
 
     family: Family
     values: Mapping[str, int]
-    """Where each number of the problem stands in `v`: `roofline_ns`, `flops`, `bytes` where they are known, and
+    """The index in `v` of each number of the problem: `roofline_ns`, `flops`, `bytes` where they are known, and
     `Learner.problem_numbers`."""
     sealed: Sealed
     """Writes constant arrays, which are checked when a context is made."""
@@ -34,10 +34,10 @@ class CSource:
     outputs: int = 1
     """How many numbers `kc_learn` writes to `raw`."""
     score: str = "*time_ns"
-    """What is chosen by (low is chosen): an expression of `raw`, `v` and `*time_ns`; it may call `kc_log_time(raw[0], v)`."""
+    """The score (low is chosen): an expression of `raw`, `v` and `*time_ns`; it may call `kc_log_time(raw[0], v)`."""
 
 
 def learn_function(body: str) -> str:
-    """`kc_learn` around its statements."""
+    """The function `kc_learn` with these statements."""
     arguments = "const double *x, const double *p, const double *c, const double *v, double *raw"
     return f"static void kc_learn({arguments}) {{\n    (void)x, (void)p, (void)c, (void)v;\n{body}}}\n"

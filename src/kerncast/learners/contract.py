@@ -25,19 +25,19 @@ from kerncast.scoring.splits import held_out
 from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import Table
 
-# Early stopping looks at this share of the groups that a learner was given, never at those it is scored on.
+# Early stopping uses this share of the groups that a learner is given, never those it is scored on.
 INNER_SHARE = 0.15
-# Fewer groups than this are too few to stop by: all of them are trained on, for the full number of rounds.
+# Fewer groups than this are too few for early stopping: all are trained on, for the full number of rounds.
 FEWEST_GROUPS = 20
 
-# On fewer rows threads wait for each other more than they work, the more so beside another busy process: at 78,000 rows
+# With fewer rows threads wait for each other more than they work, especially next to another busy process: at 78,000 rows
 # two threads of LightGBM spent 183 of 322 CPU seconds waiting.
 WORTH_THREADS = 500_000
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """What a fit needs beside the table."""
+    """What a fit needs besides the table."""
 
     target: Target
     seed: int = 0
@@ -48,7 +48,7 @@ class Fitting:
 
 @dataclass(frozen=True)
 class Output:
-    """Predictions in target space, and what to choose by where that is something else (lower is chosen)."""
+    """Predictions in target space, and the scores to choose by if they differ (lower is chosen)."""
 
     target: Floats
     score: Floats | None = None
@@ -59,22 +59,22 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Learner(abc.ABC):
-    """One way to learn. `fit` returns self; what was learned ends in an underscore."""
+    """One way to learn. `fit` returns self; names of learned attributes end in an underscore."""
 
     kind: ClassVar[str]
     doc: ClassVar[str]
     options_type: ClassVar[type[Options]] = Options
     continues: ClassVar[bool] = False
-    """A warm start can go on from weights."""
+    """Whether a warm start can continue from its weights."""
     side_by_side: ClassVar[bool] = False
-    """Several fits may run at the same time in threads of one process, each with `Fitting.threads` threads of its own."""
+    """Whether several fits may run at the same time in threads of one process, each with its own `Fitting.threads`."""
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = self.options_type() if options is None else options
 
     @abc.abstractmethod
     def fit(self, table: Table, fitting: Fitting, base: Self | None = None) -> Self:
-        """Learn from all rows of the table (failures included), going on from `base` if there is one."""
+        """Learn from all rows of the table (failures included), continuing from `base` if there is one."""
 
     @abc.abstractmethod
     def predict(self, rows: Rows) -> Output:
@@ -90,11 +90,11 @@ class Learner(abc.ABC):
         """A fitted learner from its files."""
 
     def importances(self) -> dict[str, float]:
-        """How much each feature mattered, adding up to 1; empty where that is not known."""
+        """How much each feature mattered, adding up to 1; empty if unknown."""
         return {}
 
     def size(self) -> dict[str, int]:
-        """What it is made of (trees, leaves, weights …), for the manifest."""
+        """The numbers of trees, leaves, weights …, for the manifest."""
         return {}
 
     def c_source(self, scope: CScope) -> CSource | None:
@@ -102,27 +102,27 @@ class Learner(abc.ABC):
         return None
 
     def problem_numbers(self, family: Family) -> dict[str, Expr]:
-        """Numbers of the problem alone that its C reads, beside those of its work."""
+        """Numbers of the problem alone that its C code reads, besides those of its work."""
         return {}
 
 
 def set_aside(table: Table, seed: int) -> npt.NDArray[np.bool_] | None:
-    """The rows to stop by, whole groups of them; None where there are too few to set any aside."""
+    """The rows for early stopping, in whole groups; None if there are too few to set any aside."""
     if len(np.unique(table.group)) < FEWEST_GROUPS:
         return None
     aside = held_out(table.group, INNER_SHARE, seed)
-    # A validation half without a single label could not stop anything.
+    # A validation part without a single label could not stop anything.
     return aside if table.ok[aside].any() and table.ok[~aside].any() else None
 
 
 def inner_split(table: Table, seed: int) -> tuple[Table, Table | None]:
-    """What to learn from and what to stop by: whole groups on either side."""
+    """The rows to learn from and the rows for early stopping: whole groups on either side."""
     aside = set_aside(table, seed)
     return (table, None) if aside is None else (table.take(~aside), table.take(aside))
 
 
 def label_weights(table: Table) -> Floats:
-    """Weights of rows that worked: a label that is twice as noisy as what a model can tell anyway counts less."""
+    """Weights of rows that worked: labels noisier than what a model can resolve count less."""
     # Even a perfect label is predicted to a few percent at best, so noise below that makes no difference.
     own = 0.03
     known = np.isfinite(table.noise)
@@ -147,12 +147,12 @@ def write_arrays(path: Path, arrays: dict[str, npt.NDArray[np.generic]]) -> None
 
 
 def refuse_other_shape(base: Options, options: Options, knobs: Sequence[str]) -> None:
-    """A warm start goes on with the weights there are: knobs that decide how many must be those of the base."""
+    """A warm start continues from existing weights, so knobs that set their number must be those of the base."""
     for knob in knobs:
         theirs, ours = getattr(base, knob), getattr(options, knob)
         if theirs != ours:
             raise InvalidValue(
-                f"`{knob}` is {ours} and that of the model to go on from is {theirs}: leave it out, or "
+                f"`{knob}` is {ours}, but the model to continue has {theirs}: leave it out, or "
                 "train from scratch, without `warm_start`"
             )
 
@@ -163,6 +163,6 @@ def options_of(kind: type[Learner], given: dict[str, object]) -> Options:
     for name in given:
         if name not in known:
             knobs = ", ".join(f"`{field}`" for field in known) or "none"
-            raise InvalidValue(f"`{name}` means nothing for the model {kind.kind} (its knobs: {knobs})")
+            raise InvalidValue(f"the model {kind.kind} has no knob `{name}` (its knobs: {knobs})")
     refuse_bad_values(kind.options_type, given)
     return msgspec.convert(given, kind.options_type)

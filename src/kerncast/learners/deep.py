@@ -1,11 +1,11 @@
 """`deep`: a residual network with embeddings, for times alone or for times and the order within a problem (torch).
 
-Torch is needed to train only. A trained network is a few matrices in an .npz file, and `network` is the same
-arithmetic on numpy arrays and on torch tensors, so predicting (and exporting) does without it.
+Torch is needed only to train. A trained network is a few matrices in an .npz file, and `network` does the same
+arithmetic on numpy arrays and on torch tensors, so predicting (and exporting) needs no torch.
 
 Listwise, a second output ranks: its softmax over the configs of a problem, at `temperature`, should be
-exp(-regret / temperature). It is in units of log time, like what the first output says once it is decoded, so
-the two can be blended for choosing.
+exp(-regret / temperature). It is in units of log time, like the first output once that is decoded, so the
+two can be blended for choosing.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ FILE = "deep.npz"
 # Epochs without a better validation loss before it stops.
 PATIENCE = 20
 WEIGHT_DECAY = 1e-4
-# A batch in which one problem is all wrong must not throw away what the others taught.
+# One badly predicted problem in a batch must not undo what the others taught.
 LARGEST_GRADIENT = 1.0
 MOST_EMBEDDED = 8
-# Rows predicted at a time, which bounds the memory.
+# Rows predicted at a time, to limit memory.
 PIECE = 65_536
 
 
@@ -66,7 +66,7 @@ class DeepOptions(Options, frozen=True):
     loss: Annotated[Literal["pointwise", "listwise"], Meta(description="pointwise or listwise")] = "listwise"
     temperature: Annotated[float, Meta(gt=0, description=TEMPERATURE)] = 0.05
     blend: Annotated[float, Meta(ge=0, le=1, description=BLEND)] = 0.5
-    """Of a listwise network; a pointwise one has no ranking."""
+    """For a listwise network; a pointwise one has no ranking."""
 
 
 class Deep(Learner):
@@ -117,7 +117,7 @@ class Deep(Learner):
         return _Lesson(torch, self._knobs, inputs, torch.from_numpy(single).float(), torch.from_numpy(wanted).float(), table)
 
     def _descend(self, torch: Any, weights: Weights, training: Table, aside: Table | None, fitting: Fitting) -> Weights:
-        """Adam along a cosine; what the groups set aside like best is kept, else what comes last."""
+        """Adam with a cosine schedule; keeps the weights with the best validation loss, or else the last ones."""
         options, rng = self._knobs, np.random.default_rng(fitting.seed)
         lesson = self._lesson(torch, training, fitting)
         judge = None if aside is None else self._lesson(torch, aside, fitting)
@@ -145,7 +145,7 @@ class Deep(Learner):
         return kept
 
     def outputs(self, rows: Rows) -> Floats:
-        """What the network says of each row, as it was trained: one column, or a second one that ranks."""
+        """The network's outputs for each row, in training units: one column, or two if it ranks."""
         shape = layout(self.scaling_, self._knobs)
         pieces = [rows.features[start : start + PIECE] for start in range(0, max(len(rows), 1), PIECE)]
         return np.concatenate([network(shape, self.weights_, self.scaling_.apply(piece)) for piece in pieces])
@@ -199,11 +199,11 @@ class Deep(Learner):
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the columns of each input lie, and how deep the network is."""
+    """The columns of each input, and the depth of the network."""
 
     plain: int
     categorical: tuple[tuple[int, int], ...]
-    """From and to which column each categorical feature has one per code."""
+    """Start and end (exclusive) of the columns of each categorical feature, one column per code."""
     widths: tuple[int, ...]
     blocks: int
 
@@ -219,10 +219,10 @@ def layout(scaling: Scaling, options: DeepOptions) -> Layout:
 
 
 def network(shape: Layout, weights: Weights, inputs: Any) -> Any:
-    """The outputs for scaled inputs; numpy arrays or torch tensors, whichever both arguments are."""
+    """The outputs for scaled inputs; both arguments are numpy arrays, or both torch tensors."""
     values = inputs[:, : shape.plain] @ weights["plain"] + weights["bias"]
     for place, (start, stop) in enumerate(shape.categorical):
-        # One column per code times a table of vectors: an embedding, zero for a code that is not known.
+        # One column per code times a table of vectors: an embedding, which is zero for an unknown code.
         values = values + (inputs[:, start:stop] @ weights[f"embedding{place}"]) @ weights[f"mixing{place}"]
     for stage in range(len(shape.widths)):
         if stage:
@@ -235,7 +235,7 @@ def network(shape: Layout, weights: Weights, inputs: Any) -> Any:
 
 
 def _layers_in_c(shape: Layout, weights: Weights) -> list[str]:
-    """Statements of C for what `network` does between the plain inputs and the head; values stay in `a`."""
+    """C statements for what `network` does between the plain inputs and the head; values stay in `a`."""
     first, found = shape.widths[0], []
     for place, (start, stop) in enumerate(shape.categorical):
         size = np.asarray(weights[f"embedding{place}"]).shape[1]
@@ -262,7 +262,7 @@ def _layers_in_c(shape: Layout, weights: Weights) -> list[str]:
 
 
 def initial_weights(scaling: Scaling, options: DeepOptions, seed: int) -> Weights:
-    """Variance kept from layer to layer; residual blocks begin as nothing."""
+    """Initial weights that keep the variance from layer to layer; residual blocks start at zero."""
     rng, shape = np.random.default_rng(seed), layout(scaling, options)
 
     def dense(fan_in: int, fan_out: int) -> Floats:
@@ -288,13 +288,13 @@ def initial_weights(scaling: Scaling, options: DeepOptions, seed: int) -> Weight
 
 @dataclass(frozen=True)
 class _Lesson:
-    """Rows as tensors, cut into batches, with the loss of what a network says of them."""
+    """Rows as tensors, in batches, with the loss of a network on them."""
 
     torch: Any
     options: DeepOptions
     inputs: Any
     single: Any
-    """Goal, what a row's time is worth, what its problem is worth."""
+    """The goal distribution, the weight of each row's time, and the weight of its problem."""
     wanted: Any
     table: Table
 
@@ -303,7 +303,7 @@ class _Lesson:
         return self.options.loss == "listwise"
 
     def batches(self, rng: np.random.Generator) -> Iterator[Ints]:
-        """Rows in random order; whole problems together where their order is what is learned."""
+        """Rows in random order; whole problems stay together if the order within them is learned."""
         if not self.listwise:
             mixed = rng.permutation(len(self.inputs))
             yield from np.split(mixed, range(self.options.batch_size, len(mixed), self.options.batch_size))
@@ -311,14 +311,14 @@ class _Lesson:
         trials = self.table.trials
         problems = np.split(trials.order, trials.starts[1:])
         mixed = rng.permutation(len(problems))
-        # A problem belongs to the batch in which its first row falls.
+        # A problem belongs to the batch that its first row falls in.
         rows_before = np.cumsum([0, *(len(problems[number]) for number in mixed[:-1])])
         _, firsts = np.unique(rows_before // self.options.batch_size, return_index=True)
         for part in np.split(mixed, firsts[1:]):
             yield np.concatenate([problems[number] for number in part])
 
     def loss(self, shape: Layout, weights: Weights, batch: Ints | None = None) -> Any:
-        """Squared error of the target, and the cross-entropy of the order."""
+        """Squared error of the target plus the cross-entropy of the order."""
         rows = slice(None) if batch is None else self.torch.from_numpy(batch)
         said, single = network(shape, weights, self.inputs[rows]), self.single[rows]
         loss = (single[:, 1] * (said[:, 0] - single[:, 0]) ** 2).mean()
@@ -357,7 +357,7 @@ def _torch() -> Any:
         import torch
     except ImportError as error:
         raise InvalidValue(
-            "the model deep is trained with torch, which is not installed here: pip install 'kerncast[torch]' "
+            "the model deep needs torch to train, which is not installed here: pip install 'kerncast[torch]' "
             "(a trained one predicts without it)"
         ) from error
     return torch
@@ -365,7 +365,7 @@ def _torch() -> Any:
 
 @contextmanager
 def _alone(torch: Any) -> Iterator[None]:
-    """One thread: sums then have one order, and the same seed gives the same bytes whatever the machine is doing."""
+    """Use one thread: sums then have a fixed order, and the same seed always gives the same bytes."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

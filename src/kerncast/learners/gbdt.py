@@ -1,10 +1,10 @@
 """`gbdt`: gradient-boosted trees (LightGBM), one forest for times and one for order. The default.
 
-The `time` forest regresses the target. The `rank` forest is asked only for the order within a problem: its
+The `time` forest regresses the target. The `rank` forest learns only the order within a problem: its
 scores, through a softmax, should be the distribution exp(-regret / temperature) over the problem's configs,
 so configs within the noise of the best share the weight and slow ones do not matter. The two are blended for
-choosing. Where a vendor's library is one of the candidates, `library` trees have their own say about it. Where attempts
-failed, a `valid` forest learns which, and what it believes to fail is chosen last.
+choosing. Where a vendor's library is one of the candidates, `library` trees adjust its score. If some
+attempts failed, a `valid` forest learns which, and configs that it expects to fail are chosen last.
 """
 
 from __future__ import annotations
@@ -50,35 +50,35 @@ FORESTS = ("time", "rank", "valid")
 FOREST_TITLES = {"time": "times", "rank": "order", "valid": "failures"}
 TARGET = "target.npz"
 LIBRARY = "library.npz"
-# What is more likely to fail than not (negative log odds of working) goes behind everything else.
+# Configs that are more likely to fail than not (negative log odds of working) come after all others.
 LIKELY_TO_FAIL = 0.0
 BEHIND = 1e3
-# Fewer failures than this teach nothing that holds on another problem.
+# Fewer failures than this teach nothing that generalises to another problem.
 FEWEST_FAILURES = 20
 PATIENCE = 30
-# Below this a leaf of twenty rows would be a large part of them.
+# With fewer rows, a leaf of twenty would be a large part of them.
 FEW_ROWS = 1000
-# Where configs are chosen from more rows than this, features have fewer bins: a fifth to a quarter of the work less, and on
-# A100 matmuls no worse a choice. Half of the features for each tree of the order with 240 trees at a rate of 0.1 cost less
-# still, but on mixed-dtype ones P10 fell to 99.83 %, against 99.94 % with these. Below it a fit takes seconds.
+# With more rows than this, and configs to choose from, features have fewer bins: a fifth to a quarter less work, and no
+# worse choices on A100 matmuls. Half of the features for each tree of the order, with 240 trees at a rate of 0.1, is cheaper
+# still, but on mixed-dtype ones P10 fell to 99.83 %, against 99.94 % with these. With fewer rows a fit takes seconds.
 MANY_ROWS = 20_000
 BINS, FEWER_BINS = 255, 63
-# With so many rows, of so many groups, the default number of trees is taken as it is: the search for it doubles the work. On
-# A100 matmuls (570 groups) it asked for 105 to 266 of 300 trees for the order, five folds of another seed, and the choices
-# were worth the same as with all 300: 0.000 % apart, 95 % interval -0.046 to 0.042.
+# With this many rows and groups the default number of trees is used without a search, which would double the work. On A100
+# matmuls (570 groups, five folds of another seed) the search chose 105 to 266 of 300 trees for the order, and the choices
+# were as good as with all 300: 0.000 % apart, 95 % interval -0.046 to 0.042.
 MANY_GROUPS = 200
-# Order turns on few rows, those near the top of each problem, so its leaves may be small; a leaf needs the curvature
-# of about one undecided config. Bagging makes the forest grown on everything differ little from those of the folds.
+# Order depends on few rows, those near the top of each problem, so its leaves may be small; a leaf needs the curvature of
+# about one undecided config. With bagging the forest grown on everything differs little from those of the folds.
 RANKING = {"min_data_in_leaf": 10, "min_sum_hessian_in_leaf": 1.0, "bagging_fraction": 0.8, "bagging_freq": 1}
 REGRESSING = {"min_data_in_leaf": 20, "feature_fraction": 0.8}
 TIMES_ALONE = {"min_data_in_leaf": 5, "bagging_fraction": 0.8, "bagging_freq": 1}
-# Many features say nearly the same (the waves of ten tiles): each tree sees so many of them, but not a smaller share
-# than the first, lest it miss the few that matter, nor a larger one than the second, lest all trees be alike.
+# Many features are nearly the same (the waves of ten tiles), so each tree sees this many of them: at least the first share,
+# so that it does not miss the few that matter, and at most the second, so that trees differ.
 FEATURES_SEEN, SHARE_SEEN = 50, (0.3, 0.8)
 
 
 def _resolved(options: GbdtOptions, table: Table) -> GbdtOptions:
-    """The knobs that were left open, decided by the shape of the data."""
+    """Defaults for the knobs that were left open, from the shape of the data."""
     choosing = table.trials.choosing
     return msgspec.structs.replace(
         options,
@@ -95,7 +95,7 @@ def _many(table: Table) -> bool:
 
 
 def _search(given: GbdtOptions, table: Table) -> bool:
-    """Whether the number of trees is looked for: the default one is known to do for many groups, and a given one is not."""
+    """Whether to search for the number of trees. The default is good enough for many groups; a given one may not be."""
     open_ = given.trees is None and given.leaves is None and given.lr is None
     return not (open_ and _many(table) and len(np.unique(table.group)) >= MANY_GROUPS)
 
@@ -103,14 +103,14 @@ def _search(given: GbdtOptions, table: Table) -> bool:
 def bags_for(rows: int) -> int:
     """Four forests for the order up to 20,000 rows, three up to 30,000, two up to 60,000, then one.
 
-    With few problems one forest is a matter of luck, and more are cheap. Measured on CPU GEMMs: of the best speed, two
-    choose about 0.5 % better than one with 51,000 rows of 300 problems, four 0.2 to 1 % with 7,000 of 44.
+    With few problems a single forest depends on luck, and more are cheap. Measured on CPU GEMMs: two forests choose
+    configs about 0.5 % faster than one with 51,000 rows of 300 problems, four 0.2 to 1 % faster with 7,000 of 44.
     """
     return 1 + min(3, 60_000 // max(rows, 1))
 
 
 def blend_for(groups: int) -> float:
-    """60 % for the order at 50 groups of problems, 93 % at 500, 99 % at 5,000.
+    """The weight of the order in the choice: 60 % at 50 groups of problems, 93 % at 500, 99 % at 5,000.
 
     Measured: with 35 groups of CPU GEMMs 60 % chooses best, with 570 of A100 matmuls 95 to 100 %.
     """
@@ -120,26 +120,26 @@ def blend_for(groups: int) -> float:
 class GbdtOptions(Options, frozen=True):
     """Knobs of `gbdt`."""
 
-    trees: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="most trees in each forest")] = None
-    """At most so many in each forest; fewer where the groups set aside say so. 300, or 700 where there is nothing to
-    choose: then one row is predicted at a time, and a large forest costs nothing. From 200 groups in more than 20,000 rows
-    on, where trees, leaves and lr are left open, it is all of them."""
+    trees: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="maximum trees in each forest")] = None
+    """The maximum in each forest; early stopping may use fewer. 300, or 700 where there is nothing to choose: then one row
+    is predicted at a time, and a large forest is cheap. With at least 200 groups and more than 20,000 rows, if trees,
+    leaves and lr are left open, all of them are used."""
     leaves: Annotated[Annotated[int, Meta(ge=2)] | None, Meta(description="leaves of a tree")] = None
     """63, or 127 where there is nothing to choose."""
     bags: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         Meta(description="forests for the order (for times, with nothing to choose), averaged"),
     ] = None
-    """Forests for the order, or for times where there is nothing to choose, each grown on other samples of the rows;
-    their mean is what counts. By default 1, or up to 4 where there are few rows to learn an order from."""
+    """Forests for the order, or for times where there is nothing to choose, each grown on different samples of the rows and
+    then averaged. By default 1, or up to 4 if there are few rows to learn an order from."""
     lr: Annotated[Annotated[float, Meta(gt=0, le=1)] | None, Meta(description="learning rate")] = None
     """0.08, or 0.05 where there is nothing to choose."""
     temperature: Annotated[float, Meta(gt=0, description=TEMPERATURE)] = 0.02
     blend: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, Meta(description=BLEND)] = None
-    """By default it grows with the number of groups: order is learned from few rows of each problem, so it needs more
-    problems than times."""
+    """By default it grows with the number of groups: order is learned from few rows of each problem, so learning it takes
+    more problems than learning times."""
     library_trees: Annotated[
-        int, Meta(ge=0, description="trees that judge the vendor's library as a candidate; 0: none, the other forests do")
+        int, Meta(ge=0, description="trees that judge the vendor's library as a candidate; 0: leave it to the other forests")
     ] = 100
 
 
@@ -158,7 +158,7 @@ class Gbdt(Learner):
         assert isinstance(self.options, GbdtOptions)
         self.options, given = _resolved(self.options, table), self.options
         self.names_, self.target_ = table.rows.names, fitting.target
-        # What the base knew of failures or of order stays known where the new data do not speak of it.
+        # What the base learned about failures or order is kept if the new data have nothing on it.
         self.forests_: dict[str, list[Booster]] = {} if base is None else dict(base.forests_)
         alone = not table.trials.choosing
         self.threads_ = fitting.threads or (1 if len(table.ok) < WORTH_THREADS else 0)
@@ -181,12 +181,12 @@ class Gbdt(Learner):
         for name, task in jobs.items():
             old: list[Booster | None] = [*self.forests_.get(name, []), *[None] * most]
             rounds = trees if aside is None else grower.rounds(name, task(whole.take(~aside)), task(whole.take(aside)), old[0])
-            # Grown again on everything: what was set aside is worth more as data than as a judge.
+            # Grown again on everything: the validation groups are worth more as training data.
             everything = task(whole)
             self.forests_[name] = [grower.grow(name, everything, rounds, bag, old[bag]) for bag in range(bags[name])]
         self.library_ = grow_library_trees(table, self.options.library_trees, fitting.seed)
         if not self.library_ and base is not None and self.options.library_trees:
-            # Trees that are not boosted cannot be gone on with: a base's stay where the new data cannot replace them.
+            # Trees that are not boosted cannot be continued: those of the base are kept if the new data cannot replace them.
             self.library_ = base.library_
         return self
 
@@ -207,16 +207,16 @@ class Gbdt(Learner):
         return Output(raw["time"], self.combine(raw, self.target_.log_time(raw["time"], rows)))
 
     def _ask(self, forest: Booster, rows: Rows) -> Any:
-        # LightGBM has one number of threads for the whole process: fits beside this one must not see another.
+        # LightGBM has one thread count for the whole process: it must not change under fits that run at the same time.
         return forest.predict(rows.features, raw_score=True, num_threads=self.threads_)
 
     def combine(self, raw: dict[str, Floats], log_time: Floats) -> Floats:
-        """What is chosen by, from the outputs of the forests: low is fast."""
+        """The score to choose by, from the outputs of the forests: low is fast."""
         assert isinstance(self.options, GbdtOptions)
         score = log_time
         if "rank" in raw:
             assert self.options.blend is not None
-            # Logits times the temperature are log times up to a constant, so both parts speak of regret.
+            # Logits times the temperature are log times up to a constant, so both parts measure regret.
             score = (1.0 - self.options.blend) * score - self.options.blend * self.options.temperature * raw["rank"]
         if "library" in raw:
             score = score + raw["library"]
@@ -288,30 +288,30 @@ def _read_forest(file: Path) -> Booster:
 
 @dataclass(frozen=True)
 class _Part:
-    """Some rows of the table that is fitted, and where they stand in it."""
+    """Some rows of the table that is fitted, and their positions in it."""
 
     table: Table
     rows: Ints
 
     def take(self, mask: Flags) -> _Part:
-        """Those that the mask keeps."""
+        """The rows that the mask keeps."""
         return _Part(self.table.take(mask), self.rows[mask])
 
 
 class _Bins:
-    """The features of all rows, in bins, made once: each forest is grown on some of these rows."""
+    """The binned features of all rows, made once: each forest is grown on some of these rows."""
 
     def __init__(self, table: Table, threads: int, keep: bool) -> None:
         import lightgbm
 
-        # Filtered by the size of a leaf, features would differ between forests; of few rows LightGBM would drop them all.
+        # No pre-filter: features would differ between forests, and with few rows LightGBM would drop them all.
         most = FEWER_BINS if _many(table) else BINS
         own = {"verbosity": -1, "feature_pre_filter": False, "max_bin": most, "num_threads": threads}
         self._all = lightgbm.Dataset(
             table.rows.features,
             np.zeros(len(table.ok)),
             feature_name=list(table.rows.names),
-            # A warm start asks its base about the rows as they are.
+            # A warm start needs the raw rows, to predict them with its base.
             free_raw_data=not keep,
             params=own,
         ).construct()
@@ -333,7 +333,7 @@ class _Task:
     growing: dict[str, Any]
     """How its trees are grown, as LightGBM calls it."""
     ranking: ListwiseLoss | None = None
-    """Gradients of its own in place of LightGBM's objective."""
+    """Custom gradients instead of LightGBM's objective."""
 
 
 def _time_task(part: _Part, fitting: Fitting, alone: bool) -> _Task:
@@ -356,7 +356,7 @@ def _valid_task(part: _Part) -> _Task:
 
 @dataclass
 class _Grower:
-    """Grows the forests one by one, telling how far it is."""
+    """Grows the forests one by one and reports progress."""
 
     trees: int
     leaves: int
@@ -384,7 +384,7 @@ class _Grower:
         }
 
     def rounds(self, name: str, task: _Task, judge: _Task, base: Booster | None) -> int:
-        """How many trees the groups set aside want."""
+        """The best number of trees on the validation groups."""
         import lightgbm
 
         forest = lightgbm.train(
@@ -397,13 +397,13 @@ class _Grower:
             callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False), self._tell(name, self.trees)],
         )
         self.grown += 1
-        # Of a continued forest, LightGBM counts the trees of its base too.
+        # For a continued forest, LightGBM counts the trees of its base too.
         before = 0 if base is None else base.num_trees()
         best = forest.best_iteration
         return max(1, best - before if best > before else best)
 
     def grow(self, name: str, task: _Task, rounds: int, bag: int, base: Booster | None) -> Booster:
-        """One forest on all rows, going on from `base`; those of a bag differ in the rows that each tree looks at."""
+        """One forest on all rows, continuing from `base`; the forests of a bag differ in the rows that each tree sees."""
         import lightgbm
 
         parameters, tell = self._parameters(task, bag), self._tell(name, rounds)

@@ -13,7 +13,7 @@ from kerncast.learners.contract import Learner
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-# Loaded when asked for: scikit-learn, lightgbm and torch each take a second or more to import.
+# Imported when needed: scikit-learn, lightgbm and torch each take a second or more to import.
 SHIPPED = {"gbdt": "Gbdt", "mlp": "Mlp", "deep": "Deep", "linear": "Linear", "roofline": "Roofline"}
 
 
@@ -44,11 +44,11 @@ def _entries() -> Iterable[EntryPoint]:
 
 
 def _loaded(entry: EntryPoint) -> type[Learner]:
-    """What an entry point names; whatever goes wrong in another package is told by its name."""
+    """Load an entry point; errors in another package name that package."""
     try:
         found = entry.load()
     except Exception as error:
-        raise BadFile(f"the model '{entry.name}' does not load from {entry.value} ({error}): repair that package") from error
+        raise BadFile(f"the model '{entry.name}' cannot be loaded from {entry.value} ({error}): fix that package") from error
     if not (isinstance(found, type) and issubclass(found, Learner) and found.kind == entry.name):
-        raise BadFile(f"{entry.value} is not a Learner of the kind '{entry.name}': repair the package that declares it")
+        raise BadFile(f"{entry.value} is not a Learner of the kind '{entry.name}': fix the package that declares it")
     return found

@@ -1,6 +1,6 @@
-"""The knobs of a learner, read off its options struct: what each may be, and what it means.
+"""The knobs of a learner, read from its options struct: the values each may have, and what it means.
 
-trees: Annotated[int, Meta(ge=1, description="most trees in each forest")] = 300
+trees: Annotated[int, Meta(ge=1, description="maximum trees in each forest")] = 300
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Knob:
 
 
 def knobs_of(options: type[msgspec.Struct]) -> list[Knob]:
-    """In declared order."""
+    """The knobs, in declared order."""
     info = inspect.type_info(options)
     assert isinstance(info, inspect.StructType)
     return [Knob(item.name, _shape(item.type), _doc(item.type)) for item in info.fields]
@@ -53,7 +53,7 @@ def _bare(kind: inspect.Type) -> inspect.Type:
 
 
 def refuse_bad_values(options: type[msgspec.Struct], given: dict[str, object]) -> None:
-    """The first value that its knob cannot have, refused by name."""
+    """Refuse the first invalid value, by the name of its knob."""
     info = inspect.type_info(options)
     assert isinstance(info, inspect.StructType)
     types = {item.name: item.type for item in info.fields}
@@ -62,12 +62,12 @@ def refuse_bad_values(options: type[msgspec.Struct], given: dict[str, object]) -
             msgspec.convert({name: value}, options)
         except msgspec.ValidationError as error:
             shown = ",".join(map(str, value)) if isinstance(value, list | tuple) else repr(value)
-            rule = _rule(types[name], value) or f"cannot be so ({error})"
+            rule = _rule(types[name], value) or f"is invalid ({error})"
             raise InvalidValue(f"`{name}` {rule}, got {shown}") from error
 
 
 def _rule(kind: inspect.Type, value: object) -> str | None:
-    """What may follow the knob's name; None where its type is none of those that knobs usually have."""
+    """The rule that follows the knob's name; None if its type is unusual for a knob."""
     kind = _bare(kind)
     if isinstance(kind, inspect.UnionType):
         return next((rule for item in kind.types if (rule := _rule(item, value)) is not None), None)

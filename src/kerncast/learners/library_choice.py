@@ -1,9 +1,9 @@
-"""Whether the vendor's library is the better choice: a forest of its own, where a family has one as a candidate.
+"""Whether the vendor's library is the better choice: a separate forest, for families with a library candidate.
 
-Which of its kernels a library takes for a shape is erratic: of two neighbours one may run at two thirds of the speed.
-Boosted trees smooth that away. Extremely randomised trees, grown until a few problems are left in a leaf, remember it, and
-their mean says by how much (as a logarithm) the library is slower than the best of the other configs. That is added to
-the score of the library's row: every tree first asks whether a row is the library's, and has nothing to say of others.
+A library's choice of kernel is erratic: one of two neighbouring shapes may run at two thirds of the speed. Boosted trees
+smooth that away. Extremely randomised trees, grown until a few problems are left in a leaf, remember it. Their mean is
+the logarithm of how much slower the library is than the best of the other configs. It is added to the score of the
+library's row: every tree first tests whether a row is the library's, and gives 0 for other rows.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from kerncast.learners.trees import Tree
 from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import Table
 
-# Beyond this the choice is clear, and by how much teaches nothing about where it is not.
+# Larger differences are clipped: the choice is clear there, and the exact amount teaches nothing about close cases.
 CLEAR = 0.3
 IN_A_LEAF = 2
-# Thresholds of each feature: conditions that trees share are what exported C is quick by.
+# Thresholds per feature: exported C is quick because trees share conditions.
 MOST_BINS = 255
 
 
 def grow_library_trees(table: Table, trees: int, seed: int) -> tuple[Tree, ...]:
-    """None where the family has no library, no single feature tells it, or too few problems were tried with both."""
+    """The trees; None if the family has no library, no single feature identifies it, or too few problems have both."""
     asked = _telling_feature(table.rows)
     if asked is None or not trees:
         return ()
@@ -42,7 +42,7 @@ def grow_library_trees(table: Table, trees: int, seed: int) -> tuple[Tree, ...]:
 
 
 def _telling_feature(rows: Rows) -> tuple[int, float] | None:
-    """The feature, and the threshold, above which a row is the library's."""
+    """The feature and the threshold above which a row is the library's."""
     library = rows.is_library
     if not library.any() or library.all() or len(rows.family.library) != 1:
         return None
@@ -55,7 +55,7 @@ def _telling_feature(rows: Rows) -> tuple[int, float] | None:
 
 
 def _slower_by(table: Table) -> tuple[Ints, Floats]:
-    """The library's rows, and the log of its time over the best of the others; one that failed is clearly slower."""
+    """The library's rows, and the log of its time over the best of the others; a failure counts as clearly slower."""
     times, library = table.trials.time_ns, table.rows.is_library
     best_other = np.full(int(table.problem.max()) + 1, np.inf)
     np.minimum.at(best_other, table.problem[~library], times[~library])
@@ -69,7 +69,7 @@ def _slower_by(table: Table) -> tuple[Ints, Floats]:
 
 
 def _edges(column: Floats) -> Floats:
-    """What parts a feature into bins of about as many rows each."""
+    """Thresholds that cut a feature into bins of about equally many rows."""
     values = np.unique(column)
     if len(values) > MOST_BINS:
         values = np.unique(np.quantile(column, np.linspace(0, 1, MOST_BINS + 1), method="nearest"))
@@ -77,7 +77,7 @@ def _edges(column: Floats) -> Floats:
 
 
 def _tree(grown: object, edges: list[Floats], count: int) -> Tree:
-    """One of scikit-learn's, with thresholds of the features instead of those of their bins, as its part of the mean."""
+    """A tree of scikit-learn, with thresholds of features instead of bins, and values divided for the mean."""
     feature, threshold = np.asarray(grown.feature), np.asarray(grown.threshold)  # type: ignore[attr-defined]
     sides = np.asarray(grown.children_left), np.asarray(grown.children_right)  # type: ignore[attr-defined]
     bins = np.floor(threshold).astype(np.int64)
@@ -87,7 +87,7 @@ def _tree(grown: object, edges: list[Floats], count: int) -> Tree:
 
 
 def _behind(asked: tuple[int, float], tree: Tree) -> Tree:
-    """The tree behind the question whether a row is the library's; to others it says 0."""
+    """The tree behind a test whether a row is the library's; other rows get 0."""
     number, threshold = asked
     last, root = len(tree.value), 1 if len(tree.feature) else -1
     # The new root is node 0, so nodes move up by one; the leaf of the others comes last.

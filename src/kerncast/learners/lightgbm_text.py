@@ -1,4 +1,4 @@
-"""LightGBM's text of a forest as flat arrays; what C could not follow bit for bit is refused."""
+"""LightGBM's text of a forest as flat arrays; features that C could not reproduce bit for bit are refused."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from kerncast.learners.trees import Tree
 Floats = npt.NDArray[np.float64]
 
 CATEGORICAL_BIT = 1
-# Bits 2 and 3 of a decision say what counts as missing; 1 is "zero is missing", which ours never asks for.
+# Bits 2 and 3 of a decision say what counts as missing; 1 is "zero is missing", which kerncast never uses.
 ZERO_IS_MISSING = 1
 
 
 def read_trees(text: str) -> tuple[Tree, ...]:
     """The trees of one booster, in the order in which their values are added."""
     if "\naverage_output" in text:
-        raise InvalidValue("a random forest averages its trees, which C code is not written for: train with boosting")
+        raise InvalidValue("a random forest averages its trees, which exported C does not support: train with boosting")
     trees = []
     for block in text.split("\nTree=")[1:]:
         fields = dict(line.split("=", 1) for line in block.split("\n\n")[0].splitlines() if "=" in line)
@@ -33,7 +33,7 @@ def read_trees(text: str) -> tuple[Tree, ...]:
             or ((decision >> 2) & 3 == ZERO_IS_MISSING).any()
             or fields.get("is_linear") == "1"
         ):
-            raise InvalidValue("the forest has categorical, linear or zero-as-missing splits, which C code is not written for")
+            raise InvalidValue("the forest has categorical, linear or zero-as-missing splits, which C does not support")
         raw = Tree(
             _numbers(fields["split_feature"]).astype(np.int64),
             _numbers(fields["threshold"]),

@@ -1,11 +1,11 @@
-"""`linear`: one straight line per group, time against size, as reshard and other single kernels follow.
+"""`linear`: one straight line per group, time against size, which fits reshard and other single kernels.
 
-The op declares what a group is (`line_group`) and what the size is (`line_size`); a config is always a group
-of its own. Rows of equal size are averaged first, so that a size measured often does not pull the line.
+The op declares what a group is (`line_group`) and what the size is (`line_size`); each config is always
+its own group. Rows of equal size are averaged first, so that a size measured often does not pull the line.
 
 Each line knows how well it fits the averages: R², RRMSE = RMSE / mean time, RMSRE = √mean(((time − line) / time)²), and
-how many of them are absurd: ten times what a robust line says, or a tenth. Robust is the line whose slope is the median
-slope between points half the group apart; up to a quarter of the points may lie anywhere without moving it.
+how many of them are absurd: ten times what a robust line predicts, or a tenth. The robust line's slope is the median slope
+between points half the group apart; up to a quarter of the points may be anywhere without moving it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from kerncast.writing.c import define
 from kerncast.writing.packaged import packaged_c
 
 FILE = "lines.parquet"
-# The fewest different sizes that make a line; below it the group answers with the line of all rows.
+# The fewest different sizes that make a line; a group with fewer uses the line of all rows.
 FEWEST_SIZES = 2
-# How many times off the robust line a reading is absurd: no disturbance of a real run is that large.
+# A reading is absurd if it is this many times off the robust line: no disturbance of a real run is that large.
 ABSURD = 10.0
 
 
 def group_columns(family: Family) -> list[str]:
-    """What makes a group: the op's declared columns, the family's environment and the config."""
+    """The columns that define a group: those the op declares, the family's environment and the config."""
     problem = [*family.op.line_group, *family.environment_parameters]
     return [f"problem.{name}" for name in problem] + [f"config.{name}" for name in family.config.parameters]
 
 
 def sizes(rows: Rows) -> Floats:
-    """What the time grows with: as the op declares it, else the roofline, else the bytes or FLOPs."""
+    """The size that the time grows with: what the op declares, else the roofline, else the bytes or FLOPs."""
     program = rows.family.op.line_program
     if program is not None:
         return program.frame(schema.symbol_columns(rows.family, rows.frame), trusted=True).to_series().to_numpy()
@@ -54,7 +54,7 @@ def sizes(rows: Rows) -> Floats:
 
 
 def _no_size(family: Family) -> InvalidValue:
-    return InvalidValue(f"op {family.op.name} declares no line_size and no work: a line needs a size; use another model")
+    return InvalidValue(f"op {family.op.name} declares no line_size and no work, and a line needs a size: use another model")
 
 
 class Linear(Learner):
@@ -95,7 +95,7 @@ class Linear(Learner):
             found = found.with_columns(pl.lit(None, pl.Float64).alias(name) for name in ("slope", "intercept", "shortest"))
 
         def line(name: str) -> Floats:
-            # A group that was never measured, or at one size only, follows the line of all rows.
+            # A group that was never measured, or only at one size, uses the line of all rows.
             return found[name].fill_null(pooled[name] or 0.0).to_numpy()
 
         # A line with a negative intercept crosses zero; no size runs faster than a tenth of the fastest measured.
@@ -166,7 +166,7 @@ class Linear(Learner):
 
 
 def _fitted(averaged: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """Points in the order of group and size, with what the group's line and its robust line say of each."""
+    """Points ordered by group and size, with the predictions of the group's line and of its robust line."""
     x, y = pl.col("size"), pl.col("time_ns")
     dx = x - x.mean()
     slope = pl.when(x.n_unique() >= FEWEST_SIZES).then((dx * (y - y.mean())).sum() / (dx**2).sum())
@@ -176,14 +176,14 @@ def _fitted(averaged: pl.DataFrame, by: list[str]) -> pl.DataFrame:
     intercept = y.mean() - pl.col("slope") * x.mean()
     level = (y - pl.col("robust_slope") * x).median()
     found = found.with_columns(intercept=intercept.over(by), robust=level.over(by) + pl.col("robust_slope") * x)
-    # Where even the robust line falls to nothing, the shortest reading that was taken stands in for it.
+    # Where the robust line falls to zero or below, the shortest reading replaces it.
     return found.with_columns(
         line=pl.col("intercept") + pl.col("slope") * x, robust=pl.max_horizontal("robust", y.min().over(by))
     )
 
 
 def _quality(fitted: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """One row a line: coefficients, R², RRMSE, RMSRE, and how many readings are absurd."""
+    """One row per line: coefficients, R², RRMSE, RMSRE, and how many readings are absurd."""
     y, error = pl.col("time_ns"), pl.col("time_ns") - pl.col("line")
     scatter = ((y - y.mean()) ** 2).sum()
     off = pl.max_horizontal(y / pl.col("robust"), pl.col("robust") / y)

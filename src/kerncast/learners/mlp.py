@@ -32,8 +32,8 @@ from kerncast.writing.packaged import packaged_c
 # Epochs without a better validation error before it stops.
 PATIENCE = 15
 
-# What their knobs mean to both networks.
-HIDDEN, EPOCHS, BATCH_SIZE = "layer sizes such as 100,50", "most passes over the data", "rows per step"
+# Descriptions of knobs that both networks share.
+HIDDEN, EPOCHS, BATCH_SIZE = "layer sizes such as 100,50", "maximum passes over the data", "rows per step"
 
 
 class MlpOptions(Options, frozen=True):
@@ -55,7 +55,7 @@ class Scaling:
     def of(cls, rows: Rows) -> Scaling:
         """Learned from training rows."""
         low, high = rows.features.min(axis=0), rows.features.max(axis=0)
-        # Sizes and counts span many powers of two; their logarithm is what times follow.
+        # Sizes and counts span many powers of two; times follow their logarithm.
         wide = (low >= 0) & (high > 100 * np.maximum(low, 1.0))
         codes = np.full((len(rows.names), max([len(item) for item in rows.codes.values()], default=1)), -1, dtype=np.int64)
         for place, name in enumerate(rows.names):
@@ -82,7 +82,7 @@ class Scaling:
         return np.concatenate(parts, axis=1)
 
     def in_c(self) -> tuple[str, int]:
-        """C text of `kc_scale(x, out)`, which writes the same columns, and how many they are; `kc_dense` comes with it."""
+        """C text of `kc_scale(x, out)`, which writes the same columns, and their number; `kc_dense` comes with it."""
         codes, wide = np.asarray(self.arrays["codes"]), np.asarray(self.arrays["wide"])
         lines, column = [], 0
         for place in np.flatnonzero(codes[:, 0] < 0):
@@ -140,7 +140,7 @@ class Mlp(Learner):
         return self.options
 
     def _network(self, inputs: Floats, goal: Floats, seed: int, base: Self | None) -> Any:
-        """A network with first weights: random ones, or those of a base."""
+        """A network with initial weights: random ones, or those of a base."""
         from sklearn.neural_network import MLPRegressor
 
         size = min(self._knobs.batch_size, len(goal))
@@ -148,12 +148,12 @@ class Mlp(Learner):
             hidden_layer_sizes=self._knobs.hidden,
             batch_size=size,
             learning_rate_init=self._knobs.lr,
-            # A generator, not a number: from a number every epoch would be shuffled alike.
+            # A generator, not a seed: with a seed every epoch would be shuffled alike.
             random_state=np.random.RandomState(seed),
             max_iter=1,
         )
         if base is not None:
-            # Only a fit makes the layers; its one step is undone with them, and forgotten with its optimizer.
+            # Only a fit creates the layers. Replacing the weights and the optimizer undoes its one step.
             self._pass(network, inputs[:size], goal[:size], np.ones(size))
             self._restore(network, base.layers_)
             del network._optimizer
@@ -162,7 +162,7 @@ class Mlp(Learner):
     def _pass(self, network: Any, inputs: Floats, goal: Floats, weights: Floats) -> None:
         try:
             with warnings.catch_warnings():
-                # scikit-learn turns Ctrl-C into a warning and goes on.
+                # scikit-learn turns Ctrl-C into a warning and continues.
                 warnings.filterwarnings("error", "Training interrupted")
                 network.partial_fit(inputs, goal, sample_weight=weights)
         except UserWarning as warning:

@@ -1,4 +1,4 @@
-"""What a listwise loss asks for: a distribution over the configs of each problem, from their measured times."""
+"""The goal of a listwise loss: a distribution over the configs of each problem, from their measured times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from kerncast.arrays import Floats
 from kerncast.tables.table import Table
 
-# What two knobs mean to every learner that ranks.
+# Descriptions of two knobs that all ranking learners share.
 TEMPERATURE = "regret (log time over the best) at which a config's weight in the ranking is 1/e"
 BLEND = "share of the ranking in the choice; 0 chooses by time alone"
 
@@ -17,7 +17,7 @@ BLEND = "share of the ranking in the choice; 0 chooses by time alone"
 def wanted_shares(table: Table, temperature: float) -> Floats:
     """exp(-regret / temperature) of every row, adding up to 1 on each problem; 0 for failures, and where nothing worked.
 
-    Differences within the noise are not asked to be ordered: a row's temperature is never below its noise.
+    Differences within the noise need not be ordered: a row's temperature is never below its noise.
     """
     trials = table.trials
     spread = np.maximum(temperature, np.nan_to_num(table.noise))
@@ -27,12 +27,12 @@ def wanted_shares(table: Table, temperature: float) -> Floats:
 
 
 class ListwiseLoss:
-    """Soft cross-entropy between the scores of each problem and what its measured times want, for LightGBM."""
+    """Soft cross-entropy between the scores of each problem and the goal from its measured times, for LightGBM."""
 
     def __init__(self, table: Table, temperature: float) -> None:
         trials = table.trials
         self.starts = trials.starts
-        # Rows usually come problem by problem already: then nothing need be moved.
+        # Rows are usually sorted by problem already: then nothing is moved.
         self.order = None if (np.diff(trials.order) == 1).all() else trials.order
         counts = np.diff(np.r_[self.starts, len(trials.order)])
         self.place = np.repeat(np.arange(len(counts)), counts)
@@ -54,7 +54,7 @@ class ListwiseLoss:
         return back
 
     def gradients(self, raw: Floats, _: Any) -> tuple[Floats, Floats]:
-        """First and second derivatives by score, as LightGBM wants them."""
+        """First and second derivatives with respect to the score, as LightGBM expects them."""
         believed = self._believed(raw)
         gradient = self.scale * (believed - self.wanted)
         curvature = np.maximum(self.scale * np.maximum(believed * (1.0 - believed), 1e-3), 1e-6)

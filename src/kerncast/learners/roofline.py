@@ -1,4 +1,4 @@
-"""`roofline`: the time below which nothing can go, scaled by one number. The floor, and a baseline."""
+"""`roofline`: the lower bound of the time, scaled by one number. A baseline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kerncast.writing.c import c_number
 
 
 class Roofline(Learner):
-    """Predicts a constant share of the roofline: the median one."""
+    """Predicts the roofline times a constant: the median ratio."""
 
     kind = "roofline"
     doc = "the analytic floor times one measured factor"

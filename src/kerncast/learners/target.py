@@ -1,4 +1,4 @@
-"""What a learner is asked to predict, and the way back to nanoseconds."""
+"""What a learner predicts, and the conversion back to nanoseconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kerncast.errors import InvalidValue
 from kerncast.tables.feature_rows import Rows
 
 NAMES = ("relative", "latency", "tflops", "bandwidth")
-# A rate is never taken below this when it becomes a time: a model may predict zero or less.
+# A rate is clipped to at least this before it becomes a time: a model may predict zero or less.
 LEAST_RATE = 1e-6
 
 
@@ -34,7 +34,7 @@ class Target:
         return self.name in ("tflops", "bandwidth")
 
     def _base(self, rows: Rows) -> Floats:
-        """What the time is divided by, or what is divided by the time."""
+        """The number that the time is divided by, or that is divided by the time."""
         base = {"relative": rows.expected_ns, "tflops": rows.flops, "bandwidth": rows.bytes}.get(self.name, np.ones(len(rows)))
         if base is None:
             need = "a roofline" if self.name == "relative" else f"the {'FLOPs' if self.name == 'tflops' else 'bytes'}"
@@ -62,9 +62,9 @@ class Target:
         return np.maximum(ratio * base, 1e-3)
 
     def log_time(self, predicted: Floats, rows: Rows) -> Floats:
-        """The log of the time, up to a number that is the same for all configs of a problem: what is chosen by.
+        """The log of the time, up to a constant per problem: the score to choose by.
 
-        No exponential, no logarithm where the target is one already: exported C then ranks bit for bit alike.
+        If the target is a logarithm already, no exp or log is needed, so exported C ranks exactly alike.
         """
         if self.log and not self.higher_is_faster:
             return predicted

@@ -1,4 +1,4 @@
-"""Decision trees as flat arrays, whatever grew them."""
+"""Decision trees as flat arrays, from any library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kerncast.errors import InvalidValue
 
 @dataclass(frozen=True)
 class Tree:
-    """A node asks `feature <= threshold`, yes to the left. A child below zero is the leaf `-1 - child`; no node: one leaf."""
+    """A node tests `feature <= threshold`; yes goes left. A child below zero is the leaf `-1 - child`; no node: one leaf."""
 
     feature: Ints
     threshold: Floats
@@ -24,7 +24,7 @@ class Tree:
 
     @classmethod
     def of_nodes(cls, feature: Ints, threshold: Floats, left: Ints, right: Ints, value: Floats) -> Tree:
-        """From arrays in which leaves are nodes, too: those that read no feature (below zero). The root comes first."""
+        """From arrays in which leaves are nodes too: those whose feature is below zero. The root comes first."""
         inner = np.asarray(feature) >= 0
         place = np.where(inner, np.cumsum(inner) - 1, 0 - np.cumsum(~inner))
         first, second = (place[np.asarray(side)[inner]].astype(np.int64) for side in (left, right))
@@ -32,7 +32,7 @@ class Tree:
         return cls(own, limit, first, second, np.asarray(value, np.float64)[~inner])
 
     def merged(self) -> Tree:
-        """Without splits whose two sides say the same. Parents must come before their children."""
+        """The tree without splits whose two sides have the same value. Parents must come before their children."""
         says: dict[int, float | None] = {-1 - leaf: float(value) for leaf, value in enumerate(self.value)}
         for node in range(len(self.feature) - 1, -1, -1):
             first, second = says[int(self.left[node])], says[int(self.right[node])]
@@ -56,7 +56,7 @@ class Tree:
         )
 
     def preorder(self) -> Tree:
-        """The same tree with each node right before its left subtree, leaves numbered as they come: near in memory."""
+        """The same tree with each node right before its left subtree and leaves numbered in order, for locality."""
         if not len(self.feature):
             return self
         order, leaves, stack = [], [], [0]
@@ -93,7 +93,7 @@ class Tree:
 
 
 def sum_of(trees: Sequence[Tree], features: Floats) -> Floats:
-    """What the trees say together, added in their order, as exported C adds."""
+    """The sum of the trees, added in order, as exported C does."""
     total = np.zeros(len(features))
     for tree in trees:
         total += tree.leaf_values(features)
@@ -101,13 +101,13 @@ def sum_of(trees: Sequence[Tree], features: Floats) -> Floats:
 
 
 def as_arrays(trees: Sequence[Tree]) -> dict[str, npt.NDArray[np.generic]]:
-    """For an .npz file."""
+    """The trees as arrays for an .npz file."""
     joined = {name: np.concatenate([getattr(tree, name) for tree in trees]) for name in Tree.__dataclass_fields__}
     return {**joined, "nodes": np.array([len(tree.feature) for tree in trees])}
 
 
 def from_arrays(arrays: dict[str, npt.NDArray[np.generic]]) -> tuple[Tree, ...]:
-    """What `as_arrays` was given, or InvalidValue. A tree has one leaf more than it has nodes."""
+    """The trees that `as_arrays` was given, or InvalidValue. A tree has one leaf more than it has nodes."""
     nodes = np.asarray(arrays.get("nodes", np.array([-1])))
     sizes = {name: nodes.sum() + (len(nodes) if name == "value" else 0) for name in Tree.__dataclass_fields__}
     if (nodes < 0).any() or any(name not in arrays or arrays[name].shape != (size,) for name, size in sizes.items()):

@@ -1,4 +1,4 @@
-"""What models and selectors answer: a config with what is expected of it, or the reason why there is none."""
+"""The answers of models and selectors: a config with its expected time and efficiency, or the reason for none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kerncast.writing.terminal import assignments, duration, known, printable
 
 
 class Tier(StrEnum):
-    """Who answered; the quickest first."""
+    """Which tier answered; the quickest first."""
 
     MEMO = "memo"
     TREE = "tree"
@@ -26,7 +26,7 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True, repr=False)
 class Answer:
-    """The reply to one problem. `config` is there when `status` is ok; outside the hull there is a named fallback instead."""
+    """The reply to one problem. `config` is set if `status` is ok; outside the hull there is a named fallback instead."""
 
     status: Answered
     problem: Problem
@@ -35,12 +35,12 @@ class Answer:
     lower_ns: float | None = None
     upper_ns: float | None = None
     efficiency: float | None = None
-    """Expected: best time over this config's time, as out-of-fold choices of about this length got it."""
+    """Expected best time over this config's time, from out-of-fold choices of about the same length."""
     tier: Tier | None = None
     reason: str = ""
     outside: OutOfRange | None = None
     fallback: Config | None = None
-    """What can run all the same: the library's own choice, else the config that is best on average."""
+    """A config that can run anyway: the library's own choice, else the config that is best on average."""
     fallback_name: str = ""
 
     @property
@@ -50,7 +50,7 @@ class Answer:
     @classmethod
     def quick(cls, problem: Problem, config: Config, time_ns: float | None, lower_ns: float | None, upper_ns: float | None,
               efficiency: float | None, tier: Tier) -> Answer:  # fmt: skip
-        """An answer with a config, for hot paths: setting a dozen frozen fields one by one takes as long as the choice."""
+        """An answer with a config, made quickly: setting a dozen frozen fields one by one takes as long as the choice."""
         made = object.__new__(cls)
         made.__dict__.update(status=Answered.OK, problem=problem, config=config, time_ns=time_ns, lower_ns=lower_ns,
                              upper_ns=upper_ns, efficiency=efficiency, tier=tier)  # fmt: skip
@@ -63,7 +63,7 @@ class Answer:
         return copy
 
     def _parts(self) -> list[tuple[str, str]]:
-        """What there is to say, by name."""
+        """The parts that are known, as names and texts."""
         found = [("status", str(self.status)), ("problem", assignments(known(self.problem)))]
         if self.config:
             found.append(("config", assignments(known(self.config))))
@@ -89,7 +89,7 @@ class Answer:
         return html.panel(f"{self.problem.op.name}: {self.status}", html.facts(self._parts()[1:]))
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json` and JSON files: only what is known."""
+        """The values that are known, for `--json` and JSON files."""
         found: dict[str, Any] = {"status": str(self.status), "problem": self.problem.as_dict()}
         if self.config is not None:
             found["config"] = {name: value for name, value in self.config.items() if value is not None}
@@ -109,12 +109,12 @@ class Answer:
 
 
 def trained_with(outside: OutOfRange) -> str:
-    """What a parameter was in training, as the beginning of a sentence."""
+    """The trained range of a parameter, as the beginning of a sentence."""
     return f"{outside.parameter} was trained with {outside.rule} only"
 
 
 def refused_outside(problem: Problem, outside: OutOfRange, fallback: Config | None = None, called: str = "") -> Answer:
-    """An answer that says what lies outside of the training, with what can run all the same."""
+    """A refusal that says what is outside the trained range, with a fallback that can run anyway."""
     reason = f"{trained_with(outside)}, got {outside.value}"
     if fallback is not None:
         reason += f"; the fallback is the {'library' if called == 'library' else 'best config on average that can run it'}"
@@ -123,9 +123,9 @@ def refused_outside(problem: Problem, outside: OutOfRange, fallback: Config | No
 
 
 def without_choice(family: Family, answer: Answer) -> Answer:
-    """A refusal of a family with nothing to choose: no config to fall back to.
+    """A refusal for a family with nothing to choose, so without a fallback.
 
-    A label that training did not have is not a matter of range there: no two labels are near.
+    A label that is not in the training data is unsupported rather than out of range: labels have no order.
     """
     if family.config.parameters or answer.outside is None:
         return answer

@@ -1,4 +1,4 @@
-"""The configs that a model may answer with: which of them can run a problem, and what the model says of those."""
+"""The configs that a model may answer with: which of them can run a problem, and how the model scores them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Candidates:
-    """The candidates of a model by their rows; `reach` says where each was tried (None: not known)."""
+    """The candidates of a model, as rows; `reach` says where each was tried (None: not known)."""
 
     def __init__(self, model: Model, reach: Reach | None, device: Device | None = None) -> None:
         self.model, self.reach, self.device = model, reach, device
@@ -64,11 +64,11 @@ class Candidates:
         return self.reach.holds(np.array(numbers))
 
     def suits(self, values: Mapping[str, Any], row: int) -> bool:
-        """Whether one candidate can run the problem, and was tried on such."""
+        """Whether one candidate can run the problem, and was tried on similar ones."""
         return bool(self.allowed(values, np.array([row]))[0] and self.reached(values)[row])
 
     def choosable(self, values: Mapping[str, Any], rows: Ints) -> Flags:
-        """Of some candidates those that can run the problem; of these, if there are any, those that were tried on such."""
+        """The candidates that can run the problem; if any of those were tried on similar problems, only these."""
         allowed = self.allowed(values, rows)
         both = allowed & self.reached(values)[rows]
         return both if both.any() else allowed
@@ -85,7 +85,7 @@ class Candidates:
 
 
 def library_rows(model: Model) -> list[int]:
-    """The candidates that are the vendor library's own choice; none where the family declares none."""
+    """The candidates that are the vendor library's own choice; empty if the family declares none."""
     library = model.family.library
     if not library:
         return []

@@ -1,4 +1,4 @@
-"""What a person should know of a model before trusting it: MODEL_CARD.md, and the same in a notebook and in a line."""
+"""What to know about a model before trusting it: MODEL_CARD.md, and the same for a notebook and in one line."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ ROWS = (
     ("coverage_90", "90 % interval covers"),
 )
 ONE_PROBLEM = (
-    "There is one problem only, so configs were held out instead of problems: the figures say how well configs that were "
-    "not measured are predicted on this problem, and nothing of other problems."
+    "There is only one problem, so configs were held out instead of problems: the figures say how well unmeasured configs "
+    "are predicted on this problem, and nothing about other problems."
 )
 
 NOT_EVALUATED = (
-    "**Not evaluated.** The model was trained without folds (`--no-folds`): nothing is known of its errors, and its "
+    "**Not evaluated.** The model was trained without folds (`--no-folds`): its errors are not known, and its "
     "predictions have no interval. `kerncast evaluate` with a dataset of other problems, or with `--split problem` on the "
     "one it was trained on, says how good it is."
 )

@@ -1,8 +1,8 @@
 """The model layout of CK Tile's heuristics: `model_<target>.lgbm(.gz)`, `feature_spec.json`, `train_manifest.json`.
 
 Their feature names are ours (`gemm/ck_tile` declares them under the same names), so a directory trained there
-can be evaluated here; what is written here reads no other features, so it can be used there. A name that is not
-known is refused: feeding a forest the wrong column is the mistake that this layout has suffered from most. Rates
+can be evaluated here; forests written here read only those features, so they can be used there. An unknown name is
+refused: feeding a forest the wrong column is the most frequent mistake with this layout. Rates
 are TFLOPS and GB/s, log1p of them where `log_targets` says so; latency is milliseconds.
 """
 
@@ -43,7 +43,7 @@ FAMILY_OF = {"gemm_universal": "gemm/ck_tile", "gemm": "gemm/ck_tile"}
 OP_TYPE = {"gemm/ck_tile": "gemm_universal"}
 TARGETS = ("tflops", "latency", "bandwidth")
 NS_PER_MS = 1e6
-# What features are called there, in the order of their engine: a forest that reads others cannot be used there.
+# The names of features there, in the order of CK's engine, which cannot use a forest that reads others.
 NAMES = (
     *("M", "N", "K", "split_k", "log2_M", "log2_N", "log2_K", "log2_MNK", "arithmetic_intensity"),
     *("aspect_ratio_mn", "aspect_ratio_mk", "aspect_ratio_nk", "layout"),
@@ -61,7 +61,7 @@ NAMES = (
     *("hw_max_clock_mhz", "hw_max_waves_per_cu", "hw_wavefront_size", "hw_lds_capacity"),
     *("hw_l1_cache_kb", "hw_l2_cache_kb", "hw_l3_cache_kb", "hw_num_xcd"),
 )
-# Their name of a hardware number → ours.
+# CK's name of a hardware number → kerncast's.
 HARDWARE = {
     "num_cus": "num_cus", "lds_capacity": "lds_capacity_bytes", "max_clock_mhz": "max_clock_mhz",
     "simds_per_cu": "simds_per_cu", "shader_engines": "shader_engines", "max_waves_per_cu": "max_waves_per_cu",
@@ -71,7 +71,7 @@ HARDWARE = {
 
 
 class FeatureSpec(msgspec.Struct, frozen=True):
-    """`feature_spec.json`; keys that it does not need may be there too."""
+    """`feature_spec.json`; other keys are ignored."""
 
     op_type: str
     dtype: str
@@ -81,18 +81,18 @@ class FeatureSpec(msgspec.Struct, frozen=True):
     log_targets: tuple[str, ...] = ()
     categorical_features: tuple[str, ...] = ()
     hardware: dict[str, float] = {}
-    """The numbers that features were computed from; older files do not tell."""
+    """The numbers that features were computed from; older files do not have them."""
     feature_encoding_version: int = 0
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """One there; of a model trained here on several, all of them."""
+        """One dtype in CK's files; a model trained here on several lists all of them."""
         return tuple(self.dtype.split(","))
 
 
 @dataclass(frozen=True)
 class Milliseconds(Target):
-    """Latency as that layout has it: milliseconds, log1p of them where the spec says so."""
+    """Latency in that layout: milliseconds, or log1p of them if the spec says so."""
 
     name: str = "latency"
     log: bool = False
@@ -103,18 +103,18 @@ class Milliseconds(Target):
 
     def decode(self, predicted: Floats, rows: Rows) -> Floats:
         time_ms = np.expm1(predicted) if self.log else predicted
-        return np.maximum(time_ms * NS_PER_MS, 1e-3)  # as everywhere: no time is shorter than a picosecond
+        return np.maximum(time_ms * NS_PER_MS, 1e-3)  # no time is shorter than a picosecond, as elsewhere
 
 
 class LatencyForest(Gbdt):
-    """A forest of milliseconds that answers as models here do: with the logarithm of nanoseconds."""
+    """A forest of milliseconds that predicts what kerncast's models do: the logarithm of nanoseconds."""
 
     def predict(self, rows: Rows) -> Output:
         return Output(np.log(self.target_.decode(super().predict(rows).target, rows)))
 
 
 def read_ck(path: Path) -> tuple[Manifest, Family, Gbdt]:
-    """A CK Tile model as one of ours that chooses by predicted TFLOPS (or by what else it was trained for)."""
+    """A CK Tile model as a kerncast model that chooses by predicted TFLOPS (or by its other target)."""
     spec = _read_spec(path / SPEC)
     if spec.op_type not in FAMILY_OF:
         raise BadFile(f"{path}: op_type '{spec.op_type}' is not known here (known: {', '.join(FAMILY_OF)})")
@@ -132,7 +132,7 @@ def read_ck(path: Path) -> tuple[Manifest, Family, Gbdt]:
     strange = [name for name in spec.feature_names if name not in known]
     if strange:
         raise BadFile(
-            f"{path}: feature '{strange[0]}' ({len(strange)} such) is none of {family.id}'s: nothing else can stand in for it"
+            f"{path}: feature '{strange[0]}' ({len(strange)} such) is not one of {family.id}, and no other can replace it"
         )
     target = next((name for name in TARGETS if _weights(path, name) is not None), None)
     if target is None:
@@ -147,7 +147,7 @@ def read_ck(path: Path) -> tuple[Manifest, Family, Gbdt]:
 
 
 def _device(path: Path, spec: FeatureSpec) -> Device:
-    """The profile of its architecture, with the numbers that its features were computed from where it tells them."""
+    """The profile of its architecture, with the numbers that its features were computed from, if the spec has them."""
     try:
         device = devices.get(spec.arch)
         told = {HARDWARE[name]: value for name, value in spec.hardware.items() if name in HARDWARE}
@@ -157,7 +157,7 @@ def _device(path: Path, spec: FeatureSpec) -> Device:
 
 
 def _refuse_other_names(path: Path, spec: FeatureSpec, booster: Booster) -> None:
-    """The forest and the spec must mean the same columns; a forest may have no names of its own."""
+    """Check that the forest and the spec mean the same columns; a forest may have no feature names."""
     if booster.num_feature() != len(spec.feature_names):
         raise BadFile(
             f"{path}: the forest reads {booster.num_feature()} features, {SPEC} names {len(spec.feature_names)}: they do not "
@@ -215,27 +215,25 @@ def _training_digest(path: Path) -> str:
 
 
 def refuse_unfit(family: Family, kind: str, machines: int, targets: tuple[str, ...]) -> None:
-    """What the layout has no place for, before anything is trained."""
+    """Refuse what the layout cannot hold, before anything is trained."""
     if family.id not in OP_TYPE or kind != Gbdt.kind:
         raise InvalidValue(f"`format=ck` is for gbdt models of {', '.join(OP_TYPE)}, not for {kind} models of {family.id}")
     if machines > 1:
-        raise InvalidValue(
-            f"`format=ck` has a place for one device, the rows are of {machines}: keep one with `where` 'device=…'"
-        )
+        raise InvalidValue(f"`format=ck` holds one device, the rows are of {machines}: keep one with `where` 'device=…'")
     strange = [name for name in targets if name not in TARGETS]
     if strange:
         raise InvalidValue(f"`format=ck` needs targets that its readers know ({', '.join(TARGETS)}), not {strange[0]}")
 
 
 def write_ck(folder: Path, table: Table, learner: Any, fitting: Fitting, others: tuple[str, ...]) -> None:
-    """The three files beside ours: a forest per target, the spec and what was trained on.
+    """Write CK's files next to kerncast's: a forest per target, the spec and the training manifest.
 
-    The forests are grown for this: they read only what the readers of this layout can compute.
+    The forests are grown for this layout: they read only features that CK can compute.
     """
     family, target = table.family, fitting.target
     refuse_unfit(family, learner.kind, len(table.devices), (target.name, *others))
     names = [name for name in NAMES if name in table.rows.names]
-    worked = table.take(table.ok)  # failures have no time, and no forest of them is written
+    worked = table.take(table.ok)  # failures have no time, and the layout has no forest for them
     worked = replace(worked, rows=worked.rows.only(names))
     options = msgspec.structs.replace(learner.options, blend=0.0, bags=1)
     forests, logs = {}, []
@@ -252,7 +250,7 @@ def write_ck(folder: Path, table: Table, learner: Any, fitting: Fitting, others:
         "op_type": OP_TYPE[family.id], "dtype": ",".join(table.rows.frame["problem.dtype"].unique().sort()),
         "arch": table.devices[0].name, "feature_names": names, "categorical_features": [], "targets": list(forests),
         "log_targets": logs, "params": msgspec.to_builtins(learner.options), "feature_encoding_version": 0,
-        # As their engine takes them: whole numbers.
+        # CK's engine reads whole numbers.
         "hardware": {name: round(numbers[ours]) for name, ours in HARDWARE.items() if ours in numbers},
     }  # fmt: skip
     training = {

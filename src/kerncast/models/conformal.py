@@ -1,4 +1,4 @@
-"""Intervals that hold: quantiles of the errors made on problems that were not trained on."""
+"""Calibrated intervals: quantiles of the errors on problems that were not trained on."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 from kerncast.arrays import Floats, Ints
 
 LEVEL = 0.90
-# Errors differ with the size of the problem, so there are bands of predicted time, each with enough problems.
+# Errors depend on the size of the problem, so there are bands of predicted time, each with enough problems.
 MOST_BANDS = 8
 PROBLEMS_PER_BAND = 40
 
 
 class Interval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """By band of predicted time: factors that make a prediction its lower and its upper bound."""
+    """By band of predicted time: the factors from a prediction to its lower and its upper bound."""
 
     level: float
     edges_ns: tuple[float, ...]
-    """Between the bands; one fewer than there are bands."""
+    """The edges between the bands; one fewer than there are bands."""
     lower: tuple[float, ...]
     upper: tuple[float, ...]
     problems: int
@@ -32,7 +32,7 @@ class Interval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def calibrate(problem: Ints, measured_ns: Floats, predicted_ns: Floats) -> Interval | None:
     """The interval that would have covered LEVEL of these rows, none of which its predictor had seen.
 
-    The finite-sample margin counts problems, not rows: the rows of one problem err together.
+    The finite-sample margin counts problems, not rows: the errors of one problem's rows are correlated.
     """
     problems = len(np.unique(problem))
     if problems < 2:
@@ -55,7 +55,7 @@ def calibrate(problem: Ints, measured_ns: Floats, predicted_ns: Floats) -> Inter
 
 
 def cross_bounds(problem: Ints, fold: Ints, measured_ns: Floats, predicted_ns: Floats) -> tuple[Floats, Floats]:
-    """Bounds of out-of-fold predictions, each calibrated on the other folds: what coverage may be claimed from."""
+    """Bounds of out-of-fold predictions, each calibrated on the other folds, so that their coverage is unbiased."""
     lower, upper = np.full(len(fold), np.nan), np.full(len(fold), np.nan)
     known = np.isfinite(measured_ns) & np.isfinite(predicted_ns)
     for number in np.unique(fold):

@@ -10,7 +10,7 @@ from kerncast.parameters import Bool, Categorical
 from kerncast.tables import assess
 from kerncast.tables.table import Table
 
-# Of a greedy portfolio, so many are kept.
+# How many configs of a greedy portfolio are kept.
 MOST_PLACES = 64
 
 
@@ -24,7 +24,7 @@ def seen_groups(table: Table, base: Model | None) -> pl.DataFrame:
 
 
 def hull(table: Table, base: Model | None) -> dict[str, Range]:
-    """What values of each problem parameter were trained on, by the base too."""
+    """The values of each problem parameter that were trained on, the base's included."""
     own = _own_hull(table)
     if base is None:
         return own
@@ -54,11 +54,11 @@ def _joined(one: Range | None, other: Range | None) -> Range:
 
 
 def candidates(table: Table, base: Model | None) -> pl.DataFrame:
-    """Every config that worked at least once, with the base or with these data: what is served is chosen from them."""
+    """Every config that worked at least once, for the base or in these data: answers are chosen from them."""
     own = assess.attempts(table, MOST_PLACES)
     if base is None or not base.candidates.height:
         return own.filter(pl.col("ok") > 0)
-    # A share is a mean over problems: it counts by how many groups it was taken over.
+    # A share is a mean over problems, so it is weighted by the number of groups behind it.
     groups = table.rows.frame.select(base.seen.columns).n_unique()
     total = groups + base.seen.height
     parts = [

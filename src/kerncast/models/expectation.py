@@ -1,4 +1,4 @@
-"""What a choice is expected to be worth: the efficiency that out-of-fold choices of about the same length had."""
+"""The expected efficiency of a choice: that of out-of-fold choices of about the same length."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ PROBLEMS_PER_BAND = 40
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a choice is worth: bands of predicted time, and the mean efficiency of out-of-fold choices in each."""
+    """Bands of predicted time, and the mean efficiency of out-of-fold choices in each."""
 
     edges_ns: tuple[float, ...]
-    """Between the bands; one fewer than there are bands."""
+    """The edges between the bands; one fewer than there are bands."""
     efficiency: tuple[float, ...]
 
     def of(self, time_ns: float) -> float:
-        """The expected efficiency of a choice that is predicted to take so long."""
+        """The expected efficiency of a choice with this predicted time."""
         return self.efficiency[int(np.searchsorted(np.array(self.edges_ns), time_ns, side="right"))]
 
 
 def expectation_of(model: Model) -> Expectation | None:
-    """By bands of predicted time; None where nothing was chosen out of fold."""
+    """The expectation by bands of predicted time; None if nothing was chosen out of fold."""
     if model.out_of_fold is None or not model.evaluated:
         return None
     measured = measured_by_model(model)
@@ -47,7 +47,7 @@ def expectation_of(model: Model) -> Expectation | None:
     bands = int(np.clip(known.sum() // PROBLEMS_PER_BAND, 1, MOST_BANDS))
     edges = np.quantile(predicted[known], np.arange(1, bands) / bands)
     band = np.searchsorted(edges, predicted[known], side="right")
-    # Choices that all take equally long leave bands empty: those are as good as all.
+    # If all choices take equally long, some bands are empty: they get the overall mean.
     means = [
         float(share[known][band == number].mean() if (band == number).any() else share[known].mean()) for number in range(bands)
     ]

@@ -1,4 +1,4 @@
-"""What a model was trained on, and what lies outside of it."""
+"""The range that a model was trained on, and what is outside of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class OutOfRange:
 
 
 def outside_hull(model: Model, problem: Problem) -> tuple[OutOfRange, ...]:
-    """The parameters of a problem that lie outside of what the model was trained on."""
+    """The parameters of a problem that are outside the trained range."""
     found = []
     for name, value in problem.items():
         seen = model.manifest.hull.get(name)
@@ -39,7 +39,7 @@ def _inside(seen: Range, value: int | bool | str) -> bool:
 
 
 def range_words(seen: Range) -> str:
-    """What was trained on, in words."""
+    """The trained values, in words."""
     if seen.labels:
         return ", ".join(str(label).lower() if isinstance(label, bool) else label for label in seen.labels)
     if seen.low is None or seen.high is None:

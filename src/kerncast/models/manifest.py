@@ -1,4 +1,4 @@
-"""`model.json`: what a model is, what it was made from, and the checksums of the files beside it."""
+"""`model.json`: what a model is, what it was made from, and the checksums of its other files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What it learned from."""
+    """The training data."""
 
     digest: str
     rows: int
@@ -82,16 +82,16 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: dict[str, str]
     recipe: dict[str, Any] = {}
     warm_start: tuple[str, ...] = ()
-    """Data digests of the models it goes on from, the first one first."""
+    """Data digests of the models that it continues, the first one first."""
     declaration: Declaration | msgspec.UnsetType = msgspec.UNSET
-    """Of an op that was drafted from a file; left out of an installed one's."""
+    """The declaration of an op that was drafted from a file; left out for an installed op."""
     format: str = FORMAT
     version: int = VERSION
     checksum: str = ""
-    """Of this manifest without it."""
+    """The checksum of this manifest without this field."""
 
     def sealed(self) -> Manifest:
-        """With the checksum that belongs to the rest."""
+        """The manifest with the checksum of its other fields."""
         bare = msgspec.json.encode(msgspec.structs.replace(self, checksum=""))
         return msgspec.structs.replace(self, checksum=hashlib.blake2b(bare, digest_size=16).hexdigest())
 
@@ -123,5 +123,5 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Into a directory whose other files are complete."""
+    """Write the manifest into a directory whose other files are complete."""
     (path / MANIFEST).write_bytes(json_text(manifest.sealed()))

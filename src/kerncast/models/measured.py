@@ -1,4 +1,4 @@
-"""What was measured, as the portfolio and the tree need it: shares of problem × config, problems in groups."""
+"""The measurements as the portfolio and the tree need them: shares of problem × config, problems in groups."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Measured:
     configs: pl.DataFrame
     """`config.*`, one row per config number."""
     group: Ints
-    """By problem: what folds keep together."""
+    """By problem: its group, which folds keep together."""
     score: Floats | None = None
-    """By row of the trials: what a model that had not seen the problem said (low is chosen); None: nobody was asked."""
+    """By row of the trials: the score of a model that had not seen the problem (low is chosen); None: unknown."""
     predicted_ns: Floats | None = None
-    """By row of the trials: how long that model said it takes."""
+    """By row of the trials: the time that this model predicted."""
 
     @cached_property
     def shares(self) -> Floats:
@@ -53,7 +53,7 @@ class Measured:
 
 
 def measured_by_model(model: Model) -> Measured:
-    """What a model was trained on, configs numbered by the rows of `model.candidates`."""
+    """The training data of a model, configs numbered by the rows of `model.candidates`."""
     frame = model.out_of_fold
     if frame is None or not model.candidates.height:
         raise InvalidValue(
@@ -66,7 +66,7 @@ def measured_by_model(model: Model) -> Measured:
     else:  # a family with nothing to choose
         frame = frame.with_columns(pl.lit(0).alias(NUMBER))
     keys = [name for name in frame.columns if name.startswith("problem.")]
-    # Rows are sorted by device, then problem: runs keep apart what two devices of a pooled model measured.
+    # Rows are sorted by device, then problem: runs keep the devices of a pooled model apart.
     number = frame.select(pl.struct(keys).rle_id().cast(pl.Int64)).to_series().to_numpy()
     time_ns = frame["measured_ns"].fill_null(float("inf")).to_numpy()
     noise = frame["noise"].fill_null(float("nan")).to_numpy()
@@ -86,7 +86,7 @@ def measured_by_model(model: Model) -> Measured:
 
 
 def measured_in_table(table: Table) -> Measured:
-    """What a dataset holds, configs numbered as in `table.configs`."""
+    """The measurements of a dataset, configs numbered as in `table.configs`."""
     _, problem = np.unique(table.problem, return_inverse=True)
     _, config = np.unique(table.config, return_inverse=True)
     trials = Trials(problem, config, table.trials.time_ns, table.noise, table.half_a, table.half_b)

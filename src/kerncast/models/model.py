@@ -1,4 +1,4 @@
-"""A model on disk: manifest, weights, candidates. It predicts and scores vectors; choosing quickly is the selector's."""
+"""A model on disk: manifest, weights, candidates. It predicts and scores vectors; the selector makes quick choices."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Model:
 
     @classmethod
     def load(cls, path: str | Path) -> Model:
-        """Read a model directory; whatever does not fit this kerncast is refused by name."""
+        """Read a model directory; anything that this kerncast cannot use is refused by name."""
         path = Path(path)
         if is_ck_directory(path):
             from kerncast.models.ck import read_ck
@@ -65,13 +65,13 @@ class Model:
         return model
 
     def save(self, path: str | Path) -> Model:
-        """A copy at `path`, whole or not at all; a model without a place of its own is kept by it."""
+        """Write a copy to `path`, completely or not at all, and return the model loaded from there."""
         copy_directory(self.path, Path(path))
         return Model.load(path)
 
     @property
     def device(self) -> Device:
-        """The device it was trained for, numbers as they were then."""
+        """The device it was trained for, with the numbers of that time."""
         return self.manifest.device
 
     def _check_features(self) -> None:
@@ -89,12 +89,12 @@ class Model:
             )
 
     def featurizer(self, device: Device | None = None) -> Featurizer:
-        """What computes the features; for another device than its own only if the model is asked to."""
+        """The featurizer, for the model's own device unless another is given."""
         return self._own_featurizer if device is None else Featurizer(self.family, device, self.manifest.dtypes or None)
 
     @cached_property
     def _own_featurizer(self) -> Featurizer:
-        """Kept: tracing and binding its formulas takes longer than computing the features of one problem."""
+        """Cached: tracing and binding the formulas takes longer than computing the features of one problem."""
         return Featurizer(self.family, self.device, self.manifest.dtypes or None)
 
     def describe(self, frame: pl.DataFrame, device: Device | None = None) -> Rows:
@@ -112,7 +112,7 @@ class Model:
         return Predicted(score, time_ns, lower, upper)
 
     def rank_rows(self, rows: Rows) -> Predicted:
-        """As `predict_rows`, for judging choices: what was tried in training and never worked is chosen last."""
+        """Like `predict_rows`, for judging choices: configs that never worked in training are chosen last."""
         predicted = self.predict_rows(rows)
         if self.out_of_fold is None:
             return predicted
@@ -146,7 +146,7 @@ class Model:
         *,
         device: Device | str | None = None,
     ) -> Answer | list[Answer] | pl.DataFrame:
-        """How long a config takes on a problem; without a config, how long the best one takes that the model knows.
+        """Predict how long a config takes on a problem; without a config, how long the best known one takes.
 
         One problem gives one answer, a list of problems a list of answers (with one config for all, or a list of as many).
         A frame (columns `problem.M` or `M`, and `config.*`) comes back with `time_ns`, `lower_ns`, `upper_ns` and `status`.
@@ -166,7 +166,7 @@ class Model:
         return asked.many(problems, listed)
 
     def _predictor(self, device: Device | str | None) -> Predictor:
-        """What answers for a device; of a model for several, the caller says which."""
+        """The predictor for a device; for a model of several devices the caller must say which."""
         known = {record.name: record.device for record in self.manifest.devices}
         if device is None and len(known) > 1:
             raise InvalidValue(f"the model is for several devices ({', '.join(known)}): name one with device=")
@@ -189,7 +189,7 @@ class Model:
 
     @cached_property
     def candidates(self) -> pl.DataFrame:
-        """Every config that worked at least once, with how well it did in training (empty: not recorded)."""
+        """Every config that worked at least once, and how well it did in training (empty: not recorded)."""
         if not self.manifest.files:
             columns = {name: dtype for name, dtype in schema.schema_of(self.family).items() if name.startswith("config.")}
             counts = {"ok": pl.Int64, "failed": pl.Int64, "share": pl.Float64, "portfolio_place": pl.Int64}
@@ -205,7 +205,7 @@ class Model:
 
     @cached_property
     def out_of_fold(self) -> pl.DataFrame | None:
-        """What the procedure said of every training vector without having seen its fold, and what was measured.
+        """The out-of-fold prediction and the measurement of every training vector.
 
         `fold`, `time_ns` and `score` are the prediction (null: it was trained without folds); `measured_ns` (null: it
         failed) and `noise` the measurement.
@@ -214,18 +214,18 @@ class Model:
 
     @property
     def evaluated(self) -> bool:
-        """Whether training judged it: not so with `no_folds`, nor for a model of another system."""
+        """Whether training evaluated it: False with `no_folds`, and for a model of another system."""
         return self.manifest.folds > 0
 
     @cached_property
     def evaluation(self) -> dict[str, Any]:
-        """The figures of the procedure that made it, out of fold."""
+        """The out-of-fold figures of the procedure that made it."""
         data: dict[str, Any] = msgspec.json.decode((self.path / EVALUATION).read_bytes())
         return data
 
     @cached_property
     def figures(self) -> Figures | None:
-        """The same figures, typed; None: the model was made elsewhere and has none."""
+        """The same figures, typed; None: the model has none."""
         return Figures.of(self.evaluation["overall"]) if EVALUATION in self.manifest.files else None
 
     def __repr__(self) -> str:
@@ -241,7 +241,7 @@ def is_ck_directory(path: Path) -> bool:
 
 
 def _among(rows: Rows, known: pl.DataFrame) -> Flags:
-    """Which rows have a config that some row of a frame has."""
+    """Which rows have a config that occurs in a frame."""
     columns = [name for name in rows.frame.columns if name.startswith("config.")]
     if not columns:
         return np.full(rows.frame.height, known.height > 0)
@@ -258,7 +258,7 @@ def _read(file: Path) -> pl.DataFrame:
 
 
 def feature_digest(featurizer: Featurizer, names: tuple[str, ...]) -> str:
-    """A hash of names, order and arithmetic, hardware numbers left as symbols: measured ones differ from day to day."""
+    """A hash of names, order and arithmetic. Hardware numbers stay symbols, because measured ones vary from day to day."""
     from kerncast.expr import Program
 
     outputs = featurizer.family.feature_program.outputs

@@ -1,4 +1,4 @@
-"""`Model.predict`: from problems and configs as a user writes them to answers, without a compiler and without tiers."""
+"""`Model.predict`: from a user's problems and configs to answers, without a compiler and without tiers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TIMES = ("time_ns", "lower_ns", "upper_ns")
 
 
 class Predictor:
-    """A model asked about problems on one device."""
+    """Predicts with a model on one device."""
 
     def __init__(self, model: Model, device: Device) -> None:
         self.model, self.device, self.family = model, device, model.family
@@ -86,7 +86,7 @@ class Predictor:
         return self.many([problem], None if config is None else [config])[0]
 
     def many(self, problems: Sequence[Point], configs: Sequence[Point] | None) -> list[Answer]:
-        """An answer for each problem, in order; without configs that of the best one."""
+        """An answer for each problem, in order; without configs, for the best config."""
         asked = _each(problems, self.problem, "problem")
         if configs is None and self._chooses:
             return [self._best(problem) for problem in asked]
@@ -106,7 +106,7 @@ class Predictor:
         return [answer for answer in answers if answer is not None]
 
     def _times(self, frame: pl.DataFrame) -> list[tuple[float, float | None, float | None]]:
-        """By row: the time and its bounds."""
+        """The time and its bounds, by row."""
         if not frame.height:
             return []
         rows = self.model.predict_vectors(frame, self.device).iter_rows(named=True)
@@ -119,7 +119,7 @@ class Predictor:
         return pl.DataFrame({name: pl.Series(name, values, dtype=kinds[name]) for name, values in columns.items()})
 
     def _first_broken(self, rules: Sequence[Rule], frame: pl.DataFrame) -> list[Rule | None]:
-        """By row: the first rule that does not hold."""
+        """The first rule that does not hold, by row."""
         found: list[Rule | None] = [None] * frame.height
         symbols = schema.symbol_columns(self.family, frame)
         for rule in reversed(rules):
@@ -165,10 +165,10 @@ class Predictor:
     # -- frames ----------------------------------------------------------------------------------------
 
     def frame(self, given: pl.DataFrame, config: Point | None) -> pl.DataFrame:
-        """The frame with `time_ns`, `lower_ns`, `upper_ns` and `status`; without configs, those of the best ones too."""
+        """The frame with `time_ns`, `lower_ns`, `upper_ns` and `status`; without configs, the best ones are added too."""
         own = [name for name in given.columns if name.startswith("config.")]
         if own and config is not None:
-            raise InvalidValue(f"the frame has configs of its own ('{own[0]}'): leave out config=, or drop the column")
+            raise InvalidValue(f"the frame already has configs ('{own[0]}'): leave out config=, or drop the column")
         if self._chooses and not own and config is None:
             answers = self.many(list(self._problems(given).iter_rows(named=True)), None)
             return self._with_answers(given, answers)
@@ -180,7 +180,7 @@ class Predictor:
         if not self._chooses:
             status[labels] = str(Answered.UNSUPPORTED)
         for rule in self._rules:
-            # A rule of the problem alone comes before its range, one of the config after it.
+            # Rules of the problem are checked before its range, rules of the config after it.
             judged = namespaces(rule.holds) == {"p"} or status == str(Answered.OK)
             status[~_holds(rule, symbols) & judged] = str(Answered.UNSUPPORTED)
         fine = status == str(Answered.OK)
@@ -240,7 +240,7 @@ class Predictor:
                 series = series.cast(kinds[name]).alias(name)
             except pl.exceptions.PolarsError as error:
                 raise InvalidValue(
-                    f"the column '{name}' must be {parameter.describe()}, and holds {series.dtype}: convert it"
+                    f"the column '{name}' must be {parameter.describe()}, got {series.dtype}: convert it"
                 ) from error
             filled.append(series if name in given_columns else series.new_from_index(0, given.height))
         frame = pl.DataFrame(filled)
@@ -264,7 +264,7 @@ class Predictor:
         return frame
 
     def _outside(self, frame: pl.DataFrame) -> tuple[Flags, Flags]:
-        """Which rows lie outside the training, and which of them by a label."""
+        """Which rows are outside the trained range, and which of them because of a label."""
         outside, labels = np.zeros(frame.height, dtype=bool), np.zeros(frame.height, dtype=bool)
         for name in self.family.problem.parameters:
             seen, column = self.model.manifest.hull.get(name), frame[f"problem.{name}"]
@@ -282,7 +282,7 @@ class Predictor:
 
 
 def _each(given: Sequence[Point], read: Any, what: str) -> list[Any]:
-    """Every point validated; of several, the refusal says which."""
+    """Validate every point; if there are several, the error says which one is wrong."""
     found = []
     for number, values in enumerate(given, 1):
         try:

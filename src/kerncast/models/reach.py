@@ -1,4 +1,4 @@
-"""Where a config was tried: outside of that a model extrapolates."""
+"""Where each config was tried; elsewhere a model extrapolates."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from kerncast.parameters import Bool, Categorical
 if TYPE_CHECKING:
     from kerncast.models.model import Model
 
-# Random problems, so many of them, span nine tenths of a range; of fewer, nobody can tell what was left out on purpose.
+# This many random problems span nine tenths of a range; with fewer, a gap may be chance rather than intention.
 FEWEST = 20
-# Labels by a bit of a word each.
+# One bit of a word per label.
 WORD = 64
 
 
@@ -27,15 +27,15 @@ WORD = 64
 class Reach:
     """Where each candidate was tried: [candidate, problem parameter], in declared order.
 
-    Libraries and compilers leave kernels out by size, so data hold many for a band of sizes only. Beyond it a model
-    guesses, and what it guesses to be fastest is often what nobody would try there.
+    Libraries and compilers leave kernels out by size, so data often have a config for a band of sizes only. Beyond it a
+    model guesses, and often picks a config that would never be tried there.
     """
 
     low: Floats
     high: Floats
-    """Of sizes; infinite where nothing is known."""
+    """Bounds of sizes; infinite where nothing is known."""
     labels: npt.NDArray[np.uint64]
-    """Of labels and flags: a bit per code; all of them where nothing is known."""
+    """Labels and flags, one bit per code; all bits are set where nothing is known."""
 
     def holds(self, numbers: Floats) -> Flags:
         """Which candidates were tried on problems like this one (its parameters as numbers)."""
@@ -54,14 +54,14 @@ class Tried:
 
     low: dict[str, Floats]
     high: dict[str, Floats]
-    """By size: one number per config."""
+    """By size parameter: one number per config."""
     labels: dict[str, dict[str | bool | None, Flags]]
-    """By categorical: for each label, which configs."""
+    """By categorical parameter: for each label, which configs."""
 
     @classmethod
     def of(cls, measured: Measured, configs: Sequence[int]) -> Tried:
         tried = ~np.isnan(measured.shares[:, list(configs)])
-        # Of a config that was tried seldom nothing is known: it may have been left out by chance.
+        # A config that was tried seldom has no known limits: it may have been left out by chance.
         seldom = tried.sum(axis=0) < FEWEST
         low, high, labels = {}, {}, {}
         for name, parameter in measured.family.problem.parameters.items():
@@ -76,7 +76,7 @@ class Tried:
         return cls(low, high, labels)
 
     def holds(self, problems: pl.DataFrame) -> Flags:
-        """[problem, config]: whether a problem is within what the config was tried on."""
+        """[problem, config]: whether the problem is within the range that the config was tried on."""
         inside: Flags = np.ones((problems.height, 1), dtype=bool)
         for name in self.low:
             sizes = problems[f"problem.{name}"].cast(pl.Float64).fill_null(float("nan")).to_numpy()[:, None]
@@ -88,7 +88,7 @@ class Tried:
 
 
 def reach_of(model: Model) -> Reach:
-    """Where each of a model's candidates was tried; parameters that do not always apply do not count."""
+    """Where each of a model's candidates was tried; conditional parameters are ignored."""
     measured = measured_by_model(model)
     tried = Tried.of(measured, range(measured.configs.height))
     names = model.family.problem.parameters

@@ -11,7 +11,7 @@ from kerncast.op import Family
 
 @dataclass(frozen=True)
 class Rule:
-    """A predicate with the sentence that a caller sees when it does not hold."""
+    """A predicate, and the sentence that a caller sees if it does not hold."""
 
     name: str
     sentence: str
@@ -30,15 +30,15 @@ def family_rules(family: Family, device: Device, dtypes: tuple[str, ...]) -> lis
 
 
 def namespaces(expr: Expr) -> set[str]:
-    """Of what a rule reads: `p` the problem, `c` the config."""
+    """What a rule reads: `p` the problem, `c` the config."""
     return {item.name.split(".")[0] for item in Program({"": expr}).symbols}
 
 
 def problem_rules(rules: list[Rule]) -> list[Rule]:
-    """Those that the problem alone decides."""
+    """The rules that the problem alone decides."""
     return [rule for rule in rules if namespaces(rule.holds) == {"p"}]
 
 
 def config_rules(rules: list[Rule]) -> list[Rule]:
-    """All that a config must obey."""
+    """All rules that a config must obey."""
     return [rule for rule in rules if "c" in namespaces(rule.holds)]

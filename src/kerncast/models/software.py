@@ -1,6 +1,6 @@
-"""What software a model was trained on: compiler, driver, kernels, commit, as the rows of its data said it.
+"""The software that a model was trained on (compiler, driver, kernels, commit), as recorded in its data.
 
-A row says it as a JSON object (`{"commit": "3f2a…", "compiler": "gcc 12"}`), or as plain text.
+A row records it as a JSON object (`{"commit": "3f2a…", "compiler": "gcc 12"}`) or as plain text.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 import msgspec
 
-# What tells two versions of the same software apart, the most telling first.
+# The keys that best tell two versions of the same software apart, the most useful first.
 TELLING = ("commit", "kernels", "program", "version")
-# Commits are named by their first digits; fewer than these may be anybody's.
+# Commits may be abbreviated; fewer digits than this are ambiguous.
 SHORTEST_COMMIT = 7
 UNKNOWN = "unknown"
 
 
 def parts(text: str) -> dict[str, str]:
-    """The named parts of what a row says, those that are no strings as JSON writes them; plain text has none."""
+    """The named parts of a row's software text, values that are not strings as JSON; plain text has no parts."""
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -38,7 +38,7 @@ def digest(software: Sequence[str]) -> str:
 
 
 def short(software: Sequence[str]) -> str:
-    """In one word for a table: the commit, else what comes closest to one."""
+    """One word for a table: the commit, else the closest thing to one."""
     if not software:
         return UNKNOWN
     known = parts(software[0])
@@ -50,21 +50,21 @@ def short(software: Sequence[str]) -> str:
 
 
 def telling(software: Sequence[str]) -> str | None:
-    """For a reply: of each text its most telling part, else all of it; None where the data did not say."""
+    """For a reply: the most useful part of each text, else the whole text; None if the data did not say."""
     told = [(text, parts(text)) for text in software]
     return ", ".join(next((known[name] for name in TELLING if name in known), text) for text, known in told) or None
 
 
 class Name(NamedTuple):
-    """What a request may call the software of a model."""
+    """The names by which a request may refer to the software of a model."""
 
     text: str
     value: int = 0
-    """Where the value begins in NAME=VALUE."""
+    """Position of the value in NAME=VALUE."""
 
 
 def names(software: Sequence[str]) -> tuple[Name, ...]:
-    """The whole text, the value of each part, and each part as NAME=VALUE; of several texts none is the one asked for."""
+    """The whole text, the value of each part, and each part as NAME=VALUE; empty for several texts."""
     if len(software) != 1:
         return ()
     found = {Name(software[0]): None}
@@ -77,7 +77,7 @@ def is_same(software: Sequence[str], asked: str | Sequence[str]) -> bool:
     """Whether a model's software is what was asked for; exported C answers by the same rule (`query_is_software`).
 
     Several texts (of a pooled model) must be the same set. One text is one of `names`, or the same parts in another
-    order. Of a commit, the model or the request may have the beginning alone.
+    order. A commit may be abbreviated, in the model or in the request.
     """
     if not isinstance(asked, str):
         return sorted(software) == sorted(asked)
@@ -90,12 +90,12 @@ def is_same(software: Sequence[str], asked: str | Sequence[str]) -> bool:
 
 
 def trained(software: Sequence[str]) -> str:
-    """What to say of a model whose software is not the one that was asked for."""
+    """What to say about a model whose software is not the one asked for."""
     return "was trained on another" if software else "does not say what it was trained on"
 
 
 def is_cut(text: str) -> bool:
-    """Whether a value may be cut short, as commits are: it is hexadecimal."""
+    """Whether a value may be abbreviated like a commit: it is hexadecimal."""
     return re.fullmatch(r"[0-9a-f]+", text) is not None
 
 

@@ -1,4 +1,4 @@
-"""How a question can end: the one list that the Python, C and C++ statuses come from."""
+"""The statuses of an answer: the one list that Python, C and C++ share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class Place(Flag):
     """Where a status may occur."""
 
     PYTHON = auto()
-    """In an `Answer`; what else is wrong raises."""
+    """In an `Answer`; other errors are raised."""
     C = auto()
     """As an enumerator of the C and C++ headers."""
     JSON = auto()
@@ -18,7 +18,7 @@ class Place(Flag):
 
 
 class Answered(StrEnum):
-    """How a question ended. Numbers are those of the C enumerators: a new status gets the next one, none ever changes."""
+    """The status of an answer. Numbers are those of the C enumerators: a new status gets the next one, none ever changes."""
 
     OK = "ok", 0, Place.EVERYWHERE, ""
     OUT_OF_RANGE = (
@@ -27,10 +27,10 @@ class Answered(StrEnum):
     UNSUPPORTED = "unsupported", 2, Place.EVERYWHERE, "the op or the family does not do this at all"
     NO_VALID_CONFIG = "no_valid_config", 3, Place.EVERYWHERE, "no config that the model knows can run this problem"
     BAD_INPUT = "bad_input", 4, Place.C | Place.JSON, "not a problem of this op, or a pointer that must not be NULL is"
-    MISMATCH = "mismatch", 5, Place.C, "header and library are not of one export"
+    MISMATCH = "mismatch", 5, Place.C, "header and library are from different exports"
     CORRUPT = "corrupt", 6, Place.C | Place.JSON, "the model's own numbers are damaged"
-    TOO_SMALL = "too_small", 7, Place.C, "there is not enough room at the place given, or no memory"
-    NO_MODEL = "no_model", None, Place.JSON, "no model at hand answers this"
+    TOO_SMALL = "too_small", 7, Place.C, "the buffer given is too small, or there is not enough memory"
+    NO_MODEL = "no_model", None, Place.JSON, "no available model answers this"
 
     number: int | None
     places: Place
@@ -44,4 +44,4 @@ class Answered(StrEnum):
 
 
 C_STATUSES = tuple(sorted((status for status in Answered if Place.C in status.places), key=lambda status: status.number or 0))
-"""By number."""
+"""The statuses of C, by number."""

@@ -1,4 +1,4 @@
-"""Attention heads put side by side (TTNN): [batch, heads, seq_len, head_dim] becomes [batch, 1, seq_len, heads · head_dim]."""
+"""Concatenating attention heads (TTNN): [batch, heads, seq_len, head_dim] becomes [batch, 1, seq_len, heads · head_dim]."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ConcatenateHeads(TiledOp):
         return {"tiles": p.batch * p.heads * padded_tiles(p.seq_len, p.head_dim)}
 
     def own_features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-        # A core takes whole rows of tiles: the tiles of one row of all heads lie together in the output.
+        # A core takes whole rows of tiles: one row of all heads is contiguous in the output.
         rows = p.batch * ceil_div(p.seq_len, TILE)
         rows_per_core = ceil_div(rows, hw.grid_x * hw.grid_y)
         return {

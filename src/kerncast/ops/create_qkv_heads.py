@@ -1,4 +1,4 @@
-"""A fused projection cut into query, key and value heads (TTNN): [batch, 1, seq_len, (heads + 2 · kv_heads) · head_dim]."""
+"""Splitting a projection into query, key and value heads (TTNN): [batch, 1, seq_len, (heads + 2 · kv_heads) · head_dim]."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CreateQkvHeads(TiledOp):
     def constraints(self, p: Namespace) -> Iterable[Constraint]:
         return (
             *super().constraints(p),
-            Constraint("kv_heads_once", "as many key heads as query heads are written as kv_heads=0", p.kv_heads != p.heads),
+            Constraint("kv_heads_once", "write kv_heads=0 for as many key heads as query heads", p.kv_heads != p.heads),
             Constraint("whole_heads", "hidden must be a multiple of heads + 2 · kv_heads", mod(p.hidden, p.all_heads) == 0),
         )
 

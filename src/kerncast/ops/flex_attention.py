@@ -22,7 +22,7 @@ class FlexAttention(Op):
         "dtype": dtype_parameter("fp32", "fp16", "bf16", doc="element type of Q, K, V and the result"),
         # Outermost first: b batch, h head, m position, d element of the head.
         "q_layout": Categorical({"bhmd": 0, "bmhd": 1}, doc="storage order of Q"),
-        "mod_nodes": Int(0, 2**20, doc="nodes in the graph of the function, its arguments and result among them"),
+        "mod_nodes": Int(0, 2**20, doc="nodes in the graph of the function, including its arguments and result"),
         "mod_args": Int(0, 2**10, doc="arguments of the function that it reads: score, batch, head, query, key"),
     }
     split_group = ("batch", "heads", "q_len", "kv_len", "head_dim")

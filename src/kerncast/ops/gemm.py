@@ -27,7 +27,7 @@ class Gemm(Op):
         "M": Int(1, 2**31 - 1, doc="rows of A and C"),
         "N": Int(1, 2**31 - 1, doc="columns of B and C"),
         "K": Int(1, 2**31 - 1, doc="columns of A, rows of B"),
-        "split_k": Int(1, 1024, default=1, doc="parts that K is cut into, each computed apart and summed"),
+        "split_k": Int(1, 1024, default=1, doc="parts that K is split into, computed separately and summed"),
         "batch": Int(1, 2**24, default=1, doc="independent products of the same shape"),
         "dtype": dtype_parameter(
             "fp64", "fp32", "fp16", "bf16", "fp8", "bf8", "int8", "int4", "fp8_block", "nvfp4", doc="element type of A and B"
@@ -70,7 +70,7 @@ class Gemm(Op):
             "aspect_ratio_mk": p.M / p.K,
             "aspect_ratio_nk": p.N / p.K,
             "layout": p.layout,
-            # Ours.
+            # kerncast's own.
             "batch": p.batch,
             "dtype": p.dtype,
             "element_bytes": p.element_bytes,

@@ -1,8 +1,8 @@
 """Grouped convolution in two and three dimensions: the result, and the gradients of its input and of its weights.
 
 A 2-D convolution is a 3-D one with a depth of 1. C and K count the channels of all groups together. All three
-directions multiply the same numbers, so their FLOPs are equal; what differs is the product of matrices that each
-of them is: which sizes are its rows and columns, and which is summed over.
+directions multiply the same numbers, so their FLOPs are equal; they differ as matrix products: which sizes are the rows
+and columns, and which is summed over.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from kerncast.space import Constraint
 AXES = ("d", "h", "w")
 INPUT, FILTER, OUTPUT = ("Di", "Hi", "Wi"), ("Z", "Y", "X"), ("Do", "Ho", "Wo")
 LOGGED = ("N", "C", "K", "G", "Hi", "Wi", "C_per_group", "K_per_group")
-# From here on strides and dilations are slips of the keyboard.
+# Larger strides and dilations are taken for typing errors.
 WIDEST = 64
-# Channels of a group below which a vector or a matrix instruction is not filled (CK Tile's own limit).
+# With fewer channels a group, a vector or a matrix instruction is not filled (CK Tile's own limit).
 SMALL_GROUP = 16
-# Images below which a batch leaves most of a GPU idle (CK Tile's own limit).
+# With fewer images, a batch leaves most of a GPU idle (CK Tile's own limit).
 SMALL_BATCH = 8
 _GCD = Table.of([[float(math.gcd(a, b)) if a and b else 1.0 for b in range(WIDEST + 1)] for a in range(WIDEST + 1)])
 
 
 class GroupedConv(Op):
-    """What the three directions share; it is no op itself."""
+    """What the three directions share; not an op itself."""
 
     parameters = {
         "N": Int(1, 2**24, doc="images"),
@@ -71,7 +71,7 @@ class GroupedConv(Op):
 
     @staticmethod
     def _room(p: Namespace) -> list[Expr]:
-        """How far the filter can move along each axis: the padded input without what the dilated filter covers."""
+        """How far the filter can move along each axis: the padded input minus the dilated filter."""
         room = []
         for axis, size, taps in zip(AXES, INPUT, FILTER, strict=True):
             reach = (getattr(p, taps) - 1) * getattr(p, f"dilation_{axis}") + 1
@@ -95,7 +95,7 @@ class GroupedConv(Op):
         }
 
     def product(self, p: Namespace) -> tuple[Expr, Expr, Expr, Expr]:
-        """The direction as products of matrices: rows, columns, what is summed over, and how many such products."""
+        """The direction as matrix products: rows, columns, depth of the sum, and number of products."""
         raise NotImplementedError
 
     def work(self, p: Namespace) -> Work:
@@ -135,7 +135,7 @@ class GroupedConv(Op):
             "strides": strides,
             "dilated": 1 * (p.dilation_d * p.dilation_h * p.dilation_w > 1),
             "padded_share": 1 - image / ((p.Di + 2 * p.pad_d) * (p.Hi + 2 * p.pad_h) * (p.Wi + 2 * p.pad_w)),
-            # How often an input element is read if nothing is kept: what im2col multiplies traffic by.
+            # How often each input element is read without reuse: the factor by which im2col multiplies traffic.
             "reuse": taps * made / image,
             "reach_share": reach_h * reach_w / ((p.Hi + 2 * p.pad_h) * (p.Wi + 2 * p.pad_w)),
             **{name: getattr(p, name) for name in ("gemm_m", "gemm_n", "gemm_k", "gemm_count")},
@@ -154,19 +154,19 @@ class GroupedConvForward(GroupedConv):
     doc = "grouped convolution of images or volumes with a filter"
 
     def product(self, p: Namespace) -> tuple[Expr, Expr, Expr, Expr]:
-        """An output pixel is a row, an output channel a column; a group is a product of its own."""
+        """An output pixel is a row, an output channel a column; each group is its own product."""
         return p.N * p.Do * p.Ho * p.Wo, p.K / p.G, p.C / p.G * p.Z * p.Y * p.X, p.G
 
 
 class GroupedConvBwdData(GroupedConv):
     name = "grouped_conv_bwd_data"
-    doc = "the gradient of a grouped convolution's input, from that of its output and the weights"
+    doc = "the gradient of a grouped convolution's input, from the gradient of its output and the weights"
 
     def product(self, p: Namespace) -> tuple[Expr, Expr, Expr, Expr]:
         """An input pixel is a row, an input channel a column.
 
-        With a stride only every so-manyth tap reaches a pixel, and which ones depends on its position modulo the
-        stride: the input falls into phases, each a product with its share of pixels and of taps.
+        With a stride of s only every s-th tap reaches a pixel, and which ones depends on its position modulo the stride. So
+        the input falls into phases, each a product with its share of pixels and taps.
         """
         rows, depth, count = p.N, p.K / p.G, p.G
         for axis, size, taps in zip(AXES, INPUT, FILTER, strict=True):

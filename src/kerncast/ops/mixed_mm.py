@@ -1,4 +1,4 @@
-"""A product of two element types: C[M, N] = A[M, K] · B[K, N], B stored narrower and widened on the way in.
+"""A product of two element types: C[M, N] = A[M, K] · B[K, N], B stored in a narrower type and widened when it is loaded.
 
 Weight-only quantisation: activations in 16 bits, weights in 8 or 4.
 """

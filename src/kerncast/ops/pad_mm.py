@@ -24,8 +24,8 @@ class PadMm(Op):
         "align": Int(1, 4096, doc="elements that an aligned size is a multiple of"),
         "dtype": dtype_parameter("fp64", "fp32", "fp16", "bf16", doc="element type of A and B"),
         "layout": gemm.parameters["layout"],
-        "a_prepadded": Bool(doc="whoever makes A can write it padded, so that padding A costs nothing"),
-        "b_prepadded": Bool(doc="whoever makes B can write it padded, so that padding B costs nothing"),
+        "a_prepadded": Bool(doc="the op that makes A can write it padded, so padding A is free"),
+        "b_prepadded": Bool(doc="the op that makes B can write it padded, so padding B is free"),
         "tf32": Bool(default=False, doc="fp32 operands may be rounded to TF32 for the tensor cores"),
     }
     split_group = ("M", "N", "K")
@@ -47,7 +47,7 @@ class PadMm(Op):
             "log2_K": log2(p.K),
             "log2_MNK": log2(p.M * p.N * p.K),
             "arithmetic_intensity": work.flops / work.bytes,
-            # What decides how wide a load may be: the size along which an operand is contiguous.
+            # The size along which an operand is contiguous decides how wide a load may be.
             "a_unaligned": (a_rows & (p.pad_k > 0)) | (~a_rows & (p.pad_m > 0)),
             "b_unaligned": (b_rows & (p.pad_n > 0)) | (~b_rows & (p.pad_k > 0)),
             "padded_dims": (p.pad_m > 0) + (p.pad_n > 0) + (p.pad_k > 0),

@@ -22,7 +22,7 @@ def _fidelity_spellings() -> tuple[tuple[str | int, str], ...]:
 
 class PagedSdpaDecode(TtnnOp):
     name = "paged_sdpa_decode"
-    doc = "attention of one new token a sequence over keys and values that lie in pages"
+    doc = "attention of one new token per sequence over keys and values stored in pages"
     parameters = {
         "q_dim0": Int(1, 1, default=1, doc="the first dimension of the query, always 1"),
         "batch": Int(1, 2**16, doc="sequences"),
@@ -33,14 +33,14 @@ class PagedSdpaDecode(TtnnOp):
         "block_size": Int(1, MOST, doc="tokens in a block"),
         "pages": Int(1, MOST, doc="columns of the page table: blocks that a sequence may have"),
         "is_causal": Bool(default=True),
-        "cur_pos": Bool(default=False, doc="whether a tensor says how far each sequence is"),
+        "cur_pos": Bool(default=False, doc="whether a tensor gives the position of each sequence"),
         "mask": Bool(default=False, doc="whether there is an attention mask"),
         "mask_len": Int(1, MOST, doc="keys that the mask covers", when=lambda p: p.mask == 1),
-        "program_config": Bool(default=False, doc="whether chunks are chosen by the caller"),
+        "program_config": Bool(default=False, doc="whether the caller chooses the chunks"),
         "q_chunk": Int(0, 2**16, when=lambda p: p.program_config == 1),
         "k_chunk": Int(0, 2**16, when=lambda p: p.program_config == 1),
         "exp_approx": Bool(default=False, doc="approximate exp", when=lambda p: p.program_config == 1),
-        "compute_config": Bool(default=False, doc="whether the arithmetic is chosen by the caller"),
+        "compute_config": Bool(default=False, doc="whether the caller chooses the arithmetic"),
         "math_fidelity": Categorical(FIDELITIES, when=lambda p: p.compute_config == 1),
         "math_approx": Bool(when=lambda p: p.compute_config == 1),
         "fp32_accumulate": Bool(when=lambda p: p.compute_config == 1),
@@ -50,10 +50,10 @@ class PagedSdpaDecode(TtnnOp):
     aliases = {"paged_scaled_dot_product_attention_decode": {}}
     json = (
         *tensor_fields("q", ("q_dim0", "batch", "heads", "head_dim")),
-        # Keys and values are of one shape and, as the query, of one dtype; they lie in DRAM.
+        # Keys and values have the same shape, and the same dtype as the query; they are in DRAM.
         *(field for at in ("k", "v") for field in tensor_fields(
             at, ("blocks", "kv_heads", "block_size", "head_dim"), memory={"dtype": "dtype"})),
-        # Of rank 2 and rank 1; of rank 4, all before that is 1, as the first dimension of the query is.
+        # Given with rank 2 and rank 1, or with rank 4 and leading dimensions of 1, like the first dimension of the query.
         *tensor_fields("page_table", ("q_dim0", "q_dim0", "batch", "pages"), memory={}),
         JsonField(("cur_pos",), ("cur_pos",), present=True),
         *tensor_fields("cur_pos", ("q_dim0", "q_dim0", "q_dim0", "batch"), memory={}),
@@ -64,7 +64,7 @@ class PagedSdpaDecode(TtnnOp):
         JsonField(("program_config.q_chunk_size",), ("q_chunk",)),
         JsonField(("program_config.k_chunk_size",), ("k_chunk",)),
         JsonField(("program_config.exp_approx_mode",), ("exp_approx",)),
-        # The grid that the caller lets it have: measurements had the whole one.
+        # The grid that the caller allows: measurements used the whole one.
         JsonField(("program_config.compute_with_storage_grid_size",)),
         JsonField(("compute_config",), ("compute_config",), present=True),
         JsonField(("compute_config.math_fidelity",), ("math_fidelity",), _fidelity_spellings()),
@@ -78,7 +78,7 @@ class PagedSdpaDecode(TtnnOp):
     def constraints(self, p: Namespace) -> Iterable[Constraint]:
         return (
             *super().constraints(p),
-            Constraint("mask_or_causal", "a mask goes with is_causal=false", (p.mask == 0) | (p.is_causal == 0)),
+            Constraint("mask_or_causal", "a mask needs is_causal=false", (p.mask == 0) | (p.is_causal == 0)),
             Constraint("grouped_heads", "heads must be a multiple of kv_heads", mod(p.heads, p.kv_heads) == 0),
         )
 
@@ -86,7 +86,7 @@ class PagedSdpaDecode(TtnnOp):
         return {"kv_len": p.pages * p.block_size}
 
     def work(self, p: Namespace) -> Work:
-        """Every key of every page against every query head; the cache read once."""
+        """Every key of every page with every query head; the cache is read once."""
         return Work(
             flops=4 * p.batch * p.heads * p.kv_len * p.head_dim,
             bytes=(2 * p.batch * p.kv_heads * p.kv_len * p.head_dim + 2 * p.batch * p.heads * p.head_dim)
@@ -110,7 +110,7 @@ class PagedSdpaDecode(TtnnOp):
             "query_tiles": p.batch * head_tiles * ceil_div(p.head_dim, TILE),
             "score_tiles": p.batch * head_tiles * ceil_div(p.kv_len, TILE),
             "chunks": ceil_div(ceil_div(p.kv_len, TILE), chunk_tiles),
-            # A sequence has this many cores to spread its keys over, and they join what they found at the end.
+            # The keys of a sequence are spread over this many cores, which combine their results at the end.
             "cores_per_sequence": cores / p.batch,
             "group_size": p.heads / p.kv_heads,
             "mask_tiles": p.mask * p.batch * padded_tiles(p.heads, p.mask_len),

@@ -19,7 +19,7 @@ _SIDES = ("in", "out")
 
 
 def _divisors(p: Namespace, side: str) -> tuple[Expr, Expr]:
-    """Into how many parts a side's sharding cuts the height and the width.
+    """The numbers of parts into which a side's sharding cuts the height and the width.
 
     Column-major blocks run down the grid first, so the height goes along x then.
     """
@@ -55,8 +55,8 @@ class Reshard(Op):
     )
 
     sweeps = {
-        "published": "all shapes to 249 × 249 tiles on all pairs of unequal grids that take them, at most 1,600 a pair",
-        "fitting": "the same, but only where input and output shard fit into L1 together (1,399,000 bytes a core)",
+        "published": "all shapes up to 249 × 249 tiles on all pairs of unequal grids that hold them, at most 1,600 a pair",
+        "fitting": "the same, but only where the input and the output shard fit into L1 together (1,399,000 bytes per core)",
     }
 
     def sweep(self, name: str, axes: Mapping[str, Sequence[Value]]) -> Iterator[Suite]:

@@ -1,10 +1,10 @@
-"""What a reshard puts on the network of a Wormhole chip, as numbers per tile that depend on grids and strategies alone.
+"""The load of a reshard on the network of a Wormhole chip, per tile; it depends only on grids and strategies.
 
 Each destination core reads its shard in the order of its pages, row by row: the first half over network 0, the second
 half over network 1, all cores at once. Cores sit on a torus of 10 × 12 routers, Tensix cores in columns 1-4 and 6-9 and
 in rows 1-5 and 7-11. Network 0 carries data east, then south; network 1 north, then west.
 https://github.com/tenstorrent/tt-isa-documentation (WormholeB0/NoC), and the generic reshard of
-https://github.com/tenstorrent/tt-metal for who reads what.
+https://github.com/tenstorrent/tt-metal for which core reads what.
 
 The numbers take a minute and a half to compute, so they ship as `reshard_noc.npz`, written by
 
@@ -30,9 +30,9 @@ TORUS = (10, 12)
 COLUMNS = np.array([1, 2, 3, 4, 6, 7, 8, 9])
 ROWS = np.array([1, 2, 3, 4, 5, 7, 8, 9])
 NETWORKS = (0, 1)
-# A core puts in and takes out 28.1 bytes a cycle where a link carries 30, so its load weighs that much more.
+# A core sends and receives 28.1 bytes per cycle where a link carries 30, so its load weighs that much more.
 CORE_WEIGHT = 30.0 / 28.1
-# Moments at which the streams are looked at: so many rows down half a shard, so many columns along a row.
+# Moments at which the streams are sampled: rows down half a shard, and columns along a row.
 MOMENTS = (4, 6)
 NAMES = ("busiest", "row_by_row", "at_once", "ring_x", "ring_y", "ring_streams", "wraps_x", "wraps_y", "queue")
 
@@ -40,13 +40,13 @@ Grid = tuple[int, int]
 
 
 def parts(strategy: int, grid: Grid) -> tuple[int, int]:
-    """Into how many rows and columns of shards a tensor is cut; shards go to cores row by row."""
+    """The numbers of rows and columns of shards of a tensor; shards are assigned to cores row by row."""
     x, y = grid
     return ((y, x), (1, x * y), (x * y, 1))[strategy]
 
 
 def _hops(network: int) -> tuple[Ints, Ints]:
-    """Steps along x and y from each core (of 64) to each."""
+    """Steps along x and y from each core (of 64) to each other."""
     x, y = COLUMNS[np.arange(GRID**2) % GRID], ROWS[np.arange(GRID**2) // GRID]
     sign = 1 if network == 0 else -1
     return (sign * (x[None, :] - x[:, None])) % TORUS[0], (sign * (y[None, :] - y[:, None])) % TORUS[1]
@@ -54,7 +54,7 @@ def _hops(network: int) -> tuple[Ints, Ints]:
 
 @cache
 def routes(network: int) -> npt.NDArray[np.float32]:
-    """Which of the 240 links the way from each core to each uses: [source, destination, link]."""
+    """Which of the 240 links the route from each core to each other uses: [source, destination, link]."""
     across, along = TORUS
     used = np.zeros((GRID**2, GRID**2, 2, along, across), np.float32)
     step = 1 if network == 0 else -1
@@ -70,19 +70,19 @@ def routes(network: int) -> npt.NDArray[np.float32]:
 
 
 def _cores(shards: Ints, grid: Grid) -> Ints:
-    """The place on the full grid of the cores that hold some shards."""
+    """The positions on the full grid of the cores that hold some shards."""
     return (shards // grid[0]) * GRID + shards % grid[0]
 
 
 def _overlap(pieces: int, cuts: int) -> Floats:
-    """How much of a unit length each of `pieces` equal parts shares with each of `cuts`."""
+    """How much of a unit length each of `pieces` equal parts has in common with each of `cuts` equal parts."""
     a, b = np.arange(pieces + 1) / pieces, np.arange(cuts + 1) / cuts
     shared: Floats = np.minimum(a[1:, None], b[None, 1:]) - np.maximum(a[:-1, None], b[None, :-1])
     return np.maximum(shared, 0.0)
 
 
 def flows(strategies: tuple[int, int], grids: tuple[Grid, Grid], network: int) -> Floats:
-    """The share of the tensor that each core sends to each over one network: [source, destination]."""
+    """The share of the tensor that each core sends to each other over one network: [source, destination]."""
     (in_rows, in_columns), (out_rows, out_columns) = (parts(s, g) for s, g in zip(strategies, grids, strict=True))
     rows = _overlap(in_rows, 2 * out_rows)[:, network::2]  # the upper halves of the shards, or the lower
     columns = _overlap(in_columns, out_columns)
@@ -94,7 +94,7 @@ def flows(strategies: tuple[int, int], grids: tuple[Grid, Grid], network: int) -
 
 
 def streams(strategies: tuple[int, int], grids: tuple[Grid, Grid], network: int) -> tuple[Ints, Ints]:
-    """Which core each destination core reads from: [moment down the shard, moment along the row, destination], and those."""
+    """The source core of each destination [moment down the shard, moment along the row, destination]; the destinations."""
     (in_rows, in_columns), (out_rows, out_columns) = (parts(s, g) for s, g in zip(strategies, grids, strict=True))
     shard = np.arange(out_rows * out_columns)
     down = (network + (np.arange(MOMENTS[0]) + 0.5) / MOMENTS[0]) / 2
@@ -113,7 +113,7 @@ def _steady(strategies: tuple[int, int], grids: tuple[Grid, Grid], network: int)
 
 
 def _moments(source: Ints, target: Ints, network: int) -> tuple[float, float, float]:
-    """Loads when destinations keep in step: evened out over a row, not evened out; and the streams that one meets."""
+    """Loads if destinations stay in step, averaged over a row and not averaged; and how many streams one meets."""
     count = len(target)
     ways = routes(network)[source, target]  # [down, along, destination, link]
     links = ways.sum(2)
@@ -126,7 +126,7 @@ def _moments(source: Ints, target: Ints, network: int) -> tuple[float, float, fl
 
 
 def _rings(source: Ints, target: Ints, network: int) -> list[float]:
-    """The fullest x ring and y ring, the most streams on any, and the most that goes round the end of an x and a y ring."""
+    """The fullest x ring and y ring, the most streams on any, and the most that wrap around an x and a y ring."""
     steps_x, steps_y = (steps[source, target] for steps in _hops(network))
     target = np.broadcast_to(target, source.shape)
     near, far = (source, target) if network == 0 else (target, source)
@@ -155,7 +155,7 @@ def loads(strategies: tuple[int, int], grids: tuple[Grid, Grid]) -> tuple[float,
 
 
 def rounded(values: npt.ArrayLike) -> Floats:
-    """To eleven bits of mantissa, which is closer than any of it is known, and makes short text and small files."""
+    """Round to eleven bits of mantissa: more precise than the inputs, and it keeps text and files small."""
     mantissa, exponent = np.frexp(np.asarray(values, np.float64))
     return np.ldexp(np.round(mantissa * 2048.0) / 2048.0, exponent)
 

@@ -1,8 +1,8 @@
-"""Features of a reshard: how the two shardings cut each other, and what that puts on the network of the chip.
+"""Features of a reshard: how the two shardings overlap, and the load that this puts on the chip's network.
 
-How the cuts meet follows from arithmetic. What the network carries follows from grids and strategies alone, so it is
-looked up in tables (`reshard_noc`), for row-major shards: a col-major tensor reads the same entries, with the
-orientation as a feature of its own. Features of the network need the width of a link, so a device without one has none.
+The overlap is computed. The network's load depends only on grids and strategies, so it is looked up in tables
+(`reshard_noc`) for row-major shards; a col-major tensor reads the same entries, and the orientation is a separate
+feature. Network features need the width of a link, so a device whose profile has no link width has none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kerncast.expr import Expr, Namespace, Table, constant, log2, lookup, maximu
 from kerncast.op import Work
 from kerncast.ops import reshard_noc
 
-# A side is cut into at most this many parts, one a core.
+# A side is cut into at most this many parts, one per core.
 MOST_PARTS = reshard_noc.GRID**2
 
 
@@ -37,7 +37,7 @@ def _common() -> Table:
 
 @cache
 def _met() -> Table:
-    """The most of `a` equal parts of a length that one of `b` equal parts meets."""
+    """The largest number of `a` equal parts of a length that one of `b` equal parts overlaps."""
 
     def most(a: int, b: int) -> int:
         return max(-((-(part + 1) * a) // b) - (part * a) // b for part in range(b))
@@ -46,7 +46,7 @@ def _met() -> Table:
 
 
 def parts(p: Namespace, side: str) -> tuple[Expr, Expr]:
-    """Into how many parts a side (`in`, `out`) cuts the height and the width."""
+    """The numbers of parts into which a side (`in`, `out`) cuts the height and the width."""
     return p.height_tiles / getattr(p, f"{side}_shard_rows"), p.width_tiles / getattr(p, f"{side}_shard_columns")
 
 
@@ -73,12 +73,12 @@ class OnChip(Work):
 
 
 def _cut_features(p: Namespace) -> dict[str, Expr]:
-    """How the parts of one side meet those of the other."""
+    """How the parts of one side overlap those of the other."""
     (in_rows, in_columns), (out_rows, out_columns) = parts(p, "in"), parts(p, "out")
     common_rows = lookup(_common(), in_rows - 1, out_rows - 1)
     common_columns = lookup(_common(), in_columns - 1, out_columns - 1)
     row_pieces, column_pieces = in_rows + out_rows - common_rows, in_columns + out_columns - common_columns
-    # Where both sides have shards of one width, a run of pages goes on from row to row.
+    # If the shards of both sides have the same width, a run of pages continues from row to row.
     runs = where(in_columns == out_columns, row_pieces * in_columns, p.height_tiles * column_pieces)
     return {
         "in_rows": in_rows,
@@ -109,7 +109,7 @@ def features(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
     busiest, wraps_x, wraps_y = cycles("busiest"), cycles("wraps_x"), cycles("wraps_y")
     ring = maximum(cycles("ring_x"), cycles("ring_y"))
     time = network_ns(p, hw)
-    # Relative to the busiest part: how much worse than evenly flowing traffic it may get.
+    # Relative to the busiest part: how much worse it may get than with evenly flowing traffic.
     worse = {f"noc_{name}": cycles(name) / busiest for name in ("row_by_row", "at_once", "ring_x", "ring_y", "ring_streams")}
     return {
         **_cut_features(p),

@@ -1,8 +1,8 @@
-"""The reshard sweeps: every shape, pair of grids and pair of strategies that cards can take, thinned out per pair of grids.
+"""The reshard sweeps: every shape, pair of grids and pair of strategies that cards can run, thinned out per pair of grids.
 
-The rules are those of the published Wormhole sweep, so that its results can be joined: shapes run with the height
-fastest, a suite's vectors with the shape fastest, and a suite over the limit loses its first, third, fifth … vector
-until it is not. For bf16 and row-major shards 4,044,040 problems are valid and 2,885,010 remain.
+The rules are those of the published Wormhole sweep, so that its results can be joined: among shapes the height changes
+fastest, among a suite's vectors the shape does, and a suite over the limit drops its first, third, fifth … vector until
+it is within the limit. For bf16 and row-major shards 4,044,040 problems are valid and 2,885,010 remain.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ GRIDS = ("in_x", "in_y", "out_x", "out_y")
 SHARDING = ("in_strategy", "out_strategy", "in_orientation", "out_orientation")
 LONGEST_SIDE = 249
 SUITE_LIMIT = 1_600
-# What the published sweep grants the tensor on each core of either side, of the 1,499,136 bytes of L1.
+# Bytes per core that the published sweep allows the tensor on either side, of the 1,499,136 bytes of L1.
 SIDE_BYTES = 2**20
-# What input and output shard may take together: above it real cards run out of memory.
+# Bytes that the input and the output shard may take together: above it real cards run out of memory.
 BOTH_BYTES = 1_399_000
 DEFAULTS: Mapping[str, Sequence[Value]] = {
     "height_tiles": range(1, LONGEST_SIDE + 1),
@@ -42,14 +42,14 @@ DEFAULTS: Mapping[str, Sequence[Value]] = {
 
 
 def divisors(x: int, y: int, strategy: str, orientation: str) -> tuple[int, int]:
-    """Into how many parts a sharding cuts the height and the width."""
+    """The numbers of parts into which a sharding cuts the height and the width."""
     if strategy == "block":
         return (x, y) if orientation == "col_major" else (y, x)
     return (x * y, 1) if strategy == "height" else (1, x * y)
 
 
 def thin(indices: Ints, limit: int = SUITE_LIMIT) -> Ints:
-    """Every other one deleted, the first among them, until at most `limit` remain."""
+    """Delete every other one, starting with the first, until at most `limit` remain."""
     while len(indices) > limit:
         indices = indices[1::2]
     return indices
@@ -74,7 +74,7 @@ class _Shapes:
         return self.heights * self.widths
 
     def held(self, x: int, y: int, strategy: str, orientation: str, dtype: str) -> Flags:
-        """Which shapes a side takes: whole tiles on every core, and no more bytes than it is granted."""
+        """Which shapes a side can hold: whole tiles on every core, and no more bytes than allowed."""
         rows, columns = divisors(x, y, strategy, orientation)
         cores = x * y
         key = (rows, columns, cores, dtype)
@@ -93,7 +93,7 @@ class _Shapes:
 
 
 def suites(axes: Mapping[str, Sequence[Value]], *, both_fit: bool) -> Iterator[Suite]:
-    """A suite for each pair of unequal grids and each dtype that has any problem."""
+    """A suite for each pair of unequal grids and each dtype that has at least one problem."""
     runs: dict[str, Any] = {name: list(axes.get(name, values)) for name, values in DEFAULTS.items()}
     shapes = _Shapes.of(runs["height_tiles"], runs["width_tiles"])
     # From WIDTH to WIDTH and from HEIGHT to HEIGHT is left out, as published.
@@ -140,7 +140,7 @@ def _draft(
 
 def _suites(shapes: _Shapes, shardings: list[tuple[str, ...]], drafts: list[_Draft]) -> Iterator[Suite]:
     """The drafts as slices of one frame: 4,032 frames would take longer to make than all the arithmetic."""
-    # Loaded when used: moving shards needs no dataframes.
+    # Imported when used: moving shards needs no dataframes.
     import polars as pl
 
     if not drafts:

@@ -21,19 +21,19 @@ TILE = 32  # Tensix hardware works on 32 × 32 tiles; edges are padded up
 MOST = 2**31 - 1
 
 BUFFERS = {"dram": 0, "l1": 1}
-# TTNN's own numbers; its 1, a single bank, is not in use any more.
+# TTNN's own numbers; 1, a single bank, is no longer used.
 SHARDINGS = {"interleaved": 0, "height": 2, "width": 3, "block": 4}
 LAYOUTS = {"row_major": 0, "tile": 1}
 INPUT = "input"
-"""Of an output: as the input has it."""
+"""For an output: the same as the input."""
 
 DTYPES = {"bfloat16": "bf16", "float32": "fp32", "uint32": "uint32", "bfloat8_b": "bfp8", "bfloat4_b": "bfp4",
           "uint8": "uint8", "uint16": "uint16", "int32": "int32"}  # fmt: skip
 """TTNN's names, in the order of its numbers."""
 
-# How large shards are and on which cores follows from shape and sharding in what was measured.
+# In the measurements, the size of shards and their cores follow from shape and sharding.
 SHARDS = ("shard_spec", "nd_shard_spec", "created_with_nd_shard_spec")
-# What a serialised tensor says beside: nothing here changes what is computed or how it is laid out.
+# Other fields of a serialised tensor, which do not change what is computed or how it is laid out.
 SILENT = ("storage", "tensor_spec.tensor_layout.alignment", "tensor_spec.tensor_layout.page_config.config.value",
           *(f"tensor_spec.tensor_layout.memory_config.{name}" for name in SHARDS))  # fmt: skip
 
@@ -50,7 +50,7 @@ def memory_parameters(
     buffer: str | None = None,
     sharding: str = "interleaved",
 ) -> dict[str, Parameter]:
-    """Element type and layout, and where the tensors `of` and `to` lie; tiled and interleaved unless said otherwise."""
+    """Element type and layout, and the memory of the tensors `of` and `to`; tiled and interleaved by default."""
     return {
         "dtype": dtype_parameter(*DTYPES.values(), default=dtype),
         "buffer": Categorical(BUFFERS, default=buffer, doc=f"memory that holds {of}"),
@@ -62,12 +62,12 @@ def memory_parameters(
 
 
 def padded_tiles(rows: Expr, columns: Expr) -> Expr:
-    """Tiles of a matrix, the last ones filled up."""
+    """Number of tiles of a matrix, partial ones included."""
     return ceil_div(rows, TILE) * ceil_div(columns, TILE)
 
 
 def shown(p: Namespace, names: Iterable[str]) -> dict[str, Expr]:
-    """Parameters that are features as they are."""
+    """Parameters used as features unchanged."""
     return {name: getattr(p, name) for name in names}
 
 
@@ -75,16 +75,16 @@ class TtnnOp(Op):
     """An op with `memory_parameters`."""
 
     def constraints(self, p: Namespace) -> Iterable[Constraint]:
-        """One way to write an output that lies like the input."""
+        """Rules that leave one way to write an output stored like the input."""
         return [
-            Constraint(f"out_{name}_once", f"an output whose {name} is the input's is written as out_{name}={INPUT}",
+            Constraint(f"out_{name}_once", f"write out_{name}={INPUT} if the output has the input's {name}",
                        getattr(p, f"out_{name}") != getattr(p, name))
             for name in ("buffer", "sharding")
         ]  # fmt: skip
 
 
 class TiledOp(TtnnOp):
-    """An op that goes through one tensor tile by tile: `split_group` names the tensor's sizes, `derive` gives `tiles`."""
+    """An op that processes one tensor tile by tile: `split_group` names the tensor's sizes, `derive` gives `tiles`."""
 
     def work(self, p: Namespace) -> Work:
         """Each element of each tile is read, changed and written once."""
@@ -92,15 +92,15 @@ class TiledOp(TtnnOp):
         return Work(flops=elements, bytes=2 * elements * bytes_per_element(p.dtype))
 
     def sizes(self, p: Namespace) -> Mapping[str, Expr]:
-        """What the caller asked for, as features."""
+        """The caller's settings, as features."""
         return shown(p, self.split_group)
 
     def own_features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-        """Features that this op alone has."""
+        """Features that only this op has."""
         return {}
 
     def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-        """How tiles fall to the cores of the grid, and what share of them is padding, beside the op's own."""
+        """How tiles are distributed over the cores, and the share of padding, besides the op's own features."""
         cores = hw.grid_x * hw.grid_y
         per_core = ceil_div(p.tiles, cores)
         elements = reduce(mul, shown(p, self.split_group).values())
@@ -118,9 +118,9 @@ class TiledOp(TtnnOp):
 
 
 def tensor_fields(at: str, shape: tuple[str, ...], *, memory: Mapping[str, str] | None = None) -> tuple[JsonField, ...]:
-    """A tensor under the key `at` (or, for `tensor`, also at the top, as TTNN hands one over), in both forms.
+    """A tensor under the key `at` (or, for `tensor`, also at the top level, as TTNN passes one), in both forms.
 
-    `memory` maps dtype, buffer, layout and sharding to the parameters that hold them; what is not in it is not read.
+    `memory` maps dtype, buffer, layout and sharding to the parameters that hold them; anything not in it is ignored.
     """
     read = {name: name for name in ("dtype", "buffer", "layout", "sharding")} if memory is None else memory
     places = (f"{at}.", "") if at == "tensor" else (f"{at}.",)
@@ -138,7 +138,7 @@ def tensor_fields(at: str, shape: tuple[str, ...], *, memory: Mapping[str, str] 
 
 
 def output_fields() -> tuple[JsonField, ...]:
-    """Where the output lies, in both forms."""
+    """The memory of the output, in both forms."""
     found = [
         JsonField(
             (f"output.memory.{name}", f"output_memory_config.{theirs}"), (f"out_{name}",), NAMES[name], same=(name, INPUT)
@@ -154,7 +154,7 @@ def one_tensor(shape: tuple[str, ...]) -> tuple[JsonField, ...]:
 
 
 def _under(places: tuple[str, ...], paths: tuple[str, ...]) -> tuple[str, ...]:
-    # The short form does not stand at the top: `shape` alone would be read as a parameter's name.
+    # The short form is not allowed at the top level: `shape` alone would be read as a parameter's name.
     return tuple(place + path for place in places for path in paths if place or "tensor_spec" in path or path == "storage")
 
 

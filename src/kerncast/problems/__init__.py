@@ -102,7 +102,7 @@ def problem_set(
 
 
 def _one(op: Op, space: Space, spec: str, seed: int) -> tuple[pl.DataFrame, bool]:
-    """The columns that one specification gives, and whether it is a list that must hold as it stands."""
+    """The columns that one specification gives, and whether it is a list that must be valid as it is."""
     kind, separator, rest = spec.partition(":")
     if separator and kind == "grid":
         return grid(space, rest), False
@@ -117,13 +117,13 @@ def _one(op: Op, space: Space, spec: str, seed: int) -> tuple[pl.DataFrame, bool
 
 
 def affordable(op: Op, problems: pl.DataFrame, max_flops: float | None, max_bytes: float | None) -> pl.DataFrame:
-    """Those within limits on arithmetic and traffic."""
+    """The problems within limits on arithmetic and traffic."""
     limits = {name: limit for name, limit in (("flops", max_flops), ("bytes", max_bytes)) if limit is not None}
     if not limits:
         return problems
     work = op.work(op.namespace())
     if work is None:
-        raise InvalidValue(f"{op.name} does not declare its work, so no problem can be held against `max_{next(iter(limits))}`")
+        raise InvalidValue(f"{op.name} does not declare its work: leave out `max_{next(iter(limits))}`, it cannot be checked")
     amounts = Program({"flops": work.flops, "bytes": work.bytes}).frame(problems.rename(lambda name: f"p.{name}"))
     return problems.filter(
         amounts.select(pl.all_horizontal(pl.col(name) <= limit for name, limit in limits.items())).to_series()

@@ -9,7 +9,7 @@ from kerncast.errors import InvalidValue, NotFound
 from kerncast.parameters import Int, Parameter, Value
 from kerncast.space import Space
 
-# A listed axis is held in memory and crossed with the others: beyond this it is a slip of the keyboard.
+# A listed axis is held in memory and crossed with the others: more values than this are a typing error.
 AXIS_LIMIT = 1_000_000
 _GRAMMAR = "a,b,c or lo:hi:step or lo:hi:xFACTOR"
 
@@ -20,12 +20,12 @@ def required(space: Space) -> list[str]:
 
 
 def sizes(space: Space) -> list[str]:
-    """The whole numbers that a problem must give: what a bare list and the log-normal sampler mean."""
+    """The whole numbers that a problem must give: what a bare list and the log-normal sampler provide."""
     return [name for name in required(space) if isinstance(space.parameters[name], Int)]
 
 
 def parameter_of(space: Space, name: str) -> Parameter:
-    """The parameter called `name`, or a refusal that offers the nearest."""
+    """The parameter called `name`, or an error that suggests the nearest."""
     if name not in space.parameters:
         raise NotFound.named(f"parameter of {space.owner}", name, space.parameters)
     return space.parameters[name]

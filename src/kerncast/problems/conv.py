@@ -38,7 +38,7 @@ class Layer:
 
     @property
     def flops(self) -> int:
-        """What one image costs."""
+        """The arithmetic of one image."""
         made = 1
         for size, taps, stride, dilation, pad in zip(self.size, self.taps, self.stride, self.dilation, self.pad, strict=True):
             made *= (size + 2 * pad - (taps - 1) * dilation - 1) // stride + 1
@@ -169,7 +169,7 @@ def _edge_layers() -> Iterator[Layer]:
         yield from (plane(channels, filters, 19, 3), plane(channels, filters, 28, 1))
     for bar in ((1, 1, 3), (1, 3, 1), (1, 1, 7), (1, 7, 1)):
         yield Layer(64, 64, (1, 17, 17), bar, pad=(0, bar[1] // 2, bar[2] // 2))
-    # Images that are no square, even filters, no padding, a filter as large as the image, one that pads its image away.
+    # Images that are not square, even filters, no padding, a filter as large as the image, one that pads its image away.
     yield from (replace(plane(32, 32, 28, 3), size=size) for size in ((1, 7, 112), (1, 112, 7), (1, 1, 64), (1, 64, 1)))
     yield from (Layer(32, 48, (1, size, size), (1, taps, taps)) for size, taps in ((8, 2), (9, 4), (14, 3), (7, 7), (11, 11)))
     yield from (plane(16, 16, 2, 7), plane(16, 16, 1, 5), plane(8, 8, 15, 3, 2), plane(6, 9, 15, 3, groups=3))
@@ -189,7 +189,7 @@ def resnet() -> Iterable[Shape]:
 
 
 def depthwise() -> Iterable[Shape]:
-    """A filter per channel: MobileNet, MobileNetV2, EfficientNet-B0, ConvNeXt, and with two outputs a channel."""
+    """A filter per channel: MobileNet, MobileNetV2, EfficientNet-B0, ConvNeXt, and layers with two outputs per channel."""
     return _batches(_depthwise_layers(), MANY)
 
 
@@ -209,7 +209,7 @@ def strided() -> Iterable[Shape]:
 
 
 def powers() -> Iterable[Shape]:
-    """Powers of two all through: images of 8 to 32 pixels, channels of 64 to 1,024, with and without groups."""
+    """Powers of two throughout: images of 8 to 32 pixels, channels of 64 to 1,024, with and without groups."""
     return _batches(_powers_layers(), FEW)
 
 
@@ -224,11 +224,11 @@ def asymmetric() -> Iterable[Shape]:
 
 
 def edge() -> Iterable[Shape]:
-    """Images of one pixel, odd sizes and channels, filters that are no squares, paddings that outweigh the image."""
+    """Images of one pixel, odd sizes and channels, filters that are not square, paddings larger than the image."""
     return _batches(_edge_layers(), (1, 2, 5, 32))
 
 
-# What `wide` makes of a pair of channels: (filter, stride, dilation, groups; 0: as many as channels).
+# The layers that `wide` makes of a pair of channels: (filter, stride, dilation, groups; 0: as many as channels).
 KINDS = ((1, 1, 1, 1), (3, 1, 1, 1), (5, 1, 1, 1), (3, 2, 1, 1), (1, 2, 1, 1), (3, 1, 2, 1), (3, 1, 1, 2), (3, 1, 1, 4),
          (3, 1, 1, 8), (1, 1, 1, 4), (3, 1, 1, 0), (5, 1, 1, 0), (3, 2, 1, 0))  # fmt: skip
 BATCHES = (1, 2, 4, 8, 16, 32)

@@ -88,7 +88,7 @@ def k_heavy() -> Iterable[Shape]:
 
 
 def primes() -> Iterable[Shape]:
-    """Sizes that no tile divides: all three, or one of them beside round ones."""
+    """Sizes that no tile divides: all three, or one of them with round ones."""
     yield from ((size, size, size) for size in PRIMES)
     for size, round_size in itertools.product(PRIMES, (64, 512, 4096)):
         yield from ((size, round_size, round_size), (round_size, size, round_size), (round_size, round_size, size))

@@ -39,7 +39,7 @@ def read_points(path: Path, space: Space, prefix: str) -> pl.DataFrame:
     try:
         columns = _unprefixed(_read(path, space, prefix), prefix, list(space.parameters))
         if not columns or not all(columns.values()):
-            raise BadFile(f"it lists nothing: a list of {prefix.rstrip('.')}s has at least one")
+            raise BadFile(f"it lists nothing: a list of {prefix.rstrip('.')}s needs at least one")
         for name in columns:
             if name not in space.parameters:
                 raise NotFound.named(f"parameter of {space.owner}", name, space.parameters)
@@ -77,7 +77,7 @@ def _read(path: Path, space: Space, prefix: str) -> dict[str, list[Any]]:
 
 
 def _whole(column: pl.Series) -> pl.Series:
-    """Floats that are all whole numbers as integers: how other tools store integers beside empty cells."""
+    """Floats that are all whole numbers as integers: how other tools store integers in columns with empty cells."""
     if column.dtype.is_float() and ((column == column.floor()) | column.is_null()).all():
         return column.cast(pl.Int64)
     return column
@@ -127,10 +127,10 @@ def _column(parameter: Parameter, name: str, values: list[Any]) -> pl.Series:
 
 
 def complete(space: Space, frame: pl.DataFrame, source: str, *, strict: bool) -> pl.DataFrame:
-    """Every parameter in declared order, defaults filled in, repeats dropped; `source` is named in refusals.
+    """Every parameter in declared order, defaults filled in, repeats dropped; `source` is named in errors.
 
-    `strict` refuses a point that breaks a rule of the space alone (a file is someone's claim); otherwise the
-    point is dropped (a grid is a proposal).
+    `strict` refuses a point that breaks a rule of the space alone (a file lists points on purpose); otherwise the
+    point is dropped (a grid lists every combination).
     """
     absent = [name for name in space.parameters if name not in frame.columns]
     missing = [name for name in absent if name in required(space)]

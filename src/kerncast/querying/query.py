@@ -1,4 +1,4 @@
-"""JSON requests about any op: each goes to the model that knows it, and is answered as that model's exported C would.
+"""Answer JSON requests about any op. Each goes to the model that fits it, and gets the answer of that model's exported C.
 
 query = Query(among([Model.load("exp_model")]))
 query.answer('{"op": "exp", "tensor": {"shape": [1024, 1024], "dtype": "bfloat16", "memory": {"buffer": "L1"}}}')
@@ -31,7 +31,7 @@ from kerncast.store.store import Store, canonical
 
 
 class Address(msgspec.Struct, frozen=True, gc=False):
-    """The part of a request that says whose answer is asked for."""
+    """The part of a request that says which model answers."""
 
     op: str | None = None
     family: str | None = None
@@ -46,9 +46,9 @@ class Found:
     path: Path
     warning: str | None = None
     software: str | None = None
-    """What the model was trained on, where the model itself does not say."""
+    """What the model was trained on, if the model itself does not say."""
     renamed: bool = False
-    """The device was asked for by a name that the model does not have (`local`): it must not see it."""
+    """The request names the device in a way that the model does not know (`local`): the model must not see that name."""
 
 
 Find = Callable[[Address], Found]
@@ -56,7 +56,7 @@ Find = Callable[[Address], Found]
 
 
 def in_store(store: Store, strict: bool = False) -> Find:
-    """Models of a store, by its order."""
+    """Find models in a store, in the store's order."""
 
     def find(asked: Address) -> Found:
         if asked.op is None:
@@ -73,7 +73,7 @@ def in_store(store: Store, strict: bool = False) -> Find:
 
 
 def among(models: Sequence[Model], strict: bool = False) -> Find:
-    """A few models at hand: the only one of the op (and family and device) that is asked for."""
+    """Find the only one of these models that fits the op, family and device of a request."""
 
     def find(asked: Address) -> Found:
         fitting = [model for model in models if _fits(model, asked)]
@@ -82,7 +82,7 @@ def among(models: Sequence[Model], strict: bool = False) -> Find:
             if fitting:
                 raise NotFound(f"several models fit ({there}): name the family and the device")
             on = f" on {asked.device}" if asked.device else ""
-            raise NotFound(f"no model at hand is of {asked.family or asked.op}{on}, only of {there}: name it with `model`")
+            raise NotFound(f"no given model is for {asked.family or asked.op}{on}, only for {there}: name one with `model`")
         model = fitting[0]
         found = Found(model.path, renamed=asked.device is not None and asked.device not in device_names(model))
         known = model.manifest.software
@@ -90,14 +90,14 @@ def among(models: Sequence[Model], strict: bool = False) -> Find:
             return found
         warning = _other(known, asked.software)
         if strict:
-            raise NotFound(f"{model.path}: {warning}: leave out `strict` to use it, or train one there")
+            raise NotFound(f"{model.path}: {warning}: leave out `strict` to use it, or train one on that software")
         return replace(found, warning=warning)
 
     return find
 
 
 def _other(known: Sequence[str], asked: str) -> str:
-    """What to say of a model of another software."""
+    """The warning about a model that was trained on other software."""
     return (
         f"trained on {'; '.join(known)}, not on {asked}"
         if known
@@ -188,7 +188,7 @@ class Query:
         return self._found[address]
 
     def _usable(self, part: _Part) -> _Part:
-        """The part itself, if its model can be loaded; a damaged one refuses its own requests, not those of others."""
+        """The part itself if its model can be loaded, else a refusal of its requests; other models still answer theirs."""
         if part.found is None:
             return part
         try:
@@ -220,12 +220,12 @@ class Query:
         tiers = [tier for tier in selector.artefact.include if tier != "tree" or selector.tiers.tree is not None]
 
         def select(values: dict[str, Any], tier: str | None) -> Answer:
-            return selector.select(selector.problem(values), tier)  # of a problem, the memo is asked first, as in C
+            return selector.select(selector.problem(values), tier)  # the memo is asked first, as in C
 
         return answer_json(self._readers[path], select, data, tiers)
 
     def _whole(self, found: Found, data: bytes, listed: bool, count: int) -> bytes:
-        """The whole text is one model's: it answers as it is, and positions in the text are right."""
+        """Hand the whole text to one model, so that positions in its reply are positions in the text."""
         reply = self._ask(found.path, _without_devices(data, listed, count) if found.renamed else data)
         if found.warning is None and _SILENT not in reply:
             return reply
@@ -234,7 +234,7 @@ class Query:
         return b"[" + b",".join(_amended(bytes(item), found) for item in _RAW.decode(reply)) + b"]"
 
     def _mixed(self, parts: Sequence[_Part], data: bytes) -> bytes:
-        """Each model gets a list of its own requests; a text that is not JSON to the letter is refused as a whole."""
+        """Give each model a list of its own requests; a text that is not strict JSON is refused as a whole."""
         items = [bytes(item) for item in _RAW.decode(data)]
         replies = [b""] * len(items)
         starts = _starts(data, items)
@@ -245,7 +245,7 @@ class Query:
                 answers = self._part(part.found, [items[place] for place in part.places], data)
             own = 1  # the bracket
             for place, reply in zip(part.places, answers, strict=True):
-                # Places in what was handed to the model become places in the text that was asked.
+                # Positions in the model's list become positions in the original text.
                 replies[place] = _moved(reply, starts[place] - own) if part.found is not None else reply
                 own += len(items[place]) + 1
         return b"[" + b",".join(replies) + b"]"
@@ -256,7 +256,7 @@ class Query:
         reply = self._ask(found.path, b"[" + b",".join(items) + b"]")
         if reply[:1] != b"[":
             scan(data)
-            raise AssertionError(f"a model refuses as a whole what is JSON: {reply!r}")
+            raise AssertionError(f"a model refused valid JSON as a whole: {reply!r}")
         return [_amended(bytes(item), found) for item in _RAW.decode(reply)]
 
 
@@ -274,7 +274,7 @@ def _items(request: Token, listed: bool) -> list[Token]:
 
 
 def _address(item: Token) -> Address | None:
-    """By its last key of each name, as a decoder has it: which one was meant is for the model to ask."""
+    """Read the address; the last of repeated keys counts, as in a JSON decoder. The model itself refuses repeated keys."""
     if not isinstance(item.what, tuple):
         return None
     known = {key.what: value.what for key, value in item.what if key.what in Address.__struct_fields__}
@@ -300,7 +300,7 @@ def _not_json(error: NotJson) -> bytes:
 def _without_devices(data: bytes, listed: bool, requests: int) -> bytes:
     """The text with spaces where requests name their device, so that everything else stays in its place."""
     quick, count = _DEVICE.subn(lambda found: b" " * len(found[0]), data)
-    if count == requests:  # none is written in another way, or in two places
+    if count == requests:  # each request names its device once, in plain text
         return quick
     text = bytearray(data)
     for request in _items(scan(data), listed):
@@ -316,11 +316,11 @@ def _without_devices(data: bytes, listed: bool, requests: int) -> bytes:
 
 
 def _amended(reply: bytes, found: Found) -> bytes:
-    """The reply of a model, with what is known of it from elsewhere: a warning, or the software that it does not name."""
+    """Add what the store knows to a model's reply: a warning, or the software that the model does not name."""
     if found.software is not None and _SILENT in reply:
         answer = msgspec.json.decode(reply)
         answer["software"] = found.software
-        answer.pop("warning", None)  # what the model could not compare, the store did
+        answer.pop("warning", None)  # the store has compared the software, which the model could not
         reply = written(answer)
     if found.warning is None or b'"warning":' in reply:
         return reply

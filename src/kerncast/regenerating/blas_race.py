@@ -1,6 +1,6 @@
 """The best measured kernel of each problem against numpy, interleaved: `python -m kerncast.regenerating.blas_race DATASET...`.
 
-A process of its own, because the number of BLAS threads is fixed when numpy is first imported. Prints JSON:
+It is a separate process, because the number of BLAS threads is fixed when numpy is first imported. It prints JSON:
 the problem's canonical text and how many times faster than numpy its winner is. Problems in dtypes that numpy
 has no BLAS for are left out.
 """

@@ -1,10 +1,10 @@
-"""Old against new, on the new measurements, with predictions that owe nothing to what they are judged by.
+"""Compare the old and the new model on the new measurements. No model is scored on data it was trained on.
 
-A routine measures the same problems every time, so that none is unseen by both models. But each model keeps what
-its procedure said of every training vector without having seen that vector's fold. So the new model is judged by its
-out-of-fold predictions, and the old one by its own where it was trained on the problem, or by itself where it was
-not; both against the times of today. Vectors of problems that the old model saw, but of which it has no such
-prediction, are left out for both.
+A routine measures the same problems every time, so no problem is unseen by both models. But each model keeps an
+out-of-fold prediction for every training vector, made without that vector's fold. So the new model is scored by its
+out-of-fold predictions. The old model is scored by its out-of-fold predictions for problems it was trained on, and
+by ordinary predictions for the others. Both are compared with the new times. A vector is left out for both if the old
+model was trained on its problem but has no out-of-fold prediction for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kerncast.tables.table import NOT_TRIED
 
 
 class OutOfFold(Model):
-    """A model that answers out of fold for what it was trained on, and by itself for everything else."""
+    """A model that predicts out of fold for its training data, and as usual for everything else."""
 
     def __init__(self, model: Model) -> None:
         super().__init__(model.path, model.manifest, model.family, model.learner)
@@ -32,13 +32,13 @@ class OutOfFold(Model):
         own = model.out_of_fold
         if own is None:
             own = pl.DataFrame(schema={**columns, "time_ns": pl.Float64, "score": pl.Float64})
-        # Trained without folds, it says nothing of its own rows that could be compared.
+        # A model that was trained without folds has no out-of-fold predictions.
         own = own.filter(pl.col("score").is_not_null())
         self._known = own.select(*columns, pl.col("time_ns").alias("__time_ns"), pl.col("score").alias("__score"))
 
     @property
     def seen(self) -> pl.DataFrame:
-        """Nothing: that is what out of fold means."""
+        """Nothing: out-of-fold predictions count as unseen."""
         return self._groups.clear()
 
     def fair(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -62,7 +62,7 @@ class OutOfFold(Model):
 
 
 def compare_fairly(old: Model, new: Model, dataset: Path, judged: Path, limits: Limits) -> Verdict | None:
-    """A verdict, or None where there is nothing that both can be judged by. What they are judged by goes to `judged`."""
+    """Compare two models; None if no row can score both. The rows that are used are written to `judged`."""
     views = [OutOfFold(old), OutOfFold(new)]
     opened = Dataset.open(dataset)
     rows = opened.read(new.family).filter(~pl.col("status").is_in(NOT_TRIED))

@@ -1,4 +1,4 @@
-"""What a routine asks for, as the other parts of kerncast take it; all of it can be refused before anything is measured."""
+"""Turn a routine into what the other parts of kerncast take, and refuse mistakes before anything is measured."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Planned:
     problems: int
     vectors: int
     seconds: float | None
-    """To measure kernels that are shorter than a sample; unknown for an external benchmark."""
+    """Measuring time if every kernel is shorter than a sample; unknown for an external benchmark."""
     old: str | None
     """The model that the new one would be compared with."""
 
 
 def plan(routine: Routine, store: Store) -> list[Planned]:
-    """What it would do; nothing is written or measured."""
+    """What a regeneration would do; nothing is written or measured."""
     found = []
     for sweep in check(routine):
         benchmark = runner_of(routine, sweep.family).benchmark
@@ -54,12 +54,12 @@ def _old(routine: Routine, store: Store, family: Family, device: Device) -> str 
         return store.find(family.op.name, family.id, device.name, name=routine.store.name).id
     except NotFound:
         return None
-    except BadFile:  # no reason not to make a new one
+    except BadFile:  # a damaged old model does not prevent a new one
         return "one that cannot be read"
 
 
 def check(routine: Routine, swept: Collection[str] = ()) -> list[Sweep | SuiteSweep]:
-    """Refuse what would fail after hours of measuring; the sweeps, but for families in `swept`, which have their vectors."""
+    """Refuse what would fail after hours of measuring. Returns the sweeps, except of families in `swept`, which are done."""
     limits_of(routine)
     wanted = training_of(routine)
     Procedure(wanted).options()
@@ -78,7 +78,7 @@ def check(routine: Routine, swept: Collection[str] = ()) -> list[Sweep | SuiteSw
 
 
 def _check_target(target: str, family: Family) -> None:
-    """Work that no device could make known."""
+    """Refuse a target that needs work which the family does not declare."""
     work = family.work(family.op.namespace())
     if work is None and target != "latency":
         raise InvalidValue(
@@ -87,7 +87,7 @@ def _check_target(target: str, family: Family) -> None:
 
 
 def _check_sweep(routine: Routine, sweep: Sweep | SuiteSweep) -> None:
-    """Something to measure, and enough of it to be divided."""
+    """Refuse a sweep with nothing to measure, or with too few groups for the folds."""
     family = sweep.family
     if not any(block.height for block in sweep.iter_blocks()):
         raise InvalidValue(
@@ -97,7 +97,7 @@ def _check_sweep(routine: Routine, sweep: Sweep | SuiteSweep) -> None:
     if not isinstance(sweep, Sweep):
         return
     groups = sweep.problems.select(family.op.split_group).n_unique()
-    # One problem alone is divided by its configs.
+    # A single problem is split by its configs.
     if 1 < groups < routine.train.folds:
         raise InvalidValue(
             f"train.folds is {routine.train.folds} and the problems of {family.id} make {groups} groups "
@@ -111,13 +111,13 @@ def measuring_of(routine: Routine) -> Measuring:
 
 
 def runner_of(routine: Routine, family: Family) -> Runner:
-    """What measures a family, refused if it cannot here."""
+    """What measures a family; refused if it cannot run here."""
     wanted = routine.collect
     return runner(family, wanted.backend, wanted.benchmark, wanted.settings, wanted.devices, measuring_of(routine))
 
 
 def device_of(runs: Runner) -> Device:
-    """Whose limits hold for a sweep. This CPU says them without being measured."""
+    """The device whose limits apply to a sweep. The limits of this CPU are known without a backend."""
     if runs.benchmark is None and runs.kind.runs_on_cpu:
         return devices.local()
     return runs.backend().device()

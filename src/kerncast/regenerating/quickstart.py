@@ -1,4 +1,4 @@
-"""From nothing to measured kernels of this machine, a model that chooses among them, and what that is worth."""
+"""Measure kernels on this machine from scratch, train a model that chooses among them, and report what that is worth."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 Listening = Callable[[], AbstractContextManager[Stop]]
 PROBLEM_SETS = ("cubes", "llm", "tall_skinny", "k_heavy", "primes")
 LAYOUTS = ("rrr", "rcr")
-# Problems, promising configs of each layout (about 160 of both can run a problem), and how often all is measured: what was
-# met by a slow spell of a shared machine is met again at another time.
+# Problems, promising configs of each layout (about 160 of both can run a problem), and rounds: a second round measures
+# everything at another time, in case a shared machine was slow for a while.
 QUICK, FULL = (44, 104, 1), (300, 104, 2)
-# Within one round, second visits to what was disturbed: five minutes have no more time for them.
+# Time per round for second visits to disturbed vectors; five minutes in total allow no more.
 SECOND_VISIT_SECONDS = 40.0
-# Larger operands spend the two minutes waiting for memory.
+# Larger operands would spend the measuring time waiting for memory.
 MOST_BYTES = 3e7
-# What the parts took on two cores of a shared AMD EPYC virtual machine, seconds for each vector or in all: shown as "about"
-# until this machine has a pace of its own.
+# What the parts took on two cores of a shared AMD EPYC virtual machine, seconds per vector or in total: shown as "about"
+# until the pace of this machine is known.
 VECTORS_PER_SHAPE = 170
 MEASURING, LEARNING, OTHER = 0.016, 0.003, 30.0
 
@@ -72,15 +72,15 @@ class Quickstart:
 
 
 class Stopped(KerncastError):
-    """Stopped before the end: the same call goes on."""
+    """Stopped before the end; the same call continues."""
 
 
 def quickstart(
     out: Path, *, full: bool = False, progress: Progress = QUIET, listening: Listening = lambda: nullcontext(never)
 ) -> Quickstart:
-    """Measure, train, judge, report, export, race against numpy's BLAS; what an earlier call finished is not done again.
+    """Measure, train, evaluate, report, export, race against numpy's BLAS; what an earlier call finished is not repeated.
 
-    `listening` is entered around each measurement: it gives what says whether to stop.
+    `listening` makes a context manager for each measurement, which yields the function that says whether to stop.
     """
     from kerncast.backends import get_backend
     from kerncast.data import Dataset
@@ -101,7 +101,7 @@ def quickstart(
         with listening() as stop:
             done = _measure(family, problems, configs, dataset, which, expected["measuring"] / rounds, full, progress, stop)
         if not done:
-            raise Stopped(f"stopped; everything measured is safe in {dataset}: run the same command to go on")
+            raise Stopped(f"stopped; everything measured is safe in {dataset}: run the same command to continue")
     found = _learn(out, datasets, expected["learning"], progress)
     exported = _export(out, progress)
     progress.say("racing the winners against numpy's BLAS ...")
@@ -121,7 +121,7 @@ def _problems(family: Family, count: int, dtypes: list[str]) -> pl.DataFrame:
         vary: dict[str, list[int | bool | str | None]] = {"dtype": [dtype], "layout": [layout], "threads": [1]}
         found = problem_set(family, PROBLEM_SETS, vary, max_flops=1e8, max_bytes=MOST_BYTES)
         ordered = found.with_columns(__work=found["M"] * found["N"] * found["K"]).sort("__work", "M", "N", "K")
-        # Other shapes for each kind: the next of every few.
+        # Each kind gets different shapes: every `step`-th one, from another start.
         each = count // len(kinds)
         step = max(1, ordered.height // each)
         parts.append(ordered.drop("__work")[number % step :].gather_every(step)[:each])
@@ -129,7 +129,7 @@ def _problems(family: Family, count: int, dtypes: list[str]) -> pl.DataFrame:
 
 
 def _sweeps(family: Family, problems: pl.DataFrame, configs: int) -> Iterator[Sweep]:
-    """The promising configs of either layout, on each problem that they can run: one pool, so that one may win them all."""
+    """The promising configs of both layouts, on each problem that they can run: one pool, so one config can win everywhere."""
     import polars as pl
 
     from kerncast import devices
@@ -143,7 +143,7 @@ def _sweeps(family: Family, problems: pl.DataFrame, configs: int) -> Iterator[Sw
 
 
 def _race_blas(datasets: list[Path]) -> dict[str, float]:
-    """numpy's time for each problem, beside the winner's, in a process whose BLAS has one thread."""
+    """How many times faster than numpy the winner of each problem is, timed in a process whose BLAS has one thread."""
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     answer = subprocess.run(
         [sys.executable, "-m", "kerncast.regenerating.blas_race", *map(str, datasets)],
@@ -158,13 +158,13 @@ def _race_blas(datasets: list[Path]) -> dict[str, float]:
 
 
 def _fixed(family: Family, vectors: pl.DataFrame) -> tuple[dict[str, Any], dict[tuple[Any, ...], float]]:
-    """The one config that is best everywhere, with hindsight, and its time on each problem."""
+    """The one config that is best overall, with hindsight, and its share of the best speed on each problem."""
     import polars as pl
 
     problem = [f"problem.{name}" for name in family.problem.parameters]
     config = [f"config.{name}" for name in family.config.parameters]
     scored = vectors.with_columns(share=pl.col("measured_ns").min().over(problem) / pl.col("measured_ns"))
-    # A config that cannot run a problem, or lost its row, is worth nothing there.
+    # A config that cannot run a problem, or has no row for it, counts as zero there.
     fixed = (
         scored.group_by(config)
         .agg(share=pl.col("share").sum())
@@ -176,14 +176,14 @@ def _fixed(family: Family, vectors: pl.DataFrame) -> tuple[dict[str, Any], dict[
 
 
 def _learn(out: Path, datasets: list[Path], seconds: float, progress: Progress) -> Evaluation:
-    """A model of what was measured, judged out of fold, and the report to look at."""
+    """Train a model on the measurements, evaluate it out of fold, and write the report."""
     from kerncast.evaluating import evaluate
     from kerncast.evaluating.report import write_report
     from kerncast.models.model import Model
     from kerncast.training.train import train
 
     if not (out / "model").exists():
-        progress.say("training a model and judging it on shapes that it has not seen ...")
+        progress.say("training a model and evaluating it on shapes that it has not seen ...")
         progress.guess(seconds)
         train(datasets, out / "model", progress=progress)
     found = evaluate(out / "model", datasets, split="problem")
@@ -192,12 +192,12 @@ def _learn(out: Path, datasets: list[Path], seconds: float, progress: Progress) 
 
 
 def _expected(out: Path, datasets: list[Path], shapes: int) -> dict[str, float]:
-    """Seconds that each part still takes, before anything is known of this machine but how busy it is."""
+    """Estimated seconds left for each part, from times on another machine and how busy this one is."""
     vectors = VECTORS_PER_SHAPE * shapes
     todo = [dataset for dataset in datasets if not _is_measured(dataset)]
     measuring = sum(MEASURING * max(0, vectors - _rows_begun(dataset)) for dataset in todo)
     learning = 0.0 if (out / "model").exists() else LEARNING * vectors * len(datasets)
-    # Others who want the cores take their share of the time.
+    # Other processes take their share of the cores.
     busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     visits = SECOND_VISIT_SECONDS * len(todo)
     return {"measuring": busy * measuring + visits, "learning": busy * learning, "exporting and racing": busy * OTHER}
@@ -206,7 +206,7 @@ def _expected(out: Path, datasets: list[Path], shapes: int) -> dict[str, float]:
 def _how_long(expected: dict[str, float]) -> str:
     parts = ", ".join(f"{name} {_rounded(seconds)}" for name, seconds in expected.items() if seconds)
     return (
-        f"this takes about {_rounded(sum(expected.values()))} ({parts}), by what two cores of a shared server took and how "
+        f"this takes about {_rounded(sum(expected.values()))} ({parts}), estimated from two cores of a shared server and how "
         "busy this machine is"
     )
 
@@ -216,7 +216,7 @@ def _rounded(seconds: float) -> str:
 
 
 def _rows_begun(dataset: Path) -> int:
-    """Vectors that a run which was stopped has measured."""
+    """The number of vectors that a stopped run has measured."""
     from kerncast.collecting import journal
 
     path = dataset / journal.NAME
@@ -230,7 +230,7 @@ def _is_measured(dataset: Path) -> bool:
 
 
 def _refuse_strangers(out: Path, datasets: list[Path], problems: pl.DataFrame) -> None:
-    """A folder is of one quickstart: what another measured or trained there is neither mixed with this one nor removed."""
+    """Refuse a folder that another quickstart used: its data are neither mixed with this one's nor removed."""
     from kerncast.data import Dataset
     from kerncast.models.model import Model
 
@@ -239,14 +239,12 @@ def _refuse_strangers(out: Path, datasets: list[Path], problems: pl.DataFrame) -
         held = dataset.read().select(f"problem.{name}" for name in problems.columns).unique().height
         if held != problems.height:
             raise KerncastError(
-                f"{dataset.path} holds {held} shapes, and this quickstart has {problems.height}: give another `out`"
+                f"{dataset.path} holds {held} shapes, but this quickstart has {problems.height}: choose another `out`"
             )
     if (out / "model").exists():
         digest = "+".join(sorted(dataset.digest for dataset in measured))
         if len(measured) < len(datasets) or Model.load(out / "model").manifest.data.digest != digest:
-            raise KerncastError(
-                f"{out / 'model'} was trained on other measurements than these: give another `out`, or remove it"
-            )
+            raise KerncastError(f"{out / 'model'} was not trained on these measurements: choose another `out`, or remove it")
 
 
 def _measure(
@@ -276,7 +274,7 @@ def _measure(
 
 
 def _export(out: Path, progress: Progress) -> dict[str, Any]:
-    """The model as C, tried by its own golden vectors, and how long its tiers take to choose."""
+    """Export the model to C, run its self-test, and time how long its tiers take to choose."""
     import numpy as np
 
     from kerncast.backends.cpu.build import find_compiler

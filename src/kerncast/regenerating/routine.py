@@ -24,10 +24,10 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 Amount = Annotated[float, msgspec.Meta(gt=0)]
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
-# What every generator of random numbers takes, with room for what learners add to it.
+# Valid for every random number generator, with room for what learners add to it.
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**30)]
 Threads = Annotated[int, msgspec.Meta(ge=0, le=1024)]
-# What decides the measurements: `compare`, `store` and `doc` decide nothing that is kept, `train` only the model.
+# The keys that decide the measurements. `train` only decides the model; `compare`, `store` and `doc` decide neither.
 _MEASURES = ("name", "families", "sweep", "collect")
 
 
@@ -40,7 +40,7 @@ class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_flops: Amount | None = None
     max_bytes: Amount | None = None
     max_problems: Positive | None = None
-    """Keep so many, drawn by the seed."""
+    """Keep at most this many, drawn by the seed."""
     max_vectors: Positive | None = None
     seed: Natural = 0
 
@@ -79,7 +79,7 @@ class Compare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_p10: Percent = 2.0
     max_problem: Percent = 10.0
     strict: bool = False
-    """AMBIGUOUS replaces nothing."""
+    """Do not replace the model on AMBIGUOUS."""
 
 
 class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,7 +108,7 @@ class Routine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def learns(self) -> str:
-        """A hash of what decides the model beside them; threads change nothing but the time it takes."""
+        """A hash of what else decides the model; threads are left out, because they only change the time it takes."""
         return _hash(msgspec.structs.replace(self.train, threads=0))
 
     @property
@@ -143,7 +143,7 @@ def load(name: str, changes: Sequence[str] = ()) -> Routine:
 
 
 def _change(data: dict[str, Any], change: str) -> None:
-    """One `--set`: a dotted key, and a value as TOML has it (a bare word is a text)."""
+    """One `--set`: a dotted key, and a TOML value (a bare word is text)."""
     key, equals, text = change.partition("=")
     if not (equals and key):
         raise InvalidValue(f"`set` takes KEY=VALUE such as sweep.max_problems=20, got '{change}'")
@@ -160,7 +160,7 @@ def _change(data: dict[str, Any], change: str) -> None:
 
 
 def _check(routine: Routine, where: str) -> None:
-    """What the types cannot say."""
+    """Check what the types cannot express."""
     if not routine.name.replace("-", "").replace("_", "").replace(".", "").isalnum() or routine.name.startswith("."):
         raise BadFile(f"routine {where}: name is letters, digits, '-', '_' and '.', got '{routine.name}'")
     if len(set(routine.families)) < len(routine.families):

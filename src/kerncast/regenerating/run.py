@@ -1,7 +1,7 @@
-"""The stages of a regeneration, each of which may be repeated: killed at any moment, the same call goes on.
+"""The stages of a regeneration. Each can be repeated, so after a kill the same call continues.
 
-A work directory holds, for each family, `vectors`, `dataset`, `model`, `judged` (what the models were compared by)
-and `comparison.json`, beside one `state.json` that says what is done.
+A work directory holds, for each family, `vectors`, `dataset`, `model`, `judged` (the rows the models were compared on)
+and `comparison.json`, and one `state.json` that says what is done.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from kerncast.store.store import Changed, Entry, Store
 from kerncast.sweeping import Vectors, write_vectors
 from kerncast.training.train import train
 
-# What may be said of a new model beside compare's verdicts: there was no old one, it could not be read, or nothing tells.
+# Verdicts besides those of `compare`: there was no old model, it could not be read, or nothing can be compared.
 NEW, UNREADABLE, NOT_COMPARABLE = "NEW", "OLD UNREADABLE", "NOT COMPARABLE"
 
 
 Listening = Callable[[], AbstractContextManager[Stop]]
-"""Entered while something is measured, which a `Stop` can end politely; the command line catches signals there."""
+"""Makes a context manager that is entered while measuring and yields a `Stop`; the command line catches signals there."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one family; without a verdict it is unfinished, and the same call goes on."""
+    """The result for one family; without a verdict it is unfinished, and the same call continues."""
 
     family: str
     verdict: str | None
@@ -64,14 +64,14 @@ def regenerate(
     progress: Progress = QUIET,
     listening: Listening = lambda: nullcontext(never),
 ) -> list[Outcome]:
-    """Every stage that is not done yet, for every family; finished ones are read from the state."""
+    """Run every stage that is not done yet, for every family; results of finished ones are read from the state."""
     before = states.going_on(folder, routine, again)
     planning.check(routine, [name for name in routine.families if before is not None and "sweep" in before.of(name)])
     if before is None:
         states.set_aside(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with one_writer(folder, states.LOCK, "choose another `out`"):
-        # Another run may have got further until it gave up the lock.
+        # Another run may have got further before it released the lock.
         state = states.going_on(folder, routine) or states.new(routine)
         states.write(folder, state)
         if state.learns != routine.learns:
@@ -85,10 +85,10 @@ def regenerate(
 
 
 def _forget_models(root: Path, state: states.State, routine: Routine) -> None:
-    """What was measured stays; what was learned from it in another way goes."""
+    """Keep the measurements, and remove the models that were trained with other settings."""
     for family in state.families:
         state = state.without(family, "train")
-    # Killed in between, a model that is still there belongs to no routine.
+    # If killed in between, a model that is still there belongs to no routine.
     states.write(root, msgspec.structs.replace(state, learns=""))
     for family in state.families:
         model = _folder(root, family) / "model"
@@ -117,7 +117,7 @@ class _Run:
         self.folder = _folder(folder, family.id)
 
     def all(self) -> Outcome:
-        """One after the other; a stage that does not finish ends it."""
+        """Run the stages in order; stop at one that does not finish."""
         self._doubt()
         for stage in states.STAGES:
             done = self._state().of(self.family.id)
@@ -127,7 +127,7 @@ class _Run:
             self.folder.mkdir(parents=True, exist_ok=True)
             facts = getattr(self, f"_{stage}")()
             if facts is None:
-                return Outcome(self.family.id, None, [f"stopped while it was busy with {stage}"], False, "")
+                return Outcome(self.family.id, None, [f"stopped during {stage}"], False, "")
             states.write(self.root, self._state().with_done(self.family.id, stage, facts))
         done = self._state().of(self.family.id)
         compared, replaced = done["compare"].facts, done["replace"].facts
@@ -138,7 +138,7 @@ class _Run:
         self.progress.stage(name, states.STAGES.index(stage) + 1, len(states.STAGES))
 
     def _doubt(self) -> None:
-        """A comparison with something else than what would be replaced now, or by other limits, is none."""
+        """Discard a comparison with another model than the one that would be replaced now, or with other limits."""
         state = self._state()
         done = state.of(self.family.id)
         if "compare" not in done:
@@ -154,14 +154,14 @@ class _Run:
     def _state(self) -> states.State:
         found = states.read(self.root)
         if found is None:
-            raise BadFile(f"{self.root / states.FILE} went away while it was in use: run the same command again")
+            raise BadFile(f"{self.root / states.FILE} disappeared while it was in use: run the same command again")
         return found
 
     # -- the stages: facts for the state, or None where it was interrupted ---------------------------------
 
     def _sweep(self) -> dict[str, Any] | None:
         vectors = self.folder / "vectors"
-        # Half a sweep is not worth going on with: it takes seconds, and this machine's numbers may differ by now.
+        # Half a sweep is not worth continuing: a sweep takes seconds, and this machine's numbers may have changed.
         shutil.rmtree(vectors, ignore_errors=True)
         sweep = planning.sweep_of(self.routine, self.family, planning.device_of(planning.runner_of(self.routine, self.family)))
         written = write_vectors(sweep, vectors, progress=self.progress)
@@ -222,20 +222,20 @@ class _Run:
             if compared["verdict"] in refused:
                 return {"replaced": False, "model": str(path)}
             entry = self._is_there(new, origin)
-            if entry is not None:  # killed right after
+            if entry is not None:  # an earlier run was killed right after adding it
                 return {"replaced": True, "model": entry.id}
             try:
                 entry = self.store.add(path, name=name, replace=True, origin=origin, over=compared["against"][0])
                 return {"replaced": True, "model": entry.id}
             except Changed:
-                # Someone put a model there meanwhile, with which this one was not compared.
+                # Another process added a model meanwhile, and this one was not compared with it.
                 self._begin("compare")
                 states.write(self.root, state.with_done(self.family.id, "compare", self._compare() or {}))
 
     # -- the store -----------------------------------------------------------------------------------------
 
     def _old(self, new: Model) -> Entry | None:
-        """The model that the new one would take the place of, else the one that answers in its place now."""
+        """The model that the new one would replace, else the one that is found in its place now."""
         name = self.routine.store.name
         try:
             return self.store.at(new, name) or self.store.find(
@@ -245,7 +245,7 @@ class _Run:
             return None
 
     def _asked(self) -> dict[str, Any]:
-        """What a comparison was asked to decide."""
+        """The settings of a comparison."""
         return {
             "store": str(self.store.path.resolve()),
             "name": self.routine.store.name,
@@ -253,7 +253,7 @@ class _Run:
         }
 
     def _against(self, new: Model) -> list[str]:
-        """What the store has to be compared with: what stands in the new model's place, and what answers for it."""
+        """What the store holds to compare with: the mark of the entry to replace, and the model found in its place."""
         try:
             entry = self._old(new)
             answers = "" if entry is None else f"{entry.id} {entry.record.checksum}"
@@ -268,7 +268,7 @@ class _Run:
         }  # fmt: skip
 
     def _is_there(self, new: Model, origin: dict[str, str]) -> Entry | None:
-        """The new model in the store, if this very run has put it there."""
+        """The new model in the store, if this run has put it there."""
         try:
             entry = self.store.at(new, self.routine.store.name)
         except BadFile:

@@ -36,15 +36,15 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"ro
 
     routine: str
     measures: str
-    """Of the routine: other measurements belong into another directory."""
+    """Of the routine: other measurements need another directory."""
     learns: str
-    """Of the routine that models are trained by; empty while models of another one are taken away."""
+    """Of the routine that trained the models; empty while models of another routine are being removed."""
     begun: str
     host: str
     kerncast: str
     families: tuple[str, ...]
     done: dict[str, dict[str, Done]] = {}
-    """Family → stage → what came of it."""
+    """Family → stage → its result."""
     format: str = FORMAT
     version: int = VERSION
 
@@ -58,7 +58,7 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"ro
         return all(stage in self.of(family) for family in self.families for stage in STAGES)
 
     def with_done(self, family: str, stage: str, facts: dict[str, Any]) -> State:
-        """One stage further."""
+        """The state with one more stage done."""
         stages = {**self.of(family), stage: Done(now(), facts)}
         return msgspec.structs.replace(self, done={**self.done, family: stages})
 
@@ -70,7 +70,7 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"ro
 
 
 _FILE = Versioned(
-    FORMAT, VERSION, State, "the state of a regeneration that this kerncast can go on with",
+    FORMAT, VERSION, State, "the state of a regeneration that this kerncast can continue",
     "remove the directory, or choose another `out`",
 )  # fmt: skip
 
@@ -95,22 +95,22 @@ def own_version() -> str:
 
 
 def new(routine: Routine) -> State:
-    """Nothing done yet."""
+    """A state with nothing done yet."""
     host = platform.node() or "unknown"
     return State(routine.name, routine.measures, routine.learns, now(), host, own_version(), tuple(routine.families))
 
 
 def going_on(folder: Path, routine: Routine, again: bool = False) -> State | None:
-    """The run that is to go on, or None to begin one; a run of other measurements is refused.
+    """The run to continue, or None to begin one; a run with other measurements is refused.
 
-    With `again`, a finished run does not go on.
+    With `again`, a finished run is not continued.
     """
     found = read(folder)
     if found is None or (again and found.finished):
         return None
     if found.measures != routine.measures:
         raise InvalidValue(
-            f"{folder} was begun with another routine ({found.routine}, {found.begun}): go on with it, or choose another `out`"
+            f"{folder} was begun with another routine ({found.routine}, {found.begun}): continue it, or choose another `out`"
         )
     return found
 
@@ -127,12 +127,12 @@ def read(folder: Path) -> State | None:
 
 
 def write(folder: Path, state: State) -> None:
-    """Whole or not at all."""
+    """Write the state, whole or not at all."""
     write_bytes(folder / FILE, json_text(state))
 
 
 def set_aside(folder: Path) -> None:
-    """A finished run, if there is one, keeps its files under a name that says when it began."""
+    """Rename the directory of a finished run, if there is one; the new name says when the run began."""
     state = read(folder)
     if state is None or not state.finished:
         return

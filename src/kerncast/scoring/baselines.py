@@ -1,4 +1,4 @@
-"""What choosing without thinking gets: the figures that every model stands beside."""
+"""Baselines that need no model; every model is compared with their figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def random_choice(trials: Trials) -> Floats:
 
 
 def random_expectations(trials: Trials) -> dict[str, Floats]:
-    """Per problem, what does not follow from that: the chance to draw the best (ties are as good), and the regret."""
+    """Per problem, the other expectations: the chance to draw the best (ties count as the best), and the regret."""
     return {
         "top1": _expected(trials, (trials.share >= 1.0).astype(np.float64)),
         "regret_mean": _expected(trials, regret(trials.share)),
@@ -45,7 +45,7 @@ def fixed_choice(trials: Trials, shares: Floats) -> Floats:
 
 
 def greedy_portfolio(trials: Trials, configs: int, size: int) -> list[int]:
-    """Configs in the order in which each adds most to the oracle of those before it."""
+    """Configs in greedy order: each adds most to the best of those before it."""
     covered = np.zeros(int(trials.problem.max()) + 1)
     picked: list[int] = []
     left = np.ones(configs, dtype=bool)
@@ -68,7 +68,7 @@ def portfolio_oracle(trials: Trials, portfolio: Sequence[int]) -> Floats:
 
 
 def portfolio_tried(trials: Trials, portfolio: Sequence[int]) -> Flags:
-    """On which problems any of the few configs was tried at all."""
+    """On which problems any of the few configs was tried."""
     inside = np.isin(trials.config, list(portfolio))
     return np.asarray(np.logical_or.reduceat(inside[trials.order], trials.starts)[trials.solvable])
 

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Figure:
-    """A value and its 95 % interval; of one problem there is none."""
+    """A value and its 95 % interval; with a single problem there is none."""
 
     value: float
     interval: tuple[float, float] | None = None
@@ -37,9 +37,9 @@ class Efficiency:
     best_chosen: Figure
     """The share of problems on which the choice was the very best."""
     geometric_mean: Figure | None = None
-    """None, here and below: not known, or a model was written before there was this figure."""
+    """None, here and below: not known, or the model is older than this figure."""
     regret: Figure | None = None
-    """By how much longer than the best a choice takes; None also where one failed."""
+    """How much longer than the best a choice takes; None also if one failed."""
     mean_with_ties: Figure | None = None
     """A choice within the noise of the best counts as the best."""
     best_chosen_with_ties: Figure | None = None

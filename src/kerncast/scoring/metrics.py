@@ -21,16 +21,16 @@ SELECTION: dict[str, Callable[[Floats], Floats]] = {
     "efficiency_p1": lambda e: np.quantile(e, 0.01, axis=-1),
     "efficiency_min": lambda e: e.min(axis=-1),
     "top1": lambda e: (e >= 1.0).mean(axis=-1),
-    # One choice that failed makes it 0, as it should.
+    # A single failed choice makes it 0, as it should.
     "efficiency_gmean": lambda e: np.exp(np.log(np.maximum(e, 1e-300)).mean(axis=-1)) * (e > 0.0).all(axis=-1),
-    # And this one infinite, for which there is no figure.
+    # A failed choice makes this one infinite, which is reported as no figure.
     "regret_mean": lambda e: regret(e).mean(axis=-1),
 }
 RUNTIME = ("mape", "median_ape", "ape_p95", "rmsre", "rrmse", "r2", "r2_log", "coverage_90")
 
 
 def regret(efficiency: Floats) -> Floats:
-    """By how much longer than the best a choice takes; infinite where it failed."""
+    """How much longer than the best a choice takes; infinite where it failed."""
     return 1.0 / np.where(efficiency > 0.0, efficiency, 1.0) - 1.0 + np.where(efficiency > 0.0, 0.0, np.inf)
 
 
@@ -43,9 +43,9 @@ def figure(value: float, samples: Floats | None = None) -> FigureJson:
 
 
 def resampled(values: Floats, statistic: Callable[[Floats], Floats], seed: int = 0, resamples: int = RESAMPLES) -> Floats:
-    """A statistic of values drawn again with replacement, many times; in pieces, to bound the memory.
+    """Bootstrap samples of a statistic; computed in pieces, to limit memory.
 
-    None of one value: drawn again it is always itself, which says nothing of how sure it is.
+    None for a single value: its resamples are all the same and say nothing about its uncertainty.
     """
     if len(values) < 2:
         return np.empty(0)
@@ -61,12 +61,12 @@ def resampled(values: Floats, statistic: Callable[[Floats], Floats], seed: int =
 
 
 def selection_figures(efficiency: Floats) -> dict[str, FigureJson | None]:
-    """The efficiency figures of one chooser, one value per problem in."""
+    """The efficiency figures of one chooser, from one value per problem."""
     return {name: _finite(efficiency, f) for name, f in SELECTION.items()}
 
 
 def mean_figure(values: Floats) -> FigureJson | None:
-    """The mean of one value per problem; None where it is infinite."""
+    """The mean of one value per problem; None if it is infinite."""
     return _finite(values, lambda drawn: np.asarray(drawn.mean(axis=-1)))
 
 
@@ -76,7 +76,7 @@ def _finite(values: Floats, statistic: Callable[[Floats], Floats]) -> FigureJson
 
 
 class _Errors:
-    """Row errors sorted and summed once, so that a resample of problems costs little."""
+    """Row errors sorted and summed once, so that a resample of problems is cheap."""
 
     def __init__(self, problem: Ints, measured: Floats, predicted: Floats, covered: Flags | None) -> None:
         _, self.dense = np.unique(problem, return_inverse=True)

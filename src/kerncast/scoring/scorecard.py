@@ -21,13 +21,13 @@ from kerncast.scoring.metrics import (
 )
 from kerncast.scoring.trials import Trials
 
-# How many of the best-scored configs are tried and measured, in the curve of top-k-then-measure.
+# The numbers of best-scored configs that are measured, in the top-k-then-measure curve.
 TOP_K = (1, 2, 3, 5, 10, 20)
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a model says of every row: the lowest score of a problem is chosen."""
+    """A model's predictions for every row: the lowest score of a problem is chosen."""
 
     score: Floats
     time_ns: Floats | None = None
@@ -45,13 +45,13 @@ def scorecard(trials: Trials, predicted: Predicted) -> dict[str, Any]:
 
 
 def choice_figures(trials: Trials, chosen: Ints) -> dict[str, FigureJson | None]:
-    """The efficiency figures of one chosen row per problem, ties beside them."""
+    """The efficiency figures of one chosen row per problem, with and without ties."""
     if _nothing_to_choose(trials):
         return dict.fromkeys((*SELECTION, "noise_ceiling", "efficiency_mean_ties", "top1_ties"))
     figures: dict[str, FigureJson | None] = dict(selection_figures(trials.share[chosen][trials.solvable]))
     ceiling = trials.noise_ceiling
     figures["noise_ceiling"] = None if ceiling is None else figure(float(ceiling.mean()), resampled(ceiling, _mean))
-    # A choice within the noise of the best counts as the best: what is lost for certain.
+    # A choice within the noise of the best counts as the best: only certain losses count.
     merciful = np.where(trials.tied(chosen), 1.0, trials.share[chosen])[trials.solvable]
     figures["efficiency_mean_ties"] = figure(float(merciful.mean()), resampled(merciful, _mean))
     hits = (merciful >= 1.0).astype(np.float64)
@@ -62,7 +62,7 @@ def choice_figures(trials: Trials, chosen: Ints) -> dict[str, FigureJson | None]
 def baseline_card(efficiency: Floats | None, expected: Mapping[str, Floats] | None = None) -> dict[str, Any]:
     """The figures of a baseline that only chooses.
 
-    `expected` has, per problem, what does not follow from the efficiency where that is itself an expectation.
+    If the efficiency is itself an expectation, `expected` has the figures per problem that do not follow from it.
     """
     empty: dict[str, Any] = {
         "n_problems": 0 if efficiency is None else len(efficiency),
@@ -80,7 +80,7 @@ def runtime_card(trials: Trials, time_ns: Floats) -> dict[str, Any]:
 
 
 def top_k(trials: Trials, score: Floats) -> list[dict[str, float]]:
-    """What measuring the k best-scored configs gets, and how often the best is among them."""
+    """The efficiency after measuring the k best-scored configs, and how often the best is among them."""
     most = int(np.diff(np.r_[trials.starts, len(trials.order)]).max())
     curve = []
     for k in TOP_K:

@@ -1,4 +1,4 @@
-"""Who is trained on and who is scored: whole groups on one side or the other, never single rows."""
+"""Splits into training and scoring: whole groups on one side or the other, never single rows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from kerncast.arrays import Flags, Floats, Ints
 from kerncast.errors import InvalidValue
 
 CONFIG = "config"
-"""What is held out where there is one problem only: configs, not groups of problems."""
+"""What is held out if there is only one problem: configs, not groups of problems."""
 
 
 def folds_by_group(groups: Ints, folds: int, seed: int) -> Ints:
-    """The fold of every row: groups are shuffled and dealt out, so all folds have nearly as many groups."""
+    """The fold of every row: groups are shuffled and dealt out, so all folds have nearly the same number of groups."""
     distinct, dense = np.unique(groups, return_inverse=True)
     if folds < 2:
         raise InvalidValue(f"cross-validation needs at least 2 folds, got {folds}")
@@ -27,7 +27,7 @@ def folds_by_group(groups: Ints, folds: int, seed: int) -> Ints:
 
 
 def held_out(groups: Ints, share: float, seed: int) -> Flags:
-    """The rows of a random share of the groups, at least one of them and never all."""
+    """The rows of a random share of the groups: at least one group, and never all."""
     distinct, dense = np.unique(groups, return_inverse=True)
     count = min(max(1, round(share * len(distinct))), len(distinct) - 1)
     chosen = np.zeros(len(distinct), dtype=bool)
@@ -40,7 +40,7 @@ def folds_by_size(size: Floats, folds: int) -> Ints:
     order = np.argsort(size, kind="stable")
     bands = np.empty(len(size), dtype=np.int64)
     bands[order] = np.arange(len(size)) * folds // len(size)
-    # Rows of one size must not be torn apart: all follow the first of them.
+    # Rows of one size must stay together: all follow the first of them.
     _, first, dense = np.unique(size[order], return_index=True, return_inverse=True)
     bands[order] = bands[order][first][dense]
     return bands

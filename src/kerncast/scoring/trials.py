@@ -1,4 +1,4 @@
-"""What was measured, as arrays: who is fastest on each problem, what a choice costs, what noise allows."""
+"""The measurements as arrays: the fastest config of each problem, the loss of a choice, the limits of noise."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Trials:
     """Relative standard error of each time; NaN where unknown."""
     half_a: Floats
     half_b: Floats
-    """Medians of the two halves of the repeats; NaN where something was measured once."""
+    """Medians of the two halves of the repeats; NaN for single measurements."""
 
     @cached_property
     def order(self) -> Ints:
-        """Rows by problem, then by config: what breaks ties."""
+        """Rows sorted by problem, then by config, which breaks ties."""
         return np.lexsort((self.config, self.problem))
 
     @cached_property
@@ -64,7 +64,7 @@ class Trials:
 
     @property
     def choosing(self) -> bool:
-        """Whether some problem has more than one config: otherwise there is nothing to choose."""
+        """Whether some problem has more than one config, so that there is something to choose."""
         return len(self.starts) < len(self.order)
 
     @cached_property
@@ -73,12 +73,12 @@ class Trials:
         return np.isfinite(self.best_ns)
 
     def choose(self, scores: Floats) -> Ints:
-        """The row with the lowest score on each problem; of equals the config that comes first."""
+        """The row with the lowest score on each problem; ties go to the config that comes first."""
         rank = np.lexsort((self.config, scores, self.problem))
         return rank[self.starts]
 
     def top(self, scores: Floats, k: int) -> Floats:
-        """What trying the k lowest scores and keeping the fastest gets: best time over the best of the k."""
+        """The efficiency after measuring the k lowest scores and keeping the fastest: best time over the best of the k."""
         rank = np.lexsort((self.config, scores, self.problem))
         counts = np.diff(np.r_[self.starts, len(rank)])
         place = np.arange(len(rank)) - np.repeat(self.starts, counts)
@@ -94,9 +94,9 @@ class Trials:
 
     @cached_property
     def noise_ceiling(self) -> Floats | None:
-        """Per problem: what a chooser gets that knows one half of the repeats and is scored on the other.
+        """Per problem: the efficiency of a chooser that knows one half of the repeats and is scored on the other.
 
-        Where nothing was repeated but the noise is known, halves are drawn with it; None when neither is known.
+        If nothing was repeated but the noise is known, halves are simulated with it; None if neither is known.
         """
         halves = self._measured_halves()
         if halves is None:

@@ -1,10 +1,10 @@
-"""Choices that were measured: kept for the process and, if there is a file, from one to the next.
+"""Measured choices, kept for the process and, if there is a file, for later processes.
 
     {"kind": "measured choices", "schema": 1, "family": "gemm/cpu", "choices": [{"problem": …, "config": …, …}]}
 
 A choice holds for the device and the software (compiler, kernels) that it was measured with; others in the file are
-left alone, so one file may serve several machines. Writing is atomic and keeps what other processes wrote meanwhile;
-of two that write at the same moment one may have to measure again.
+left alone, so one file may serve several machines. Writing is atomic and keeps what other processes wrote meanwhile.
+If two processes write at the same moment, one of them may have to measure again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCHEMA = 1
 
 
 class MeasuredChoice(msgspec.Struct, frozen=True):
-    """What was measured to be best for one problem."""
+    """The config that was measured to be the fastest on one problem."""
 
     problem: dict[str, int | bool | str]
     config: dict[str, int | bool | str]
@@ -71,14 +71,14 @@ class ChoiceCache:
         return self._known.get(problem)
 
     def put(self, problem: Problem, config: Config, time_ns: float) -> None:
-        """Remember one, on disk too if there is a file."""
+        """Remember a choice, on disk too if there is a file."""
         with self._lock:
             self._known[problem] = config, time_ns
             if self.path is not None:
                 self._write(self.path)
 
     def nearby(self, problem: Problem, count: int) -> list[Config]:
-        """The winners of the problems most like this one, each once: what is best there is worth trying here first."""
+        """The fastest configs of the most similar problems, without repeats: they are worth trying first."""
         with self._lock:
             by_distance = sorted(self._known.items(), key=lambda item: distance(problem.as_dict(), item[0].as_dict()))
         return list(dict.fromkeys(config for _, (config, _) in by_distance))[:count]
@@ -86,7 +86,7 @@ class ChoiceCache:
     def _take(self, choice: MeasuredChoice) -> None:
         if (choice.device, choice.software) != (self.device, self.software):
             return
-        with contextlib.suppress(KerncastError):  # of a family that was declared otherwise then: measured again
+        with contextlib.suppress(KerncastError):  # the family's declaration has changed since: measure again
             problem, config = Problem(self.family, choice.problem), Config(self.family, choice.config)
             self._known[problem] = config, choice.time_ns
 

@@ -3,8 +3,8 @@
     multiply = Dispatcher("gemm/cpu", "models/gemm")
     c = multiply.run(a, b)
 
-The first call with arrays of some shapes, strides and types chooses: a model is asked, or, without one, configs are
-measured for a while. Every later call with such arrays finds the kernel bound and only points it at the data.
+The first call with arrays of some shapes, strides and types chooses a kernel: it asks the model or, without one,
+measures configs for a while. Later calls with such arrays reuse the bound kernel and only pass it the data.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from kerncast.selecting.choice_cache import ChoiceCache
 from kerncast.selecting.measure import measure_top
 
 BUDGET_SECONDS = 1.0
-# What is tried before the set of configs is: winners of similar problems, and the best on the small problem of its kind,
-# for which there is more time: it serves all the others.
+# Tried before the backend's first configs: the winners of similar problems, and the best on the small problem of the same
+# kind. That one gets more time, because it serves all the others.
 NEARBY, BEST_OF_SMALL, TIME_FOR_SMALL = 6, 12, 8.0
-# Signatures that are kept bound (some 2 KB each); the oldest gives way, its problem's choice is still known.
+# Signatures that are kept bound (some 2 KB each). The oldest is dropped; the choice for its problem is still known.
 MOST_BOUND = 4096
 
 
@@ -52,18 +52,18 @@ class Picked:
 
     config: Config
     by: str
-    """Who chose: a tier of the selector, `fallback` (outside what the model knows), `measure` or `remembered`."""
+    """What chose it: a tier of the selector, `fallback` (outside the trained range), `measure` or `remembered`."""
     time_ns: float | None
-    """Expected (by a model) or measured."""
+    """Predicted (by a model) or measured."""
 
 
 class Dispatcher:
     """Picks and runs kernels of one family on numpy arrays. Safe to share between threads.
 
-    `model` is a model directory, a `Model`, or anything with `select(problem) -> Answer`. Without one, and where it has
-    neither an answer nor a fallback that runs here, up to `budget` seconds of each new problem go into measuring;
-    `remember` is the file that keeps what was measured. `threads` is how many the kernels may use. `verify` checks
-    a model's choice bit for bit before its first use, as measured ones always are.
+    `model` is a model directory, a `Model`, or anything with `select(problem) -> Answer`. Without a model, or if it has
+    neither an answer nor a fallback that runs here, each new problem is measured for up to `budget` seconds;
+    `remember` is the file that keeps what was measured. `threads` is how many threads the kernels may use. `verify`
+    checks the result of a model's choice before its first use, as is always done for measured ones.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Dispatcher:
         kind = backend_that_runs(self.family.id) if backend is None else type(backend)
         if self.family.id not in kind.calls:
             raise NotFound(
-                f"backend {kind.name} runs {self.family.id}, but not on arrays of a caller: it dispatches "
+                f"backend {kind.name} runs {self.family.id}, but not on a caller's arrays: it dispatches "
                 f"{', '.join(kind.calls) or 'no family'}"
             )
         self.backend = kind("0") if backend is None else backend
@@ -92,7 +92,7 @@ class Dispatcher:
         self._environment = _environment(self.family, threads)
         self._chooser = _chooser(model, self.family)
         self.budget, self.verify = budget, verify
-        # Without a file only when something is measured: it asks the device for its numbers.
+        # Without a file it is made when something is first measured, because it has to ask the device for its numbers.
         self._remembered = None if remember is None else ChoiceCache(self.family, self.backend, remember)
         self._lock = threading.RLock()
         self._bound: dict[Hashable, Bound] = {}
@@ -106,7 +106,7 @@ class Dispatcher:
         return f"Dispatcher({self.family.id} on {self.backend.name}{threads}; {asked}; problems answered: {by})"
 
     def run(self, *arrays: Array, out: Array | None = None, **attributes: Hashable) -> Array:
-        """The result, in `out` where that is given: for gemm `run(a, b)` is `a @ b`."""
+        """Run the kernel and return the result, in `out` if that is given: for gemm, `run(a, b)` is `a @ b`."""
         try:
             bound = self._bound[self._signature(*arrays, **attributes)]
         except (KeyError, AttributeError, TypeError, ValueError):
@@ -114,7 +114,7 @@ class Dispatcher:
         return bound(*arrays, out=out)
 
     def choice(self, *arrays: Array, **attributes: Hashable) -> Picked | None:
-        """Who runs these arrays, choosing it if need be; None where no kernel is needed (empty arrays)."""
+        """The kernel that runs these arrays, chosen now if it is not known; None if no kernel is needed (empty arrays)."""
         call = self._call.of(*arrays, **attributes)
         if call.without_kernel() is not None:
             return None
@@ -123,7 +123,7 @@ class Dispatcher:
 
     @property
     def answered(self) -> dict[str, int]:
-        """How many problems each has answered: tiers of the selector, `fallback`, `measure`, `remembered`."""
+        """Number of problems answered by each tier of the selector, `fallback`, `measure` and `remembered`."""
         with self._lock:
             return dict(sorted(Counter(choice.by for choice in self._choices.values()).items()))
 
@@ -135,7 +135,7 @@ class Dispatcher:
         return Problem(self.family, {**call.values, **self._environment})
 
     def _bind(self, arrays: tuple[Array, ...], attributes: Mapping[str, Hashable]) -> Bound:
-        """Everything that the first call does."""
+        """Choose and bind a kernel: what the first call does."""
         call = self._call.of(*arrays, **attributes)
         bound = call.without_kernel()
         signature = self._signature(*arrays, **attributes)
@@ -150,7 +150,7 @@ class Dispatcher:
         return bound
 
     def _chosen(self, call: Call, problem: Problem) -> Bound:
-        """The kernel of the first choice that can be bound, which becomes the problem's own."""
+        """The kernel of the first choice that can be bound; that choice is kept for the problem."""
         known = self._choices.get(problem)
         if known is not None:
             return self.backend.bind(call, problem, known.config)
@@ -160,7 +160,7 @@ class Dispatcher:
                 if self.verify and choice.by not in (Tier.MEASURE, "remembered"):
                     self._check(problem, choice.config)
             except Failed:
-                # Trained elsewhere: this machine lacks an instruction, a compiler that builds it, or memory.
+                # The model was trained on another machine: this one lacks an instruction, a compiler that builds it, or memory.
                 continue
             self._choices[problem] = choice
             return bound
@@ -186,7 +186,7 @@ class Dispatcher:
         yield Picked(best.config, str(Tier.MEASURE), best.time_ns)
 
     def _candidates(self, problem: Problem, remembered: ChoiceCache) -> Iterator[Config]:
-        """What to try, promising ones first; what comes twice is tried once."""
+        """The configs to try, promising ones first; they may repeat."""
         small = self.backend.smaller(problem)
         if small != problem:
             if small not in self._in_small:
@@ -216,7 +216,7 @@ def _environment(family: Family, threads: int) -> dict[str, int]:
             raise InvalidValue(f"threads must be {rule.describe()}, got {threads!r}")
         return {"threads": threads}
     if threads != 1:
-        raise InvalidValue(f"{family.id} does not count threads, got threads={threads}: leave it out")
+        raise InvalidValue(f"{family.id} has no `threads`, got threads={threads}: leave it out")
     return {}
 
 
@@ -224,7 +224,7 @@ def _chooser(model: str | Path | Model | Chooser | None, family: Family) -> Choo
     if model is None:
         return None
     known = Model.load(model) if isinstance(model, str | Path) else model
-    # A selector has a model, which has a family; whatever else answers may say of which family it is.
+    # A selector has a model, which has a family; any other chooser may have a `family` itself.
     trained = getattr(getattr(known, "model", known), "family", family)
     if trained is not family:
         raise InvalidValue(f"the model is for {trained.id}, not for {family.id}: give one that was trained for it")

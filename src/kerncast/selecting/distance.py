@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 from kerncast.space import Value
 
-# What a different label counts: more than any two sizes.
+# What a different label counts: more than any difference in size.
 OTHER_LABEL = 100.0
 
 
 def distance(one: Mapping[str, Value], other: Mapping[str, Value]) -> float:
-    """Doublings between the sizes, all together; labels count only by being equal or not."""
+    """The sum of the doublings between the sizes; labels count only as equal or different."""
     total = 0.0
     for name, value in one.items():
         against = other[name]

@@ -34,16 +34,16 @@ class Neighbour:
     best: dict[str, Any]
     best_ns: float
     chosen_ns: float | None
-    """What the config that was chosen now took there; None: it was not measured there."""
+    """The time of the chosen config on that problem; None: it was not measured there."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Everything that speaks for an answer."""
+    """The reasons for an answer."""
 
     answer: Answer
     contributions: list[Contribution]
-    """The largest first; empty for models that do not tell."""
+    """The largest first; empty for models that do not provide them."""
     neighbours: list[Neighbour]
     runners_up: list[Answer]
 
@@ -70,7 +70,7 @@ def explain(selector: Selector, answer: Answer) -> Explanation:
 
 
 def _contributions(selector: Selector, problem: Problem, config: Config) -> list[Contribution]:
-    """By TreeSHAP over the forest for times: factors of all features and the average time multiply to the prediction."""
+    """TreeSHAP of the time forest: the average time multiplied by the factors of all features is the prediction."""
     learner, model = selector.model.learner, selector.model
     if not isinstance(learner, Gbdt) or not model.target.log or model.target.higher_is_faster:
         return []

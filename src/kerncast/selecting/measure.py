@@ -1,9 +1,9 @@
-"""Choosing by the clock: time the few configs that a model cannot tell apart, or as many as a budget allows.
+"""Choosing by measuring: time the few configs that a model cannot tell apart, or as many as a budget allows.
 
-Every config is checked before its time counts. The first visit is short and drops what is far behind; those that are
-left run in several passes in shuffled order, so that a slow moment of the machine hurts all of them alike.
-Everything runs in this process: a kernel that crashes takes it along (collecting, which guards against that, is for
-kernels that nobody has tried yet).
+Every config is checked before its time counts. The first visit is short and drops configs that are far behind. The
+others run in several passes in shuffled order, so that a slow moment of the machine affects all of them alike.
+Everything runs in this process: a kernel that crashes ends it. For untried kernels use collecting, which guards
+against crashes.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from kerncast.collecting.messages import Policy
 from kerncast.errors import InvalidValue
 from kerncast.op import Config, Problem
 
-# Short regions and few of them: the answer is wanted now, and only the order matters.
+# Few and short regions: the answer is needed soon, and only the order matters.
 POLICY = Policy(samples=16, fewest_samples=5, sample_ns=60_000, warmup_ns=120_000, give_up=1.5)
-# The first visit may take this share of the budget; the rest is for the finalists: as many as a pass or two leaves time for.
+# The first visit may take this share of the budget. The rest is for the finalists: as many as it can time in two passes.
 SCREENING, PASSES = 0.6, 2
 FINALISTS = 16
-# Configs that are compiled together: the compiler's start-up is shared, the budget is looked at in between.
+# Configs that are compiled together: they share the compiler's start-up, and the budget is checked between batches.
 TOGETHER = 8
 MOST_CONTENDERS = 32
-# A launch of at least this length that takes so many times the quickest one's is not repeated.
+# A launch longer than this that also takes this many times as long as the quickest one is not repeated.
 LONG_NS, FAR_BEHIND = 5_000_000, 2.0
 MOST_RETAKEN = 3
 
@@ -42,11 +42,11 @@ class Timed:
     config: Config
     time_ns: float
     samples: int
-    """How many regions the time is the median of; 1: it was far behind at the first visit."""
+    """The time is the median of this many regions; 1: the config was far behind at the first visit."""
 
 
 def contenders(lower_ns: Sequence[float], upper_ns: Sequence[float], most: int = MOST_CONTENDERS) -> list[int]:
-    """Of a ranking, best first, the places that may be the best: lower bound not above the first one's upper bound."""
+    """The places of a ranking that may be the best: their lower bound is not above the first one's upper bound."""
     if not len(lower_ns):
         return []
     return [place for place, lower in enumerate(lower_ns) if place == 0 or lower <= upper_ns[0]][:most]
@@ -55,9 +55,9 @@ def contenders(lower_ns: Sequence[float], upper_ns: Sequence[float], most: int =
 def measure_top(backend: Backend, problem: Problem, configs: Iterable[Config], seconds: float, *, seed: int = 0) -> list[Timed]:
     """The configs that run the problem correctly, by measured time, fastest first.
 
-    They are visited in the order given until most of `seconds` is spent (at least one that works), so the promising
-    ones come first; making the problem's data does not count. Configs that fail or compute something else are left
-    out, and so are long ones that were far behind at their first launch; InvalidValue when none is left.
+    They are visited in the order given until most of `seconds` is spent (but at least one that works), so put the
+    promising ones first; making the problem's data does not count. Configs that fail or compute a wrong result are left
+    out, and so are long ones that were far behind at their first launch. Raises InvalidValue if none is left.
     """
     if not 0 < seconds < math.inf:
         raise InvalidValue(f"the seconds for measuring must be positive, got {seconds}: 1 is enough for most problems")
@@ -84,7 +84,7 @@ def _timed(vector: timing.Timed, config: Config) -> Timed:
 
 
 class _Timer(timing.BlockTimer):
-    """The collector's timer, with an end."""
+    """The collector's timer, with a time limit."""
 
     def __init__(self, policy: Policy, seconds: float, cpu_clock: bool) -> None:
         super().__init__(policy, lambda index, nanoseconds: None, cpu_clock)
@@ -92,16 +92,16 @@ class _Timer(timing.BlockTimer):
         self.begin: float | None = None
 
     def start(self) -> None:
-        """The budget begins with the first call."""
+        """Start the budget, at the first call only."""
         if self.begin is None:
             self.begin = time.monotonic()
 
     def spent(self, share: float = 1.0) -> bool:
-        """Whether such a share of the budget is gone."""
+        """Whether this share of the budget is spent."""
         return self.begin is not None and time.monotonic() > self.begin + share * self.seconds
 
     def room(self, vector: timing.Timed) -> int:
-        """How many like this vector the rest of the budget has room for, a few times each."""
+        """How many vectors like this one fit into the rest of the budget, each timed a few times."""
         begin = time.monotonic() if self.begin is None else self.begin
         left_ns = (begin + self.seconds - time.monotonic()) * 1e9
         return int(left_ns / (PASSES * vector.expected_ns * vector.loops))
@@ -111,7 +111,7 @@ class _Timer(timing.BlockTimer):
 
 
 class _Screening:
-    """The first visit: checked and timed once, the best few kept open."""
+    """The first visit: check and time each config once, and keep the best few open."""
 
     def __init__(self, backend: Backend, problem: Problem, timer: _Timer) -> None:
         self.backend, self.problem, self.timer = backend, problem, timer
@@ -122,16 +122,16 @@ class _Screening:
         self.quickest_check = math.inf
 
     def visit(self, configs: Iterable[Config]) -> None:
-        """One config after the other until the time is up."""
+        """Visit one config after the other until the time is up."""
         for config in self._compiled(iter(configs)):
             try:
                 self._one(config)
-            except Exception as error:  # as the contract of backends has it: whatever it raises, this one does not run
+            except Exception as error:  # by the contract of backends any exception means that this config does not run
                 self.failures.append(error)
             if self.open and self.timer.spent(SCREENING):
                 return
         if not self.open:
-            reason = f"the first said: {self.failures[0]}" if self.failures else "there was none to try"
+            reason = f"the first error: {self.failures[0]}" if self.failures else "there was none to try"
             raise InvalidValue(f"none of {len(self.seen)} configs runs {self.problem!r} on this machine ({reason})")
 
     def _compiled(self, configs: Iterator[Config]) -> Iterator[Config]:
@@ -145,7 +145,7 @@ class _Screening:
         kernel = self.backend.prepare(self.problem, config)
         self.timer.start()
         try:
-            # The check is also the launch that finds cold caches.
+            # The check is also the first launch, with cold caches.
             begin = time.monotonic_ns()
             error = kernel.check()
             spent = time.monotonic_ns() - begin
@@ -172,13 +172,13 @@ class _Screening:
         del self.open[most:]
 
     def _first_time(self, vector: timing.Timed) -> None:
-        """One sample, or a few if the process was off the CPU meanwhile: it decides who comes to the final."""
+        """One sample, or a few if the process was off the CPU meanwhile: it decides which configs become finalists."""
         while not vector.quiet and len(vector.disturbed) < MOST_RETAKEN:
             self.timer.sample(vector)
         vector.expected_ns = min(vector.quiet or vector.disturbed)
         vector.forget()
 
     def close(self) -> None:
-        """Give back what is still open."""
+        """Close the kernels that are still open."""
         for vector, _ in self.open:
             vector.kernel.close()

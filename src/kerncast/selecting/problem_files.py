@@ -13,7 +13,7 @@ from kerncast.op import Family
 
 
 def read_problem_file(path: Path, family: Family) -> list[dict[str, Any]]:
-    """A list of problems: JSON objects, or rows of a parquet table, with names as `M` or `problem.M`."""
+    """The problems in a file: JSON objects, or rows of a parquet table, with names like `M` or `problem.M`."""
     if not path.is_file():
         raise InvalidValue(f"'{path}' is neither NAME=VALUE nor a file of problems (.json or .parquet)")
     try:
@@ -38,7 +38,7 @@ def read_problem_file(path: Path, family: Family) -> list[dict[str, Any]]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys are all different: of two values nobody can say which was meant."""
+    """An object without duplicate keys: it would not be clear which of the values is meant."""
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(name for place, (name, _) in enumerate(pairs) if name in dict(pairs[:place]))

@@ -1,4 +1,4 @@
-"""The selector: a model on its way to a choice, tier by tier, or a reason why there is none."""
+"""The selector: chooses a config with a model, tier by tier, or says why there is none."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ if TYPE_CHECKING:  # they import this module
     from kerncast.selecting.tiers.portfolio_of import Portfolio
 
 TIERS = (Tier.TREE, Tier.PORTFOLIO, Tier.FULL)
-# Problems in the memo of a tier, a kilobyte each; a process that meets more begins again.
+# Problems in the memo of a tier, a kilobyte each; a full memo is emptied.
 MOST_REMEMBERED = 50_000
 
 
 class Selector:
-    """Picks a config for a problem, or says why it will not: `Selector(model)`, with a model or its path.
+    """Picks a config for a problem, or says why there is none: `Selector(model)`, with a model or its path.
 
-    The first one for a model takes some seconds: its quick tiers are built and compiled, and kept. Compiled where a C compiler
-    is at hand and the learner writes C, in Python otherwise: the answers are the same. Threads may share a selector; they
-    take turns.
+    The first selector of a model takes some seconds: its quick tiers are built, compiled and cached. Without a C compiler, or
+    with a learner that writes no C, it runs in Python; the answers are the same. Threads may share a selector; they take
+    turns.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Selector:
         tiers: Tiers | None = None,
         progress: Progress = QUIET,
     ) -> None:
-        """`options` say how the tiers are built; `tiers` are some that were built already."""
+        """`options` say how to build the tiers; `tiers` are tiers that are already built."""
         self.model = model if isinstance(model, Model) else Model.load(model)
         self.tier = _tier(tier)
         if tiers is None and not self.model.candidates.height:
@@ -98,7 +98,7 @@ class Selector:
         return None if made is None else Binding(made, model.family, schema_number(artefact))
 
     def __reduce__(self) -> Any:
-        raise TypeError("a selector does not travel between processes: load it again there, which finds it in the cache")
+        raise TypeError("a selector cannot be pickled: make it again in the other process, where it is read from the cache")
 
     def __repr__(self) -> str:
         parts = [f"{self.artefact.candidates:,} configs", f"portfolio of {len(self.tiers.portfolio):,}"]
@@ -115,7 +115,7 @@ class Selector:
 
     @cached_property
     def configs(self) -> list[Config]:
-        """The candidates, in the order of the model's."""
+        """The candidates, in the model's order."""
         names = [f"config.{name}" for name in self.model.family.config.parameters]
         rows = self.model.candidates.select(names).iter_rows() if names else (() for _ in range(self.artefact.candidates))
         keys = list(self.model.family.config.parameters)
@@ -133,7 +133,7 @@ class Selector:
     # -- one problem ---------------------------------------------------------------------------------
 
     def select(self, problem: Problem | Mapping[str, Any], tier: Tier | str | None = None) -> Answer:
-        """The config to run, by the tier asked for (the selector's own by default)."""
+        """The config to run, from the tier asked for (by default the selector's own)."""
         memo = self._default if tier is None else self._memo[_tier(tier)]
         if isinstance(problem, Problem):
             found = memo.get(problem)
@@ -162,7 +162,7 @@ class Selector:
         return self._interpreted(problem, tier)
 
     def _there(self, tier: Tier) -> Tier:
-        """The tier that answers when this one is asked: the portfolio where there is no tree, for one config needs none."""
+        """The tier that answers when this one is asked: the portfolio if there is no tree, since one config needs none."""
         return Tier.PORTFOLIO if tier is Tier.TREE and self.tiers.tree is None else tier
 
     @cached_property
@@ -183,7 +183,7 @@ class Selector:
     def _chosen(
         self, problem: Problem, tier: Tier, candidate: int, time_ns: float, lower: float, upper: float, efficiency: float
     ) -> Answer:
-        """An answer from the artefact's numbers, in which a negative one is not known."""
+        """An answer from the artefact's numbers, where negative means unknown."""
         return Answer.quick(
             problem,
             self.configs[candidate],
@@ -255,9 +255,9 @@ class Selector:
     # -- more than the best ----------------------------------------------------------------------------
 
     def rank(self, problem: Problem | Mapping[str, Any], k: int = 10, tier: Tier | str = Tier.FULL) -> list[Answer]:
-        """The k best configs by the model itself, best first; a refusal is the only answer."""
+        """The k best configs, best first; a refusal is a list of one answer."""
         if k < 1:
-            raise InvalidValue(f"a ranking has at least one place, got k = {k}")
+            raise InvalidValue(f"`k` must be at least 1, got {k}")
         problem, asked = self.problem(problem), self._there(_tier(tier))
         if self._binding is not None:
             return [self._answer(problem, reply) for reply in self._binding.rank(self._encode(problem), asked, k)]
@@ -281,7 +281,7 @@ class Selector:
         return self._interpreter.scores(problem.as_dict(), rows)
 
     def predict(self, problem: Problem | Mapping[str, Any], config: Config | Mapping[str, Any] | None = None) -> Answer:
-        """How long a config takes; of a family with nothing to choose, how long the problem takes."""
+        """How long a config takes; for a family with nothing to choose, how long the problem takes."""
         problem = self.problem(problem)
         if config is None:
             if self.model.family.config.parameters:
@@ -299,7 +299,7 @@ class Selector:
         return self._interpreter.vectors(problem.as_dict(), np.array(rows, np.int64))
 
     def measure(self, problem: Problem | Mapping[str, Any], backend: Backend, seconds: float = 1.0) -> Answer:
-        """The config that is fastest on a device at hand, of those that the model cannot tell apart; remembered."""
+        """Measure the configs that the model cannot tell apart and return the fastest; the result is remembered."""
         problem = self.problem(problem)
         if problem in self._measured:
             return self._measured[problem]
@@ -332,14 +332,14 @@ class Selector:
         backend: str | None = None,
         progress: Progress = QUIET,
     ) -> Search:
-        """The best of all configs that the family declares, measured ones or not; with `measure` timed on this machine."""
+        """Search all configs that the family declares, measured or not; with `measure`, time the best on this machine."""
         from kerncast.backends import backend_that_runs
         from kerncast.selecting import search
 
         if backend is not None and not measure:
-            raise InvalidValue("`backend` goes with `measure`: without it nothing is run")
+            raise InvalidValue("`backend` needs `measure`: without it nothing is run")
         if measure:
-            backend_that_runs(self.model.family.id, backend)  # refused before anything is searched
+            backend_that_runs(self.model.family.id, backend)  # raises before the search starts
         found = search.search(
             self.model, self.problem(problem), strategy, budget=budget, top_k=top_k, seed=seed, progress=progress
         )
@@ -355,7 +355,7 @@ class Selector:
         where: Sequence[str] | str = (),
         out: str | Path | None = None,
     ) -> Portfolio:
-        """How few configs of a model or a dataset are enough: which kernels need not be built at all."""
+        """The smallest set of configs of a model or a dataset that is enough: the other kernels need not be built."""
         from kerncast.selecting.tiers.portfolio_of import portfolio_of
 
         conditions = (where,) if isinstance(where, str) else where
@@ -386,7 +386,7 @@ class Selector:
         return [self.rank(self.problem(_bare(item)), k, tier) for item in listed]
 
     def latencies_us(self, problems: Sequence[Problem], tier: Tier | str) -> Floats:
-        """How long each call takes that no memo answers: of the artefact itself, or in Python where there is none."""
+        """Microseconds per call without the memo: of the artefact itself, or of Python if there is none."""
         asked = self._there(_tier(tier))
         if self._binding is not None:
             return self._binding.latencies_us([self._encode(problem) for problem in problems], asked)
@@ -398,7 +398,7 @@ class Selector:
         return np.array(found) * 1e6
 
     def query(self, text: str | bytes) -> bytes:
-        """A JSON request, or a list of them, answered in JSON: by the exported C, in Python where there is no compiler."""
+        """Answer a JSON request, or a list of them, in JSON: by the exported C, or in Python without a compiler."""
         if self._binding is not None:
             return self._binding.query(text)
         from kerncast.compiling.json_request import RequestReader, answer_json
@@ -419,7 +419,7 @@ def _tier(given: Tier | str) -> Tier:
     except ValueError:
         found = Tier.MEMO
     if found not in TIERS:
-        raise InvalidValue(f"a tier to ask is one of {', '.join(TIERS)}, got '{given}'")
+        raise InvalidValue(f"`tier` must be one of {', '.join(TIERS)}, got '{given}'")
     return found
 
 

@@ -1,9 +1,9 @@
-"""Whether times measured again are still those that a model learned: arrays in, a finding out.
+"""Decide whether times measured again are still those that a model learned: arrays in, a finding out.
 
-Three questions are asked apart, for they have different remedies. Have all times shifted by one factor (another
-clock, another compiler flag: choices stay good, predicted times do not)? Has each vector moved by a factor of its
-own? Do the model's choices now lose more than they did? Each gets an interval by resampling whole problems; a
-question is answered only where its interval lies on one side of its limit.
+There are three questions, because each has its own remedy. Have all times shifted by one factor (another clock,
+another compiler flag: choices stay good, predicted times do not)? Has each vector moved by a different factor? Do
+the model's choices now lose more than they did? Each gets an interval by resampling whole problems; a question is
+answered only if its interval is entirely on one side of its limit.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from kerncast.scoring.trials import TIE_SIGMAS
 FRESH, DRIFTED, CANNOT_TELL = "fresh", "drifted", "cannot tell"
 # With fewer problems the interval of a resampled mean is narrower than it should be.
 FEWEST_PROBLEMS = 5
-# Noise slows down only: while the machine was disturbed more often than not, being slower proves nothing, all or some.
+# Noise only slows kernels down: if more than this share of the samples was disturbed, slower times prove nothing.
 MOST_DISTURBED = 0.5
-# Of the sign test on problems whose choice gets more or less than before: one outlier among a dozen is no drift.
+# Level of the sign test on problems whose choice got better or worse: one outlier among a dozen is not drift.
 SIGNIFICANT = 0.05
-# A choice that gets this much more or less than before has not changed.
+# A choice whose efficiency changes by less than this has not changed.
 UNCHANGED = 0.01
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What counts as the same."""
+    """The changes that are allowed."""
 
     shift: float = 0.10
-    """Of all times together, and of a typical vector beside the others."""
+    """Of all times together, and of a typical vector relative to the others."""
     choice: float = 0.02
     """Loss of mean efficiency."""
     failures: float = 0.05
@@ -43,8 +43,8 @@ class Tolerance:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not 0.0 < value < 1.0:  # NaN neither
-                raise InvalidValue(f"`max_{name}` is a share above 0 and below 100 %, got {100 * value:g}")
+            if not 0.0 < value < 1.0:  # refuses NaN too
+                raise InvalidValue(f"`max_{name}` must be above 0 and below 100 %, got {100 * value:g}")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Pairs:
     now_ns: Floats
     """NaN: it fails now."""
     noise: Floats
-    """Relative, of the ratio; NaN where it is unknown."""
+    """Relative noise of the ratio; NaN where it is unknown."""
     chosen: Flags
     disturbed: float = 0.0
 
@@ -79,7 +79,7 @@ class Finding:
     shift: Figure | None
     """The factor between now and then that all times share."""
     movement: Figure | None
-    """How far a typical vector moved beside that factor."""
+    """How far a typical vector moved relative to that factor."""
     efficiency_then: float | None
     efficiency_now: float | None
     efficiency_change: Figure | None
@@ -95,7 +95,7 @@ class Finding:
 
 
 class _Answers:
-    """What is said of the questions: `changed` decides, `unsure` is open. Noise may stand for what it can bring about."""
+    """The answers so far: `changed` decides the verdict, `unsure` leaves it open. Noise may explain slower times."""
 
     def __init__(self, disturbed: float) -> None:
         self.disturbed = disturbed
@@ -103,7 +103,7 @@ class _Answers:
         self.unsure: list[str] = []
 
     def yes(self, said: str, meaning: str, may_be_noise: bool = True) -> None:
-        """It has changed, beyond its limit and beyond chance."""
+        """Record a change beyond its limit and beyond chance."""
         if may_be_noise and self.disturbed > MOST_DISTURBED:
             quiet = f"the machine was disturbed during {self.disturbed:.0%} of the samples: check again when it is quiet"
             self.unsure.append(f"{said}, but {quiet}")
@@ -111,21 +111,21 @@ class _Answers:
             self.changed.append(f"{said}: {meaning}")
 
     def open(self, said: str) -> None:
-        """Its interval crosses the limit."""
+        """Record a question whose interval crosses the limit."""
         self.unsure.append(f"{said}: a larger `sample` would tell")
 
 
 def judge(pairs: Pairs, tolerance: Tolerance | None = None) -> Finding:
-    """The rule: drifted if any question is answered so, fresh if none is and none is open, else cannot tell."""
+    """Decide: drifted if anything has changed, fresh if nothing has and no question is open, else cannot tell."""
     tolerance, answers = tolerance or Tolerance(), _Answers(pairs.disturbed)
     failed = ~np.isfinite(pairs.now_ns)
     problems = len(np.unique(pairs.problem[~failed]))
     if failed.sum() > tolerance.failures * len(failed):
         said = f"{int(failed.sum())} of {len(failed)} vectors that worked fail now (limit {tolerance.failures:.0%})"
-        answers.yes(said, "the kernels, or what they run on, are others", may_be_noise=False)
+        answers.yes(said, "the kernels, or what they run on, have changed", may_be_noise=False)
     shift = movement = choices = None
     if problems < FEWEST_PROBLEMS:
-        fewest = f"{FEWEST_PROBLEMS} are the fewest: take a larger `sample`, or more time"
+        fewest = f"at least {FEWEST_PROBLEMS} are needed: take a larger `sample`, or more time"
         answers.unsure.append(f"{problems} problems could be measured again, {fewest}")
     else:
         shift, movement = _times(pairs, ~failed)
@@ -137,8 +137,8 @@ def judge(pairs: Pairs, tolerance: Tolerance | None = None) -> Finding:
             _ask_choices(choices, tolerance.choice, answers)
     verdict = DRIFTED if answers.changed else CANNOT_TELL if answers.unsure else FRESH
     if answers.changed and choices is not None and choices.change.lower >= -tolerance.choice:
-        still = f"choices still reach {choices.now:.1%} of the best (then {choices.then:.1%})"
-        answers.changed.append(f"{still}: choosing by it is still sound")
+        still = f"choices still reach {choices.now:.1%} of the best ({choices.then:.1%} when trained)"
+        answers.changed.append(f"{still}: its choices are still good")
     reasons = answers.changed or answers.unsure or [_unchanged(shift, movement, choices)]
     then, now, change, order = (choices.then, choices.now, choices.change, choices.order) if choices else (None,) * 4
     return Finding(
@@ -149,12 +149,12 @@ def judge(pairs: Pairs, tolerance: Tolerance | None = None) -> Finding:
 def _unchanged(shift: Figure | None, movement: Figure | None, choices: _Choices | None) -> str:
     assert shift is not None
     assert movement is not None
-    said = f"times are {shift.value:.3f} x what they were, a typical vector moved {movement.value:.1%} beside that"
-    return said + (f", choices reach {choices.now:.1%} of the best (then {choices.then:.1%})" if choices else "")
+    said = f"times are {shift.value:.3f} x what they were, a typical vector moved {movement.value:.1%} relative to that"
+    return said + (f", choices reach {choices.now:.1%} of the best ({choices.then:.1%} when trained)" if choices else "")
 
 
 def _limit(pairs: Pairs, ok: Flags, allowed: float) -> float:
-    """The tolerance, or the noise of the measurements themselves where that is more; as a logarithm."""
+    """The tolerance, or the noise of the measurements if that is larger; as a logarithm."""
     known = pairs.noise[ok & np.isfinite(pairs.noise)]
     return max(float(np.log1p(allowed)), TIE_SIGMAS * float(np.median(known)) if len(known) else 0.0)
 
@@ -179,18 +179,18 @@ def _times(pairs: Pairs, ok: Flags) -> tuple[Figure, Figure]:
 
 @dataclass(frozen=True)
 class _Choices:
-    """What the choices get of the best vector, over the problems."""
+    """The speed of the choices as a share of the best vector's, over the problems."""
 
     then: float
     now: float
     change: Figure
     chance: float
-    """How likely so many problems with a loss are among those that changed, if losses and gains are alike."""
+    """The probability of at least as many losses among the changed problems, if losses and gains were equally likely."""
     order: float | None
 
 
 def _choices(pairs: Pairs) -> _Choices | None:
-    """Then and now, and how far the order of all vectors is the same; None where there is nothing to choose."""
+    """The choices then and now, and how similar the order of all vectors is; None if there is nothing to choose."""
     from scipy.stats import binomtest, spearmanr
 
     now = np.where(np.isfinite(pairs.now_ns), pairs.now_ns, np.inf)
@@ -213,7 +213,7 @@ def _choices(pairs: Pairs) -> _Choices | None:
 
 
 def _resampled(values: Floats, statistic: Callable[..., Any]) -> Figure:
-    """The statistic of one value a problem, and its interval when the problems are drawn again."""
+    """A statistic over one value per problem, with its interval by resampling the problems."""
     rng = np.random.default_rng(0)
     drawn = statistic(values[rng.integers(0, len(values), (RESAMPLES, len(values)))], axis=-1)
     lower, upper = np.percentile(drawn, INTERVAL)
@@ -224,7 +224,7 @@ def _ask_shift(shift: Figure, limit: float, answers: _Answers) -> None:
     lower, upper = np.log(shift.lower), np.log(shift.upper)
     said = f"times are {shift.value:.3f} x what they were ({shift.lower:.3f} to {shift.upper:.3f}, limit {np.exp(limit):.3f})"
     if lower > limit or upper < -limit:
-        answers.yes(said, "predicted times are off by that factor, whatever the choices are worth", may_be_noise=lower > limit)
+        answers.yes(said, "predicted times are off by that factor", may_be_noise=lower > limit)
     elif lower < -limit or upper > limit:
         answers.open(said)
 
@@ -232,7 +232,7 @@ def _ask_shift(shift: Figure, limit: float, answers: _Answers) -> None:
 def _ask_movement(movement: Figure, limit: float, answers: _Answers) -> None:
     allowed = float(np.expm1(limit))
     interval = f"{movement.lower:.1%} to {movement.upper:.1%}, limit {allowed:.1%}"
-    said = f"a typical vector moved {movement.value:.1%} beside the others ({interval})"
+    said = f"a typical vector moved {movement.value:.1%} relative to the others ({interval})"
     if movement.lower > allowed:
         answers.yes(said, "no common factor explains it")
     elif movement.upper > allowed:
@@ -242,8 +242,8 @@ def _ask_movement(movement: Figure, limit: float, answers: _Answers) -> None:
 def _ask_choices(choices: _Choices, allowed: float, answers: _Answers) -> None:
     change = choices.change
     interval = f"change {change.lower:+.1%} to {change.upper:+.1%}, limit {-allowed:.1%}"
-    said = f"choices reach {choices.now:.1%} of the best, then {choices.then:.1%} ({interval})"
+    said = f"choices reach {choices.now:.1%} of the best, {choices.then:.1%} when trained ({interval})"
     if change.value < -allowed and change.upper < 0 and choices.chance < SIGNIFICANT:
-        answers.yes(said, "other configs are the best now")
+        answers.yes(said, "other configs are best now")
     elif change.lower < -allowed:
         answers.open(said)

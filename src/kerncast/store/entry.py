@@ -1,4 +1,4 @@
-"""`entry.json` of a store: what a model is, where it stands, and what is refused before anybody acts on it."""
+"""`entry.json` of a store: what a model is, where it is, and checks before an entry is used."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     added: str
     """UTC."""
     model: str
-    """The directory beside this file."""
+    """The model's directory, next to this file."""
     checksum: str
-    """Of the model's manifest, which has those of all its files; empty for a layout of others that has none."""
+    """Of the model's manifest, which has those of all its files; empty for another tool's layout without one."""
     kind: str
     dtypes: tuple[str, ...]
     rows: int
@@ -42,7 +42,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     efficiency: float | None
     bytes: int
     origin: dict[str, str] = {}
-    """How it came here: recipe, host … as the one who added it said."""
+    """Where it came from (recipe, host …), as given when it was added."""
     format: str = FORMAT
     version: int = VERSION
 
@@ -54,7 +54,7 @@ class Entry:
     path: Path
     record: Record
     warning: str | None = None
-    """Set by `find` where the model is not quite what was asked for."""
+    """Set by `find` if the model is not exactly what was asked for."""
 
     @property
     def op(self) -> str:
@@ -80,10 +80,10 @@ class Entry:
         return "/".join(place_of(record.family, record.devices, record.software, record.name))
 
     def load(self) -> Model:
-        """The model, its checksums compared."""
+        """Load the model and verify its checksums."""
         if not self.path.is_dir():
             raise BadFile(
-                f"the model {self.path} is gone, which {self.path.parent / ENTRY} names: put it back, or remove the entry with "
+                f"{self.path.parent / ENTRY} names the model {self.path}, which is gone: put it back, or remove the entry with "
                 f"`kerncast models remove {self.id}`"
             )
         model = Model.load(self.path)
@@ -113,13 +113,13 @@ _FILE = Versioned(FORMAT, VERSION, Record, "an entry of a kerncast store", "add 
 
 
 def read_entry(file: Path) -> Entry:
-    """An entry that may be acted on: it names a directory beside it, and stands where such an entry stands."""
+    """Read an entry, and refuse it unless it names a directory next to it and is in its right place."""
     remedy = f"remove {file.parent} and add the model again"
     try:
         record = _FILE.read(file, remedy)
     except OSError as error:
         raise BadFile(f"{file} cannot be read ({error.strerror}): {remedy}") from error
-    # Path("").name and Path("..").name are what they were, and neither is a directory beside this file.
+    # Path("").name and Path("..").name are unchanged, but neither names a directory next to this file.
     if record.model in ("", "..") or Path(record.model).name != record.model:
         raise BadFile(f"{file} is damaged (it names the model '{record.model}'): {remedy}")
     place = place_of(record.family, record.devices, record.software, record.name)

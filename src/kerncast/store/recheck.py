@@ -1,8 +1,8 @@
-"""A sample of what a model was trained on, measured once more: is the model still of this machine?
+"""Measure a sample of a model's training data again: does the model still fit this machine?
 
-The sample is stratified: problems from all sizes of time, and of each the configs that matter for choosing (the
-model's own choice, the fastest) beside others from all over the range. The times then are those the model learned
-from; the times now come from the same collector, so that both have the same idea of a label.
+The sample is stratified: problems of all durations, and for each of them the configs that matter for choosing (the
+model's own choice, the fastest) plus others over the whole range. The old times are those the model learned from;
+the new times come from the same collector, so both define a label in the same way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kerncast.progress import QUIET, Progress
 from kerncast.store.drift import FEWEST_PROBLEMS, Finding, Pairs, Tolerance, judge
 from kerncast.tables.table import MAD_TO_SIGMA
 
-# Of each problem: the choice, the fastest few, and others spread over the rest.
+# Vectors per problem: the choice, the fastest few, and others spread over the rest.
 PER_PROBLEM = 8
 FASTEST = 3
 
@@ -46,7 +46,7 @@ class How:
 
 @dataclass(frozen=True)
 class Checked:
-    """What came of it."""
+    """The result of a check."""
 
     model: str
     finding: Finding
@@ -69,21 +69,19 @@ def sample(model: Model, count: int, seed: int = 0) -> pl.DataFrame:
     """About `count` vectors that worked in training, problem by problem in random order; `chosen` marks the choices."""
     rows = model.out_of_fold
     if rows is None:
-        raise InvalidValue(f"{model.path} does not keep the times that it learned from: train it again with `kerncast train`")
+        raise InvalidValue(f"{model.path} does not keep its training times: train it again with `kerncast train`")
     if len(model.manifest.devices) > 1:
         names = ", ".join(item.name for item in model.manifest.devices)
-        raise InvalidValue(
-            f"{model.path} was trained on several devices ({names}), whose rows it keeps together: check one of each"
-        )
+        raise InvalidValue(f"{model.path} was trained on several devices ({names}): check a model of a single device instead")
     problem, config = (
         [name for name in schema.parameter_columns(model.family) if name.startswith(prefix)]
         for prefix in ("problem.", "config.")
     )
-    # Out of fold, so that a choice owes nothing to the very times that it is judged by.
+    # Out-of-fold scores, so that no choice is judged on times it was trained on.
     tried = rows.with_columns(chosen=(pl.col("score") == pl.col("score").min().over(problem)).fill_null(False))
     worked = tried.filter(pl.col("measured_ns").is_not_null()).sort([*problem, *config], nulls_last=True)
     if worked.is_empty():
-        raise InvalidValue(f"nothing that {model.path} learned from worked: there is nothing to measure again")
+        raise InvalidValue(f"no training vector of {model.path} worked: there is nothing to measure again")
     each = min(PER_PROBLEM, max(worked.group_by(problem).len()["len"].to_list()))
     wanted = max(FEWEST_PROBLEMS, round(count / each))
     best = worked.group_by(problem, maintain_order=True).agg(__best=pl.col("measured_ns").min()).sort("__best", *problem)
@@ -118,13 +116,13 @@ def recheck(
     progress: Progress = QUIET,
     stop: Stop = never,
 ) -> Checked:
-    """Measure a sample again and say whether the model is still of this machine."""
+    """Measure a sample again and say whether the model still fits this machine."""
     then = sample(model, count, seed)
     rows, summary = _measured(model, how, then, progress, stop)
     if summary.device != model.device.name:
         raise InvalidValue(
-            f"{model.path} was trained on {model.device.name}, and this is {summary.device}: check it there, for another "
-            "device is not drift"
+            f"{model.path} was trained on {model.device.name}, but this is {summary.device}: check it on its own device, "
+            "because another device is not drift"
         )
     found = judge(_paired(model, then, rows, summary), tolerance)
     return Checked(
@@ -143,14 +141,14 @@ def _measured(model: Model, how: How, then: pl.DataFrame, progress: Progress, st
         summary = collect(request, [vectors], total=vectors.height, progress=progress, stop=stop)
         if summary.interrupted:
             raise KeyboardInterrupt
-        if summary.without_a_row:  # the time was up: what there is decides
+        if summary.without_a_row:  # time is up: decide by what was measured
             return journal_rows(request.out / journals.NAME, model.family)[1], summary
         return Dataset.open(request.out).read(), summary
 
 
 def _paired(model: Model, then: pl.DataFrame, rows: pl.DataFrame, summary: Summary) -> Pairs:
     columns = list(schema.parameter_columns(model.family))
-    # Several rows of a vector are visits: a faster one replaces what was before.
+    # A vector has one row per visit; the fastest one counts.
     now = rows.group_by(columns, maintain_order=True).agg(
         now_ns=pl.col("time_ns").min(),
         now_noise=(MAD_TO_SIGMA * pl.col("time_ns_mad") / pl.col("time_ns") / pl.col("samples").sqrt()).median(),

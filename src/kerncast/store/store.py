@@ -1,9 +1,9 @@
-"""The store: a directory of models, found by (op, family, device, software), and which one stands in for which.
+"""The store: a directory of models, found by op, family, device and software.
 
     Store.open().find(op="gemm", family="gemm/cpu", device="local")
 
 Layout: `<op>/<family>/<device>/<software digest>/<name>/` holds `entry.json` and the model that it names. A model
-appears whole or not at all: it is copied beside the old one, then `entry.json` is replaced, then the old one goes.
+appears whole or not at all: it is copied next to the old one, `entry.json` is replaced, then the old one is removed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kerncast.progress import QUIET, Progress
 from kerncast.registry import OPS
 from kerncast.store.entry import ENTRY, Entry, Record, place_of, read_entry
 
-if TYPE_CHECKING:  # it imports collecting, which a store needs for checks alone
+if TYPE_CHECKING:  # it imports collecting, which a store only needs for checks
     from kerncast.store.recheck import Checked
 
 __all__ = ["DEFAULT", "ENTRY", "LOCK", "Changed", "Entry", "Record", "Store", "check_name", "default_path"]
@@ -56,17 +56,17 @@ def default_path(environment: Mapping[str, str] = os.environ, platform: str = sy
         base = home / "Library" / "Application Support"
     else:
         given = environment.get("XDG_DATA_HOME", "")
-        # The base directory specification has relative paths ignored.
+        # The base directory specification says to ignore relative paths.
         base = Path(given) if Path(given).is_absolute() else home / ".local" / "share"
     return base / "kerncast" / "models"
 
 
 class Changed(InvalidValue):
-    """Someone else has put a model there, or taken it away, since it was looked at."""
+    """Another process has added, replaced or removed the model since it was looked at."""
 
 
 def check_name(name: str) -> None:
-    """A model's own name is one folder."""
+    """Refuse a model's name that cannot be one folder."""
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name.startswith("."):
         raise InvalidValue(f"a model's name is letters, digits, '-', '_' and '.', got '{name}'")
     if len(name.encode()) > LONGEST_NAME:
@@ -74,14 +74,14 @@ def check_name(name: str) -> None:
 
 
 class Store:
-    """An opened store. One that does not exist yet is empty; `add` makes it."""
+    """An opened store. One that does not exist yet is empty; `add` creates it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def open(cls, path: str | Path | None = None) -> Store:
-        """The store at `path`, else the user's own."""
+        """Open the store at `path`, else the user's own."""
         found = Path(path) if path is not None else default_path()
         if found.exists() and not found.is_dir():
             raise BadFile(f"the store {found} is a file, not a directory: name another with {VARIABLE}")
@@ -106,9 +106,9 @@ class Store:
         progress: Progress = QUIET,
         stop: Stop = never,
     ) -> Checked:
-        """Measure a sample of the training data again: is the model fresh, drifted, or can one not tell?
+        """Measure a sample of the training data again: is the model fresh, drifted, or is it impossible to tell?
 
-        `model` is one, a directory, or an id of this store. The limits are per cent.
+        `model` is a model, its directory, or an id in this store. The limits are in per cent.
         """
         from kerncast.collecting import plan
         from kerncast.store.drift import Tolerance
@@ -134,14 +134,14 @@ class Store:
     # -- reading -----------------------------------------------------------------------------------------
 
     def entries(self, op: str | None = None) -> list[Entry]:
-        """Everything, or the models of one op; by family and device, the newest first. A damaged one is refused."""
+        """All models, or those of one op, by family and device, newest first; raises if an entry is damaged."""
         found, damaged = self.survey(op)
         if damaged:
             raise damaged[0]
         return found
 
     def survey(self, op: str | None = None) -> tuple[list[Entry], list[BadFile]]:
-        """`entries` that can be read, and what is wrong with those that cannot."""
+        """The readable `entries`, and the errors of those that cannot be read."""
         folders = [item for item in self.path.iterdir() if op in (None, item.name)] if self.path.is_dir() else []
         found, damaged = [], []
         # Family (without its op), device, software, name.
@@ -163,10 +163,10 @@ class Store:
         name: str | None = None,
         strict: bool = False,
     ) -> Entry:
-        """The model to use: one of the same software, else the newest with a warning, else none; never of another device.
+        """The model to use: one of the same software, else the newest with a warning, never one of another device.
 
-        Left out, family, device and name must be the only ones there are.
-        An op may be called by an alias (`exp`); one that is not installed here is what the store calls it.
+        `family` and `device` may be left out if the store has only one. Without `name`, an unnamed model comes first.
+        `op` may be an alias (`exp`), or the store's name of an op that is not installed here.
         """
         with contextlib.suppress(NotFound):
             op = OPS.get(op).name
@@ -197,14 +197,14 @@ class Store:
         if strict:
             raise NotFound(
                 f"no model of {nearest.family} on {nearest.device} was trained on {asked}; the newest was trained on {said}: "
-                "leave out `strict` to use it, or train one there"
+                "leave out `strict` to use it, or train one on that software"
             )
         if not nearest.software:
             return dataclasses.replace(nearest, warning=f"asked for {asked}, the model {softwares.trained(())}")
         return dataclasses.replace(nearest, warning=f"trained on {said}, not on {asked}")
 
     def get(self, name: str) -> Entry:
-        """An entry by its id, or by as much of the beginning or end of it as is unique."""
+        """An entry by its id, or by any consecutive parts of it that are unique."""
         there, damaged = self.survey()
         words = name.strip("/").split("/")
         found = [entry for entry in there if _holds(entry.id.split("/"), words)]
@@ -217,12 +217,12 @@ class Store:
         raise NotFound.named(f"model in {self.path}", name, [entry.id for entry in there], "kerncast models" if there else "")
 
     def at(self, model: Model, name: str = DEFAULT) -> Entry | None:
-        """What `add` would put this model in the place of, whatever the rest of the store is like."""
+        """The entry that `add` would replace with this model; damaged entries elsewhere do not matter."""
         file = self._folder(_record(model, name)) / ENTRY
         return read_entry(file) if file.exists() else None
 
     def mark(self, model: Model, name: str = DEFAULT) -> str:
-        """A hash of what stands in that place, readable or not; empty where nothing does. For `add`."""
+        """A hash of that entry's file, readable or not; empty if there is none. For `add`."""
         return _mark(self._folder(_record(model, name)))
 
     # -- writing -----------------------------------------------------------------------------------------
@@ -237,9 +237,9 @@ class Store:
         origin: Mapping[str, str] | None = None,
         over: str | None = None,
     ) -> Entry:
-        """Copy a model in. `software` is for a model whose data did not say what it was trained on.
+        """Copy a model into the store. `software` is for a model whose data did not say what it was trained on.
 
-        With `over`, only in the place of what had this `mark`: `Changed` is raised if that is something else by now.
+        With `over`, replace only an entry with this `mark`, and raise `Changed` if it is another one by now.
         """
         check_name(name)
         loaded = model if isinstance(model, Model) else Model.load(model)
@@ -250,11 +250,11 @@ class Store:
             with one_writer(self.path, LOCK, "name another store"):
                 if (target / ENTRY).exists() and not replace:
                     raise InvalidValue(
-                        f"the store has a model of {record.family} on {', '.join(record.devices)} for this software already, "
+                        f"the store already has a model of {record.family} on {', '.join(record.devices)} for this software, "
                         f"called '{name}': add `replace`, or give this one another `name`"
                     )
                 if over is not None and _mark(target) != over:
-                    raise Changed(f"{target} changed while a model was to replace it: look at what is there now, and try again")
+                    raise Changed(f"{target} was changed before it could be replaced: look at what is there now, and try again")
                 return self._put(loaded.path, target, record)
         except OSError as error:
             raise cannot_write(f"the store {self.path}", error) from error
@@ -269,19 +269,19 @@ class Store:
             shutil.copytree(source, draft, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
             record = msgspec.structs.replace(record, model=draft.name, bytes=_size(draft))
             entry = Entry(draft, record)
-            entry.load()  # what was copied is what was meant
+            entry.load()  # verify the copy
             write_bytes(target / ENTRY, json_text(record))
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-        # The old one, and what a crash may have left of others.
+        # Remove the old model, and copies that a crash left behind.
         for item in target.iterdir():
             if item.is_dir() and item != draft:
                 shutil.rmtree(item)
         return entry
 
     def remove(self, name: str) -> Entry:
-        """Take a model out."""
+        """Remove a model from the store."""
         entry = self.get(name)
         with one_writer(self.path, LOCK, "name another store"):
             folder = entry.path.parent
@@ -316,13 +316,13 @@ def _on_device(there: list[Entry], device: str | None, path: Path) -> list[Entry
     if not found:
         raise NotFound(
             f"the store {path} has no model of {there[0].family} for the device {wanted}, only for {', '.join(known)}, and "
-            "another device never stands in: train one there"
+            "a model of another device is never used: train one there"
         )
     return found
 
 
 def canonical(device: str) -> str:
-    """A device by the name of its profile; one that has none keeps its own."""
+    """The profile name of a device; a device without a profile keeps its own name."""
     try:
         return profiles.get(device).name
     except NotFound:
@@ -342,7 +342,7 @@ def _record(
     manifest = model.manifest
     software = manifest.software
     if stated and software:
-        raise InvalidValue(f"{model.path} says itself what it was trained on ({'; '.join(software)}): leave out `software`")
+        raise InvalidValue(f"{model.path} already says what it was trained on ({'; '.join(software)}): leave out `software`")
     if stated:
         software = (msgspec.json.encode(dict(sorted(stated.items()))).decode(),)
     return Record(
@@ -354,7 +354,7 @@ def _record(
 
 
 def _figures(model: Model) -> dict[str, Any]:
-    """Out of fold, as `evaluation.json` has them; a model of others has none."""
+    """The out-of-fold figures of `evaluation.json`; a model in another tool's layout has none."""
     names = {"r2": "r2", "mape": "mape", "efficiency": "efficiency_mean"}
     overall = model.evaluation["overall"] if model.manifest.files else {}
     return {key: found["value"] if (found := overall.get(name)) else None for key, name in names.items()}
@@ -365,5 +365,5 @@ def _size(folder: Path) -> int:
 
 
 def _holds(whole: Sequence[str], words: Sequence[str]) -> bool:
-    """Whether some words stand next to each other in an id."""
+    """Whether the words are consecutive parts of an id."""
     return any(list(whole[at : at + len(words)]) == list(words) for at in range(len(whole) - len(words) + 1))

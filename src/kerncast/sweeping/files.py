@@ -32,7 +32,7 @@ FORMAT = "kerncast-vectors"
 VERSION = 1
 MANIFEST = "vectors.json"
 LOCK = "sweep.lock"
-# Hashes that may wait before they join the distinct ones.
+# Hashes to gather before they are merged into the distinct ones.
 PENDING_HASHES = 2**20
 
 
@@ -54,13 +54,13 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file_format: str
 
 
-# Fields of the header that a reader can make nothing of, in words.
+# Header fields that are hashes, explained in words.
 _DIGESTS = {
     "device_digest": "the profile of its device has other numbers",
-    "problem_space": "its problem space is declared otherwise",
-    "config_space": "its config space is declared otherwise",
-    "problems": "its problems are others",
-    "portfolio": "its portfolio is another",
+    "problem_space": "its problem space is declared differently",
+    "config_space": "its config space is declared differently",
+    "problems": "its problems are different",
+    "portfolio": "its portfolio is different",
 }
 
 
@@ -130,7 +130,7 @@ def write_vectors(
     described: Mapping[str, str] | None = None,
     progress: Progress = QUIET,
 ) -> Summary:
-    """Write a sweep, or finish it where an earlier run stopped; `progress` hears how many vectors are done."""
+    """Write a sweep, or finish it where an earlier run stopped; `progress` is told how many vectors are done."""
     path = Path(path)
     format_named(file_format).check(sweep.family)
     fresh = SweepFile(header_of(sweep, file_format), dict(described or {}))
@@ -138,7 +138,7 @@ def write_vectors(
     with one_writer(path, LOCK, "choose another `out`"):
         summary = _write(sweep, path, _begun(path, fresh), progress)
     if not summary.vectors:
-        with contextlib.suppress(OSError):  # someone else has begun there meanwhile
+        with contextlib.suppress(OSError):  # another process has begun there meanwhile
             path.rmdir()
         raise InvalidValue(
             f"the sweep is empty: no config of {sweep.family.id} is valid on {sweep.device.name} for any of its "
@@ -148,7 +148,7 @@ def write_vectors(
 
 
 def _write(sweep: Sweep | SuiteSweep, path: Path, manifest: SweepFile, progress: Progress) -> Summary:
-    """The parts that are missing; nothing stays of a sweep without vectors."""
+    """Write the missing parts; a sweep without vectors leaves nothing behind."""
     layout, parts = format_named(manifest.header.file_format), list(manifest.parts)
     reused = sum(part.rows for part in parts)
     if not manifest.complete:
@@ -163,7 +163,7 @@ def _write(sweep: Sweep | SuiteSweep, path: Path, manifest: SweepFile, progress:
                     unlisted = 0
             elif (parts[number].file, parts[number].rows) != (name, rows.height):
                 raise BadFile(
-                    f"{path / parts[number].file} was cut by another version of kerncast: remove {path} and sweep again"
+                    f"{path / parts[number].file} is split as another version of kerncast does: remove {path} and sweep again"
                 )
             progress.step("vectors", tally.vectors)
         problems, configs = tally.distinct()
@@ -177,14 +177,14 @@ def _write(sweep: Sweep | SuiteSweep, path: Path, manifest: SweepFile, progress:
 
 
 def _make_directory(path: Path) -> None:
-    """A directory to write vectors to; anything else that stands there is refused and left as it is."""
+    """A directory to write vectors to; anything else at the path is refused and left as it is."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
         raise CannotWrite(f"{path} is a file, and vectors are a directory: choose another `out`") from error
     except OSError as error:
         raise CannotWrite(f"could not make the directory {path}: {error.strerror}; choose another place") from error
-    # While another one begins there is no manifest yet: the lock will say so.
+    # Another writer that has just begun has no manifest yet: the lock will say so.
     if not _untouched(path) and not (path / LOCK).exists() and not (path / MANIFEST).is_file():
         raise BadFile(f"{path} is not a directory of vectors: it has no {MANIFEST}; choose another `out`")
 
@@ -195,7 +195,7 @@ def _untouched(path: Path) -> bool:
 
 
 def _begun(path: Path, fresh: SweepFile) -> SweepFile:
-    """What an earlier run of the same sweep left, up to the first damaged part; else an empty beginning."""
+    """What an earlier run of the same sweep left, up to the first damaged part; else a new manifest."""
     if _untouched(path):
         _write_sweep_file(path, fresh)
         return fresh
@@ -238,7 +238,7 @@ class _Tally:
         self.vectors += rows.height
         for prefix, seen in self._seen.items():
             seen.append(_hashes(rows, prefix))
-            # The first holds the distinct ones. To look all of them through for each of many small files would take long.
+            # The first holds the distinct ones. Searching all of them for each of many small files would take long.
             if sum(map(len, seen[1:])) >= max(PENDING_HASHES, len(seen[0])):
                 seen[:] = [pl.concat(seen).unique()]
 
@@ -297,7 +297,7 @@ class Vectors:
 
     @classmethod
     def open(cls, path: str | Path) -> Vectors:
-        """Vectors on disk; foreign, unfinished, incomplete or outdated ones are refused by name."""
+        """Open vectors on disk; the error names what is foreign, unfinished, incomplete or outdated."""
         path = Path(path)
         if not path.exists():
             raise NotFound(f"there are no vectors at {path}: make them with `kerncast sweep`")

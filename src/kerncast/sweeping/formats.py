@@ -1,4 +1,4 @@
-"""How vectors are laid out in files: parts of so many rows as parquet or JSON, or another program's own layout."""
+"""How vectors are laid out in files: parts of a fixed size as parquet or JSON, or another program's own layout."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Format(abc.ABC):
 
     name: ClassVar[str]
     rows: ClassVar[int]
-    """What a crash may cost: after so many rows the list of finished files is written again."""
+    """Rows after which the list of finished files is written again: the most that a crash can lose."""
 
     def check(self, family: Family) -> None:
-        """Refuse families that the layout has no words for."""
+        """Refuse families that the layout cannot express."""
         return
 
     @abc.abstractmethod
@@ -36,11 +36,11 @@ class Format(abc.ABC):
 
     @abc.abstractmethod
     def write(self, rows: pl.DataFrame, file: Path) -> None:
-        """One file."""
+        """Write one file."""
 
     @abc.abstractmethod
     def read(self, file: Path, family: Family) -> pl.DataFrame:
-        """Its rows again, with the columns of the family."""
+        """Read the rows of a file, with the columns of the family."""
 
 
 def vector_columns(family: Family) -> dict[str, type[pl.DataType]]:
@@ -102,7 +102,7 @@ class Json(_Parts):
         try:
             rows = msgspec.json.decode(file.read_bytes(), type=list[dict[str, dict[str, Any]]])
         except msgspec.DecodeError as error:
-            raise BadFile(f"{file} is no list of vectors ({error}): {AGAIN}") from error
+            raise BadFile(f"{file} is not a list of vectors ({error}): {AGAIN}") from error
         values: dict[str, list[Any]] = {name: [] for name in columns}
         for number, row in enumerate(rows, 1):
             cells = {f"{half}.{item}": value for half, items in row.items() for item, value in items.items()}
@@ -141,6 +141,6 @@ def format_named(name: str) -> Format:
 
 
 def refuse(layout: Format, family: Family, only: str) -> None:
-    """A layout that has words for one family only."""
+    """Refuse a family for a layout that can express only another one."""
     if family.id != only:
         raise InvalidValue(f"`format={layout.name}` writes vectors of {only}, not of {family.id}: use parquet or json")

@@ -23,12 +23,12 @@ from kerncast.parameters import Parameter
 from kerncast.sweeping.vectors import CONFIG, PROBLEM
 
 BLOCK_ROWS = 131_072
-# Held in small types, 1 or 2 bytes a cell: the largest pool takes some 200 MB. A larger space is walked again
+# Held in small types, 1 or 2 bytes per cell: the largest pool takes some 200 MB. A larger space is walked again
 # for each problem.
 POOL_ROWS = 8_000_000
-# Configs that a sample tries first, for each one it wants: enough where every fourth is valid.
+# Configs that a sample tries first for each one that it needs: enough if one in four is valid.
 TRIES = 4
-# What the samples of a space too large to hold are drawn from.
+# Configs drawn from a space too large to hold in memory; samples are taken from these.
 DRAWN_ROWS = 131_072
 _INDEX = "__config"
 
@@ -37,7 +37,7 @@ class Pool(Protocol):
     """The configs for problems that agree in the labels that constraints read."""
 
     def counts(self, problems: pl.DataFrame, at_most: int | None, seed: int) -> Ints:
-        """How many configs each problem allows, no further than `at_most`."""
+        """How many configs each problem allows, counting no further than `at_most`."""
         ...
 
     def blocks(self, problems: pl.DataFrame, take: Ints | None, seed: int) -> Iterator[pl.DataFrame]:
@@ -97,7 +97,7 @@ def _vectors(family: Family, problems: pl.DataFrame, configs: pl.DataFrame) -> p
 
 
 def _generator(seed: int, family: Family, problem: Mapping[str, Any]) -> np.random.Generator:
-    """A stream of the problem's own: its sample depends on no other problem, nor on slices."""
+    """A random stream per problem, so that its sample depends neither on other problems nor on slices."""
     return np.random.default_rng(int(hash_key(key_text(family.id, str(seed), problem.items(), ())), 16))
 
 
@@ -117,7 +117,7 @@ class ListedPool:
         return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, dtype=np.int64)
 
     def _holds(self, problems: pl.DataFrame, configs: pl.DataFrame) -> Flags:
-        """Whether each problem allows the config beside it."""
+        """Whether each problem allows the config in the same row."""
         if self.check is None:
             return np.ones(problems.height, dtype=np.bool_)
         names = [symbol.name for symbol in self.check.symbols]
@@ -137,9 +137,9 @@ class ListedPool:
         return np.concatenate(masks, axis=1)
 
     def samples(self, problems: pl.DataFrame, take: Ints, seed: int) -> Iterator[Ints]:
-        """For each problem the rows of `take` valid configs, fewer where there are no more.
+        """For each problem the rows of `take` valid configs, or of all if there are fewer.
 
-        Configs are tried in a random order until enough are valid, so a sample never costs a look at the whole pool.
+        Configs are tried in a random order until enough are valid, so a sample need not check the whole pool.
         """
         total = self.configs.height
         tries = np.minimum(take * (1 if self.check is None else TRIES), total)
@@ -188,7 +188,7 @@ class ListedPool:
 
 
 class WalkedPool:
-    """A space too large to hold: walked for each problem apart, or sampled from one large uniform draw."""
+    """A space too large to hold: walked for each problem separately, or sampled from one large uniform draw."""
 
     def __init__(self, family: Family, device: Device, known: Mapping[str, Any]) -> None:
         self.family, self.device, self.known = family, device, known

@@ -25,7 +25,7 @@ from kerncast.sweeping.sweep import Slice, Sweep, unchecked
 
 @dataclasses.dataclass(frozen=True)
 class _Survey:
-    """What one pass over a sweep tells: a hash of its problems, how many there are, the vectors of each batch."""
+    """The result of one pass over a sweep: a hash of its problems, how many there are, the vectors of each batch."""
 
     digest: str
     problems: int
@@ -33,7 +33,7 @@ class _Survey:
 
 
 class SuiteSweep:
-    """The vectors of one of an op's `sweeps`, in the order of its suites. To its users it is like a `Sweep`.
+    """The vectors of one of an op's `sweeps`, in the order of its suites. It has the interface of a `Sweep`.
 
     Suites pass through in batches, each a small sweep with a share of `max_vectors`: memory is bounded by a batch.
     """
@@ -78,7 +78,7 @@ class SuiteSweep:
             if height >= BLOCK_ROWS:
                 yield from ready
                 ready, held, height = [pl.concat(held)], [], 0
-        # The last ones join the batch before them: a slice cannot cut a handful of problems.
+        # The last ones join the batch before them: a handful of problems cannot be sliced.
         if ready or held:
             yield pl.concat([*ready, *held])
 
@@ -119,7 +119,7 @@ class SuiteSweep:
         return self._survey.digest
 
     def _sweeps(self) -> Iterator[Sweep]:
-        """The batches as sweeps of their own."""
+        """The batches as separate sweeps."""
         vectors, most = self._survey.vectors, self.max_vectors
         if most is None or vectors.sum() <= most:
             yield from (self._sweep(batch, None) for batch in self._batches())
@@ -156,7 +156,7 @@ def open_sweep(
     """The sweep that specifications ask for: problem sets, or one sweep that the op generates itself."""
     generated = [spec for spec in specs if spec in family.op.sweeps]
     if generated and len(specs) > 1:
-        raise InvalidValue(f"{generated[0]} is a whole sweep and goes with no other problems: leave the others out")
+        raise InvalidValue(f"{generated[0]} is a whole sweep and cannot be combined with other problems: leave the others out")
     if generated:
         return SuiteSweep(
             family, device, generated[0], axes, selection, seed=seed, part=part, max_vectors=max_vectors,

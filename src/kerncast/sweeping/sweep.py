@@ -70,7 +70,8 @@ class Sweep:
     """The vectors of `family` on `device`.
 
     Vectors come problem after problem. A slice holds whole problems, drawn by the seed: the configs of one
-    problem are only comparable when one machine measured them all, and sets are too regular for every n-th.
+    problem are only comparable when one machine measured them all. Every n-th problem would not be a fair share,
+    because sets are regular.
     `max_vectors` bounds the whole sweep, before it is sliced: each problem keeps its share, a uniform sample.
     """
 
@@ -109,7 +110,7 @@ class Sweep:
             parts.append(f"at most {self.max_vectors:,} vectors")
         if self.part is not None:
             parts.append(f"slice {self.part}")
-        # Counting may take long, so only a count that someone asked for before is told.
+        # Counting may take long, so a count is shown only if it is already known.
         if "_counts" in self.__dict__:
             parts.append(f"{self.count():,} vectors")
         return printable(f"Sweep({self.family.id} on {self.device.name}; {', '.join(parts)}; seed {self.seed})")
@@ -131,9 +132,9 @@ class Sweep:
 
     @cached_property
     def _groups(self) -> list[_Group]:
-        """Problems apart by the labels, flags and environment that constraints read, in order of appearance.
+        """Problems grouped by the labels, flags and environment that constraints read, in order of appearance.
 
-        These take few values, so each group is worth a pool of its own.
+        These take few values, so each group gets its own pool.
         """
         known = self.family.bindings(None, self.device)
         read = {symbol.name for c in self.family.config.constraints for symbol in c.program.bind(known).symbols}
@@ -153,7 +154,7 @@ class Sweep:
         ]
 
     def _pool(self, index: int) -> Pool:
-        """The pool of a group; the last one is kept, for there may be many and each may be large."""
+        """The pool of a group; only the last one is kept, because there may be many and each may be large."""
         if self._last is None or self._last[0] != index:
             self._last = None
             pool = open_pool(self.family, self.device, self._groups[index].labels, self.selection.portfolio)
@@ -187,7 +188,7 @@ class Sweep:
 
     @property
     def count_is_cheap(self) -> bool:
-        """Whether `count` needs no look at each problem: no constraint reads a problem's numbers."""
+        """Whether `count` need not check each problem: no constraint reads a problem's numbers."""
         pools = (self._pool(index) for index in range(len(self._groups)))
         return all(isinstance(pool, ListedPool) and pool.check is None for pool in pools)
 

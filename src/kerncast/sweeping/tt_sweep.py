@@ -29,7 +29,8 @@ DTYPES = {label: f"DataType.{name.upper()}" for name, label in TTNN_DTYPES.items
 _GRIDS = ["problem.in_x", "problem.in_y", "problem.out_x", "problem.out_y"]
 _GROUP = [f"problem.{side}_{what}" for side in ("in", "out") for what in ("strategy", "orientation")]
 _SIDES = {"input": "in", "output": "out"}
-# What the framework's runner takes off a vector before it runs it. No time: the same vectors are the same bytes.
+# Fields that the framework's runner removes from a vector before it runs it. There is no timestamp, so that equal vectors
+# are equal bytes.
 _AFTER = {"timestamp": "", "input_hash": "", "tag": "kerncast"}
 
 
@@ -105,7 +106,7 @@ class TtSweep(Format):
         in_x, in_y, out_x, out_y = grids
         if grids in seen:
             raise InvalidValue(
-                f"the problems from {in_x}x{in_y} to {out_x}x{out_y} do not stand together, but make one file: "
+                f"the problems from {in_x}x{in_y} to {out_x}x{out_y} are not next to each other, but make one file: "
                 "sort them by grids"
             )
         seen.add(grids)

@@ -20,7 +20,7 @@ class Vector:
     config: Config
 
     def key(self, device: str) -> str:
-        """What its measurement will be found by."""
+        """The key of its measurement."""
         return key(self.problem, self.config, device)
 
 

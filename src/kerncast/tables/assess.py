@@ -30,7 +30,7 @@ class Learned:
 def assess(table: Table, predicted: Predicted, fold: Ints, learned: Learned | None = None) -> dict[str, Any]:
     """Figures of `predicted`, which came from models that did not see the fold they predict.
 
-    Two of the baselines learn too: from the other folds, unless `learned` says what they know already.
+    Two of the baselines learn too: from the other folds, unless `learned` gives what they know.
     """
     card = scorecard(table.trials, predicted)
     result: dict[str, Any] = {"overall": card, "baselines": {}}
@@ -57,7 +57,7 @@ def choosing_baselines(table: Table, fold: Ints, learned: Learned | None) -> dic
 
 
 def learned_choices(table: Table, fold: Ints, learned: Learned | None) -> dict[str, Floats]:
-    """The best single config and the oracle of a small portfolio, both chosen on other problems."""
+    """The best single config and the best of a small portfolio, both chosen on other problems."""
     count = int(table.config.max()) + 1
     single, portfolio, tried = (np.full(int(table.problem.max()) + 1, np.nan) for _ in range(3))
     for number in np.unique(fold):
@@ -70,25 +70,25 @@ def learned_choices(table: Table, fold: Ints, learned: Learned | None) -> dict[s
             knows = Learned(shares, baselines.greedy_portfolio(others.trials, count, PORTFOLIO))
         solved = own.trials.problems[own.trials.solvable]
         single[solved] = baselines.fixed_choice(own.trials, knows.shares)
-        # The first of the few is the best single config: where it was not tried, the same config stands in for it.
+        # The first of the few is the best single config: where it was not tried, the same config replaces it.
         portfolio[solved] = np.maximum(single[solved], baselines.portfolio_oracle(own.trials, knows.portfolio))
         tried[solved] = baselines.portfolio_tried(own.trials, knows.portfolio)
     values = {"best_single": single}
-    # Where each problem saw a sample of its own, most of the few were not tried: their figure would say nothing.
+    # If each problem has its own sample of configs, most of the few were not tried, and their figure would say nothing.
     if np.isfinite(tried).any() and np.nanmean(tried) >= TRIED_ENOUGH:
         values[f"portfolio_{PORTFOLIO}_oracle"] = portfolio
     return {name: item[np.isfinite(item)] for name, item in values.items() if np.isfinite(item).any()}
 
 
 def attempts(table: Table, most: int) -> pl.DataFrame:
-    """Every config: how often it worked, how well on average, and its place in a greedy portfolio of so many."""
+    """Every config: how often it worked, how well on average, and its place in a greedy portfolio."""
     count = int(table.config.max()) + 1
     worked = np.bincount(table.config, table.ok, count).astype(np.int64)
     tried = np.bincount(table.config, minlength=count)
     shares = baselines.mean_shares(table.trials, count)
     places = _places(baselines.greedy_portfolio(table.trials, count, most), count)
     figures = {"ok": worked, "failed": tried - worked, "share": shares, "portfolio_place": pl.Series(places, dtype=pl.Int64)}
-    # Side by side rather than as more columns: a family with nothing to choose has none to begin with.
+    # Concatenated rather than added as columns: the frame of a family with nothing to choose has none to begin with.
     return pl.concat([table.configs, pl.DataFrame(figures)], how="horizontal")
 
 

@@ -17,7 +17,7 @@ from kerncast.expr import Program, Symbol
 from kerncast.op import Family
 
 WORK = ("roofline_ns", "expected_ns", "flops", "bytes")
-# About what an empty launch takes, by kind of device: a constant of the learning, not a fact of the hardware.
+# About the time of an empty launch, by kind of device: a constant for learning, not a property of the hardware.
 LAUNCH_NS = {"gpu": 5000.0, "npu": 1000.0, "cpu": 50.0}
 
 
@@ -31,10 +31,10 @@ class Rows:
     features: Floats
     names: tuple[str, ...]
     codes: dict[str, tuple[int, ...]]
-    """The features that are a categorical parameter as it is, with the codes it may have."""
+    """The features that are a categorical parameter unchanged, with the codes it may have."""
     roofline_ns: Floats | None
     expected_ns: Floats | None
-    """The softened roofline that times are learned relative to (`Work.expected_ns`)."""
+    """The softened roofline; times are learned relative to it (`Work.expected_ns`)."""
     flops: Floats | None
     bytes: Floats | None
 
@@ -60,7 +60,7 @@ class Rows:
 
     @cached_property
     def is_library(self) -> Flags:
-        """The rows of the vendor library's own choice, where the family declares which config that is."""
+        """The rows of the vendor library's own choice, if the family declares which config that is."""
         declared = self.family.library
         if not declared:
             return np.zeros(len(self), dtype=bool)
@@ -88,7 +88,7 @@ class Featurizer:
 
     @property
     def left_out(self) -> dict[str, tuple[str, ...]]:
-        """Features that need a number this device's profile does not have, with those numbers."""
+        """Features that need a number missing from this device's profile, with those numbers."""
         return dict(self.family.features_on(self.device, self.dtypes).left_out)
 
     def work(self) -> Program:
@@ -132,8 +132,8 @@ def _hardware_symbols(program: Program) -> list[str]:
 
 
 def _refuse_unusable(features: Floats, names: Sequence[str], frame: pl.DataFrame) -> None:
-    """A feature that is not a number teaches nonsense: name it, with the row that shows it."""
-    # Expressions saturate where they would be infinite, so the largest number there is counts as infinite.
+    """Refuse a feature that is not finite, by name and with the row that shows it."""
+    # Expressions saturate instead of becoming infinite, so the largest float counts as infinite.
     bad = ~(np.abs(features) < np.finfo(np.float64).max)
     if bad.any():
         row, column = (int(place[0]) for place in np.nonzero(bad))

@@ -1,6 +1,6 @@
-"""Configs that were tried in training and never worked: none is ever served, so in scoring they are chosen last.
+"""Configs that were tried in training and never worked: they are never served, so scoring chooses them last.
 
-What was not tried stays eligible: of that nothing is known.
+Configs that were not tried stay eligible, since nothing is known about them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def never_worked(seen: Table, judged: Table) -> Flags:
 
 
 def chosen_last(score: Floats, failed: Flags) -> Floats:
-    """Scores (low is chosen) with those that failed behind all others, whatever the scale; within either the order stays."""
+    """Scores (low is chosen) with failed configs moved behind all others; within each part the order stays."""
     known = score[np.isfinite(score)]
     if not failed.any() or not len(known):
         return score

@@ -18,13 +18,13 @@ from kerncast.op import Family
 from kerncast.scoring.trials import Trials
 from kerncast.tables.feature_rows import Featurizer, Rows
 
-# The median absolute deviation from the median, to a standard deviation, for normal errors.
+# From the median absolute deviation to a standard deviation, for normal errors.
 MAD_TO_SIGMA = 1.4826
-# Statuses that say nothing about the kernel: it was never really tried.
+# Statuses that say nothing about the kernel, because it was never really tried.
 NOT_TRIED = ("not_run",)
-# Repeats further apart than this contradict each other, and nobody can say which is right.
+# Repeats that differ by more than this factor contradict each other, and it is unknown which is right.
 CONTRADICTION = 100.0
-# Rows that differ in one of these were not measured in the same world: together only if that is asked for.
+# Rows that differ in one of these were measured under different conditions: they are pooled only on request.
 MIXTURES = {"device": "devices", "backend": "backends", "software": "software versions", "cache": "cache states"}
 
 
@@ -46,7 +46,7 @@ class Table:
     config: Ints
     device: Ints
     weight: Floats
-    """What a row's problem counts; 1 unless hard problems were asked to count more."""
+    """The weight of a row's problem; 1 unless hard problems count more."""
     digest: str
 
     @property
@@ -110,7 +110,7 @@ def load_table(datasets: Sequence[Dataset], family: str | None = None, where: Se
 
 def build_table(family: Family, rows: pl.DataFrame, machines: dict[str, Device], digest: str) -> Table:
     """Fold repeats, number problems, groups and configs, compute features."""
-    # As `merge` does: rows equal in every cell are one measurement given twice, not a repeat without noise.
+    # As in `merge`: rows equal in every cell are one measurement given twice, not a repeat without noise.
     folded = _fold_repeats(family, rows.unique(maintain_order=True))
     problem_columns = [f"problem.{name}" for name in family.problem.parameters]
     config_columns = [f"config.{name}" for name in family.config.parameters]
@@ -155,7 +155,7 @@ def _one_family(datasets: Sequence[Dataset], family: str | None) -> Family:
 
 
 def tried_rows(rows: pl.DataFrame, where: Sequence[str], of: str, so: str) -> pl.DataFrame:
-    """What was attempted; where nothing worked, it is said whether the conditions or the data are to blame."""
+    """The rows that were tried; if none worked, the error says whether the conditions or the data are the reason."""
     asked = " and ".join(f"`where` '{condition}'" for condition in where)
     if asked and rows.is_empty():
         raise InvalidValue(f"no row of {of} matches {asked}: ask for less, or look with `kerncast inspect`")
@@ -166,7 +166,7 @@ def tried_rows(rows: pl.DataFrame, where: Sequence[str], of: str, so: str) -> pl
 
 
 def refuse_mixtures(rows: pl.DataFrame, columns: Iterable[str], pooled: Collection[str] = (), cure: str = "") -> None:
-    """Rows of several worlds, unless all of them are among the `pooled`."""
+    """Refuse rows measured under different conditions, unless all of them are in `pooled`."""
     for column in columns:
         values = [str(value) for value in rows[column].drop_nulls().unique().sort()]
         if len(values) > 1 and not set(values) <= set(pooled):
@@ -179,14 +179,14 @@ def refuse_mixtures(rows: pl.DataFrame, columns: Iterable[str], pooled: Collecti
 
 def _fold_repeats(family: Family, rows: pl.DataFrame) -> pl.DataFrame:
     """One row per key: the median of its repeats, their spread, and the medians of either half of them."""
-    # Where configs are compared, of an even number the faster of the two in the middle: what disturbs a measurement slows
-    # it down. Where only times are asked for, that would tell them too short.
+    # If configs are compared, the median of an even number is the faster of the two in the middle: disturbances only slow
+    # a measurement down. If only times are predicted, that would make them too short.
     choosing = rows["key"].n_unique() > rows.select(f"problem.{name}" for name in family.problem.parameters).n_unique()
     ok = pl.col("status") == "ok"
     times = pl.col("time_ns").filter(ok)
     one_run = (MAD_TO_SIGMA * pl.col("time_ns_mad") / pl.col("time_ns") / pl.col("samples").sqrt()).filter(ok).median()
     of_repeats = times.log().std() / times.count().sqrt()
-    # Without repeats of its own and in the order of measuring, each half sees early and late ones alike.
+    # Repeats alternate between the halves in the order of measuring, so each half has early and late ones.
     folded = rows.group_by("key", maintain_order=True).agg(
         pl.first("device", *schema.parameter_columns(family)),
         time_ns=times.quantile(0.5, "lower" if choosing else "midpoint"),
@@ -202,7 +202,7 @@ def _fold_repeats(family: Family, rows: pl.DataFrame) -> pl.DataFrame:
             f"{name.split('.')[1]}={row[name]}" for name in schema.parameter_columns(family) if row[name] is not None
         )
         raise InvalidValue(
-            f"{worst.height} measurements contradict themselves: the slowest repeat of {shown} takes {row['spread']:.0f} "
+            f"{worst.height} measurements have contradictory repeats: the slowest repeat of {shown} takes {row['spread']:.0f} "
             f"times the fastest (key {row['key']}, limit {CONTRADICTION:.0f}); look with `kerncast inspect` and drop one "
             "side with `where`"
         )
@@ -216,7 +216,7 @@ def _dtypes(rows: pl.DataFrame, device: str) -> tuple[str, ...] | None:
 
 
 def _joined(parts: list[Rows]) -> Rows:
-    """Rows of several devices: only what is known for all of them."""
+    """Combine rows of several devices; only what is known for all of them is kept."""
     if len(parts) == 1:
         return parts[0]
     names = [name for name in parts[0].names if all(name in part.names for part in parts)]

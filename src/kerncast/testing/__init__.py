@@ -1,1 +1,1 @@
-"""Contract batteries: what every importer (and, as they come, every backend, model and exporter) must pass."""
+"""Contract tests that every importer, backend, model and exporter must pass."""

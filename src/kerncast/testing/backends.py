@@ -1,4 +1,4 @@
-"""What every backend must survive: its own good kernels, and kernels that do everything wrong.
+"""Tests that every backend must pass, with its own good kernels and with kernels that do everything wrong.
 
 Subclass `BackendContract` in a test module. The faults are put on top of the backend under test by `Faulty`,
 so a backend need not ship broken kernels to prove that collecting with it is safe.
@@ -63,7 +63,7 @@ QUICK = Policy(
 
 
 class Instant(Backend):
-    """Runs any family without doing anything: what collecting costs by itself."""
+    """Runs any family without doing anything, to measure the overhead of collecting itself."""
 
     name = "instant"
     families = ("*",)
@@ -182,12 +182,12 @@ class _Faulty(Prepared):
 
 
 def vector_text(problem: Problem, config: Config) -> str:
-    """A vector as `Faulty` finds it."""
+    """The text by which `Faulty` finds a vector."""
     return json.dumps([problem.as_dict(), config.as_dict()], sort_keys=True)
 
 
 class BackendContract:
-    """Good kernels are measured and exact; a bad one costs one row; a killed collection goes on."""
+    """Good kernels are measured and exact; a bad one affects only its own row; a killed collection can be continued."""
 
     backend: ClassVar[str]
     family: ClassVar[str]
@@ -261,7 +261,7 @@ class BackendContract:
 
 @contextmanager
 def planned(backend: str, faults: dict[str, str]) -> Iterator[None]:
-    """The faults that `Faulty` workers started inside will have."""
+    """Give `Faulty` workers that are started inside these faults."""
     os.environ[PLAN] = json.dumps({"backend": backend, "faults": faults})
     try:
         yield

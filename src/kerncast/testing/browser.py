@@ -28,7 +28,7 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
     "--remote-debugging-pipe",
 )  # fmt: skip
-# A busy machine takes its time to start a browser; a hang is still told from that.
+# Long enough for a busy machine to start a browser, short enough to notice a hang.
 PATIENCE_SECONDS = 120.0
 
 
@@ -38,13 +38,13 @@ def chromium() -> str | None:
 
 
 class Browser:
-    """One page of a browser with a profile of its own. `errors` and `requests` are what the page did so far."""
+    """One page of a browser with its own profile. `errors` and `requests` are what the page did so far."""
 
     def __init__(self, scratch: Path) -> None:
         self.errors: list[str] = []
         """Errors and warnings on the console, and exceptions that nothing caught."""
         self.requests: list[str] = []
-        """Addresses asked for, other than of the page itself and of data in it."""
+        """Requested addresses, except those of the page itself and of data in it."""
         self._scratch = scratch
         self._number, self._answers, self._events = 0, dict[int, dict[str, Any]](), list[str]()
         self._received = b""
@@ -82,7 +82,7 @@ class Browser:
         self._stop()
 
     def _stop(self) -> None:
-        # It leads a process group of its own, so this ends its children and nobody else's.
+        # It leads its own process group, so this ends its children and no other process.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
@@ -118,7 +118,7 @@ class Browser:
         self.evaluate("new Promise(done => setTimeout(() => requestAnimationFrame(() => done(true)), 100))")
 
     def resize(self, width: int, height: int, scheme: str = "light", scale: float = 1.0) -> None:
-        """The window's size, and whether the reader likes it dark."""
+        """Set the window's size and a light or dark colour scheme."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 600}
         self._call("Emulation.setDeviceMetricsOverride", metrics)
         self._call("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})

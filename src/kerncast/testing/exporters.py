@@ -4,7 +4,7 @@
         kind = "mine"
         knobs = {"epochs": 5}
 
-A small model is trained on made-up data, its tiers are built, and the C is compiled by every compiler that is there,
+A small model is trained on made-up data, its tiers are built, and the C is compiled by every installed compiler,
 with warnings as errors and under sanitizers. It must agree with Python on golden vectors and on random problems.
 """
 
@@ -84,7 +84,7 @@ def random_problems(model: Model, count: int, seed: int = 0) -> list[dict[str, A
 
 
 def expected_choices(artefact: Artefact, problems: list[dict[str, Any]]) -> tuple[Ints, Floats]:
-    """What Python chooses of all candidates, and how long it says that takes: the model itself, in bulk."""
+    """What Python chooses among all candidates and the time it predicts, from the model itself, in bulk."""
     model, kinds = artefact.model, schema.schema_of(artefact.model.family)
     columns = [name for name in kinds if name.startswith("config.")]
     asked = pl.DataFrame({f"problem.{name}": pl.Series([values[name] for values in problems], dtype=kinds[f"problem.{name}"])
@@ -103,14 +103,14 @@ def expected_choices(artefact: Artefact, problems: list[dict[str, Any]]) -> tupl
 
 
 class ExporterContract:
-    """The battery."""
+    """The tests."""
 
     kind: ClassVar[str]
     knobs: ClassVar[dict[str, Any]] = {}
     tiers: ClassVar[tuple[str, ...]] = ("tree", "portfolio", "full")
     random_problems: ClassVar[int] = 10_000
     rows: ClassVar[dict[str, Any]] = {}
-    """How the data are made up, beside the defaults of `synthetic_rows`."""
+    """How the data are made up, besides the defaults of `synthetic_rows`."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -128,7 +128,7 @@ class ExporterContract:
         """C99, pedantic, warnings as errors; addresses and undefined behaviour watched."""
         program = exported.folder.parent / f"selftest-{compiler}"
         sources = [str(exported.folder / name) for name in ("picker.c", "selftest.c")]
-        # Some warnings come only with what an optimizer finds out.
+        # Some warnings appear only with optimization.
         subprocess.run([compiler, *STRICT, "-O3", "-c", sources[0], "-o", str(program.with_suffix(".o"))], check=True)
         subprocess.run([compiler, *STRICT, "-O1", *SANITIZED, *sources, "-o", str(program), "-lm"], check=True)
         done = subprocess.run([program], capture_output=True, text=True)
@@ -149,7 +149,7 @@ class ExporterContract:
 
     @needs_compiler
     def test_the_quick_tiers_are_those_of_python(self, exported: Exported) -> None:
-        """Tree and portfolio, config, tier and time: compiled and interpreted answers are one."""
+        """Tree and portfolio, config, tier and time: compiled and interpreted answers are the same."""
         binding = exported.binding()
         selector = Selector(exported.model, tiers=exported.artefact.tiers, compile=False)
         for values in random_problems(exported.model, 25, seed=1):
@@ -176,7 +176,7 @@ class ExporterContract:
 
     @needs_compiler
     def test_threads_with_a_context_each_do_not_disturb_each_other(self, exported: Exported) -> None:
-        """Four threads ask the same problems at once; each hears what one thread alone hears."""
+        """Four threads ask the same problems at once; each gets the answers that one thread alone gets."""
         problems = random_problems(exported.model, 500, seed=3)
         selector = Selector(exported.model, tiers=exported.artefact.tiers, compile=False)
         numbers = np.array([selector._encode(Problem.trusted(exported.model.family, values)) for values in problems], np.int64)

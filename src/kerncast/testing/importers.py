@@ -43,7 +43,7 @@ class ImporterContract:
         first.verify()
 
     def test_every_row_remembers_its_file_and_line(self, tmp_path: Path) -> None:
-        """Provenance: the digest of the file, and a line that is there."""
+        """Provenance: the digest of the file, and a line that exists."""
         dataset = self._import(tmp_path, self.sample)
         digests = {source.digest for source in dataset.contents.sources}
         for family in dataset.families:
@@ -75,7 +75,7 @@ class ImporterContract:
             raise AssertionError("a missing file was imported")
 
     def test_damaged_files_are_read_or_refused_but_never_crash(self, tmp_path: Path) -> None:
-        """Bytes flipped, dropped, doubled and cut, from a fixed seed: a KerncastError is the only way out."""
+        """Bytes flipped, dropped, doubled and cut, from a fixed seed: only a KerncastError may be raised."""
         rng = random.Random(0)
         for number in range(MUTATIONS):
             damaged = bytearray(self.sample)

@@ -43,7 +43,7 @@ TILES = (
     (16, 64, 64, 3, 4), (32, 32, 64, 2, 2), (32, 128, 32, 3, 4), (64, 64, 32, 3, 4), (64, 128, 32, 4, 4),
     (128, 64, 64, 3, 8), (128, 128, 32, 3, 8), (128, 256, 32, 3, 8), (256, 128, 64, 4, 8),
 )  # fmt: skip
-# What the made-up device has for the tiles of one block: the largest of TILES do not fit, and fail.
+# Shared memory of the made-up device for the tiles of one block: the largest of TILES do not fit, and fail.
 SHARED_BYTES = 100_000
 LAUNCH_NS = 1_500.0
 FLOPS_PER_NS = 312_000.0
@@ -60,7 +60,7 @@ def synthetic_rows(
 ) -> pl.DataFrame:
     """Stored rows of `gemm/triton`: every config of `tiles` and the library's kernel on random problems.
 
-    A config that needs too much shared memory fails. `slower` makes another world, for warm starts.
+    A config that needs too much shared memory fails. `slower` scales the times, for warm starts.
     """
     rng = np.random.default_rng(seed)
     family = FAMILIES.get(FAMILY)
@@ -182,7 +182,7 @@ class ModelContract:
         assert files[0] == files[1]
 
     def test_rows_are_predicted_one_by_one_and_in_any_order(self) -> None:
-        """What is said of a row depends on that row alone."""
+        """The prediction for a row depends on that row alone."""
         table = synthetic_table()
         learner = self._fit(table)
         whole = learner.predict(table.rows)
@@ -196,7 +196,7 @@ class ModelContract:
                 np.testing.assert_allclose(alone.score, whole.score[[place]], rtol=1e-9, atol=1e-12)
 
     def test_the_order_of_features_is_the_tables(self) -> None:
-        """No feature is known by its place: columns turned round teach as much; what mattered is told by name."""
+        """Features are known by name, not by position: reversed columns train as well, and importances have names."""
         table = synthetic_table()
         turned = Table(**{**vars_of(table), "rows": table.rows.only(tuple(reversed(table.rows.names)))})
         learner = self._fit(turned)
@@ -208,14 +208,14 @@ class ModelContract:
         assert not told or abs(sum(told.values()) - 1.0) < 1e-9
 
     def test_a_knob_that_it_does_not_have_is_refused(self) -> None:
-        """By name, with those that it has."""
+        """The error names it and lists those that the model has."""
         for knobs in ({"colour": 3}, {**self.knobs, "colour": 3}):
             message = _refusal(lambda knobs=knobs: options_of(learner_class(self.kind), knobs))
             assert "`colour`" in message
             assert self.kind in message
 
     def test_a_model_directory_is_whole_and_goes_on_or_refuses_to(self, tmp_path: Path) -> None:
-        """Trained, loaded, warm-started on a world twice as slow: nearer to it than before, or one sentence why not."""
+        """Trained, loaded, warm-started on times twice as long: nearer to them than before, or one sentence why not."""
         old = synthetic_dataset(tmp_path / "old", synthetic_rows(problems=30))
         new = synthetic_dataset(tmp_path / "new", synthetic_rows(problems=30, seed=1, slower=2.0))
         recipe = Recipe(self.kind, self.knobs, folds=2, threads=1)
@@ -244,7 +244,7 @@ def vars_of(table: Table) -> dict[str, Any]:
 
 
 def _refusal(act: Any) -> str:
-    """What a KerncastError says that `act` must raise: one sentence."""
+    """The message, one sentence, of the KerncastError that `act` must raise."""
     try:
         act()
     except KerncastError as error:

@@ -1,4 +1,4 @@
-"""What to measure next: vectors that may well be the best of their problem and that the model is unsure of."""
+"""What to measure next: vectors that may be the best of their problem and that the model is unsure of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import Table
 from kerncast.training.procedure import Procedure
 
-# Learners that differ in their seed and in the half of the groups they saw: where they disagree, little is known.
+# Learners that differ in their seed and in the half of the groups they saw: where they disagree, the model is unsure.
 COMMITTEE = 3
 
 
@@ -19,7 +19,7 @@ def acquisition(known: Table, rest: Rows, problem: Ints, procedure: Procedure) -
     """How much each remaining vector is worth measuring, in log time: its optimistic gain over the best expected.
 
     For a vector with mean m and deviation s (over the committee), and b the best mean of its problem, that is
-    b - (m - 2 s): large for what may be fastest, small for what is surely slow, whatever its uncertainty.
+    b - (m - 2 s): large for vectors that may be fastest, small for those that are surely slow, however uncertain.
     """
     opinions = []
     for member in range(COMMITTEE):

@@ -29,7 +29,7 @@ from kerncast.version import __version__
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a procedure says of rows that it was not given; NaN where it was never asked."""
+    """A procedure's predictions for rows that it was not given; NaN where there is none."""
 
     time_ns: Floats
     score: Floats
@@ -37,17 +37,17 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Partial:
-    """Finished folds beside the model to be: an interrupted training goes on from them."""
+    """Finished folds, kept next to the model's future directory: an interrupted training continues from them."""
 
     folder: Path
 
     @classmethod
     def beside(cls, out: Path, table: Table, recipe: Recipe) -> Partial:
-        """Named by everything that decides the predictions, so nothing stale is ever taken up."""
+        """The folder is named by a hash of everything that decides the predictions, so nothing stale is reused."""
         hasher = hashlib.blake2b(digest_size=6)
         program = table.family.feature_program.digest
         hasher.update(f"{__version__}|{table.digest}|{program}|{table.rows.names}|{recipe.as_options()}".encode())
-        # The rows themselves too: a filter or a device's numbers can change them while the dataset stays as it is.
+        # The rows themselves too: a filter or a device's numbers can change them while the dataset stays the same.
         for values in (table.rows.features, table.time_ns, table.noise, table.group):
             hasher.update(np.ascontiguousarray(values).tobytes())
         digest = hasher.hexdigest()
@@ -60,12 +60,12 @@ class Partial:
             return None
         try:
             arrays = read_arrays(file)
-        except BadFile:  # damaged since: it is predicted again
+        except BadFile:  # damaged: predict it again
             return None
         return Predictions(np.asarray(arrays["time_ns"], np.float64), np.asarray(arrays["score"], np.float64))
 
     def write(self, number: int, found: Predictions) -> None:
-        """Keep a fold; without a place to write it is simply not kept."""
+        """Keep a fold; if it cannot be written, it is not kept."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             arrays: dict[str, npt.NDArray[np.generic]] = {"time_ns": found.time_ns, "score": found.score}
@@ -74,7 +74,7 @@ class Partial:
             return
 
     def discard(self) -> None:
-        """The model is there; its folds, and those of earlier tries under that name, are not needed any more."""
+        """Remove the folds of a finished model, and those of earlier attempts under its name."""
         name = self.folder.name.rsplit(".", 2)[0]
         for folder in self.folder.parent.glob(f"{glob.escape(name)}.*.folds"):
             shutil.rmtree(folder, ignore_errors=True)
@@ -83,13 +83,13 @@ class Partial:
 def cross_validate(
     table: Table, procedure: Procedure, fold: Ints | None = None, partial: Partial | None = None
 ) -> tuple[Ints, Predictions, dict[str, Any]]:
-    """Every row predicted by a learner that saw nothing of its fold; folds are whole groups unless given."""
+    """Predict every row with a learner that saw nothing of its fold; folds are whole groups unless given."""
     fold, found, extra, _ = _validated(table, procedure, fold, partial, final=False)
     return fold, found, extra
 
 
 def validate_and_fit(table: Table, procedure: Procedure, partial: Partial) -> tuple[Ints, Predictions, dict[str, Any], Learner]:
-    """Cross-validate a procedure and run it once more on everything: all of these fits may run side by side."""
+    """Cross-validate a procedure and run it once more on everything; all of these fits may run in parallel."""
     fold, found, extra, learner = _validated(table, procedure, None, partial, final=True)
     assert learner is not None
     return fold, found, extra, learner
@@ -124,7 +124,7 @@ def _validated(
 
 
 def _fold(table: Table, own: Flags, place: int, partial: Partial | None) -> Callable[[Procedure], Predictions]:
-    """What predicts one fold, unless an earlier run has done so, and keeps what it finds."""
+    """A function that predicts one fold, unless an earlier run has done so, and keeps the result."""
 
     def run(procedure: Procedure) -> Predictions:
         kept = partial.read(place) if partial is not None else None

@@ -1,5 +1,5 @@
 """The procedure that makes a learner from a table. Cross-validation scores the procedure, so everything that
-looks at labels (tuning, mining, stopping) happens inside it, on groups of its own."""
+looks at labels (tuning, mining, stopping) happens inside it, on its own groups."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from kerncast.tables.never_worked import chosen_last, never_worked
 from kerncast.tables.table import Table
 from kerncast.training.recipe import Recipe
 
-# Mining looks at each problem through models that did not see it: this many folds within the training data.
+# Mining judges each problem with models that did not see it: this many folds within the training data.
 MINING_FOLDS = 3
-# A problem chosen at half speed counts this many times; one chosen right counts once.
+# A problem whose choice runs at half speed counts this many times; one with the best choice counts once.
 HARDEST = 5.0
 TUNING_SHARE = 0.25
 
@@ -35,7 +35,7 @@ class Procedure:
 
     recipe: Recipe
     progress: Progress = QUIET
-    """Hears the steps of every fit, and the folds of a cross-validation."""
+    """Is told the steps of every fit and the folds of a cross-validation."""
 
     @property
     def target(self) -> Target:
@@ -45,7 +45,7 @@ class Procedure:
 
     @property
     def fitting(self) -> Fitting:
-        """What every fit of this procedure is given."""
+        """The settings that every fit of this procedure gets."""
         return Fitting(self.target, self.recipe.seed, self.recipe.threads, self.progress)
 
     def options(self) -> Options:
@@ -57,27 +57,27 @@ class Procedure:
         return tuning_ranges(learner_class(self.recipe.kind), self.recipe.knobs) if self.recipe.tune else {}
 
     def fit(self, table: Table, base: Learner | None = None) -> Learner:
-        """Tune, mine and fit on one table, which is all that any of the three may look at."""
+        """Tune, mine and fit on one table; none of the three may look at other data."""
         if not table.ok.any():
-            raise InvalidValue("a fold leaves no row that worked to learn from: measure more problems, or ask for other folds")
+            raise InvalidValue("a fold has no row that worked to learn from: measure more problems, or ask for other folds")
         options = self._tuned(table) if self.recipe.tune else self.options()
         if self.recipe.hard_mining:
             table = self._mined(table, options)
         return learner_class(self.recipe.kind)(options).fit(table, self.fitting, base)
 
     def without_mining(self) -> Procedure:
-        """The same without re-weighting: what mining is reported beside."""
+        """The same fit without mining, for comparison."""
         return replace(self, recipe=replace(self.recipe, hard_mining=0))
 
     def scores(self, learner: Learner, table: Table, seen: Table | None = None) -> tuple[Floats, Floats]:
-        """Predicted nanoseconds, and what to choose by (low is chosen): what never worked where it was `seen` comes last."""
+        """Predicted nanoseconds, and what to choose by (low is chosen): configs that never worked in `seen` come last."""
         output = learner.predict(table.rows)
         time_ns = self.target.decode(output.target, table.rows)
         score = time_ns if output.score is None else output.score
         return time_ns, score if seen is None else chosen_last(score, never_worked(seen, table))
 
     def _mined(self, table: Table, options: Options) -> Table:
-        """Weights for the problems that models which did not see them choose badly."""
+        """Larger weights for problems on which models that did not see them choose badly."""
         kind = learner_class(self.recipe.kind)
         for _ in range(self.recipe.hard_mining):
             fold = folds_by_group(table.group, MINING_FOLDS, self.recipe.seed)
@@ -115,8 +115,8 @@ class Procedure:
             return float(np.mean(np.abs(np.log(time_ns[ok] / judge.time_ns[ok]))))
 
         study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=self.recipe.seed))
-        # The recipe's own knobs are tried first, even where they lie outside the ranges. For good, not for this block alone:
-        # filters belong to the whole process, and fits beside this one would put back each other's.
+        # The recipe's own knobs are tried first, even if they are outside the ranges. The warning filter stays in place:
+        # filters belong to the whole process, and parallel fits would restore each other's.
         warnings.filterwarnings("ignore", "Fixed parameter", UserWarning)
         study.enqueue_trial({name: start[name] for name in ranges if start[name] is not None})
         study.optimize(loss, n_trials=self.recipe.tune)
@@ -124,7 +124,7 @@ class Procedure:
 
 
 def tuning_ranges(kind: type[Learner], given: Collection[str] = ()) -> dict[str, Any]:
-    """What `--tune` may change, and how far; the knobs that were given stay as they are."""
+    """What `--tune` may change, and how far; knobs that were given are fixed."""
     known: dict[str, Any] = {
         "leaves": lambda trial, name: trial.suggest_int(name, 7, 127, log=True),
         "trees": lambda trial, name: trial.suggest_int(name, 100, 800, log=True),

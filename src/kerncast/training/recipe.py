@@ -1,4 +1,4 @@
-"""How a model is trained: what the caller asked for, what was decided from the data, and what `model.json` keeps of both."""
+"""How a model is trained: the caller's settings, what was decided from the data, and what `model.json` keeps of both."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from kerncast.models.model import Model
 
 # Fields that `model.json` does not keep, and why.
-LEFT_OUT = {"threads": "it changes nothing but the time that training takes; a refit has its own"}
-# Fields that it keeps only where they say something: models without them have the bytes that they always had.
+LEFT_OUT = {"threads": "it changes only how long training takes; a refit has its own"}
+# Fields that it keeps only if they are set, so that other models keep the same bytes as before.
 WHERE_SET = ("hold_out", "inherited")
 
 
@@ -36,18 +36,18 @@ class Recipe:
     hard_mining: int = 0
     tune: int = 0
     hold_out: str | None = None
-    """What folds are made of: groups of problems, or configs (`config`) where there is one problem only."""
+    """What folds consist of: groups of problems, or configs (`config`) if there is only one problem."""
     inherited: dict[str, Any] = field(default_factory=dict)
-    """Knobs of the base of a warm start, for those that are not given."""
+    """Knobs of the base of a warm start, used for those that are not given."""
 
     def __post_init__(self) -> None:
         for name in ("seed", "threads", "hard_mining", "tune"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 0:
-                raise InvalidValue(f"{name} is a whole number from 0 on, got {value!r}")
+                raise InvalidValue(f"{name} must be a whole number, 0 or more, got {value!r}")
 
     def resolved(self, table: Table, base: Model | None) -> Recipe:
-        """With the target decided, by the base of a warm start or by what is known of the work."""
+        """The recipe with its target decided: that of a warm start's base, or by what is known of the work."""
         by = CONFIG if len(np.unique(table.group)) < 2 and table.trials.choosing else None
         if base is not None:
             given = Target(
@@ -58,7 +58,7 @@ class Recipe:
             return replace(self, inherited=inherited, target=given.name, target_log=given.log, hold_out=by)
         name = self.target or default_target(table.rows).name
         target = Target(name, True if self.target_log is None else self.target_log)
-        target.encode(table.time_ns[table.ok][:1], table.rows.take(np.flatnonzero(table.ok)[:1]))  # refuses what is unknown
+        target.encode(table.time_ns[table.ok][:1], table.rows.take(np.flatnonzero(table.ok)[:1]))  # refuses unknown work
         return replace(self, target=target.name, target_log=target.log, hold_out=by)
 
     def grouped(self, table: Table) -> Table:
@@ -66,7 +66,7 @@ class Recipe:
         return replace(table, group=table.config) if self.hold_out == CONFIG else table
 
     def as_options(self) -> dict[str, Any]:
-        """As `model.json` keeps it: every field but those of `LEFT_OUT`."""
+        """The recipe as `model.json` keeps it: every field except those in `LEFT_OUT`."""
         kept = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in LEFT_OUT}
         return {
             name: dict(sorted(value.items())) if isinstance(value, dict) else value
@@ -76,7 +76,7 @@ class Recipe:
 
     @classmethod
     def from_options(cls, stored: dict[str, Any], threads: int = 0) -> Self:
-        """The recipe that a model was made by."""
+        """The recipe that a model was trained with."""
         unknown = sorted(set(stored) - {item.name for item in fields(cls)})
         if unknown:
             raise BadFile(f"the model was trained with '{unknown[0]}', which this kerncast does not know: upgrade kerncast")

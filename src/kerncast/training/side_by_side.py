@@ -1,7 +1,7 @@
-"""The fits of one training, side by side where the kind of model allows it: one core each.
+"""The fits of one training, in parallel if the kind of model allows it: one core each.
 
-Threads inside a fit wait for each other by spinning, so two of them beside another busy process took twenty times the CPU
-seconds of one. Fits share nothing, so they never wait, and what each of them finds is the same in any order.
+Threads inside a fit wait for each other by spinning, so next to another busy process two of them took twenty times the CPU
+seconds of one. Fits share nothing, so they never wait, and their results are the same in any order.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from kerncast.progress import Progress
 from kerncast.tables.table import Table
 from kerncast.training.procedure import Procedure
 
-# Every fit copies the features that it learns from; together the copies take no more than this.
+# Every fit copies the features that it learns from; all copies together take at most this much memory.
 MOST_BYTES = 2**31
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A name to tell, and what to do with the procedure."""
+    """A name for progress, and what to do with the procedure."""
 
     name: str
     run: Callable[[Procedure], Any]
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_fits(fits: Sequence[Fit], procedure: Procedure, table: Table) -> list[Any]:
-    """What each of them finds, in their order."""
+    """Run all fits and return their results, in order."""
     threads = procedure.recipe.threads or cores()
     room = max(1, MOST_BYTES // max(1, table.rows.features.nbytes))
     at_once = min(threads, room, len(fits)) if learner_class(procedure.recipe.kind).side_by_side else 1
@@ -67,11 +67,11 @@ def run_fits(fits: Sequence[Fit], procedure: Procedure, table: Table) -> list[An
 
 
 class _Stop(Exception):
-    """Another fit failed, or the user has had enough."""
+    """Another fit failed, or the user interrupted the training."""
 
 
 class _Told:
-    """Adds up how far the fits are, for one that is told of them as of a single stage."""
+    """Adds up the progress of the fits and reports it as a single stage."""
 
     def __init__(self, progress: Progress, fits: int) -> None:
         self.stopped = False
@@ -92,7 +92,7 @@ class _Told:
             self._tell(f"fits: {self._ended} of {self._fits} done, trees")
 
     def step(self, place: int, what: str, done: int, of: int) -> None:
-        """How far one fit is."""
+        """Report the progress of one fit."""
         with self._lock:
             self._refuse_stopped()
             self._shares[place], self._size = max(self._shares[place], min(1.0, done / max(1, of))), of
@@ -107,7 +107,7 @@ class _Told:
 
 
 class _Share(Progress):
-    """What one of the fits tells."""
+    """The progress of one of the fits."""
 
     def __init__(self, told: _Told, place: int) -> None:
         self._told, self._place = told, place

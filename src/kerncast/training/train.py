@@ -49,7 +49,7 @@ from kerncast.version import __version__
 __all__ = ["Recipe", "train"]
 
 
-# Of one problem: fewer configs than this are looked up, not learned from.
+# With one problem, fewer configs than this are too few to learn from.
 FEWEST_CONFIGS = 20
 
 
@@ -68,9 +68,9 @@ def train(
 ) -> Model:
     """Train a model on one or several datasets and write it to `out`.
 
-    Interrupted, the folds that are finished are kept beside `out`, and the same call goes on from there. `ck`
-    adds the files of CK Tile's heuristics; it names the targets to write beside the recipe's own. With `no_folds` the
-    model is fitted once, on everything, and nothing says how good it is: it has no figures and no interval.
+    If training is interrupted, finished folds are kept next to `out`, and the same call continues from there. `ck` adds
+    the files of CK Tile's heuristics; it names the targets to write besides the recipe's own. With `no_folds` the model is
+    fitted once, on everything, and is not evaluated: it has no figures and no interval.
     """
     out = Path(out)
     refuse_unwritable(out)
@@ -114,7 +114,7 @@ class Trained:
 
     learner: Learner
     table: Table
-    """The rows that were predicted without having been seen; all rows where nothing was."""
+    """The rows with out-of-fold predictions; all rows if there are none."""
     fold: Ints
     predictions: Predictions | None
     """None: the model was not judged."""
@@ -142,7 +142,7 @@ def _continued(table: Table, procedure: Procedure, base: Model) -> Trained:
 
 
 def expand(paths: Sequence[str | Path]) -> list[Path]:
-    """Datasets as they are; a directory of datasets becomes all of them."""
+    """The datasets, with each directory of datasets replaced by those in it."""
     found: list[Path] = []
     for path in map(Path, paths):
         inside = sorted(item.parent for item in path.glob("*/dataset.json")) if path.is_dir() else []
@@ -156,8 +156,8 @@ def _refuse_too_little(table: Table, folds: int) -> None:
         configs = len(np.unique(table.config[table.ok]))
         if len(np.unique(table.group)) > 1 or configs < max(FEWEST_CONFIGS, folds):
             raise InvalidValue(
-                f"there is one problem only ({', '.join(table.family.op.split_group)} are the same in all rows that worked) "
-                f"and {configs} configs worked on it: nothing could be held out to judge a model; measure more problems, or at "
+                f"there is only one problem ({', '.join(table.family.op.split_group)} are the same in all rows that worked) "
+                f"and {configs} configs worked on it, so nothing can be held out to judge it: measure more problems, or at "
                 f"least {max(FEWEST_CONFIGS, folds)} configs of this one"
             )
         return
@@ -207,16 +207,16 @@ def _write(
 def _judged(
     held: Table, fold: Ints, predictions: Predictions, recipe: Recipe, base: Model | None
 ) -> tuple[dict[str, Any], Interval | None]:
-    """The figures of out-of-fold predictions, and the interval that their errors ask for."""
+    """The figures of out-of-fold predictions, and the interval calibrated on their errors."""
     by_config = recipe.hold_out == CONFIG
-    # What errs together: the rows of a problem, or of a config where there is one problem only.
+    # Errors are correlated within a problem, or within a config if there is only one problem.
     unit = held.config if by_config else held.problem
     lower, upper = cross_bounds(unit, fold, held.time_ns, predictions.time_ns)
     if base is not None and base.manifest.interval is not None:
-        # One hold-out has no other folds to calibrate on: what is claimed is the base's interval.
+        # A single hold-out has no other folds to calibrate on, so the reported coverage is that of the base's interval.
         lower, upper = base.manifest.interval.bounds(predictions.time_ns)
     predicted = Predicted(predictions.score, predictions.time_ns, *_known(lower, upper))
-    # Baselines that learn from other problems have none to learn from.
+    # Baselines that learn from other problems have nothing to learn from.
     evaluation = assess.assess(held, predicted, np.zeros_like(fold) if by_config else fold) | {
         "folds": recipe.folds if base is None else 1,
         "split": CONFIG if by_config else ",".join(held.family.op.split_group),
@@ -226,7 +226,7 @@ def _judged(
 
 
 def _not_evaluated(trained: Trained) -> dict[str, Any]:
-    """What `evaluation.json` holds of a model that was trained without folds: no figure."""
+    """The `evaluation.json` of a model that was trained without folds: no figures."""
     return {
         "evaluated": False, "overall": {}, "baselines": {}, "noise_floor": trained.table.noise_floor, "folds": 0, "split": None,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Going on from an existing model with new data, scored beside it on problems that neither has seen."""
+"""Continuing an existing model with new data; both are scored on problems that neither has seen."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Continuation:
 
 
 def continue_model(table: Table, procedure: Procedure, base: Model) -> Continuation:
-    """Continue on 80 % of the new groups to be judged on the rest, then on all of them to be shipped."""
+    """Continue on 80 % of the new groups and judge on the rest; then continue on all of them for the final model."""
     refuse_strangers(table, procedure, base)
     fresh = ~_seen_by(base, table)
     seen_too = len(np.unique(table.group[fresh])) < 2
@@ -43,7 +43,7 @@ def continue_model(table: Table, procedure: Procedure, base: Model) -> Continuat
     judge, training = table.take(aside), table.take(~aside)
     procedure.progress.stage("continuing on 80 % of the new problems", 1, 2)
     time_ns, score = procedure.scores(procedure.fit(training, base.learner), judge)
-    # What worked with the base is served still, though it failed wherever it was tried again.
+    # Configs that worked with the base are still served, even if they failed wherever they were tried again.
     score = chosen_last(score, never_worked(training, judge) & ~base.offers(judge.rows))
     before = base.rank_rows(judge.rows)
     procedure.progress.stage("continuing on all of them", 2, 2)
@@ -52,7 +52,7 @@ def continue_model(table: Table, procedure: Procedure, base: Model) -> Continuat
         "warm_start": {
             "base": scorecard(judge.trials, before),
             "continued": scorecard(judge.trials, Predicted(score, time_ns)),
-            # Then both figures flatter: the base was trained on these problems.
+            # Then both figures are too good: the base was trained on these problems.
             "hold_out_seen_by_base": seen_too,
         }
     }
@@ -67,7 +67,7 @@ def _seen_by(base: Model, table: Table) -> Any:
 
 
 def refuse_strangers(table: Table, procedure: Procedure, base: Model) -> None:
-    """A warm start needs the same inputs, the same goal and the same world."""
+    """Check that the base has the same inputs, target, family and device as the data."""
     manifest, recipe = base.manifest, procedure.recipe
     if not type(base.learner).continues:
         raise InvalidValue(f"a {manifest.kind} model cannot be continued: train it from scratch, without `warm_start`")
@@ -84,7 +84,7 @@ def refuse_strangers(table: Table, procedure: Procedure, base: Model) -> None:
     )  # fmt: skip
     if recipe.kind != manifest.kind:
         raise InvalidValue(
-            f"`warm_start` {base.path}: it is a {manifest.kind} model, and the model asked for is {recipe.kind}: leave `model` "
+            f"`warm_start` {base.path}: it is a {manifest.kind} model, but the model asked for is {recipe.kind}: leave `model` "
             "out, or train from scratch"
         )
     for what, theirs, ours in same:
@@ -95,15 +95,15 @@ def refuse_strangers(table: Table, procedure: Procedure, base: Model) -> None:
             )
     _refuse_other_features(base, table.rows.names)
     if manifest.features.digest != feature_digest(featurizer, table.rows.names):
-        raise InvalidValue(f"`warm_start` {base.path}: the formulas of its features are not today's: train from scratch")
+        raise InvalidValue(f"`warm_start` {base.path}: the formulas of its features have changed since: train from scratch")
 
 
 def _refuse_other_features(base: Model, ours: tuple[str, ...]) -> None:
     theirs = base.manifest.features.names
     if theirs == ours:
         return
-    sides = (("it alone has", [name for name in theirs if name not in ours]),
-             ("the data alone have", [name for name in ours if name not in theirs]))  # fmt: skip
+    sides = (("only the model has", [name for name in theirs if name not in ours]),
+             ("only the data have", [name for name in ours if name not in theirs]))  # fmt: skip
     told = [f"{who} {', '.join(names[:3])}{' …' if len(names) > 3 else ''}" for who, names in sides if names]
     raise InvalidValue(
         f"`warm_start` {base.path}: its features are not those of the data: {'; '.join(told) or 'their order differs'}; they "

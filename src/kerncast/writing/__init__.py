@@ -1,4 +1,4 @@
-"""Text for another language.
+"""Text for other languages.
 
-What a file, a user or a kernel says reaches C, C++, CMake, HTML or a terminal through these functions alone.
+Text from files, users and kernels reaches C, C++, CMake, HTML or a terminal only through these functions.
 """

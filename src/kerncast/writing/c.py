@@ -1,7 +1,7 @@
 """Writing C and C++: names, strings, comments, numbers, arrays; templates filled with them.
 
-Text from data goes through `identifiers`, `c_string` or `comment`, and nothing else: all three give text that cannot end
-what it stands in, whatever it holds.
+Text from data goes through `identifiers`, `c_string` or `comment`, and nothing else. Their results cannot end the name,
+string or comment that they are part of.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-# Of C, of C++, and macros that common headers or compilers define.
+# Keywords of C and C++, and macros that common headers or compilers define.
 # fmt: off
 KEYWORDS = frozenset([
     "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern", "float",
@@ -25,7 +25,7 @@ KEYWORDS = frozenset([
     "not_eq", "xor_eq", "bitand", "bitor", "compl", "linux", "unix", "i386", "errno", "assert",
 ])
 # fmt: on
-# What is read by people need not be longer; C99 tells 63 characters of a name apart.
+# Long enough for readers; C99 only distinguishes the first 63 characters of a name.
 LONGEST_NAME = 60
 LONGEST_COMMENT = 300
 
@@ -38,7 +38,7 @@ def identifier(name: str) -> str:
 
 
 def identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
-    """Different names in C for each of `names`, in their order, and none of those `taken`."""
+    """A different C name for each of `names`, in their order, and none of those `taken`."""
     used = set(taken)
     found = []
     for name in names:
@@ -52,7 +52,7 @@ def identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
 
 
 def comment(text: str) -> str:
-    """Text inside `/* */` or behind `//`: one line that cannot end the comment, with no backslash to join the next line."""
+    """Text inside `/* */` or after `//`: one line that cannot end the comment, with no backslash to join the next line."""
     cut = text if len(text) <= LONGEST_COMMENT else f"{text[:LONGEST_COMMENT]} …"
     kept = "".join(char if char.isprintable() and char != "\\" else "_" for char in cut)
     # Two question marks may begin a trigraph, and one of those is a backslash.
@@ -75,7 +75,7 @@ def c_number(value: float) -> str:
 
 
 def c_integer(value: int) -> str:
-    """A 64-bit literal; the lowest one cannot be written as such."""
+    """A 64-bit literal; C has none for the lowest value, so that is a macro."""
     if value >= 2**63:
         return f"UINT64_C({value})"
     return "INT64_MIN" if value == -(2**63) else f"INT64_C({value})" if abs(value) >= 2**31 else str(value)
@@ -94,7 +94,7 @@ def integer_type(values: Iterable[int], *, unsigned: bool = False) -> tuple[str,
 
 
 def array(kind: str, name: str, values: Sequence[int] | npt.NDArray[np.generic], per_line: int = 16) -> str:
-    """A constant array; an empty one gets a zero, for C has no empty arrays."""
+    """A constant array; an empty one gets a zero, because C has no empty arrays."""
     numbers = values.tolist() if isinstance(values, np.ndarray) else list(values)
     texts = [c_number(item) if kind == "double" else c_integer(item) for item in numbers] or ["0"]
     width = 6 if kind == "double" else per_line
@@ -115,14 +115,14 @@ def renamed(text: str, names: Mapping[str, str]) -> str:
 
 
 def with_prefix(text: str, prefix: str) -> str:
-    """The interface under another prefix than `kerncast`. For packaged text: it would change words of data, too."""
+    """Rename the interface to another prefix. Only for packaged text, because it would change words of data too."""
     if prefix == "kerncast":
         return text
     return re.sub(r"\bKERNCAST_(?!H_)", f"{prefix.upper()}_", re.sub(r"\bkerncast_", f"{prefix}_", text))
 
 
 def filled(template: str, prefix: str, **blocks: str) -> str:
-    """A packaged text under `prefix`, its `@BLOCKS@` filled in once: nothing inside a block is looked at again."""
+    """A packaged text under `prefix`, its `@BLOCKS@` filled in once: nothing inside a block is replaced again."""
     known = {"prefix": prefix, "upper": prefix.upper(), **blocks}
     return re.sub(r"@([A-Z_]+)@", lambda found: known[found[1].lower()], with_prefix(template, prefix))
 

@@ -1,7 +1,7 @@
 """Writing HTML: text and attributes, tables, lists of facts. Text from data reaches HTML through `escape` alone.
 
-What a notebook shows has no script and no style sheet: it must look right in light and dark, and where scripts are not
-trusted.
+What a notebook shows has no script and no style sheet: it must look right in light and dark themes, and where scripts
+are not trusted.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ CELL = "padding:0.15em 0.8em 0.15em 0;vertical-align:top;white-space:pre-wrap"
 
 
 def escape(text: object) -> str:
-    """Text that stands in an element or between the quotes of an attribute, and can end neither."""
-    # Of the control characters only these three may stand in HTML at all.
+    """Escape text for an element or a quoted attribute, so that it can end neither."""
+    # HTML allows only these three control characters.
     kept = "".join(char if (char >= " " and char != "\x7f") or char in "\n\t\r" else "\ufffd" for char in str(text))
     return kept.translate(_NAMES)
 
 
 def chart_text(text: object) -> str:
-    """Data shown inside a plotly chart: it reads a little HTML, which a label must not be, and no quotes' names."""
+    """Escape data for a plotly chart, which interprets some HTML tags but does not decode escaped quotes."""
     return str(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -56,7 +56,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str =
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> str:
-    """Names and values, one a line."""
+    """Names and values, one pair per line."""
     lines = "".join(
         f'<tr><th style="{CELL};text-align:left;font-weight:400;opacity:0.7">{escape(name)}</th>'
         f'<td style="{CELL};text-align:left">{_cell(value)}</td></tr>'
@@ -71,5 +71,5 @@ def panel(title: str, *parts: str) -> str:
 
 
 def note(text: object) -> str:
-    """A sentence in a line of its own."""
+    """A sentence on its own line."""
     return f'<div style="opacity:0.8;margin:0.2em 0;max-width:50em">{escape(text)}</div>'

@@ -8,5 +8,5 @@ from importlib import resources
 
 @cache
 def packaged_c(package: str, name: str) -> str:
-    """The text of one of them."""
+    """The text of one of these files."""
     return resources.files(package).joinpath("c", name).read_text(encoding="utf-8")

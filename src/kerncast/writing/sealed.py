@@ -1,4 +1,4 @@
-"""Arrays with a checksum over all of them, which the artefact recomputes when a context is made."""
+"""Arrays with a checksum over all of them, which the artefact recomputes when a context is created."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ FIELD_FACTORS = (1, 65_537, 4_294_967_311)
 
 
 class Sealed:
-    """Writes constant arrays and remembers what they hold: each number times its (odd) place, summed.
+    """Writes constant arrays and keeps a checksum of them: the sum of each number times its (odd) position.
 
-    A flipped bit and a swapped pair both show.
+    It detects a flipped bit and a swapped pair.
     """
 
     def __init__(self) -> None:
@@ -61,5 +61,5 @@ class Sealed:
 
     @property
     def total(self) -> str:
-        """What it must come to, as a literal."""
+        """The expected total, as a literal."""
         return f"0x{self._total:016x}"

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def printable(text: object) -> str:
-    """Text from data in one line: what a terminal would obey (colours, cursor moves, line ends) is written out."""
+    """Text from data in one line: control characters (colours, cursor moves, line ends) are escaped."""
     plain = str(text)
     if plain.isprintable():
         return plain
@@ -27,7 +27,7 @@ class TextTable:
 
     @property
     def cells(self) -> list[list[str]]:
-        """The rows as text that a terminal only shows."""
+        """The rows as text without control characters."""
         return [["" if cell is None else printable(cell) for cell in row] for row in self.rows]
 
     def __str__(self) -> str:

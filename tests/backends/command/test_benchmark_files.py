@@ -94,7 +94,7 @@ def test_a_recipe_that_cannot_work_is_refused_by_name(change, why, tmp_path):
         (["--benchmark", "ready.toml", "--set", "made=gone"], "mine needs the folder 'gone' (build.output), which is not here"),
         (
             ["--benchmark", "ready.toml"],
-            "`false` for the version of x, but the program ended with exit code 1: see to that",
+            "`false` for the version of x, but the program ended with exit code 1: fix that",
         ),
         (["--benchmark", "ready.toml", "--devices", "0,,1"], "--devices takes an index or several with commas between them"),
         (["--benchmark", "ready.toml", "--timeout", "0s"], "--timeout must be more than 0, got '0s'"),

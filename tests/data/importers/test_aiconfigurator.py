@@ -114,7 +114,7 @@ def test_one_code_path_without_a_name_here_is_other_and_two_are_refused(tmp_path
     assert rows.select("config.kernel_source", "backend").row(0) == ("other", "BrandNewKernel")
     assert rows["backend"].null_count() == 2
     newer = [(*row[:4], "EvenNewerKernel", *row[5:]) for row in H200[:1]]
-    with pytest.raises(KerncastError, match="line 2: kernel_source is a second one that is not known, beside BrandNewKernel"):
+    with pytest.raises(KerncastError, match="line 2: kernel_source is a second unknown one besides BrandNewKernel"):
         imported(tmp_path, parquet(new + newer))
 
 
@@ -140,7 +140,7 @@ def test_library_features_have_the_values_that_pencil_and_paper_give():
         ({"m": pl.lit("many")}, "line 1: column 'm' must hold whole numbers, it holds String"),
         ({"m": pl.lit(0)}, "line 1: problem.M must be a whole number from 1"),
         ({"tokens": pl.lit(1)}, "line 1: unknown column 'tokens'"),
-        ({"device": pl.lit("NVIDIA X1")}, "line 1: device 'NVIDIA X1' is not known here"),
+        ({"device": pl.lit("NVIDIA X1")}, "line 1: device 'NVIDIA X1' is not known"),
         ({"version": pl.lit(None, dtype=pl.String)}, "line 1: version must not be empty"),
     ],
 )

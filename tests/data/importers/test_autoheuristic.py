@@ -173,7 +173,7 @@ def test_the_device_is_asked_for_and_checked(tmp_path):
     """Capability and shared memory are those of several GPUs: enough to contradict a name, not to give one."""
     with pytest.raises(InvalidValue, match=r"compute capability 8\.0 with 166,912 bytes .* add `device=a100`"):
         imported(tmp_path, MM, Options())
-    with pytest.raises(InvalidValue, match="but h100 has 232,448 per block: `device` names another GPU"):
+    with pytest.raises(InvalidValue, match="but h100 has 232,448 per block: `device` must name the GPU of the log"):
         imported(tmp_path, MM, Options(device="h100"))
 
 
@@ -184,9 +184,9 @@ def test_the_device_is_asked_for_and_checked(tmp_path):
         (MM, b'"device_capa": [8, 0], ', b"", "line 1 is not AutoHeuristic's JSON line"),
         (MM, b"m,k,n,mat1_dtype", b"m,k,o,mat1_dtype", "line 2 must name the features of line 1"),
         (MM, b"using_tf32", b"colour", "line 2: a log of mm lacks the feature 'using_tf32'"),
-        (MIXED, b"iscontig", b"density", "line 2: a log of mixed_mm has, and nobody here knows, the feature 'mat1_density'"),
+        (MIXED, b"iscontig", b"density", "line 2: a log of mixed_mm must not have the feature 'mat1_density'"),
         (MM, b"extern_mm,0.25", b"cublas,0.25", "line 3: choice must be extern_… or type=triton_BLOCK-M=…"),
-        (MM, b"extern_mm,0.25", b"extern_bmm,0.25", "line 9: choice is a second library kernel beside extern_bmm"),
+        (MM, b"extern_mm,0.25", b"extern_bmm,0.25", "line 9: choice is a second library kernel besides extern_bmm"),
         (MM, b"extern_mm,0.25", b"extern_mm,-1", "line 3: feedback must be milliseconds, or inf, got '-1'"),
         (MM, b"extern_mm,0.25", b"extern_mm", "line 3 has 13 cells, the header has 14"),
         (MM, b"32,1,128,1,True", b"48,1,128,1,True", "line 3: mat1_stride_0 and mat1_stride_1 must be those of a packed m × k"),

@@ -112,9 +112,9 @@ def test_malformed_blocks_are_counted_and_cost_nothing_else(read):
     for words in (
         "left out 6 benchmark blocks that are not whole JSON objects",
         "left out 1 benchmark blocks that contradict the `Shape` line above them",
-        "left out 1 rows whose latency and rate tell different times",
+        "left out 1 rows whose latency and rate give different times",
         "left out 1 rows whose dtype or layout is not that of the kernel's name",
-        "left out 2 rows whose kernel is not known (a kernel is called gemm[_universal]_{dtype}",
+        "left out 2 rows whose kernel is not known (a kernel's name must be gemm[_universal]_{dtype}",
     ):
         assert words in told
     assert all(str(note).count("sample: ") == 1 for note in notes)
@@ -176,8 +176,8 @@ def test_convolution_rows_that_cannot_be_are_left_out_or_failures(read):
     assert found["status"].to_list() == ["ok", "wrong_result"]
     told = "\n".join(notes)
     assert "left out 2 rows of a 2-D kernel on a 3-D problem" in told
-    assert "left out 1 rows whose latency and rate tell different times" in told
-    assert "left out 1 rows whose kernel is not known ('grouped_conv_forward_bf16_2d_64x64x64_compv3_interwave' is none" in told
+    assert "left out 1 rows whose latency and rate give different times" in told
+    assert "left out 1 rows whose kernel is not known ('grouped_conv_forward_bf16_2d_64x64x64_compv3_interwave' is not" in told
 
 
 BAD_CELLS = {
@@ -186,9 +186,9 @@ BAD_CELLS = {
     "a size that is not whole": ({"Hi": 28.5}, "left out 1 rows with a cell that cannot be read (first: line 3: Hi must be"),
     "a size that is no number": ({"pad_h": "?"}, "(first: line 3: pad_h must be a whole number, got '?')"),
     "a latency that is no number": ({"latency_ms": "fast"}, "(first: line 3: latency_ms must be a number, got 'fast')"),
-    "a latency of ages": ({"latency_ms": 1e15, "tflops": 0}, "left out 1 rows with a time that cannot be"),
-    "channels that do not divide": ({"G": 3}, "left out 1 rows whose problem cannot be (C and K must be multiples of G)"),
-    "a filter that does not fit": ({"Y": 31}, "left out 1 rows whose problem cannot be (the dilated filter must fit"),
+    "a latency of ages": ({"latency_ms": 1e15, "tflops": 0}, "left out 1 rows with an impossible time"),
+    "channels that do not divide": ({"G": 3}, "left out 1 rows with an impossible problem (C and K must be multiples of G)"),
+    "a filter that does not fit": ({"Y": 31}, "left out 1 rows with an impossible problem (the dilated filter must fit"),
     "a name without end": ({"kernel": f"grouped_conv_forward_bf16_2d_{9:05000}x64x64_compv3"}, "at most 400 characters"),
 }  # fmt: skip
 
@@ -282,7 +282,7 @@ def test_the_canonical_parquet_is_read_by_architecture(read, tmp_path):
         (table.drop("n"), "there is no column 'n'"),
         (
             table.with_columns(m=pl.lit("x")),
-            "no row of it can be used, 4 rows with a cell that cannot be read .first: line 1: m must",
+            "none of its rows can be used, 4 rows with a cell that cannot be read .first: line 1: m must",
         ),
         (table.with_columns(arch=pl.lit("gfx1")), "arch 'gfx1' is not known here: add `device` NAME"),
     ):
@@ -297,12 +297,12 @@ def test_the_canonical_parquet_is_read_by_architecture(read, tmp_path):
         (b"Shape 0: M=1 N=1 K=1 dtype=fp16 layout=rcr\n", "there is no benchmark in it"),
         (
             block(8, 8, 8, 0.1, 0.1, "gemm_x").encode(),
-            "no row of it can be used, 1 rows whose kernel is not known .a kernel is called gemm",
+            "none of its rows can be used, 1 rows whose kernel is not known .a kernel's name must be gemm",
         ),
         (CSV.replace(b"non_zero", b"non_null"), "line 1: unknown column 'non_null'"),
         (
             CSV.replace(b",8,64,", b",8.5,64,"),
-            "no row of it can be used, 4 rows with a cell .*line 2: N must be a whole number, got '8.5'",
+            "none of its rows can be used, 4 rows with a cell .*line 2: N must be a whole number, got '8.5'",
         ),
     ],
 )
@@ -310,5 +310,5 @@ def test_files_without_anything_to_read_are_refused_with_the_rule(read, content,
     """The rule, the value and what was counted."""
     with pytest.raises(BadFile, match=words):
         read(content)
-    with pytest.raises(InvalidValue, match="`set` and `mapping` mean nothing"):
+    with pytest.raises(InvalidValue, match="`set` and `mapping` do not apply"):
         read(LOG, Options(device="gfx950", values={"func": "exp"}))

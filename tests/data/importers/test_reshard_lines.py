@@ -83,7 +83,7 @@ def test_points_thins_a_line_and_compressed_files_are_read(tmp_path):
         (HEADER.replace("coef", "slope") + line("8x8", "1x1", 1, 1), {}, "line 1: no column 'coef'"),
         (HEADER + line("8x9", "1x1", 1, 1), {}, "line 2: in_grid must be columns and rows of cores"),
         (HEADER + line("8x8", "1x1", 1, 1, pair=("BLOCK", "DIAGONAL")), {}, "line 2: group must be two row-major"),
-        (HEADER + 2 * line("8x8", "1x1", 1, 1), {}, "line 3: group has a line already"),
+        (HEADER + 2 * line("8x8", "1x1", 1, 1), {}, "line 3: group must have one line only"),
         (HEADER + line("8x8", "8x8", 1, 1), {}, "line 2: the published sweep has no reshard"),
         (HEADER + line("8x8", "1x1", 1, 1, r2=""), {}, r"line 2: r\^2 must be a number"),
         (HEADER + line("8x8", "1x1", 1, 1, r2="nan"), {}, r"line 2: r\^2 must be a number, at most 1, .* got 'nan'"),

@@ -128,7 +128,7 @@ def test_a_folder_is_joined_by_hash_whatever_the_order(read, write, tmp_path):
     assert [hashes[4] in lines[table["source_line"][5] - 1], hashes[5] in lines[table["source_line"][6] - 1]] == [True, True]
     told = "\n".join(notes)
     for words in (
-        "1 results whose input_hash is that of no vector: left out", "1 results that stand in the file twice: kept once",
+        "1 results whose input_hash matches no vector: left out", "1 results that are in the file twice: kept once",
         "2 results without input_hash or with a status that is not known: left out",
         f"1 results that passed without {KERNEL}: kept as not_run", "1 vectors files that have no results file: left out",
     ):  # fmt: skip
@@ -154,7 +154,7 @@ def test_the_vectors_are_found_beside_the_results_or_named(read, write, tmp_path
         read(alone)
     with pytest.raises(InvalidValue, match="there is no file nowhere"):
         read(alone, Options(device="wormhole_b0", values={"vectors": "nowhere"}))
-    with pytest.raises(InvalidValue, match="`set` func means nothing"):
+    with pytest.raises(InvalidValue, match="`set` func does not apply"):
         read(alone, Options(device="wormhole_b0", values={"func": "exp"}))
     with pytest.raises(BadFile, match="there is no results file in it"):
         read(tmp_path / "s/vectors_export")
@@ -177,7 +177,7 @@ def test_the_vectors_are_found_beside_the_results_or_named(read, write, tmp_path
         (unary("[0, 32]"), "dim2 must be a whole number from 1 to 2147483647, got 0"),
         (unary("[32, 32]", 7), "buffer '7' is not known"),
         (unary("[32, 32]", input_a_memory_config=None), "a memory config must be an object"),
-        ({"input_shape": "[1]"}, "are none of reshard or of a unary op"),
+        ({"input_shape": "[1]"}, "are neither of reshard nor of a unary op"),
     ],
 )
 def test_vectors_that_are_not_known_are_left_out_and_told(read, write, vector, words):

@@ -95,7 +95,7 @@ def test_one_group_holds_nothing_out_and_wrong_wishes_are_refused():
     """The curve is then of training; loss and size out of range are named."""
     found = choose_portfolio(measured_of([[1.0, 0.5]]))
     assert (found.folds, found.configs, found.reached) == (0, (0,), True)
-    with pytest.raises(InvalidValue, match=r"0 ≤ loss < 1 .* got loss 1\.5"):
+    with pytest.raises(InvalidValue, match=r"`loss` must be from 0 to below 1 .* got 1\.5"):
         choose_portfolio(measured_of([[1.0, 0.5]]), loss=1.5)
     with pytest.raises(InvalidValue, match="no config worked on any problem"):
         choose_portfolio(measured_of([[0.0, 0.0]]))
@@ -143,7 +143,7 @@ def test_the_verb_shows_the_curve_and_writes_a_list_that_sweep_reads(home, run, 
 
 def test_the_verb_refuses_what_it_cannot_do(home, run, tmp_path):
     """One sentence and exit code 2: a list that sweep could not read, a filter on a model, nothing to choose."""
-    assert "--out is a .json file" in run("portfolio", home / "d", "--out", tmp_path / "keep.csv")[2]
+    assert "--out must be a .json file" in run("portfolio", home / "d", "--out", tmp_path / "keep.csv")[2]
     code, _, err = run("portfolio", home / "m", "--where", "problem.M=128")
     assert (code, err.count("\n")) == (2, 1)
     assert "--where and --family are for datasets" in err

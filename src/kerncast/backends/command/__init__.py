@@ -51,7 +51,7 @@ class CommandBackend(TimesItself):
 
     name = "command"
     doc = "any external benchmark program, described by a TOML file"
-    # Those that a shipped benchmark measures; a benchmark of the user's own names any other.
+    # Families that a shipped benchmark measures; a user's own benchmark may name any other.
     families = (
         *("eltwise_unary/single", "gemm/ck_tile", "gemm/cutlass"),
         *("grouped_conv_bwd_data/ck_tile", "grouped_conv_bwd_weight/ck_tile", "grouped_conv_forward/ck_tile"),
@@ -66,7 +66,7 @@ class CommandBackend(TimesItself):
 
     @classmethod
     def options(cls, benchmark: Benchmark, verify: bool = True) -> dict[str, str]:
-        """What brings a benchmark to the workers, as it is now (the file may change), and whether results are checked."""
+        """Options that pass the benchmark to workers as it is now (its file may change), and whether results are checked."""
         return {BENCHMARK: msgspec.json.encode(benchmark).decode()} | ({} if verify else {UNCHECKED: "true"})
 
     def __init__(self, index: str = "0", benchmark: Benchmark | None = None, verify: bool = True) -> None:
@@ -78,7 +78,7 @@ class CommandBackend(TimesItself):
         self.words = {name: Word(item.of, item.values, item.text) for name, item in benchmark.words.items()}
         self.static: dict[str, Value] = {**benchmark.setting_values(), "device": index}
         self._ids = itertools.count()
-        # What is the same for all vectors must be there before anything is measured.
+        # Programs and folders that are the same for all vectors must exist before anything is measured.
         check_places(benchmark, self.static, self.words)
 
     def _early(self, text: str) -> str:
@@ -110,7 +110,7 @@ class CommandBackend(TimesItself):
                 raise NotFound(f"{asking} {argv[0]} is not a program here: install it, {instead}") from error
             failure = outcome.failure({})
             if failure is not None:
-                raise InvalidValue(f"{asking} {failure}: see to that, {instead}")
+                raise InvalidValue(f"{asking} {failure}: fix that, {instead}")
             found[name] = next(iter(outcome.stdout.split("\n")), "").strip()
         return found
 
@@ -127,7 +127,7 @@ class CommandBackend(TimesItself):
         return known | {"program": hasher.hexdigest()}
 
     def _environment(self, values: Mapping[str, Value]) -> dict[str, str]:
-        """The benchmark's variables, as far as the values at hand fill them."""
+        """The benchmark's variables, as far as the given values fill them."""
         scope = Scope(values, self.words)
         texts = self.benchmark.environment.items()
         return {name: scope.fill(text) for name, text in texts if self._known(text, values)}
@@ -142,7 +142,7 @@ class CommandBackend(TimesItself):
         return names <= set(values)
 
     def reset(self) -> None:
-        """The benchmark's reset command; a device that cannot be reset is of no more use."""
+        """Run the benchmark's reset command; raise an error if it fails, because the device cannot be used any more."""
         if not self.benchmark.reset:
             return
         argv = [self._early(part) for part in self.benchmark.reset]
@@ -165,7 +165,7 @@ class CommandBackend(TimesItself):
     def _binaries(self, vectors: Sequence[Vector]) -> list[Binary]:
         found = []
         for vector in vectors:
-            with contextlib.suppress(Failed):  # says so itself when it is its turn
+            with contextlib.suppress(Failed):  # reported when the vector itself is measured
                 if self.builder is not None:
                     found.append(self.builder.binary(self._scope(vector, "", {})))
         return found
@@ -173,7 +173,7 @@ class CommandBackend(TimesItself):
     def compile(self, vectors: Sequence[Vector], jobs: int = 1) -> None:
         if self.builder is not None:
             self.builder.jobs = jobs
-            with contextlib.suppress(CannotWrite):  # said when the first of them is asked for
+            with contextlib.suppress(CannotWrite):  # reported when the first binary is needed
                 self.builder.make(self._binaries(vectors), jobs)
 
     def compile_seconds(self, vectors: Sequence[Vector], jobs: int = 1) -> float:
@@ -193,10 +193,10 @@ class CommandBackend(TimesItself):
             for name, value in point.items():
                 values[f"{prefix}.{name}"] = value
                 allowed = self.benchmark.only.get(f"{prefix}.{name}")
-                # An inactive parameter means nothing to the program either; 1 is not true.
+                # An inactive parameter is not checked. Values are compared as text, because 1 is not true.
                 if allowed is not None and value is not None and text_of(value) not in map(text_of, allowed):
                     raise Unsupported(
-                        f"benchmark {self.benchmark.name} has {prefix}.{name} only as {', '.join(map(text_of, allowed))}"
+                        f"benchmark {self.benchmark.name} allows {prefix}.{name} only as {', '.join(map(text_of, allowed))}"
                     )
         return Scope(values, self.words)
 
@@ -214,7 +214,7 @@ class CommandBackend(TimesItself):
             yield from run.together(asked[start : start + size])
 
     def _next_id(self, vector: Vector) -> str:
-        """A name for a vector in this very call: what older calls left behind never carries it."""
+        """A name for a vector that is unique to this call, so that results of older calls never match."""
         digest = hashlib.blake2b(repr((vector[0].as_dict(), vector[1].as_dict())).encode(), digest_size=8).hexdigest()
         return f"{digest}-{os.getpid()}-{next(self._ids)}"
 
@@ -228,7 +228,7 @@ class CommandBackend(TimesItself):
 
 
 class _Run:
-    """One pass of questions: programs, their answers, and who is to blame when there is none."""
+    """One pass of questions: programs, their answers, and which vector is to blame when there is none."""
 
     def __init__(self, backend: CommandBackend, begin: Callable[[int, float], None], wanted: Mapping[str, Value]) -> None:
         self.backend, self.benchmark, self.begin, self.wanted = backend, backend.benchmark, begin, wanted
@@ -257,7 +257,7 @@ class _Run:
             lost = failure or Ended("launch_error", "the program ended well, but its answer has no result for this vector")
             yield from ((position, lost) for position, _ in missing)
         elif missing:
-            # A program that answers as it goes stopped at the first without an answer; another says nothing of where.
+            # A program that answers as it goes stopped at the first vector without an answer; others do not show where.
             cut = 1 if answers else len(missing) // 2
             yield from self.together(missing[:cut])
             if missing[cut:]:
@@ -267,7 +267,7 @@ class _Run:
         return self.benchmark.startup + self.benchmark.timeout * count
 
     def _program(self, asked: Sequence[Ask], scopes: Mapping[int, Scope]) -> tuple[Failed | None, dict[int, Answer | Failed]]:
-        """Start it, wait, read: how it failed, and the answers that there are all the same."""
+        """Start the program, wait and read: how it failed, if it did, and the answers that it gave."""
         backend, benchmark = self.backend, self.benchmark
         with backend.programs.folder() as scratch:
             files: dict[str, Value] = {"scratch": str(scratch), "vectors_file": str(scratch / "vectors.json")}
@@ -351,7 +351,7 @@ def _plain(scope: Scope) -> dict[str, Any]:
 
 
 def _read_file(directory: str | Path, path: str) -> str:
-    """A result file, as far as it is there; a relative path is the program's."""
+    """The text of a result file, empty if there is none; a relative path starts at the program's folder."""
     try:
         with open(os.path.join(directory, path), "rb") as file:
             return file.read(RESULT_BYTES).decode(errors="replace")
@@ -360,7 +360,7 @@ def _read_file(directory: str | Path, path: str) -> str:
 
 
 def _hash_file(path: str, hasher: Any) -> None:
-    """A program by its content; one too large to read in a moment by its size and age."""
+    """Hash a program by its content, or by its size and age if it is too large to read quickly."""
     try:
         found = os.stat(path)
         if not os.path.isfile(path):

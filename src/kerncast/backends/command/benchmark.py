@@ -21,12 +21,12 @@ from kerncast.errors import BadFile, InvalidValue, NotFound
 
 At = str | list[str | int]
 SHIPPED = "benchmarks"
-# What a benchmark may change without its times meaning something else.
+# Keys that may change without changing the meaning of the times.
 _NOT_IDENTITY = ("doc", "timeout", "startup", "samples", "reset", "reset_after", "chunk")
 
 
 class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the user says with `--set NAME=VALUE`; without a default it must be said."""
+    """A value that the user gives with `--set NAME=VALUE`; required if it has no default."""
 
     doc: str
     default: str | None = None
@@ -41,7 +41,7 @@ class WordTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Match(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of the answer belongs to the vector if what stands `at` a place is this."""
+    """A row of the answer belongs to the vector if it has this value `at` a place."""
 
     at: At
     equals: str | None = None
@@ -49,14 +49,14 @@ class Match(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Time(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the time stands, and its unit; or a rate, from which the time follows."""
+    """Where the time is, and its unit; or a rate, from which the time follows."""
 
     at: At
     unit: str
 
 
 class Read(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where something else stands."""
+    """Where another value is."""
 
     at: At
     values: dict[str, str] = {}
@@ -143,7 +143,7 @@ class Benchmark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return {f"setting.{name}": item.default or "" for name, item in self.settings.items()}
 
     def tells(self, name: str) -> bool:
-        """Whether the program is told what a placeholder stands for, perhaps through a word."""
+        """Whether the program gets the value of a placeholder, directly or through a word."""
         texts = [*self.argv, *self.environment.values(), *leaves(self.input.document if self.input else None)]
         names = {name, *(word for word, item in self.words.items() if item.of == name)}
         return any(names & set(names_in(text)) for text in texts)
@@ -194,7 +194,7 @@ def load(name: str, settings: Mapping[str, str] | None = None) -> Benchmark:
         raise BadFile(f"{name} is not a benchmark: {error} (every key is explained in docs/command.md)") from error
     try:
         if check_names([benchmark.family], benchmark.setting_values(), "family"):
-            # What it measures is a setting, so the user's word comes before the rules of that family.
+            # A setting decides the family, so the settings are filled in before the rules of that family are checked.
             benchmark = _with_settings(benchmark, settings or {})
             benchmark = structs.replace(benchmark, family=Scope(benchmark.setting_values(), {}).fill(benchmark.family))
         check(benchmark)

@@ -64,7 +64,7 @@ class Builder:
     def binary(self, scope: Scope) -> Binary:
         """The binary of the kernel that a scope describes."""
         output = scope.fill(self.build.output)
-        # The path that the build writes to follows from the hash, so the hash is of the argv without it.
+        # The path that the build writes to depends on the hash, so the hash leaves it out of the argv.
         unnamed = Scope({**scope.values, "binary": "", "build_jobs": ""}, scope.words)
         directory, each = scope.fill(self.build.directory), scope.fill(self.build.each)
         parts = [*unnamed.fill_all(self.build.argv), each, directory, output, msgspec.json.encode(self.software).decode()]
@@ -80,7 +80,7 @@ class Builder:
         return Binary(digest, tuple(named.fill_all(self.build.argv)), each, directory, path)
 
     def stamp(self, binary: Binary) -> _Stamp | None:
-        """What is known of a binary that is there and unchanged."""
+        """The stamp of a binary that exists and is unchanged, else None."""
         try:
             stamp = msgspec.json.decode((self.root / f"{binary.digest}.json").read_bytes(), type=_Stamp)
             found = binary.path.stat()
@@ -101,12 +101,12 @@ class Builder:
             with ThreadPoolExecutor(max(1, jobs)) as executor:
                 list(executor.map(self._make, [[item] for item in todo]))
         elif todo and not self._make(todo):
-            # Which of them failed, and which is only a leftover of an earlier build: each says so alone.
+            # Building each alone shows which of them failed and which is only a leftover of an earlier build.
             for item in todo:
                 self._make([item])
 
     def ready(self, binary: Binary) -> int:
-        """See to it that a binary is there; how long its build took, in nanoseconds."""
+        """Make sure that a binary exists; return how long its build took, in nanoseconds."""
         if binary.digest not in self.broken and self.stamp(binary) is None:
             self._make([binary])
         stamp = self.stamp(binary)
@@ -124,7 +124,7 @@ class Builder:
         except OSError as error:
             raise CannotWrite(f"builds cannot be kept in {self.root} ({error}): free space, or set KERNCAST_CACHE") from error
         argv = [located(first.argv[0], first.directory), *first.argv[1:], *(item.each for item in binaries if item.each)]
-        # Without a folder of its own it runs where the collection was started, so that relative paths mean the same.
+        # Without its own folder it runs where the collection was started, so that relative paths mean the same.
         directory = first.directory or Path.cwd()
         try:
             with self._alone():
@@ -139,14 +139,14 @@ class Builder:
             if failure is not None:
                 self.broken[item.digest] = f"the build failed: {failure}"
             elif not item.path.is_file():
-                self.broken[item.digest] = f"the build ended well but did not make {item.path}: fix build.output"
+                self.broken[item.digest] = f"the build succeeded but did not make {item.path}: fix build.output"
             else:
                 self._remember(item, spent)
         return True
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """A tool that builds many at once has a folder of its own, which two calls at a time would spoil."""
+        """Run one build at a time: a tool that builds many at once has its own folder, which two calls would corrupt."""
         if not self.build.each:
             yield
             return

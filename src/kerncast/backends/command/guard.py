@@ -1,7 +1,7 @@
 """Ends what a worker started when the worker itself is gone: run as a script with a pipe from the worker on stdin.
 
 A line `+123` says that process group 123 runs, `-123` that it ended. The end of the pipe means that the worker
-died, however that came: whatever still runs is killed, and the worker's scratch folder goes. Standard library only.
+died: whatever still runs is killed, and the worker's scratch folder is removed. Standard library only.
 """
 
 import contextlib

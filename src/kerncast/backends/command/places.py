@@ -1,6 +1,6 @@
-"""Programs and folders that are the same for all vectors, looked for before the first of them.
+"""Check the programs and folders that are the same for all vectors before the first vector is measured.
 
-A wrong path would otherwise cost every vector a row of its own, and the rows would be final.
+Otherwise a wrong path would give every vector a failed row, and the rows would be final.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BELOW = re.compile(r"\{([^{}]+)\}/")
 
 
 def check_places(benchmark: Benchmark, static: Mapping[str, Value], words: Mapping[str, Word]) -> None:
-    """Refuse a program, a folder to run in or a build folder that is not there."""
+    """Refuse a program, a folder to run in or a build folder that does not exist."""
     calls = [("argv", benchmark.argv[0], "directory", benchmark.directory)]
     if benchmark.build is not None:
         calls.append(("build.argv", benchmark.build.argv[0], "build.directory", benchmark.build.directory))
@@ -38,7 +38,7 @@ def check_places(benchmark: Benchmark, static: Mapping[str, Value], words: Mappi
 
 
 def _holder(output: str, words: Mapping[str, Word]) -> str:
-    """The setting that an output lies below, perhaps through words: a folder that the build does not make itself."""
+    """The setting whose folder holds an output, directly or through words; the build does not make that folder."""
     while names := names_in(output):
         if names[0] not in words or not output.startswith("{" + names[0] + "}"):
             break

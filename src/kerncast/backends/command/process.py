@@ -1,7 +1,7 @@
 """Running programs that may crash, hang, print without end or leave children behind. No shell anywhere.
 
-Each program is a process group of its own. When it ends, or its time is over, the whole group is killed; should
-this process die first, a guard (`guard.py`) does it, so nothing that was started here outlives the worker.
+Each program has its own process group. When it ends, or its time is over, the whole group is killed. If this
+process dies first, a guard (`guard.py`) kills it, so nothing that was started here outlives the worker.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Outcome:
 
     @property
     def last_line(self) -> str:
-        """The last thing it said, for an error message."""
+        """The last line that it printed, for an error message."""
         lines = (self.stderr.strip() or self.stdout.strip()).splitlines()
         return " ".join(lines[-1].split())[:200] if lines else ""
 
@@ -53,7 +53,7 @@ class Outcome:
         if self.timed_out:
             return Ended("timeout", f"the program did not end within {self.seconds:.0f} s and was killed{words}")
         if self.code < 0:
-            # Killed, and not by us: the kernel's answer to memory that is not there.
+            # Killed, but not by us: the operating system does this when memory runs out.
             status = "out_of_memory" if self.code == -signal.SIGKILL else "crash"
             return Ended(status, f"the program ended with {_signal_name(-self.code)}{words}")
         status = exit_codes.get(str(self.code), "ok" if self.code == 0 else "launch_error")
@@ -137,7 +137,7 @@ class Programs:
         directory: str | Path | None = None,
         stdin: Path | None = None,
     ) -> Outcome:
-        """Run it to its end or its deadline. A program that is not there is an `Ended`, too."""
+        """Run a program to its end or its deadline. Raise `Ended` if it cannot be started."""
         began = time.monotonic()
         with open(stdin or os.devnull, "rb") as given:
             try:

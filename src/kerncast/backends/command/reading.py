@@ -1,4 +1,4 @@
-"""What a program answered: rows from JSON, CSV or plain text, the one that belongs to a vector, and what it says."""
+"""Read a program's answer: rows from JSON, CSV or plain text, the row that belongs to a vector, and its values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOTHING = object()
 
 
 def _step(place: Any, at: At) -> Any:
-    """What stands at a place; `_NOTHING` when it is not there."""
+    """The value at a place; `_NOTHING` when there is none."""
     node = place
     for key in [at] if isinstance(at, str) else at:
         inside = range(-len(node), len(node)) if isinstance(node, list) else node if isinstance(node, Mapping) else ()
@@ -86,7 +86,7 @@ _ROWS: dict[str, Callable[[Result, str], Iterator[Any]]] = {"json": _json_rows, 
 
 
 def rows_of(result: Result, text: str) -> list[Any]:
-    """The rows of an answer that say something: a time or a status."""
+    """The rows of an answer that have a time or a status."""
     try:
         rows = list(_ROWS[result.format](result, text))
     except csv.Error:
@@ -109,13 +109,13 @@ def _fits(result: Result, row: Any, scope: Scope) -> bool:
 
 
 def row_for(result: Result, rows: list[Any], scope: Scope) -> Any | None:
-    """The row that belongs to a vector, by what it says and never by its position; None when there is none."""
+    """The row that belongs to a vector, by its content and never by its position; None when there is none."""
     fitting = [row for row in rows if _fits(result, row, scope)]
     if not fitting:
         return None
     if len(fitting) > 1 and result.pick == "only":
         raise Ended(
-            "launch_error", f'{len(fitting)} results fit this vector: say more under result.match, or pick = "first" or "last"'
+            "launch_error", f'{len(fitting)} results fit this vector: add to result.match, or set pick = "first" or "last"'
         )
     return fitting[-1 if result.pick == "last" else 0]
 
@@ -135,7 +135,7 @@ def _number(value: Any) -> float:
 
 
 def answer_of(result: Result, row: Any, flops: float, verify: bool = True) -> Answer | Failed:
-    """What a row says about its vector; `flops` turns a rate into a time. Only a checked one must report its error."""
+    """What a row says about its vector; `flops` turns a rate into a time. Only a checked row must report its error."""
     said = _text(result.error, row)
     if result.status is not None:
         word = text_of(value) if (value := _step(row, result.status.at)) is not _NOTHING else "none"

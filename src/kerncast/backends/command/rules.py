@@ -1,4 +1,4 @@
-"""What a benchmark must obey, checked once when it is loaded: a refusal names the key, the value and what is known.
+"""The rules for a benchmark, checked once when it is loaded: an error names the key, the value and what is known.
 
 The rule that matters most: every parameter of the problem and of the config either reaches the program or is
 fixed under `[only]`. A program that is not told the batch measures another problem under this one's name.
@@ -16,7 +16,7 @@ from kerncast.errors import BadFile, NotFound
 from kerncast.op import Family
 from kerncast.registry import FAMILIES
 
-# As in kerncast.data.schema, which loads more than a worker needs; a test holds the two together.
+# As in kerncast.data.schema, which loads more than a worker needs; a test keeps the two equal.
 STATUSES = (
     "ok", "invalid", "compile_error", "launch_error", "out_of_memory", "wrong_result", "timeout", "crash", "unsupported",
     "not_run",
@@ -43,22 +43,22 @@ class _Names:
                 raise BadFile(f"{where}: the name is taken or has a dot; choose another")
             if bool(word.of) == bool(word.text) or bool(word.of) != bool(word.values):
                 raise BadFile(f"{where} needs either `of` and `values`, or `text`")
-            # Only what stands above: so words cannot go in circles.
+            # A word may use only the words above it, so there are no cycles.
             used = check_names(["{" + word.of + "}"] if word.of else [word.text], self.static | self.vector, where)
             self.reads[name] = {leaf for item in used for leaf in self.reads.get(item, {item})}
             (self.vector if self.reads[name] & self.vector else self.static).add(name)
 
     def parameters_of(self, used: Iterable[str]) -> set[str]:
-        """The parameters that placeholders stand for, through words."""
+        """The parameters that placeholders stand for, directly or through words."""
         return self.behind(used) & self.parameters
 
     def behind(self, used: Iterable[str]) -> set[str]:
-        """What placeholders stand for, through words."""
+        """What placeholders stand for, directly or through words."""
         return {leaf for name in used for leaf in self.reads.get(name, {name})}
 
 
 def check(benchmark: Benchmark) -> None:
-    """Refuse a benchmark that cannot work, by name."""
+    """Refuse a benchmark that cannot work."""
     family = FAMILIES.get(benchmark.family)
     names = _Names(benchmark, family)
     if not benchmark.argv:
@@ -76,12 +76,12 @@ def check(benchmark: Benchmark) -> None:
     used = _check_templates(benchmark, names)
     told = names.parameters_of(used)
     if benchmark.input is not None and not benchmark.input.vector and _sends_vectors(benchmark):
-        told = names.parameters  # without a shape of its own the vector goes as a whole
+        told = names.parameters  # without input.vector the whole vector is sent
     left = sorted(names.parameters - told - set(benchmark.only))
     if left:
         raise BadFile(f"nothing tells the program {left[0]}: put {{{left[0]}}} where it reads it, or fix it under [only]")
     if "cache" in used and benchmark.cache != "warm":
-        raise BadFile("cache says what the program measures when it is not told: leave it out where {cache} is used")
+        raise BadFile("cache says what a program measures that does not get {cache}: leave it out, or do not use {cache}")
 
 
 def _sends_vectors(benchmark: Benchmark) -> bool:
@@ -109,7 +109,7 @@ def _check_templates(benchmark: Benchmark, names: _Names) -> set[str]:
         used |= check_names([build.each, build.output, *build.sources], made, "build.each, build.output and build.sources")
         every = every | {"binary"}
     if chunk and (benchmark.patterns or build is not None or benchmark.input is None or not benchmark.result.match):
-        raise BadFile('mode = "chunk" needs [input] and result.match, and goes without patterns and without a build step')
+        raise BadFile('mode = "chunk" needs [input] and result.match, and allows neither patterns nor a build step')
     # In a chunk the vectors travel in the document alone; a program is started once for many.
     outer = static if chunk else every
     texts = [*benchmark.argv, *benchmark.environment.values(), benchmark.directory]
@@ -176,7 +176,7 @@ def _check_result(result: Result, family: Family, chunk: bool) -> None:
     if result.time.unit not in (*UNITS, *RATES):
         raise BadFile(f"result.time.unit must be one of {', '.join((*UNITS, *RATES))}, got '{result.time.unit}'")
     if result.time.unit in RATES and family.op.work(family.op.namespace()) is None:
-        raise BadFile(f"{family.op.name} does not know its arithmetic: read a time instead of {result.time.unit}")
+        raise BadFile(f"{family.op.name} does not declare its arithmetic: read a time instead of {result.time.unit}")
     if result.tolerance is not None and result.max_abs_err is None:
         raise BadFile("result.tolerance needs result.max_abs_err")
 

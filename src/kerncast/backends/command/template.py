@@ -1,7 +1,7 @@
 """Texts with placeholders: `--m={problem.M}`. Doubled braces stand for themselves.
 
-Names are checked when a benchmark is loaded, so that filling a template later can only fail over a value: one for
-which the benchmark has no word.
+Names are checked when a benchmark is loaded, so that filling a template later can only fail for a value that has
+no word in the benchmark.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def check_names(texts: Iterable[str], known: Iterable[str], where: str) -> set[s
 
 
 class Word:
-    """A named text of a benchmark: a translation of a value, or a template of its own."""
+    """A named text of a benchmark: a translation of a value, or a template."""
 
     def __init__(self, of: str, values: Mapping[str, str], text: str) -> None:
         self.of, self.values, self.text = of, values, text

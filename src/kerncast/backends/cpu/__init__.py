@@ -5,7 +5,7 @@ files are the pipeline: `codegen` (micro-kernels as C text), `build` (compile an
 driver takes), `inputs` (matrices and the exact result), `arrays` (matrices of a caller instead), `first_configs` (what to try
 where nothing is known); on the C side, `driver.c` is the blocked product, `kernels.h`, `products.h` and `packing.h`
 are what kernels are made of. `conv` is grouped convolution in three directions (`conv.arrays`: on arrays of a caller),
-`reshard` moves tiles between shards. `profile` and `probe.c` tell how fast the machine is.
+`reshard` moves tiles between shards. `profile` and `probe.c` measure how fast the machine is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kerncast.families.gemm_cpu import gemm_cpu
 from kerncast.op import Config, Problem
 
 PARTS: tuple[type[Part], ...] = (GemmPart, ConvPart, ReshardPart)
-# Sentinels: a product of about 20 µs that fits into any L2, and a read that none holds.
+# Sentinels: a product of about 20 µs that fits into any L2, and a read that fits into none.
 SENTINEL_PROBLEM: dict[str, int | bool | str | None] = {
     "M": 96, "N": 96, "K": 96, "split_k": 1, "batch": 1, "dtype": "fp32", "layout": "rrr", "threads": 1,
 }  # fmt: skip
@@ -52,7 +52,7 @@ class _Sentinel(Prepared):
 
 
 class CpuBackend(Machine, Backend):
-    """Runs the families of its parts on the machine at hand."""
+    """Runs the families of its parts on this machine."""
 
     name = "cpu"
     doc = "kernels in C for this machine's CPU"
@@ -121,7 +121,7 @@ class CpuBackend(Machine, Backend):
     def sentinel(self, kind: str) -> Prepared | None:
         probe = self.library.probe
         if kind == "compute":
-            # A product like those that are timed: arithmetic in registers alone does not feel a busy neighbour's loads.
+            # A product like those that are timed: arithmetic in registers alone does not notice a busy neighbour's loads.
             problem = Problem.trusted(gemm_cpu, {**SENTINEL_PROBLEM})
             width = min(32, int(probe.kc_vector_bytes()))
             return self.prepare(problem, Config.trusted(gemm_cpu, {**SENTINEL_CONFIG, "vector_bytes": width}))

@@ -3,7 +3,7 @@
     <cache>/cpu/<key>/<digest>.so      kernels of one compilation
     <cache>/cpu/<key>/<digest>.json    their names
 
-Every file is written beside its place and renamed, so workers that build at the same time do no harm: at
+Every file is written next to its place and renamed, so workers that build at the same time do no harm: at
 worst a kernel is compiled twice.
 """
 
@@ -37,7 +37,7 @@ NO_COMPILER = (
 
 
 class Kernel(Protocol):
-    """What a library is built from: C text that may use kernels.h, and a name that tells it from all others."""
+    """What a library is built from: C text that may use kernels.h, and a unique name."""
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class Compiler:
 
 @cache
 def find_compiler() -> Compiler | None:
-    """The compiler that CC names, which must be there, else gcc, clang or cc; None when there is none that runs."""
+    """The compiler that CC names, which must exist, else gcc, clang or cc; None when there is none that runs."""
     named = os.environ.get("CC")
     for name in (named,) if named else ("gcc", "clang", "cc"):
         path = shutil.which(name)
@@ -70,12 +70,12 @@ def find_compiler() -> Compiler | None:
             continue
         flags = ["-O2", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread", "-w"]
         if "clang" in shown:
-            # Without it clang cuts 64-byte vectors in two and loses a third.
+            # Without it clang cuts 64-byte vectors in two and loses a third of the speed.
             flags.append("-mprefer-vector-width=512")
         return Compiler(path, shown.splitlines()[0].strip(), tuple(flags))
     if named:
         raise NotFound(
-            f"CC names a compiler that is not there or does not run, '{named}': name gcc or clang by its path, or unset CC"
+            f"CC names a compiler that does not exist or does not run, '{named}': name gcc or clang by its path, or unset CC"
         )
     return None
 
@@ -107,7 +107,7 @@ def source_digest() -> str:
 
 
 def translation_unit(kernels: Iterable[Kernel]) -> str:
-    """One C file with all of them; `kernels.h` stands beside it."""
+    """One C file with all of them; it includes `kernels.h`."""
     return '#include "kernels.h"\n\n' + "\n".join(kernel.source() for kernel in kernels)
 
 
@@ -157,7 +157,7 @@ class Library:
 
     @cached_property
     def probe(self) -> ctypes.CDLL:
-        """The kernels that tell how fast the machine is, and what it can do."""
+        """The kernels that measure how fast the machine is and what it can do."""
         probe = self.fixed("probe")
         for name in ("kc_bf16_group", "kc_int8_group", "kc_tile_rows", "kc_products_bf16", "kc_products_int8"):
             probe[name].restype = ctypes.c_int64
@@ -168,7 +168,7 @@ class Library:
         return probe
 
     def fixed(self, name: str) -> ctypes.CDLL:
-        """A C file that stands here, compiled as it is."""
+        """A C file from this folder, compiled as it is."""
         path = self.folder / f"{name}.so"
         if not path.exists():
             self._compile((SOURCES / f"{name}.c").read_text(), path)
@@ -197,7 +197,7 @@ class Library:
             self._build_part(items[:middle])
             self._build_part(items[middle:])
             return
-        # The names come last: where they are found, the object is complete.
+        # The names come last: if they exist, the object is complete.
         names = json.dumps([item.name for item in items])
         self._write(self.folder / f"{digest}.json", lambda draft: draft.write_text(names))
 

@@ -1,4 +1,4 @@
-"""What the `cpu` backend is made of: the machine at hand, and a part for each group of families that run on it."""
+"""What the `cpu` backend is made of: this machine, and a part for each group of families that run on it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Part(abc.ABC):
 
     @abc.abstractmethod
     def digest(self) -> str:
-        """A hash of the sources of these kernels: times of one do not vouch for those of another."""
+        """A hash of the sources of these kernels: times of different sources cannot be compared."""
 
     @abc.abstractmethod
     def prepare(self, problem: Problem, config: Config) -> Prepared:
@@ -63,7 +63,7 @@ class Part(abc.ABC):
         return None
 
     def smaller(self, problem: Problem) -> Problem:
-        """A like problem on which many configs can be tried in a moment; the problem itself if it is short."""
+        """A similar problem on which configs can be tried quickly; the problem itself if it is short."""
         return problem
 
     def compile(self, vectors: Sequence[tuple[Problem, Config]], jobs: int = 1) -> None:

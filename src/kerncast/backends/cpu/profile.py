@@ -1,7 +1,7 @@
 """How fast this machine really is: clock, FMA peak and memory bandwidth, measured in a fraction of a second.
 
 The advertised clock is not the real one, and under virtualisation it is often a label. Rates are measured once
-per boot and kept beside the compiled kernels.
+per boot and kept next to the compiled kernels.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def rates(library: Library, device: Device) -> dict[str, float]:
         return {name: float(value) for name, value in json.loads(path.read_text()).items()}
     except (OSError, ValueError):
         pass
-    # Twice the last-level cache in all, so that memory answers and not the cache.
+    # Twice the last-level cache in all, so that reads come from memory and not from the cache.
     cache_bytes = int(device.numbers.get("l3_cache_kb", 32 * 1024)) * 1024
     found = measure(library, cores, max(2 * cache_bytes // cores, 16 * 2**20) // 4096 * 4096)
     with contextlib.suppress(OSError):  # measuring again costs less than a failure here

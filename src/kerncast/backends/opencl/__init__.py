@@ -38,7 +38,7 @@ SENTINEL_CONFIG: dict[str, int | bool | str | None] = {
 }  # fmt: skip
 MEMORY_BYTES = 8 * 2**20
 STREAM_ITEMS = 2**14
-# Written through for `--cache cold`: more than the caches of any device whose own are not known.
+# Bytes written for `--cache cold` if the sizes of the caches are not known: more than any device has.
 EVICTING_BYTES = 256 * 2**20
 # Programs that stay loaded: a chunk's and those of the race that follows.
 KEPT_PROGRAMS = 256
@@ -50,7 +50,7 @@ def _opencl() -> Any:
     """pyopencl, or None where it is not installed."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it comments on packages that it could also use
+            warnings.simplefilter("ignore")  # it warns about optional packages
             return import_module("pyopencl")
     except ImportError:
         return None
@@ -71,13 +71,13 @@ def _devices() -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def _said_by_opencl() -> Iterator[None]:
-    """An OpenCL error as the failure that it is."""
+    """Turn an OpenCL error into the matching failure."""
     cl = _opencl()
     codes = {getattr(cl.status_code, name) for name in OUT_OF_MEMORY}
     try:
         yield
     except cl.Error as error:
-        # A driver that compiles at the first launch says there what does not build.
+        # A driver that compiles at the first launch reports build errors there.
         if error.code == cl.status_code.BUILD_PROGRAM_FAILURE:
             raise CannotCompile(str(error)) from error
         raise (OutOfMemory if error.code in codes else Failed)(str(error)) from error
@@ -190,7 +190,7 @@ class OpenClBackend(Backend):
         }
 
     def compilations(self, vectors: Sequence[tuple[Problem, Config]]) -> int:
-        """Programs that differ; those that the driver keeps from an earlier run are not told apart."""
+        """The number of different programs, including those that the driver has cached from an earlier run."""
         made = set()
         for problem, config in vectors:
             if problem.dtype in source.C_TYPES:
@@ -198,7 +198,7 @@ class OpenClBackend(Backend):
         return len(made - self._programs.keys())
 
     def prepare(self, problem: Problem, config: Config) -> Prepared:
-        """Compiles in this process: a compiler that crashes must be charged to the vector that did it."""
+        """Compiles in this process: a compiler crash must count for the vector that caused it."""
         values, chosen = problem.as_dict(), config.as_dict()
         self._refuse(problem, config)
         kernel = self._kernel("gemm", source.source(chosen, str(values["dtype"]), str(values["layout"])))
@@ -241,7 +241,7 @@ class OpenClBackend(Backend):
         if text not in self._programs:
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # what a compiler mentions besides
+                    warnings.simplefilter("ignore")  # compiler warnings
                     self._programs[text] = cl.Program(self.queue.context, text).build(list(source.OPTIONS))
             except cl.Error as error:
                 raise CannotCompile(str(error)) from error
@@ -250,7 +250,7 @@ class OpenClBackend(Backend):
         return cl.Kernel(self._programs[text], name)
 
     def _refuse(self, problem: Problem, config: Config) -> None:
-        """Say which rule a vector breaks that this device or the family has."""
+        """Refuse a vector that breaks a rule of this device or of the family, and name the rule."""
         broken = gemm_opencl.config.validate(
             {name: value for name, value in config.items() if value is not None}, gemm_opencl.bindings(problem, self._profile)
         )

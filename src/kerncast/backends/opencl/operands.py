@@ -29,7 +29,7 @@ class Operands:
         if largest > queue.device.max_mem_alloc_size:
             raise OutOfMemory(
                 f"a matrix of {largest / 1e9:.1f} GB is larger than the {queue.device.max_mem_alloc_size / 1e9:.1f} GB "
-                "that the device gives in one piece"
+                "that the device allocates in one piece"
             )
         self.reference = reference
         flags, read = cl.mem_flags, cl.mem_flags.READ_ONLY
@@ -45,7 +45,7 @@ class Operands:
         self._cl = cl
 
     def forget(self) -> None:
-        """Fill C with NaN, so that what is not written shows."""
+        """Fill C with NaN, so that elements that are not written show."""
         self._cl.enqueue_fill_buffer(self.queue, self.c, self.reference.dtype.type(math.nan), 0, self.reference.nbytes).wait()
 
     def error(self) -> float:

@@ -1,7 +1,7 @@
 """A device's profile from what OpenCL says about it. What OpenCL does not say stays unknown.
 
-Of caches it tells one size without the level, and of speed the clock alone: peak rates and bandwidth are known only
-where a GPU is one of the shipped profiles, and on a CPU the caches are those of the machine at hand.
+It gives one cache size without the level, and only the clock for speed. Peak rates and bandwidth are known only if a
+GPU has a shipped profile. On a CPU the caches are those of the local machine.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def profile(device: Any) -> Device:
         known = {name: here.numbers[name] for name in CPU_NUMBERS if name in here.numbers}
         return replace(
             here,
-            # The same machine, but other numbers than the `cpu` backend's profile: one name for both would be confused.
+            # The same machine, but other numbers than the `cpu` backend's profile: one name for both would be confusing.
             name=f"{here.name}-opencl",
             title=f"{here.title} through OpenCL",
             numbers={**numbers, **known},
             sources={**sources, **{name: here.sources[name] for name in known}},
         )
     title = str(device.name).strip()
-    # AMD's driver calls a GPU by its architecture and keeps the board's name apart.
+    # AMD's driver calls a GPU by its architecture and reports the board's name separately.
     board = str(getattr(device, "board_name_amd", "")) if "cl_amd_device_attribute_query" in device.extensions else ""
     known_gpu = shipped(title, board, num_cus=int(numbers.get("num_cus", 0)) or None)
     if known_gpu is not None:

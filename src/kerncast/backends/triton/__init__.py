@@ -1,4 +1,4 @@
-"""The `triton` backend: `gemm/triton` on a CUDA or ROCm GPU, our Triton kernel and the vendor library's beside it.
+"""The `triton` backend: `gemm/triton` on a CUDA or ROCm GPU, with our Triton kernel and with the vendor library's.
 
 `kernel` is the Triton code, `product` the tensors and launches. torch and triton are loaded when a device is asked
 for, not on import. Nothing here can be timed without a GPU; the kernel's results are tested under Triton's interpreter.
@@ -40,7 +40,7 @@ EVICTING_BYTES = 512 * 2**20
 SENTINEL_BYTES = 64 * 2**20
 # About 25 µs of a GPU for each launch that the host has to queue; a queue holds about a thousand.
 QUEUE_CYCLES, QUEUE_LENGTH = 40_000, 1_000
-# One of these is there wherever a driver is: CUDA, ROCm, either under WSL. Asking torch takes seconds.
+# One of these exists wherever a driver is installed: CUDA, ROCm, either under WSL. Asking torch takes seconds.
 DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
@@ -51,7 +51,7 @@ def _torch() -> Any:
 
 @contextmanager
 def _said_by_torch() -> Iterator[None]:
-    """An error of torch, the driver or Triton's compiler as the failure that it is."""
+    """Turn an error of torch, the driver or Triton's compiler into the matching failure."""
     torch = _torch()
     try:
         yield
@@ -130,7 +130,7 @@ class TritonBackend(Backend):
 
     @cached_property
     def _properties(self) -> Any:
-        where = self.where  # refuses in a sentence where torch is missing, so it comes first
+        where = self.where  # raises a clear error if torch is missing, so it comes first
         return _torch().cuda.get_device_properties(where)
 
     @property
@@ -208,7 +208,7 @@ class TritonBackend(Backend):
 
 
 def device_profile(properties: Any, architecture: str) -> Device:
-    """The shipped profile of a GPU, or what torch says about it; rates that nobody tells stay unknown."""
+    """The shipped profile of a GPU, or what torch says about it; rates that are not reported stay unknown."""
     known = shipped(properties.name, architecture, num_cus=properties.multi_processor_count)
     said = {
         "num_cus": properties.multi_processor_count,

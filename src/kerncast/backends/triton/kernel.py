@@ -1,6 +1,6 @@
 """The Triton matmul of `gemm/triton`. Importing this module needs triton; TRITON_INTERPRET=1 then runs it on a CPU.
 
-Operands are told by their strides, so that one kernel does for every layout.
+Operands are described by their strides, so one kernel serves every layout.
 """
 
 # mypy: ignore-errors

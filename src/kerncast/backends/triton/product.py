@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-# The torch types of A and B (and of C, but for those below); AMD's CDNA 3 has 8-bit types of its own.
+# The torch types of A and B (and of C, but for those below); AMD's CDNA 3 has its own 8-bit types.
 TORCH_TYPES = {
     "fp16": "float16",
     "bf16": "bfloat16",
@@ -42,7 +42,7 @@ class Tensors:
         return float(difference) if math.isfinite(difference) else math.inf
 
     def forget(self) -> None:
-        """Fill C with what no product is."""
+        """Fill C with a value that no product has."""
         self.c.fill_(math.nan if self.c.dtype.is_floating_point else -(2**31))
 
 

@@ -28,9 +28,12 @@ if TYPE_CHECKING:
 )
 @click.option("--configs", metavar="SPEC", help="all, sample:N (per problem) or portfolio:FILE. [default: all]")
 @click.option(
-    "--vectors", type=click.Path(path_type=Path), metavar="DIR", help="What `kerncast sweep` wrote, instead of --problems."
+    "--vectors",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Vectors that `kerncast sweep` wrote, instead of --problems.",
 )
-@click.option("--backend", metavar="NAME", help="What runs the kernels; the first that knows the family by default.")
+@click.option("--backend", metavar="NAME", help="What runs the kernels. [default: the first that knows the family]")
 @click.option(
     "--benchmark",
     metavar="NAME|FILE",
@@ -39,47 +42,48 @@ if TYPE_CHECKING:
 )
 @click.option("--set", multiple=True, metavar="NAME=VALUE", help="A setting of the benchmark. May be repeated.")
 @click.option(
-    "--build-jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Kernels that are built at the same time."
+    "--build-jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Kernels to build at the same time."
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path), required=True, metavar="DATASET", help="The dataset to write or to go on with."
+    "--out", type=click.Path(path_type=Path), required=True, metavar="DATASET", help="The dataset to write or to continue."
 )
 @click.option("--devices", default="0", show_default=True, metavar="LIST", help="Device indices, one worker process each: 0,1.")
 @click.option(
-    "--resume", is_flag=True, help="Add what is missing to a finished dataset. (An unfinished one goes on by itself.)"
+    "--resume", is_flag=True, help="Add missing vectors to a finished dataset. (An unfinished one continues without it.)"
 )
 @click.option("--budget", metavar="TIME", help="Stop after this long: 90s, 10m, 1h.")
 @click.option(
-    "--max-vectors", type=click.IntRange(min=1), metavar="N", help="Measure N vectors in all: of each problem its share."
+    "--max-vectors", type=click.IntRange(min=1), metavar="N", help="Measure N vectors in total, spread over all problems."
 )
 @click.option(
     "--active",
     is_flag=True,
-    help="Within --budget or --max-vectors, measure next what a model knows least about near the top.",
+    help="Within --budget or --max-vectors, measure next the fast configs that a model is least sure about.",
 )
-@click.option("--samples", type=click.IntRange(min=1), metavar="N", help="At most so many samples of a vector.")
-@click.option("--warmup", metavar="TIME", help="Warm-up of each vector: 0.002s.")
-@click.option("--timeout", metavar="TIME", help="The longest that one launch (10s) or program may take before it is killed.")
+@click.option("--samples", type=click.IntRange(min=1), metavar="N", help="Maximum samples per vector.")
+@click.option("--warmup", metavar="TIME", help="Warm-up time per vector: 0.002s.")
+@click.option("--timeout", metavar="TIME", help="Kill a launch or a benchmark program after this long: 10s.")
 @click.option(
-    "--chunk-size", type=click.IntRange(min=1), default=64, show_default=True, help="Vectors that are timed side by side."
+    "--chunk-size", type=click.IntRange(min=1), default=64, show_default=True, help="Vectors whose samples are interleaved."
 )
-@click.option("--cache", type=click.Choice(["warm", "cold"]), help="Caches before each launch: warm by default.")
+@click.option("--cache", type=click.Choice(["warm", "cold"]), help="State of the caches before each launch. [default: warm]")
 @click.option(
     "--memory",
     metavar="GB|none",
-    help="Memory that a worker may use (0: no limit); more is out_of_memory. [default: its share of 80 % of what is free]",
+    help="Memory limit of a worker (0: none); exceeding it is out_of_memory. [default: its share of 80 % of free memory]",
 )
-@click.option("--no-verify", is_flag=True, help="Do not check results before their time counts.")
-@click.option("--reset-command", metavar="CMD", help="Run after a worker was lost; {device} is its index. No shell.")
+@click.option("--no-verify", is_flag=True, help="Do not check that kernels compute the right results.")
+@click.option("--reset-command", metavar="CMD", help="Run after a worker is lost, without a shell; {device} is its index.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--dry-run", is_flag=True, help="Print vectors, compilations, estimated time and disk; measure nothing.")
 @json_option
 def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
-    """Measure the kernels of a family and write a dataset, without ever losing a row.
+    """Measure the kernels of a family and write a dataset; nothing measured is ever lost.
 
-    Samples of one vector are spread in time and guarded by a sentinel; results are checked first; a kernel
-    that crashes, hangs or exhausts memory costs one row. Killed at any moment, the same command goes on.
-    Exit code 3 when some vectors have no row yet; with --active, leaving some out is the purpose.
+    Samples of one vector are spread over time, and a sentinel detects disturbances of the machine. Results are
+    checked before times count. A kernel that crashes, hangs or exhausts memory becomes one failed row.
+    If the command is killed, run it again to continue. Exit code 3 when some vectors have no row yet; vectors
+    that --active leaves out do not count.
 
     \b
     kerncast collect gemm/cpu --problems llm --vary dtype=fp32 --vary layout=rrr --max-flops 1e8 \\
@@ -112,7 +116,7 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
 
 
 def _report(summary: Summary, total: int, as_json: bool) -> None:
-    """One summary that names the culprits, not one line a failure."""
+    """Print one summary with failures grouped by cause."""
     disturbed = summary.disturbed_samples / max(1, summary.samples)
     if as_json:
         errors = [{"status": s, "error": e, "rows": n} for (s, e), n in summary.errors.most_common(20)]
@@ -138,18 +142,18 @@ def _report(summary: Summary, total: int, as_json: bool) -> None:
     statuses = ", ".join(f"{name} {count:,}" for name, count in summary.statuses.most_common()) or "nothing new"
     click.echo(f"{summary.path}: {statuses} in {summary.seconds:.0f} s on {summary.device}")
     click.echo(
-        f"{summary.already_there:,} were there already, {summary.raced:,} near-ties were raced again; the machine was "
-        f"disturbed during {disturbed:.1%} of the samples, {summary.revisited:,} vectors were visited a second time for it"
+        f"{summary.already_there:,} were measured before, {summary.raced:,} near-ties were raced again; the machine was "
+        f"disturbed during {disturbed:.1%} of the samples, so {summary.revisited:,} vectors were measured a second time"
     )
     if summary.errors:
         rows = [(status, f"{count:,}", error) for (status, error), count in summary.errors.most_common(8)]
-        table(("status", "rows", "what they said"), rows, "culprits", right=("rows",))
+        table(("status", "rows", "message"), rows, "failures", right=("rows",))
     for index, why in summary.lost.items():
         click.echo(f"device {index} was lost: {why}")
     if summary.without_a_row:
         left = total - summary.measured - summary.already_there
         click.echo(
-            f"{left:,} vectors have no row yet; everything measured is safe in {summary.path}: run the same command to go on"
+            f"{left:,} vectors have no row yet; everything measured is safe in {summary.path}: run the same command to continue"
         )
         return
     if summary.left_out:

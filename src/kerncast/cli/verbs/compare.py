@@ -15,12 +15,12 @@ from kerncast.cli.views.output import json_option, print_json, where_option, wor
 @click.argument("old", metavar="OLD", type=click.Path(path_type=Path))
 @click.argument("new", metavar="NEW", type=click.Path(path_type=Path))
 @click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--max-mean", default=0.5, show_default=True, metavar="%", help="Drop of the mean allowed.")
-@click.option("--max-median", default=0.5, show_default=True, metavar="%", help="Drop of the median allowed.")
-@click.option("--max-p10", default=2.0, show_default=True, metavar="%", help="Drop of the P10 allowed.")
+@click.option("--max-mean", default=0.5, show_default=True, metavar="%", help="Allowed drop of the mean.")
+@click.option("--max-median", default=0.5, show_default=True, metavar="%", help="Allowed drop of the median.")
+@click.option("--max-p10", default=2.0, show_default=True, metavar="%", help="Allowed drop of the P10.")
 @click.option(
     "--max-problem", default=10.0, show_default=True, metavar="%",
-    help="Drop of any one problem allowed, beyond its noise.",
+    help="Allowed drop of any single problem, beyond its noise.",
 )  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit 1 on AMBIGUOUS too.")
 @click.option("--include-seen", is_flag=True, help="Use problems that a model was trained on too; labelled as such.")
@@ -32,7 +32,7 @@ def command(
 ) -> None:
     """Is the new model safe to ship? BETTER, SAME, WORSE (exit 1) or AMBIGUOUS, with reasons.
 
-    The two are paired problem by problem, on problems that neither was trained on.
+    The models are compared problem by problem, on problems that neither was trained on.
 
     \b
     kerncast compare model model2 held_out

@@ -38,7 +38,7 @@ def command(name: str | None, as_json: bool) -> None:
     kerncast devices
     kerncast devices h100
     kerncast devices local        # this machine
-    kerncast devices ./mine.toml  # a profile of your own, in the format of the shipped ones
+    kerncast devices ./mine.toml  # your own profile, in the format of the shipped ones
     """
     if name is not None:
         device = devices.get(name)

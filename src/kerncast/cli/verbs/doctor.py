@@ -13,9 +13,9 @@ from kerncast.cli.views.output import json_option, print_json, table
 @click.command("doctor")
 @json_option
 def command(as_json: bool) -> None:
-    """Say what works on this machine, what does not and what to install for it.
+    """Say what works on this machine, and what to install for the rest.
 
-    Exit code 1 when something that kerncast cannot do without is missing.
+    Exit code 1 when a package that kerncast requires is missing.
     """
     from kerncast.api.doctor import doctor
 

@@ -18,24 +18,24 @@ from kerncast.cli.views.output import json_option, print_json, where_option
 @click.option(
     "--split",
     metavar="HOW",
-    help="Refit the model's recipe fold by fold: problem, size, config, device, or one that the op names (gemm: nk).",
+    help="Refit the model's recipe fold by fold, split by problem, size, config, device, or a split of the op (gemm: nk).",
 )
 @click.option("--include-seen", is_flag=True, help="Score problems the model was trained on too; labelled as such.")
 @where_option
-@click.option("--report", type=click.Path(path_type=Path), metavar="HTML", help="Write a report to look at (one offline file).")
-@click.option("--budget-curve", is_flag=True, help="How much must be measured? Refits on parts of the data; takes a while.")
+@click.option("--report", type=click.Path(path_type=Path), metavar="HTML", help="Write a report (one file, readable offline).")
+@click.option("--budget-curve", is_flag=True, help="Show how much data is needed, by refitting on parts of it; takes a while.")
 @click.option(
     "--against",
     type=click.Path(path_type=Path),
     metavar="SOLUTIONS",
-    help="The choices of another system, scored beside the model: a JSON list of {problem, config}, a max-autotune solution, "
+    help="Choices of another system to score next to the model: a JSON list of {problem, config}, a max-autotune solution, "
     "an Inductor lookup table, or a CSV or parquet table.",
 )
-@click.option("--worst", default=10, show_default=True, type=click.IntRange(min=0), metavar="N", help="Problems to list.")
+@click.option("--worst", default=10, show_default=True, type=click.IntRange(min=0), metavar="N", help="Worst problems to list.")
 @click.option("--save-predictions", type=click.Path(path_type=Path), metavar="PARQUET", help="Write one row per vector.")
 @click.option("--threads", default=0, type=click.IntRange(min=0), help="Threads to refit with. [default: all cores]")
 @click.option("--tiers/--no-tiers", default=True, show_default=True,
-              help="Also say what the quick tiers of `select` get, and how long they take (without --split).")  # fmt: skip
+              help="Also score and time the quick tiers of `select` (without --split).")  # fmt: skip
 @json_option
 def command(
     model: Path, datasets: tuple[Path, ...], report: Path | None, save_predictions: Path | None, worst: int, as_json: bool,
@@ -61,7 +61,7 @@ def command(
     loaded = Model.load(model)
     with shown(plain=True) as progress:
         found = evaluate(loaded, datasets, worst=worst, progress=progress, **options)
-    # The figures come first: what took so long to find must not be lost to a disk that fills up.
+    # Print the figures first, so that a full disk cannot lose them.
     if as_json:
         print_json(found.as_json(worst))
     else:

@@ -17,17 +17,17 @@ from kerncast.cli.views.output import json_option, print_json, table
 @click.option("--to", type=click.Choice(["c", "json", "csv"]), default="c", show_default=True,
               help="C99 with a C++17 header, a plain JSON table of choices, or the lines of a linear model.")  # fmt: skip
 @click.option(
-    "--out", required=True, type=click.Path(path_type=Path), metavar="DIR|FILE", help="What to write; must not exist."
+    "--out", required=True, type=click.Path(path_type=Path), metavar="DIR|FILE", help="The path to write; it must not exist."
 )
 @click.option("--tiers", default="tree,portfolio,full", show_default=True, metavar="TIERS",
-              help="With c: who may answer; fewer make a smaller artefact. The memo is always there.")  # fmt: skip
+              help="With c: the tiers to include; fewer make a smaller artefact. The memo is always included.")  # fmt: skip
 @click.option("--prefix", default="kerncast", show_default=True, metavar="NAME",
-              help="With c: what functions, types and files are called; artefacts in one program need one each.")  # fmt: skip
+              help="With c: prefix of functions, types and files; each artefact in a program needs its own.")  # fmt: skip
 @click.option("--problems", type=click.Path(path_type=Path), metavar="FILE",
-              help="With json: the problems to decide (.json or .parquet). [default: those it was trained on]")  # fmt: skip
+              help="With json: the problems to choose for (.json or .parquet). [default: the training problems]")  # fmt: skip
 @click.option("--loss", default=0.002, show_default=True, type=click.FloatRange(0, 1, min_open=True, max_open=True),
-              help="What the portfolio may lose.")  # fmt: skip
-@click.option("--max", default=64, show_default=True, type=click.IntRange(min=1), help="Most configs of the portfolio.")
+              help="Allowed loss of the portfolio, as a share.")  # fmt: skip
+@click.option("--max", default=64, show_default=True, type=click.IntRange(min=1), help="Maximum configs in the portfolio.")
 @json_option
 def command(model: Path, out: Path, to: str, as_json: bool, **options: Any) -> None:
     """Write a model out for programs that do not have Python.

@@ -59,8 +59,8 @@ def parse_assignments(pairs: tuple[str, ...], parameter_names: dict[str, Any]) -
 def command(name: str | None, problem: tuple[str, ...], device: str | None, as_json: bool) -> None:
     """List the kernel families, or show one: its parameters, constraints and features.
 
-    With --device, and as much of a problem as you like, it counts the valid configs and names the features
-    that the device's profile cannot supply.
+    With --device, a part of a problem, or both, it counts the valid configs. With --device it also names the
+    features that need numbers which the device's profile does not have.
 
     \b
     kerncast families
@@ -69,7 +69,7 @@ def command(name: str | None, problem: tuple[str, ...], device: str | None, as_j
     """
     if name is None:
         if device is not None:
-            raise InvalidValue("--device goes with the name of a family: kerncast families gemm/triton --device a100")
+            raise InvalidValue("--device needs the name of a family: kerncast families gemm/triton --device a100")
         found = [_describe(family) for family in FAMILIES]
         if as_json:
             print_json(found)

@@ -16,11 +16,13 @@ from kerncast.errors import InvalidValue
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), metavar="DATASET", help="The directory to write; it must not exist.")
 @click.option(
-    "--device", metavar="NAME", help="What the table was measured on, where it does not say (see `kerncast devices`)."
+    "--device", metavar="NAME", help="The device that was measured, if the table does not say (see `kerncast devices`)."
 )
-@click.option("--software", multiple=True, metavar="NAME=VALUE", help="What ran there: commit=…, driver=…. May be repeated.")
 @click.option(
-    "--mapping", type=click.Path(path_type=Path), metavar="FILE.toml", help="Which column is which parameter (csv, parquet)."
+    "--software", multiple=True, metavar="NAME=VALUE", help="Software that was measured: commit=…, driver=…. May be repeated."
+)
+@click.option(
+    "--mapping", type=click.Path(path_type=Path), metavar="FILE.toml", help="Which column holds which parameter (csv, parquet)."
 )
 @click.option("--set", multiple=True, metavar="NAME=VALUE", help="A parameter that is the same in every row. May be repeated.")
 @click.option("--guess", is_flag=True, help="Print a draft of the mapping file instead of importing (csv, parquet).")
@@ -38,12 +40,12 @@ def command(
     family: str | None,
     as_json: bool,
 ) -> None:
-    """Read a foreign table of measurements into a new dataset.
+    """Convert another tool's table of measurements into a new dataset.
 
     FORMAT is csv or parquet (any table, with a mapping file), or a known one: aiconfigurator, autoheuristic,
     ck-tile, kernel-tuner, reshard-lines, tt-sweep, ttnn-csv.
-    Units are converted, repeats and failures kept, every row remembers its file and line; what is not known
-    is refused with the line number, and then nothing is written.
+    Units are converted, repeats and failures are kept, and every row records its file and line. An unknown
+    value is refused with its line number, and then nothing is written.
 
     \b
     kerncast import csv times.csv --guess > times.toml      # then read and fix times.toml
@@ -55,18 +57,15 @@ def command(
 
     get_importer(format_name)
     if guess:
-        from kerncast.data.importers.guess import draft_mapping
-        from kerncast.data.importers.mapped import read_table
+        from kerncast.data.dataset import Dataset
 
         if out is not None or device or software or mapping or set or len(paths) > 1:
-            raise InvalidValue("--guess reads one table and prints a draft: only --family and --json go with it")
-        if format_name not in ("csv", "parquet"):
-            raise InvalidValue(f"--guess drafts a mapping for csv and parquet; {format_name} needs none")
-        draft = draft_mapping(read_table(format_name, paths[0]), family)
+            raise InvalidValue("--guess reads one table and prints a draft: combine it only with --family and --json")
+        draft = Dataset.guess_mapping(paths[0], format=format_name, family=family)
         print_json({"mapping": draft}) if as_json else click.echo(draft, nl=False)
         return
     if family is not None:
-        raise InvalidValue("--family goes with --guess; an import takes the family from the mapping file")
+        raise InvalidValue("--family is only for --guess; an import takes the family from the mapping file")
     if out is None:
         raise InvalidValue("an import needs --out DATASET, the directory to write")
     with shown() as progress:

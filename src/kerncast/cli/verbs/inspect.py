@@ -21,14 +21,14 @@ from kerncast.cli.views.output import assignments, duration, json_option, print_
     show_default=True,
     type=click.IntRange(min=0),
     metavar="N",
-    help="How many problems of the fastest-config table to print.",
+    help="Problems to print in the table of fastest configs.",
 )
 @json_option
 def command(path: Path, where: tuple[str, ...], top: int, as_json: bool) -> None:
     """Show what a dataset holds, how noisy it is and what is wrong with it.
 
     It looks for duplicates that disagree, constant columns, configs that no feature tells apart, rows that
-    were measured though declared impossible, and labels that fit a neighbouring row better than their own.
+    ran although a constraint rules them out, and labels that fit a neighbouring row better than their own.
 
     \b
     kerncast inspect exp
@@ -129,7 +129,7 @@ def _findings(section: dict[str, Any], names: dict[str, str]) -> Iterator[str]:
             f"{aliases['problems']} problems, for example {one} and {other}"
         )
     for item in section["measured_though_impossible"]:
-        yield f"! {item['rows']:,} rows on {item['device']} are ok though declared impossible: {item['sentence']}"
+        yield f"! {item['rows']:,} rows on {item['device']} ran although declared impossible: {item['sentence']}"
     for stretch in shift["stretches"]:
         side = "before" if stretch["shift"] < 0 else "after"
         name = names.get(stretch["source"], stretch["source"])

@@ -20,7 +20,7 @@ store_option = click.option(
     "--store",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Another store than KERNCAST_STORE, or the one in the user's data directory.",
+    help="The store. [default: KERNCAST_STORE, else the one in the user's data directory]",
 )
 COLUMNS = ("model", "op", "family", "device", "software", "added", "rows", "problems", "R²", "MAPE", "efficiency", "size")
 EXIT = {"fresh": 0, "drifted": 1, "cannot tell": 3}
@@ -31,12 +31,13 @@ EXIT = {"fresh": 0, "drifted": 1, "cannot tell": 3}
 @json_option
 @click.pass_context
 def command(context: click.Context, store: Path | None, as_json: bool) -> None:
-    """List the store of models, or change it: add, remove, show, find, check.
+    """List the models in the store, or manage them: add, remove, show, find, check.
 
-    A model is found by op, family, device and software, in this order: first one that was trained on the very
-    software that is asked for; else one of the same op, family and device, with a warning that names its software
-    (--strict refuses instead); else nothing, and the refusal says what there is. Of several, one without a name of
-    its own, then the newest. Another device or family never stands in; a profile's aliases are the same device.
+    A model is found by op, family, device and software. First comes a model that was trained on exactly the
+    software asked for. Else a model of the same op, family and device is used, with a warning that names its
+    software (an error with --strict). Else nothing is found, and the error lists what the store has. Of several
+    models, one without its own name comes first, then the newest. A model of another device or family is never
+    used; a profile's aliases are the same device.
 
     \b
     kerncast models
@@ -60,7 +61,7 @@ def command(context: click.Context, store: Path | None, as_json: bool) -> None:
         click.echo(f"the store {opened.path} is empty: add a model with `kerncast models add MODEL`")
     else:
         table(COLUMNS, [_line(entry) for entry in entries], right=COLUMNS[6:])
-    if damaged:  # the others are shown all the same
+    if damaged:  # reported after the others are listed
         raise BadFile("\n".join(str(error) for error in damaged))
 
 
@@ -85,10 +86,13 @@ def _size(count: int) -> str:
 
 @command.command("add")
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
-@click.option("--name", metavar="NAME", help="Keep it beside others for the same device and software, under this name.")
-@click.option("--replace", "replace", is_flag=True, help="Instead of the one that is there.")
+@click.option("--name", metavar="NAME", help="Keep it under this name, next to others for the same device and software.")
+@click.option("--replace", "replace", is_flag=True, help="Replace the model that is there.")
 @click.option(
-    "--software", multiple=True, metavar="NAME=VALUE", help="What it was trained on, if its data do not say: commit=3f2a91c."
+    "--software",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Software it was trained on, if its data do not say: commit=3f2a91c.",
 )
 @store_option
 @json_option
@@ -106,7 +110,7 @@ def add(model: Path, name: str | None, replace: bool, software: tuple[str, ...],
 @store_option
 @json_option
 def remove(model: str, store: Path | None, as_json: bool) -> None:
-    """Take a model out of the store. ID is what `kerncast models` shows, or any part of it that is unique."""
+    """Remove a model from the store. ID is what `kerncast models` shows, or any unique part of it."""
     from kerncast.store.store import Store
 
     _tell(Store.open(store).remove(model), "removed", as_json)
@@ -117,7 +121,7 @@ def remove(model: str, store: Path | None, as_json: bool) -> None:
 @store_option
 @json_option
 def show(model: str, store: Path | None, as_json: bool) -> None:
-    """Everything about one model of the store, its checksums compared."""
+    """Show everything about one model in the store, and verify its checksums."""
     from kerncast.store.store import Store
 
     entry = Store.open(store).get(model)
@@ -129,13 +133,13 @@ def show(model: str, store: Path | None, as_json: bool) -> None:
 @click.argument("op", metavar="OP")
 @click.option("--family", metavar="FAMILY", help="Which family, when the store has several of the op.")
 @click.option("--device", metavar="NAME", help="Which device (`local`: this machine), when the store has several.")
-@click.option("--software", metavar="TEXT", help="A commit (or its first 7 digits), NAME=VALUE, or the whole of it.")
-@click.option("--name", metavar="NAME", help="The one with this name.")
+@click.option("--software", metavar="TEXT", help="A commit (or its first 7 digits), NAME=VALUE, or the full text.")
+@click.option("--name", metavar="NAME", help="Only the model with this name.")
 @click.option("--strict", is_flag=True, help="Refuse a model that was trained on other software.")
 @store_option
 @json_option
 def find(op: str, store: Path | None, as_json: bool, **wanted: Any) -> None:
-    """The path of the model that serves an op, by the order that `kerncast models --help` states.
+    """Print the path of the model to use for an op, found as `kerncast models --help` states.
 
     \b
     kerncast select "$(kerncast models find gemm --device local)" M=300 N=500 K=700 dtype=fp32 layout=rrr
@@ -174,30 +178,32 @@ def _show(entry: Entry, as_json: bool) -> None:
         ("efficiency", _number(record.efficiency, "{:.2%}")), ("size", _size(record.bytes)), ("path", str(entry.path)),
         *record.origin.items(),
     ]  # fmt: skip
-    table(("what", "is"), lines)
+    table(("what", "value"), lines)
 
 
 @command.command("check")
 @click.argument("model", metavar="MODEL")
-@click.option("--backend", metavar="NAME", help="What runs the kernels; the first that knows the family by default.")
+@click.option("--backend", metavar="NAME", help="What runs the kernels. [default: the first that knows the family]")
 @click.option("--benchmark", metavar="NAME|FILE", help="An external benchmark, as for `kerncast collect`.")
 @click.option("--set", multiple=True, metavar="NAME=VALUE", help="A setting of that benchmark. May be repeated.")
 @click.option("--devices", default="0", show_default=True, metavar="LIST", help="Device indices: 0,1.")
 @click.option("--sample", default=96, show_default=True, type=click.IntRange(min=1), help="Vectors to measure again.")
-@click.option("--seconds", metavar="TIME", help="Stop measuring after this long (90s, 10m); what there is decides.")
-@click.option("--cache", type=click.Choice(["warm", "cold"]), help="As the training data were measured: warm by default.")
+@click.option("--seconds", metavar="TIME", help="Stop measuring after this long (90s, 10m), and decide by what was measured.")
 @click.option(
-    "--max-shift", default=10.0, show_default=True, metavar="%", help="Change of times that is none: of all, of a typical one."
+    "--cache", type=click.Choice(["warm", "cold"]), help="State of the caches; use that of the training data. [default: warm]"
 )
-@click.option("--max-choice", default=2.0, show_default=True, metavar="%", help="Loss of mean efficiency that is none.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Another seed, another sample.")
+@click.option(
+    "--max-shift", default=10.0, show_default=True, metavar="%", help="Allowed change of all times, and of a typical vector."
+)
+@click.option("--max-choice", default=2.0, show_default=True, metavar="%", help="Allowed loss of mean efficiency.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of the sample.")
 @store_option
 @json_option
 def check(model: str, store: Path | None, as_json: bool, **options: Any) -> None:
-    """Measure a sample of the training data again: is the model fresh, drifted, or can one not tell?
+    """Measure a sample of the training data again, and say whether the model is still fresh or has drifted.
 
     MODEL is a directory, or the id of a model in the store. Exit code 0 when it is fresh, 1 when it has drifted, 3
-    when one cannot tell. A shift of all times is told apart from choices that have become worse.
+    when the measurements cannot tell. A shift of all times is reported separately from choices that became worse.
 
     \b
     kerncast models check gemm/cpu
@@ -224,20 +230,20 @@ def _show_finding(checked: Checked) -> None:
         lines += [
             ("all times", f"{found.shift.value:.3f} x ({found.shift.lower:.3f} to {found.shift.upper:.3f})"),
             (
-                "a typical vector beside that",
+                "a typical vector, relative to that",
                 f"{found.movement.value:.1%} ({found.movement.lower:.1%} to {found.movement.upper:.1%})",
             ),
         ]
     if found.efficiency_change is not None:
         change = found.efficiency_change
         lines += [
-            ("choices get of the best", f"then {found.efficiency_then:.1%}, now {found.efficiency_now:.1%}"),
+            ("efficiency of the choices", f"then {found.efficiency_then:.1%}, now {found.efficiency_now:.1%}"),
             ("change", f"{change.value:+.1%} ({change.lower:+.1%} to {change.upper:+.1%})"),
         ]
     if found.rank_correlation is not None:
         lines.append(("order of configs, then and now", f"rank correlation {found.rank_correlation:.3f}"))
-    lines.append(("samples while disturbed", f"{found.disturbed:.1%}"))
-    table(("what", "is"), lines)
+    lines.append(("disturbed samples", f"{found.disturbed:.1%}"))
+    table(("what", "value"), lines)
     if checked.software_then and not set(checked.software_now) <= set(checked.software_then):
         click.echo(f"! trained on {'; '.join(checked.software_then)}; this is {'; '.join(checked.software_now)}")
     said = in_options("; ".join(found.reasons), click.get_current_context().command)

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from kerncast.selecting.tiers.portfolio import CurvePoint, PortfolioChoice
     from kerncast.selecting.tiers.portfolio_of import Portfolio
 
-# Characters of the longest bar; a bar's length is the logarithm of the loss, for losses span four powers of ten.
+# Characters of the longest bar. Bars are logarithmic, because losses span four powers of ten.
 WIDEST = 24
 LEAST_SHOWN = 1e-4
 EIGHTHS = " ▏▎▍▌▋▊▉█"
-# Up to here every size has a line, then every fourth.
+# Every size up to this one has a line, then every fourth.
 EVERY_SIZE = 12
 
 
 @click.command("portfolio")
 @click.argument("source", metavar="MODEL|DATASET", type=click.Path(path_type=Path))
 @click.option("--loss", default=0.002, show_default=True, type=click.FloatRange(0, 1, max_open=True), metavar="SHARE",
-              help="What the best of the portfolio may lose, on average over problems it was not chosen by.")  # fmt: skip
-@click.option("--max", default=64, show_default=True, type=click.IntRange(min=1), metavar="N", help="Most configs.")
+              help="Allowed loss of the portfolio's best config, on average over held-out problems.")  # fmt: skip
+@click.option("--max", default=64, show_default=True, type=click.IntRange(min=1), metavar="N", help="Maximum configs.")
 @click.option("--family", metavar="FAMILY", help="Which family, when a dataset holds several.")
 @where_option
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE.json",
@@ -37,9 +37,9 @@ def command(
 ) -> None:
     """Show how few configs are enough: which kernels need not be built or shipped at all.
 
-    Sets of one, two, three … configs are chosen on some folds of problems and scored on the others. The loss is what
-    the best config of the set takes longer than the best of all; a problem on which nothing in the set works
-    counts as lost whole.
+    Sets of one, two, three … configs are chosen on some folds of problems and scored on the others. The loss says
+    how much slower the best config of the set is than the best of all; a problem on which no config of the set
+    works counts as a loss of 100 %.
 
     \b
     kerncast portfolio model
@@ -69,7 +69,7 @@ def _show(portfolio: Portfolio) -> None:
         for point in _thinned(found.curve)
     ]  # fmt: skip
     click.echo()
-    table(columns, lines, f"what the best of so many configs loses ({held}; bars are logarithmic)",
+    table(columns, lines, f"loss of the best of N configs ({held}; bars are logarithmic)",
           right=("configs", "loss", "in training", "P10", "worst"))  # fmt: skip
     click.echo()
     click.echo(_verdict(found, measured.configs.height, loss))
@@ -79,13 +79,13 @@ def _show(portfolio: Portfolio) -> None:
 def _verdict(found: PortfolioChoice, configs: int, loss: float) -> str:
     count, last = len(found.configs), found.curve[-1]
     extra = count - last.size
-    more = f" ({extra} of them for problems on which nothing else in it works)" if extra else ""
-    bare = f"; on {found.uncovered:,} problems nothing in it works: allow more with --max" if found.uncovered else ""
+    more = f" ({extra} of them for problems on which none of the others works)" if extra else ""
+    bare = f"; on {found.uncovered:,} problems none of them works: allow more with --max" if found.uncovered else ""
     if found.reached:
         rest = f"{loss:.2%} is allowed: the others need not be built"
         return f"{count} of {configs:,} configs{more} lose {last.loss:.2%}, {rest}{bare}"
     return (
-        f"{count} configs{more} lose {last.loss:.2%} on problems they were not chosen by, more than {loss:.2%}: allow more "
+        f"{count} configs{more} lose {last.loss:.2%} on held-out problems, more than {loss:.2%}: allow more "
         f"with --max, or measure more problems ({found.problems:,} so far){bare}"
     )
 
@@ -104,7 +104,7 @@ def _show_configs(portfolio: Portfolio) -> None:
     ]
     click.echo()
     columns = ("place", "config", "loss with those above", "best on")
-    table(columns, lines, "the portfolio, in the order in which each adds most", right=("place", columns[2], columns[3]))
+    table(columns, lines, "the portfolio, the config that adds most first", right=("place", columns[2], columns[3]))
 
 
 def bar(loss: float) -> str:

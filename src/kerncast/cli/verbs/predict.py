@@ -21,10 +21,14 @@ COLUMNS = ("status", "config", "time", "90 % interval")
 @click.command("predict")
 @click.argument("model", metavar="MODEL|OP", type=click.Path(path_type=Path))
 @problems_argument
-@click.option("--family", metavar="NAME", help="Of an op: which model of the store to ask, by its family.")
-@click.option("--device", metavar="NAME", help="Of an op: which model of the store to ask, by its device.")
-@click.option("--store", metavar="DIR", type=click.Path(path_type=Path), help="Of an op: the store. [default: your own]")
-@click.option("--config", "config", metavar="NAME=VALUE", multiple=True, help="The config to predict; one option a parameter.")
+@click.option("--family", metavar="NAME", help="With OP: the family of the model in the store.")
+@click.option("--device", metavar="NAME", help="With OP: the device of the model in the store.")
+@click.option(
+    "--store", metavar="DIR", type=click.Path(path_type=Path), help="With OP: the store to look in. [default: your own]"
+)
+@click.option(
+    "--config", "config", metavar="NAME=VALUE", multiple=True, help="The config to predict; repeat for each parameter."
+)
 @json_option
 def command(
     model: Path,
@@ -35,10 +39,10 @@ def command(
     config: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Say how long a problem takes, with a 90 % interval, without a device.
+    """Predict how long a problem takes, with a 90 % interval; no device is needed.
 
-    Of a family with configs, name one with --config, or leave it out to hear of the best one (`kerncast select`). A
-    file of problems (.json or .parquet) gives a list; parquet rows may carry `config.*` columns of their own.
+    If the family has configs, name one with --config, or leave it out to predict the best one (`kerncast select`).
+    A file of problems (.json or .parquet) gives a list; `config.*` columns of a parquet file are ignored.
 
     \b
     kerncast predict model M=128 N=1536 K=7168 dtype=fp8 layout=rcr
@@ -59,7 +63,7 @@ def command(
     unknown = sorted(set(chosen) - set(loaded.family.config.parameters))
     if unknown:
         raise NotFound.named(f"config parameter of {loaded.family.id}", unknown[0], loaded.family.config.parameters)
-    # Nothing is chosen by tiers here, so none are built: an answer comes at once.
+    # No tier is needed here, so none is built, and the answer comes at once.
     selector = Selector(loaded, tiers=plain_tiers(loaded), tier="full", compile=False)
     if chosen or not loaded.family.config.parameters:
         answers = [selector.predict(values, chosen or None) for values in asked]
@@ -83,7 +87,7 @@ def command(
 
 
 def _with(preset: dict[str, Value], values: dict[str, Any], alias: str) -> dict[str, Any]:
-    """A problem with what an alias of its op sets."""
+    """Add the parameters that an alias of the op sets."""
     for name, value in preset.items():
         if values.get(name, value) != value:
             raise InvalidValue(f"{alias} means {name}={value}, which contradicts {name}={values[name]}: leave one of them out")
@@ -91,7 +95,7 @@ def _with(preset: dict[str, Value], values: dict[str, Any], alias: str) -> dict[
 
 
 def _loaded(model: Path, family: str | None, device: str | None, store: Path | None) -> tuple[Model, dict[str, Value]]:
-    """The model that is named; or, of an op, the one in the store, with the parameters that an alias sets."""
+    """The named model, or the store's model of the named op, with the parameters that an alias sets."""
     from kerncast.models.model import Model
     from kerncast.registry import OPS
     from kerncast.store.store import Store
@@ -100,7 +104,7 @@ def _loaded(model: Path, family: str | None, device: str | None, store: Path | N
     if model.exists() or not any(name in (op.name, *op.aliases) for op in OPS):
         if family is not None or device is not None or store is not None:
             raise InvalidValue(
-                f"--family, --device and --store choose a model of an op, and '{model}' is a model: leave them out"
+                f"--family, --device and --store choose a model of an op, but '{model}' is a model: leave them out"
             )
         return Model.load(model), {}
     op = OPS.get(name)

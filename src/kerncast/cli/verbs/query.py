@@ -20,15 +20,15 @@ REFUSED = 1
 @click.option("--model", metavar="DIR", multiple=True, type=click.Path(path_type=Path),
               help="A model to ask; may be repeated. [default: the store]")  # fmt: skip
 @click.option("--store", metavar="DIR", type=click.Path(path_type=Path), help="The store to look in. [default: your own]")
-@click.option("--strict", is_flag=True, help="Refuse where no model was trained on the software that a request names.")
+@click.option("--strict", is_flag=True, help="Refuse a request if no model was trained on the software that it names.")
 @click.option("--no-compile", is_flag=True, help="Answer in Python even where there is a C compiler.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reply indented, over several lines.")
 def command(text: str, model: tuple[Path, ...], store: Path | None, strict: bool, no_compile: bool, as_json: bool) -> None:
-    """Ask in JSON how long an op takes; the answer is JSON. One object or a list of them in, the same out.
+    """Answer JSON requests about how long an op takes. One object gives one answer, a list gives a list.
 
-    The status of an answer is ok, out_of_range, unsupported, bad_input, no_model or corrupt; all but ok say why, and
-    give no number. Exit code 1 when some request was refused. The first question to a model compiles it, which takes some
-    seconds; a list of 10,000 then takes some hundredths of a second.
+    The status of an answer is ok, out_of_range, unsupported, bad_input, no_model or corrupt; all but ok give a reason
+    and no number. Exit code 1 when any request was refused. The first request to a model compiles it, which takes a few
+    seconds; after that, a list of 10,000 takes a few hundredths of a second.
 
     \b
     kerncast query '{"op": "exp", "tensor": {"shape": [1, 1, 1024, 1024], "dtype": "bfloat16",
@@ -55,8 +55,8 @@ def _read(text: str) -> bytes:
     if text == "-":
         return sys.stdin.buffer.read()
     if text.lstrip()[:1] in ("{", "["):
-        return os.fsencode(text)  # bytes that are not UTF-8 are the request's to refuse
+        return os.fsencode(text)  # bytes that are not UTF-8 are refused by the parser
     try:
         return Path(text).read_bytes()
     except OSError as error:
-        raise BadFile(f"'{text}' is neither JSON nor a file that can be read ({error.strerror}): begin with {{ or [") from error
+        raise BadFile(f"'{text}' is neither JSON nor a readable file ({error.strerror}): JSON begins with {{ or [") from error

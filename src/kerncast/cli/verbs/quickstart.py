@@ -28,9 +28,9 @@ from kerncast.cli.views.output import assignments, duration, json_option, print_
 def command(out: Path, full: bool, as_json: bool) -> None:
     """Measure real GEMM kernels on this machine, learn to choose among them, and see what that is worth.
 
-    Builds the family gemm/cpu, measures a few dozen shapes with 160 kernels each, trains a model, judges it on shapes
-    that it has not seen, writes a report, races the winners against numpy's BLAS and prints a table. Interrupted,
-    the same command goes on.
+    Builds the family gemm/cpu, measures a few dozen shapes with 160 kernels each, trains a model, evaluates it on
+    shapes that it has not seen, writes a report, races the winners against numpy's BLAS and prints a table. If it is
+    interrupted, run the same command to continue.
 
     \b
     kerncast quickstart
@@ -77,4 +77,4 @@ def _print_table(shapes: list[dict[str, Any]], totals: dict[str, Any]) -> None:
     )
     exported = totals["export"]
     quick = ", ".join(f"{tier} {duration(value * 1e3)}" for tier, value in exported["p50_us"].items())
-    click.echo(f"Exported to C in {exported['folder']} ({exported['self_test']}). To choose for a new shape takes: {quick}.")
+    click.echo(f"Exported to C in {exported['folder']} ({exported['self_test']}). Choosing for a new shape takes: {quick}.")

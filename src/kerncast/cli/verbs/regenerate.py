@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change the routine: sweep.max_problems=20. May be repeated."
 )
-@click.option("--again", is_flag=True, help="Begin again where WORKDIR is finished; the finished run is renamed, not removed.")
+@click.option("--again", is_flag=True, help="Start a new run if WORKDIR is finished; the finished run is renamed, not removed.")
 @click.option("--dry-run", is_flag=True, help="Say what would be measured and compared; write nothing.")
 @store_option
 @json_option
@@ -38,9 +38,9 @@ def command(
 ) -> None:
     """Measure, train and compare again, and put the model into the store if it is not worse than the one there.
 
-    ROUTINE is one that ships (conv-cpu, gemm-cpu, reshard-cpu) or a TOML file (docs/regenerating.md). Killed at any
-    moment, the same command goes on with the stage at hand. Exit code 1 when a new model was not put into the store,
-    3 when it was stopped before the end.
+    ROUTINE is one that ships (conv-cpu, gemm-cpu, reshard-cpu) or a TOML file (docs/regenerating.md). If it is
+    killed, run the same command to continue with the current stage. Exit code 1 when a new model was not put into
+    the store, 3 when the run was stopped before the end.
 
     \b
     kerncast regenerate gemm-cpu --dry-run
@@ -88,11 +88,11 @@ def _show(routine: Routine, outcomes: list[Outcome], folder: Path, as_json: bool
     for item in outcomes:
         why = "; ".join(item.reasons)
         if not item.finished:
-            click.echo(f"{item.family}: {why}; what there is is safe in {folder}: run the same command to go on")
+            click.echo(f"{item.family}: {why}; everything done so far is in {folder}: run the same command to continue")
         elif item.replaced:
             click.echo(f"{item.family}: {item.verdict} ({why}): in the store as {item.model}")
         else:
             click.echo(
-                f"{item.family}: {item.verdict} ({why}): the store is as it was; the new model is {item.model} "
-                f"(`kerncast models add {item.model} --replace{named}` puts it there all the same)"
+                f"{item.family}: {item.verdict} ({why}): the store is unchanged; the new model is {item.model} "
+                f"(`kerncast models add {item.model} --replace{named}` adds it anyway)"
             )

@@ -23,15 +23,13 @@ STRATEGIES = ("exhaustive", "random", "de", "local", "optuna")
 @click.option(
     "--strategy",
     type=click.Choice(STRATEGIES),
-    help="How to walk the space: all of it, at random, differential evolution, climbing from the model's best, or optuna. "
+    help="How to search: every config, random ones, differential evolution, local steps from the model's best, or optuna. "
     "[default: all of up to 100,000 configs, else local]",
 )
 @click.option("--budget", type=click.IntRange(min=1), metavar="N", help="Configs to score. [default: 500; exhaustive: all]")
-@click.option("--top-k", default=10, show_default=True, type=click.IntRange(min=1), metavar="K", help="Configs to end with.")
-@click.option(
-    "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Same model, problem and seed, same answer."
-)
-@click.option("--measure", "measured", is_flag=True, help="Time the configs it ends with on this machine.")
+@click.option("--top-k", default=10, show_default=True, type=click.IntRange(min=1), metavar="K", help="Configs to return.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="The same seed gives the same answer.")
+@click.option("--measure", "measured", is_flag=True, help="Time the returned configs on this machine.")
 @click.option("--backend", metavar="NAME", help="With --measure: what runs them. [default: the first that can]")
 @json_option
 def command(
@@ -47,7 +45,7 @@ def command(
 ) -> None:
     """Search all configs that the family declares for this problem and the model's device, not only measured ones.
 
-    Constraints come first, so that whatever is found can be built; the model scores in batches, each config once.
+    Constraints are applied first, so every config found can be built. The model scores each config once, in batches.
 
     \b
     kerncast search model M=512 N=512 K=512 dtype=fp32 layout=rrr
@@ -59,7 +57,7 @@ def command(
     from kerncast.selecting.search import search
 
     if backend is not None and not measured:
-        raise InvalidValue("--backend goes with --measure: without it nothing is run")
+        raise InvalidValue("--backend needs --measure: without it nothing is run")
     loaded = Model.load(model)
     asked = Problem(loaded.family, parse_assignments(problem, dict(loaded.family.problem.parameters)))
     if measured:

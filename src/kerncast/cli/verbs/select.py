@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kerncast.selecting.explain import Explanation
     from kerncast.selecting.selector import Selector
 
-# One answer is shown in full, more than this many as a table of which the first ones are shown.
+# Of a list of answers, the table shows at most this many.
 MOST_SHOWN = 40
 REFUSED = 1
 
@@ -29,12 +29,12 @@ REFUSED = 1
     "--top",
     type=click.IntRange(min=1),
     metavar="K",
-    help="The K best configs by the model itself (of the portfolio, with --tier tree).",
+    help="Show the K best configs by the model itself (of the portfolio, with --tier tree).",
 )
 @click.option("--tier", type=click.Choice(["tree", "portfolio", "full"]), default="portfolio", show_default=True,
-              help="Who answers: the tree in a microsecond, the portfolio, or every config that was measured.")  # fmt: skip
+              help="Where to look: the tree (about a microsecond), the portfolio, or every measured config.")  # fmt: skip
 @click.option("--explain", "explained", is_flag=True, help="Also say why: features, nearest measured problems, runners-up.")
-@click.option("--measure", "measured", is_flag=True, help="Time those that the model cannot tell apart on this machine.")
+@click.option("--measure", "measured", is_flag=True, help="Time the configs that the model cannot tell apart, on this machine.")
 @click.option("--backend", metavar="NAME", help="With --measure: what runs them. [default: the first that can]")
 @click.option("--no-compile", is_flag=True, help="Answer in Python even where there is a C compiler.")
 @json_option
@@ -51,9 +51,9 @@ def command(
 ) -> None:
     """Choose the config to run for a problem, or for a file of problems.
 
-    The answer is typed: ok; out_of_range (outside what the model was trained on, with a fallback); unsupported;
-    no_valid_config. The first call for a model builds its quick tiers and compiles them, which takes some seconds;
-    later ones find them in the cache. Exit code 1 when some problem got no config.
+    The answer has a status: ok; out_of_range (outside what the model was trained on, with a fallback); unsupported;
+    no_valid_config. The first call for a model builds its quick tiers and compiles them, which takes a few seconds;
+    later ones find them in the cache. Exit code 1 when any problem got no config.
 
     \b
     kerncast select model M=128 N=1536 K=7168 dtype=fp8 layout=rcr
@@ -64,9 +64,9 @@ def command(
     from kerncast.selecting.selector import Selector
 
     if backend is not None and not measured:
-        raise InvalidValue("--backend goes with --measure: without it nothing is run")
+        raise InvalidValue("--backend needs --measure: without it nothing is run")
     if measured and top:
-        raise InvalidValue("--measure times as many configs as the model cannot tell apart, and ends with one: leave out --top")
+        raise InvalidValue("--measure times the configs that the model cannot tell apart and returns one: leave out --top")
     loaded = Model.load(model)
     given, listed = read_problems(problem, loaded.family)
     asked = checked_problems(given, loaded.family)
@@ -135,10 +135,10 @@ def _show_explanation(found: Explanation) -> None:
     click.echo()
     if found.contributions:
         rows = [(item.feature, f"{item.value:g}", f"× {item.factor:.3f}") for item in found.contributions]
-        table(("feature", "value", "makes the time"), rows, "what counted most (against the average vector in training)",
+        table(("feature", "value", "makes the time"), rows, "what mattered most (relative to the average training vector)",
               right=("value", "makes the time"))  # fmt: skip
     else:
-        click.echo("what each feature contributed is known of gbdt models with a log target only")
+        click.echo("the contribution of each feature is only known for gbdt models with a log target")
     if found.neighbours:
         click.echo()
         near = [(assignments(item.problem), assignments(item.best), duration(item.best_ns), duration(item.chosen_ns))

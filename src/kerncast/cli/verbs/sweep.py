@@ -63,9 +63,13 @@ def _result(sweep: Sweep | SuiteSweep, summary: Summary) -> dict[str, Any]:
     help="all, sample:N (per problem, uniform over the valid ones) or portfolio:FILE (.json, .parquet, .csv).",
 )
 @click.option(
-    "--device", default="local", show_default=True, metavar="NAME", help="Whose limits hold (see `kerncast devices`)."
+    "--device",
+    default="local",
+    show_default=True,
+    metavar="NAME",
+    help="The device whose limits apply (see `kerncast devices`).",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of every draw: same seed, same vectors.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed gives the same vectors.")
 @click.option("--max-vectors", type=int, metavar="N", help="Thin the whole sweep out to N vectors, in proportion.")
 @click.option("--slice", metavar="I/N", help="Only the I-th of N disjoint shares of the problems.")
 @click.option(
@@ -105,7 +109,7 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
         print_json(_result(opened, summary))
         return
     if summary.reused:
-        state = "complete already" if summary.reused == summary.vectors else f"continued after {summary.reused:,} vectors"
+        state = "already complete" if summary.reused == summary.vectors else f"continued after {summary.reused:,} vectors"
         click.echo(f"{out}: {state}")
     columns = ("vectors", "problems", "configs", "bytes", "parts")
     table(columns, [[f"{getattr(summary, name):,}" for name in columns]], right=columns)

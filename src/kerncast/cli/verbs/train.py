@@ -27,7 +27,7 @@ OWN = {
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="MODELDIR", help="Where to write the model.")
 @click.option(
     "--model", metavar="KIND",
-    help="roofline, linear, mlp, gbdt, deep, or one of another package. [default: gbdt, or what --warm-start is]",
+    help="roofline, linear, mlp, gbdt, deep, or a kind of another package. [default: gbdt, or the kind of --warm-start]",
 )  # fmt: skip
 @click.option("--family", metavar="FAMILY", help="Which family, when the data holds several.")
 @where_option
@@ -38,25 +38,27 @@ OWN = {
     metavar="NAME",
     help=f"What to predict: {TARGETS}; with --format ck several of the last three. [default: relative]",
 )
-@click.option("--raw-target", is_flag=True, help="The target as it is, instead of its logarithm (log1p for tflops).")
+@click.option("--raw-target", is_flag=True, help="Learn the target itself instead of its logarithm (log1p for tflops).")
 @click.option("--folds", type=click.IntRange(min=2), help="Cross-validation folds. [default: 5]")
-@click.option("--no-folds", is_flag=True, help="Train without judging: one fit, no figures, no intervals.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Same data and seed, same bytes.")
-@click.option("--threads", default=0, type=click.IntRange(min=0), help="Cores to train with: one for each fold. [default: all]")
-@click.option("--warm-start", type=click.Path(path_type=Path), metavar="MODEL", help="Go on from this model with new data.")
+@click.option("--no-folds", is_flag=True, help="Train without evaluation: one fit, no figures, no intervals.")
+@click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="The same data and seed give the same bytes."
+)
+@click.option("--threads", default=0, type=click.IntRange(min=0), help="Cores to train with, one per fold. [default: all]")
+@click.option("--warm-start", type=click.Path(path_type=Path), metavar="MODEL", help="Continue from this model with new data.")
 @click.option(
     "--hard-mining",
     default=0,
     type=click.IntRange(min=0),
     metavar="N",
-    help="Re-weight problems that are chosen badly, N rounds; reported beside the run without it.",
+    help="Give badly chosen problems more weight, in N rounds; reported next to the run without it.",
 )
 @click.option(
     "--tune",
     default=0,
     type=click.IntRange(min=0),
     metavar="N",
-    help="Try N settings of the knobs that are not given, judged inside each fold.",
+    help="Try N settings of the knobs that are not given, scored inside each fold.",
 )
 @click.option(
     "--format", type=click.Choice(["kerncast", "ck"]), default="kerncast", show_default=True,
@@ -69,9 +71,9 @@ def command(
 ) -> None:  # fmt: skip
     """Train a model on measurements and say how good it is on problems it has not seen.
 
-    The figures are out of fold: the folds hold whole groups of problems, early stopping looks at groups of its
-    own, and the model that is written comes from the same procedure run on everything. Interrupted, the same
-    command goes on with the folds that are left.
+    The figures are out of fold: folds hold whole groups of problems, early stopping uses separate groups, and the
+    written model comes from the same procedure run on all data. If it is interrupted, run the same command to
+    continue with the remaining folds.
 
     \b
     kerncast train quickstart/gemm_cpu --out model
@@ -89,7 +91,7 @@ def command(
     if no_folds and options["folds"] is not None:
         raise InvalidValue(f"--folds {options['folds']} and --no-folds contradict each other: leave one out")
     if no_folds and options["hard_mining"]:
-        click.echo("! --hard-mining is not compared with the run without it: --no-folds judges nothing", err=True)
+        click.echo("! --hard-mining is not compared with the run without it: --no-folds evaluates nothing", err=True)
     options["folds"] = 0 if no_folds else options["folds"]
     kind = model or ("gbdt" if base is None else base.manifest.kind)
     own = {name: options.pop(name) for name in list(options) if name not in OWN}
@@ -101,7 +103,7 @@ def command(
             )  # fmt: skip
     except KeyboardInterrupt:
         if base is None and not no_folds:
-            click.echo("finished folds are kept: the same command goes on with those that are left", err=True)
+            click.echo("finished folds are kept: run the same command to continue with the rest", err=True)
         raise
     if as_json:
         print_json({"model": str(out), **trained.evaluation})
@@ -120,7 +122,7 @@ def command(
     conditions = (*where, NOT_SUSPECT) if options["drop_suspect"] else where
     same = shlex.join([*map(str, datasets), *(part for text in conditions for part in ("--where", text))])
     if no_folds:
-        click.echo("\nnot evaluated (--no-folds): nothing is known of its errors, and predictions have no interval")
+        click.echo("\nnot evaluated (--no-folds): its errors are unknown, and predictions have no interval")
         click.echo(f"\nwritten to {out}. Next: kerncast evaluate {out} {same} --split problem")
         return
     how = "on one fixed hold-out" if base is not None else f"out of fold, {trained.evaluation['folds']} folds"

@@ -1,4 +1,4 @@
-"""How results are printed: lines as they are, tables as the place allows."""
+"""Print results: lines as they are, tables ruled on a terminal and plain elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kerncast.writing.terminal import TextTable
 
 
 def show(blocks: Iterable[str | TextTable]) -> None:
-    """Lines and tables on stdout."""
+    """Print lines and tables on stdout."""
     for block in blocks:
         if isinstance(block, TextTable):
             draw(block)

@@ -26,7 +26,7 @@ where_option = click.option(
 
 
 def print_json(value: Any) -> None:
-    """A result as JSON on stdout; NaN and infinity have no place in it."""
+    """Print a result as JSON on stdout; NaN and infinity are refused."""
     click.echo(json.dumps(value, indent=2, allow_nan=False, default=_plain))
 
 
@@ -37,12 +37,12 @@ def _plain(value: Any) -> Any:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "", right: Sequence[str] = ()) -> None:
-    """A table on stdout: ruled on a terminal, aligned plain text (nothing cut) elsewhere."""
+    """Print a table on stdout: ruled on a terminal, aligned plain text (nothing cut) elsewhere."""
     draw(TextTable(columns, rows, title, right))
 
 
 def draw(given: TextTable) -> None:
-    """A table on stdout, as `table` draws it."""
+    """Print a table on stdout as `table` does."""
     if not sys.stdout.isatty():
         click.echo(str(given))
         return
@@ -61,13 +61,13 @@ def draw(given: TextTable) -> None:
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """A moving line on stderr while something takes its time; nothing when stderr is not a terminal."""
+    """Show a moving line on stderr during the work; nothing when stderr is not a terminal."""
     with shown(what=what):
         yield
 
 
 def above_zero(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
-    """A limit that leaves something; nan would leave everything."""
+    """Refuse a limit that is not above zero; NaN is refused too."""
     if value is not None and not value > 0:
         raise InvalidValue(f"{option.opts[0]} must be a number above 0, got {value:g}")
     return value

@@ -30,7 +30,7 @@ typedef enum {
     KERNCAST_TIER_TREE = 1,
     KERNCAST_TIER_PORTFOLIO = 2,
     KERNCAST_TIER_FULL = 3,
-    KERNCAST_TIER_AUTO = 4, /* ask for: the portfolio, or all configs where there is none */
+    KERNCAST_TIER_AUTO = 4, /* only to ask for: the portfolio, or all configs if there is none */
     KERNCAST_TIER_NONE = 5
 } kerncast_tier;
 
@@ -48,22 +48,22 @@ typedef struct {
     int32_t candidate; /* the config's number, or -1 */
     int32_t parameter; /* the problem parameter at fault, or -1 */
     kerncast_config config;
-    double time_ns, lower_ns, upper_ns; /* expected, and the interval that holds nine times in ten */
+    double time_ns, lower_ns, upper_ns; /* expected, and the 90 % interval */
     double efficiency;                  /* expected: best time over this config's */
     char message[@MESSAGE_BYTES@];
 } kerncast_answer;
 
 typedef struct kerncast_context kerncast_context;
 
-/* Making a context: in memory of the caller's (aligned to 64 bytes), or allocated. */
+/* Make a context: in the caller's memory (aligned to 64 bytes), or allocated. */
 #define kerncast_init(memory, bytes, context) kerncast_init_checked(memory, bytes, KERNCAST_SCHEMA, context)
 #define kerncast_create(context) kerncast_create_checked(KERNCAST_SCHEMA, context)
 size_t kerncast_context_bytes(void);
 kerncast_status kerncast_init_checked(void *memory, size_t bytes, uint64_t schema, kerncast_context **context);
 kerncast_status kerncast_create_checked(uint64_t schema, kerncast_context **context);
-void kerncast_destroy(kerncast_context *context); /* of one that was created, or NULL */
+void kerncast_destroy(kerncast_context *context); /* a context from create, or NULL */
 
-/* All parameters KERNCAST_MISSING: those that have a default may stay so. */
+/* Set all parameters to KERNCAST_MISSING; those that have a default may stay missing. */
 void kerncast_problem_init(kerncast_problem *problem);
 void kerncast_config_init(kerncast_config *config);
 
@@ -73,13 +73,13 @@ kerncast_status kerncast_select(kerncast_context *context, const kerncast_proble
 /* The same for many problems; each answer has its own status. */
 void kerncast_select_many(kerncast_context *context, const kerncast_problem *problems, size_t count, kerncast_tier tier,
                           kerncast_answer *answers);
-/* The best ones, best first; with a capacity of 0 `answers` may be NULL. */
+/* The best configs, best first; with a capacity of 0 `answers` may be NULL. */
 kerncast_status kerncast_rank(kerncast_context *context, const kerncast_problem *problem, kerncast_tier tier,
                               kerncast_answer *answers, size_t capacity, size_t *count);
-/* What any config would take. */
+/* The time of any config. */
 kerncast_status kerncast_predict(const kerncast_problem *problem, const kerncast_config *config, kerncast_answer *answer);
-/* JSON in, JSON out: an object or a list of objects; see the message of a bad_input reply. `out` may be NULL, to hear how much
-   room is needed, and so may `needed`; without a text the reply is that of an empty one. */
+/* JSON in, JSON out: an object or a list of objects; see the message of a bad_input reply. `out` may be NULL, to learn how
+   much room is needed, and `needed` may be NULL; a NULL text counts as an empty one. */
 kerncast_status kerncast_query_json(kerncast_context *context, const char *text, size_t length, char *out, size_t capacity,
                                     size_t *needed);
 

@@ -5,7 +5,7 @@
 //     ...
 //     if (auto answer = selector.select(problem)) run(answer.config);
 //
-// A selector is used by one thread at a time; threads have one each.
+// Only one thread at a time may use a selector: give each thread its own.
 
 #pragma once
 
@@ -56,7 +56,7 @@ struct Answer {
 
 class Selector {
 public:
-    // Throws where header and library are not of one export, or the tables are damaged.
+    // Throws if header and library are from different exports, or the tables are damaged.
     Selector() {
         kerncast_context *made = nullptr;
         const kerncast_status status = kerncast_create(&made);

@@ -4,7 +4,7 @@ static uint64_t kc_bits(double x) {
     return bits;
 }
 
-/* Of all tables: each number times its (odd) place, summed. */
+/* The checksum of all tables: the sum of each number times its (odd) place. */
 static uint64_t kc_checksum(void) {
     uint64_t total = 0, part = 0;
 @PARTS@

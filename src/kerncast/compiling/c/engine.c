@@ -18,7 +18,7 @@ static int kc_in_domain(const kc_parameter *parameter, int64_t value) {
     return ((uint64_t)value - (uint64_t)parameter->low) % (uint64_t)parameter->step == 0;
 }
 
-/* Text without floating point, so that no locale can change it. */
+/* Messages have no floating point, so that no locale can change them. */
 static kerncast_status kc_refuse(kerncast_answer *answer, kerncast_status status, int32_t parameter, const char *format,
                                  const char *name, const char *rule, int64_t value) {
     if (answer == NULL) return status;
@@ -68,7 +68,7 @@ static kerncast_status kc_read_problem(const kerncast_problem *given, kc_problem
     return KERNCAST_OK;
 }
 
-/* What the family cannot do at all, then what the model was not trained on. */
+/* Refuses what the family cannot do at all, then what the model was not trained on. */
 static kerncast_status kc_check_range(const kc_problem *problem, kerncast_answer *answer) {
     const int32_t rule = kc_unsupported(problem->p);
     if (rule >= 0) return kc_refuse(answer, KERNCAST_UNSUPPORTED, -1, "%s%.0s", kc_family_rules[rule], "", 0);
@@ -107,7 +107,7 @@ static kerncast_status kc_accept(kerncast_answer *answer, kerncast_tier tier, in
     return KERNCAST_OK;
 }
 
-/* What can run all the same: the library's own choice or the portfolio, in that order. */
+/* A fallback that can run anyway: the library's own choice or the portfolio, in that order. */
 static void kc_fall_back(const kc_problem *problem, kerncast_answer *answer) {
     double c[KC_CONFIG + 1];
     for (int32_t i = 0; i < KC_FALLBACKS; i++) {
@@ -185,7 +185,7 @@ kerncast_status kerncast_init_checked(void *memory, size_t bytes, uint64_t schem
 
 kerncast_status kerncast_create_checked(uint64_t schema, kerncast_context **context) {
     if (context == NULL) return KERNCAST_BAD_INPUT;
-    /* Aligned by hand: C99 has no aligned allocation. The pointer to free stands right before the context. */
+    /* Aligned by hand: C99 has no aligned allocation. The pointer to free is right before the context. */
     *context = NULL;
     char *memory = malloc(sizeof(kerncast_context) + KC_ALIGNMENT + sizeof(void *));
     if (memory == NULL) return KERNCAST_TOO_SMALL;
@@ -220,7 +220,7 @@ static int kc_has_tier(kerncast_tier tier) {
 }
 
 /* Scores of the best tier from `tier` on that has a config for this problem: its size, 0 when there is none.
-   `quick`: only the best one is asked for, so a small forest may rank the portfolio, and screening leave out the hopeless. */
+   `quick`: only the best is needed, so a small forest may rank the portfolio, and screening may drop hopeless configs. */
 static int32_t kc_score_from(kerncast_context *context, const kc_problem *problem, int quick, kerncast_tier *tier,
                              const int32_t **members) {
     if (*tier <= KERNCAST_TIER_PORTFOLIO && KC_HAS_PORTFOLIO) {

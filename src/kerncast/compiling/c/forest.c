@@ -1,6 +1,6 @@
 /* Trees over sets of configs: a split divides a set in two, a leaf adds its value to the sums of all that reach it.
 
-   One pass over a tree serves every config of a pool, and splits that the problem alone decides cost one look. */
+   One pass over a tree serves every config of a pool, and a split that the problem alone decides takes one test. */
 
 #if defined(__GNUC__)
 #define KC_LOWEST(word) ((unsigned)__builtin_ctzll(word))

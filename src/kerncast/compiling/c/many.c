@@ -1,12 +1,12 @@
 
 /* -- many problems of a family with nothing to choose ------------------------------------------------ */
 
-/* Without a config every feature is the problem's. A condition is the word of problems (64 at most) that meet it. Sums are
-   made tree by tree as in `select`, so the times are the same to the last bit. */
+/* Without configs every feature depends on the problem alone. A condition is a word of the problems (64 at most) that meet
+   it. Sums are made tree by tree as in `select`, so the times are the same to the last bit. */
 #define KC_TOGETHER_MOST 64
 
-/* One tree for all 64. Every node is visited, parents before their children, so nothing here is guessed or waited for: who
-   reaches a node stands in `cell`, at the node's number; a leaf's numbers are negative. */
+/* One tree for all 64. Every node is visited, parents before their children, so nothing depends on branch prediction. The
+   problems that reach a node are in `cell`, at the node's number; the numbers of leaves are negative. */
 static void kc_descend(int32_t tree, const uint64_t *condition, uint64_t all, double *sums) {
     const kc_model_node *nodes = kc_model_nodes + kc_model_first_node[tree];
     const double *value = kc_model_leaves + kc_model_first_leaf[tree];
@@ -67,7 +67,7 @@ static void kc_select_together(kerncast_context *context, const kerncast_problem
 void kerncast_select_many(kerncast_context *context, const kerncast_problem *problems, size_t count, kerncast_tier tier,
                           kerncast_answer *answers) {
     if (answers == NULL) return;
-    /* The tree answers without a time, one problem from the memo. */
+    /* The tree answers without a time, and a single problem is answered from the memo. */
     if (problems == NULL || tier == KERNCAST_TIER_TREE || count == 1) {
         for (size_t i = 0; i < count; i++) kerncast_select(context, problems == NULL ? NULL : &problems[i], tier, &answers[i]);
         return;

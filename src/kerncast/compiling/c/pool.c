@@ -110,7 +110,7 @@ static void kc_pool_walk(const kc_pool_state *state, int32_t first, int32_t last
                 const kc_trees_node node = nodes[at];
                 const uint64_t row = state->condition[node.condition];
                 const uint64_t left = set & row, right = set & ~row;
-                /* Which way is a coin toss to the processor, so nothing here branches on it. */
+                /* The processor cannot predict the direction, so nothing here branches on it. */
                 waiting[depth] = right;
                 place[depth] = node.right;
                 depth += (left != 0) & (right != 0);
@@ -132,7 +132,7 @@ static void kc_pool_walk(const kc_pool_state *state, int32_t first, int32_t last
 
 #else
 
-/* Divides a set: some go left, some right; `set` may be the place of either. Tells which are not empty by 1 and 2. */
+/* Divides a set into left and right; `set` may be the place of either. Returns which are not empty, as bits 1 and 2. */
 static int kc_pool_divide(const uint64_t *set, const uint64_t *row, uint64_t *left, uint64_t *right, int32_t from, int32_t to) {
 #if defined(__GNUC__)
     kc_words some_left = {0, 0, 0, 0}, some_right = {0, 0, 0, 0};
@@ -202,7 +202,7 @@ static void kc_pool_add_rough(const int32_t (*eight)[8], int32_t *sums, uint64_t
 
 #endif
 
-/* Exact sums; or, when `rough` is there, rounded ones into it. */
+/* Exact sums; or, if `rough` is not NULL, rounded ones into it. */
 static void kc_pool_walk(kc_pool_state *state, int32_t first, int32_t last, const uint64_t *all, double *sums, int32_t *rough) {
     int16_t place[KC_TREES_DEPTH + 1];
     int32_t low[KC_TREES_DEPTH + 1], high[KC_TREES_DEPTH + 1], begin = 0, end = KC_POOL_WORDS;
@@ -262,7 +262,7 @@ static void kc_pool_walk(kc_pool_state *state, int32_t first, int32_t last, cons
 /* Leaves in `all` only configs that may be the best: those whose score, by rounded sums, may be as low as another's. */
 static void kc_pool_screen(kerncast_context *context, uint64_t *all) {
     kc_pool_state *state = &context->pool;
-    /* The place of the times, which come later. */
+    /* Borrows the place of the times, which are computed later. */
     double least = HUGE_VAL, *low = context->time_ns, raw[KC_TREES_FORESTS];
     memset(state->rough, 0, sizeof state->rough);
     for (int32_t forest = 0; forest < KC_TREES_FORESTS; forest++)
@@ -302,7 +302,7 @@ static int kc_pool_score(kerncast_context *context, const double *p, int best_on
 #endif
     for (int32_t w = 0; w < KC_POOL_WORDS; w++) some |= all[w];
     if (some == 0) return 0;
-    /* Of those that can run it, the ones that were tried on such problems, if there are any. */
+    /* Keeps those that were tried on such problems, if there are any. */
     uint64_t tried[KC_POOL_WORDS] = {0};
     for (int32_t band = 0; band < KC_POOL_BANDS; band++)
         if (kc_within(kc_pool_band_of[band], p))

@@ -21,8 +21,8 @@ static const char *query_word_of(const query_parameter *parameter, int64_t numbe
     return label == NULL ? NULL : label->name;
 }
 
-/* The engine has numbers alone: at the end of its message, the code of a label or a flag becomes its name, unless the end is
- * cut off. A value that was left out stands there too, so the number is read from the message, not from the request. */
+/* The engine knows only numbers: at the end of its message, the code of a label or a flag is replaced by its name, unless the
+ * end is cut off. The value may be a default, so the number is read from the message, not from the request. */
 static void query_put_message(query_reply *reply, const kerncast_answer *answer) {
     static const char got[] = ", got ";
     const char *end = memchr(answer->message, '\0', sizeof answer->message);
@@ -55,7 +55,7 @@ static void query_put_refusal(query_reply *reply, const kerncast_answer *answer,
     }
 }
 
-/* Where there is nothing to choose, a label that training did not have is not a matter of range: no two labels are near. */
+/* With nothing to choose, a label that was not in training is unsupported, not out of range: labels have no order. */
 static kerncast_status query_status(const kerncast_answer *answer, kerncast_status status) {
     const bool named = answer->parameter >= 0 && (size_t)answer->parameter < query_problem.count;
     if (query_config.count > 0 || status != KERNCAST_OUT_OF_RANGE || !named) return status;
@@ -108,7 +108,7 @@ typedef struct {
     size_t count;
 } query_batch;
 
-/* Answers what has gathered, in its order; those of one tier in one call. */
+/* Answers the gathered requests in order; those of one tier in one call. */
 static kerncast_status query_flush(kerncast_context *context, query_text in, query_batch *batch, query_reply *reply) {
     kerncast_status status = KERNCAST_OK;
     size_t from, to, i, asked;

@@ -88,7 +88,7 @@ static bool query_hex(const unsigned char *text, size_t left, uint32_t *unit) {
     return true;
 }
 
-/* The bytes that an escape takes; 0 when it is none, or half of a surrogate pair. */
+/* The bytes that an escape takes; 0 if it is not an escape, or half of a surrogate pair. */
 static size_t query_escape(const unsigned char *text, size_t left, uint32_t *point) {
     static const char letters[8] = {'"', '\\', '/', 'b', 'f', 'n', 'r', 't'}, meant[8] = {'"', '\\', '/', 8, 12, 10, 13, 9};
     const char *found;
@@ -135,7 +135,7 @@ static bool query_check_string(query_text in, size_t *at, query_fault *fault) {
 }
 
 static bool query_check_digits(query_text in, size_t *at, query_fault *fault) {
-    if (!query_is_digit(query_byte(in, *at))) return query_broken(fault, *at, "a digit must stand here");
+    if (!query_is_digit(query_byte(in, *at))) return query_broken(fault, *at, "a digit is expected here");
     while (query_is_digit(query_byte(in, *at))) ++*at;
     return true;
 }
@@ -176,7 +176,7 @@ static bool query_check_scalar(query_text in, size_t *at, query_fault *fault) {
 }
 
 static bool query_check_key(query_text in, size_t *at, query_fault *fault) {
-    if (query_byte(in, *at) != '"') return query_broken(fault, *at, "a key in double quotes must stand here");
+    if (query_byte(in, *at) != '"') return query_broken(fault, *at, "a key in double quotes is expected here");
     if (!query_check_string(in, at, fault)) return false;
     *at = query_after_space(in, *at);
     if (query_byte(in, *at) != ':') return query_broken(fault, *at, "a colon must follow a key");
@@ -184,7 +184,7 @@ static bool query_check_key(query_text in, size_t *at, query_fault *fault) {
     return true;
 }
 
-/* Steps over what follows a whole value, closing brackets too; `at` stops where the next key or value must stand. */
+/* Steps over what follows a whole value, closing brackets too; `at` stops where the next key or value must be. */
 static bool query_check_after(query_text in, size_t *at, const char *closing, size_t *depth, query_fault *fault) {
     for (*at = query_after_space(in, *at); *depth > 0; *at = query_after_space(in, *at)) {
         const unsigned char byte = query_byte(in, *at);

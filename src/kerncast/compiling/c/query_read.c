@@ -23,7 +23,7 @@ static size_t query_value_end(query_text in, size_t at) {
     return at;
 }
 
-/* The key that stands at or after `at` in an object, which moves to its value; false at the end of the object. */
+/* The key at or after `at` in an object; `at` moves to its value. False at the end of the object. */
 static bool query_key(query_text in, size_t *at, query_span *key) {
     *at = query_after_space(in, *at);
     if (in.text[*at] == ',') *at = query_after_space(in, *at + 1);
@@ -34,7 +34,7 @@ static bool query_key(query_text in, size_t *at, query_span *key) {
     return true;
 }
 
-/* Nearly all strings are written without escapes, and then they are the same bytes or they are not. */
+/* Nearly all strings are written without escapes, and then comparing bytes is enough. */
 static bool query_is_plain(query_text in, query_span string) {
     return memchr(in.text + string.from, '\\', string.to - string.from) == NULL;
 }
@@ -129,14 +129,14 @@ static bool query_value(query_text in, query_span value, const query_parameter *
     }
 }
 
-/* What one object asks, and where its values stand in the text. */
+/* What one object asks, and where its values are in the text. */
 typedef struct {
     kerncast_problem problem;
     kerncast_tier tier;
     size_t start, given[QUERY_PLACES];
     bool seen[QUERY_NODES];
     query_span software, op;
-    int64_t name; /* the one of the op's under which it was asked for */
+    int64_t name; /* the name of the op that the request used */
     query_fault fault;
 } query_request;
 
@@ -153,7 +153,7 @@ static bool query_not_an_object(query_fault *fault, const char *subject, query_s
     return query_refused(fault, QUERY_WRONG_VALUE, shown);
 }
 
-/* A label that nobody knows is unsupported where foreign spellings are read; whatever else is wrong is bad input. */
+/* An unknown label is unsupported where foreign spellings are read; anything else that is wrong is bad input. */
 static bool query_wrong_value(query_text in, const query_parameter *parameter, bool foreign, query_span shown, query_fault *fault) {
     const unsigned char first = in.text[shown.from];
     const bool label = foreign && parameter->kind == QUERY_LABEL && (first == '"' || query_is_number(first));
@@ -216,7 +216,7 @@ static bool query_take_list(query_text in, const query_node *node, query_span ke
     return true;
 }
 
-/* What stands under a key of the tree. */
+/* Reads the value under a key of the tree. */
 static bool query_take(query_text in, const query_node *node, query_span key, query_span value, query_request *request) {
     const query_parameter *parameter;
     const unsigned char first = in.text[value.from];
@@ -297,7 +297,7 @@ static bool query_walk(query_text in, const query_node *from, query_span key, si
     }
 }
 
-/* Keys that are no parameters: whose answer is asked for, and by which tier. */
+/* Keys that are not parameters: whose answer is asked for, and by which tier. */
 static bool query_special(query_text in, size_t which, query_span key, query_span value, query_request *request, bool *seen) {
     const query_parameter *special = &query_specials[which];
     int64_t code = 0;
@@ -317,7 +317,7 @@ static bool query_special(query_text in, size_t which, query_span key, query_spa
     return true;
 }
 
-/* An alias of the op says some parameters. */
+/* An alias of the op sets some parameters. */
 static bool query_preset(query_request *request) {
     size_t i;
     for (i = 0; request->op.to != 0 && i < query_preset_count; i++) {
@@ -337,7 +337,7 @@ static size_t query_special_of(query_text in, query_span key) {
     return which;
 }
 
-/* What is the same as another parameter's is written in one way. */
+/* A value that equals another parameter's is normalised to one form. */
 static void query_unify(query_request *request) {
     size_t i;
     for (i = 0; i < query_same_count; i++) {
@@ -348,7 +348,7 @@ static void query_unify(query_request *request) {
     }
 }
 
-/* The parameters, beside optional keys that are none, or in an object "problem" of their own. `at` moves past the object,
+/* The parameters, next to optional keys that are not parameters, or in an object "problem". `at` moves past the object,
  * unless it is refused. */
 static bool query_read(query_text in, size_t *at, query_request *request) {
     query_span key, value, problem = {0, 0};

@@ -59,8 +59,8 @@ static void query_put_integer(query_reply *reply, int64_t value) {
     while (count > 0) query_put_byte(reply, digits[--count]);
 }
 
-/* The 17 digits of a number from 1 to 2^53, as printf rounds them (to even), without its price: whole numbers are exact
- * there, and so is the rest of a double in 52 bits. */
+/* The 17 digits of a number from 1 to 2^53, as printf rounds them (to even), but cheaper: whole numbers are exact
+ * there, and so is the fraction of a double in 52 bits. */
 static void query_put_digits(query_reply *reply, double value) {
     const uint64_t whole = (uint64_t)value, one = UINT64_C(1) << 52;
     uint64_t rest = (uint64_t)((value - (double)whole) * (double)one), left = whole, fraction = 0, scale = 1;
@@ -76,7 +76,7 @@ static void query_put_digits(query_reply *reply, double value) {
         rest &= one - 1;
     }
     if (rest > one / 2 || (rest == one / 2 && (fraction & 1) != 0)) fraction++;
-    /* One more digit before the point, should it ever be: 17 in all are enough to read back the same number. */
+    /* One more digit before the point if needed: 17 in all are enough to read back the same number. */
     query_put_integer(reply, (int64_t)(whole + fraction / scale));
     fraction %= scale;
     if (fraction == 0) return;
@@ -86,7 +86,7 @@ static void query_put_digits(query_reply *reply, double value) {
     for (i = 0; i < after; i++) query_put_byte(reply, digits[i]);
 }
 
-/* `,"name":value`, when the value is known (not negative) and a number at all. */
+/* `,"name":value`, if the value is known (not negative) and finite. */
 static void query_put_double(query_reply *reply, const char *name, double value) {
     char shown[40];
     size_t at;
@@ -206,7 +206,7 @@ static void query_put_fault(query_reply *reply, query_text in, const query_fault
     case QUERY_UNKNOWN_KEY:
         query_put(reply, "unknown key ");
         query_put_text(reply, shown, size, QUERY_SHOWN);
-        query_put(reply, ": known are ");
+        query_put(reply, ": known keys are ");
         query_put_keys(reply);
         break;
     case QUERY_TWICE:
@@ -218,7 +218,7 @@ static void query_put_fault(query_reply *reply, query_text in, const query_fault
         query_put(reply, " contradicts what is given elsewhere in the request: leave one of them out");
         break;
     case QUERY_BESIDE:
-        query_put(reply, "parameters must not stand beside an object problem: put all of them into it, or leave it out");
+        query_put(reply, "parameters must not be given next to an object problem: put all of them into it, or leave it out");
         break;
     case QUERY_RANK:
         query_put_words(reply, fault->subject);
@@ -254,8 +254,8 @@ static size_t query_decode(query_text in, query_span string, char *out, size_t r
     return length;
 }
 
-/* Whether two values are the same, or one the beginning of the other: commits are named by their first digits, and fewer than
- * seven may be anybody's. */
+/* Whether two values are the same, or one the beginning of the other: commits may be abbreviated, but fewer
+ * than seven digits are ambiguous. */
 static bool query_is_same(const char *known, size_t length, bool hexadecimal, const char *asked, size_t size) {
     const size_t shorter = size < length ? size : length;
     size_t i;

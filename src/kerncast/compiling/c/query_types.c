@@ -47,7 +47,7 @@ typedef struct {
     size_t length, value;
     bool hexadecimal;
 } query_software_name;
-/* What is the same as another parameter's (its default, where it is not given) is written as `value`. */
+/* A value that equals another parameter's (or its default, if that is not given) is written as `value`. */
 typedef struct {
     size_t place, as;
     int64_t otherwise, value;

@@ -1,4 +1,4 @@
-/* One config, all features: what no pool holds. */
+/* One config with all features, for configs that are in no pool. */
 static void kc_row_of(const double *v, const double *p, const double *c, double *time_ns, double *score) {
     double x[KC_FEATURES + 1], raw[KC_RAW];
     kc_features(p, c, x);

@@ -1,7 +1,7 @@
 /* -- the pool `pool`, config by config ------------------------------------------------------------------ */
 
-/* Scores and times of every config that can run the problem, of those that were tried on such if there are any; 0 when
-   there is none. */
+/* Scores and times of every config that can run the problem, or only of those tried on such problems if there are any; 0
+   if there is none. */
 static int kc_pool_score(kerncast_context *context, const double *p, int best_only) {
     double v[KC_VALUES], c[KC_CONFIG + 1];
     int some = 0, tried = 0;

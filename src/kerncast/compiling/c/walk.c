@@ -8,8 +8,8 @@ static void kc_hold(const double *x, unsigned char *holds) {
     }
 }
 
-/* One forest for one row. Eight trees go down together, those at their leaf marking time: a step waits for memory, which
-   the others use, and which way it goes is never guessed. */
+/* One forest for one row. Eight trees are walked together; those at their leaf wait. While one step waits for memory the
+   others proceed, and nothing depends on branch prediction. */
 #define KC_TOGETHER 8
 
 static double kc_walk(const unsigned char *holds, int32_t forest) {

@@ -42,11 +42,11 @@ class Imported:
     family: Family
     rows: pl.DataFrame
     device: Device | None = None
-    """The device of all rows, where the file or its mapping says it; the command line has the last word."""
+    """The device of all rows, if the file or its mapping names it; the caller's `device` overrides it."""
     notes: tuple[str, ...] = ()
     """What the user should know: how much was left out or fixed, and why."""
     files: tuple[Path, ...] = ()
-    """The files behind these rows, where the path alone is not: they have a column `source` then, a place in this tuple."""
+    """The files that the rows came from, if not just the path; the column `source` then holds positions in this tuple."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Head:
     names: tuple[str, ...] = ()
     """The files in an archive or a folder."""
     columns: tuple[str, ...] = ()
-    """Of a parquet file."""
+    """The columns of a parquet file."""
 
     @property
     def header(self) -> frozenset[str]:
@@ -74,11 +74,11 @@ class Importer:
     doc: str
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
-        """The rows of one file (or of a directory, for a format that is one)."""
+        """Read the rows of one file (or of a directory, if the format is one)."""
         raise NotImplementedError
 
     def recognises(self, head: Head) -> bool:
-        """Whether a file that begins like this is of this format, beyond doubt."""
+        """Whether a file that begins like this is certainly of this format."""
         return False
 
 
@@ -97,7 +97,7 @@ def importers() -> dict[str, Importer]:
         if not (isinstance(item, type) and issubclass(item, Importer) and hasattr(item, "name")):
             continue
         if type(found.setdefault(item.name, item())) is not item:
-            raise BadFile(f"{source} declares the format '{item.name}', which there is already: rename one")
+            raise BadFile(f"{source} declares the format '{item.name}', which already exists: rename one")
     return dict(sorted(found.items()))
 
 
@@ -109,7 +109,7 @@ def get_importer(name: str) -> Importer:
 
 
 def file_digest(path: Path) -> str:
-    """What identifies a source file, whatever it is called."""
+    """The hash that identifies a source file, whatever its name."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -140,7 +140,7 @@ def import_files(
                     if device is None:
                         raise InvalidValue(f"{path} does not say which device it was measured on: add `device` NAME")
                     rows = rows.with_columns(device=pl.lit(device.name))
-                # A profile that does not ship with kerncast goes into the dataset: nobody else could look it up.
+                # A profile that does not ship with kerncast goes into the dataset: other machines could not look it up.
                 shipped = device is None or device.name in devices.profiles()
                 machines = [] if shipped or device is None else [record_of(device)]
                 if "software" not in rows.columns:

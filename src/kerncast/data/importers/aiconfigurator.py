@@ -2,7 +2,7 @@
 
     framework version device op_name kernel_source gemm_dtype m n k latency
 
-`latency` is milliseconds, `kernel_source` the code path that the framework took, and what it is called is the config.
+`latency` is in milliseconds. `kernel_source` names the code path that the framework took; it is the config.
 A linear layer keeps its weights as N rows of K, so every product is `rcr`. The wheel that ships the tables
 (PyPI: aiconfigurator-core) is read as well: all the GEMM tables in it.
 """
@@ -31,7 +31,7 @@ from kerncast.families.mixed_mm_library import mixed_mm_library
 TEXTS = ("framework", "version", "device", "op_name", "kernel_source", "gemm_dtype")
 SIZES = ("m", "n", "k")
 TIME = "latency"
-# Watts while it ran, which some tables have: a measurement has no place for them.
+# Power in watts, which some tables have; a measurement has no column for it.
 IGNORED = ("power", "power_limit")
 MEMBER = "gemm_perf.parquet"
 LAYOUT = "rcr"
@@ -40,7 +40,7 @@ DTYPES = {"float16": "fp16", "bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8
 # Weight-only quantisation: bf16 activations, narrow weights.
 WEIGHT_ONLY = {"int8_wo": "int8", "int4_wo": "int4"}
 ACTIVATIONS = "bf16"
-# What the driver calls a GPU → the name of its profile. One that has no profile is kept by name, without numbers.
+# The driver's name of a GPU → the name of its profile. A GPU without a profile is kept by name, without numbers.
 DEVICES = {
     "NVIDIA A100-SXM4-80GB": "a100",
     "NVIDIA H100 80GB HBM3": "h100",
@@ -68,7 +68,7 @@ class AiConfigurator(Importer):
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         if options.values or options.mapping is not None:
-            raise InvalidValue("an AIConfigurator table names its own columns: `set` and `mapping` mean nothing for it")
+            raise InvalidValue("an AIConfigurator table names its own columns: `set` and `mapping` do not apply to it")
         before, seen = 0, set[str]()
         for member, file in _tables(path):
             try:
@@ -76,7 +76,7 @@ class AiConfigurator(Importer):
                 seen |= set(table["device"].unique())
                 _check_device(seen, options.device)
                 for imported in _split(table, options):
-                    # Rows of a wheel are numbered through, so that every row keeps a place of its own.
+                    # Rows are numbered across all tables of a wheel, so that every row has a unique number.
                     yield Imported(imported.family, imported.rows.with_columns(pl.col(LINE) + before), imported.device)
             except KerncastError as error:
                 raise type(error)(f"{member}{error}") from error
@@ -84,7 +84,7 @@ class AiConfigurator(Importer):
 
 
 def _tables(path: Path) -> Iterator[tuple[str, Path]]:
-    """The parquet files of a path, each with what an error message says before its line."""
+    """The parquet files at a path, each with the prefix of its error messages."""
     with path.open("rb") as file:
         archived = file.read(2) == b"PK"
     if not archived:
@@ -167,12 +167,12 @@ def _split(table: pl.DataFrame, options: Options) -> Iterator[Imported]:
 
 
 def _kernel_sources(table: pl.DataFrame) -> dict[str, pl.Expr]:
-    """The config, and for a code path that has no name here `other` and its name as the backend."""
+    """The config. An unknown code path becomes `other`, with its name as the backend."""
     source = pl.col("kernel_source")
     unnamed = [name for name in table["kernel_source"].unique().sort() if name not in KERNEL_SOURCES]
     if len(unnamed) > 1:
-        # Two of them under one name would be one config, and their times repeats of each other.
-        rule = f"is a second one that is not known, beside {unnamed[0]} (known: {', '.join(KERNEL_SOURCES)})"
+        # Two unknown code paths would share one config, and their times would look like repeats.
+        rule = f"is a second unknown one besides {unnamed[0]}, and a table may have one (known: {', '.join(KERNEL_SOURCES)})"
         refuse_cells(table, table["kernel_source"] == unnamed[1], "kernel_source", rule)
     known = source.is_in(list(KERNEL_SOURCES))
     return {
@@ -193,11 +193,11 @@ def _software(table: pl.DataFrame, options: Options) -> pl.Expr:
 
 
 def _check_device(found: set[str], named: str | None) -> None:
-    """--device names a GPU that the table names in an unknown way, or gives a profile to one that has none."""
+    """Check `--device`, which may name a GPU that the table spells in an unknown way or that has no profile."""
     if named is None:
         return
     if len(found) > 1:
-        raise InvalidValue(f"there are several devices ({', '.join(sorted(found))}): `device` cannot be all of them")
+        raise InvalidValue(f"the table has several devices ({', '.join(sorted(found))}), and `device` names one: leave it out")
     (name,) = found
     profile = DEVICES.get(name)
     if profile in devices.profiles() and profile != devices.get(named).name:
@@ -205,8 +205,8 @@ def _check_device(found: set[str], named: str | None) -> None:
 
 
 def _device(name: str, line: int) -> Device:
-    """The device of a driver's name for it."""
+    """The device that a driver calls `name`."""
     if name not in DEVICES:
-        raise InvalidValue(f"line {line}: device '{name}' is not known here (known: {', '.join(DEVICES)}): add `device` NAME")
+        raise InvalidValue(f"line {line}: device '{name}' is not known (known: {', '.join(DEVICES)}): add `device` NAME")
     known = devices.profiles()
     return known[DEVICES[name]] if DEVICES[name] in known else Device(DEVICES[name], name, "gpu")

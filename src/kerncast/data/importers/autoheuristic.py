@@ -5,7 +5,7 @@
     1920,1024,12288,torch.float16,…,extern_mm,0.2266560047864914
 
 `name` says what was timed, `choice` which kernel, `feedback` the milliseconds of one launch (inf: the choice did not
-run). A row that comes again is a repeat. The log may lie in a zip archive. Formats as written by
+run). A row that occurs again is a repeat. The log may be in a zip archive. The formats are those written by
 https://github.com/pytorch/pytorch/tree/main/torch/_inductor/autoheuristic
 """
 
@@ -35,7 +35,7 @@ from kerncast.op import Family
 DTYPES = {"torch.float64": "fp64", "torch.float32": "fp32", "torch.float16": "fp16", "torch.bfloat16": "bf16",
           "torch.float8_e4m3fn": "fp8", "torch.float8_e5m2": "bf8", "torch.int8": "int8", "torch.uint8": "uint8"}  # fmt: skip
 FLAGS = {"True": True, "False": False}
-# What `using_tf32` says of a product that is not of fp32.
+# The value of `using_tf32` for a product that is not fp32.
 NOT_FP32 = "not_float_32"
 TILE = r"^type=triton_BLOCK-M=(\d+)_BLOCK-K=(-?\d+)_BLOCK-N=(\d+)_numstages=(\d+)_numwarps=(\d+)$"
 TILE_NAMES = ("BLOCK_M", "BLOCK_K", "BLOCK_N", "num_stages", "num_warps")
@@ -49,7 +49,7 @@ Columns = dict[str, pl.Series]
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """The first line of a log. Keys that later versions add say nothing about the rows."""
+    """The first line of a log. Other keys, which later versions may add, are ignored."""
 
     name: str
     shared_memory: int
@@ -88,7 +88,7 @@ class AutoHeuristic(Importer):
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         if options.values or options.mapping is not None:
-            raise InvalidValue("an AutoHeuristic log names its own columns: `set` and `mapping` mean nothing for it")
+            raise InvalidValue("an AutoHeuristic log names its own columns: `set` and `mapping` do not apply to it")
         before = 0
         for member, data in _texts(path):
             try:
@@ -97,13 +97,13 @@ class AutoHeuristic(Importer):
                 table = _rows(log)
             except KerncastError as error:
                 raise type(error)(f"{member}{error}") from error
-            # Lines of an archive are numbered through, so that every row keeps a place of its own.
+            # Lines are numbered across all logs of an archive, so that every row has a unique number.
             yield Imported(table.family, table.rows.with_columns(pl.col(LINE) + before))
             before += data.count(b"\n") + 1
 
 
 def _texts(path: Path) -> Iterator[tuple[str, bytes]]:
-    """The logs of a file, each with what an error message says before its line."""
+    """The logs of a file, each with the prefix of its error messages."""
     data = path.read_bytes()
     if not data.startswith(b"PK"):
         yield "", data
@@ -111,7 +111,7 @@ def _texts(path: Path) -> Iterator[tuple[str, bytes]]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = sorted(item.filename for item in archive.infolist() if not item.is_dir())
-            # What a Mac adds to an archive is not a log.
+            # Files that macOS adds to an archive are not logs.
             names = [name for name in names if not name.startswith("__MACOSX/") and not Path(name).name.startswith(".")]
             texts = [(f"{name}, " if len(names) > 1 else "", archive.read(name)) for name in names]
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
@@ -153,7 +153,7 @@ def parse_log(data: bytes) -> Log:
 
 
 def _check_device(metadata: Metadata, name: str | None) -> None:
-    """A log tells capability and shared memory, which several GPUs share: it can contradict --device, not replace it."""
+    """Check `--device`. A log gives capability and shared memory, which do not identify a GPU but can contradict a name."""
     fitting = [
         device.name
         for device in devices.profiles().values()
@@ -164,11 +164,11 @@ def _check_device(metadata: Metadata, name: str | None) -> None:
     )
     if name is None:
         hint = f"add `device={fitting[0]}`" if fitting else "add `device` NAME"
-        others = f" (profiles with as much: {', '.join(fitting)})" if len(fitting) > 1 else ""
-        raise InvalidValue(f"line 1 says {told}, which is not the name of a device: {hint}, if that is what it was{others}")
+        others = f" (profiles that match: {', '.join(fitting)})" if len(fitting) > 1 else ""
+        raise InvalidValue(f"line 1 gives {told}, which does not name a device: {hint} if that was the device{others}")
     known = devices.get(name).numbers.get("smem_per_block_bytes")
     if known is not None and known != metadata.shared_memory:
-        raise InvalidValue(f"line 1 says {told}, but {name} has {known:,.0f} per block: `device` names another GPU")
+        raise InvalidValue(f"line 1 gives {told}, but {name} has {known:,.0f} per block: `device` must name the GPU of the log")
 
 
 def _rows(log: Log) -> Imported:
@@ -180,7 +180,7 @@ def _rows(log: Log) -> Imported:
     given = [column for column in table.columns if column not in (LINE, "choice", "feedback")]
     for wrong, what in (
         ([feature for feature in form.required if feature not in given], "lacks"),
-        ([feature for feature in given if feature not in (*form.required, *form.optional)], "has, and nobody here knows,"),
+        ([feature for feature in given if feature not in (*form.required, *form.optional)], "must not have"),
     ):
         if wrong:
             raise BadFile(f"line 2: a log of {name} {what} the feature '{wrong[0]}' (known: {', '.join(form.required)})")
@@ -212,27 +212,27 @@ def _translated(
 
 
 def _by_choice(table: pl.DataFrame, parsed: pl.DataFrame) -> Columns:
-    """Columns `config.*` of every row from those of every different choice: there are few of these."""
+    """Columns `config.*` of every row, looked up by choice: there are few different choices."""
     joined = table.select("choice").join(parsed, on="choice", how="left", maintain_order="left")
     return {name: joined[name] for name in parsed.columns if name != "choice"}
 
 
 def _tiles(table: pl.DataFrame) -> pl.DataFrame:
-    """The different choices, with the numbers of those that are Triton templates (null where one is not)."""
+    """The different choices, with the sizes of those that are Triton templates (null for the others)."""
     choices = table["choice"].unique().sort()
     parts = choices.str.extract_groups(TILE).struct.rename_fields(list(TILE_NAMES)).struct.unnest()
     return pl.DataFrame({"choice": choices}).hstack(parts.select(pl.all().cast(pl.Int64, strict=False)))
 
 
 def _template_or_library(table: pl.DataFrame) -> Columns:
-    """The config of a matmul template; `extern_…` is the library, of which a log may have one kernel."""
+    """The config of a matmul template; `extern_…` is a library kernel, and a log may have only one."""
     parsed = _tiles(table)
     library = parsed.filter(pl.col("choice").str.starts_with(EXTERN))["choice"].to_list()
     known = parsed.filter(pl.col("BLOCK_M").is_not_null())["choice"].to_list()
     rule = f"must be {EXTERN}… or type=triton_BLOCK-M=…_BLOCK-K=…_BLOCK-N=…_numstages=…_numwarps=…"
     refuse_cells(table, ~table["choice"].is_in([*known, *library]), "choice", rule)
     if len(library) > 1:
-        refuse_cells(table, table["choice"] == library[1], "choice", f"is a second library kernel beside {library[0]}")
+        refuse_cells(table, table["choice"] == library[1], "choice", f"is a second library kernel besides {library[0]}")
     kind = pl.when(pl.col("BLOCK_M").is_null()).then(pl.lit("library")).otherwise(pl.lit("triton"))
     return _by_choice(
         table, parsed.with_columns(kind.alias("config.kind")).rename({name: f"config.{name}" for name in TILE_NAMES})
@@ -245,7 +245,7 @@ def _layout(table: pl.DataFrame) -> pl.Series:
     for matrix, (rows, columns) in zip(MATRICES, (("m", "k"), ("k", "n")), strict=True):
         size = pl.DataFrame({"rows": whole_numbers(table, rows), "columns": whole_numbers(table, columns)})
         outer, inner = (whole_numbers(table, f"{matrix}_stride_{axis}") for axis in (0, 1))
-        # The stride of a side of length 1 addresses nothing, so it is not what decides.
+        # The stride along a side of length 1 is never used, so it does not decide.
         letter = size.select(
             pl.when((outer == pl.col("columns")) & (inner == 1)).then(pl.lit("r"))
             .when((outer == 1) & (inner == pl.col("rows"))).then(pl.lit("c"))
@@ -266,7 +266,7 @@ def _product(table: pl.DataFrame) -> Columns:
     """The problem parameters that mm, mixed_mm and pad_mm share."""
     sizes = {f"problem.{name.upper()}": whole_numbers(table, name) for name in ("m", "n", "k")}
     for name in CONTIGUOUS:
-        if name in table.columns:  # follows from the strides; a word that is neither is damage
+        if name in table.columns:  # follows from the strides; any other word means damage
             _translated(table, name, FLAGS, pl.Boolean)
     return {**sizes, "problem.dtype": _translated(table, "mat1_dtype", DTYPES), "problem.layout": _layout(table)}
 
@@ -322,7 +322,7 @@ def _flex_attention(table: pl.DataFrame) -> Columns:
 
 
 def _query_layout(table: pl.DataFrame) -> pl.Series:
-    """The order of Q's axes from its strides; that of an axis of length 1 addresses nothing."""
+    """The order of Q's axes from its strides; the stride of an axis of length 1 is ignored."""
     numbers = table.select(whole_numbers(table, name).alias(name) for name in (*"bhmn", *Q_STRIDES))
     b, h, m, n = (pl.col(name) for name in "bhmn")
     orders = {"bhmd": (h * m * n, m * n, n), "bmhd": (h * m * n, n, h * n)}

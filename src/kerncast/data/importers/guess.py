@@ -1,4 +1,4 @@
-"""Drafting a mapping file: which column looks like which parameter. A draft to read, not a decision."""
+"""Draft a mapping file by guessing which column is which parameter. The user has to check the draft."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _words(name: str) -> list[str]:
 
 
 def _plain(name: str) -> str:
-    """A column name without case, punctuation and words that say nothing."""
+    """A column name without case, punctuation and filler words."""
     words = [
         word
         for word in re.split(r"[^a-z0-9]+", name.lower())
@@ -46,7 +46,7 @@ def guess_time(columns: Iterable[str]) -> tuple[str, str] | None:
             words = _words(name)
             if any(word in part for part in words):
                 return name, next((_UNITS[part] for part in reversed(words) if part in _UNITS), "?")
-    # A column that is called after a unit, `us`, is a time as well.
+    # A column named after a unit, such as `us`, is a time too.
     return next(((name, _UNITS[name.lower()]) for name in columns if name.lower() in _UNITS), None)
 
 
@@ -94,7 +94,7 @@ def draft_mapping(table: pl.DataFrame, family_name: str | None = None) -> str:
         family = FAMILIES.get(family_name)
     else:
         scored = {item.id: len(_matches(item, columns)) for item in FAMILIES}
-        # Of families that match as many columns, the one that leaves fewest questions.
+        # Among families that match equally many columns, take the one with the fewest open parameters.
         best = max(scored, key=lambda name: (scored[name], -_unanswered(FAMILIES.get(name), columns), name))
         if not scored[best]:
             raise InvalidValue(f"no column looks like a parameter of any family: name one with `family` ({', '.join(scored)})")

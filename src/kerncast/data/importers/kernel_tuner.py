@@ -4,11 +4,11 @@
      "cache": {
      "16,1,…": {"block_size_x": 16, …, "time": 3.875, "times": [3.976, 3.879, …], "compile_time": 918.6, …},
 
-Times are milliseconds; `time` is a number or the name of an error. While Kernel Tuner is tuning (and after a crash)
-the file ends behind some entry: it is read up to there. The T4 format that the benchmark hub publishes beside its
+Times are in milliseconds; `time` is a number or the name of an error. While Kernel Tuner is tuning (and after a crash)
+the file ends after some entry and is read up to there. The T4 format that the benchmark hub publishes next to its
 caches (`{"results": [{"configuration": …, "times": {"runtimes": …}, "invalidity": …}]}`) is read as well.
 
-Nothing in such a file says what was computed: the kernel becomes an op of its own, drafted from the file.
+Such a file does not say what was computed, so the kernel becomes a new op, drafted from the file.
 https://github.com/KernelTuner/kernel_tuner, https://github.com/AutoTuningAssociation/benchmark_hub
 """
 
@@ -37,12 +37,12 @@ from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue
 
 FAMILY = "kernel_tuner"
-# What stands in the place of a time, or in `__error__`.
+# The errors in place of a time, or in `__error__`.
 ERRORS = {"InvalidConfig": "invalid", "CompilationFailedConfig": "compile_error", "RuntimeFailedConfig": "launch_error"}
-# The same of the T4 format.
+# The same for the T4 format.
 INVALIDITY = {"correct": "ok", "constraints": "invalid", "compile": "compile_error", "runtime": "launch_error",
               "correctness": "wrong_result", "timeout": "timeout"}  # fmt: skip
-# What versions before 0.4 wrote for the time of whatever failed.
+# The time that versions before 0.4 wrote for a failure.
 FAILED_MS = 1e20
 UNITS_NS = {"seconds": 1e9, "milliseconds": 1e6, "miliseconds": 1e6, "microseconds": 1e3, "nanoseconds": 1.0}
 RESERVED = {"op", "family", "values", "trusted"}
@@ -64,7 +64,7 @@ class KernelTuner(Importer):
         if unknown or options.mapping is not None:
             what = f"`set` {unknown[0]}" if unknown else "`mapping`"
             raise InvalidValue(
-                f"{what} means nothing for a cache of Kernel Tuner, which names its parameters (known: `set` op)"
+                f"{what} does not apply to a cache of Kernel Tuner, which names its parameters: leave it out (known: `set` op)"
             )
         found = read_unclosed(_text(path), ("cache", "results"))
         cache = _plain(found) if found.name == "cache" else _t4(found)
@@ -105,11 +105,11 @@ def _text(path: Path) -> str:
             data = stream.unused_data
         text = (b"".join(parts) if parts else data).decode("utf-8")
     except zlib.error as error:
-        raise BadFile(f"the file is not gzip all through ({error}): is it damaged?") from error
+        raise BadFile(f"the file is not valid gzip ({error}): is it damaged?") from error
     except UnicodeDecodeError as error:
         raise BadFile(f"the file is not text in UTF-8 ({error.reason} at byte {error.start})") from error
     half = re.search(r"\\u[dD][89a-fA-F]", text)
-    if half:  # JSON can spell half a character, which no text can hold
+    if half:  # JSON can contain half of a surrogate pair, which text cannot store
         raise BadFile(f"line {text.count(chr(10), 0, half.start()) + 1}: names and labels must be plain text, got {half[0]}…")
     return text
 
@@ -118,7 +118,7 @@ def _plain(found: Entries) -> _Cache:
     """Kernel Tuner's own format."""
     names = found.header.get("tune_params_keys")
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise BadFile("line 1: the file has no list `tune_params_keys`, so it is no cache of Kernel Tuner")
+        raise BadFile("line 1: the file has no list `tune_params_keys`, so it is not a cache of Kernel Tuner")
     attempts = []
     for place, (line, entry) in enumerate(found.entries):
         if not isinstance(entry, dict):
@@ -168,7 +168,7 @@ def _measured(entry: Mapping[str, Any], line: int) -> dict[str, Any]:
 
 
 def _times(times: Any, mean: Any, unit: float, line: int) -> dict[str, Any]:
-    """Statistics of the launches; of the mean alone where they were not kept."""
+    """Statistics of the launches, or the mean alone if the launches were not kept."""
     values = times if isinstance(times, list) and times else [mean]
     if not all(_positive(value, unit) for value in values):
         raise BadFile(f"line {line}: a time must be a positive number, got {str(times if times else mean)[:60]}")
@@ -177,7 +177,7 @@ def _times(times: Any, mean: Any, unit: float, line: int) -> dict[str, Any]:
     if len(spent) == 1:
         return {"time_ns": middle, "samples": 1 if times else None}
     mean_ns = math.fsum(spent) / len(spent)
-    # By hand: `statistics.stdev` reckons with fractions, which takes most of the time of an import.
+    # Not `statistics.stdev`: it computes with fractions, which would take most of the time of an import.
     deviation = math.sqrt(math.fsum((value - mean_ns) ** 2 for value in spent) / (len(spent) - 1))
     return {
         "time_ns": middle, "time_ns_min": min(spent), "time_ns_mean": mean_ns,
@@ -192,7 +192,7 @@ def _positive(value: Any, unit: float) -> float | None:
 
 
 def _t4(found: Entries) -> _Cache:
-    """The T4 format: no kernel, device or problem size, which the command line must say."""
+    """The T4 format. It has no kernel, device or problem size, so the caller must give them."""
     metadata = found.header.get("metadata")
     word = metadata.get("timeunit", "milliseconds") if isinstance(metadata, dict) else "milliseconds"
     if word not in UNITS_NS:
@@ -280,7 +280,7 @@ def _slug(name: str) -> str:
 
 
 def _device(name: str) -> Device | None:
-    """The profile of a device that has one under this very name; another one is kept by name, without numbers."""
+    """The profile with exactly this name; a device without one is kept by name, without numbers."""
     if not name.strip():
         return None
     known = devices.profiles()

@@ -159,7 +159,7 @@ def _kind(dtype: type[pl.DataType]) -> str:
 
 
 def _as_text(table: pl.DataFrame, column: str) -> pl.Series:
-    """A column as text; parquet may hold things that have none, and nulls, which are empty cells."""
+    """A column as text. Nulls of a parquet file are empty cells; types without a text form are refused."""
     if not (
         table[column].dtype.is_numeric() or table[column].dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Null)
     ):
@@ -168,7 +168,7 @@ def _as_text(table: pl.DataFrame, column: str) -> pl.Series:
 
 
 def _label(table: pl.DataFrame, time: Time, given: pl.Series | None) -> dict[str, pl.Series]:
-    """`time_ns` and `status`; a failed attempt has no time, whatever number stands in its cell."""
+    """`time_ns` and `status`; a failed attempt has no time, whatever number is in its cell."""
     if time.column not in table.columns:
         raise BadFile(f"line 1: there is no column '{time.column}' for the time")
     texts = _as_text(table, time.column)
@@ -187,7 +187,7 @@ def _label(table: pl.DataFrame, time: Time, given: pl.Series | None) -> dict[str
 
 
 def map_table(table: pl.DataFrame, mapping: Mapping, options: Options) -> Imported:
-    """The rows that a mapping makes of a table; a column that nothing mentions is refused."""
+    """Apply a mapping to a table; a column that the mapping does not mention is refused."""
     family = FAMILIES.get(mapping.family)
     types = schema.schema_of(family)
     cells: dict[str, Cell] = {}
@@ -206,7 +206,7 @@ def map_table(table: pl.DataFrame, mapping: Mapping, options: Options) -> Import
         raise BadFile(f"line 1: the mapping does not mention the column '{unknown[0]}': map it, or list it under `ignore`")
     absent = [name for name in mapping.ignore if name not in table.columns]
     if absent:
-        raise BadFile(f"line 1: the mapping ignores the column '{absent[0]}', but there is none of that name")
+        raise BadFile(f"line 1: the mapping ignores the column '{absent[0]}', but there is no such column")
     return Imported(family, pl.DataFrame(rows), devices.get(mapping.device) if mapping.device else None)
 
 
@@ -244,6 +244,16 @@ def read_parquet_table(path: Path) -> pl.DataFrame:
     if LINE in table.columns:
         raise BadFile(f"there is a column '{LINE}', which is reserved for provenance: rename it")
     return table.with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.Int64).alias(LINE))
+
+
+def table_format(path: Path, format_name: str | None) -> str:
+    """`csv` or `parquet`: the one that is named, or what the file's name says."""
+    name = format_name or path.suffix.lower().removeprefix(".")
+    if name in (Csv.name, Parquet.name):
+        return name
+    if format_name is not None:
+        raise InvalidValue(f"a mapping is drafted for csv and parquet; {format_name} needs none")
+    raise InvalidValue(f"{path} is neither .csv nor .parquet: say which it is with `format`")
 
 
 def read_table(format_name: str, path: Path) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""Which format a file has: its first bytes are shown to every importer, and exactly one must know them."""
+"""Recognise the format of a file: every importer looks at its first bytes, and exactly one must accept them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WITH_MAPPING = {".csv": "csv", ".parquet": "parquet"}
 
 
 def recognised(paths: Sequence[Path], mapped: bool = False) -> str:
-    """The format of some files; one that no importer knows, or two do, must be named by the caller."""
+    """The format of some files; if no importer recognises it, or several do, the caller must name it."""
     suffix = paths[0].suffix.lower()
     if mapped and suffix in WITH_MAPPING:
         return WITH_MAPPING[suffix]

@@ -31,7 +31,7 @@ KEY = [*GRIDS, "in_strategy", "out_strategy"]
 # A worse fit says more about what disturbed the measurement than about the cards.
 LEAST_R2 = 0.5
 MOST_RMSRE = 1.0
-# Below it a line with a negative intercept is far from anything that was measured; no launch takes less.
+# No launch takes less. Below it a line with a negative intercept is far from anything that was measured.
 SHORTEST_NS = 1_000.0
 TILE_BYTES = 2_048  # the sweep is bf16
 
@@ -40,7 +40,7 @@ class ReshardLines(Importer):
     """CSV tables (.csv, .csv.gz) of fitted lines."""
 
     name = "reshard-lines"
-    doc = "lines fitted to reshards on Wormhole cards (CSV or .csv.gz); `set` points=12 keeps so many tile counts a line"
+    doc = "lines fitted to reshards on Wormhole cards (CSV or .csv.gz); `set` points=12 keeps 12 tile counts per line"
 
     def recognises(self, head: Head) -> bool:
         return head.header >= {"in_grid", "out_grid", "group", "coef", "intercept"}
@@ -70,12 +70,12 @@ class ReshardLines(Importer):
 
 
 def _points(options: Options) -> int | None:
-    """How many tile counts of a line to keep: all, unless `--set points=…` says so."""
+    """How many tile counts of a line to keep: all (None), unless `--set points=…` gives a number."""
     if options.mapping is not None:
         raise InvalidValue("`mapping` is for csv and parquet; the columns of fitted lines are known")
     unknown = sorted(set(options.values) - {"points"})
     if unknown:
-        raise InvalidValue(f"`set` {unknown[0]} means nothing for fitted lines (known: points)")
+        raise InvalidValue(f"`set` {unknown[0]} does not apply to fitted lines (known: points)")
     given = options.values.get("points")
     if given is None:
         return None
@@ -101,7 +101,7 @@ def _text(path: Path) -> pl.DataFrame:
 
 
 def _lines(table: pl.DataFrame) -> pl.DataFrame:
-    """One row a line: grids, strategies, coefficients, and whether the fit is good enough."""
+    """One row per line: grids, strategies, coefficients, and whether the fit is good enough."""
     missing = [name for name in NEEDED if name not in table.columns]
     if missing:
         raise BadFile(f"line 1: no column '{missing[0]}'; fitted lines have {', '.join(NEEDED)}")
@@ -117,14 +117,14 @@ def _lines(table: pl.DataFrame) -> pl.DataFrame:
     refuse_cells(table, fit["RMSRE"] < 0, "RMSRE", "must not be negative")
     points = whole_numbers(table, "num_points")
     refuse_cells(table, points < 1, "num_points", "must be at least 1")
-    # A line through one point has no R²; every other must say it. NaN is greater than any number here, and no R² is.
+    # A line through one point has no R²; every other line must have one. Polars orders NaN above 1, so NaN is refused too.
     r2 = table["r^2"].cast(pl.Float64, strict=False)
     told = (r2 <= 1).fill_null(False) & r2.is_finite().fill_null(False)
     refuse_cells(table, ~told & (points > 1), "r^2", "must be a number, at most 1, where a line has two points or more")
     good = told & (points > 1) & (r2 > LEAST_R2).fill_null(False) & (fit["RMSRE"] < MOST_RMSRE)
     found = pl.DataFrame({**sides, **strategies, **fit, "num_points": points, "good": good, LINE: table[LINE]})
     again = ~found.select(pl.struct(KEY).is_first_distinct()).to_series()
-    refuse_cells(table, again, "group", "has a line already")
+    refuse_cells(table, again, "group", "must have one line only")
     return found
 
 
@@ -137,13 +137,13 @@ def _tile_counts(lines: pl.DataFrame) -> pl.DataFrame:
     in_cores, out_cores = (pl.col(f"{side}_x") * pl.col(f"{side}_y") for side in ("in", "out"))
     tiles = pl.col("height_tiles") * pl.col("width_tiles")
     fits = TILE_BYTES * (tiles / in_cores + tiles / out_cores) <= BOTH_BYTES
-    # The sweep runs by width and a group keeps its order: in the middle is neither the flattest shape nor the tallest.
+    # The sweep runs by width and a group keeps its order, so the middle shape is neither the flattest nor the tallest.
     middle = pl.col("height_tiles", "width_tiles").get((pl.len() - 1) // 2)
     return pl.concat(suites).filter(fits).group_by(*KEY, tiles=tiles).agg(middle).sort(*KEY, "tiles")
 
 
 def _thinned(points: pl.DataFrame, most: int) -> pl.DataFrame:
-    """So many tile counts of each line, denser among the small ones, where a line bends most in relative terms."""
+    """At most `most` tile counts of each line, denser among the small ones, where a line bends most in relative terms."""
     last = pl.len().over(KEY) - 1
     place = pl.int_range(pl.len()).over(KEY)
     wanted = [place == (last * (step / (most - 1)) ** 2).round() for step in range(most)]

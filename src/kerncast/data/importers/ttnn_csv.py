@@ -71,7 +71,7 @@ class TtnnCsv(Importer):
 def _refuse_settings(options: Options, known: set[str]) -> None:
     unknown = sorted(set(options.values) - known)
     if unknown:
-        raise InvalidValue(f"`set` {unknown[0]} means nothing for this table (known: {', '.join(sorted(known)) or 'none'})")
+        raise InvalidValue(f"`set` {unknown[0]} does not apply to this table (known: {', '.join(sorted(known)) or 'none'})")
     if options.mapping is not None:
         raise InvalidValue("`mapping` is for csv and parquet; the columns of a TTNN table are known")
 
@@ -90,7 +90,7 @@ def _matmul(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _heads(table: pl.DataFrame) -> pl.DataFrame:
-    """An output that lies where the input does is written as such."""
+    """An output in the same memory as the input is labelled that way."""
     rows = _tensor(table, HEADS, {"problem.out_buffer": OUT_BUFFERS})
     same = pl.col("problem.out_buffer") == pl.col("problem.buffer")
     return rows.with_columns(pl.when(same).then(pl.lit(INPUT)).otherwise("problem.out_buffer").alias("problem.out_buffer"))
@@ -106,20 +106,20 @@ def _tensor(table: pl.DataFrame, shape: tuple[str, ...], more: dict[str, dict[st
     for target, labels in {"problem.dtype": DTYPES, "problem.buffer": BUFFERS, **more}.items():
         present = {name: label for name, label in labels.items() if name in table.columns}
         if not present:
-            raise BadFile(f"line 1: no column says the {target.split('.')[1]}; expected some of {', '.join(labels)}")
+            raise BadFile(f"line 1: no column gives the {target.split('.')[1]}; expected some of {', '.join(labels)}")
         rows[target] = fold_one_hot(table, present)
     rows |= {"time_ns": _positive_time(table, "kernel_duration"), LINE: table[LINE]}
     return pl.DataFrame(rows).with_columns(status=pl.lit("ok"))
 
 
 def _right_aligned(table: pl.DataFrame, names: tuple[str, ...]) -> dict[str, pl.Series]:
-    """Shapes are left-aligned and filled with 0 there; here right-aligned and padded with 1."""
+    """Right-align the shapes and pad them with 1; the table has them left-aligned and filled with 0."""
     dims = pl.DataFrame({name: whole_numbers(table, name) for name in SHAPE})
     for index, name in enumerate(SHAPE):
         refuse_cells(table, dims[name] < 0, name, "must not be negative")
         if index:
             gap = (dims[SHAPE[index - 1]] == 0) & (dims[name] != 0)
-            refuse_cells(table, gap, name, f"stands behind a 0 in {SHAPE[index - 1]}, so the rank is unclear")
+            refuse_cells(table, gap, name, f"comes after a 0 in {SHAPE[index - 1]}, so the rank is unclear")
     refuse_cells(table, dims[SHAPE[0]] == 0, SHAPE[0], "must be at least 1")
     rank = dims.select(pl.sum_horizontal(pl.all() != 0)).to_series()
     aligned = {}

@@ -1,4 +1,4 @@
-"""JSON objects that were cut off: what is complete of one long list or object inside, entry by entry, with lines."""
+"""Read JSON objects that may be cut off: the complete entries of one long list or object inside, with their lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPACE = " \t\r\n"
 
 @dataclass(frozen=True)
 class Entries:
-    """The members beside the long one, and its entries with the lines on which they begin."""
+    """The members other than the long one, and the entries of that one with the lines on which they begin."""
 
     name: str
     header: dict[str, Any]
@@ -33,7 +33,7 @@ class _Reader:
         return place
 
     def line(self, place: int) -> int:
-        """The line of a place; places only ever grow."""
+        """The line of a place; places must not decrease from call to call."""
         self.lines += self.text.count("\n", self.counted, place)
         self.counted = place
         return self.lines
@@ -53,7 +53,7 @@ class _Reader:
         return key, self.expect(place, ":")
 
     def following(self, place: int, closing: str) -> int | None:
-        """Behind the comma, or None at the end."""
+        """The place after the comma, or None at the end."""
         place = self.skip(place)
         if place < self.last and self.text[place] == closing:
             return None
@@ -61,7 +61,7 @@ class _Reader:
 
 
 def read_unclosed(text: str, names: Sequence[str]) -> Entries:
-    """An object whose member called one of `names` is long, and may break off on the last line of the text."""
+    """Read an object whose member called one of `names` is long and may break off on the last line of the text."""
     reader = _Reader(text)
     header: dict[str, Any] = {}
     entries: list[tuple[int, Any]] = []
@@ -78,17 +78,17 @@ def read_unclosed(text: str, names: Sequence[str]) -> Entries:
             place = reader.following(place, "}")
     except (json.JSONDecodeError, RecursionError) as error:
         broken = error.lineno if isinstance(error, json.JSONDecodeError) else 1
-        # Cut off is what ends on the last line; an error before it is damage.
+        # An error on the last line means that the text was cut off; an error before it means damage.
         if not name or not entries or broken < text.count("\n", 0, reader.last) + 1:
             words = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
-            raise BadFile(f"line {broken}: this is not JSON, or damaged ({words})") from error
+            raise BadFile(f"line {broken}: this is not JSON, or it is damaged ({words})") from error
     if not name:
         raise BadFile(f"line 1: the file has no member {' or '.join(f'`{item}`' for item in names)}")
     return Entries(name, header, entries)
 
 
 def _entries(reader: _Reader, place: int, entries: list[tuple[int, Any]]) -> int:
-    """Add the entries of an object or a list, each with its line; the place behind it."""
+    """Add the entries of an object or a list, each with its line; return the place after it."""
     begin = reader.skip(place)
     keyed = reader.text[begin : begin + 1] == "{"
     closing = "}" if keyed else "]"

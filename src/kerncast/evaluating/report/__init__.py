@@ -15,8 +15,8 @@ __all__ = ["write_report"]
 def write_report(evaluation: Evaluation, model: Model | None, path: Path, budget: dict[str, Any] | None = None) -> None:
     """Write the report; the same evaluation gives the same bytes.
 
-    The model tells the device's roofs and what it looks at; without it those parts are left out, and so is the
-    budget section without `budget` (from `budget_curves`).
+    The roofline and the feature importances come from the model; without one those parts are left out. The budget
+    section needs `budget` (from `budget_curves`).
     """
     from kerncast.evaluating.report.page import render
 

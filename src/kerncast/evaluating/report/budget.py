@@ -13,7 +13,7 @@ HOVER = "%{x}: %{y:.1%}<extra>%{fullData.name}</extra>"
 
 
 def budget_charts(budget: dict[str, Any] | None) -> list[Chart]:
-    """The curves that there are."""
+    """The charts of the curves that are in `budget`."""
     if not budget:
         return []
     charts = []
@@ -22,7 +22,7 @@ def budget_charts(budget: dict[str, Any] | None) -> list[Chart]:
             _curve(
                 "budget-problems", "How many problems must be measured?", budget["problems"], "problems",
                 axis("problems measured"),
-                "Trained on fewer problems, judged on the same held-out ones: where the line goes flat, more add little.",
+                "Trained on fewer problems, judged on the same held-out ones: where the line is flat, more of them add little.",
             )
         )  # fmt: skip
     if budget.get("configs"):
@@ -64,7 +64,5 @@ def _active(points: list[dict[str, Any]]) -> Chart:
     ]  # fmt: skip
     values = np.array([point[name] for point in points for name in ("random", "active")])
     layout = {"xaxis": axis("vectors measured"), "yaxis": share_axis("efficiency", low_end(values))}
-    reading = (
-        "The same number of measurements, chosen at random or by what the model wants to know: the higher line learns faster."
-    )
+    reading = "The same number of measurements, chosen at random or by the model: the higher line learns faster."
     return Chart("budget-active", "Is it worth choosing what to measure?", reading, {"data": lines, "layout": layout})

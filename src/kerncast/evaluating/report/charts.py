@@ -11,7 +11,7 @@ import polars as pl
 from kerncast.evaluating.report.plot import MOST_POINTS, Chart, axis, dots, line, low_end, sampled, share_axis, time_axis
 from kerncast.evaluating.report.words import assignments, chart_text, duration, part_of, percent, short
 
-# Of a long efficiency curve every one of the worst problems is kept, and enough of the others to draw the line.
+# A long efficiency curve keeps all of the worst problems, and enough of the others to draw the line.
 MOST_CURVE_POINTS = 2_000
 BANDS = 10
 RATIO_BINS = 41
@@ -72,8 +72,8 @@ def top_k_curve(points: list[dict[str, float]]) -> Chart:
     return Chart(
         "top-k",
         "What if a few candidates are measured first?",
-        "The model names its k favourites, the device times them, the fastest is used: the solid line is the efficiency that "
-        "this gets, the dotted one how often the very best config is among the k.",
+        "The model names its k best-scored configs, the device times them, and the fastest is used. The solid line is the "
+        "efficiency of that choice, the dotted one how often the very best config is among the k.",
         {
             "data": [
                 line("efficiency, mean", ks, short(means), "@model", marker={"size": 8, "color": "@model"}, **marks),
@@ -120,7 +120,7 @@ def predicted_scatter(rows: pl.DataFrame, problems: pl.DataFrame, choosing: bool
 
 
 def _band(rows: pl.DataFrame) -> list[dict[str, Any]]:
-    """The interval as an area: the middle of its bounds in each band of predicted time."""
+    """The interval as an area: the median of its bounds in each band of predicted time."""
     if "lower_ns" not in rows.columns:
         return []
     known = rows.filter(pl.col("lower_ns").is_finite() & pl.col("upper_ns").is_finite()).sort(
@@ -156,7 +156,7 @@ def coverage_chart(rows: pl.DataFrame, level: float) -> Chart | None:
     )
     predicted = known["predicted_ns"].to_numpy()
     parts = np.array_split(np.arange(known.height), BANDS)
-    # Four names fit a phone; the others are told when pointed at.
+    # Four labels fit on a phone; the others are shown on hover.
     names = [duration(float(np.median(predicted[part]))) for part in parts[::3]]
     shares = [float(covered[part].mean()) for part in parts]
     texts = [
@@ -168,7 +168,7 @@ def coverage_chart(rows: pl.DataFrame, level: float) -> Chart | None:
     return Chart(
         "coverage",
         "Do the intervals hold?",
-        f"Rows in ten equal bands, shortest predicted times on the left: each dot is the share whose measured time lies inside "
+        f"Rows in ten equal bands, shortest predicted times on the left: each dot is the share whose measured time is inside "
         f"its {percent(level, 0)} interval, and should be near the dashed line; far below it the model is too sure of itself.",
         {
             "data": [

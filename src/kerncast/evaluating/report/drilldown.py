@@ -12,7 +12,7 @@ from kerncast.evaluating.evaluation import worst_first
 from kerncast.evaluating.report.words import assignments, duration, part_of, percent, short
 
 MOST_PROBLEMS = 20
-# Of one problem: all that are near the best, and an even choice of the rest.
+# Configs shown for one problem: all that are near the best, and an even sample of the rest.
 MOST_CONFIGS = 300
 
 
@@ -84,7 +84,7 @@ def _configs(row: dict[str, Any], measured: pl.DataFrame) -> dict[str, Any]:
 
 
 def _place(ordered: pl.DataFrame, names: list[str], row: dict[str, Any], part: str) -> int | None:
-    """Where the chosen or the best config stands; a choice that failed stands nowhere."""
+    """The position of the chosen or the best config; None for a choice that failed."""
     same = [pl.col(name).eq_missing(pl.lit(row[f"{part}.{name.removeprefix('config.')}"])) for name in names]
     if not same:
         return 0 if ordered.height else None

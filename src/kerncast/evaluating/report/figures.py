@@ -35,7 +35,7 @@ def painted(value: Any, key: str = "") -> Any:
 
 
 def plotly_figures(evaluation: Evaluation, name: str | None = None) -> dict[str, Figure] | Figure:
-    """Every chart that there is something to show in, by its name; or the one that is named."""
+    """Every chart that has something to show, by name; or only the chart called `name`."""
     from plotly.graph_objects import Figure
 
     _, told = without_fixed(evaluation)

@@ -1,4 +1,4 @@
-"""The top of the page: one sentence, the cards, and what must be said before any figure is believed."""
+"""The top of the page: one sentence, the cards, and the warnings to read before the figures."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Headline:
-    """The big number, the sentence below it, and the scale beside it."""
+    """The big number, the sentence below it, and the scale."""
 
     value: str
     what: str
@@ -53,7 +53,7 @@ class Headline:
 
 
 def best_baseline(summary: dict[str, Any], figure: str, least: bool) -> tuple[str, float] | None:
-    """The baseline to beat, one for every figure of its kind. An oracle is none: it measures before it chooses."""
+    """The baseline to beat, the same for all figures of a kind. Oracles do not count: they measure before they choose."""
     by = "mape" if least else "efficiency_mean"
     known = [
         (card[by]["value"], name)
@@ -67,7 +67,7 @@ def best_baseline(summary: dict[str, Any], figure: str, least: bool) -> tuple[st
 
 
 def cards(summary: dict[str, Any]) -> list[Card]:
-    """Those that apply, each with its interval and the best baseline."""
+    """The cards that apply, each with its interval and the best baseline."""
     overall = summary["overall"]
     found = [Card("problems", f"{overall['n_problems']:,}", "", "", _counted(summary))]
     for title, figure, least, meaning in CARDS:
@@ -97,7 +97,7 @@ def headline(summary: dict[str, Any]) -> Headline | None:
     if mean is None and mape is None:
         return None
     if mean is None:
-        sentence = f"On {count}{unseen}. There is nothing to choose in {summary['family']}: what counts is the time."
+        sentence = f"On {count}{unseen}. {summary['family']} has nothing to choose: only the predicted time counts."
         return Headline(percent(mape["value"]), "mean error of the predicted time", sentence, "", [])
     sure = f" (95 % interval {between(mean)})" if between(mean) else ""
     sentence = (
@@ -133,7 +133,7 @@ def levels(summary: dict[str, Any]) -> dict[str, tuple[float, str]]:
 
 
 def warnings(summary: dict[str, Any]) -> list[str]:
-    """What makes the figures kinder or fewer than they look."""
+    """Warnings: what makes the figures look better than they are, or leaves some out."""
     seen, found = summary["problems_seen_in_training"], []
     if summary["includes_training_data"]:
         found.append(

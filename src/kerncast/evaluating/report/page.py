@@ -73,7 +73,7 @@ def render(evaluation: Evaluation, model: Model | None, budget: dict[str, Any] |
 
 
 def embedded(value: Any) -> str:
-    """JSON that no label can end early: inside a script element only `<` could."""
+    """JSON for a script element, escaped so that no label can close the element."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -87,7 +87,7 @@ def _has_times(rows: pl.DataFrame) -> bool:
 
 
 def without_fixed(evaluation: Evaluation) -> tuple[dict[str, Any], Evaluation]:
-    """Problem parameters that are the same everywhere are told once, not in every label."""
+    """The problem parameters that are the same everywhere, and the evaluation without them: labels leave them out."""
     problems = evaluation.problems
     if problems.height < 2:
         return {}, evaluation
@@ -97,14 +97,14 @@ def without_fixed(evaluation: Evaluation) -> tuple[dict[str, Any], Evaluation]:
 
 
 def dtypes_of(problems: pl.DataFrame) -> list[str]:
-    """Those that occur, where problems have one."""
+    """The dtypes that occur; empty if problems have none."""
     return sorted(set(problems["problem.dtype"].cast(pl.String).drop_nulls())) if "problem.dtype" in problems.columns else []
 
 
 def chart_sections(
     evaluation: Evaluation, model: Model | None, budget: dict[str, Any] | None, dtypes: list[str]
 ) -> dict[str, Section]:
-    """The parts that are charts; one with nothing to show is not there."""
+    """The sections of charts; a section with nothing to show is left out."""
     summary, problems, rows = evaluation.as_json(), evaluation.problems, evaluation.rows
     choosing = summary["overall"]["efficiency_mean"] is not None
     choice: list[Chart | None] = []
@@ -132,7 +132,7 @@ def chart_sections(
 
 
 def _facts(summary: dict[str, Any], model: Model | None, fixed: dict[str, Any]) -> list[tuple[str, str]]:
-    """Name and value of what was judged, and on what."""
+    """What was judged and on what, as names and values."""
     split = summary["split"]
     how = f"refitted fold by fold, split by {split}" if split else "as it is, on problems it had not seen"
     if summary["includes_training_data"]:

@@ -14,7 +14,7 @@ from kerncast.evaluating.report.words import duration, short
 
 Figure = dict[str, Any]
 
-# Points are SVG elements: more than this many make a phone slow, and show nothing that fewer do not.
+# Points are SVG elements: more than this slow a phone down and show nothing new.
 MOST_POINTS = 4_000
 
 
@@ -39,7 +39,7 @@ def share_axis(title: str, low: float | None = None) -> dict[str, Any]:
 
 
 def log_axis(title: str, values: Floats, text: Callable[[float], str] = "{:g}".format) -> dict[str, Any]:
-    """A log axis with a little room at both ends; decades are ticked, and parts of them where there are few."""
+    """A log axis with a little room at both ends; ticks at decades, and between them where there are few."""
     low, high = math.log10(values.min()), math.log10(values.max())
     margin = 0.05 * (high - low) + 0.03
     low, high = low - margin, high + margin
@@ -76,7 +76,7 @@ def low_end(values: Floats) -> float:
 
 
 def sampled(count: int, most: int = MOST_POINTS) -> Ints:
-    """Which of many points are drawn: the same ones every time, in their own order."""
+    """Indices of the points to draw: the same sample every time, in order."""
     if count <= most:
         return np.arange(count)
     return np.sort(np.random.default_rng(0).permutation(count)[:most])

@@ -128,7 +128,7 @@
       const note = box.appendChild(document.createElement("p"));
       note.className = "small";
       const part = data.total > data.measured.length ? ` ${data.measured.length} of ${data.total} configs are shown.` : "";
-      note.textContent = "Configs from the fastest to the slowest: the further right the chosen one stands, the worse the choice." + part;
+      note.textContent = "Configs from the fastest to the slowest: the further right the chosen one is, the worse the choice." + part;
     }
     const scroll = box.appendChild(document.createElement("div"));
     scroll.className = "scroll tall";

@@ -13,7 +13,7 @@ from kerncast.device import Device
 from kerncast.evaluating.report.plot import Chart, dots, line, log_axis, sampled
 from kerncast.evaluating.report.words import assignments, chart_text, duration, part_of, percent, short
 
-# Every problem is on it; beyond this many dots the file and the browser suffer, and the caption says so.
+# More dots than this slow down the browser; then problems are sampled, and the caption says so.
 MOST_PROBLEMS = 10_000
 
 
@@ -58,7 +58,7 @@ def roofline_chart(problems: pl.DataFrame, device: Device | None, dtypes: list[s
 
 
 def _reading(choosing: bool, roofs: bool, drawn: int, known: int) -> str:
-    text = "One place per problem: the further right, the more arithmetic per byte; the higher, the faster."
+    text = "Each problem has one position: further right means more arithmetic per byte, higher means faster."
     if roofs:
         text += (
             " The lines are what the device's memory (slope) and arithmetic (flat) allow; data in a cache may pass the slope."
@@ -69,7 +69,7 @@ def _reading(choosing: bool, roofs: bool, drawn: int, known: int) -> str:
 
 
 def _peaks(device: Device | None, dtypes: list[str]) -> dict[str, float]:
-    """The flat roofs, in TFLOP/s, of the dtypes that occur: a device may know ten."""
+    """The flat roofs, in TFLOP/s, of the dtypes that occur: a profile may list ten."""
     if device is None:
         return {}
     known = dict(device.peak_tflops)

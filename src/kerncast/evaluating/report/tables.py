@@ -1,4 +1,4 @@
-"""The tables: choosers, predictors, slices; bars are drawn by the style sheet, so that they print and reflow."""
+"""The tables: choosers, predictors, slices. The style sheet draws the bars, so that they print and reflow."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def against(summary: dict[str, Any]) -> str:
 
 
 def slice_groups(slices: list[dict[str, Any]]) -> list[SliceGroup]:
-    """Slices by the way they are cut, in the order of the evaluation; a cut with one part says nothing."""
+    """Slices grouped by how the data are cut, in the order of the evaluation; a cut with one part is left out."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for item in slices:
         groups.setdefault((item["of"], item["by"]), []).append(item)

@@ -13,7 +13,7 @@ DIGITS = 6
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """`97.3 %`; a value that rounds up to 100 without being there stays below it, and 0 stays above."""
+    """`97.3 %`; a value below 100 % never rounds up to 100, and one above 0 never rounds down to 0."""
     if value is None:
         return "–"
     text = f"{100 * value:.{digits}f}"
@@ -43,7 +43,7 @@ def duration(nanoseconds: float | None) -> str:
 
 
 def _three(value: float) -> str:
-    """Three digits, never in powers of ten."""
+    """Three digits, never in scientific notation."""
     return f"{value:.0f}" if value >= 99.95 else f"{value:.3g}"
 
 

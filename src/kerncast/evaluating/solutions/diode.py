@@ -25,12 +25,12 @@ from kerncast.evaluating.solutions.torch_tiles import OPS, Tile, dtype_of, of_ti
 FORMAT = "torch-diode file"
 LEVELS = ("hardware", "operation", "solution")
 CONFIGS = ("config", "timed_configs")
-# What torch-diode's converter calls the operation of configs that name none.
+# torch-diode's converter gives this name to configs without an operation.
 ANY_OP = "default"
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """A product; sizes that were symbols at compile time are text (`s77`)."""
+    """A matrix product; sizes that were symbols at compile time are text (`s77`)."""
 
     M: int | str
     N: int | str
@@ -42,7 +42,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Entry:
-    """The configs that stand in one place, and what is known about it; None: the file does not say."""
+    """The configs in one place of the file, and what they are for; None: the file does not say."""
 
     hardware: str | None
     op: str | None

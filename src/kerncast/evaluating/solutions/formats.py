@@ -1,4 +1,4 @@
-"""Which format a file of choices has, by its content: the ending of its name says nothing."""
+"""Which format a file of choices has, detected by its content, not by its file name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KNOWN = (
 
 
 def read_solutions(path: Path, family: Family, devices: Sequence[str]) -> Solutions:
-    """The choices of a file for a family on the devices of a model; malformed ones are refused with their place."""
+    """The choices of a file for a family on the devices of a model; errors say where the file is malformed."""
     target = Target(family, tuple(devices))
     try:
         data = path.read_bytes()
@@ -35,7 +35,7 @@ def read_solutions(path: Path, family: Family, devices: Sequence[str]) -> Soluti
     try:
         return _read(path, data, target)
     except KerncastError as error:
-        # One sentence on one line, whatever text of the file it repeats.
+        # Errors are one line, even if they quote text of the file.
         said = " ".join(str(error).splitlines())
         raise type(error)(f"{path}, {said if len(said) <= LONGEST_SENTENCE else said[:LONGEST_SENTENCE] + ' …'}") from error
 
@@ -48,36 +48,36 @@ def _read(path: Path, data: bytes, target: Target) -> Solutions:
         try:
             content = msgspec.msgpack.decode(data, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BadFile(f"the msgpack file cannot be read ({error}): is it cut?") from error
+            raise BadFile(f"the msgpack file cannot be read ({error}): is it truncated?") from error
         return _parsed(path, content, target)
     if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"[", b"{"):
         try:
-            # The standard library's: PyTorch writes Infinity for what did not run, which strict JSON has not.
+            # Not a strict parser: PyTorch writes Infinity for what did not run, which is not valid JSON.
             content = json.loads(data)
-            # Half of a pair of surrogates is JSON, and no text that could be printed or compared.
+            # Half of a surrogate pair is valid JSON, but cannot be printed or compared as text.
             json.dumps(content, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
-            raise BadFile(f"this is not a list of solutions, nor other JSON ({error}): is it cut?") from error
+            raise BadFile(f"this is neither a list of solutions nor other JSON ({error}): is it truncated?") from error
         return _parsed(path, content, target)
     frame = read_csv_text(path)
     return _table(path, "CSV table", frame.drop(LINE).to_dicts(), [f"line {line}" for line in frame[LINE]], target)
 
 
 def _is_msgpack(data: bytes) -> bool:
-    """Whether the first byte is that of a msgpack map with something in it, which begins no text."""
+    """Whether the first byte starts a non-empty msgpack map; no text starts with that byte."""
     return bool(data) and (0x81 <= data[0] <= 0x8F or data[0] in (0xDE, 0xDF))
 
 
 def _table(path: Path, name: str, rows: Sequence[Mapping[str, Any]], places: Sequence[str], target: Target) -> Solutions:
     names = list(dict.fromkeys(column for row in rows for column in row))
     if not rows:
-        raise BadFile(f"the {name} has no rows: give one choice at least")
+        raise BadFile(f"the {name} has no rows: give at least one choice")
     columns = columns_of(names, target.family)
     return gathered(path, name, read_records(rows, columns, places, target), target, columns.unread)
 
 
 def _parsed(path: Path, data: Any, target: Target) -> Solutions:
-    """What stands in a file of objects and lists."""
+    """The choices in a file of objects and lists."""
     if isinstance(data, dict):
         inside = next((data[name] for name in ("solutions", "configs") if isinstance(data.get(name), list)), None)
         if inside is not None:
@@ -87,7 +87,7 @@ def _parsed(path: Path, data: Any, target: Target) -> Solutions:
         if diode.is_diode(data):
             return gathered(path, diode.FORMAT, diode.read_diode(data, target), target)
         raise BadFile(
-            f"this is not a list of solutions, nor another known file ({', '.join(map(str, data))[:200]}): give {KNOWN}"
+            f"this is neither a list of solutions nor another known format ({', '.join(map(str, data))[:200]}): give {KNOWN}"
         )
     if isinstance(data, list) and inductor.is_log(data):
         return gathered(path, inductor.LOG, inductor.read_log(data, target), target)

@@ -5,7 +5,7 @@ A lookup table (`torch._inductor.config.lookup_table.table`, as JSON) maps a key
     "NVIDIA H100+((torch.float16, [M, K], [K, 1]), (torch.float16, [K, N], [1, K]))+mm":
         [{"template_id": "triton::mm", "BLOCK_M": 64, …, "num_warps": 4}, {"template_id": "aten::mm"}]
 
-A key without a device is for any; one with the device goes before it. The log (`TORCHINDUCTOR_MM_LOGGING_FILE`) is a
+A key without a device is for any device; a key with the device takes precedence. The log (`TORCHINDUCTOR_MM_LOGGING_FILE`) is a
 list of `{"(M, K, N)": [{"type": "triton", "time": 0.02, "BLOCK_M": 64, …}, {"type": "cublas", "time": 0.02}]}`; it says
 neither dtype nor storage order. Formats as of torch 2.13.
 """
@@ -24,12 +24,12 @@ from kerncast.evaluating.solutions.torch_tiles import OPS, Tile, choice, dtype_o
 TABLE = "PyTorch Inductor lookup table"
 LOG = "PyTorch Inductor max-autotune log"
 KEY = re.compile(r"(?:(?P<device>.*?)\+)?(?P<inputs>\(\(torch\.[^+]*\),?\))(?:\+(?P<scalars>[^+=]+=.*))?\+(?P<op>\w+)")
-# Two operands of three dimensions take a tenth of this; matching takes the square of the length.
+# Keys are usually a tenth of this; matching time grows with the square of the length.
 LONGEST_KEY = 2_000
 NUMBERS = r"\[(\d{1,18}(?:, \d{1,18})*)\]"
 INPUT = re.compile(rf"\((torch\.\w+), {NUMBERS}, {NUMBERS}\)", re.ASCII)
 LOGGED = re.compile(r"\(([^,()]+), ([^,()]+), ([^,()]+)\)")
-# The one template that the family is; persistent and TMA variants, decompose_k, CUTLASS … are other kernels.
+# The only template that belongs to the family; persistent and TMA variants, decompose_k, CUTLASS … are other kernels.
 PLAIN = tuple(f"{prefix}{op}" for prefix in ("triton::", "") for op in OPS)
 LIBRARY_PREFIX = "aten::"
 
@@ -64,11 +64,11 @@ def is_log(data: Sequence[Any]) -> bool:
 
 
 def read_lookup_table(data: Mapping[str, Any], target: Target) -> Iterator[Solution | LeftOut]:
-    """The choices of a table; a problem that the device's own key answers is not asked of the others."""
+    """The choices of a table; where the device has its own key for a problem, keys without a device are left out."""
     require_triton(target, TABLE)
     keys = [Key.read(text) for text in data]
     answered = set()
-    for key in sorted(keys, key=lambda key: not key.device):  # the device's own first, else in the order of the file
+    for key in sorted(keys, key=lambda key: not key.device):  # keys with a device first, otherwise in file order
         configs = data[key.text]
         if not isinstance(configs, list):
             raise BadFile(f"a key of a lookup table has a list of configs, got {configs!r:.100} for '{key.text:.200}'")
@@ -111,7 +111,7 @@ def _problem(key: Key) -> dict[str, Any] | LeftOut:
         raise BadFile(f"{key.op} has two operands of {rank} dimensions, sizes and strides in brackets, got '{key.text:.200}'")
     (*batch, m, k), (*same_batch, also_k, n) = shapes
     if k != also_k or batch != same_batch:
-        raise BadFile(f"the sizes of the operands do not fit each other in '{key.text:.200}'")
+        raise BadFile(f"the sizes of the operands do not match in '{key.text:.200}'")
     dtypes = [part[1] for part in parts]
     dtype = dtype_of(dtypes[0])
     if dtype is None or dtypes[0] != dtypes[1]:
@@ -139,7 +139,7 @@ def _storage(shape: tuple[int, ...], stride: tuple[int, ...]) -> str | None:
         return "r"
     if (outer, inner) == (1, rows):
         return "c"
-    # The stride of a side of length 1 addresses nothing.
+    # The stride of a dimension of size 1 does not matter.
     return "r" if (inner == 1 and rows == 1) or (outer == 1 and columns == 1) else None
 
 
@@ -153,12 +153,12 @@ def read_log(data: Sequence[Any], target: Target) -> Iterator[Solution | LeftOut
         for key, listed in item.items():
             shape = LOGGED.fullmatch(str(key))
             if shape is None:
-                continue  # what was invoked, and the kernel's type
+                continue  # other keys: what was invoked, and the kernel's type
             if not isinstance(listed, list):
                 raise BadFile(f"'{key}' of a max-autotune log has a list of what was timed, got {listed!r:.100}")
             timed = [part for part in listed if part is not None]  # null: a kind of kernel that the log does not describe
             if not all(isinstance(part, dict) and isinstance(part.get("time"), int | float) for part in timed):
-                raise BadFile(f"all that '{key}' of a max-autotune log lists must have a number under `time`")
+                raise BadFile(f"every entry under '{key}' of a max-autotune log must have a number under `time`")
             timed.sort(key=lambda part: part["time"])
             if op != OPS[0]:
                 yield LeftOut("op", str(op), len(timed))

@@ -1,4 +1,4 @@
-"""Our own list: `[{"problem": {…}, "config": {…}}]`, or with `"configs": [{…}, …]` in order of preference."""
+"""kerncast's own list: `[{"problem": {…}, "config": {…}}]`, or with `"configs": [{…}, …]` in order of preference."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_listed(data: Any, target: Target) -> Iterator[Solution]:
-    """The choices, every problem and config whole and valid; two entries that choose otherwise for a problem are refused."""
+    """The choices, every problem and config whole and valid; two different choices for a problem are refused."""
     try:
         entries = msgspec.convert(data, list[Listed])
     except msgspec.ValidationError as error:
@@ -39,7 +39,7 @@ def read_listed(data: Any, target: Target) -> Iterator[Solution]:
             raise BadFile(f"solution {place}: {error}") from error
         before, same = chosen.setdefault(tuple(problem.values()), (place, configs))
         if same != configs:
-            raise BadFile(f"solution {place}: solution {before} chooses otherwise for this problem; keep one")
+            raise BadFile(f"solution {place}: solution {before} has another choice for this problem: keep one of them")
         if before == place:
             for config in configs:
                 yield Solution(problem, config)

@@ -1,9 +1,9 @@
 """A lookup table with a row for each choice: CSV, parquet, or JSON objects without nesting.
 
-Columns are named as the problem and config parameters, with `problem.` or `config.` before them where a name is both.
-Upper and lower case are the same. Several rows for a problem are in order of preference. A problem parameter without a
-column takes its default, and is open where it has none; an empty cell is no value. Columns `op`, `family` and `device`
-leave rows out; any others are not read.
+Columns have the names of the problem and config parameters, with `problem.` or `config.` before them where a name is
+both. Case does not matter. Several rows for a problem are in order of preference. A problem parameter without a column
+takes its default, or is left open if it has none; an empty cell means no value. Columns `op`, `family` and `device` say
+what a row is for: rows for others are left out. Any other column is ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SCOPES = ("op", "family", "device")
 
 @dataclass(frozen=True)
 class Columns:
-    """Which column says which parameter (problem or config, name), and what says whose choice it is."""
+    """Which column holds which parameter (problem or config, name), and which columns say what a row is for."""
 
     parameters: Mapping[str, tuple[str, str]]
     scopes: Mapping[str, str]
@@ -33,7 +33,7 @@ class Columns:
 
 
 def columns_of(names: Sequence[str], family: Family) -> Columns:
-    """What the columns mean; two for one parameter, or one for two, are refused."""
+    """The meaning of the columns; two columns for one parameter, or one column for two, are refused."""
     meanings: dict[str, list[tuple[str, str]]] = {}
     for part, space in (("problem", family.problem), ("config", family.config)):
         for name in space.parameters:
@@ -41,21 +41,21 @@ def columns_of(names: Sequence[str], family: Family) -> Columns:
                 meanings.setdefault(spelling, []).append((part, name))
     parameters: dict[str, tuple[str, str]] = {}
     for column in names:
-        # A name in its own case goes before one that differs in case only.
+        # An exact match takes precedence over one that differs in case.
         found = meanings.get(column.lower(), [])
         found = [one for one in found if column.split(".")[-1] == one[1]] or found
         if len(found) > 1:
-            raise BadFile(f"the column '{column}' may be {' or '.join('.'.join(one) for one in found)}: write which")
+            raise BadFile(f"the column '{column}' may be {' or '.join('.'.join(one) for one in found)}: rename it")
         if found:
             twice = next((other for other, meaning in parameters.items() if meaning == found[0]), None)
             if twice is not None:
-                raise BadFile(f"the columns '{twice}' and '{column}' both say {'.'.join(found[0])}: keep one")
+                raise BadFile(f"the columns '{twice}' and '{column}' both mean {'.'.join(found[0])}: keep one")
             parameters[column] = found[0]
     scopes = {column: column.lower() for column in names if column not in parameters and column.lower() in SCOPES}
     if not any(part == "config" for part, _ in parameters.values()):
         raise BadFile(
             f"none of its columns ({', '.join(names)[:200]}) is a config parameter of {family.id} "
-            f"({', '.join(family.config.parameters) or 'it has none'}): name them so"
+            f"({', '.join(family.config.parameters) or 'it has none'}): rename the columns"
         )
     return Columns(parameters, scopes, tuple(name for name in names if name not in parameters and name not in scopes))
 
@@ -63,7 +63,7 @@ def columns_of(names: Sequence[str], family: Family) -> Columns:
 def read_records(
     rows: Sequence[Mapping[str, Any]], columns: Columns, places: Sequence[str], target: Target
 ) -> Iterator[Solution | LeftOut]:
-    """The choices of rows; a place says where a row stands, for errors."""
+    """The choices in some rows; `places` say where each row is, for errors."""
     family = target.family
     spaces = {"problem": family.problem, "config": family.config}
     for row, place in zip(rows, places, strict=True):
@@ -79,7 +79,7 @@ def read_records(
         if not said["config"]:
             raise BadFile(f"{place}: no config parameter has a value: fill in one, or drop the row")
         try:
-            # A row that names no problem is for all of them, so defaults do not narrow it.
+            # A row that names no problem is for all problems, so defaults must not narrow it.
             problem = partial(family.problem, said["problem"], family.environment.parameters) if said["problem"] else {}
             yield Solution(problem, partial(family.config, said["config"]))
         except InvalidValue as error:
@@ -87,7 +87,7 @@ def read_records(
 
 
 def _not_ours(row: Mapping[str, Any], columns: Columns, target: Target) -> LeftOut | None:
-    """Whose choice a row is, if it is not for the model."""
+    """Why a row is not for this model; None: it is."""
     for column, scope in columns.scopes.items():
         said = str(row.get(column) or "").strip()
         if not said:
@@ -100,8 +100,8 @@ def _not_ours(row: Mapping[str, Any], columns: Columns, target: Target) -> LeftO
 
 
 def _value(parameter: Parameter, cell: Any) -> Any:
-    """A cell as the parameter takes it; None: empty. What it does not take is left for the check to refuse."""
-    if isinstance(cell, float):  # whole numbers beside empty cells are often stored so
+    """A cell as the parameter takes it; None: empty. Invalid values are left for the check to refuse."""
+    if isinstance(cell, float):  # integer columns with empty cells are often stored as floats
         return None if math.isnan(cell) else int(cell) if cell.is_integer() else cell
     if not isinstance(cell, str):
         return cell

@@ -1,4 +1,4 @@
-"""Choices beside the model's, on the problems that both answer."""
+"""Another system's choices compared with the model's, on the problems that both answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Answers:
 
     def __init__(self, solutions: Solutions, family: Family) -> None:
         places = {name: place for place, name in enumerate(family.problem.parameters)}
-        # By the parameters that a choice names: a file has few different sets of them.
+        # Grouped by the parameters that a choice names: a file has few different sets of them.
         self._by_names: dict[tuple[int, ...], dict[Values, list[tuple[int, Mapping[str, Value]]]]] = {}
         for order, item in enumerate(solutions.choices):
             named = self._by_names.setdefault(tuple(places[name] for name in item.problem), {})
@@ -47,7 +47,7 @@ class _Tried:
     times: Mapping[Values, float]
 
     def time(self, config: Mapping[str, Value]) -> float | None:
-        """Of the fastest that agrees with a config, which may leave parameters open; None: it was not measured."""
+        """The time of the fastest config that agrees with `config`, which may be partial; None: none was measured."""
         if len(config) == len(self.names):
             return self.times.get(tuple(config[name] for name in self.names))
         said = [(place, config[name]) for place, name in enumerate(self.names) if name in config]
@@ -55,7 +55,7 @@ class _Tried:
 
 
 def _tried(found: Evaluation, family: Family) -> dict[int, _Tried]:
-    """By the number of the problem."""
+    """What was measured, by problem number."""
     names = tuple(family.config.parameters)
     columns = [f"config.{name}" for name in names]
     parts = [found.rows.select("number", *columns, time="measured_ns")]
@@ -68,8 +68,8 @@ def _tried(found: Evaluation, family: Family) -> dict[int, _Tried]:
 
 
 def score_solutions(solutions: Solutions, found: Evaluation, family: Family) -> dict[str, Any]:
-    """The efficiency of the solutions beside the model's; a problem counts by the first of its configs that was measured,
-    and, told apart, by the best of them. One that failed gets 0."""
+    """The efficiency of the solutions and of the model. A problem is scored by the first of its listed configs that was
+    measured and, separately, by the best of them. A config that failed gets 0."""
     answers, tried = _Answers(solutions, family), _tried(found, family)
     columns = [f"problem.{name}" for name in family.problem.parameters]
     answered, first, best, ours, most = 0, [], [], [], 0
@@ -85,7 +85,7 @@ def score_solutions(solutions: Solutions, found: Evaluation, family: Family) -> 
     if not first:
         raise InvalidValue(
             f"{solutions.path} answers {answered} of these problems, and none of its choices was measured on them: "
-            "nothing to compare"
+            "there is nothing to compare"
         )
     return {
         "name": solutions.path.name, "n_problems": len(first), "solutions_not_measured": answered - len(first),
@@ -108,12 +108,12 @@ def _figures(whose: str, efficiency: Sequence[float]) -> dict[str, float]:
 
 
 def _open(solutions: Solutions, family: Family) -> int:
-    """Choices that do not say all of a config."""
+    """How many choices name only part of a config."""
     return sum(len(item.config) < len(family.config.parameters) for item in solutions.choices)
 
 
 def said(against: Mapping[str, Any]) -> str:
-    """The scores, and what was read, for people."""
+    """The scores, and what was read, as text."""
     lines = [
         f"against {against['name']}: on {against['n_problems']:,} problems the model gets "
         f"{against['model_efficiency_mean']:.2%}, the solutions {against['solutions_efficiency_mean']:.2%} "
@@ -128,16 +128,16 @@ def said(against: Mapping[str, Any]) -> str:
     parts = [f"  read as a {against['format']}: {_counted(against['choices'])}"]
     parts += [f"left out: {', '.join(left)}"] if left else []
     if against["choices_left_open"]:
-        parts.append(f"{against['choices_left_open']:,} say part of a config and count as the fastest measured that agrees")
+        parts.append(f"{against['choices_left_open']:,} name part of a config and count as the fastest that agrees")
     if against["columns_not_read"]:
         parts.append(f"columns not read: {', '.join(against['columns_not_read'])}")
     return "\n".join([*lines, "; ".join(parts)])
 
 
 def _tried_all(against: Mapping[str, Any]) -> str:
-    """Configs for every problem are in no order that means anything: the maker of the list tries them all."""
+    """A note for lists that are the same for every problem: their order means nothing, since all of them are tried."""
     every = against["choices_for_every_problem"] == against["choices"]
-    return " (the one to look at: this list is the same for every problem, to be tried whole)" if every else ""
+    return " (look at this figure: the list is the same for every problem, and all of it is meant to be tried)" if every else ""
 
 
 def _counted(count: int) -> str:

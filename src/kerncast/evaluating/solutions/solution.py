@@ -1,7 +1,7 @@
-"""What every format is read into: choices, each for the problems that it names, and what was left out of a file.
+"""What every format is read into: choices, each for the problems that it names, and counts of what was left out.
 
 A choice may leave parameters open. An open problem parameter means every value of it (torch-diode does not say how the
-operands are stored); an open config parameter stands for the fastest measured config that agrees with the rest.
+operands are stored); an open config parameter means the fastest measured config that agrees with the rest.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from kerncast.op import Family
 from kerncast.parameters import Value
 from kerncast.space import Space
 
-# Boards that are named after a GPU and are not it: fewer compute units, less power.
+# Boards that share a GPU's name but differ from it: fewer compute units, less power.
 OTHER_BOARDS = frozenset({"pcie", "nvl"})
-# Why a choice is not one for the model, as people read it.
+# Why a choice is not for the model, in words.
 REASONS = {
     "device": "for another device", "op": "of another op", "family": "of another family", "template": "of another template",
-    "dtype": "of types that the family has not", "layout": "with strides that are not packed", "shape": "with symbolic sizes",
-    "config": "with a config that the family has not", "superseded": "superseded by a key of the device",
+    "dtype": "of types that the family lacks", "layout": "with strides that are not packed", "shape": "with symbolic sizes",
+    "config": "with a config that the family lacks", "superseded": "superseded by a key of the device",
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Solution:
-    """One config for the problems that agree with `problem`; what a dict does not name is open, inactive is None."""
+    """One config for the problems that agree with `problem`; parameters not named are open, inactive ones None."""
 
     problem: Mapping[str, Value]
     config: Mapping[str, Value]
@@ -39,7 +39,7 @@ class Solution:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Choices that are none for this model: why (a key of `REASONS`), the name that says so, how many."""
+    """Choices that are not for this model: why (a key of `REASONS`), the name that says so, how many."""
 
     reason: str
     name: str = ""
@@ -48,7 +48,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Solutions:
-    """A file that was read: its choices in order of preference, and what it holds besides."""
+    """A file that was read: its choices in order of preference, and what was left out."""
 
     path: Path
     format: str
@@ -59,16 +59,16 @@ class Solutions:
 
 @dataclass(frozen=True)
 class Target:
-    """What choices are wanted for."""
+    """The family and the devices that choices are wanted for."""
 
     family: Family
     devices: tuple[str, ...]
 
     def is_on(self, name: str) -> bool:
-        """Whether a foreign name (`NVIDIA A100-SXM4-80GB`, `gfx942:sramecc+:xnack-`) is the device of the model."""
+        """Whether a foreign name (`NVIDIA A100-SXM4-80GB`, `gfx942:sramecc+:xnack-`) means the model's device."""
         if len(self.devices) != 1:
             raise InvalidValue(
-                f"its choices are for one device ('{name}'), and the model is of {len(self.devices)} "
+                f"its choices are for one device ('{name}'), and the model is for {len(self.devices)} "
                 f"({', '.join(self.devices)}): compare with a model of one device"
             )
         own = devices.profiles().get(self.devices[0])
@@ -80,10 +80,10 @@ class Target:
 
 
 def partial(space: Space, values: Mapping[str, Any], keep_open: Iterable[str] = ()) -> dict[str, Value]:
-    """Checked values in declared order with defaults; what is not said is not there, what does not apply is None."""
+    """Checked values in declared order with defaults; parameters not given are left out, inactive ones are None."""
     point = space.fill(values)
     violated = space.validate(values)
-    # What applies and has no value: the one rule that a choice may break.
+    # Active parameters without a value: the only rule that a choice may break.
     needed = {item.name for item in violated if item.name in point and point[item.name] is None}
     broken = [item for item in violated if item.name not in needed]
     if broken:
@@ -108,7 +108,7 @@ def gathered(
     if choices:
         return Solutions(path, format_name, tuple(choices), dict(left_out), tuple(unread))
     if not left_out.total():
-        raise BadFile(f"the {format_name} holds no choices: give one config for one problem at least")
+        raise BadFile(f"the {format_name} holds no choices: give at least one config for one problem")
     why = ", ".join(
         f"{count:,} {REASONS[reason]}" + (f" ('{names[reason]}')" if names[reason] else "")
         for reason, count in left_out.items()

@@ -13,13 +13,13 @@ from kerncast.evaluating.solutions.solution import LeftOut, Solution, Target, pa
 from kerncast.families.gemm_triton import triton
 from kerncast.ops.gemm import gemm
 
-# A product with a bias, a scale or another output type is another kernel than those that were measured.
+# A product with a bias, a scale or another output type is a different kernel from those that were measured.
 OPS = ("mm", "bmm")
 FLAGS = {"True": True, "False": False}
 
 
 class Tile(msgspec.Struct, frozen=True):
-    """The arguments of a Triton template; those that the family has not (GROUP_M, EVEN_K, ACC_TYPE …) are passed over."""
+    """The arguments of a Triton template; those that the family lacks (GROUP_M, EVEN_K, ACC_TYPE …) are ignored."""
 
     block_m: int
     block_n: int
@@ -40,7 +40,7 @@ class Tile(msgspec.Struct, frozen=True):
 
     @property
     def tf32(self) -> bool | None:
-        """Whether fp32 operands may be rounded; None: not said."""
+        """Whether fp32 operands may be rounded; None: not given."""
         return FLAGS.get(self.allow_tf32) if isinstance(self.allow_tf32, str) else self.allow_tf32
 
     @property
@@ -50,27 +50,27 @@ class Tile(msgspec.Struct, frozen=True):
 
 
 def require_triton(target: Target, format_name: str) -> None:
-    """These files choose among Triton's tiles and the library, for products of matrices."""
+    """Refuse other families: these files choose among Triton's tiles and the library, for matrix products."""
     if target.family.id != triton.id:
         raise InvalidValue(
-            f"a {format_name} chooses configs of {triton.id}, and the model is of {target.family.id}: "
+            f"a {format_name} chooses configs of {triton.id}, but the model is for {target.family.id}: "
             "give a list of problems and configs, or a table with its parameters as columns"
         )
 
 
 def dtype_of(name: str) -> str | None:
-    """`torch.float16` or `float16` as gemm has it; None: gemm has not."""
+    """gemm's name for `torch.float16` or `float16`; None: gemm has no such dtype."""
     known = DTYPES.get(f"torch.{name.removeprefix('torch.')}")
     return known if known is not None and gemm.problem.parameters["dtype"].index(known) is not None else None
 
 
 def choice(problem: Mapping[str, Any], config: Mapping[str, Any]) -> Solution | LeftOut:
-    """A choice of `gemm/triton`; tiles that the family cannot have are none. Whether fp32 may be TF32 is open, if not said."""
+    """A choice of `gemm/triton`; invalid tiles are left out. TF32 is left open unless the file says."""
     try:
         chosen = partial(triton.config, config)
     except InvalidValue as error:
         return LeftOut("config", str(error))
-    # A choice for any problem names none, so defaults do not narrow it.
+    # A choice for any problem names no parameters, so defaults must not narrow it.
     return Solution(partial(triton.problem, problem, triton.environment.parameters) if problem else {}, chosen)
 
 

@@ -1,4 +1,4 @@
-/* Lines stand in the order of their keys; the last one, of all rows, is for a key that is not there. */
+/* Lines are in the order of their keys; the last one, of all rows, is for an unknown key. */
 static double kc_line_time(const double *key, double size) {
     int32_t low = 0, high = KC_LINES, found = KC_LINES;
     while (low < high) {

@@ -1,7 +1,7 @@
-"""Searching the declared space of configs with a model: what might be fast, and what was never measured.
+"""Searching the declared space of configs with a model, including configs that were never measured.
 
-A selector chooses among the configs that were seen to work. A search looks at everything that the family declares
-and the problem and the device allow, constraints first, so that every answer can be built.
+A selector chooses among the configs that worked in training. A search covers every config that the family declares and
+that the problem and the device allow. Constraints are checked first, so every result can be built.
 """
 
 from __future__ import annotations

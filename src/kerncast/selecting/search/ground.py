@@ -1,4 +1,4 @@
-"""The ground of a search: one family's space, problem and device bound, with the moves that strategies make on it."""
+"""The space that a search covers: one family's configs for one problem and device, and the moves between them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kerncast.expr import Program
 from kerncast.op import Family, Problem
 from kerncast.space import Point
 
-# Counting stops here: "of at least".
+# Counting stops here; then the number is a lower bound.
 COUNTED = 250_000
 # How far a projection looks, in steps, and how many combinations it holds at once.
 WIDEST = 16
@@ -41,7 +41,7 @@ class Ground:
         self._check = Program({"holds": reduce(lambda a, b: a & b, rules)}) if rules else None
 
     def frames(self) -> Iterator[pl.DataFrame]:
-        """All of them, lazily, in a fixed order."""
+        """All valid configs, lazily, in a fixed order."""
         return self._search.frames()
 
     @cached_property
@@ -55,7 +55,7 @@ class Ground:
 
     @property
     def size(self) -> int:
-        """How many there are; at least so many where `exact` is False."""
+        """Number of valid configs; a lower bound if `exact` is False."""
         return self._counted[0]
 
     @property
@@ -67,15 +67,15 @@ class Ground:
         return self.space.sample(n, seed, self.bindings)
 
     def frame(self, points: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
-        """Some configs side by side."""
+        """Some configs as a frame."""
         return pl.DataFrame([dict(point) for point in points], schema=self.schema)
 
     def valid(self, configs: pl.DataFrame) -> pl.DataFrame:
-        """Those that keep every rule."""
+        """The configs that keep every rule."""
         return configs if self._check is None else configs.filter(_holds(self._check, configs))
 
     def indices(self, configs: pl.DataFrame) -> Ints:
-        """Each config by the places of its values; what does not apply stands at 0."""
+        """Each config as the places of its values; a parameter that does not apply has place 0."""
         columns = []
         for name, parameter in self.parameters.items():
             places = {parameter.value(place): place for place in range(parameter.size)}
@@ -89,9 +89,9 @@ class Ground:
         }
 
     def nearest(self, places: Ints) -> list[Point | None]:
-        """For each row of places the valid config with the fewest steps from them, as `Space.project` finds it.
+        """For each row of places, the valid config that is the fewest steps away, as `Space.project` finds it.
 
-        None where it is too far away to be found. All rows are moved together: one alone takes as long as fifty.
+        None if it is too far away to be found. All rows are moved together: one row takes as long as fifty.
         """
         parts = [_Projection(self, component.names, component.checks).nearest(places) for component in self._search.components]
         points = self._search.decoded(pl.concat([part.drop(FOUND) for part in parts], how="horizontal")).rows(named=True)
@@ -110,7 +110,7 @@ class Ground:
         return self.valid(self._settled(self.frame(moved)))
 
     def _settled(self, configs: pl.DataFrame) -> pl.DataFrame:
-        """With what no longer applies left out, and what newly applies at its first value."""
+        """The config without parameters that no longer apply, and with the first value of those that newly apply."""
         for name in self.space.condition_order:
             applies = _holds(self.space.active[name], configs)
             first = pl.lit(self.parameters[name].value(0), dtype=self.schema[name])
@@ -119,7 +119,7 @@ class Ground:
 
 
 class _Projection:
-    """Moves rows of places to valid values of the parameters that constraints connect, a wider circle at a time."""
+    """Moves rows of places to valid values of the parameters that constraints connect, in growing circles."""
 
     def __init__(self, ground: Ground, names: Sequence[str], checks: Sequence[Program | None]) -> None:
         self.ground, self.names, self.checks = ground, names, checks
@@ -149,7 +149,7 @@ class _Projection:
         )
 
     def _around(self, centres: Ints, points: Ints, radius: int) -> pl.DataFrame:
-        """Every valid combination within so many steps of some points; of none of them where there are too many."""
+        """Every valid combination within `radius` steps of each point; none for a point that has too many."""
         block = pl.DataFrame({POINT: points, STEPS: np.zeros(len(points), np.int64)})
         for depth, name in enumerate(self.names):
             block = self._expanded(block, centres, depth, name, radius)

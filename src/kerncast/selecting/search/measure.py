@@ -1,4 +1,4 @@
-"""Timing the finalists of a search: collected like any vectors, so interleaved, checked, and survived if they crash."""
+"""Timing the finalists of a search. They are collected like any vectors: interleaved, checked, and safe if one crashes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kerncast.selecting.search.run import Search, measured_first
 
 @dataclass(frozen=True)
 class Measured:
-    """A search whose finalists were timed, the fastest first, and where that was."""
+    """A search whose finalists were timed, the fastest first, and the device they ran on."""
 
     search: Search
     backend: str
@@ -35,7 +35,7 @@ def measure(
     progress: Progress = QUIET,
     stop: Stop = never,
 ) -> Measured:
-    """Time the finalists on this machine, with the backend that runs their family or the one that is named."""
+    """Time the finalists on this machine, with the given backend or the one that runs their family."""
     family = found.finalists[0].config.family
     kind = backend_that_runs(family.id, backend)
     problem = {f"problem.{name}": value for name, value in found.problem.items()}
@@ -57,7 +57,7 @@ def measure(
 
 
 def _ends(rows: pl.DataFrame) -> dict[str, tuple[str, float | None]]:
-    """How each vector ended; of repeats (near-ties are raced again) the median."""
+    """The result of each vector; the median if it was repeated (near-ties are)."""
     ok = pl.col("status") == "ok"
     folded = rows.group_by("key", maintain_order=True).agg(
         status=pl.when(ok.any()).then(pl.lit("ok")).otherwise(pl.col("status").first()),

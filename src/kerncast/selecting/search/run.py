@@ -14,9 +14,9 @@ from kerncast.selecting.search.ground import Ground
 from kerncast.selecting.search.scoring import Scoring
 from kerncast.selecting.search.strategies import STRATEGIES
 
-# What a strategy may score unless it is told; an exhaustive search scores everything.
+# How many configs a strategy may score by default; an exhaustive search scores everything.
 BUDGET = 500
-# Up to here everything is scored unless a strategy is named: some seconds.
+# Up to this size the default strategy is exhaustive: it takes some seconds.
 EXHAUSTED = 100_000
 
 
@@ -30,13 +30,13 @@ class Finalist:
     lower_ns: float | None
     upper_ns: float | None
     known: bool
-    """Whether it worked somewhere in training; otherwise nobody has built it yet."""
+    """Whether it worked somewhere in training; otherwise it may never have been built."""
     status: str | None = None
-    """Of the measurement, if there was one."""
+    """The result of the measurement, if there was one."""
     measured_ns: float | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json`: only what is known."""
+        """The values that are known, for `--json`."""
         values = {name: value for name, value in self.config.items() if value is not None}
         rest = ("score", "time_ns", "lower_ns", "upper_ns", "known", "status", "measured_ns")
         return {"config": values, **{name: getattr(self, name) for name in rest if getattr(self, name) is not None}}
@@ -53,21 +53,21 @@ class Search:
     scored: int
     space: int
     exact: bool
-    """Whether `space` is the number of valid configs; otherwise there are at least so many."""
+    """Whether `space` is the number of valid configs; otherwise it is a lower bound."""
     outside: tuple[OutOfRange, ...] = ()
-    """What of the problem the model was not trained on: there it extrapolates."""
+    """The parameters of the problem outside the trained range: there the model extrapolates."""
 
     @property
     def seen(self) -> str:
-        """How much of the space was looked at, in words."""
+        """How much of the space was scored, in words."""
         share = f" ({self.scored / self.space:.1%})" if self.exact else ""
         return f"{self.scored:,} of {'' if self.exact else 'at least '}{self.space:,} valid configs scored{share}"
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One sentence for each parameter outside of what the model knows."""
+        """One sentence for each parameter outside the trained range."""
         return tuple(
-            f"{item.parameter}={item.value} is outside of what the model was trained on ({item.rule}): there it only guesses"
+            f"{item.parameter}={item.value} is outside the trained range ({item.rule}): predictions there are guesses"
             for item in self.outside
         )
 
@@ -90,10 +90,10 @@ def search(
     seed: int = 0,
     progress: Progress = QUIET,
 ) -> Search:
-    """The `top_k` configs of the declared space that the model likes best of those that a strategy shows it.
+    """Search the declared space for the `top_k` configs that the model scores best.
 
-    `budget` is how many different configs are scored: 500, or all of them if the search is exhaustive. A strategy that
-    is not given is exhaustive in a space of up to 100,000 configs, else local.
+    `budget` is how many different configs are scored; by default 500, or all of them if the search is exhaustive. The
+    default strategy is exhaustive in a space of up to 100,000 configs, and local in larger ones.
     """
     if strategy is not None and strategy not in STRATEGIES:
         raise NotFound.named("strategy", strategy, STRATEGIES)
@@ -103,7 +103,7 @@ def search(
     if problem.op is not model.family.op:
         raise InvalidValue(f"the model is of {model.family.id}, the problem of {problem.op.name}")
     if not model.family.config.parameters:
-        raise InvalidValue(f"{model.family.id} has one config only: there is nothing to search")
+        raise InvalidValue(f"{model.family.id} has only one config: there is nothing to search")
     ground = Ground(model.family, problem, model.device)
     if not ground.size:
         raise InvalidValue(f"no config of {model.family.id} can run this problem on {model.device.name}: its rules exclude all")

@@ -15,12 +15,12 @@ BATCH = 16_384
 
 
 class Scoring:
-    """What a model says of the configs it is shown. `left` is the rest of the budget (None: no limit)."""
+    """Scores configs with a model, within a budget. `left` is the rest of the budget (None: no limit)."""
 
     def __init__(
         self, model: Model, problem: Problem, budget: int | None, keep: int, total: int | None, progress: Progress = QUIET
     ) -> None:
-        """`progress` hears how many of `total` are scored (None: nobody has counted)."""
+        """`progress` is told how many of `total` are scored (None: the total is unknown)."""
         self.model, self.keep, self.total, self.progress = model, keep, total, progress
         self.budget, self.scored = budget, 0
         self.best = pl.DataFrame()
@@ -41,13 +41,13 @@ class Scoring:
         return self.left == 0
 
     def once(self, configs: pl.DataFrame) -> None:
-        """Score configs that are known to be different from all the others: nothing is remembered but the best."""
+        """Score configs that are known to differ from all others: only the best are kept."""
         for start in range(0, configs.height, BATCH):
             if not self.spent:
                 self._score(configs.slice(start, BATCH if self.left is None else min(BATCH, self.left)))
 
     def __call__(self, configs: pl.DataFrame) -> Floats:
-        """The score of every config (low is fast); infinite for those that the budget is too small for."""
+        """The score of every config (low is fast); infinite for those beyond the budget."""
         keys = configs.rows()
         fresh: dict[tuple[object, ...], int] = {}
         for place, key in enumerate(keys):
@@ -74,7 +74,7 @@ class Scoring:
             for name, values in figures.items()
         )
         together = pl.concat([self.best, scored]) if self.best.height else scored
-        # Of equal scores the config that comes first: the same, in whatever order they were shown.
+        # Ties go to the config that sorts first, so the result does not depend on the order of scoring.
         self.best = together.sort("__score", *self._names, nulls_last=True).head(self.keep)
         self.progress.step("configs", self.scored, self.total)
         return found.score

@@ -1,4 +1,4 @@
-"""Ways to walk a space. Each shows configs to the scoring until the budget is spent or nothing new turns up."""
+"""Search strategies. Each scores configs until the budget is spent or nothing new turns up."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from kerncast.selecting.search.scoring import Scoring
 
 Strategy = Callable[[Ground, Scoring, int], None]
 
-# Individuals of a generation: a tenth of the budget within these bounds.
+# Size of a generation: a tenth of the budget, within these bounds.
 POPULATION = (8, 50)
 STALE_GENERATIONS = 20
-# Candidates of the model take this share of the budget of a local search at the most; a restart draws so many.
+# The model's candidates take at most this share of a local search's budget; a restart draws this many configs.
 CANDIDATE_SHARE = 0.25
 RESTART = 16
 ASKED_AT_ONCE = 8
@@ -41,7 +41,7 @@ def random(ground: Ground, scoring: Scoring, seed: int) -> None:
 
 
 def differential_evolution(ground: Ground, scoring: Scoring, seed: int) -> None:
-    """scipy's, over the places of the values, each individual moved to the nearest valid config."""
+    """scipy's differential evolution on the places of the values; each individual is moved to the nearest valid config."""
     from scipy.optimize import differential_evolution as evolve
 
     def energies(population: Any) -> Any:
@@ -51,7 +51,7 @@ def differential_evolution(ground: Ground, scoring: Scoring, seed: int) -> None:
     for number in count():
         before = scoring.scored
         population = ground.indices(ground.sample(_individuals(scoring), seed + number))
-        if len(population) < 5:  # fewer than scipy takes: all of them are the answer
+        if len(population) < 5:  # fewer than scipy needs: the sample is the answer
             scoring(ground.sample(len(population), seed))
             return
         evolve(
@@ -72,7 +72,7 @@ def differential_evolution(ground: Ground, scoring: Scoring, seed: int) -> None:
 
 
 def _projected_scores(ground: Ground, scoring: Scoring, places: Ints) -> Floats:
-    """Scores of the valid configs nearest to some places; infinite where there is none near."""
+    """Scores of the valid configs nearest to some places; infinite if none is near."""
     points = ground.nearest(places)
     scores = np.full(len(points), np.inf)
     found = [place for place, point in enumerate(points) if point is not None]
@@ -87,7 +87,7 @@ class _Patience:
         self.scoring, self.seen, self.stale = scoring, scoring.scored, 0
 
     def ended(self, intermediate_result: Any) -> bool:
-        """Called by scipy after each generation, which tells by the argument's name what to pass."""
+        """Called by scipy after each generation; scipy decides by the argument's name what to pass."""
         self.stale = self.stale + 1 if self.scoring.scored == self.seen else 0
         self.seen = self.scoring.scored
         return self.scoring.spent or self.stale >= STALE_GENERATIONS
@@ -128,7 +128,7 @@ def _candidates(ground: Ground, scoring: Scoring, most: int) -> pl.DataFrame:
 
 
 def _climb(ground: Ground, scoring: Scoring, point: dict[str, Any], climbed: set[tuple[object, ...]]) -> None:
-    """Steepest descent of the score; a config that was climbed from before is not climbed from again."""
+    """Steepest descent of the score; it never starts from the same config twice."""
     score = float(scoring(ground.frame([point]))[0])
     while tuple(point.values()) not in climbed and not scoring.spent:
         climbed.add(tuple(point.values()))
@@ -143,7 +143,7 @@ def _climb(ground: Ground, scoring: Scoring, point: dict[str, Any], climbed: set
 
 
 def with_optuna(ground: Ground, scoring: Scoring, seed: int) -> None:
-    """optuna's tree-structured Parzen estimator, what it suggests moved to the nearest valid config."""
+    """optuna's tree-structured Parzen estimator; each suggestion is moved to the nearest valid config."""
     try:
         import optuna
     except ImportError as error:
@@ -164,7 +164,7 @@ def with_optuna(ground: Ground, scoring: Scoring, seed: int) -> None:
         places = [[trial.params.get(name, 0) for name in ground.parameters] for trial in asked]
         scores = _projected_scores(ground, scoring, np.array(places))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an infinite score, once the budget is spent, fails a trial aloud
+            warnings.simplefilter("ignore")  # optuna warns of infinite scores, which occur once the budget is spent
             for trial, score in zip(asked, scores, strict=True):
                 study.tell(trial, float(score) if np.isfinite(score) else 1e300)
         stale = stale + 1 if scoring.scored == before else 0

@@ -1,4 +1,4 @@
-"""Building the quick tiers of a model: portfolio, small forest, tree. Done once, kept by hash."""
+"""Building the quick tiers of a model: portfolio, small forest, tree. Done once, then cached by hash."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from kerncast.selecting.tiers.problem_sampling import draw_problems
 from kerncast.selecting.tiers.small_forest import TREES, compact_forest
 
 LOSS, MOST = 0.002, 64
-# A model of fewer trees than so many times those of a small forest is quick enough itself.
+# A model with fewer trees than this many times those of a small forest is quick enough itself.
 WORTH_IMITATING = 2
-# Problems that the model is asked about to teach the tree and the small forest.
+# Problems that the model answers to teach the tree and the small forest.
 SAMPLES = 6_000
 
 
@@ -52,9 +52,7 @@ class TierOptions:
 
     def __post_init__(self) -> None:
         if not 0 < self.loss < 1 or self.most < 1:
-            raise InvalidValue(
-                f"a portfolio loses between 0 and 1 and has at least one config, got {self.loss} and {self.most}"
-            )
+            raise InvalidValue(f"`loss` must be above 0 and below 1, and `most` at least 1, got {self.loss} and {self.most}")
 
     @property
     def identity(self) -> str:
@@ -73,7 +71,7 @@ def tiers_of(model: Model, options: TierOptions | None = None, *, progress: Prog
 
 
 def plain_tiers(model: Model) -> Tiers:
-    """All candidates as the portfolio, best on average first, nothing distilled: for asking without choosing quickly."""
+    """All candidates as the portfolio, best on average first, and no other tier: for when quick choices are not needed."""
     order = np.lexsort((np.arange(model.candidates.height), -model.candidates["share"].to_numpy()))
     known = model.out_of_fold is not None and bool(model.family.config.parameters)
     return Tiers(tuple(int(row) for row in order), reach=reach_of(model) if known else None, expectation=expectation_of(model))
@@ -109,7 +107,7 @@ def build_tiers(model: Model, options: TierOptions, *, progress: Progress = QUIE
 
 
 class PortfolioScores:
-    """The model's scores of the portfolio for a frame of problems, compiled where a compiler is at hand."""
+    """The model's scores of the portfolio for a frame of problems, compiled if there is a compiler."""
 
     def __init__(self, artefact: Artefact) -> None:
         self._artefact, self._size = artefact, len(artefact.tiers.portfolio)
@@ -117,7 +115,7 @@ class PortfolioScores:
         identity = f"scores {model.manifest.checksum} {artefact.tiers.portfolio}"
         try:
             made = compiled(identity, c_source(artefact, "kerncast"), c_header(artefact, "kerncast"), flags=BRIEF)
-        except (CannotCompile, CannotWrite, NotInC):  # then Python is asked, which takes longer
+        except (CannotCompile, CannotWrite, NotInC):  # fall back to Python, which is slower
             made = None
         self._binding = None if made is None else Binding(made, model.family, schema_number(artefact))
         self._interpreter = Interpreter(artefact)
@@ -126,7 +124,7 @@ class PortfolioScores:
 
     def __call__(self, problems: pl.DataFrame) -> Floats:
         rows = list(problems.iter_rows())
-        # The small forest and the tree ask about the same problems.
+        # The small forest and the tree learn from the same problems.
         new = {row: place for place, row in enumerate(rows) if row not in self._known}
         if new:
             self._known |= zip(new, self._ask(problems[list(new.values())]), strict=True)
@@ -163,7 +161,7 @@ def write_tiers(file: Path, tiers: Tiers) -> None:
 
 
 def read_tiers(file: Path, model: Model) -> Tiers | None:
-    """What was kept; None when there is nothing (usable) there."""
+    """The cached tiers; None if there are none, or they are unusable."""
     if not file.is_file():
         return None
     try:
@@ -195,5 +193,5 @@ def _keep(folder: Path, tiers: Tiers) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / "tiers.npz", lambda draft: write_tiers(draft, tiers))
-    except OSError:  # they are built again the next time
+    except OSError:  # then they are built again next time
         return

@@ -1,4 +1,4 @@
-"""A decision tree that minimises what its choices cost, grown leaf by leaf, the most useful split first."""
+"""A decision tree that minimises the cost of its choices, grown leaf by leaf, the most useful split first."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy.typing as npt
 from kerncast.arrays import Floats, Ints
 from kerncast.learners.trees import Tree
 
-# Where a node has more different values of a feature than this, only so many places between them are tried.
+# If a node has more different values of a feature than this, only this many thresholds are tried.
 MOST_PLACES = 48
-# How much of a split's worth is telling costs apart, which pays in later splits, beside what it saves at once.
+# Weight of how well a split separates costs, which pays off in later splits, relative to what it saves at once.
 FORESIGHT = 0.1
 
 
@@ -39,9 +39,9 @@ class _Split:
 
 
 def grow(material: Material, leaves: int, least_weight: float, judge: Material | None = None) -> Tree:
-    """At most so many leaves, each of at least some weight; deterministic, of equal splits the first feature's.
+    """Grow a tree of at most `leaves` leaves, each of at least `least_weight`. Deterministic: ties go to the first feature.
 
-    A leaf's value is the number of its choice. Splits that do not pay on `judge`, which the tree does not grow on, are undone.
+    A leaf's value is the number of its choice. Splits that do not pay off on `judge`, held-out samples, are undone.
     """
     sapling = _Sapling([np.arange(len(material.weight))])
     waiting: list[tuple[float, int, _Split]] = []
@@ -64,10 +64,10 @@ def grow(material: Material, leaves: int, least_weight: float, judge: Material |
 
 @dataclass
 class _Sapling:
-    """A tree while it grows: nodes in the order in which they came, leaves among them."""
+    """A growing tree: nodes, including leaves, in the order in which they were added."""
 
     rows: list[Ints]
-    """By node: the samples that come by."""
+    """By node: the samples that reach it."""
     feature: list[int] = field(default_factory=lambda: [-1])
     """Below zero: a leaf."""
     threshold: list[float] = field(default_factory=lambda: [0.0])
@@ -75,7 +75,7 @@ class _Sapling:
     right: list[int] = field(default_factory=lambda: [-1])
 
     def split(self, node: int, split: _Split, features: Floats) -> tuple[int, int]:
-        """Two leaves in place of one."""
+        """Replace a leaf by two."""
         first, second = len(self.rows), len(self.rows) + 1
         rows = self.rows[node]
         goes_left = features[rows, split.feature] <= split.threshold
@@ -94,7 +94,7 @@ class _Sapling:
         return first, second
 
     def prune(self, judge: Material, choice: Ints) -> None:
-        """Undo splits that do not pay on other samples."""
+        """Undo splits that do not pay off on other samples."""
         paths: list[Ints] = [np.empty(0, np.int64)] * len(self.rows)
         paths[0] = np.arange(len(judge.weight))
         for node, feature in enumerate(self.feature):
@@ -111,7 +111,7 @@ class _Sapling:
                     self.feature[node] = -1
 
     def tree(self, choice: Ints) -> Tree:
-        """What is left of it, in the same order."""
+        """The tree without the undone splits, in the same order."""
         reached = {0}
         for node, feature in enumerate(self.feature):
             if node in reached and feature >= 0:
@@ -154,7 +154,7 @@ def _best_split(material: Material, rows: Ints, least_weight: float) -> _Split |
 
 
 def _worth(left: Floats, lighter: Floats, total: Floats, whole: float) -> Floats:
-    """What each place saves: the cost of one choice for all, less that of one on either side."""
+    """What each threshold saves: the cost of one choice for all, minus that of one choice on either side."""
     right = total - left
     saved = total.min() - left.min(axis=1) - right.min(axis=1)
     # The drop in the variance of costs, on the scale of costs.
@@ -163,6 +163,6 @@ def _worth(left: Floats, lighter: Floats, total: Floats, whole: float) -> Floats
 
 
 def _between(below: float, above: float) -> float:
-    """A threshold that parts two values: halfway, unless rounding would put the upper one on the wrong side."""
+    """A threshold between two values: halfway, unless rounding would put the upper one on the wrong side."""
     middle = below + (above - below) / 2
     return float(middle if middle < above else below)

@@ -1,4 +1,4 @@
-"""Distillation: a tree problem → place in the portfolio, taught by measurements and by the model where there are none."""
+"""Distillation: a tree from problem to place in the portfolio, learned from measurements, or else from the model."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ infinite where a rule forbids the config."""
 
 SAMPLES = 5_000
 MOST_LEAVES = 1_024
-# A leaf of fewer problems than this would know one problem, not a region.
+# A leaf of fewer problems than this would describe single problems, not a region.
 LEAST_WEIGHT = 3.0
-# The share of problems that a tree is pruned by, and again that says what it loses.
+# The share of problems held out to prune the tree, and again to estimate its loss.
 HELD_OUT = 0.2
-# Fewer groups of problems than this cannot be parted in three.
+# Fewer groups of problems than this cannot be divided into three.
 FEWEST_GROUPS = 20
-# What a leaf is believed to lose begins with what the tree loses, as if so many problems had said so.
+# The estimated loss of a leaf starts from the tree's mean loss, weighted like this many problems.
 PRIOR = 3.0
-# A leaf that is expected to lose so many times what the tree may lose on average is unsure, however rare it is.
+# A leaf whose expected loss is this many times the tree's allowed mean loss is unsure, however rare it is.
 WORST_LEAF = 5.0
 
 
 @dataclass(frozen=True)
 class Ground:
-    """What distillation starts from: what was measured, on what device, and which sizes are inside."""
+    """What distillation starts from: the measurements, the device, and the trained ranges."""
 
     measured: Measured
     device: Device
@@ -58,16 +58,16 @@ class Ground:
 
 @dataclass(frozen=True)
 class Distilled:
-    """A tree, and what it does on problems that it was not grown on."""
+    """A tree, and how it does on held-out problems."""
 
     tree: DecisionTree
     leaves: int
     unsure_leaves: int
     samples: int
     answered: float
-    """The share of held-out problems that it answers itself."""
+    """The share of held-out problems that the tree answers itself."""
     loss: float
-    """On held-out problems, against the model's own choice in the portfolio, which answers where the tree does not."""
+    """Loss on held-out problems, relative to the model's own choice in the portfolio, which answers where the tree does not."""
 
 
 def distill(
@@ -82,9 +82,9 @@ def distill_from(
 ) -> Distilled:
     """Grow a tree on measured and made-up problems; leaves that would lose too much are unsure.
 
-    What a choice costs is its measured regret where it was measured, the model's where it was not. Leaves that are
-    expected to lose more than five times `worst_loss` are unsure; then the most expensive of the others, as few as
-    it takes for the loss on held-out problems to be at most `worst_loss`.
+    The cost of a choice is its measured regret, or the model's estimate if it was not measured. Leaves that are expected
+    to lose more than five times `worst_loss` are unsure. Then the most expensive of the others become unsure, as few as
+    needed for the loss on held-out problems to be at most `worst_loss`.
     """
     if not portfolio or samples < 0 or not worst_loss > 0:
         raise InvalidValue(
@@ -97,7 +97,7 @@ def distill_from(
     material = Material(features, lessons.costs, np.ones(len(features)))
     grows, prunes, judges = _parts(lessons.group, seed)
     grown = grow(material.take(grows), MOST_LEAVES, LEAST_WEIGHT, material.take(prunes))
-    # Costs above or below those of what the model would have taken.
+    # Costs relative to the model's own choice.
     extra = lessons.costs - lessons.own[:, None]
     sure, answered, loss = _sure_leaves(grown, features, extra, prunes, judges, worst_loss)
     leaf = grown.leaf_of(features)
@@ -113,9 +113,9 @@ class _Lessons:
     costs: Floats
     """[problem, place]: 1 − best over own time; 1 for what fails or must not be chosen."""
     own: Floats
-    """By problem: what the model's own choice costs."""
+    """By problem: the cost of the model's own choice."""
     group: Ints
-    """By problem: what must not be torn apart; made-up problems are groups of their own."""
+    """By problem: its group, which must not be split; each made-up problem is its own group."""
 
 
 def _lessons(ground: Ground, portfolio: Sequence[int], score: Score, samples: int, rng: np.random.Generator) -> _Lessons:
@@ -126,7 +126,7 @@ def _lessons(ground: Ground, portfolio: Sequence[int], score: Score, samples: in
     problems = pl.concat([known, drawn.select(known.columns)])
     scores = np.asarray(score(problems), dtype=np.float64)
     tried = Tried.of(measured, portfolio).holds(problems)
-    # Where a problem is outside of everything, the model's guess is all there is.
+    # If no config was tried on such problems, only the model's guess is left.
     scores = np.where(tried | ~tried.any(axis=1, keepdims=True), scores, np.inf)
     guessed, chosen = _regret(scores), scores.argmin(axis=1)
     shares = measured.shares[solved][:, list(portfolio)]
@@ -141,14 +141,14 @@ def _lessons(ground: Ground, portfolio: Sequence[int], score: Score, samples: in
 
 
 def _regret(scores: Floats) -> Floats:
-    """1 − best over own time, as the scores have it; 1 everywhere when nothing can run."""
+    """1 − best over own time, according to the scores; 1 everywhere if nothing can run."""
     best = scores.min(axis=1, keepdims=True)
     known = np.isfinite(best)
     return np.where(known, -np.expm1(np.where(known, best, 0.0) - np.where(np.isfinite(scores), scores, np.inf)), 1.0)
 
 
 def _chosen_unseen(measured: Measured, portfolio: Sequence[int]) -> Ints:
-    """By measured problem: what the model chose of the portfolio before it had seen it."""
+    """By measured problem: the portfolio config that the model chose out of fold."""
     assert measured.score is not None
     place = np.full(measured.configs.height, -1)
     place[list(portfolio)] = np.arange(len(portfolio))
@@ -159,9 +159,9 @@ def _chosen_unseen(measured: Measured, portfolio: Sequence[int]) -> Ints:
 
 
 def splitting_program(family: Family, device: Device, dtypes: Sequence[str] | None) -> Program:
-    """What splits may read: parameters and exact features of the problem alone.
+    """The inputs of splits: parameters and exact features of the problem alone.
 
-    A log or a root orders problems as its argument does, which is exact: that is taken in its place.
+    A log or a root orders problems like its argument does, and the argument is exact: it is used instead.
     """
     outputs: dict[str, Expr] = {}
     seen: set[bytes] = set()
@@ -183,7 +183,7 @@ def evaluate(program: Program, problems: pl.DataFrame) -> Floats:
 
 
 def _parts(group: Ints, seed: int) -> tuple[Flags, Flags, Flags]:
-    """Whole groups to grow on, to prune by, and to judge by; of too few groups all are used for everything."""
+    """Whole groups to grow on, to prune by, and to judge by; with too few groups, all are used for everything."""
     if len(np.unique(group)) < FEWEST_GROUPS:
         everything = np.ones(len(group), dtype=bool)
         return everything, everything, everything
@@ -196,14 +196,14 @@ def _parts(group: Ints, seed: int) -> tuple[Flags, Flags, Flags]:
 def _sure_leaves(
     grown: Tree, features: Floats, extra: Floats, prunes: Flags, judges: Flags, worst_loss: float
 ) -> tuple[Flags, float, float]:
-    """Which leaves answer; the share of problems to judge by that they answer, and what that loses.
+    """Which leaves are sure; the share of held-out problems that they answer, and the loss there.
 
-    Leaves are ranked by one set of problems and judged by another: of many small leaves some do well by luck.
+    Leaves are ranked on one set of problems and judged on another, because some small leaves do well by luck.
     """
     leaf, leaves = grown.leaf_of(features), len(grown.value)
     lost = extra[np.arange(len(leaf)), grown.value[leaf].astype(np.int64)]
     count = np.bincount(leaf[prunes], minlength=leaves)
-    # A leaf that hardly any of them reaches is taken to be as good as the others.
+    # A leaf that few problems reach is assumed to be as good as the average.
     mean = (np.bincount(leaf[prunes], lost[prunes], leaves) + PRIOR * lost[prunes].mean()) / (count + PRIOR)
     order = np.lexsort((np.arange(leaves), -mean))
     held = np.bincount(leaf[judges], lost[judges], leaves)[order] / judges.sum()
@@ -221,7 +221,7 @@ def _best(costs: Floats, otherwise: int) -> int:
 
 
 def _deciding(tree: Tree, program: Program) -> DecisionTree:
-    """Without splits whose two sides agree, and with only those features that a split reads."""
+    """The tree without splits whose two sides agree, and with only the features that it reads."""
     tree = tree.merged()
     used = sorted(set(tree.feature.tolist()))
     names = list(program.outputs)

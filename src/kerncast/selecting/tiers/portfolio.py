@@ -1,4 +1,4 @@
-"""The portfolio: the smallest set of configs whose oracle loses next to nothing on problems that it was not chosen by."""
+"""The portfolio: the smallest set of configs whose best loses next to nothing on held-out problems."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from kerncast.models.model import Model
 from kerncast.scoring.splits import folds_by_group
 
 FOLDS = 5
-# A set that grows by one config rarely wants more than two of its others exchanged.
+# When a set grows by one config, exchanging more than two of the others rarely helps.
 MOST_SWAPS = 4
-# Of more configs than this only the promising ones are looked at: 2,000 problems × 4,608 configs took 51 s with all of them.
+# With more configs than this only the promising ones are considered: 2,000 problems × 4,608 configs took 51 s otherwise.
 MOST_CANDIDATES, GENERALISTS, CONTENDERS = 704, 64, 16
-# Gains below this are rounding: sums of thousands of shares, each with an error of about 1e-16.
+# Gains below this are rounding errors: sums of thousands of shares, each off by about 1e-16.
 NOTHING = 1e-9
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """What a set of some size gets. Losses are 1 − best time over the time of the set's best, averaged over problems."""
+    """The losses of a set of some size: 1 − best time over the time of the set's best, averaged over problems."""
 
     size: int
     training_loss: float
-    """On the problems that it was chosen by."""
+    """On the problems that the set was chosen by."""
     loss: float
-    """On problems that it was not chosen by."""
+    """On held-out problems."""
     efficiency_p10: float
     efficiency_min: float
 
@@ -43,29 +43,29 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class PortfolioChoice:
-    """The configs to keep, in the order in which each adds most, and what sets of other sizes would get."""
+    """The configs to keep, in the order in which each adds most, and the losses of sets of other sizes."""
 
     configs: tuple[int, ...]
     curve: tuple[CurvePoint, ...]
-    """From one config to the first size that loses little enough, or to the largest allowed."""
+    """From one config up to the first size that loses little enough, or to the largest allowed."""
     reached: bool
-    """Whether the set loses as little as asked on held-out problems."""
+    """Whether the set's loss on held-out problems is within the limit."""
     folds: int
     """0: too few groups of problems to hold any out, so `loss` in the curve is that of training."""
     problems: int
     uncovered: int
-    """Problems that something works on, but nothing in the portfolio; each counts as a loss of 1."""
+    """Problems that some config solves, but none in the portfolio; each counts as a loss of 1."""
 
 
 def choose_portfolio(measured: Measured, loss: float = 0.002, most: int = 64, *, seed: int = 0) -> PortfolioChoice:
-    """The smallest set that loses at most `loss` on held-out problems, of `most` configs at the most.
+    """The smallest set, of at most `most` configs, that loses at most `loss` on held-out problems.
 
     Sets are chosen on some folds of problems and scored on the others, size by size, until the mean over all
-    problems is small enough; the set of that size which is chosen by all problems is the answer, with configs
-    added for problems that would have none.
+    problems is small enough. The result is the set of that size chosen on all problems, with configs added for problems
+    that would have none.
     """
     if not 0.0 <= loss < 1.0 or most < 1:
-        raise InvalidValue(f"a portfolio loses 0 ≤ loss < 1 with at least one config, got loss {loss} and at most {most}")
+        raise InvalidValue(f"`loss` must be from 0 to below 1 and `most` at least 1, got {loss} and {most}")
     solved = measured.solvable
     if not len(solved):
         raise InvalidValue("no config worked on any problem: there is nothing to choose a portfolio from")
@@ -108,7 +108,7 @@ def _point(size: int, training: float, efficiency: Floats) -> CurvePoint:
 
 
 class _Growing:
-    """A set that grows by one config at a time, exchanging members while that helps."""
+    """A set that grows by one config at a time, and exchanges members while that helps."""
 
     def __init__(self, shares: Floats, most: int) -> None:
         self.columns = _promising(shares, most)
@@ -118,11 +118,11 @@ class _Growing:
 
     @property
     def picked(self) -> list[int]:
-        """The set, by columns of what it was made with."""
+        """The set, as columns of the shares."""
         return [int(self.columns[place]) for place in self.places]
 
     def _cover(self) -> None:
-        """The best and the second-best share that each problem gets from the set, and from whom the best is."""
+        """The best and the second-best share that each problem gets from the set, and which member gives the best."""
         rows = np.arange(len(self.shares))
         inside = np.zeros((len(rows), len(self.places) + 2))
         inside[:, 2:] = self.shares[:, self.places]
@@ -132,11 +132,11 @@ class _Growing:
         self.second = inside.max(axis=1)
 
     def grow(self) -> None:
-        """One config more: the one that adds most, then exchanges."""
+        """Add the config that adds most, then exchange members."""
         totals = self._totals(self.best)
         if totals.max() <= self.best.sum() + NOTHING:
-            # Every problem has its best already. What would serve most of them if that one were missing is the
-            # best guess at what other problems want.
+            # Every problem has its best config already. The config that would help most if those were missing is the
+            # best guess at what other problems need.
             totals = self._totals(self.second)
             if totals.max() <= self.second.sum() + NOTHING:
                 totals = self._totals(np.zeros(len(self.best)))
@@ -147,13 +147,13 @@ class _Growing:
                 break
 
     def _totals(self, covered: Floats) -> Floats:
-        """For each config outside: the sum of what problems would get that have `covered` already."""
+        """For each config outside the set: the sum of the shares that problems would get, given `covered` already."""
         totals = np.maximum(self.shares, covered[:, None]).sum(axis=0)
         totals[self.places] = -1.0
         return np.asarray(totals)
 
     def _swap(self) -> bool:
-        """Exchange the one member whose best replacement adds most; False when none adds anything."""
+        """Exchange the member whose best replacement adds most; False if no exchange adds anything."""
         joined = self._totals(self.best)
         found = (self.best.sum() + NOTHING, -1, -1)
         for place in range(len(self.places)):
@@ -173,7 +173,7 @@ class _Growing:
 
 
 def _promising(shares: Floats, most: int) -> Ints:
-    """The columns that a small set may want: contenders for the best of some problem, and those good on average."""
+    """The columns worth considering: contenders for the best of some problem, and those that are good on average."""
     count, limit = shares.shape[1], max(MOST_CANDIDATES, 2 * most)
     if count <= limit:
         return np.arange(count)
@@ -184,20 +184,20 @@ def _promising(shares: Floats, most: int) -> Ints:
 
 
 def _cover(shares: Floats, picked: list[int], most: int) -> list[int]:
-    """With configs added for problems on which nothing in the set works, while there is room."""
+    """The set with configs added, while there is room, for problems on which nothing in it works."""
     picked = list(picked)
     while len(picked) < most:
         bare = shares[:, picked].max(axis=1) <= 0
         works = (shares[bare] > 0).sum(axis=0)
         if not bare.any() or not works.max():
             break
-        # Of those that work on most of them, the one that is fastest there.
+        # Among the configs that work on most of them, the fastest there.
         picked.append(int(np.lexsort((-shares[bare].sum(axis=0), -works))[0]))
     return picked
 
 
 def _ordered(shares: Floats, picked: list[int]) -> list[int]:
-    """The set in the order in which each adds most to those before it; of equals the first config."""
+    """The set in the order in which each adds most to those before it; ties go to the first config."""
     left, order = sorted(picked), []
     covered = np.zeros(len(shares))
     while left:

@@ -1,4 +1,4 @@
-"""The portfolio of a model or a dataset, for people: which configs are enough, and what fewer would lose."""
+"""The portfolio of a model or a dataset, to print: which configs are enough, and what fewer would lose."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kerncast.tables.table import load_table
 
 @dataclass(frozen=True)
 class Portfolio:
-    """The smallest set of configs that loses no more than was allowed, and the curve that leads to it."""
+    """The smallest set of configs within the allowed loss, and the losses of smaller sets."""
 
     measured: Measured
     found: PortfolioChoice
@@ -50,7 +50,7 @@ class Portfolio:
         last = self.found.curve[-1]
         return (
             f"Portfolio of {self.measured.family.id}: {len(self.found.configs)} of {self.measured.configs.height:,} configs "
-            f"lose {last.loss:.2%} on problems that they were not chosen by"
+            f"lose {last.loss:.2%} on held-out problems"
         )
 
 
@@ -63,10 +63,10 @@ def portfolio_of(
     where: Sequence[str] = (),
     out: str | Path | None = None,
 ) -> Portfolio:
-    """How few configs of a model or a dataset are enough; `out` writes them as JSON, for sweeps that measure only them."""
+    """The smallest set of configs of a model or a dataset that is enough; `out` writes it as JSON, for sweeps."""
     place = None if out is None else Path(out)
     if place is not None and place.suffix != ".json":
-        raise InvalidValue(f"`out` is a .json file, so that `configs=portfolio:FILE` reads it, got {place}")
+        raise InvalidValue(f"`out` must be a .json file, so that `configs=portfolio:FILE` reads it, got {place}")
     measured = _measured(source, family, tuple(where))
     if not measured.configs.width:
         raise InvalidValue(f"{measured.family.id} has exactly one config: there is nothing to choose")
@@ -81,5 +81,5 @@ def _measured(source: Model | Dataset | str | Path, family: str | None, where: t
         opened = source if isinstance(source, Dataset) else Dataset.open(source)
         return measured_in_table(load_table([opened], family, where))
     if where or family is not None:
-        raise InvalidValue("`where` and `family` are for datasets, and a model has one family and its own rows: leave them out")
+        raise InvalidValue("`where` and `family` are for datasets; a model has one family and its own rows: leave them out")
     return measured_by_model(source if isinstance(source, Model) else Model.load(source))

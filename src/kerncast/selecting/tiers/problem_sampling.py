@@ -1,4 +1,4 @@
-"""Problems that nobody measured, inside what was: what a model is asked about when it teaches a tree."""
+"""Made-up problems within the measured ranges: the model's answers to them teach the tree."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kerncast.space import Space
 # How a problem is drawn: near a measured one, each size from another measured one, or anywhere in the hull.
 JITTERED, CROSSED, ANYWHERE = range(3)
 SHARES = (0.5, 0.3, 0.2)
-# A jittered size keeps its value as often as not; otherwise it moves by a factor of about 1.6 either way.
+# A jittered size keeps its value half of the time; otherwise it changes by a factor of about 1.6 up or down.
 KEPT, SPREAD = 0.5, 0.5
-# Sizes are as even as those of measured problems, up to this power of two: kernels hardly tell 256 from 512.
+# Sizes are divisible by powers of two like those of measured problems, up to this: kernels hardly tell 256 from 512.
 EVENEST = 256
-# Rules may refuse most of what is drawn; after this many rounds what there is has to do.
+# Rules may refuse most of what is drawn; after this many rounds drawing stops.
 MOST_ROUNDS = 8
 
 
@@ -29,7 +29,7 @@ def draw_problems(
 ) -> pl.DataFrame:
     """Up to `count` different problems (`problem.*`) that the op allows, none of them measured.
 
-    Labels and flags come together from one measured problem, so combinations that never occur are not asked for.
+    Labels and flags come together from one measured problem, so no new combinations of them are made up.
     """
     columns = [f"problem.{name}" for name in family.problem.parameters]
     measured = measured.select(columns).unique(maintain_order=True)
@@ -75,7 +75,7 @@ def _draw(
 
 
 def _nearest(parameter: Parameter, values: Ints, seen: Ints) -> Ints:
-    """Values that the parameter may have: on its grid, or of a list those that were measured."""
+    """The nearest values that the parameter may have: on its grid or, for a list, those that were measured."""
     if isinstance(parameter, Int):
         return parameter.low + (values - parameter.low) // parameter.step * parameter.step
     known = np.unique(seen)
@@ -84,7 +84,7 @@ def _nearest(parameter: Parameter, values: Ints, seen: Ints) -> Ints:
 
 
 def _allowed(space: Space, frame: pl.DataFrame) -> pl.DataFrame:
-    """The rows that break no rule; a parameter that does not apply is emptied, one that newly applies has no value."""
+    """The rows that break no rule; inactive parameters become null, and rows without a value for an active one are dropped."""
     symbols = {f"problem.{name}": f"{space.namespace}.{name}" for name in space.parameters}
     for name in space.condition_order:
         column = pl.col(f"problem.{name}")

@@ -1,8 +1,8 @@
 """A small forest that ranks the portfolio like the model: a tenth of its trees, taught by its scores on many problems.
 
-A model of six hundred trees takes longer to rank twenty configs than a kernel launch. The small forest is asked for the
-order alone, by the loss that the model's own ranking forest has: a softmax of its outputs over the portfolio should be
-that of the model's scores at TEMPERATURE. How long the winner takes is then asked of the model.
+A model of six hundred trees takes longer to rank twenty configs than a kernel launch. The small forest only orders them.
+It is trained with the loss of the model's own ranking forest: a softmax of its outputs over the portfolio should match
+that of the model's scores at TEMPERATURE. The time of the winner then comes from the model.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from kerncast.learners.lightgbm_text import read_trees
 from kerncast.learners.trees import Tree
 
 TREES, LEAVES, RATE = 70, 47, 0.2
-# In log time: what the model has within a percent is not asked to be ordered.
+# In log time: configs that the model puts within a percent of each other need not be ordered.
 TEMPERATURE = 0.01
-# More rows teach little and cost seconds.
+# More rows teach little and take seconds longer.
 MOST_ROWS = 120_000
-# With fewer configs there is little to win: the model itself is asked.
+# With fewer configs there is little to gain: the model itself ranks them.
 FEWEST = 2
 
 
@@ -33,7 +33,7 @@ Describe = Callable[[pl.DataFrame], Floats]
 def compact_forest(
     describe: Describe, names: Sequence[str], configs: pl.DataFrame, problems: pl.DataFrame, scores: Floats, seed: int = 0
 ) -> tuple[Tree, ...] | None:
-    """The trees of a forest over the model's features; None where the model itself had better be asked.
+    """The trees of a forest over the model's features; None if the model itself should rank.
 
     `configs`: the portfolio's; `scores`: [problem, place in the portfolio], low is chosen, infinite where a rule
     forbids the config.
@@ -43,7 +43,7 @@ def compact_forest(
     usable = np.isfinite(scores).sum(axis=1) >= FEWEST
     if configs.height < FEWEST or usable.sum() < FEWEST:
         return None
-    # Measured problems come first in `problems`, so they are always among those that are kept.
+    # Measured problems come first in `problems`, so they are always kept.
     kept = np.flatnonzero(usable)[: max(FEWEST, MOST_ROWS // scores.shape[1])]
     scores, problems = scores[kept], problems[kept]
     features = describe(problems.join(configs, how="cross", maintain_order="left_right"))
@@ -59,7 +59,7 @@ def compact_forest(
 
 
 class _Imitation:
-    """Cross-entropy between the softmax of what a forest says of a problem's configs and that of the model's scores."""
+    """Cross-entropy between the softmax of a forest's outputs for a problem's configs and that of the model's scores."""
 
     def __init__(self, scores: Floats) -> None:
         self.shape = scores.shape
@@ -69,7 +69,7 @@ class _Imitation:
         self.counts = np.isfinite(scores)
 
     def gradients(self, raw: Floats, _: Any) -> tuple[Floats, Floats]:
-        """First and second derivatives by output, as LightGBM wants them."""
+        """First and second derivatives with respect to the outputs, as LightGBM expects them."""
         outputs = np.where(self.counts, raw.reshape(self.shape), -np.inf)
         powers = np.exp(outputs - outputs.max(axis=1, keepdims=True))
         believed = powers / powers.sum(axis=1, keepdims=True)

@@ -32,7 +32,7 @@ from kerncast.op import Config, Problem
 
 SOURCES = ("codegen.py", "conv.c", "staging.h", "gather.h", "weight.h")
 
-# Problems are tried in the small first: about a millisecond of arithmetic, on some rows at least.
+# Configs are tried on small problems first: about a millisecond of arithmetic, with a minimum number of rows.
 FEW_PRODUCTS, FEW_ROWS = 2**25, 4
 
 
@@ -106,7 +106,7 @@ class ConvPart(Part):
 
     def bind(self, call: Call, problem: Problem, config: Config) -> Bound:
         assert isinstance(call, Convolution)
-        # All that is missing in one compilation: `prepare` leaves this to the caller of `compile` for a whole chunk.
+        # Build all missing kernels in one compilation. `prepare` does not: its caller uses `compile` for a whole chunk.
         self.compile([(problem, config)])
         plan, run = self.plan(self._layout(problem, config)), self._functions[1]
         place = ctypes.byref(plan)
@@ -136,7 +136,7 @@ class ConvPart(Part):
         return iter(first_configs(problem, self.machine.profile))
 
     def smaller(self, problem: Problem) -> Problem:
-        """One image, and as few of its rows as are quick: channels and the width of a row are what configs differ by."""
+        """One image with few rows, to be quick; configs differ in how they treat channels and the width of a row."""
         values = problem.as_dict()
         sizes = {"N": 1, **{name: int(str(values[name])) for name in ("Di", "Hi")}}
         for name, axis, taps in (("Di", "d", "Z"), ("Hi", "h", "Y")):

@@ -1,11 +1,11 @@
-"""Convolutions of a caller's own arrays: which problem they make, and a kernel that is pointed at them call after call.
+"""Convolutions of a caller's own arrays: which problem they make, and a kernel that is pointed at them in each call.
 
     forward      run(x, w, stride=1, padding=0, dilation=1, groups=1, layout="nhwc")
     bwd data     run(dy, w, input_size=(56, 56), …)
     bwd weight   run(x, dy, filter_size=(3, 3), …)
 
 Arrays of 4 axes are images, of 5 volumes. `stride`, `padding` and `dilation` are one number for all axes or a tuple,
-outermost first. With a stride several inputs give one output size: then the size that is wanted has to be said.
+outermost first. With a stride, several input sizes give the same output size, so the size must be given.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Steps = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class _Tensor:
-    """An array of either layout, its axes apart."""
+    """The shape of an array of either layout, split into its axes."""
 
     outermost: int
     pixels: tuple[int, ...]
@@ -49,7 +49,7 @@ class _Tensor:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """What the arrays are about; `made` are the pixels of the output."""
+    """The sizes that the arrays give; `made` are the pixels of the output."""
 
     images: int
     channels: int
@@ -61,7 +61,7 @@ class _Sizes:
 
 @dataclass(frozen=True)
 class Convolution(Call):
-    """A convolution or one of its gradients, told by two arrays and the attributes above."""
+    """A convolution or one of its gradients, given by two arrays and the attributes above."""
 
     names: ClassVar[tuple[str, str]] = ("x", "w")
     size: ClassVar[str | None] = None
@@ -69,7 +69,7 @@ class Convolution(Call):
 
     problem: tuple[tuple[str, int | str], ...]
     shape: tuple[int, ...]
-    """Of the result."""
+    """The shape of the result."""
     dtype: str
     empty: bool
 
@@ -87,7 +87,7 @@ class Convolution(Call):
             raise InvalidValue(f"layout must be nhwc (channels last) or nchw (channels first), got {layout!r}")
         groups = _whole(attributes.get("groups", 1), 1)
         if groups is None:
-            raise InvalidValue(f"groups must be a whole number from 1 on, got {attributes['groups']!r}")
+            raise InvalidValue(f"groups must be a whole number of at least 1, got {attributes['groups']!r}")
         steps = {name: _per_axis(name, attributes.get(name, default), axes, least=default) for name, default in STEPS.items()}
         given = None if cls.size is None or cls.size not in attributes else _per_axis(cls.size, attributes[cls.size], axes, 1)
         first_axes, second_axes = (_Tensor.of(array.shape, str(layout)) for array in (first, second))
@@ -120,7 +120,7 @@ class Convolution(Call):
         if first.ndim != second.ndim or first.dtype != second.dtype:
             one, other = cls.names
             raise InvalidValue(
-                f"{one} and {other} must have equally many axes and one type, got shapes {first.shape} and {second.shape}, "
+                f"{one} and {other} must have the same rank and one type, got shapes {first.shape} and {second.shape}, "
                 f"{first.dtype} and {second.dtype}: reshape or convert one"
             )
         return first, second
@@ -133,7 +133,7 @@ class Convolution(Call):
     @staticmethod
     @abc.abstractmethod
     def _result(sizes: _Sizes, groups: int) -> _Tensor:
-        """The axes of what comes out."""
+        """The axes of the result."""
 
     @property
     def values(self) -> Mapping[str, int | bool | str]:
@@ -144,7 +144,7 @@ class Convolution(Call):
 
 
 def _whole(value: object, least: int) -> int | None:
-    """A whole number from `least` on, or None."""
+    """A whole number of at least `least`, or None."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         return None
     return int(value)
@@ -155,7 +155,7 @@ def _per_axis(name: str, value: object, axes: int, least: int) -> tuple[int, ...
     numbers = [number for item in values if (number := _whole(item, least)) is not None]
     if len(values) != axes or len(numbers) != axes:
         raise InvalidValue(
-            f"{name} must be a whole number from {least} on, or a tuple of {axes} (one for each axis of a pixel), got {value!r}"
+            f"{name} must be a whole number ≥ {least}, or a tuple of {axes} (one for each axis of a pixel), got {value!r}"
         )
     return tuple(numbers)
 
@@ -183,7 +183,7 @@ def _equal(what: str, wanted: object, given: object) -> None:
 
 def _open_size(name: str, steps: Steps, given: tuple[int, ...] | None) -> None:
     if given is None and max(steps["stride"]) > 1:
-        raise InvalidValue(f"with a stride of {steps['stride']} several sizes lead to these shapes: say which with {name}=(…)")
+        raise InvalidValue(f"with a stride of {steps['stride']} several sizes lead to these shapes: give one with {name}=(…)")
 
 
 class Forward(Convolution):
@@ -259,7 +259,7 @@ class BoundConvolution(IntoOut):
         self._launch, self._lock = launch, threading.Lock()
 
     def __call__(self, *arrays: Array, out: Array | None = None) -> Array:
-        # Kernels take arrays without gaps; whatever is stored otherwise is copied.
+        # Kernels take arrays without gaps; other arrays are copied.
         first, second = (np.require(array, requirements=("C", "A")) for array in arrays)
         if out is not None:
             self.check_out(out)

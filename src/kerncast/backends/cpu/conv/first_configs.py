@@ -6,16 +6,16 @@ from kerncast.device import Device
 from kerncast.expr import Program
 from kerncast.op import Config, Problem
 
-# Drawn before they are put in order; more than anybody has the time to try.
+# Configs to draw before sorting; more than there is time to try.
 DRAWN = 512
 SEED = 0
 # Two units with a latency of four cycles: fewer sums than these wait for each other.
 FULL_CHAINS = 8
 # Loads that keep pace with the products, in products for each load.
 FULL_LOADS = 1.2
-# A call costs about as much as so many nanoseconds of arithmetic.
+# The cost of a call, in nanoseconds of arithmetic.
 CALL_NS = 8.0
-# What is read from beyond a cache, relative to what is read from it.
+# The cost of a read from beyond a cache, relative to a read from it.
 BEYOND_CACHE = 1.15
 NEEDED = (
     "chains", "fma_per_load", "log2_calls", "log2_compute_and_moved_ns", "log2_compute_ns", "strip_l1", "block_l2",

@@ -20,7 +20,7 @@ class Phase:
     count: Triple
     at: tuple[Triple, ...]
     taps: tuple[int, ...]
-    """Which of the filter they are."""
+    """Their numbers in the filter."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Geometry:
     images: int
     groups: int
     source_channels: int
-    """Of one group."""
+    """The channels of one group."""
     result_channels: int
     source_size: Triple
     result_size: Triple
@@ -64,12 +64,12 @@ class Geometry:
 
     @property
     def taps(self) -> int:
-        """Of the filter."""
+        """The number of taps of the filter."""
         return self.filter[0] * self.filter[1] * self.filter[2]
 
     @property
     def pixels(self) -> int:
-        """Of one result image, or of the output."""
+        """The pixels of one result image, or of the output."""
         return self.result_size[0] * self.result_size[1] * self.result_size[2]
 
     @cached_property
@@ -88,7 +88,7 @@ class Geometry:
 
     @property
     def within(self) -> bool:
-        """No tap meets anything beyond the image."""
+        """Whether no tap reaches beyond the image."""
         low, high = self.reach
         return min(low) >= 0 and all(end <= size for end, size in zip(high, self.source_size, strict=True))
 

@@ -92,7 +92,7 @@ def make(direction: str, p: Mapping[str, Any]) -> Inputs:
     """The operands of a problem: always the same for the same problem."""
     known, dtype = shapes(p), np.dtype(NUMPY_TYPES[p["dtype"]])
     counts = {name: int(np.prod(shape, dtype=np.int64)) for name, shape in known.items()}
-    # Made with a rim, once more by groups, and the product of a tap; whole numbers beside the operands.
+    # Besides the operands: whole numbers, copies with a border, copies by groups, and the product of a tap.
     needed = dtype.itemsize * (4 * counts["input"] + 4 * counts["output"] + 3 * counts["weights"])
     if needed > MEMORY_SHARE * available_bytes():
         raise OutOfMemory(f"the tensors need {needed / 1e9:.1f} GB, more than {MEMORY_SHARE:.0%} of the memory that is free")

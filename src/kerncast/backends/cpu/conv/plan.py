@@ -14,7 +14,7 @@ from kerncast.backends.cpu.gemm.codegen import C_TYPES
 
 KERNELS = {"direct": 0, "im2col": 1, "depthwise": 2}
 COLUMN_PAD = 16  # as in conv.c
-# Result pixels of a depthwise block: what is between 16 and 256 makes no difference.
+# Result pixels of a depthwise block: values between 16 and 256 make no difference.
 DEPTHWISE_PIXELS = 64
 # Words of a `pixel` of staging.h.
 PIXEL_WORDS = 6
@@ -53,7 +53,7 @@ class CPlan(ctypes.Structure):
     """`plan` of conv.c."""
 
     keep: tuple[Any, ...]
-    """What its pointers point to."""
+    """Keeps alive what its pointers point to."""
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("source", "other", "result")),
         ("tiles", ctypes.POINTER(ctypes.c_void_p)),
@@ -106,7 +106,7 @@ class Layout:
 
     @property
     def weight(self) -> bool:
-        """The gradient of the weights is computed."""
+        """Whether the gradient of the weights is computed."""
         return self.g.direction == "bwd_weight"
 
     @property
@@ -131,12 +131,12 @@ class Layout:
 
     @property
     def all_channels(self) -> int:
-        """Of the result, or of the output."""
+        """The channels of the result, or of the output."""
         return self.g.groups * self.g.result_channels
 
     @cached_property
     def tile(self) -> Tile:
-        """The whole tile."""
+        """The full tile."""
         forms = WEIGHT_FORMS if self.weight else FORMS
         form = forms[self.kernel, self.g.channels_last]
         c = self.config
@@ -158,7 +158,7 @@ class Layout:
         widths = {phase.count[2] for phase in g.phases}
         if self.kernel == "depthwise":
             if last:
-                # At an edge that is clipped each pixel is a tile of its own.
+                # At an edge that is clipped, each pixel is a separate tile.
                 rows = {1, *(self._inner(phase) for phase in g.phases)} if self.clips else widths
                 return rows, {self._vectors(self.all_channels)}
             return {phase.count[1] for phase in g.phases}, {self._vectors(width) for width in widths}
@@ -192,12 +192,12 @@ class Layout:
 
     @property
     def clips(self) -> bool:
-        """Taps beyond the image are left out where they are, so that nothing is copied."""
+        """Whether taps beyond the image are skipped, so that nothing is copied."""
         return self.config.get("border") == "clip"
 
     @property
     def copies(self) -> bool:
-        """The source is copied: for zeros around it, for whole vectors, or because its order is another."""
+        """Whether the source is copied: for zeros around it, for whole vectors, or because its order differs."""
         g = self.g
         if self.kernel == "im2col":
             # One tap, at the pixel itself: columns are the image. A gradient's pixels may be shifted by a pad.
@@ -215,7 +215,7 @@ class Layout:
 
     @property
     def copies_output(self) -> bool:
-        """The gradient of the output is copied, for whole vectors."""
+        """Whether the gradient of the output is copied, for whole vectors."""
         if not self.weight or self.kernel == "im2col":
             return False
         if self.g.channels_last:
@@ -296,7 +296,7 @@ class Layout:
 
     @property
     def _packed_channels(self) -> int:
-        """Result channels of one group with what fills their last strip."""
+        """Result channels of one group, with the padding of their last strip."""
         return _up(self.g.result_channels, self.lanes if self.g.channels_last else 1)
 
     def _memory(self, plan: CPlan) -> None:

@@ -20,9 +20,9 @@ from kerncast.backends.cpu.part import Machine, Part
 from kerncast.families.gemm_cpu import gemm_cpu
 from kerncast.op import Config, Problem
 
-# Problems are tried in the small first: sides beyond FEW become one of a few lengths. Most tiles divide those of M and N,
-# so that little has to be compiled for edges; that of K is a power of two, at which rows compete for the same cache sets,
-# as they do in most networks. The longer ones make matrices beyond any L2 where there is little to compute.
+# Configs are tried on small problems first: sides beyond FEW become one of a few lengths. Most tiles divide those of M and N,
+# so that few edge kernels are compiled. That of K is a power of two, at which rows compete for the same cache sets, as they
+# do in most networks. The longer ones make matrices larger than any L2 with little to compute.
 FEW, THIN = 64, 16
 SMALL_SIDES, SMALL_SIDES_THIN = {"M": 120, "N": 960, "K": 1024}, {"M": 1920, "N": 1920, "K": 2048}
 # kc_reserve's answer when tile registers are refused.
@@ -89,7 +89,7 @@ class GemmPart(Part):
     def bind(self, call: Call, problem: Problem, config: Config) -> Bound:
         assert isinstance(call, Product)
         values, chosen, geometry = self._supported(problem, config)
-        # All that is missing in one compilation: `prepare` leaves this to the caller of `compile` for a whole chunk.
+        # Build all missing kernels in one compilation. `prepare` does not: its caller uses `compile` for a whole chunk.
         self.compile([(problem, config)])
         plan = self._planned(geometry, values, chosen, (0, 0, 0))
         self._reserve(plan)
@@ -99,7 +99,7 @@ class GemmPart(Part):
         return iter(first_configs(problem.as_dict(), self.machine.profile))
 
     def smaller(self, problem: Problem) -> Problem:
-        """One of a few dozen problems that stand for all: few rows or columns to the next power of two, else small ones."""
+        """One of a few dozen typical problems: small sides become the next power of two, others one of a few lengths."""
         given = {name: int(str(problem.as_dict()[name])) for name in ("M", "N", "K")}
         lengths = SMALL_SIDES_THIN if min(given["M"], given["N"]) <= THIN else SMALL_SIDES
         sides = {name: 1 << (side - 1).bit_length() if side <= FEW else lengths[name] for name, side in given.items()}
@@ -110,7 +110,7 @@ class GemmPart(Part):
     def _planned(
         self, geometry: Geometry, values: dict[str, Any], chosen: dict[str, Any], pointers: tuple[int, int, int]
     ) -> CPlan:
-        """The plan with its functions. It keeps the table of micro-kernels alive, as ctypes does what a pointer points to."""
+        """The plan with its functions. It keeps the table of micro-kernels alive: ctypes keeps what a pointer points to."""
         kernels = Kernels.of(geometry, values["dtype"], chosen)
         plan = fill(geometry, kernels, values, chosen, pointers)
         whole = kernels.micro
@@ -153,7 +153,7 @@ class GemmPart(Part):
             raise Unsupported(next(item.sentence for item in config.family.config.constraints if item.name == broken))
         missing = self._missing_instructions(str(chosen["kernel"]), str(values["dtype"]))
         if missing:
-            raise Unsupported(f"{chosen['kernel']} kernels for {values['dtype']} need {missing}, which this CPU has not")
+            raise Unsupported(f"{chosen['kernel']} kernels for {values['dtype']} need {missing}, which this CPU does not have")
         if int(str(chosen["vector_bytes"])) > self.library.probe.kc_vector_bytes():
             raise Unsupported(
                 f"this CPU has no {chosen['vector_bytes']}-byte vectors that {self.machine.compiler.version} would use"
@@ -161,7 +161,7 @@ class GemmPart(Part):
         return values, chosen, geometry
 
     def _missing_instructions(self, kernel: str, dtype: str) -> str | None:
-        """What a kernel needs of the CPU (and the compiler) that is not there."""
+        """What a kernel needs that the CPU (or the compiler) lacks."""
         probe = self.library.probe
         if kernel == "amx" and probe.kc_tile_rows() == 1:
             return "AMX"

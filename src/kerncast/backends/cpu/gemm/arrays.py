@@ -1,7 +1,7 @@
-"""Products of a caller's own arrays: which problem two arrays make, and a plan that is pointed at them call after call.
+"""Products of a caller's own arrays: which problem two arrays make, and a plan that is pointed at them in each call.
 
 The driver takes operands stored by rows or by columns with any distance between these, so slices and transposes
-are used where they lie; whatever is stored otherwise is copied. C is written by rows without gaps.
+are used in place; other arrays are copied. C is written by rows without gaps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kerncast.backends.cpu.gemm.inputs import NUMPY_TYPES, OUTPUT_TYPES
 from kerncast.backends.cpu.gemm.plan import CPlan
 from kerncast.errors import InvalidValue
 
-# numpy has no bf16, so there is no array that surely means it.
+# numpy has no bf16, so no array can mean it for certain.
 TYPES = {np.dtype(NUMPY_TYPES[name]): name for name in ("fp32", "fp64", "int8")}
 KNOWN = ", ".join(str(dtype) for dtype in TYPES)
 
@@ -102,7 +102,7 @@ class Product(Call):
 def _merged(a: Array) -> Array:
     """The rows of all matrices of a batch as one matrix, where they follow each other at equal distances.
 
-    It is read for its shape and strides; where it begins is where `a` does.
+    Only its shape and strides are used; it begins where `a` does.
     """
     if a.ndim == 2 or not a.size:
         return a
@@ -137,7 +137,7 @@ def _checked(arrays: tuple[Array, ...], attributes: Mapping[str, Hashable]) -> t
     if a.ndim == b.ndim == 3 and 1 not in (a.shape[0], b.shape[0]) and a.shape[0] != b.shape[0]:
         raise InvalidValue(
             f"a and b must hold equally many matrices (or one), got shapes {a.shape} and {b.shape}: "
-            "take as many of each, or one that serves all"
+            "give as many of each, or one for all"
         )
     return a, b
 
@@ -152,7 +152,7 @@ def check_array(name: str, array: object) -> None:
 
 
 def _head_bytes() -> int | None:
-    """Where an array object holds the address of its data: behind what every Python object begins with, if at all."""
+    """The offset of the data address in an array object, after the head of every Python object; None if not there."""
     probe = np.empty(8)
     size = object.__basicsize__
     found = ctypes.c_void_p.from_address(id(probe) + size).value
@@ -167,15 +167,15 @@ def _plain_address(array: Array) -> int:
     return int(array.ctypes.data)
 
 
-# `array.ctypes` makes several objects and takes five times as long as reading the address where numpy's ABI has
-# it, of which a call needs three. Where that is not so, the plain way it is.
+# A call needs three addresses. `array.ctypes` makes several objects and takes five times as long as reading the address
+# at its place in numpy's ABI. If the address is not there, `array.ctypes` is used.
 _word_at = ctypes.c_size_t.from_address
 _HEAD = _head_bytes() or 0
 address: Callable[[Array], int] = _quick_address if _HEAD else _plain_address
 
 
 class IntoOut(Bound):
-    """What all results have in common: where they go."""
+    """The base of all bound kernels: where the result goes."""
 
     def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
         self.shape, self.dtype = shape, np.dtype(OUTPUT_TYPES[dtype])
@@ -186,14 +186,14 @@ class IntoOut(Bound):
         if out.shape != self.shape or out.dtype != self.dtype:
             raise InvalidValue(
                 f"out must be {self.dtype} of shape {self.shape}, got {out.dtype} of shape {out.shape}: "
-                "make it so, or leave it out"
+                "change it, or leave it out"
             )
         if not out.flags.writeable:
             raise InvalidValue("out must be writeable, got a read-only array: copy it, or leave it out")
 
 
 class Nothing(IntoOut):
-    """A result without elements, or of sums without terms: zeros, as numpy has it."""
+    """A result without elements, or of sums without terms: zeros, as in numpy."""
 
     def __call__(self, *arrays: Array, out: Array | None = None) -> Array:
         if out is None:
@@ -243,7 +243,7 @@ class BoundProduct(IntoOut):
         return out
 
     def _writes_to(self, out: Array, at_a: int, at_b: int) -> bool:
-        """Whether the driver may write to it: by rows without gaps, and nothing of A and B in it."""
+        """Whether the driver may write to it: by rows without gaps, and without overlapping A or B."""
         flags = out.flags
         if not (flags.c_contiguous and flags.aligned):
             return False

@@ -9,7 +9,7 @@ from kerncast.device import Device
 from kerncast.families.gemm_cpu import WEIGHTS, config_set, gemm_cpu
 from kerncast.op import Config
 
-# From so many rows on copying both operands into strips pays; below it B is read about once, and a copy doubles that.
+# From this many rows on, copying both operands into strips pays. Below, B is read about once, and a copy doubles that.
 MANY_ROWS = 32
 UNLIKELY, LESS_LIKELY = 0.5, 0.75
 # Depth of a block: shorter ones pass over C too often, longer ones leave L1. Dot products keep nothing there.

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from kerncast.arrays import Array
 from kerncast.backends.contract import OutOfMemory
 
-# numpy has no bf16: its bits are kept.
+# numpy has no bf16, so its bits are stored.
 NUMPY_TYPES = {"fp32": np.float32, "fp64": np.float64, "bf16": np.uint16, "int8": np.int8}
 OUTPUT_TYPES = {**NUMPY_TYPES, "int8": np.int32}
 # The type in which numpy's product of the inputs is exact.
@@ -27,7 +27,7 @@ EXACT_TYPES = {"fp32": np.float32, "fp64": np.float64, "bf16": np.float32, "int8
 EXACT = {"fp32": 2**24, "fp64": 2**24, "bf16": 2**24, "int8": 2**31}
 # Small numbers for floats; the whole range of int8, so that a wrong sign or an overflow shows.
 LARGEST_VALUES = {"fp32": 3, "fp64": 3, "bf16": 3, "int8": 128}
-# What C is filled with before it is checked, and what no sum can be: NaN, or the least int32.
+# What C is filled with before it is checked, a value that no sum has: NaN, or the least int32.
 NAN_BF16, LEAST_INT32 = 0x7FC0, -(2**31)
 ALIGNMENT = 64
 PAGE = 4096
@@ -52,11 +52,11 @@ class Inputs:
 
     @property
     def nbytes(self) -> int:
-        """What they take in memory."""
+        """Their size in memory."""
         return self.a.nbytes + self.b.nbytes + self.c.nbytes + self.reference.nbytes
 
     def poison(self) -> None:
-        """Fill C with what no product is."""
+        """Fill C with a value that no product has."""
         self.c.fill({"i": LEAST_INT32, "u": NAN_BF16, "f": np.nan}[self.c.dtype.kind])
 
     def error(self) -> float:
@@ -86,7 +86,7 @@ def to_bf16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
 class Arena:
     """Room for the matrices of one problem in huge pages.
 
-    With small pages the physical addresses, and with them the conflicts in the L2 cache, are another draw in every
+    With small pages the physical addresses, and with them the conflicts in the L2 cache, differ in every
     process: times of one kernel then differ by several per cent from run to run, however long it is timed.
     """
 
@@ -109,7 +109,7 @@ class Arena:
 
 
 def available_bytes() -> float:
-    """Memory that is free, as the kernel counts it; without end where it does not say."""
+    """Memory that is free, as the kernel counts it; infinite if it does not say."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))

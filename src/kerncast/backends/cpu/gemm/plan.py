@@ -1,4 +1,4 @@
-"""From a problem and a config to what the C driver takes: where the operands lie, which kernel, which blocks."""
+"""From a problem and a config to what the C driver takes: where the operands are, which kernel, which blocks."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def packs(geometry: Geometry, config: Mapping[str, Any]) -> tuple[bool, bool]:
 
 
 def _forms(kind: str, dtype: str, pack_a: bool, pack_b: bool) -> tuple[str, str]:
-    """What strips of A and B are packed to (see packing.h); unpacked, B's last columns are copied as they are."""
+    """The forms to which strips of A and B are packed (see packing.h); unpacked, B's last columns are copied as they are."""
     if kind == "amx":
         return f"{dtype}_lines", f"{dtype}_{'pairs' if dtype == 'bf16' else 'quads'}"
     if kind == "quads":
@@ -165,7 +165,7 @@ def refusal(geometry: Geometry, problem: Mapping[str, Any], config: Mapping[str,
 def fill(
     geometry: Geometry, kernels: Kernels, problem: Mapping[str, Any], config: Mapping[str, Any], pointers: tuple[int, int, int]
 ) -> CPlan:
-    """The plan, functions still missing. `pointers` are those of A, B and C as the problem has them."""
+    """The plan without its functions. `pointers` are those of A, B and C as the problem has them."""
     left, right = (pointers[1], pointers[0]) if geometry.swapped else pointers[:2]
     plan = CPlan(c=pointers[2], m=geometry.m, n=geometry.n, k=geometry.k, batch=problem["batch"])
     micro, (pack_a, pack_b), dot = kernels.micro, packs(geometry, config), config["kernel"] == "dot"

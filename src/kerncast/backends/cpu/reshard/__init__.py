@@ -1,4 +1,4 @@
-"""Resharding on this CPU: every shard is a buffer of its own, and worker threads move the tiles between them.
+"""Resharding on this CPU: every shard has its own buffer, and worker threads move the tiles between them.
 
 `pages` is the page map and the runs that follow from it, `buffers` the memory of the cores, `reshard.c` moves.
 """
@@ -26,7 +26,7 @@ from kerncast.ops.ttnn import TILE
 SOURCE = "reshard/reshard"
 # As `run` of reshard.c.
 RUN = np.dtype([("from", "i4"), ("to", "i4"), ("from_offset", "i8"), ("to_offset", "i8"), ("bytes", "i8")])
-# What the output holds before a check: a tile that is not written is not the input's.
+# What the output holds before a check, so that a tile that is not written differs from the input.
 POISON = 0xA5
 
 
@@ -43,7 +43,7 @@ class CPlan(ctypes.Structure):
 
 
 class Memory:
-    """Both sides of all cores."""
+    """The input and output buffers of all cores."""
 
     def __init__(self) -> None:
         self.source, self.target = Side(), Side()

@@ -1,7 +1,7 @@
 """The memory of the cores: a buffer for the input and one for the output of each, apart from all the others.
 
-All problems use the same buffers, each grown to the largest shard so far: what is measured side by side takes no more
-memory than the largest of it.
+All problems use the same buffers, each grown to the largest shard so far: problems that are measured side by side take no
+more memory than the largest of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kerncast.backends.contract import OutOfMemory
 
 Bytes = npt.NDArray[np.uint8]
 MOST_CORES = 64
-# Pages of their own, as the memory of another core would have.
+# Each buffer has its own pages, as the memory of another core would have.
 ALIGNMENT = 4096
 
 
@@ -31,7 +31,7 @@ class Side:
         """Room for `size` bytes on each of the first cores."""
         for core in range(cores):
             if len(self.buffers[core]) < size:
-                # The old one first: both at once would be more than the largest.
+                # Free the old one first: both at once would take more memory than the largest.
                 self.buffers[core] = np.zeros(0, np.uint8)
                 self.buffers[core] = _aligned(size)
                 self.table[core] = self.buffers[core].ctypes.data
@@ -49,6 +49,6 @@ def _aligned(size: int) -> Bytes:
         raise OutOfMemory(f"no memory for a shard of {size:,} bytes") from error
     start = -memory.ctypes.data % ALIGNMENT
     buffer = memory[start : start + size]
-    # Touched here, so that no launch meets a page that is not there yet.
+    # Touched here, so that no launch has to wait for a new page.
     buffer.fill(0)
     return buffer

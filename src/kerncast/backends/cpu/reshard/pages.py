@@ -1,6 +1,6 @@
-"""The page map: which tile of the tensor lies on which core at which place, and what has to move where.
+"""The page map: which tile of the tensor is on which core at which place, and what has to move where.
 
-A tile is a page. Inside a shard tiles stand row by row; shards go to cores by strategy and orientation, and the buffer of
+A tile is a page. Inside a shard tiles are stored row by row; shards go to cores by strategy and orientation, and the buffer of
 core (x, y) has the number y * grid_x + x.
 """
 
@@ -31,7 +31,7 @@ class Placement:
 
 
 def placement(values: Mapping[str, Any], side: str) -> Placement:
-    """Where the tiles of one side lie (`in` or `out`)."""
+    """Where the tiles of one side (`in` or `out`) are."""
     x, y = int(values[f"{side}_x"]), int(values[f"{side}_y"])
     strategy, orientation = str(values[f"{side}_strategy"]), str(values[f"{side}_orientation"])
     height, width = int(values["height_tiles"]), int(values["width_tiles"])
@@ -58,7 +58,7 @@ class Moves:
 
 
 def moves(source: Placement, target: Placement, threads: int) -> Moves:
-    """What has to move: as few runs as there can be, cut only where another thread takes over, tiles shared out evenly."""
+    """What has to move: as few runs as possible, cut only where another thread takes over, with tiles shared evenly."""
     order = np.argsort(target.core * target.shard_tiles + target.place)
     from_core, from_place, to_core = source.core[order], source.place[order], target.core[order]
     total = len(order)

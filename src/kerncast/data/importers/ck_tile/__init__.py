@@ -1,7 +1,7 @@
 """Benchmarks of AMD's CK Tile: GEMM logs and JSON, grouped-convolution CSV, and the parquet that its heuristics train on.
 
-What a file holds is told by its content. The kernel's name decides the config and is read strictly; rows whose
-name is not known, that contradict themselves, that cannot be or that are malformed are left out and counted.
+The content of a file tells its kind. The kernel's name decides the config and is read strictly. Rows that have an
+unknown name, contradict themselves, are impossible or are malformed are left out and counted.
 https://github.com/ROCm/composable_kernel (dispatcher/heuristics, tile_engine)
 """
 
@@ -41,23 +41,23 @@ GEMM_OPS = ("gemm_universal", "gemm")
 # Words in a message → status; a failure without any of them is a launch error.
 REASONS = {"not supported": "unsupported", "out of memory": "out_of_memory", "timeout": "timeout", "timed out": "timeout",
            "verif": "wrong_result", "mismatch": "wrong_result"}  # fmt: skip
-# Latency and rate of one row, rounding aside, must tell the same time within this.
+# Latency and rate of one row must give the same time within this tolerance, rounding aside.
 AGREEMENT = 0.02
-# Columns that repeat what the kernel's name says, and how they are called here meanwhile. Pads are not among them: for mem
-# kernels they may be the corrected ones.
+# Columns that repeat what the kernel's name says, and the prefix of their temporary names. Pads are not included: those of
+# mem kernels may be the corrected ones.
 CONFIG_COLUMNS = (*SIZES, "pipeline", "scheduler", "epilogue", "persistent")
 TOLD = "told."
 NO_TIME = "neither a latency nor a rate above 0"
 PADDED = "rows of mem kernels, which pad whatever their name says"
-# No kernel's name is half as long; a longer text is something else.
+# No kernel's name is half as long; a longer text is not a name.
 LONGEST_NAME = 400
 
-# Rows of one family and the device they were measured on, where that is known.
+# Rows of one family and the device they were measured on, if known.
 Rows = tuple[Family, pl.DataFrame, Device | None]
 
 
 class CkTile(Importer):
-    """Whatever CK Tile's benchmarks write."""
+    """Any file that CK Tile's benchmarks write."""
 
     name = "ck-tile"
     doc = "CK Tile benchmarks: JSON of a kernel or of a run, logs with such blocks, grouped-conv CSV, canonical parquet"
@@ -71,13 +71,13 @@ class CkTile(Importer):
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         if options.values or options.mapping is not None:
-            raise InvalidValue("CK Tile's files name everything themselves: `set` and `mapping` mean nothing for them")
+            raise InvalidValue("CK Tile's files name everything themselves: `set` and `mapping` do not apply to them")
         with path.open("rb") as file:
             magic = file.read(4)
         counts: Counter[str] = Counter()
         tables = _from_parquet(path, options, counts) if magic == b"PAR1" else _from_text(path, options, counts)
         if not tables:
-            raise BadFile(f"no row of it can be used{_counts(counts)}")
+            raise BadFile(f"none of its rows can be used{_counts(counts)}")
         notes = tuple(
             f"{'set the pad flags of' if what == PADDED else 'left out'} {count:,} {what}"
             for what, count in sorted(counts.items(), key=lambda item: (item[0] == PADDED, item[0]))
@@ -128,7 +128,7 @@ def _device(arch: str | None, options: Options) -> Device | None:
 
 @dataclass(frozen=True)
 class _Kernels:
-    """The kernels of a table: those whose names are known, and why the first other one is not."""
+    """The kernels of a table: those with known names, and why the first other name was refused."""
 
     known: Mapping[str, Any]
     refusal: str
@@ -147,7 +147,7 @@ def _kernels(names: pl.Series, parse: Callable[[str], Any]) -> _Kernels:
 
 
 def _only_known(table: pl.DataFrame, kernels: _Kernels, left_out: Counter[str]) -> pl.DataFrame:
-    """Rows of known kernels; what is told of others is the rule that the first of them breaks."""
+    """Keep rows of known kernels. The count of the others quotes the rule that the first of them breaks."""
     kept = table.filter(pl.col("kernel").is_in(list(kernels.known)))
     if kept.height < table.height:
         left_out[f"rows whose kernel is not known ({kernels.refusal})"] += table.height - kept.height
@@ -173,8 +173,8 @@ def _coarse(column: str) -> pl.Expr:
 def _timed(table: pl.DataFrame, flops: pl.Series, left_out: Counter[str]) -> pl.DataFrame:
     """Adds `time_ns`, `status` and `error`.
 
-    Two decimals of a millisecond leave one digit of most times. Where the latency is printed so, the rate tells the time
-    if it has more digits.
+    With two decimals of a millisecond, most times have one digit. If the latency is printed that way and the rate has
+    more digits, the time comes from the rate.
     """
     told = [pl.when(pl.col(name).is_finite()).then(pl.col(name)).alias(name) for name in ("latency_ms", "tflops")]
     table = table.with_columns(flops.alias("flops"), *told, pl.col("is_valid").fill_null(True))
@@ -184,11 +184,11 @@ def _timed(table: pl.DataFrame, flops: pl.Series, left_out: Counter[str]) -> pl.
     rounding = sum((pl.when(_coarse(name)).then(0.005 / pl.col(name)).otherwise(0.0) for name in ("latency_ms", "tflops")),
                    pl.lit(AGREEMENT))  # fmt: skip
     apart = (by_latency / by_rate).log().abs() > rounding
-    table = _drop(table, pl.col("is_valid") & apart, "rows whose latency and rate tell different times", left_out)
+    table = _drop(table, pl.col("is_valid") & apart, "rows whose latency and rate give different times", left_out)
     finer = by_rate.is_not_null() & _coarse("latency_ms") & (~_coarse("tflops") | (rate > latency))
     time = pl.when(finer | by_latency.is_null()).then(by_rate).otherwise(by_latency)
     table = table.with_columns(time_ns=pl.when(pl.col("is_valid")).then(time))
-    table = _drop(table, ~pl.col("time_ns").is_between(*schema.POSSIBLE_NS), "rows with a time that cannot be", left_out)
+    table = _drop(table, ~pl.col("time_ns").is_between(*schema.POSSIBLE_NS), "rows with an impossible time", left_out)
     said = pl.coalesce(pl.col("error"), pl.when(pl.col("is_valid")).then(pl.lit(NO_TIME)))
     failure = pl.lit("launch_error")
     for words, status in reversed(REASONS.items()):
@@ -203,7 +203,7 @@ def _timed(table: pl.DataFrame, flops: pl.Series, left_out: Counter[str]) -> pl.
 
 
 def _gemm(table: pl.DataFrame, device: Device | None, counts: Counter[str]) -> list[Rows]:
-    """Rows of `gemm/ck_tile` from a table with the columns of `ck_tile_text.COLUMNS`."""
+    """Rows of `gemm/ck_tile` from a table with the columns of `text.COLUMNS`."""
     kernels = _kernels(table["kernel"], parse_gemm_kernel)
     table = _only_known(table, kernels, counts)
     if not table.height:
@@ -274,11 +274,11 @@ def _conv_rows(table: pl.DataFrame, family: Family, kernels: Mapping[str, ConvKe
     )
     for rule in family.op.problem.constraints:
         broken = rule.program.frame(_symbols(table))[rule.name] == 0
-        table = _drop(table, pl.lit(broken), f"rows whose problem cannot be ({rule.sentence})", left_out)
+        table = _drop(table, pl.lit(broken), f"rows with an impossible problem ({rule.sentence})", left_out)
     work = family.op.work(family.op.namespace())
     assert work is not None
     table = _timed(table, Program({"flops": work.flops}).frame(_symbols(table))["flops"], left_out)
-    # Output that is zero everywhere was computed by nobody.
+    # If all of the output is zero, the kernel did not compute it.
     empty = (pl.col("status") == "ok") & (pl.col("non_zero") == 0).fill_null(False)
     return table.with_columns(
         status=pl.when(empty).then(pl.lit("wrong_result")).otherwise(pl.col("status")),
@@ -327,7 +327,7 @@ def _from_parquet(path: Path, options: Options, counts: Counter[str]) -> list[Ro
 
 
 def _attempts(table: pl.DataFrame, counts: Counter[str]) -> pl.DataFrame:
-    """GEMM rows with the columns of `ck_tile_text.COLUMNS`, and under other names those that repeat what a name says."""
+    """GEMM rows with the columns of `text.COLUMNS`, and columns that repeat the kernel's name under temporary names."""
     defaults = {"split_k": 1, "is_valid": True}
     absent = {name: pl.lit(defaults.get(name), dtype=dtype) for name, dtype in COLUMNS.items() if name not in table.columns}
     told = [pl.col(name).alias(f"{TOLD}{name}") for name in CONFIG_COLUMNS if name in table.columns]

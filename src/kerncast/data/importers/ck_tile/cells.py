@@ -1,4 +1,4 @@
-"""Cells of CK Tile's tables in their types: a cell that cannot be read costs its row, never the table."""
+"""Typed cells of CK Tile's tables. A row with a cell that cannot be read is left out and counted; the rest is kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = {pl.Int64: "a whole number", pl.Float64: "a number", pl.Boolean: "true o
 
 
 def cells(values: pl.Series, dtype: type[pl.DataType]) -> pl.Series:
-    """Values in a type; null where they do not fit, as 28.5 is no whole number."""
+    """Convert values to a type; null where they do not fit, such as 28.5 as a whole number."""
     if dtype == pl.Boolean and values.dtype in (pl.String, pl.Categorical):
         return values.cast(pl.String).str.to_lowercase().replace_strict(FLAGS, default=None, return_dtype=pl.Boolean)
     if dtype == pl.Int64 and not values.dtype.is_integer():
@@ -25,7 +25,7 @@ def cells(values: pl.Series, dtype: type[pl.DataType]) -> pl.Series:
 
 
 def typed(table: pl.DataFrame, types: Mapping[str, type[pl.DataType]], left_out: Counter[str]) -> pl.DataFrame:
-    """The columns of `types` that there are, in these types; rows with a cell that does not fit are counted."""
+    """Convert the columns that `types` names; rows with a cell that does not fit are left out and counted."""
     columns, unread = [], pl.repeat(False, table.height, dtype=pl.Boolean, eager=True)
     first: dict[int, str] = {}
     for name in (name for name in types if name in table.columns):
@@ -48,7 +48,7 @@ def typed(table: pl.DataFrame, types: Mapping[str, type[pl.DataType]], left_out:
 
 
 def in_range(table: pl.DataFrame, sizes: Mapping[str, Parameter], left_out: Counter[str]) -> pl.DataFrame:
-    """Rows whose sizes are there and values of their parameters."""
+    """Keep rows whose sizes are present and valid for their parameters."""
     bounds = {name: (size.low, size.high) for name, size in sizes.items() if isinstance(size, Int)}
     outside = table.select((~pl.col(name).is_between(*ends).fill_null(False)).alias(name) for name, ends in bounds.items())
     bad = outside.select(pl.any_horizontal(pl.all())).to_series()

@@ -1,4 +1,4 @@
-"""Names of CK Tile's GEMM kernels: read strictly, for a wrong tile in a row is worse than a row less."""
+"""Names of CK Tile's GEMM kernels: read strictly, because a wrong tile in a row is worse than a missing row."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class GemmKernel:
     layout: str
     config: Mapping[str, Value]
     corrected: bool
-    """Whether the name says of the kernel that it does not pad, and it does."""
+    """Whether the kernel pads although its name says that it does not."""
 
 
 def parse_gemm_kernel(name: str) -> GemmKernel:
-    """The kernel of a name.
+    """Parse the name of a kernel.
 
-    Kernels of the pipeline mem pad all three sides whatever their name says: CK's own tools set the flags right.
+    Kernels of the pipeline mem pad all three sides whatever their name says; CK's own tools correct the flags too.
     """
     found = _NAME.fullmatch(name)
     if found is None:
-        raise InvalidValue(f"a kernel is called {NAME_FORM}, got '{name}'")
+        raise InvalidValue(f"a kernel's name must be {NAME_FORM}, got '{name}'")
     dtype, layout, pipeline, epilogue, scheduler, *rest = found.groups()
     config: dict[str, Value] = {"pipeline": pipeline, "epilogue": epilogue, "scheduler": scheduler}
     config |= {flag: text == "True" for flag, text in zip(FLAGS, rest, strict=False)}

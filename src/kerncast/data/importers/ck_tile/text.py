@@ -25,14 +25,14 @@ from kerncast.data.text_table import LINE
 _SHAPE = re.compile(r"Shape\s+\d+:\s+M=(\d{1,9})\s+N=(\d{1,9})\s+K=(\d{1,9})(?:\s+dtype=(\w+))?(?:\s+layout=(\w+))?")
 LARGEST = 2**31 - 1
 LATENCY, RATE = "latency(ms)", "tflops(TFlops)"
-# What may go wrong with a part of a file, as it is told.
+# Faults in a part of a file, as shown to the user.
 MALFORMED = "benchmark blocks that are not whole JSON objects with name, problem and perf_result"
 CONTRADICTION = "benchmark blocks that contradict the `Shape` line above them"
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One kernel on one product, as any of the formats tells it."""
+    """One kernel on one product, from any of the formats."""
 
     source_line: int
     kernel: str
@@ -64,7 +64,7 @@ def frame_of(attempts: list[Attempt]) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Document:
-    """What one text holds."""
+    """The contents of one text."""
 
     attempts: list[Attempt]
     left_out: Counter[str]
@@ -103,7 +103,7 @@ def _number(value: Any) -> float | None:
 
 
 def _word(value: Any) -> str | None:
-    # JSON can spell half a character, which no table can hold.
+    # JSON can contain half of a surrogate pair, which a table cannot store.
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
 
 
@@ -149,7 +149,7 @@ def _decoded(text: str) -> Any:
 
 
 def _attempt(block: Any, line: int, header: _Header | None, left_out: Counter[str]) -> Attempt | None:
-    """One benchmark; the block says the problem, or the `Shape` line above it."""
+    """One benchmark. The problem is in the block, or in the `Shape` line above it."""
     block = _object(block)
     name, problem, measured = _word(block.get("name")), _object(block.get("problem")), _object(block.get("perf_result"))
     given = header.sizes if header is not None else (None, None, None)
@@ -170,13 +170,13 @@ def _attempt(block: Any, line: int, header: _Header | None, left_out: Counter[st
 
 
 def _layout(problem: Mapping[str, Any]) -> str | None:
-    """`RowMajor`, `ColumnMajor`, `RowMajor` as rcr; None where one of them is not told."""
+    """`RowMajor`, `ColumnMajor`, `RowMajor` as rcr; None if one of them is missing."""
     letters = [str(problem.get(f"layout_{matrix}", ""))[:1].lower() for matrix in "abc"]
     return "".join(letters) if all(letter in ("r", "c") for letter in letters) else None
 
 
 def _results(whole: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Attempt]:
-    """The benchmarks of a results file, numbered through."""
+    """The benchmarks of a results file, numbered consecutively."""
     metadata = _object(whole.get("metadata"))
     dtype, layout = _word(metadata.get("dtype")), _word(metadata.get("layout"))
     number = 0

@@ -28,14 +28,14 @@ from kerncast.parameters import Value
 
 VECTORS, RESULTS = "vectors_export", "results_export"
 KERNEL_NS = "DEVICE KERNEL DURATION [ns]"
-# What runners call an end, with and without `TestStatus.`, in either case.
+# The runners' names of a status, with and without `TestStatus.`, in upper or lower case.
 STATUSES = {
     "PASS": "ok", "XPASS": "ok", "NOT_RUN": "not_run", "SKIPPED": "not_run", "FAIL_ASSERT_EXCEPTION": "launch_error",
     "FAIL_WATCHER": "launch_error", "ERROR": "launch_error", "FAIL_CRASH_HANG": "timeout",
     "FAIL_L1_OUT_OF_MEM": "out_of_memory", "FAIL_UNSUPPORTED_DEVICE_PERF": "unsupported", "XFAIL": "unsupported",
 }  # fmt: skip
 MEASURED = ("status", "time_ns", "error", "started_at", "software")
-# Rows that are handed over together: a sweep has thousands of files, a dataset should not.
+# Rows that are yielded together: a sweep has thousands of files, a dataset should not.
 BATCH = 250_000
 UNTIMED = f"the test passed, but without {KERNEL_NS}"
 
@@ -57,7 +57,7 @@ class TtSweep(Importer):
         unknown = sorted(set(options.values) - {"vectors"})
         if unknown or options.mapping is not None:
             what = f"`set` {unknown[0]}" if unknown else "`mapping`"
-            raise InvalidValue(f"{what} means nothing for results of tt-metal's sweeps (known: `set` vectors)")
+            raise InvalidValue(f"{what} does not apply to results of tt-metal's sweeps: leave it out (known: `set` vectors)")
         join = _Join(options.software)
         for vectors, results in _pairs(path, options.values.get("vectors"), join.counts).items():
             join.add(vectors, results)
@@ -69,7 +69,7 @@ class TtSweep(Importer):
 
 
 def _pairs(path: Path, given: str | None, counts: Counter[str]) -> dict[Path | None, list[Path]]:
-    """Vectors file → its results files; None: no vectors file, the results must bring their vectors."""
+    """Vectors file → its results files; None: no vectors file, so the results must contain their vectors."""
     found: dict[Path | None, list[Path]] = {}
     results = _results(path)
     for folder, file in results:
@@ -93,7 +93,7 @@ def _results(path: Path) -> list[tuple[Path | None, Path]]:
 
 
 def _vectors_file(folder: Path | None, file: Path, given: str | None) -> Path | None:
-    """The file that is called like the results in the folder of vectors; what the user names must be there."""
+    """The vectors file with the same name as the results file; a file that the user names must exist."""
     inner = file.absolute().relative_to(folder.absolute()) if folder is not None else Path(file.name)
     if given is None:
         home = folder.parent / VECTORS / inner if folder is not None else None
@@ -123,7 +123,7 @@ class _Rows:
 
 
 class _Join:
-    """Results and vectors as they come, and what could not be joined."""
+    """Joins results with vectors as they are read, and counts what could not be joined."""
 
     def __init__(self, software: Mapping[str, str]) -> None:
         self.software = software
@@ -135,7 +135,7 @@ class _Join:
         self.unknown = ""
 
     def told(self) -> str:
-        """What was left out, for a refusal."""
+        """What was left out, for an error message."""
         return "".join(f", {count:,} {what}" for what, count in sorted(self.counts.items()) if count)
 
     def taken(self, last: bool = False) -> Iterator[Imported]:
@@ -179,14 +179,14 @@ class _Join:
             return
         vector = vectors.get(key, entry.get("original_vector_data"))
         if not isinstance(vector, dict):
-            self.counts["results whose input_hash is that of no vector: left out"] += 1
+            self.counts["results whose input_hash matches no vector: left out"] += 1
             return
         done.add(key)
         measured = self._measured(entry, status)
         # Runners append a suite again when it is retried; the same attempt is one row.
         attempt = (key, *measured.values())
         if attempt in seen:
-            self.counts["results that stand in the file twice: kept once"] += 1
+            self.counts["results that are in the file twice: kept once"] += 1
             return
         seen.add(attempt)
         self._row(vector, _module(entry, vector), measured, file, line)

@@ -1,4 +1,4 @@
-"""Vectors of tt-metal's sweep framework: what each of them asks for, as a problem of an op that is known here."""
+"""Vectors of tt-metal's sweep framework, translated into problems of known ops."""
 
 from __future__ import annotations
 
@@ -64,22 +64,22 @@ def list_entries(text: str) -> Iterator[tuple[int, Any]]:
 
 
 def plain(value: Any) -> str | None:
-    """A text that a table can hold: one line, and no half characters, which JSON can spell."""
+    """A text that a table can store: one line, without the half surrogate pairs that JSON can contain."""
     if not isinstance(value, str):
         return None
     return " ".join(value[:LONGEST].encode("utf-8", "replace").decode().split())
 
 
 def problem_of(vector: Mapping[str, Any], module: str) -> tuple[Family, dict[str, Value]]:
-    """The family and the problem that a vector is; InvalidValue for one that is not known here."""
+    """The family and the problem of a vector; InvalidValue for an unknown one."""
     family: Family
     if vector.keys() >= RESHARD:
         family, problem = reshard_single, _reshard(vector)
     elif vector.keys() >= UNARY:
         family, problem = eltwise_unary_single, _unary(vector, module)
     else:
-        raise InvalidValue(f"vectors of {module or 'this module'} are none of reshard or of a unary op")
-    # Ranges alone: what no card has room for, or cuts unevenly, may have been tried.
+        raise InvalidValue(f"vectors of {module or 'this module'} are neither of reshard nor of a unary op")
+    # Only ranges are checked: the sweep may have tried tensors that fit no card or divide unevenly.
     for name, value in problem.items():
         if not _is_value(family, name, value):
             raise InvalidValue(f"{name} must be {family.problem.parameters[name].describe()}, got {value!r}")
@@ -115,7 +115,7 @@ def _unary(vector: Mapping[str, Any], module: str) -> dict[str, Value]:
     problem["layout"] = _spelled("layout", _text(vector, "input_a_layout", "Layout.TILE"))
     problem |= _memory(vector["input_a_memory_config"])
     out = _memory(vector.get("output_memory_config", vector["input_a_memory_config"]))
-    # An output that lies like the input is written in one way only.
+    # An output in the same memory as the input always gets the same label.
     return problem | {f"out_{name}": INPUT if value == problem[name] else value for name, value in out.items()}
 
 
