@@ -224,7 +224,9 @@ def test_an_evaluation_shows_its_tiles_and_its_curve(found):
 
 
 def test_an_evaluation_gives_plotly_figures(found):
+    """By name; printed, they are named and not spelled out."""
     figures = found.plot()
+    assert repr(figures).startswith("Charts(efficiency-curve, ")
     assert {"efficiency-curve", "top-k", "predicted-measured"} <= set(figures)
     curve = found.plot("efficiency-curve")
     assert (type(curve).__name__, len(curve.data[0].x), curve.data[0].line.color) == ("Figure", found.n, "#3454d1")

@@ -90,7 +90,7 @@ def test_a_notebook_has_one_line_that_is_written_again(notebook, monkeypatch, cl
     assert output.texts[0] == "reading the measurements"
     assert "fold 2 of 2, left 0:00:20" in output.texts
     assert output.texts[-2].startswith("fold 2 of 2: trees 50/100, left 0:00:")
-    assert output.texts[-1] == "fold 2 of 2: done in 0:00:11"
+    assert output.texts[-1] == "done in 0:00:11"
 
 
 def test_ipython_on_a_terminal_is_no_notebook(notebook, monkeypatch):

@@ -352,9 +352,8 @@ class NotebookShow(Account):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.handle is not None:
-            how = "stopped after" if error is not None else "done in"
-            counted = f"{self.statuses.total():,} {self.what}" if self.counting else self.name
-            self._write(f"{counted}: {how} {clock(time.monotonic() - self.began)}")
+            spent = clock(time.monotonic() - self.began)
+            self._write(f"done in {spent}" if error is None else f"{self.name or 'work'}: stopped after {spent}")
 
     def _write(self, text: str) -> None:
         from IPython.display import display

@@ -16,6 +16,8 @@ from kerncast.scoring.figures import Figure, Figures
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as PlotlyFigure
 
+    from kerncast.evaluating.report.figures import Charts
+
 
 @dataclass(frozen=True)
 class SliceFigures:
@@ -200,7 +202,7 @@ class Evaluation:
         found: dict[str, Any] = deepcopy(dict(self._summary))
         return found if worst is None else {**found, "worst": found["worst"][:worst]}
 
-    def plot(self, name: str | None = None) -> dict[str, PlotlyFigure] | PlotlyFigure:
+    def plot(self, name: str | None = None) -> Charts | PlotlyFigure:
         """The report's charts as plotly figures, by name; or only the chart called `name`."""
         from kerncast.evaluating.report.figures import plotly_figures
 

@@ -34,7 +34,20 @@ def painted(value: Any, key: str = "") -> Any:
     return value
 
 
-def plotly_figures(evaluation: Evaluation, name: str | None = None) -> dict[str, Figure] | Figure:
+class Charts(dict[str, "Figure"]):
+    """Figures by name. A notebook shows all of them; elsewhere only their names are printed."""
+
+    def __repr__(self) -> str:
+        return f"Charts({', '.join(self)})"
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        for figure in self.values():
+            display(figure)
+
+
+def plotly_figures(evaluation: Evaluation, name: str | None = None) -> Charts | Figure:
     """Every chart that has something to show, by name; or only the chart called `name`."""
     from plotly.graph_objects import Figure
 
@@ -45,7 +58,7 @@ def plotly_figures(evaluation: Evaluation, name: str | None = None) -> dict[str,
     if name is not None and name not in charts:
         raise NotFound.named("chart of this evaluation", name, charts)
     wanted = charts if name is None else {name: charts[name]}
-    found = {}
+    found = Charts()
     for own, chart in wanted.items():
         figure = painted(chart.figure)
         layout = {"title": {"text": chart.title}, "template": "plotly_white", "hovermode": "closest", **figure["layout"]}
