@@ -8,6 +8,7 @@ from kerncast.errors import InvalidValue
 from kerncast.evaluating import Limits, compare, evaluate
 from kerncast.evaluating.compare import judge
 from kerncast.registry import FAMILIES
+from kerncast.selecting.selector import Selector
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
 
@@ -57,7 +58,7 @@ CASES = {
         "AMBIGUOUS", 0.09 * EVEN, {"old": np.full(COUNT, 0.9), "limits": Limits(p10=1.0, median=1.0)}, "more problems",
     ),
     "a wide limit of the mean does not widen what is the same": (
-        "AMBIGUOUS", 0.09 * EVEN, {"old": np.full(COUNT, 0.9), "limits": Limits(mean=0.05, p10=1.0, median=1.0)}, "would tell",
+        "AMBIGUOUS", 0.09 * EVEN, {"old": np.full(COUNT, 0.9), "limits": Limits(mean=0.05, p10=1.0, median=1.0)}, "to decide",
     ),
     "a narrow limit of the mean narrows it": ("AMBIGUOUS", 0.01 * EVEN, {"limits": Limits(mean=0.0005)}, "more problems"),
     "the same without that limit": ("SAME", 0.01 * EVEN, {}, "interval"),
@@ -147,6 +148,35 @@ def test_a_model_is_the_same_as_itself_and_worse_when_it_cannot_choose(home):
         overall = evaluate(home / name, [home / "all"]).as_json()["overall"]
         np.testing.assert_allclose(found.as_json()[side]["mean"], overall["efficiency_mean"]["value"])
     assert found.as_json()["agreement"] == found.problems["same_choice"].mean() < 1.0
+
+
+def test_a_tier_is_judged_by_what_it_would_run(home):
+    """Per problem the measured efficiency of the tier's answer, or of its fallback outside the trained range."""
+    found = compare(home / "a", home / "b", [home / "all"], tier="tree")
+    assert found.as_json()["tier"] == "tree"
+    assert found.as_json()["n_problems"] + found.as_json()["not_tried"] == 25
+    asked = [Selector(home / name) for name in "ab"]
+    times = {}
+    for row in ROWS.iter_rows(named=True):
+        config = {name: row[f"config.{name}"] for name in asked[0].model.family.config.parameters}
+        time_ns = row["time_ns"] if row["status"] == "ok" else np.inf
+        times.setdefault(tuple(row[name] for name in SHAPE), {})[tuple(config.values())] = time_ns
+    statuses = set()
+    for point in found.problems.iter_rows(named=True):
+        own = times[tuple(point[name] for name in SHAPE)]
+        for side, selector in zip(("old", "new"), asked, strict=True):
+            problem = {name.removeprefix("problem."): value for name, value in point.items() if name.startswith("problem.")}
+            answer = selector.select(problem, "tree")
+            statuses.add(str(answer.status))
+            chosen = tuple((answer.config or answer.fallback).values())
+            np.testing.assert_allclose(point[f"{side}_efficiency"], min(own.values()) / own[chosen])
+    assert statuses == {"ok", "out_of_range"}
+    assert compare(home / "a", home / "a", [home / "all"], tier="portfolio").verdict == "SAME"
+    worse = compare(home / "a", home / "poor", [home / "all"], tier="full")
+    assert not worse
+    assert "full tier" in str(worse)
+    with pytest.raises(InvalidValue, match=r"`tier` must be one of tree, portfolio, full, got 'quick'"):
+        compare(home / "a", home / "b", [home / "all"], tier="quick")
 
 
 def test_rows_of_pooled_devices_are_read_with_the_numbers_of_their_own(tmp_path):

@@ -10,6 +10,7 @@ from kerncast.evaluating.compare import Limits, Verdict
 from kerncast.evaluating.compare import compare as run
 from kerncast.files.atomic import write_atomically
 from kerncast.files.output_paths import check_place
+from kerncast.models.answer import Tier
 from kerncast.models.model import Model
 
 
@@ -24,16 +25,20 @@ def compare(
     max_problem: float = 10.0,
     include_seen: bool = False,
     where: str | Sequence[str] = (),
+    tier: Tier | str | None = None,
     save_predictions: str | Path | None = None,
 ) -> Verdict:
     """Compare two models on problems that neither has seen: BETTER, SAME, WORSE or AMBIGUOUS, with reasons.
 
-    The limits are the allowed drops of efficiency, in per cent. `bool(verdict)` is False for WORSE.
+    The limits are the allowed drops of efficiency, in per cent. `tier` (tree, portfolio, full) judges what that tier of
+    each model would run instead of the models' own scores: name the tier that ships. `bool(verdict)` is False for WORSE.
     """
     place = None if save_predictions is None else Path(save_predictions)
     check_place("save_predictions", place)
     limits = Limits(max_mean / 100, max_median / 100, max_p10 / 100, max_problem / 100)
-    found = run(model_of(old), model_of(new), paths_of(data), limits=limits, include_seen=include_seen, where=texts(where))
+    found = run(
+        model_of(old), model_of(new), paths_of(data), limits=limits, include_seen=include_seen, where=texts(where), tier=tier
+    )
     if place is not None:
         write_atomically(place, found.problems.write_parquet)
     return found

@@ -11,15 +11,19 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Floats
+from kerncast.arrays import Floats, Ints
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.text import joined, verdict_blocks
+from kerncast.evaluating.tier_choices import Tried, tier_choices, tiers_in
 from kerncast.evaluating.unseen import Judged, Paths, judged, listed, open_all, table_for
+from kerncast.models.answer import Tier
 from kerncast.models.model import Model
+from kerncast.progress import QUIET, Progress
 from kerncast.scoring.figures import Figure
 from kerncast.scoring.metrics import figure, resampled
 from kerncast.scoring.scorecard import Predicted
 from kerncast.scoring.trials import TIE_SIGMAS
+from kerncast.selecting.selector import TIERS, Selector
 from kerncast.tables.table import Table
 from kerncast.writing import html
 
@@ -97,6 +101,10 @@ class Verdict:
         """The largest loss on a single problem."""
         return float(self._summary["worst_drop"])
 
+    def __bool__(self) -> bool:
+        """Whether the new model may ship: False for WORSE."""
+        return self.verdict != WORSE
+
     def as_json(self) -> dict[str, Any]:
         """What `kerncast compare --json` prints."""
         return {"verdict": self.verdict, "reasons": list(self.reasons), **deepcopy(dict(self._summary))}
@@ -125,8 +133,10 @@ def compare(
     limits: Limits | None = None,
     include_seen: bool = False,
     where: Sequence[str] = (),
+    tier: Tier | str | None = None,
+    progress: Progress = QUIET,
 ) -> Verdict:
-    """Compare two models, problem by problem, on problems that neither has seen."""
+    """Compare two models, problem by problem, on problems that neither has seen; with `tier`, what that tier would run."""
     limits = limits or Limits()
     models = [item if isinstance(item, Model) else Model.load(item) for item in (old, new)]
     if models[0].family is not models[1].family:
@@ -136,6 +146,8 @@ def compare(
         )
     found = judged(models, open_all(datasets), where, include_seen)
     table, facts = found.table, _facts(models, datasets, found)
+    if tier is not None:
+        return _compare_tiers(models, table, tier, limits, facts, progress)
     predicted = _predictions(models, found)
     if not table.trials.choosing:
         return _compare_times(predicted, table, limits, facts)
@@ -144,21 +156,55 @@ def compare(
     kept = trials.solvable
     efficiency = [trials.share[rows][kept] for rows in chosen]
     before, after = chosen[0][kept], chosen[1][kept]
+    return _judge_choices(table, table.rows.frame[before], (before, after), (efficiency[0], efficiency[1]), limits, facts)
+
+
+def _judge_choices(
+    table: Table, problems: pl.DataFrame, rows: tuple[Ints, Ints], efficiency: tuple[Floats, Floats], limits: Limits,
+    facts: dict[str, Any],
+) -> Verdict:  # fmt: skip
+    """The verdict on two choices for each problem, given as rows of the table (below 0: nothing to run)."""
     # A loss counts only if it exceeds the noise of both choices.
-    spread = np.hypot(table.noise[before], table.noise[after])
+    noises = [np.where(each < 0, np.nan, table.noise[each]) for each in rows]
+    spread = np.hypot(*noises)
     margin = np.where(np.isfinite(spread), TIE_SIGMAS * spread, 0.0)
-    agreement = float((table.config[before] == table.config[after]).mean())
-    points = (
-        table.rows.frame[before]
-        .select(pl.col("^problem\\..*$"))
-        .with_columns(
-            old_efficiency=pl.Series(efficiency[0]),
-            new_efficiency=pl.Series(efficiency[1]),
-            same_choice=pl.Series(before == after),
-        )
+    same = rows[0] == rows[1]
+    points = problems.select(pl.col("^problem\\..*$")).with_columns(
+        old_efficiency=pl.Series(efficiency[0]), new_efficiency=pl.Series(efficiency[1]), same_choice=pl.Series(same)
     )
-    facts["agreement"] = agreement
-    return judge(efficiency[0], efficiency[1], margin, limits, points, facts, "efficiency")
+    return judge(*efficiency, margin, limits, points, {**facts, "agreement": float(same.mean())}, "efficiency")
+
+
+def _compare_tiers(
+    models: Sequence[Model], table: Table, tier: Tier | str, limits: Limits, facts: dict[str, Any], progress: Progress
+) -> Verdict:
+    """Compare what a tier of each model would run, fallbacks included, where both configs were measured."""
+    if tier not in TIERS:
+        raise InvalidValue(f"`tier` must be one of {', '.join(TIERS)}, got '{tier}'")
+    if not table.trials.choosing:
+        raise InvalidValue(f"{models[0].family.id} has nothing to choose, so its tiers have no efficiency: leave out `tier`")
+    for model in models:
+        if not model.candidates.height or model.out_of_fold is None or len(model.manifest.devices) > 1:
+            why = "is for several devices" if len(model.manifest.devices) > 1 else "does not record which configs work"
+            raise InvalidValue(f"{model.path} {why}, so it has no tiers: leave out `tier` to compare the models themselves")
+    tried, found = Tried.in_table(table), []
+    for model in models:
+        selector = Selector(model, progress=progress)
+        there = Tier(tier) if tier in tiers_in(selector) else Tier.PORTFOLIO
+        found.append(tier_choices(selector, tried, there))
+    known = ~np.isnan(found[0].efficiency) & ~np.isnan(found[1].efficiency)
+    if not known.any():
+        raise InvalidValue(
+            f"none of the {len(known):,} problems was measured with the configs that the {tier} tiers choose: measure those "
+            "configs too, or leave out `tier`"
+        )
+    facts |= {
+        "tier": str(tier), "not_tried": int((~known).sum()),
+        "answers_itself": {side: float(item.itself.mean()) for side, item in zip(("old", "new"), found, strict=True)},
+    }  # fmt: skip
+    problems = table.problems.filter(pl.Series(table.trials.solvable)).filter(pl.Series(known))
+    rows, efficiency = ((found[0].rows[known], found[1].rows[known]), (found[0].efficiency[known], found[1].efficiency[known]))
+    return _judge_choices(table, problems, rows, efficiency, limits, facts)
 
 
 def _facts(models: Sequence[Model], datasets: Paths, found: Judged) -> dict[str, Any]:

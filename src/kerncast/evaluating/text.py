@@ -215,4 +215,10 @@ def verdict_blocks(verdict: str, reasons: Iterable[str], summary: Mapping[str, A
         f"improved {summary['improved']:,}, same {summary['same']:,}, degraded {summary['degraded']:,}; worst drop "
         f"{summary['worst_drop']:.2%}{same}"
     )
+    if "tier" in summary:
+        shares = " and ".join(f"{share:.0%} ({side})" for side, share in summary["answers_itself"].items())
+        told = f"what the {summary['tier']} tier would run; it answers {shares} itself, the next tier the others"
+        if summary["not_tried"]:
+            told += f"; {summary['not_tried']:,} problems are left out: a chosen config was not measured on them"
+        yield told
     yield f"\n{verdict}: {'; '.join(reasons)}"

@@ -9,11 +9,12 @@ import polars as pl
 
 from kerncast.arrays import Flags, Floats
 from kerncast.evaluating.evaluation import Evaluation
+from kerncast.evaluating.tier_choices import Tried, tier_choices, tiers_in
 from kerncast.exporting.sizes import tier_bytes
 from kerncast.models.answer import Tier
-from kerncast.op import Config, Family, Problem
+from kerncast.op import Problem
 from kerncast.scoring.metrics import figure, resampled
-from kerncast.selecting.selector import TIERS, Selector
+from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.problem_sampling import draw_problems
 
 # How many problems are timed, made-up ones in the trained ranges included: enough for a 99th percentile.
@@ -26,28 +27,19 @@ def tier_lines(evaluation: Evaluation, selector: Selector) -> list[dict[str, Any
     Problems that it refuses or hands on are counted, but are not part of its mean. A tier may answer with any config. If
     that config was not tried on the problem, its time is not known: such problems are left out of the line and counted.
     """
-    problems, tried = _problems(evaluation, selector), _tried(evaluation, selector.model.family)
-    best = evaluation.problems["best_ns"].to_numpy()
-    numbers = evaluation.problems["number"].to_list()
-    got: dict[str, Floats] = {}
-    itself: dict[str, Flags] = {}
-    tiers = _tiers(selector)
-    for tier in tiers:
-        answers = selector.select_many(problems, tier)
-        itself[tier] = np.array([answer.ok and answer.tier is tier for answer in answers])
-        times = [tried[number].get(answer.config, np.nan) if own else np.nan
-                 for number, answer, own in zip(numbers, answers, itself[tier], strict=True)]  # fmt: skip
-        got[tier] = best / np.array(times)
-    timed, sizes = _latencies(selector, problems), tier_bytes(selector.artefact)
-    return [_line(tier, got, itself[tier], timed[tier], sizes[tier]) for tier in tiers]
+    family = selector.model.family
+    failures = evaluation.failures.with_columns(measured_ns=pl.lit(float("inf")))
+    columns = ["number", "measured_ns", *(f"config.{name}" for name in family.config.parameters)]
+    vectors = pl.concat([frame.select(columns) for frame in (evaluation.rows, failures) if frame.height])
+    tried = Tried.of(family, evaluation.problems, vectors)
+    chosen = {tier: tier_choices(selector, tried, tier) for tier in tiers_in(selector)}
+    itself: dict[Tier, Flags] = {tier: found.itself for tier, found in chosen.items()}
+    got: dict[Tier, Floats] = {tier: np.where(found.itself, found.efficiency, np.nan) for tier, found in chosen.items()}
+    timed, sizes = _latencies(selector, list(tried.problems)), tier_bytes(selector.artefact)
+    return [_line(tier, got, itself[tier], timed[tier], sizes[tier]) for tier in chosen]
 
 
-def _tiers(selector: Selector) -> list[Tier]:
-    """The tiers that the model has: if one config is enough, there is no tree."""
-    return [tier for tier in TIERS if tier is not Tier.TREE or selector.tiers.tree is not None]
-
-
-def _line(tier: str, got: dict[str, Floats], itself: Flags, microseconds: Floats, size: int) -> dict[str, Any]:
+def _line(tier: Tier, got: dict[Tier, Floats], itself: Flags, microseconds: Floats, size: int) -> dict[str, Any]:
     own, full = got[tier], got[Tier.FULL]
     known, both = np.isfinite(own), np.isfinite(own) & np.isfinite(full)
     efficiency = None
@@ -61,34 +53,11 @@ def _line(tier: str, got: dict[str, Floats], itself: Flags, microseconds: Floats
     }  # fmt: skip
 
 
-def _problems(evaluation: Evaluation, selector: Selector) -> list[Problem]:
-    family = selector.model.family
-    columns = [f"problem.{name}" for name in family.problem.parameters]
-    names = list(family.problem.parameters)
-    rows = evaluation.problems.select(columns).iter_rows()
-    return [Problem.trusted(family, dict(zip(names, row, strict=True))) for row in rows]
-
-
-def _tried(evaluation: Evaluation, family: Family) -> dict[int, dict[Config | None, float]]:
-    """By problem: the time of every config that was tried on it; infinite where it failed."""
-    columns = [f"config.{name}" for name in family.config.parameters]
-    names = list(family.config.parameters)
-    found: dict[int, dict[Config | None, float]] = {number: {} for number in evaluation.problems["number"].to_list()}
-    failures = evaluation.failures.with_columns(measured_ns=pl.lit(float("inf"))) if evaluation.failures.height else None
-    for frame in (evaluation.rows, failures):
-        if frame is None:
-            continue
-        for number, time_ns, *values in frame.select("number", "measured_ns", *columns).iter_rows():
-            if number in found:
-                found[number][Config.trusted(family, dict(zip(names, values, strict=True)))] = time_ns
-    return found
-
-
 def _latencies(selector: Selector, problems: list[Problem]) -> dict[Tier, Floats]:
     """Microseconds per call, without answers from the memo."""
     asked = list(dict.fromkeys(problems))[:TIMED]
     asked += drawn_problems(selector, TIMED - len(asked))
-    return {tier: selector.latencies_us(asked, tier) for tier in _tiers(selector)}
+    return {tier: selector.latencies_us(asked, tier) for tier in tiers_in(selector)}
 
 
 def drawn_problems(selector: Selector, count: int) -> list[Problem]:

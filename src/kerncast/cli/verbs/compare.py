@@ -22,6 +22,10 @@ from kerncast.cli.views.output import json_option, print_json, where_option, wor
     "--max-problem", default=10.0, show_default=True, metavar="%",
     help="Allowed drop of any single problem, beyond its noise.",
 )  # fmt: skip
+@click.option(
+    "--tier", metavar="TIER",
+    help="Compare what this tier would run (tree, portfolio or full), instead of the models' own scores.",
+)  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit 1 on AMBIGUOUS too.")
 @click.option("--include-seen", is_flag=True, help="Use problems that a model was trained on too; labelled as such.")
 @where_option
@@ -36,6 +40,7 @@ def command(
 
     \b
     kerncast compare model model2 held_out
+    kerncast compare model model2 held_out --tier tree
     kerncast compare model model2 held_out --strict --max-p10 1 --json
     """
     from kerncast.api.compare import compare

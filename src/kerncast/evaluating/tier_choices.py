@@ -1,0 +1,92 @@
+"""What a tier of a selector would run on measured problems, and how fast that was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from kerncast.arrays import Flags, Floats, Ints
+from kerncast.models.answer import Answer, Tier
+from kerncast.op import Config, Family, Problem
+from kerncast.selecting.selector import TIERS, Selector
+from kerncast.tables.table import Table
+
+# The row of a config that was not tried on the problem, and of a problem without any config to run.
+NOT_TRIED, NOTHING = -1, -2
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Problems on which something worked, and the row of every config that was tried on each."""
+
+    problems: Sequence[Problem]
+    rows: Sequence[Mapping[Config | None, int]]
+    """By problem: config → its row in `time_ns`."""
+    time_ns: Floats
+    """By row; infinite where it failed."""
+    best_ns: Floats
+    """By problem."""
+
+    @classmethod
+    def of(cls, family: Family, problems: pl.DataFrame, vectors: pl.DataFrame) -> Tried:
+        """`problems`: `problem.*`, `number`, `best_ns`. `vectors`: `config.*`, `number`, `measured_ns` (infinite: failed)."""
+        names = list(family.problem.parameters)
+        asked = [
+            Problem.trusted(family, dict(zip(names, values, strict=True)))
+            for values in problems.select(f"problem.{name}" for name in names).iter_rows()
+        ]
+        found: dict[int, dict[Config | None, int]] = {number: {} for number in problems["number"].to_list()}
+        keys = list(family.config.parameters)
+        frame = vectors.select("number", *(f"config.{name}" for name in keys))
+        for row, (number, *values) in enumerate(frame.iter_rows()):
+            if number in found:
+                found[number][Config.trusted(family, dict(zip(keys, values, strict=True)))] = row
+        return cls(asked, list(found.values()), vectors["measured_ns"].to_numpy(), problems["best_ns"].to_numpy())
+
+    @classmethod
+    def in_table(cls, table: Table) -> Tried:
+        """Everything that a table holds. Rows are the table's."""
+        trials = table.trials
+        problems = table.problems.with_columns(number=pl.Series(trials.problems), best_ns=pl.Series(trials.best_ns))
+        times = np.where(table.ok, table.time_ns, np.inf)
+        vectors = table.rows.frame.with_columns(number=pl.Series(table.problem), measured_ns=pl.Series(times))
+        return cls.of(table.family, problems.filter(pl.Series(trials.solvable)), vectors)
+
+
+@dataclass(frozen=True)
+class TierChoices:
+    """What one tier would run on each problem."""
+
+    tier: Tier
+    rows: Ints
+    """The row of the chosen config; `NOT_TRIED` or `NOTHING`."""
+    efficiency: Floats
+    """Best time over the time of the choice: 0 if it failed or there is none, NaN if it was not tried."""
+    ok: Flags
+    """Whether the status of the answer is ok."""
+    itself: Flags
+    """Whether the tier answered itself, rather than the next one."""
+
+
+def tiers_in(selector: Selector) -> list[Tier]:
+    """The tiers that the model has: if one config is enough, there is no tree."""
+    return [tier for tier in TIERS if tier is not Tier.TREE or selector.tiers.tree is not None]
+
+
+def tier_choices(selector: Selector, tried: Tried, tier: Tier) -> TierChoices:
+    """The choices of a tier, whatever the status: outside the trained range the fallback is what runs."""
+    answers = selector.select_many(tried.problems, tier)
+    rows = np.array([_row(answer, known) for answer, known in zip(answers, tried.rows, strict=True)], np.int64)
+    efficiency = np.where(rows == NOT_TRIED, np.nan, 0.0)
+    efficiency[rows >= 0] = tried.best_ns[rows >= 0] / tried.time_ns[rows[rows >= 0]]
+    ok = np.array([answer.ok for answer in answers], dtype=bool)
+    itself = np.array([answer.ok and answer.tier is tier for answer in answers], dtype=bool)
+    return TierChoices(tier, rows, efficiency, ok, itself)
+
+
+def _row(answer: Answer, known: Mapping[Config | None, int]) -> int:
+    config = answer.config if answer.config is not None else answer.fallback
+    return NOTHING if config is None else known.get(config, NOT_TRIED)
