@@ -111,6 +111,11 @@ def contradicted(rows):
 REFUSED = {
     "no valid rows": (failed_only, {}, "no row of gemm/triton in .* has status ok"),
     "one problem": (lambda rows: rows.head(10), {}, "there is only one problem"),
+    "one problem that works": (
+        lambda rows: pl.concat([rows.head(10), failed_only(rows[10:])]),
+        {},
+        "problems were tried and only one has rows that worked",
+    ),
     "fewer problems than folds": (lambda rows: rows.head(20), {}, "2 groups of problems worked and 3 folds .* `folds=2`"),
     "rows that contradict each other": (contradicted, {}, "1 measurements have contradictory repeats"),
     "another op": (lambda rows: rows, {"family": "matmul_sharded/single"}, "holds no rows of matmul_sharded/single"),

@@ -153,8 +153,13 @@ def expand(paths: Sequence[str | Path]) -> list[Path]:
 def _refuse_too_little(table: Table, folds: int) -> None:
     groups = len(np.unique(table.group[table.ok]))
     if groups < 2:
-        configs = len(np.unique(table.config[table.ok]))
-        if len(np.unique(table.group)) > 1 or configs < max(FEWEST_CONFIGS, folds):
+        configs, tried = len(np.unique(table.config[table.ok])), len(np.unique(table.group))
+        if tried > 1:
+            raise InvalidValue(
+                f"{tried} problems were tried and only one has rows that worked, so no problem can be held out: measure "
+                "more problems, or train on that one alone (name it with `where`)"
+            )
+        if configs < max(FEWEST_CONFIGS, folds):
             raise InvalidValue(
                 f"there is only one problem ({', '.join(table.family.op.split_group)} are the same in all rows that worked) "
                 f"and {configs} configs worked on it, so nothing can be held out to judge it: measure more problems, or at "
