@@ -5,7 +5,7 @@ import pytest
 import kerncast
 from kerncast import devices
 from kerncast.devices import detect
-from kerncast.errors import BadFile
+from kerncast.errors import BadFile, InvalidValue
 
 CPUINFO = """\
 processor\t: 0
@@ -21,8 +21,23 @@ model name\t: another
 def test_all_promised_profiles_ship_and_every_number_has_a_source():
     """A number without a source is a guess."""
     known = devices.profiles()
-    promised = {"gfx942", "gfx950", "gfx90a", "a100", "h100", "h200", "b200", "l40s", "wormhole_b0", "cpu_generic"}
-    assert promised <= set(known)
+    older = {"gfx942", "gfx950", "gfx90a", "a100", "h100", "h200", "b200", "l40s", "wormhole_b0", "cpu_generic"}
+    amd = {"mi300x", "mi325x", "mi350x"}
+    nvidia = {
+        "h20",
+        "gh200",
+        "b100",
+        "b300",
+        "gb200",
+        "gb300",
+        "rtx_pro_6000",
+        "rtx_pro_6000_server",
+        "l4",
+        "a10",
+        "t4",
+        "v100",
+    }
+    assert older | amd | nvidia | {"rtx_4090", "rtx_5090", "b60"} <= set(known)
     for device in known.values():
         assert set(device.sources) == {*device.numbers, *device.peak_tflops}
         assert all(len(source) > 10 for source in device.sources.values()), device.name
@@ -33,6 +48,35 @@ def test_the_reference_values_of_gfx950_are_honoured():
     numbers = devices.get("gfx950").numbers
     assert (numbers["num_cus"], numbers["shader_engines"], numbers["max_clock_mhz"]) == (256, 32, 2400)
     assert (numbers["lds_capacity_bytes"], numbers["num_xcd"], numbers["wavefront_size"]) == (160 * 1024, 8, 64)
+
+
+def test_a_device_is_found_by_whatever_a_driver_prints():
+    """Case and punctuation do not matter, no two profiles share a name, and other boards of a chip are not mistaken for it."""
+    printed = {
+        "MI300X": "mi300x", "amd instinct mi355x": "gfx950", "nvidia a100-sxm4-80gb": "a100", "NVIDIA H100 80GB HBM3": "h100",
+        "NVIDIA GH200 480GB": "gh200", "NVIDIA B300 SXM6 AC": "b300", "Tesla T4": "t4", "Tesla V100-SXM2-32GB": "v100",
+        "NVIDIA GeForce RTX 4090": "rtx_4090", "Intel(R) Arc(TM) Pro B60 Graphics": "b60", "gfx942:sramecc+:xnack-": "gfx942",
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx_pro_6000_server", "SM_75": "t4", "LOCAL": devices.local().name,
+    }  # fmt: skip
+    assert {text: devices.get(text).name for text in printed} == printed
+    spelled = [devices.plain(name) for item in devices.profiles().values() for name in (item.name, *item.aliases)]
+    assert len(spelled) == len(set(spelled))
+    for other in ("NVIDIA A100-PCIE-40GB", "NVIDIA H100 PCIe", "NVIDIA A10G", "NVIDIA GeForce RTX 4090 Laptop GPU"):
+        assert devices.named(other) is None
+    with pytest.raises(InvalidValue, match=r"'sm_90' is the architecture of several devices .*h100, h20, h200.*name one"):
+        devices.get("sm_90")
+
+
+def test_an_architecture_agrees_with_its_parts_and_contradicts_others():
+    """`gfx942` is MI300A, MI300X or MI325X: the caller chooses, whichever side says more."""
+    arch, part, other = devices.get("gfx942"), devices.get("mi300x"), devices.get("gfx950")
+    assert [item.name for item in devices.parts("gfx942")] == ["gfx942", "mi300x", "mi325x"]
+    assert (arch.numbers["num_cus"], part.numbers["num_cus"]) == (228, 304)
+    assert devices.agreed(arch, part) is devices.agreed(part, arch) is devices.agreed(None, part) is devices.agreed(part, None)
+    with pytest.raises(InvalidValue, match=r"measured on gfx942, not gfx950: name one of its parts \(gfx942, mi300x, mi325x\)"):
+        devices.agreed(arch, other)
+    with pytest.raises(InvalidValue, match="measured on mi300x, not mi325x: leave `device` out"):
+        devices.agreed(part, devices.get("mi325x"))
 
 
 def machine(folder, cpuinfo=CPUINFO, sizes=(("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "2M"))):

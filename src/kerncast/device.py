@@ -67,6 +67,8 @@ class Device:
     peak_tflops: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
+    architecture: str | None = None
+    """What compilers call the chip (`gfx942`, `sm_90`); several parts may share it."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", self.name) or self.name.endswith(".toml"):

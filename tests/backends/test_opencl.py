@@ -154,6 +154,11 @@ def test_a_gpu_that_ships_with_a_profile_is_recognised():
     assert gpu("NVIDIA H100 PCIe", 114).name == "nvidia_h100_pcie-114cu"
     assert gpu("gfx942:sramecc+:xnack-", 304).peak_tflops == {}
     assert gpu_profile.shipped("NVIDIA GH1000") is None
+    assert gpu_profile.shipped("AMD Instinct MI300X OAM", "gfx942:sramecc+:xnack-", num_cus=304).name == "mi300x"
+    assert gpu_profile.shipped("NVIDIA GeForce RTX 4090 Laptop GPU", num_cus=76) is None
+    # No count of SMs is known for it, so only the whole name means this board.
+    assert gpu_profile.shipped("NVIDIA GB300", num_cus=152).name == "gb300"
+    assert gpu_profile.shipped("NVIDIA GB300-WS", num_cus=152) is None
 
 
 def test_without_pyopencl_the_reason_names_the_extra(monkeypatch):

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast.data import Dataset, dataset, schema
+from kerncast.data import Dataset, dataset, filters, schema
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.op import Config, Problem, key
 
@@ -112,9 +112,12 @@ def test_filters_select_rows_and_refuse_nonsense(tmp_path):
     assert made.read(where=["config.kind=triton"]).height == 2
     assert made.read(where=["config.kind!=triton"]).height == 1
     assert made.read(where=["time_ns<=1e3", "config.BLOCK_M>=32"]).height == 1
-    assert made.read(where=["problem.M=64,128"]).height == 3
+    assert made.read(where=["problem.M=64,128"]).height == made.read(where=["M=64,128"]).height == 3
+    assert made.read(where=["kind=triton"]).height == 2
+    with pytest.raises(InvalidValue, match=r"`where` tile may be problem\.tile or config\.tile: write one of them"):
+        filters.column_named("tile", ["problem.tile", "config.tile"])
     for text, why in [
-        ("M=3", "unknown column 'M'"),
+        ("Q=3", "unknown column 'Q'"),
         ("problem.M=x", "not a value of that type"),
         ("problem.M", "takes column=value"),
     ]:

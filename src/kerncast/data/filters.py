@@ -29,8 +29,7 @@ def parse_filter(text: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
     if not match:
         raise InvalidValue(f"`where` takes column=value (also !=, <, <=, >, >=), got '{text}'")
     name, operator, right = match.groups()
-    if name not in schema:
-        raise NotFound.named("column", name, schema)
+    name = column_named(name, schema)
     column, dtype = pl.col(name), schema[name]
     if operator in ("=", "!="):
         # `software` is JSON and contains commas, so it is not split.
@@ -39,6 +38,17 @@ def parse_filter(text: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
         return found if operator == "=" else ~found
     value = pl.lit(_literal(right, name, dtype))
     return {"<": column < value, "<=": column <= value, ">": column > value, ">=": column >= value}[operator]
+
+
+def column_named(name: str, columns: Iterable[str]) -> str:
+    """The column that a condition means: `dtype` is `problem.dtype`, unless `config.dtype` exists too."""
+    known = list(columns)
+    found = [name] if name in known else [column for column in (f"problem.{name}", f"config.{name}") if column in known]
+    if len(found) > 1:
+        raise InvalidValue(f"`where` {name} may be {' or '.join(found)}: write one of them")
+    if not found:
+        raise NotFound.named("column", name, known)
+    return found[0]
 
 
 def combine(texts: Iterable[str], schema: Mapping[str, pl.DataType]) -> pl.Expr:

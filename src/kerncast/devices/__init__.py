@@ -1,7 +1,13 @@
-"""Hardware profiles: TOML files in this folder, each number with its source, and the local machine."""
+"""Hardware profiles: TOML files in this folder, each number with its source, and the local machine.
+
+A profile is found by its name or an alias; case and punctuation do not matter (`MI300X`, `nvidia a100-sxm4-80gb`). An
+architecture such as `gfx942` is shared by several parts: a profile of that name, if there is one, stands for the
+architecture, and any part of it agrees with it.
+"""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from functools import cache
 from importlib import resources
@@ -26,6 +32,7 @@ class _Profile(msgspec.Struct, forbid_unknown_fields=True):
     title: str
     kind: str
     aliases: list[str] = []
+    architecture: str | None = None
     numbers: dict[str, _Number] = {}
     peak_tflops: dict[str, _Number] = {}
 
@@ -39,6 +46,7 @@ def read_profile(path: Path | Traversable) -> Device:
             title=profile.title,
             kind=profile.kind,
             aliases=tuple(profile.aliases),
+            architecture=profile.architecture,
             numbers={name: entry.value for name, entry in profile.numbers.items()},
             peak_tflops={name: entry.value for name, entry in profile.peak_tflops.items()},
             sources={name: entry.source for name, entry in {**profile.numbers, **profile.peak_tflops}.items()},
@@ -63,17 +71,68 @@ def local() -> Device:
     return detect()
 
 
+def plain(name: str) -> str:
+    """A device's name without case and punctuation: `NVIDIA L40S` is `nvidia_l40s`."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+
+
+@cache
+def _by_plain_name() -> dict[str, Device]:
+    """Every shipped profile by its plain name and aliases; a name beats an alias."""
+    aliased = {plain(alias): device for device in profiles().values() for alias in device.aliases}
+    return {**aliased, **{plain(name): device for name, device in profiles().items()}}
+
+
+def named(name: str) -> Device | None:
+    """The shipped profile of this name or alias, or None; `gfx942:sramecc+:xnack-` is `gfx942`."""
+    return _by_plain_name().get(plain(name)) or _by_plain_name().get(plain(name.partition(":")[0]))
+
+
+def parts(architecture: str) -> tuple[Device, ...]:
+    """The shipped profiles of one architecture."""
+    wanted = plain(architecture.partition(":")[0])
+    return tuple(item for item in profiles().values() if item.architecture is not None and plain(item.architecture) == wanted)
+
+
+def names_an_architecture(device: Device) -> bool:
+    """Whether a profile stands for its architecture, so that any part of it may be meant (`gfx942`)."""
+    return device.name == device.architecture
+
+
 def get(name: str) -> Device:
     """A profile by name or alias, `local` for this machine, or the path of a TOML profile."""
     if name == LOCAL:
         return local()
     if name.endswith(".toml"):
         return read_profile(Path(name))
-    known = profiles()
-    by_alias = {alias: device for device in known.values() for alias in device.aliases}
-    device = known.get(name) or by_alias.get(name)
-    if device is None and name == local().name:
+    device = named(name)
+    if device is None and plain(name) in (LOCAL, plain(local().name)):
         device = local()
-    if device is None:
-        raise NotFound.named("device", name, [*known, *by_alias, LOCAL], "kerncast devices")
-    return device
+    if device is not None:
+        return device
+    sharing = parts(name)
+    if len(sharing) == 1:
+        return sharing[0]
+    if sharing:
+        listed = ", ".join(item.name for item in sharing)
+        raise InvalidValue(f"'{name}' is the architecture of several devices ({listed}): name one of them")
+    known = profiles()
+    aliases = [alias for item in known.values() for alias in item.aliases]
+    raise NotFound.named("device", name, [*known, *aliases, LOCAL], "kerncast devices")
+
+
+def agreed(told: Device | None, asked: Device | None) -> Device | None:
+    """The device of rows whose file tells one device and whose caller asks for another: they must not contradict.
+
+    A file often tells only the architecture; then the caller chooses among its parts.
+    """
+    if told is None or asked is None or told.name == asked.name:
+        return asked or told
+    if told.architecture is not None and told.architecture == asked.architecture:
+        if names_an_architecture(told):
+            return asked
+        if names_an_architecture(asked):
+            return told
+    sharing = [item.name for item in parts(told.name)] if names_an_architecture(told) else []
+    hint = f"name one of its parts ({', '.join(sharing)}), or " if len(sharing) > 1 else ""
+    raise InvalidValue(f"the rows were measured on {told.name}, not {asked.name}: {hint}leave `device` out")

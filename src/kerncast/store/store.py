@@ -325,7 +325,7 @@ def canonical(device: str) -> str:
     """The profile name of a device; a device without a profile keeps its own name."""
     try:
         return profiles.get(device).name
-    except NotFound:
+    except (NotFound, InvalidValue):
         return device
 
 

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast.data.importers import Options, aiconfigurator, import_files
+from kerncast.data.importers import Options, import_files
 from kerncast.errors import InvalidValue, KerncastError
 from kerncast.op import Problem
 from kerncast.testing.importers import ImporterContract
@@ -79,14 +79,6 @@ def test_weight_only_products_are_products_of_two_types(tmp_path):
     assert dataset.read("gemm/library")["problem.dtype"].to_list() == ["bf16", "int8"]
 
 
-def test_a_gpu_without_a_profile_is_kept_by_name_without_numbers(tmp_path, monkeypatch):
-    """The dataset remembers it; features that read a hardware number are left out, not guessed."""
-    monkeypatch.setitem(aiconfigurator.DEVICES, "NVIDIA X1", "x1")
-    dataset = imported(tmp_path, parquet(H200, device=pl.lit("NVIDIA X1")))
-    assert dataset.read()["device"].unique().to_list() == ["x1"]
-    assert (dataset.device("x1").title, dict(dataset.device("x1").numbers)) == ("NVIDIA X1", {})
-
-
 def test_device_on_the_command_line_fills_a_gap_and_contradicts_nothing(tmp_path):
     """One name cannot stand for several GPUs, nor for one that the table names itself."""
     rows = imported(tmp_path, parquet(H200, device=pl.lit("NVIDIA X1")), Options(device="b200")).read()
@@ -94,7 +86,7 @@ def test_device_on_the_command_line_fills_a_gap_and_contradicts_nothing(tmp_path
     for content in (parquet(H200 + GB200), wheel(a=parquet(H200), b=parquet(GB200))):
         with pytest.raises(InvalidValue, match=r"several devices \(NVIDIA GB200, NVIDIA H200\)"):
             imported(tmp_path, content, Options(device="h200"))
-    with pytest.raises(InvalidValue, match="measured on NVIDIA H200, whose profile is h200, not a100"):
+    with pytest.raises(InvalidValue, match="measured on h200, not a100: leave `device` out"):
         imported(tmp_path, parquet(H200), Options(device="a100"))
 
 

@@ -142,7 +142,11 @@ def test_one_benchmark_a_list_of_them_and_a_run_are_read_the_same(read):
     assert found["device"].unique().to_list() == ["gfx942"]
     assert found["error"].to_list()[1] == "Arguments not supported!"
     assert any("left out 1 benchmarks without a kernel's name or sizes" in note for note in notes)
-    with pytest.raises(InvalidValue, match="measured on gfx942, not gfx950"):
+    assert any("gfx942 has several parts (compute units: gfx942 228, mi300x 304, mi325x 304)" in note for note in notes)
+    rows, notes = read(json.dumps(run).encode(), Options(device="MI300X"))
+    assert rows["gemm/ck_tile"]["device"].unique().to_list() == ["mi300x"]
+    assert not any("several parts" in note for note in notes)
+    with pytest.raises(InvalidValue, match="measured on gfx942, not gfx950: name one of its parts"):
         read(json.dumps(run).encode())
 
 
@@ -250,6 +254,7 @@ def test_an_architecture_without_a_usable_row_does_not_cost_the_others(read, tmp
     assert found.select("device", "problem.M", "status").rows() == [("gfx950", 64, "ok"), ("gfx950", 64, "launch_error")]
     assert [note.partition(" (")[0].rpartition(": ")[2] for note in notes] == [
         "left out 1 rows whose kernel is not known", "left out 2 rows with a cell that cannot be read",
+        "arch gfx950 has several parts",
     ]  # fmt: skip
 
 

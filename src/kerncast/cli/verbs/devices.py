@@ -16,6 +16,7 @@ def _describe(device: Device) -> dict[str, Any]:
         "device": device.name,
         "title": device.title,
         "kind": device.kind,
+        "architecture": device.architecture,
         "aliases": list(device.aliases),
         "numbers": {name: device.numbers.get(name) for name in NUMBERS},
         "peak_tflops": dict(device.peak_tflops),
@@ -37,6 +38,7 @@ def command(name: str | None, as_json: bool) -> None:
     \b
     kerncast devices
     kerncast devices h100
+    kerncast devices 'NVIDIA H100 80GB HBM3'   # as torch and nvidia-smi print it; case does not matter
     kerncast devices local        # this machine
     kerncast devices ./mine.toml  # your own profile, in the format of the shipped ones
     """
@@ -45,7 +47,10 @@ def command(name: str | None, as_json: bool) -> None:
         if as_json:
             print_json(_describe(device))
             return
-        click.echo(f"{device.name}: {device.title} ({device.kind})\n")
+        click.echo(f"{device.name}: {device.title} ({', '.join(filter(None, (device.kind, device.architecture)))})")
+        if device.aliases:
+            click.echo(f"also: {', '.join(device.aliases)}")
+        click.echo()
         rows = [(key, _number(device.numbers.get(key)), NUMBERS[key], device.sources.get(key, "")) for key in NUMBERS]
         rows += [
             (f"peak_tflops {key}", _number(value), "dense rate", device.sources.get(key, ""))
@@ -61,6 +66,7 @@ def command(name: str | None, as_json: bool) -> None:
         (
             device.name + (" (this machine)" if device is devices.local() else ""),
             device.kind,
+            device.architecture or "-",
             _number(device.numbers.get("num_cus")),
             _number(device.numbers.get("max_clock_mhz")),
             _number(device.numbers.get("memory_bandwidth_gb_s")),
@@ -69,4 +75,4 @@ def command(name: str | None, as_json: bool) -> None:
         )
         for device in found
     ]
-    table(("device", "kind", "CUs", "MHz", "GB/s", "peak TFLOPS", "what"), listed, right=("CUs", "MHz", "GB/s"))
+    table(("device", "kind", "architecture", "CUs", "MHz", "GB/s", "peak TFLOPS", "what"), listed, right=("CUs", "MHz", "GB/s"))

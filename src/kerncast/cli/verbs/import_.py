@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from kerncast.api.showing import shown
+from kerncast.cli.options import in_options
 from kerncast.cli.views.output import json_option, print_json
 from kerncast.errors import InvalidValue
 
@@ -72,7 +73,7 @@ def command(
         dataset = read(
             paths, format=format_name, out=out, device=device, software=software, mapping=mapping, set=set, progress=progress
         )
-    notes = list(dataset.notes)
+    notes = [in_options(note, click.get_current_context().command) for note in dataset.notes]
     summary = {
         "path": str(dataset.path),
         "rows": dataset.rows,

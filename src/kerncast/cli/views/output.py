@@ -21,7 +21,7 @@ where_option = click.option(
     "--where",
     multiple=True,
     metavar="CONDITION",
-    help="Keep only some rows: problem.dtype=fp8, config.kind=triton, time_ns<1e6, problem.M=1,2,4. May be repeated.",
+    help="Keep only some rows: dtype=fp8 (or problem.dtype=fp8), config.kind=triton, time_ns<1e6, M=1,2,4. May be repeated.",
 )
 
 

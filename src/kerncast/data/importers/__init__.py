@@ -84,9 +84,8 @@ class Importer:
 
 def measured_on(device: Device, options: Options) -> Device:
     """The device that a file names itself; the command line must not contradict it."""
-    if options.device is not None and devices.get(options.device).name != device.name:
-        raise InvalidValue(f"the rows were measured on {device.name}, not {options.device}: leave `device` out")
-    return device
+    asked = devices.get(options.device) if options.device is not None else None
+    return devices.agreed(device, asked) or device
 
 
 @cache

@@ -40,19 +40,6 @@ DTYPES = {"float16": "fp16", "bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8
 # Weight-only quantisation: bf16 activations, narrow weights.
 WEIGHT_ONLY = {"int8_wo": "int8", "int4_wo": "int4"}
 ACTIVATIONS = "bf16"
-# The driver's name of a GPU → the name of its profile. A GPU without a profile is kept by name, without numbers.
-DEVICES = {
-    "NVIDIA A100-SXM4-80GB": "a100",
-    "NVIDIA H100 80GB HBM3": "h100",
-    "NVIDIA H200": "h200",
-    "NVIDIA B200": "b200",
-    "NVIDIA B300 SXM6 AC": "b300",
-    "NVIDIA GB200": "gb200",
-    "NVIDIA GB300": "gb300",
-    "NVIDIA L40S": "l40s",
-    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx_pro_6000_server",
-    "Intel(R) Arc(TM) Pro B60 Graphics": "b60",
-}
 
 
 class AiConfigurator(Importer):
@@ -192,21 +179,19 @@ def _software(table: pl.DataFrame, options: Options) -> pl.Expr:
     return (pl.col("framework") + "\n" + pl.col("version")).replace_strict(joined, return_dtype=pl.String)
 
 
-def _check_device(found: set[str], named: str | None) -> None:
+def _check_device(found: set[str], asked: str | None) -> None:
     """Check `--device`, which may name a GPU that the table spells in an unknown way or that has no profile."""
-    if named is None:
+    if asked is None:
         return
     if len(found) > 1:
         raise InvalidValue(f"the table has several devices ({', '.join(sorted(found))}), and `device` names one: leave it out")
-    (name,) = found
-    profile = DEVICES.get(name)
-    if profile in devices.profiles() and profile != devices.get(named).name:
-        raise InvalidValue(f"the table was measured on {name}, whose profile is {profile}, not {named}: leave `device` out")
+    for name in found:
+        devices.agreed(devices.named(name), devices.get(asked))
 
 
 def _device(name: str, line: int) -> Device:
     """The device that a driver calls `name`."""
-    if name not in DEVICES:
-        raise InvalidValue(f"line {line}: device '{name}' is not known (known: {', '.join(DEVICES)}): add `device` NAME")
-    known = devices.profiles()
-    return known[DEVICES[name]] if DEVICES[name] in known else Device(DEVICES[name], name, "gpu")
+    device = devices.named(name)
+    if device is None:
+        raise InvalidValue(f"line {line}: device '{name}' is not known (see `kerncast devices`): add `device` NAME")
+    return device

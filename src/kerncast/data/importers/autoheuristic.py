@@ -154,10 +154,11 @@ def parse_log(data: bytes) -> Log:
 
 def _check_device(metadata: Metadata, name: str | None) -> None:
     """Check `--device`. A log gives capability and shared memory, which do not identify a GPU but can contradict a name."""
+    architecture = "sm_" + "".join(map(str, metadata.device_capa))
     fitting = [
         device.name
         for device in devices.profiles().values()
-        if device.numbers.get("smem_per_block_bytes") == metadata.shared_memory
+        if device.numbers.get("smem_per_block_bytes") == metadata.shared_memory and device.architecture in (None, architecture)
     ]
     told = (
         f"compute capability {'.'.join(map(str, metadata.device_capa))} with {metadata.shared_memory:,} bytes of shared memory"
@@ -166,9 +167,12 @@ def _check_device(metadata: Metadata, name: str | None) -> None:
         hint = f"add `device={fitting[0]}`" if fitting else "add `device` NAME"
         others = f" (profiles that match: {', '.join(fitting)})" if len(fitting) > 1 else ""
         raise InvalidValue(f"line 1 gives {told}, which does not name a device: {hint} if that was the device{others}")
-    known = devices.get(name).numbers.get("smem_per_block_bytes")
+    device = devices.get(name)
+    known = device.numbers.get("smem_per_block_bytes")
     if known is not None and known != metadata.shared_memory:
         raise InvalidValue(f"line 1 gives {told}, but {name} has {known:,.0f} per block: `device` must name the GPU of the log")
+    if device.architecture not in (None, architecture):
+        raise InvalidValue(f"line 1 gives {told}, but {name} is {device.architecture}: `device` must name the GPU of the log")
 
 
 def _rows(log: Log) -> Imported:

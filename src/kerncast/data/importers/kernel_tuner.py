@@ -27,7 +27,6 @@ import polars as pl
 
 from kerncast import devices
 from kerncast.data.importers import Head, Imported, Importer, Options
-from kerncast.data.importers.aiconfigurator import DEVICES
 from kerncast.data.importers.unclosed_json import Entries, read_unclosed
 from kerncast.data.schema import MEASURED
 from kerncast.data.text_table import LINE
@@ -280,11 +279,6 @@ def _slug(name: str) -> str:
 
 
 def _device(name: str) -> Device | None:
-    """The profile with exactly this name; a device without one is kept by name, without numbers."""
-    if not name.strip():
-        return None
-    known = devices.profiles()
-    if DEVICES.get(name) in known:
-        return known[DEVICES[name]]
+    """The profile of this name; a device without one is kept by name, without numbers."""
     slug = re.sub(r"[^\w.+-]+", "_", name, flags=re.ASCII).strip("_.+-").lower()
-    return Device(slug, name, "gpu") if slug else None
+    return devices.named(name) or (Device(slug, name, "gpu") if slug else None)

@@ -72,9 +72,14 @@ class Target:
                 f"({', '.join(self.devices)}): compare with a model of one device"
             )
         own = devices.profiles().get(self.devices[0])
-        names = {self.devices[0].lower(), *((alias.lower() for alias in own.aliases) if own else ())}
-        if name.lower() in {*names, own.title.lower() if own else ""}:
+        names = {devices.plain(text) for text in (self.devices[0], *(own.aliases if own else ()))}
+        if devices.plain(name) in {*names, devices.plain(own.title) if own else ""}:
             return True
+        found = devices.named(name)
+        if found is not None and own is not None:
+            # A file often tells only the architecture, which is that of several parts.
+            shared = found.architecture is not None and found.architecture == own.architecture
+            return found is own or (shared and (devices.names_an_architecture(found) or devices.names_an_architecture(own)))
         words = set(re.split(r"[^a-z0-9_]+", name.lower()))
         return bool(words & names) and not words & OTHER_BOARDS
 

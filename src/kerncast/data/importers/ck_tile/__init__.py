@@ -83,6 +83,8 @@ class CkTile(Importer):
             for what, count in sorted(counts.items(), key=lambda item: (item[0] == PADDED, item[0]))
             if count
         )
+        if options.device is None:
+            notes += tuple(sorted({_shared(device) for _, _, device in tables if device is not None} - {""}))
         for family, rows, device in tables:
             yield Imported(family, rows, device, notes)
             notes = ()
@@ -121,6 +123,15 @@ def _device(arch: str | None, options: Options) -> Device | None:
             return None
         raise InvalidValue(f"arch '{arch}' is not known here: add `device` NAME") from error
     return measured_on(found, options)
+
+
+def _shared(device: Device) -> str:
+    """What to know of a device that only its architecture names; nothing if that has one part."""
+    sharing = devices.parts(device.name) if devices.names_an_architecture(device) else ()
+    if len(sharing) < 2:
+        return ""
+    counts = ", ".join(f"{item.name} {item.numbers['num_cus']:.0f}" for item in sharing if "num_cus" in item.numbers)
+    return f"arch {device.name} has several parts (compute units: {counts}): {device.name} is assumed, `device` names another"
 
 
 # -- kernels by name -------------------------------------------------------------------------------------
