@@ -139,7 +139,10 @@ def test_guess_prints_a_mapping_and_writes_nothing(tmp_path, run):
         (["import", "ttnn-csv", "exp.csv", "--set", "func=exp", "--out", "out"], "add --device NAME"),
         (["import", "ttnn-csv", "exp.csv", "--set", "func", "--device", "n150", "--out", "out"], "--set takes NAME=VALUE"),
         (["import", "ttnn-csv", "t.csv", "--device", "n150", "--out", "out"], "not the columns of a known TTNN table"),
-        (["import", "ttnn-csv", "cut.csv", "--device", "n150", "--set", "func=exp", "--out", "out"], "line 4 has 3 cells"),
+        (
+            ["import", "ttnn-csv", "cut.csv", "--device", "n150", "--set", "func=exp", "--out", "out", "--strict"],
+            "line 4 has 3 cells",
+        ),
         (["import", "ttnn-csv", "exp.csv", "--guess"], "a mapping is drafted for csv and parquet"),
         (
             ["import", "ttnn-csv", "exp.csv", "--set", "func=exp", "--device", "n150", "--out", "/proc/nowhere/x"],

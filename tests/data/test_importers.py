@@ -89,10 +89,10 @@ class TestParquet(ImporterContract):
     # A parquet file has no header line to cut to; the other refusals hold.
 
 
-def imported(folder, format_name, content, options):
+def imported(folder, format_name, content, options, strict=False):
     source = folder / "table"
     source.write_bytes(content)
-    return import_files(format_name, [source], folder / "out", options)
+    return import_files(format_name, [source], folder / "out", options, strict=strict)
 
 
 def test_ttnn_flags_are_folded_and_shapes_right_aligned(tmp_path):
@@ -133,7 +133,9 @@ def test_ttnn_flags_are_folded_and_shapes_right_aligned(tmp_path):
 def test_ttnn_refuses_what_it_does_not_know_with_the_line(tmp_path, old, new, why):
     """A header trained as a row, a missing flag, a cut line: four shipped models learned from such rows."""
     with pytest.raises(KerncastError) as caught:
-        imported(tmp_path, "ttnn-csv", EXP.replace(old, new, 1), Options(device="wormhole_b0", values={"func": "exp"}))
+        imported(
+            tmp_path, "ttnn-csv", EXP.replace(old, new, 1), Options(device="wormhole_b0", values={"func": "exp"}), strict=True
+        )
     assert why in str(caught.value)
 
 
@@ -167,7 +169,7 @@ def test_a_mapping_converts_units_labels_and_failures(tmp_path, mapping, format_
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ('ignore = ["notes"]', "", "the mapping does not mention the column 'notes'"),
+        ('ignore = ["notes"]', "", "line 1: unknown column 'notes'"),
         ('M = "m"', 'M = "mm"', "there is no column 'mm' for problem.M"),
         ('"torch.bfloat16" = "bf16"', '"x" = "bf16"', "line 5: type must be one of torch.float16, x, got 'torch.bfloat16'"),
         ('failed = { "inf" = "launch_error" }', "", "line 5: latency_ms must be a positive time"),
@@ -189,7 +191,7 @@ def test_a_mapping_that_does_not_fit_is_refused_in_words(tmp_path, old, new, why
     path = tmp_path / "gemm.toml"
     path.write_text(GEMM_MAPPING.replace(old, new, 1))
     with pytest.raises(KerncastError) as caught:
-        imported(tmp_path, "csv", GEMM, Options(device="a100", mapping=path))
+        imported(tmp_path, "csv", GEMM, Options(device="a100", mapping=path), strict=True)
     assert why in str(caught.value)
 
 

@@ -22,13 +22,16 @@ def read(
     software: Mapping[str, str] | Sequence[str] | None = None,
     mapping: str | Path | None = None,
     set: Mapping[str, str] | Sequence[str] | None = None,
+    strict: bool = False,
     progress: Wanted = "auto",
 ) -> Dataset:
     """Read one or several files of one format into a new dataset.
 
     `format` is recognised from the files if possible; if not, the error lists all formats. Units are converted, repeats
-    and failures are kept, and every row records its file and line. An unknown value is refused with its line number, and
-    then nothing is written. `dataset.notes` says what was left out, and why.
+    and failures are kept, and every row records its file and line. A row that cannot be represented is skipped:
+    `dataset.skipped` counts such rows by kind and keeps them. `strict=True` refuses the first one instead, and then nothing
+    is written. If more than half of the rows of a file were skipped, the file is refused. `dataset.notes` says what else was
+    left out or changed, and why.
     """
     files = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
     if not files:
@@ -41,6 +44,6 @@ def read(
     notes: list[str] = []
     with shown(progress) as show:
         show.stage(f"importing {', '.join(path.name for path in files)}")
-        dataset = import_files(name, files, place_of(out, "dataset"), options, notes.append)
+        dataset = import_files(name, files, place_of(out, "dataset"), options, notes.append, strict)
     dataset.notes = tuple(notes)
     return dataset

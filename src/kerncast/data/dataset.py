@@ -15,7 +15,7 @@ import msgspec
 import polars as pl
 
 from kerncast import devices
-from kerncast.data import filters, schema
+from kerncast.data import filters, schema, skipping
 from kerncast.declared.declaration import Declaration, declaration_of, joined_family, refuse_another_draft, resolve
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
@@ -37,6 +37,15 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file: str
     rows: int
     content: str
+    checksum: str
+
+
+class ExtraFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Columns of an imported file that have no place in the rows, under the `source` and `source_line` of each row."""
+
+    file: str
+    rows: int
+    columns: tuple[str, ...]
     checksum: str
 
 
@@ -81,6 +90,10 @@ class DatasetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     devices: tuple[DeviceRecord, ...] = ()
     declarations: tuple[Declaration, ...] | msgspec.UnsetType = msgspec.UNSET
     """Ops that were drafted from an imported file; omitted when there are none."""
+    skipped: skipping.SkippedFile | msgspec.UnsetType = msgspec.UNSET
+    """The rows that an import could not represent; omitted when there are none."""
+    extra: tuple[ExtraFile, ...] | msgspec.UnsetType = msgspec.UNSET
+    """The columns that an import did not know; omitted when there are none."""
 
     @property
     def declared(self) -> dict[str, Declaration]:
@@ -158,6 +171,36 @@ class Dataset:
         """Whether a collection has results here that are not rows yet."""
         return (self.path / JOURNAL).exists()
 
+    @property
+    def skipped(self) -> skipping.Skipped:
+        """The rows that the import of these rows could not represent: their number, their kinds and `frame()`."""
+        found = self.contents.skipped
+        if isinstance(found, msgspec.UnsetType):
+            return skipping.Skipped()
+        return skipping.Skipped(found.rows, found.kinds, self.path / found.file)
+
+    def extra(self) -> pl.DataFrame:
+        """The columns of the imported files that have no place in the rows; join them by `source` and `source_line`."""
+        try:
+            frames = [pl.read_parquet(self.path / item.file, glob=False) for item in self.contents.extra or ()]
+            names = {
+                name: [frame.schema[name] for frame in frames if name in frame.columns]
+                for frame in frames
+                for name in frame.columns
+            }
+            # A column that two files hold in different types is text.
+            mixed = [name for name, types in names.items() if len(set(types)) > 1]
+            frames = [
+                frame.with_columns(pl.col(name).cast(pl.String) for name in mixed if name in frame.columns) for frame in frames
+            ]
+            return (
+                pl.concat(frames, how="diagonal")
+                if frames
+                else pl.DataFrame(schema={"source": pl.String, skipping.LINE: pl.Int64})
+            )
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise BadFile(f"{self.path} is damaged ({_first_line(error)}): restore it, or import the data again") from error
+
     def refuse_if_empty(self) -> None:
         """Raise an error that says why there are no rows, if there are none."""
         if self.contents.parts:
@@ -234,9 +277,15 @@ class Dataset:
 
     def verify(self) -> None:
         """Compare every part with its checksum."""
-        for part in self.contents.parts:
-            if file_checksum(self.path / part.file) != part.checksum:
-                raise BadFile(f"{self.path / part.file} differs from its checksum: restore it, or import the data again")
+        files = {part.file: part.checksum for part in self.contents.parts}
+        files |= {item.file: item.checksum for item in self.contents.extra or ()}
+        if not isinstance(self.contents.skipped, msgspec.UnsetType):
+            files[self.contents.skipped.file] = self.contents.skipped.checksum
+        for file, checksum in files.items():
+            if not (self.path / file).is_file():
+                raise BadFile(f"{self.path} is incomplete: {file} is missing; restore it, or import the data again")
+            if file_checksum(self.path / file) != checksum:
+                raise BadFile(f"{self.path / file} differs from its checksum: restore it, or import the data again")
 
     def _family(self, family: Family | str | None) -> Family:
         self.refuse_if_empty()
@@ -285,13 +334,31 @@ class Dataset:
         sources_in_order = tuple(known[digest] for digest in sorted(known))
         machines_in_order = tuple(recorded[name] for name in sorted(recorded))
         declarations = _with_declaration(self.contents, family)
-        self._write_file(DatasetFile(
-            parts=tuple(parts), sources=sources_in_order, devices=machines_in_order, declarations=declarations or msgspec.UNSET
+        self._write_file(msgspec.structs.replace(
+            self.contents, parts=tuple(parts), sources=sources_in_order, devices=machines_in_order,
+            declarations=declarations or msgspec.UNSET,
         ))  # fmt: skip
+
+    def _keep_skipped(self, rows: pl.DataFrame, kinds: Sequence[skipping.SkippedKind]) -> None:
+        """Keep the rows that an import skipped, if there are any."""
+        if rows.height:
+            self._write_file(msgspec.structs.replace(self.contents, skipped=skipping.write_skipped(self.path, rows, kinds)))
 
     def _write_file(self, manifest: DatasetFile) -> None:
         write_bytes(self.path / MANIFEST, json_text(manifest))
         self.contents = manifest
+
+    def _keep_extra(self, frame: pl.DataFrame) -> None:
+        """Keep columns that are not known here."""
+        if frame.is_empty():
+            return
+        known = self.contents.extra or ()
+        file = Path("extra", f"part-{len(known):05d}.parquet")
+        (self.path / file).parent.mkdir(exist_ok=True)
+        write_atomically(self.path / file, lambda path: frame.write_parquet(path, compression="zstd"))
+        names = tuple(name for name in frame.columns if name not in ("source", skipping.LINE))
+        found = ExtraFile(file.as_posix(), frame.height, names, file_checksum(self.path / file))
+        self._write_file(msgspec.structs.replace(self.contents, extra=(*known, found)))
 
     def save(self, path: str | Path) -> Dataset:
         """Write a copy to `path`, whole or not at all. This keeps a result that is in a temporary folder."""
@@ -346,6 +413,9 @@ def merge(paths: Sequence[str | Path], out: str | Path) -> tuple[Dataset, int]:
             dropped += rows.height - distinct.height
             machines = [record for dataset in inputs for record in dataset.contents.devices]
             draft._append(family, distinct, sources.values(), reversed(machines))
+        for dataset in inputs:
+            draft._keep_extra(dataset.extra())
+        draft._keep_skipped(*skipping.joined([dataset.skipped for dataset in inputs]))
 
     return Dataset.build(out, fill), dropped
 

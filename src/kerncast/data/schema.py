@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import polars as pl
 
+from kerncast.data.skipping import BadRows
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.op import Family, hash_key
 from kerncast.parameters import Bool, Categorical, Choice, Int, Parameter, PowerOfTwo
@@ -117,7 +118,8 @@ def _refuse_first(frame: pl.DataFrame, bad: pl.Series, rule: str, column: str) -
         row = bad.arg_max() or 0
         line = frame["source_line"][row] if "source_line" in frame.columns else None
         where = f"line {line}" if line is not None else f"row {row + 1}"
-        raise InvalidValue(f"{where}: {column} {rule}, got {frame[column][row]!r} ({int(bad.sum())} such rows)")
+        said = f"{where}: {column} {rule}, got {frame[column][row]!r}"
+        raise BadRows(f"{said} ({int(bad.sum())} such rows)", f"{column} {rule}", bad, example=said)
 
 
 def check_parameters(family: Family, frame: pl.DataFrame) -> None:

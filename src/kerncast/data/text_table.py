@@ -1,43 +1,134 @@
-"""Reading a CSV file strictly: every cell as text, every row with its line number."""
+"""Reading a CSV file: every cell as text, every row with its line number; lines that are no row are skipped or refused."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import polars as pl
 
+from kerncast.data.skipping import LINE, BadRows, Skips
 from kerncast.errors import BadFile
 
-LINE = "source_line"
+__all__ = [
+    "FLAGS",
+    "LINE",
+    "as_type",
+    "fold_one_hot",
+    "numbers",
+    "read_csv_text",
+    "refuse_cells",
+    "refuse_rows",
+    "respelled",
+    "whole_numbers",
+]
+
+# Rows that become a frame at a time: lists of cells take ten times the memory of a frame.
+CHUNK = 50_000
+# Lines that the quoted cells of one row may span.
+LONGEST_CELL_LINES = 30
 
 
-def read_csv_text(path: Path) -> pl.DataFrame:
-    """All cells as stripped text, with `source_line`; ragged, undecodable or headless files are refused."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
-            header = [name.strip() for name in next(reader, [])]
-            _check_header(header)
-            lines: list[int] = []
-            cells: list[list[str]] = []
-            for row in reader:
-                if not row:
-                    continue
-                if len(row) != len(header):
-                    raise BadFile(
-                        f"line {reader.line_num} has {len(row)} cells, the header has {len(header)}: the file is cut or damaged"
-                    )
-                lines.append(reader.line_num)
+def read_csv_text(path: Path, skips: Skips | None = None) -> pl.DataFrame:
+    """All cells as stripped text, with `source_line`. Without `skips`, a line that is no row refuses the file."""
+    skips = skips or Skips(strict=True)
+    frames: list[pl.DataFrame] = []
+    lines: list[int] = []
+    cells: list[list[str]] = []
+
+    def flush() -> None:
+        columns = {name: [row[index] for row in cells] for index, name in enumerate(header)}
+        frame = pl.DataFrame(columns, schema=dict.fromkeys(header, pl.String))
+        frames.append(frame.with_columns(pl.Series(LINE, lines, dtype=pl.Int64)))
+        lines.clear()
+        cells.clear()
+
+    # A byte that is not UTF-8 becomes half of a surrogate pair, so that it costs its own row only.
+    with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+        rows = _rows(file)
+        first, row, text = next(rows, (1, [], ""))
+        if not _is_text(text):
+            raise BadFile("not a text file (line 1 is not UTF-8): is it compressed?")
+        if row is None:
+            raise BadFile(f"line {first} is not CSV")
+        header = [name.strip() for name in row]
+        _check_header(header)
+        for line, row, text in rows:
+            said = _no_row(line, row, text, len(header))
+            if said is not None:
+                skips.seen += 1
+                skips.add(said.kind, str(said), [line], [text.encode("utf-8", "replace").decode()])
+            elif row:
+                lines.append(line)
                 cells.append([cell.strip() for cell in row])
-    except UnicodeDecodeError as error:
-        raise BadFile(f"not a text file ({error.reason} at byte {error.start}): is it compressed?") from error
-    except csv.Error as error:
-        raise BadFile(f"line {reader.line_num} is not CSV ({error})") from error
-    columns = {name: [row[index] for row in cells] for index, name in enumerate(header)}
-    frame = pl.DataFrame(columns, schema=dict.fromkeys(header, pl.String))
-    return frame.with_columns(pl.Series(LINE, lines, dtype=pl.Int64))
+                if len(lines) == CHUNK:
+                    flush()
+    flush()
+    return pl.concat(frames, rechunk=True)
+
+
+def _rows(file: Iterable[str]) -> Iterator[tuple[int, list[str] | None, str]]:
+    """The rows with their last line and text; None for a line that is not CSV. A quoted cell may span several lines."""
+    lines = iter(file)
+    waiting: deque[str] = deque()
+    number = 0
+
+    def following() -> str | None:
+        return waiting.popleft() if waiting else next(lines, None)
+
+    while (line := following()) is not None:
+        number += 1
+        row, taken = _parsed([line]), [line]
+        if row is None and line.count('"') % 2:
+            while row is None and len(taken) < LONGEST_CELL_LINES and (more := following()) is not None:
+                taken.append(more)
+                row = _parsed(taken)
+            if row is None:  # the quote was never closed: only the line that opens it is lost
+                waiting.extendleft(reversed(taken[1:]))
+                taken = [line]
+        number += len(taken) - 1
+        yield number, row, "".join(taken)
+
+
+def _parsed(lines: list[str]) -> list[str] | None:
+    try:
+        found = list(csv.reader(lines, strict=True))
+    except csv.Error:
+        return None
+    return found[0] if found else []
+
+
+def _is_text(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def _no_row(line: int, row: list[str] | None, text: str, width: int) -> BadRows | None:
+    """Why a line is no row, if it is none."""
+    if not _is_text(text):
+        return BadRows(f"line {line} is not text in UTF-8", "a line must be text in UTF-8")
+    if row is None:
+        return BadRows(f"line {line} is not CSV: is a quote missing?", "a line must be CSV")
+    if row and len(row) != width:
+        kind = "a line must have as many cells as the header"
+        return BadRows(f"line {line} has {len(row)} cells, the header has {width}: the file is cut or damaged", kind)
+    return None
+
+
+def respelled(table: pl.DataFrame, wanted: Iterable[str]) -> pl.DataFrame:
+    """Columns that differ from a wanted name only in case and blanks get that name, if there is no doubt."""
+    plain: dict[str, list[str]] = {}
+    for name in table.columns:
+        plain.setdefault(_plain(name), []).append(name)
+    names = [name for name in dict.fromkeys(wanted) if name not in table.columns]
+    clear = {name for name in names if sum(_plain(name) == _plain(other) for other in names) == 1}
+    found = {plain[_plain(name)][0]: name for name in names if name in clear and len(plain.get(_plain(name), ())) == 1}
+    return table.rename({old: new for old, new in found.items() if old not in set(wanted)})
+
+
+def _plain(name: str) -> str:
+    return name.strip().casefold()
 
 
 def _check_header(header: list[str]) -> None:
@@ -60,17 +151,37 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def refuse_cells(frame: pl.DataFrame, bad: pl.Series, column: str, rule: str) -> None:
-    """Refuse the first bad cell with its line."""
+def refuse_rows(frame: pl.DataFrame, bad: pl.Series, kind: str, told: Callable[[int], str] = lambda row: "") -> None:
+    """Refuse rows that break a rule; `told` gives what to add for a row."""
     bad = bad.fill_null(False)
     if bad.any():
         row = bad.arg_max() or 0
-        raise BadFile(f"line {frame[LINE][row]}: {column} {rule}, got '{frame[column][row]}'")
+        raise BadRows(f"line {frame[LINE][row]}: {kind}{told(row)}", kind, lines=frame[LINE].filter(bad))
+
+
+def refuse_cells(frame: pl.DataFrame, bad: pl.Series, column: str, rule: str) -> None:
+    """Refuse rows with a bad cell; the message quotes the first one with its line."""
+    refuse_rows(frame, bad, f"{column} {rule}", lambda row: f", got '{frame[column][row]}'")
+
+
+FLAGS = {"true": True, "false": False, "1": True, "0": False}
+
+
+def as_type(values: pl.Series, dtype: type[pl.DataType]) -> pl.Series:
+    """Convert values to a type; null where they do not fit, such as 28.5 as a whole number."""
+    if dtype == pl.Boolean and values.dtype in (pl.String, pl.Categorical):
+        return values.cast(pl.String).str.to_lowercase().replace_strict(FLAGS, default=None, return_dtype=pl.Boolean)
+    if dtype == pl.Int64 and not values.dtype.is_integer():
+        real = values.cast(pl.Float64, strict=False)
+        whole = real.set(real != real.floor(), None).cast(pl.Int64, strict=False)
+        # Text that is a plain integer is read exactly; a float has 53 bits.
+        return values.cast(pl.Int64, strict=False).fill_null(whole) if values.dtype == pl.String else whole
+    return values.cast(dtype, strict=False)
 
 
 def whole_numbers(frame: pl.DataFrame, column: str) -> pl.Series:
     """A text column as integers."""
-    values = frame[column].cast(pl.Int64, strict=False)
+    values = as_type(frame[column], pl.Int64)
     refuse_cells(frame, values.is_null(), column, "must be a whole number")
     return values
 
@@ -88,9 +199,6 @@ def fold_one_hot(frame: pl.DataFrame, labels: Mapping[str, str]) -> pl.Series:
     for name in labels:
         refuse_cells(frame, ~flags[name].is_in([0, 1]), name, "is one of a group of flags and must be 0 or 1")
     total = flags.select(pl.sum_horizontal(list(labels))).to_series()
-    bad = total != 1
-    if bad.any():
-        row = bad.arg_max() or 0
-        raise BadFile(f"line {frame[LINE][row]}: exactly one of {', '.join(labels)} must be 1, {total[row]} are")
+    refuse_rows(frame, total != 1, f"exactly one of {', '.join(labels)} must be 1", lambda row: f", {total[row]} are")
     chosen = pl.coalesce(pl.when(pl.col(name) == 1).then(pl.lit(label)) for name, label in labels.items())
     return flags.select(chosen).to_series()

@@ -23,10 +23,11 @@ def line(source, target, coef, intercept, r2="0.99", rmsre="0.05", points=8, pai
 SAMPLE = HEADER + line("8x8", "1x1", 36.25, 459.0) + line("8x7", "5x7", 20.0, -6000.0, points=7)
 
 
-def rows_of(tmp_path: Path, text: str | bytes, name="lines.csv", device=None, **values):
+def rows_of(tmp_path: Path, text: str | bytes, name="lines.csv", device=None, strict=True, **values):
     source, notes = tmp_path / name, []
     source.write_bytes(text if isinstance(text, bytes) else text.encode())
-    dataset = import_files("reshard-lines", [source], tmp_path / f"{name}.d", Options(device, values=values), notes.append)
+    out, options = tmp_path / f"{name}.d", Options(device, values=values)
+    dataset = import_files("reshard-lines", [source], out, options, notes.append, strict)
     return dataset.read(reshard_single).with_columns(
         tiles=pl.col("problem.height_tiles") * pl.col("problem.width_tiles")
     ), " ".join(notes)

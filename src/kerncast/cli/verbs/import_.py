@@ -9,6 +9,7 @@ import click
 from kerncast.api.showing import shown
 from kerncast.cli.options import in_options
 from kerncast.cli.views.output import json_option, print_json
+from kerncast.cli.views.skipped import skipped_facts, skipped_lines
 from kerncast.errors import InvalidValue
 
 
@@ -26,6 +27,9 @@ from kerncast.errors import InvalidValue
     "--mapping", type=click.Path(path_type=Path), metavar="FILE.toml", help="Which column holds which parameter (csv, parquet)."
 )
 @click.option("--set", multiple=True, metavar="NAME=VALUE", help="A parameter that is the same in every row. May be repeated.")
+@click.option(
+    "--strict", is_flag=True, help="Refuse the file at the first row that cannot be represented, instead of skipping the row."
+)
 @click.option("--guess", is_flag=True, help="Print a draft of the mapping file instead of importing (csv, parquet).")
 @click.option("--family", metavar="NAME", help="With --guess: the family whose parameters to look for.")
 @json_option
@@ -37,6 +41,7 @@ def command(
     software: tuple[str, ...],
     mapping: Path | None,
     set: tuple[str, ...],
+    strict: bool,
     guess: bool,
     family: str | None,
     as_json: bool,
@@ -45,8 +50,11 @@ def command(
 
     FORMAT is csv or parquet (any table, with a mapping file), or a known one: aiconfigurator, autoheuristic,
     ck-tile, kernel-tuner, reshard-lines, tt-sweep, ttnn-csv.
-    Units are converted, repeats and failures are kept, and every row records its file and line. An unknown
-    value is refused with its line number, and then nothing is written.
+    Units are converted, repeats and failures are kept, and every row records its file and line.
+
+    A row that cannot be represented is skipped. Each kind is printed with its number of rows and the first
+    of them, the rows are kept in DATASET/skipped.parquet, and the exit code is 3. If more than half of the
+    rows of a file would be skipped, the file is refused. --strict refuses the first such row instead.
 
     \b
     kerncast import csv times.csv --guess > times.toml      # then read and fix times.toml
@@ -60,7 +68,7 @@ def command(
     if guess:
         from kerncast.data.dataset import Dataset
 
-        if out is not None or device or software or mapping or set or len(paths) > 1:
+        if out is not None or device or software or mapping or set or strict or len(paths) > 1:
             raise InvalidValue("--guess reads one table and prints a draft: combine it only with --family and --json")
         draft = Dataset.guess_mapping(paths[0], format=format_name, family=family)
         print_json({"mapping": draft}) if as_json else click.echo(draft, nl=False)
@@ -71,8 +79,9 @@ def command(
         raise InvalidValue("an import needs --out DATASET, the directory to write")
     with shown() as progress:
         dataset = read(
-            paths, format=format_name, out=out, device=device, software=software, mapping=mapping, set=set, progress=progress
-        )
+            paths, format=format_name, out=out, device=device, software=software, mapping=mapping, set=set, strict=strict,
+            progress=progress,
+        )  # fmt: skip
     notes = [in_options(note, click.get_current_context().command) for note in dataset.notes]
     summary = {
         "path": str(dataset.path),
@@ -80,6 +89,7 @@ def command(
         "families": {item.id: sum(p.rows for p in dataset.contents.parts if p.family == item.id) for item in dataset.families},
         "digest": dataset.digest,
         "notes": notes,
+        "skipped": skipped_facts(dataset.skipped),
     }
     if as_json:
         print_json(summary)
@@ -88,4 +98,8 @@ def command(
             click.echo(note, err=True)
         counts = ", ".join(f"{rows:,} of {name}" for name, rows in summary["families"].items())  # type: ignore[attr-defined]
         click.echo(f"{dataset.path}: {dataset.rows:,} rows ({counts})")
+        for line in skipped_lines(dataset.skipped):
+            click.echo(line, err=True)
         click.echo(f"next: kerncast inspect {dataset.path}")
+    if dataset.skipped.rows:
+        raise SystemExit(3)

@@ -10,6 +10,7 @@ import click
 
 from kerncast.cli.options import in_options
 from kerncast.cli.views.output import assignments, duration, json_option, print_json, table, where_option, working
+from kerncast.cli.views.skipped import skipped_facts, skipped_lines
 
 
 @click.command("inspect")
@@ -38,13 +39,16 @@ def command(path: Path, where: tuple[str, ...], top: int, as_json: bool) -> None
     from kerncast.data.quality import inspect_dataset
 
     with working(f"inspecting {path}"):
-        report = inspect_dataset(Dataset.open(path), where)
+        dataset = Dataset.open(path)
+        report = inspect_dataset(dataset, where)
     if as_json:
-        print_json(report)
+        print_json({**report, "skipped": skipped_facts(dataset.skipped)})
         return
     click.echo(f"{report['path']}: {report['rows']:,} rows, digest {report['digest']}")
     for source in report["sources"]:
         click.echo(f"from {source['name']} ({source['format']}, sha256 {source['digest'][:12]}…)")
+    for line in skipped_lines(dataset.skipped):
+        click.echo(line)
     for section in report["families"]:
         _show_family(section, top, {source["digest"]: source["name"] for source in report["sources"]})
 

@@ -1,14 +1,15 @@
 """Importers: one file per foreign format, each turning a file into rows of known families.
 
 An importer is a class with `name`, `doc` and `read`; it is found by being in a module here, or by an entry
-point in the group `kerncast.data.importers`. It refuses what it does not know, with the line number.
+point in the group `kerncast.data.importers`. A row that it cannot represent goes to `options.skips` with its line and costs
+nothing else; a file that is not of its format is refused.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import polars as pl
 from kerncast import devices
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset, Source, record_of
+from kerncast.data.skipping import LINE, BadRows, SkippedKind, Skips
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.op import Family
@@ -33,6 +35,8 @@ class Options:
     mapping: Path | None = None
     values: Mapping[str, str] = field(default_factory=dict)
     """Parameters that are the same in every row: `func` → `exp`."""
+    skips: Skips = field(default_factory=Skips)
+    """Where an importer puts the rows that it cannot represent; `import_files` gives each file its own."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class Imported:
     """What the user should know: how much was left out or fixed, and why."""
     files: tuple[Path, ...] = ()
     """The files that the rows came from, if not just the path; the column `source` then holds positions in this tuple."""
+    extra: pl.DataFrame | None = None
+    """Columns of the file that have no place in the rows, with `source_line`; the dataset keeps them beside its rows."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,18 @@ class Importer:
     def recognises(self, head: Head) -> bool:
         """Whether a file that begins like this is certainly of this format."""
         return False
+
+
+def extra_columns(table: pl.DataFrame, known: Iterable[str]) -> pl.DataFrame | None:
+    """The columns that an importer does not know, for `Imported.extra`."""
+    names = [name for name in table.columns if name not in {*known, LINE}]
+    return table.select(LINE, *names) if names else None
+
+
+def numbered_after(table: Imported, before: int) -> Imported:
+    """The same rows with their lines counted from `before`, for tables that follow each other in one file."""
+    extra = None if table.extra is None else table.extra.with_columns(pl.col(LINE) + before)
+    return replace(table, rows=table.rows.with_columns(pl.col(LINE) + before), extra=extra)
 
 
 def measured_on(device: Device, options: Options) -> Device:
@@ -117,23 +135,33 @@ def file_digest(path: Path) -> str:
 
 
 def import_files(
-    format_name: str, paths: Sequence[Path], out: Path, options: Options, report: Callable[[str], None] | None = None
+    format_name: str,
+    paths: Sequence[Path],
+    out: Path,
+    options: Options,
+    report: Callable[[str], None] | None = None,
+    strict: bool = False,
 ) -> Dataset:
-    """Read files of one format into a new dataset, which appears whole or not at all; `report` gets what importers note."""
+    """Read files of one format into a new dataset, which appears whole or not at all; `report` gets what importers note.
+
+    Rows that cannot be represented are skipped, counted and kept in `skipped.parquet`; `strict` refuses the first one.
+    """
     importer = get_importer(format_name)
     named = devices.get(options.device) if options.device is not None else None
     software = msgspec.json.encode(dict(sorted(options.software.items()))).decode() if options.software else None
 
     def fill(dataset: Dataset) -> None:
         seen: dict[str, Path] = {}
+        skipped: list[tuple[str, str, Skips]] = []
         for path in paths:
+            skips = Skips(strict)
             digest = "" if path.is_dir() else file_digest(path)
             if digest in seen:
                 raise InvalidValue(f"{path} is the same file as {seen[digest]}: name it once")
             if digest:
                 seen[digest] = path
-            empty = True
-            for table in _read_named(importer, path, options):
+            kept, notes, unknown = 0, list[str](), dict[str, None]()
+            for table in _read_named(importer, path, replace(options, skips=skips)):
                 rows, device = table.rows, named or table.device
                 if "device" not in rows.columns:
                     if device is None:
@@ -145,19 +173,63 @@ def import_files(
                 if "software" not in rows.columns:
                     rows = rows.with_columns(software=pl.lit(software, dtype=pl.String))
                 rows, sources = _sourced(rows, table.files, path, digest, format_name)
-                try:
-                    checked = schema.conform(table.family, rows)
-                except InvalidValue as error:
-                    raise BadFile(f"{path}, {error}") from error
-                empty &= checked.is_empty()
+                checked = _conformed(table.family, rows, path, skips)
+                kept += checked.height
                 dataset._append(table.family, checked, sources, machines)
-                if report is not None:
-                    for note in table.notes:
-                        report(f"{path}: {note}")
-            if empty:
+                notes += table.notes
+                if table.extra is not None:
+                    unknown |= dict.fromkeys(name for name in table.extra.columns if name != LINE)
+                    _keep_extra(dataset, table.extra, checked, path, strict)
+            skips.refuse_most(path, kept)
+            if unknown:
+                notes.append(f"kept {len(unknown)} columns that are not known here beside the rows: {', '.join(unknown)}")
+            if report is not None:
+                for note in dict.fromkeys(notes):
+                    report(f"{path}: {note}")
+            if not kept:
                 raise BadFile(f"{path} holds no rows: there is nothing to import")
+            skipped.append((path.name, digest, skips))
+        dataset._keep_skipped(pl.concat([item.frame(name, digest) for name, digest, item in skipped]), _kinds(skipped))
 
     return Dataset.build(out, fill)
+
+
+def _conformed(family: Family, rows: pl.DataFrame, path: Path, skips: Skips) -> pl.DataFrame:
+    """Rows as they are stored, without those whose values the family does not know."""
+    while True:
+        try:
+            return schema.conform(family, rows)
+        except BadRows as error:
+            if skips.strict:
+                raise BadFile(f"{path}, {error}") from error
+            rows = skips.without(rows, error)
+        except InvalidValue as error:
+            raise BadFile(f"{path}, {error}") from error
+
+
+def _keep_extra(dataset: Dataset, extra: pl.DataFrame, rows: pl.DataFrame, path: Path, strict: bool) -> None:
+    """Keep unknown columns of the rows that were kept, under the file and line of each."""
+    if strict:
+        name = next(name for name in extra.columns if name != LINE)
+        raise BadFile(
+            f"{path}, line 1: unknown column '{name}': leave `strict` out to keep it beside the rows, list it under `ignore` "
+            "if there is a mapping, or remove it"
+        )
+    lines = rows.select("source", LINE).unique(maintain_order=True)
+    dataset._keep_extra(lines.join(extra, on=LINE, how="inner", maintain_order="left"))
+
+
+def _kinds(skipped: Sequence[tuple[str, str, Skips]]) -> list[SkippedKind]:
+    """The kinds of several files; an example names its file if there are several."""
+    total: dict[str, SkippedKind] = {}
+    for name, _, skips in skipped:
+        for kind in skips.summary():
+            known = total.get(kind.kind)
+            example = f"{name}, {kind.example}" if len(skipped) > 1 else kind.example
+            total[kind.kind] = SkippedKind(
+                kind.kind, kind.rows + (known.rows if known else 0), known.example if known else example
+            )
+    return sorted(total.values(), key=lambda kind: (-kind.rows, kind.kind))
 
 
 def _sourced(

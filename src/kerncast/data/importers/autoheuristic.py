@@ -15,16 +15,17 @@ import io
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 import polars as pl
 
 from kerncast import devices
-from kerncast.data.importers import Head, Imported, Importer, Options
+from kerncast.data.importers import Head, Imported, Importer, Options, extra_columns, numbered_after
 from kerncast.data.schema import Status
-from kerncast.data.text_table import LINE, refuse_cells, whole_numbers
+from kerncast.data.skipping import Skips
+from kerncast.data.text_table import LINE, refuse_cells, respelled, whole_numbers
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.families.flex_attention_triton import flex_attention_triton
 from kerncast.families.gemm_triton import triton
@@ -43,19 +44,17 @@ EXTERN = "extern_"
 MATRICES = ("mat1", "mat2")
 STRIDES = tuple(f"{matrix}_stride_{axis}" for matrix in MATRICES for axis in (0, 1))
 CONTIGUOUS = tuple(f"{matrix}_iscontig" for matrix in MATRICES)
-PRODUCT = ("m", "k", "n", "mat1_dtype", "mat2_dtype", *STRIDES)
+PRODUCT = ("m", "k", "n", "mat1_dtype", *STRIDES)
 
 Columns = dict[str, pl.Series]
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """The first line of a log. Other keys, which later versions may add, are ignored."""
+    """The first line of a log. Other keys are ignored: the features are those that line 2 names."""
 
     name: str
-    shared_memory: int
-    device_capa: tuple[int, int]
-    numerical_features: list[str]
-    categorical_features: list[str]
+    shared_memory: int | None = None
+    device_capa: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -68,12 +67,17 @@ class Log:
 
 @dataclass(frozen=True)
 class Format:
-    """What a log of one name holds: required features, those that may be missing, and what they mean."""
+    """What a log of one name holds: required features, those that the op can do without, and what they mean."""
 
     family: Family
     required: Sequence[str]
     optional: Sequence[str]
     read: Callable[[pl.DataFrame], Columns]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that such a log may have."""
+        return (*self.required, *self.optional, "choice", "feedback")
 
 
 class AutoHeuristic(Importer):
@@ -92,13 +96,14 @@ class AutoHeuristic(Importer):
         before = 0
         for member, data in _texts(path):
             try:
-                log = parse_log(data)
+                log = parse_log(data, options.skips, before, member)
                 _check_device(log.metadata, options.device)
-                table = _rows(log)
+                form, notes = _form(log)
+                table = options.skips.convert(log.table, lambda rows, form=form: _rows(form, rows), before, member)  # type: ignore[misc]
             except KerncastError as error:
                 raise type(error)(f"{member}{error}") from error
             # Lines are numbered across all logs of an archive, so that every row has a unique number.
-            yield Imported(table.family, table.rows.with_columns(pl.col(LINE) + before))
+            yield replace(numbered_after(table, before), notes=tuple(f"{member}{note}" for note in notes))
             before += data.count(b"\n") + 1
 
 
@@ -122,73 +127,85 @@ def _texts(path: Path) -> Iterator[tuple[str, bytes]]:
     yield from texts
 
 
-def parse_log(data: bytes) -> Log:
-    """A log taken apart: metadata, header, rows as text. Empty lines are skipped, ragged ones refused."""
+def parse_log(data: bytes, skips: Skips, before: int = 0, where: str = "") -> Log:
+    """A log taken apart: metadata, header, rows as text. Empty lines are no rows; lines of another length are skipped."""
     try:
-        text = data.decode("utf-8")
+        data[: data.find(b"\n", data.find(b"\n") + 1)].decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadFile(f"not a text file ({error.reason} at byte {error.start}): is it compressed?") from error
-    lines = pl.Series(text.split("\n"), dtype=pl.String).str.strip_chars_end("\r")
+    # A byte that is not UTF-8 becomes a character that no cell may hold, so it costs its own row only.
+    lines = pl.Series([data.decode("utf-8", "replace")]).str.split("\n").explode().str.strip_chars_end("\r")
     if lines.len() < 2 or not lines[0].startswith("{"):
         raise BadFile("line 1 must be AutoHeuristic's JSON line, and line 2 the names of the columns")
     try:
         metadata = msgspec.json.decode(lines[0], type=Metadata)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadFile(f"line 1 is not AutoHeuristic's JSON line: {error}") from error
-    header = lines[1].split(",")
-    features = [*metadata.numerical_features, *metadata.categorical_features]
-    if sorted(header) != sorted([*features, "choice", "feedback"]) or len(set(header)) != len(header) or LINE in header:
-        raise BadFile(f"line 2 must name the features of line 1, choice and feedback, each once; it is '{lines[1][:200]}'")
+    header = [name.strip() for name in lines[1].split(",")]
+    if len(set(header)) != len(header) or LINE in header:
+        raise BadFile(f"line 2 must name the features, choice and feedback, each once; it is '{lines[1][:200]}'")
     rows = pl.DataFrame({LINE: pl.int_range(3, lines.len() + 1, dtype=pl.Int64, eager=True), "row": lines[2:]})
     rows = rows.filter(pl.col("row") != "")
     commas = rows["row"].str.count_matches(",", literal=True)
     ragged = (commas != len(header) - 1).fill_null(False)
     if ragged.any():
-        at = ragged.arg_max() or 0
-        raise BadFile(
-            f"line {rows[LINE][at]} has {commas[at] + 1} cells, the header has {len(header)}: the file is cut or damaged"
-        )
+        at, bad = ragged.arg_max() or 0, rows.filter(ragged)
+        said = f"line {rows[LINE][at]} has {commas[at] + 1} cells, the header has {len(header)}: the file is cut or damaged"
+        skips.add("a line must have as many cells as the header", f"{where}{said}", bad[LINE] + before, bad["row"])
+        skips.seen += bad.height
+        rows = rows.filter(~ragged)
     cells = rows["row"].str.split_exact(",", len(header) - 1).struct.rename_fields(header).struct.unnest()
     return Log(metadata, cells.with_columns(rows[LINE]))
 
 
 def _check_device(metadata: Metadata, name: str | None) -> None:
     """Check `--device`. A log gives capability and shared memory, which do not identify a GPU but can contradict a name."""
-    architecture = "sm_" + "".join(map(str, metadata.device_capa))
+    memory, capability = metadata.shared_memory, metadata.device_capa
+    architecture = None if capability is None else "sm_" + "".join(map(str, capability))
     fitting = [
         device.name
         for device in devices.profiles().values()
-        if device.numbers.get("smem_per_block_bytes") == metadata.shared_memory and device.architecture in (None, architecture)
+        if memory is not None
+        and device.numbers.get("smem_per_block_bytes") == memory
+        and (architecture is None or device.architecture in (None, architecture))
     ]
-    told = (
-        f"compute capability {'.'.join(map(str, metadata.device_capa))} with {metadata.shared_memory:,} bytes of shared memory"
-    )
+    facts = [f"compute capability {'.'.join(map(str, capability))}"] if capability is not None else []
+    facts += [f"{memory:,} bytes of shared memory"] if memory is not None else []
+    told = " with ".join(facts) or "neither compute capability nor shared memory"
     if name is None:
         hint = f"add `device={fitting[0]}`" if fitting else "add `device` NAME"
         others = f" (profiles that match: {', '.join(fitting)})" if len(fitting) > 1 else ""
         raise InvalidValue(f"line 1 gives {told}, which does not name a device: {hint} if that was the device{others}")
     device = devices.get(name)
     known = device.numbers.get("smem_per_block_bytes")
-    if known is not None and known != metadata.shared_memory:
+    if known is not None and memory is not None and known != memory:
         raise InvalidValue(f"line 1 gives {told}, but {name} has {known:,.0f} per block: `device` must name the GPU of the log")
-    if device.architecture not in (None, architecture):
+    if architecture is not None and device.architecture not in (None, architecture):
         raise InvalidValue(f"line 1 gives {told}, but {name} is {device.architecture}: `device` must name the GPU of the log")
 
 
-def _rows(log: Log) -> Imported:
-    """The rows of a log in the columns of its family."""
-    name, table = log.metadata.name, log.table
+def _form(log: Log) -> tuple[Format, list[str]]:
+    """What the log holds, and which features it lacks that the op can do without."""
+    name = log.metadata.name
     if name not in FORMATS:
         raise BadFile(f"line 1: logs named '{name}' are not known (known: {', '.join(FORMATS)})")
     form = FORMATS[name]
-    given = [column for column in table.columns if column not in (LINE, "choice", "feedback")]
-    for wrong, what in (
-        ([feature for feature in form.required if feature not in given], "lacks"),
-        ([feature for feature in given if feature not in (*form.required, *form.optional)], "must not have"),
-    ):
-        if wrong:
-            raise BadFile(f"line 2: a log of {name} {what} the feature '{wrong[0]}' (known: {', '.join(form.required)})")
-    return Imported(form.family, pl.DataFrame({**form.read(table), **_label(table), LINE: table[LINE]}))
+    given = respelled(log.table, form.columns).columns
+    lacking = [column for column in (*form.required, "choice", "feedback") if column not in given]
+    if lacking:
+        raise BadFile(f"line 2: a log of {name} lacks the column '{lacking[0]}' (needed: {', '.join(form.required)})")
+    return form, [
+        f"there is no feature '{column}', so it is unknown"
+        for column in form.optional
+        if column not in given and column not in CONTIGUOUS
+    ]
+
+
+def _rows(form: Format, table: pl.DataFrame) -> Imported:
+    """The rows of a log in the columns of its family."""
+    table = respelled(table, form.columns)
+    rows = pl.DataFrame({**form.read(table), **_label(table), LINE: table[LINE]})
+    return Imported(form.family, rows, extra=extra_columns(table, form.columns))
 
 
 def _label(table: pl.DataFrame) -> Columns:
@@ -236,7 +253,15 @@ def _template_or_library(table: pl.DataFrame) -> Columns:
     rule = f"must be {EXTERN}… or type=triton_BLOCK-M=…_BLOCK-K=…_BLOCK-N=…_numstages=…_numwarps=…"
     refuse_cells(table, ~table["choice"].is_in([*known, *library]), "choice", rule)
     if len(library) > 1:
-        refuse_cells(table, table["choice"] == library[1], "choice", f"is a second library kernel besides {library[0]}")
+        # Two library kernels would share one config: the one with the most rows is kept.
+        counts = (
+            table.filter(pl.col("choice").is_in(library))
+            .group_by("choice")
+            .len()
+            .sort("len", "choice", descending=[True, False])
+        )
+        main, other = counts["choice"][0], counts["choice"][1:].implode()
+        refuse_cells(table, table["choice"].is_in(other), "choice", f"is a second library kernel besides {main}")
     kind = pl.when(pl.col("BLOCK_M").is_null()).then(pl.lit("library")).otherwise(pl.lit("triton"))
     return _by_choice(
         table, parsed.with_columns(kind.alias("config.kind")).rename({name: f"config.{name}" for name in TILE_NAMES})
@@ -276,20 +301,23 @@ def _product(table: pl.DataFrame) -> Columns:
 
 
 def _same_dtypes(table: pl.DataFrame) -> None:
-    refuse_cells(table, table["mat2_dtype"] != table["mat1_dtype"], "mat2_dtype", "must be the type of mat1")
+    if "mat2_dtype" in table.columns:
+        refuse_cells(table, table["mat2_dtype"] != table["mat1_dtype"], "mat2_dtype", "must be the type of mat1")
 
 
-def _tf32(table: pl.DataFrame) -> pl.Series:
+def _tf32(table: pl.DataFrame) -> Columns:
     """Whether fp32 may be computed as TF32; never for other types."""
+    if "using_tf32" not in table.columns:
+        return {}
     flag = _translated(table, "using_tf32", {**FLAGS, NOT_FP32: False}, pl.Boolean)
     bad = (table["mat1_dtype"] == "torch.float32") == (table["using_tf32"] == NOT_FP32)
     refuse_cells(table, bad, "using_tf32", f"must be True or False for torch.float32 and {NOT_FP32} for other types")
-    return flag
+    return {"problem.tf32": flag}
 
 
 def _mm(table: pl.DataFrame) -> Columns:
     _same_dtypes(table)
-    return {**_product(table), "problem.tf32": _tf32(table), **_template_or_library(table)}
+    return {**_product(table), **_tf32(table), **_template_or_library(table)}
 
 
 def _mixed_mm(table: pl.DataFrame) -> Columns:
@@ -298,14 +326,15 @@ def _mixed_mm(table: pl.DataFrame) -> Columns:
 
 def _pad_mm(table: pl.DataFrame) -> Columns:
     _same_dtypes(table)
-    refuse_cells(table, table["mat2_align_size"] != table["mat1_align_size"], "mat2_align_size", "must be that of mat1")
+    if "mat2_align_size" in table.columns:
+        refuse_cells(table, table["mat2_align_size"] != table["mat1_align_size"], "mat2_align_size", "must be that of mat1")
     return {
         **_product(table),
         **{f"problem.pad_{name}": whole_numbers(table, f"{name}_padded_length") for name in ("m", "n", "k")},
         "problem.align": whole_numbers(table, "mat1_align_size"),
         "problem.a_prepadded": _translated(table, "prepadded_mat1", FLAGS, pl.Boolean),
         "problem.b_prepadded": _translated(table, "prepadded_mat2", FLAGS, pl.Boolean),
-        "problem.tf32": _tf32(table),
+        **_tf32(table),
         "config.choice": _translated(table, "choice", {"orig": "orig", "pad": "pad"}),
     }
 
@@ -348,16 +377,16 @@ def _query_layout(table: pl.DataFrame) -> pl.Series:
 
 
 FORMATS = {
-    "mm": Format(triton, (*PRODUCT, "using_tf32"), CONTIGUOUS, _mm),
-    "mixed_mm": Format(mixed_mm_triton, PRODUCT, CONTIGUOUS, _mixed_mm),
+    "mm": Format(triton, PRODUCT, ("mat2_dtype", "using_tf32", *CONTIGUOUS), _mm),
+    "mixed_mm": Format(mixed_mm_triton, (*PRODUCT, "mat2_dtype"), CONTIGUOUS, _mixed_mm),
     "flex_attention": Format(flex_attention_triton, (*FLEX, "dtype", *Q_STRIDES), (), _flex_attention),
     "pad_mm": Format(
         pad_mm_inductor,
         (
-            *PRODUCT, "m_padded_length", "k_padded_length", "n_padded_length", "mat1_align_size", "mat2_align_size",
-            "prepadded_mat1", "prepadded_mat2", "using_tf32",
+            *PRODUCT, "m_padded_length", "k_padded_length", "n_padded_length", "mat1_align_size", "prepadded_mat1",
+            "prepadded_mat2",
         ),
-        CONTIGUOUS,
+        ("mat2_dtype", "mat2_align_size", "using_tf32", *CONTIGUOUS),
         _pad_mm,
     ),
 }  # fmt: skip

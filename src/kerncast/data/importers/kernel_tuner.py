@@ -18,7 +18,8 @@ import math
 import re
 import statistics
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from kerncast import devices
 from kerncast.data.importers import Head, Imported, Importer, Options
 from kerncast.data.importers.unclosed_json import Entries, read_unclosed
 from kerncast.data.schema import MEASURED
+from kerncast.data.skipping import BadRows, Skips, bad_row
 from kerncast.data.text_table import LINE
 from kerncast.declared import diagram
 from kerncast.declared.declaration import AXES, LARGEST_SIZE, Declaration, Values, declared_family
@@ -66,7 +68,9 @@ class KernelTuner(Importer):
                 f"{what} does not apply to a cache of Kernel Tuner, which names its parameters: leave it out (known: `set` op)"
             )
         found = read_unclosed(_text(path), ("cache", "results"))
-        cache = _plain(found) if found.name == "cache" else _t4(found)
+        for line, text in found.damaged:
+            options.skips.one(bad_row(line, "an entry must be whole JSON"), text)
+        cache = _plain(found, options.skips) if found.name == "cache" else _t4(found, options.skips)
         op = options.values.get("op") or _slug(cache.kernel)
         if not re.fullmatch(r"[A-Za-z_]\w*", op):
             raise InvalidValue(
@@ -107,29 +111,52 @@ def _text(path: Path) -> str:
         raise BadFile(f"the file is not valid gzip ({error}): is it damaged?") from error
     except UnicodeDecodeError as error:
         raise BadFile(f"the file is not text in UTF-8 ({error.reason} at byte {error.start})") from error
-    half = re.search(r"\\u[dD][89a-fA-F]", text)
-    if half:  # JSON can contain half of a surrogate pair, which text cannot store
-        raise BadFile(f"line {text.count(chr(10), 0, half.start()) + 1}: names and labels must be plain text, got {half[0]}…")
     return text
 
 
-def _plain(found: Entries) -> _Cache:
-    """Kernel Tuner's own format."""
-    names = found.header.get("tune_params_keys")
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise BadFile("line 1: the file has no list `tune_params_keys`, so it is not a cache of Kernel Tuner")
+def _attempts(
+    found: Entries, skips: Skips, read: Callable[[int, Any], tuple[Mapping[str, Any], Mapping[str, Any]]]
+) -> list[_Attempt]:
+    """The entries that can be read; the others are skipped."""
     attempts = []
     for place, (line, entry) in enumerate(found.entries):
+        try:
+            config, measured = read(line, entry)
+        except BadRows as error:
+            skips.one(error, entry)
+        else:
+            attempts.append(_Attempt(line, config, {"order": place, **measured}))
+    if not attempts and skips.rows:
+        raise BadFile(f"no entry of it can be used: {skips.told()}")
+    return attempts
+
+
+def _plain(found: Entries, skips: Skips) -> _Cache:
+    """Kernel Tuner's own format."""
+    names = found.header.get("tune_params_keys")
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and _storable(name) for name in names):
+        raise BadFile("line 1: the file has no list `tune_params_keys`, so it is not a cache of Kernel Tuner")
+    parameters = tuple(names)
+
+    def read(line: int, entry: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         if not isinstance(entry, dict):
-            raise BadFile(f"line {line}: an entry of `cache` must be an object, got {type(entry).__name__}")
-        config = {name: _value(entry, name, line) for name in names}
-        attempts.append(_Attempt(line, config, {"order": place, **_measured(entry, line)}))
-    header = found.header
-    return _Cache(_word(header, "kernel_name"), _word(header, "device_name"), _sizes(header), tuple(names), attempts)
+            raise bad_row(line, "an entry of `cache` must be an object", type(entry).__name__)
+        return {name: _value(entry, name, line) for name in parameters}, _measured(entry, line)
+
+    attempts, header = _attempts(found, skips, read), found.header
+    return _Cache(_word(header, "kernel_name"), _word(header, "device_name"), _sizes(header), parameters, attempts)
 
 
 def _word(header: Mapping[str, Any], name: str) -> str:
-    return header[name] if isinstance(header.get(name), str) else ""
+    text = header.get(name)
+    if isinstance(text, str) and not _storable(text):
+        raise BadFile(f"line 1: `{name}` must be plain text, got {text[:60]!r}")
+    return text if isinstance(text, str) else ""
+
+
+def _storable(text: str) -> bool:
+    """JSON can contain half of a surrogate pair, which text cannot store."""
+    return text.isascii() or text.encode("utf-8", "replace").decode() == text
 
 
 def _sizes(header: Mapping[str, Any]) -> tuple[int, ...]:
@@ -144,22 +171,24 @@ def _value(entry: Mapping[str, Any], name: str, line: int) -> int | bool | str:
     """A parameter's value; what is not a whole number or a flag is a label."""
     value = entry.get(name)
     if value is None or isinstance(value, list | dict):
-        raise BadFile(f"line {line}: the parameter '{name}' must have a plain value, got {value!r}")
+        raise bad_row(line, f"the parameter '{name}' must have a plain value", repr(value))
+    if isinstance(value, str) and not _storable(value):
+        raise bad_row(line, f"the parameter '{name}' must be plain text", ascii(value))
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, int) and not -(2**53) <= value <= 2**53:
-        raise BadFile(f"line {line}: the parameter '{name}' is too large: {value}")
+        raise bad_row(line, f"the parameter '{name}' is too large", value)
     return value if isinstance(value, int | str) else repr(value)
 
 
 def _measured(entry: Mapping[str, Any], line: int) -> dict[str, Any]:
     """How an attempt of a plain cache ended."""
     time, stamp = entry.get("time"), entry.get("timestamp")
-    found = {"compile_ns": _positive(entry.get("compile_time"), 1e6), "started_at": stamp if isinstance(stamp, str) else None}
+    found = {"compile_ns": _positive(entry.get("compile_time"), 1e6), "started_at": _stamp(stamp)}
     word = entry.get("__error__", time if isinstance(time, str) else None)
     if word is not None:
-        if word not in ERRORS:
-            raise BadFile(f"line {line}: the error {word!r} is not known (known: {', '.join(ERRORS)})")
+        if not isinstance(word, str) or word not in ERRORS:
+            raise bad_row(line, f"the error {str(word)[:60]!r} is not known (known: {', '.join(ERRORS)})")
         return {"status": ERRORS[word], "error": word, **found}
     if isinstance(time, int | float) and time >= FAILED_MS:
         return {"status": "launch_error", "error": "failed, without a reason", **found}
@@ -170,7 +199,7 @@ def _times(times: Any, mean: Any, unit: float, line: int) -> dict[str, Any]:
     """Statistics of the launches, or the mean alone if the launches were not kept."""
     values = times if isinstance(times, list) and times else [mean]
     if not all(_positive(value, unit) for value in values):
-        raise BadFile(f"line {line}: a time must be a positive number, got {str(times if times else mean)[:60]}")
+        raise bad_row(line, "a time must be a positive number", times if times else mean)
     spent = [value * unit for value in values]
     middle = statistics.median(spent)
     if len(spent) == 1:
@@ -185,35 +214,42 @@ def _times(times: Any, mean: Any, unit: float, line: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _stamp(value: Any) -> str | None:
+    return value if isinstance(value, str) and _storable(value) else None
+
+
 def _positive(value: Any, unit: float) -> float | None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return value * unit if number and math.isfinite(value) and 0 < value < 1e18 else None
 
 
-def _t4(found: Entries) -> _Cache:
+def _t4(found: Entries, skips: Skips) -> _Cache:
     """The T4 format. It has no kernel, device or problem size, so the caller must give them."""
     metadata = found.header.get("metadata")
     word = metadata.get("timeunit", "milliseconds") if isinstance(metadata, dict) else "milliseconds"
     if word not in UNITS_NS:
         raise BadFile(f"line 1: the time unit {word!r} is not known (known: {', '.join(UNITS_NS)})")
-    attempts, names = [], tuple[str, ...]()
-    for place, (line, entry) in enumerate(found.entries):
+    configs = [entry.get("configuration") for _, entry in found.entries if isinstance(entry, dict)]
+    # Most results name the same parameters; one that lacks some is skipped.
+    named = Counter(tuple(config) for config in configs if isinstance(config, dict) and config)
+    names = max(named, key=lambda item: named[item], default=())
+
+    def read(line: int, entry: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         config = entry.get("configuration") if isinstance(entry, dict) else None
         if not isinstance(config, dict) or not config:
-            raise BadFile(f"line {line}: a result must have a `configuration`")
-        names = names or tuple(config)
-        values = {name: _value(config, name, line) for name in names}
-        attempts.append(_Attempt(line, values, {"order": place, **_judged(entry, UNITS_NS[word], line)}))
-    return _Cache("", "", (), names, attempts)
+            raise bad_row(line, "a result must have a `configuration`", entry)
+        return {name: _value(config, name, line) for name in names}, _judged(entry, UNITS_NS[word], line)
+
+    return _Cache("", "", (), names, _attempts(found, skips, read))
 
 
 def _judged(entry: Mapping[str, Any], unit: float, line: int) -> dict[str, Any]:
     """How an attempt of a T4 file ended."""
     word, times, stamp = entry.get("invalidity"), entry.get("times"), entry.get("timestamp")
-    if word not in INVALIDITY:
-        raise BadFile(f"line {line}: the invalidity {word!r} is not known (known: {', '.join(INVALIDITY)})")
+    if not isinstance(word, str) or word not in INVALIDITY:
+        raise bad_row(line, f"the invalidity {str(word)[:60]!r} is not known (known: {', '.join(INVALIDITY)})")
     times = times if isinstance(times, dict) else {}
-    found = {"compile_ns": _positive(times.get("compilation"), unit), "started_at": stamp if isinstance(stamp, str) else None}
+    found = {"compile_ns": _positive(times.get("compilation"), unit), "started_at": _stamp(stamp)}
     if word != "correct":
         return {"status": INVALIDITY[word], "error": word, **found}
     return {"status": "ok", **_times(times.get("runtimes"), _objective(entry), unit, line), **found}

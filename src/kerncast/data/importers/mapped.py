@@ -36,8 +36,8 @@ import polars as pl
 
 from kerncast import devices
 from kerncast.data import schema
-from kerncast.data.importers import Imported, Importer, Options
-from kerncast.data.text_table import LINE, read_csv_text, refuse_cells
+from kerncast.data.importers import Imported, Importer, Options, extra_columns
+from kerncast.data.text_table import LINE, read_csv_text, refuse_cells, respelled
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.op import Family
 from kerncast.registry import FAMILIES
@@ -187,7 +187,10 @@ def _label(table: pl.DataFrame, time: Time, given: pl.Series | None) -> dict[str
 
 
 def map_table(table: pl.DataFrame, mapping: Mapping, options: Options) -> Imported:
-    """Apply a mapping to a table; a column that the mapping does not mention is refused."""
+    """Apply a mapping to a table. A column that it does not mention is kept as an extra one.
+
+    A column that the mapping names must be there, unless it only says how a row was measured.
+    """
     family = FAMILIES.get(mapping.family)
     types = schema.schema_of(family)
     cells: dict[str, Cell] = {}
@@ -196,18 +199,21 @@ def map_table(table: pl.DataFrame, mapping: Mapping, options: Options) -> Import
             target = name if section == "measured" else f"{section}.{name}"
             cells[target] = _cell_of(spec, target)
     cells |= _fixed(dict(options.values), family)
+    used = {*(str(cell.column) for cell in cells.values() if cell.column is not None), mapping.time.column, *mapping.ignore}
+    table = respelled(table, used)
+    optional = set(schema.MEASURED) - {"status"}
+    absent = {target: cell.column for target, cell in cells.items()
+              if target in optional and cell.column is not None and cell.column not in table.columns}  # fmt: skip
+    notes = [f"there is no column '{column}', so {target} is unknown" for target, column in absent.items()]
+    notes += [f"there is no column '{name}' to ignore" for name in mapping.ignore if name not in table.columns]
     rows = {LINE: table[LINE]}
     for target, cell in cells.items():
+        if target in absent:
+            continue
         rows[target] = _column(table, target, cell, types[target])
     rows |= _label(table, mapping.time, rows.get("status"))
-    used = {cell.column for cell in cells.values()} | {mapping.time.column, LINE, *mapping.ignore}
-    unknown = [name for name in table.columns if name not in used]
-    if unknown:
-        raise BadFile(f"line 1: the mapping does not mention the column '{unknown[0]}': map it, or list it under `ignore`")
-    absent = [name for name in mapping.ignore if name not in table.columns]
-    if absent:
-        raise BadFile(f"line 1: the mapping ignores the column '{absent[0]}', but there is no such column")
-    return Imported(family, pl.DataFrame(rows), devices.get(mapping.device) if mapping.device else None)
+    device = devices.get(mapping.device) if mapping.device else None
+    return Imported(family, pl.DataFrame(rows), device, tuple(notes), extra=extra_columns(table, used))
 
 
 class Csv(Importer):
@@ -218,7 +224,8 @@ class Csv(Importer):
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         mapping = read_mapping(options.mapping)
-        yield map_table(read_csv_text(path), mapping, options)
+        table = read_csv_text(path, options.skips)
+        yield options.skips.convert(table, lambda rows: map_table(rows, mapping, options))
 
 
 class Parquet(Importer):
@@ -229,7 +236,7 @@ class Parquet(Importer):
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         mapping = read_mapping(options.mapping)
-        yield map_table(read_parquet_table(path), mapping, options)
+        yield options.skips.convert(read_parquet_table(path), lambda rows: map_table(rows, mapping, options))
 
 
 def read_parquet_table(path: Path) -> pl.DataFrame:

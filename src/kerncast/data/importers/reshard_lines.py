@@ -18,14 +18,20 @@ from pathlib import Path
 import polars as pl
 
 from kerncast import devices
-from kerncast.data.importers import Head, Imported, Importer, Options, measured_on
-from kerncast.data.text_table import LINE, numbers, read_csv_text, refuse_cells, whole_numbers
+from kerncast.data.importers import Head, Imported, Importer, Options, extra_columns, measured_on
+from kerncast.data.skipping import BadRows, Skips
+from kerncast.data.text_table import LINE, numbers, read_csv_text, refuse_cells, respelled, whole_numbers
+from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.families.reshard import reshard_single
 from kerncast.ops.reshard_suites import BOTH_BYTES, GRIDS
 
 GZIP = b"\x1f\x8b"
-NEEDED = ("in_grid", "out_grid", "group", "coef", "intercept", "r^2", "RMSRE", "num_points")
+NEEDED = ("in_grid", "out_grid", "group", "coef", "intercept")
+# How good the fit is. Without one of them, lines are judged by the others.
+QUALITY = ("r^2", "RMSRE", "num_points")
+# Another measure of the fit, which is not used.
+IGNORED = ("RRMSE",)
 SHARDING = r"ShardStrategy\.(BLOCK|WIDTH|HEIGHT)-ShardOrientation\.ROW_MAJOR"
 KEY = [*GRIDS, "in_strategy", "out_strategy"]
 # A worse fit says more about what disturbed the measurement than about the cards.
@@ -48,25 +54,36 @@ class ReshardLines(Importer):
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         most = _points(options)
         cards = measured_on(devices.get("wormhole_b0"), options)
-        lines = _lines(_text(path))
-        good = lines.filter("good")
-        points = _tile_counts(good).join(good, on=KEY, how="inner", maintain_order="left")
-        found = points.select(KEY).unique().height
-        if found < good.height:
-            first = good.join(points, on=KEY, how="anti").sort(LINE).row(0, named=True)
-            raise BadFile(f"line {first[LINE]}: the published sweep has no reshard of these grids and strategies")
-        counted = points.group_by(KEY).agg(pl.len() == pl.first("num_points"))["len"].sum()
-        points = points.with_columns(time_ns=pl.col("coef") * pl.col("tiles") + pl.col("intercept"))
-        long = points.filter(pl.col("time_ns") > SHORTEST_NS)
-        notes = (
-            f"{lines.height - good.height:,} of {lines.height:,} lines left out (R² ≤ {LEAST_R2} or RMSRE ≥ {MOST_RMSRE:g}, "
-            "or fitted to one point)",
-            f"{points.height - long.height:,} of {points.height:,} points left out, where a line is not above "
-            f"{SHORTEST_NS / 1000:g} µs ({1 - long.height / max(points.height, 1):.1%})",
-            f"{counted:,} of {good.height:,} lines have as many tile counts here as points in their fit",
-        )
-        kept = long if most is None else _thinned(long, most)
-        yield Imported(reshard_single, _rows(kept), cards, notes)
+        table = respelled(_text(path, options.skips), (*NEEDED, *QUALITY, *IGNORED))
+        missing = [name for name in NEEDED if name not in table.columns]
+        if missing:
+            raise BadFile(f"line 1: no column '{missing[0]}'; fitted lines have {', '.join((*NEEDED, *QUALITY))}")
+        yield options.skips.convert(table, lambda rows: _evaluated(rows, most, cards))
+
+
+def _evaluated(table: pl.DataFrame, most: int | None, cards: Device) -> Imported:
+    """The points of the lines that are good enough."""
+    lines = _lines(table)
+    good = lines.filter("good")
+    points = _tile_counts(good).join(good, on=KEY, how="inner", maintain_order="left")
+    found = points.select(KEY).unique().height
+    if found < good.height:
+        strange = good.join(points, on=KEY, how="anti").sort(LINE)[LINE]
+        kind = "the published sweep has no reshard of these grids and strategies"
+        raise BadRows(f"line {strange[0]}: {kind}", kind, lines=strange)
+    counted = points.group_by(KEY).agg(pl.len() == pl.first("num_points"))["len"].sum()
+    points = points.with_columns(time_ns=pl.col("coef") * pl.col("tiles") + pl.col("intercept"))
+    long = points.filter(pl.col("time_ns") > SHORTEST_NS)
+    notes = (
+        *(f"there is no column '{name}', so lines are not judged by it" for name in QUALITY if name not in table.columns),
+        f"{lines.height - good.height:,} of {lines.height:,} lines left out (R² ≤ {LEAST_R2} or RMSRE ≥ {MOST_RMSRE:g}, "
+        "or fitted to one point)",
+        f"{points.height - long.height:,} of {points.height:,} points left out, where a line is not above "
+        f"{SHORTEST_NS / 1000:g} µs ({1 - long.height / max(points.height, 1):.1%})",
+        f"{counted:,} of {good.height:,} lines have as many tile counts here as points in their fit",
+    )
+    kept = long if most is None else _thinned(long, most)
+    return Imported(reshard_single, _rows(kept), cards, notes, extra=extra_columns(table, (*NEEDED, *QUALITY, *IGNORED)))
 
 
 def _points(options: Options) -> int | None:
@@ -84,12 +101,12 @@ def _points(options: Options) -> int | None:
     return int(given)
 
 
-def _text(path: Path) -> pl.DataFrame:
+def _text(path: Path, skips: Skips) -> pl.DataFrame:
     """The cells as text, of a file that may be compressed."""
     with path.open("rb") as file:
         packed = file.read(2) == GZIP
     if not packed:
-        return read_csv_text(path)
+        return read_csv_text(path, skips)
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder, "lines.csv")
         try:
@@ -97,14 +114,11 @@ def _text(path: Path) -> pl.DataFrame:
                 shutil.copyfileobj(source, target)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise BadFile(f"the compressed file is cut or damaged ({error})") from error
-        return read_csv_text(plain)
+        return read_csv_text(plain, skips)
 
 
 def _lines(table: pl.DataFrame) -> pl.DataFrame:
     """One row per line: grids, strategies, coefficients, and whether the fit is good enough."""
-    missing = [name for name in NEEDED if name not in table.columns]
-    if missing:
-        raise BadFile(f"line 1: no column '{missing[0]}'; fitted lines have {', '.join(NEEDED)}")
     sides: dict[str, pl.Series] = {}
     for side in ("in", "out"):
         cells = table[f"{side}_grid"].str.extract_groups("^([1-8])x([1-8])$").struct
@@ -113,15 +127,24 @@ def _lines(table: pl.DataFrame) -> pl.DataFrame:
     group = table["group"].str.extract_groups(f"^{SHARDING}-{SHARDING}$").struct
     refuse_cells(table, group[0].is_null(), "group", "must be two row-major shardings, as the published sweep names them")
     strategies = {f"{side}_strategy": group[place].str.to_lowercase() for place, side in enumerate(("in", "out"))}
-    fit = {name: numbers(table, name) for name in ("coef", "intercept", "RMSRE")}
-    refuse_cells(table, fit["RMSRE"] < 0, "RMSRE", "must not be negative")
-    points = whole_numbers(table, "num_points")
-    refuse_cells(table, points < 1, "num_points", "must be at least 1")
-    # A line through one point has no R²; every other line must have one. Polars orders NaN above 1, so NaN is refused too.
-    r2 = table["r^2"].cast(pl.Float64, strict=False)
-    told = (r2 <= 1).fill_null(False) & r2.is_finite().fill_null(False)
-    refuse_cells(table, ~told & (points > 1), "r^2", "must be a number, at most 1, where a line has two points or more")
-    good = told & (points > 1) & (r2 > LEAST_R2).fill_null(False) & (fit["RMSRE"] < MOST_RMSRE)
+    fit = {name: numbers(table, name) for name in ("coef", "intercept")}
+    good = pl.repeat(True, table.height, dtype=pl.Boolean, eager=True)
+    points = pl.Series([None] * table.height, dtype=pl.Int64)
+    if "num_points" in table.columns:
+        points = whole_numbers(table, "num_points")
+        refuse_cells(table, points < 1, "num_points", "must be at least 1")
+        good &= points > 1
+    if "RMSRE" in table.columns:
+        rmsre = numbers(table, "RMSRE")
+        refuse_cells(table, rmsre < 0, "RMSRE", "must not be negative")
+        good &= rmsre < MOST_RMSRE
+    if "r^2" in table.columns:
+        # A line through one point has no R²; every other line must have one. Polars orders NaN above 1, so NaN is refused too.
+        r2 = table["r^2"].cast(pl.Float64, strict=False)
+        told = (r2 <= 1).fill_null(False) & r2.is_finite().fill_null(False)
+        several = (points > 1).fill_null(True)
+        refuse_cells(table, ~told & several, "r^2", "must be a number, at most 1, where a line has two points or more")
+        good &= told & (r2 > LEAST_R2).fill_null(False)
     found = pl.DataFrame({**sides, **strategies, **fit, "num_points": points, "good": good, LINE: table[LINE]})
     again = ~found.select(pl.struct(KEY).is_first_distinct()).to_series()
     refuse_cells(table, again, "group", "must have one line only")

@@ -8,13 +8,13 @@ https://github.com/tenstorrent/ttnn-op-runtime-predictor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import polars as pl
 
-from kerncast.data.importers import Head, Imported, Importer, Options
-from kerncast.data.text_table import LINE, fold_one_hot, numbers, read_csv_text, refuse_cells, whole_numbers
+from kerncast.data.importers import Head, Imported, Importer, Options, extra_columns
+from kerncast.data.text_table import LINE, fold_one_hot, numbers, read_csv_text, refuse_cells, respelled, whole_numbers
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.families.single import concatenate_heads_single, eltwise_unary_single, matmul_sharded_single
 from kerncast.ops.concatenate_heads import SHAPE as HEADS
@@ -28,6 +28,8 @@ DTYPES = {"bfloat16": "bf16", "bfloat8": "bfp8", "bfloat4": "bfp4", "float32": "
 BUFFERS = {"input_DRAM": "dram", "input_L1": "l1", "INPUTBUFFER0": "dram", "INPUTBUFFER1": "l1"}
 OUT_BUFFERS = {"output_DRAM": "dram", "output_L1": "l1"}
 MATMUL = {"m_size": "problem.M", "k_size": "problem.K", "n_size": "problem.N", "num_cores": "problem.num_cores"}
+MATMUL_COLUMNS = (*MATMUL, "duration")
+TENSOR_COLUMNS = (*SHAPE, *DTYPES, *BUFFERS, *OUT_BUFFERS, "kernel_duration")
 
 
 class TtnnCsv(Importer):
@@ -40,32 +42,45 @@ class TtnnCsv(Importer):
     )
 
     def recognises(self, head: Head) -> bool:
-        return head.header == {*MATMUL, "duration"} or head.header >= {*SHAPE, "kernel_duration"}
+        return head.header >= {*MATMUL, "duration"} or head.header >= {*SHAPE, "kernel_duration"}
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
-        table = read_csv_text(path)
+        table = respelled(read_csv_text(path, options.skips), (*MATMUL_COLUMNS, *TENSOR_COLUMNS))
         columns = set(table.columns) - {LINE}
-        if columns == {*MATMUL, "duration"}:
-            _refuse_settings(options, set())
-            yield Imported(matmul_sharded_single, _matmul(table))
-        elif {*SHAPE, "kernel_duration"} <= columns:
-            known = [*SHAPE, *DTYPES, *BUFFERS, *OUT_BUFFERS]
-            unknown = sorted(columns - {*known, "kernel_duration"})
-            if unknown:
-                raise BadFile(f"line 1: unknown column '{unknown[0]}'; known: {', '.join(known)}, kernel_duration")
-            if columns & set(OUT_BUFFERS):
-                _refuse_settings(options, set())
-                yield Imported(concatenate_heads_single, _heads(table))
-                return
-            _refuse_settings(options, {"func"})
-            if "func" not in options.values:
-                raise InvalidValue("the file does not say which unary function it timed: add `set` func=exp")
-            yield Imported(eltwise_unary_single, _unary(table, options.values["func"]))
-        else:
+        if not columns & {*MATMUL, *SHAPE}:
             raise BadFile(
                 f"line 1: these are not the columns of a known TTNN table: {', '.join(sorted(columns))}; expected "
-                f"{', '.join([*MATMUL, 'duration'])} or {', '.join(SHAPE)}, dtype and memory flags, kernel_duration"
+                f"{', '.join(MATMUL_COLUMNS)} or {', '.join(SHAPE)}, dtype and memory flags, kernel_duration"
             )
+        if len(columns & set(MATMUL_COLUMNS)) > len(columns & set(TENSOR_COLUMNS)):
+            _refuse_settings(options, set())
+            _require(columns, MATMUL_COLUMNS)
+            yield options.skips.convert(
+                table,
+                lambda rows: Imported(matmul_sharded_single, _matmul(rows), extra=extra_columns(rows, MATMUL_COLUMNS)),
+            )
+            return
+        _require(columns, (*SHAPE, "kernel_duration"))
+        heads = bool(columns & set(OUT_BUFFERS))
+        _refuse_settings(options, set() if heads else {"func"})
+        if not heads and "func" not in options.values:
+            raise InvalidValue("the file does not say which unary function it timed: add `set` func=exp")
+        if not columns & set(DTYPES):
+            raise BadFile(f"line 1: no column gives the dtype; expected some of {', '.join(DTYPES)}")
+        unplaced = () if columns & set(BUFFERS) else ("no column gives the buffer of the input: it is taken to be dram",)
+
+        def convert(rows: pl.DataFrame) -> Imported:
+            found = _heads(rows) if heads else _unary(rows, options.values["func"])
+            family = concatenate_heads_single if heads else eltwise_unary_single
+            return Imported(family, found, notes=unplaced, extra=extra_columns(rows, TENSOR_COLUMNS))
+
+        yield options.skips.convert(table, convert)
+
+
+def _require(columns: set[str], names: Iterable[str]) -> None:
+    missing = [name for name in names if name not in columns]
+    if missing:
+        raise BadFile(f"line 1: there is no column '{missing[0]}', which such a TTNN table needs")
 
 
 def _refuse_settings(options: Options, known: set[str]) -> None:
@@ -105,9 +120,8 @@ def _tensor(table: pl.DataFrame, shape: tuple[str, ...], more: dict[str, dict[st
     rows = _right_aligned(table, shape)
     for target, labels in {"problem.dtype": DTYPES, "problem.buffer": BUFFERS, **more}.items():
         present = {name: label for name, label in labels.items() if name in table.columns}
-        if not present:
-            raise BadFile(f"line 1: no column gives the {target.split('.')[1]}; expected some of {', '.join(labels)}")
-        rows[target] = fold_one_hot(table, present)
+        if present:
+            rows[target] = fold_one_hot(table, present)
     rows |= {"time_ns": _positive_time(table, "kernel_duration"), LINE: table[LINE]}
     return pl.DataFrame(rows).with_columns(status=pl.lit("ok"))
 

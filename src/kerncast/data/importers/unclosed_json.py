@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ class Entries:
     name: str
     header: dict[str, Any]
     entries: list[tuple[int, Any]]
+    damaged: list[tuple[int, str]]
+    """The lines and texts of entries that are not JSON; reading went on at the next one."""
 
 
 class _Reader:
@@ -65,6 +68,7 @@ def read_unclosed(text: str, names: Sequence[str]) -> Entries:
     reader = _Reader(text)
     header: dict[str, Any] = {}
     entries: list[tuple[int, Any]] = []
+    damaged: list[tuple[int, str]] = []
     name = ""
     try:
         place: int | None = reader.expect(0, "{")
@@ -72,7 +76,7 @@ def read_unclosed(text: str, names: Sequence[str]) -> Entries:
             key, place = reader.member(place)
             if key in names and not name:
                 name = key
-                place = _entries(reader, place, entries)
+                place = _entries(reader, place, entries, damaged)
             else:
                 header[key], place = reader.value(place)
             place = reader.following(place, "}")
@@ -84,10 +88,10 @@ def read_unclosed(text: str, names: Sequence[str]) -> Entries:
             raise BadFile(f"line {broken}: this is not JSON, or it is damaged ({words})") from error
     if not name:
         raise BadFile(f"line 1: the file has no member {' or '.join(f'`{item}`' for item in names)}")
-    return Entries(name, header, entries)
+    return Entries(name, header, entries, damaged)
 
 
-def _entries(reader: _Reader, place: int, entries: list[tuple[int, Any]]) -> int:
+def _entries(reader: _Reader, place: int, entries: list[tuple[int, Any]], damaged: list[tuple[int, str]]) -> int:
     """Add the entries of an object or a list, each with its line; return the place after it."""
     begin = reader.skip(place)
     keyed = reader.text[begin : begin + 1] == "{"
@@ -99,7 +103,24 @@ def _entries(reader: _Reader, place: int, entries: list[tuple[int, Any]]) -> int
         following = None
     while following is not None:
         begin = reader.skip(following)
-        value, place = reader.value(reader.member(begin)[1] if keyed else begin)
-        entries.append((reader.line(begin), value))
-        following = reader.following(place, closing)
+        try:
+            value, place = reader.value(reader.member(begin)[1] if keyed else begin)
+            following = reader.following(place, closing)
+            entries.append((reader.line(begin), value))
+        except (json.JSONDecodeError, RecursionError):
+            following = next_entry(reader.text, begin, keyed)
+            if following is None:
+                raise
+            damaged.append((reader.line(begin), reader.text[begin:following].strip()))
     return reader.expect(place, closing)
+
+
+def next_entry(text: str, begin: int, keyed: bool) -> int | None:
+    """The place where the next entry begins, on a line of its own that is indented like the damaged one; None: nowhere."""
+    line = text.rfind("\n", 0, begin) + 1
+    indent = text[line:begin]
+    if indent.strip():  # several entries share a line: where the next one begins cannot be told
+        return None
+    start = r'"[^"\n]*"\s*:\s*\{' if keyed else r"\{"
+    found = re.compile(rf"\n{re.escape(indent)}(?={start})").search(text, begin)
+    return found.end() if found else None

@@ -7,21 +7,10 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from kerncast.data.text_table import LINE, refuse_cells
+from kerncast.data.text_table import LINE, as_type, refuse_cells
 from kerncast.parameters import Int, Parameter
 
-FLAGS = {"true": True, "false": False, "1": True, "0": False}
 KINDS = {pl.Int64: "a whole number", pl.Float64: "a number", pl.Boolean: "true or false"}
-
-
-def cells(values: pl.Series, dtype: type[pl.DataType]) -> pl.Series:
-    """Convert values to a type; null where they do not fit, such as 28.5 as a whole number."""
-    if dtype == pl.Boolean and values.dtype in (pl.String, pl.Categorical):
-        return values.cast(pl.String).str.to_lowercase().replace_strict(FLAGS, default=None, return_dtype=pl.Boolean)
-    if dtype == pl.Int64 and not values.dtype.is_integer():
-        real = values.cast(pl.Float64, strict=False)
-        return real.set(real != real.floor(), None).cast(pl.Int64, strict=False)
-    return values.cast(dtype, strict=False)
 
 
 def typed(table: pl.DataFrame, types: Mapping[str, type[pl.DataType]], left_out: Counter[str]) -> pl.DataFrame:
@@ -34,7 +23,7 @@ def typed(table: pl.DataFrame, types: Mapping[str, type[pl.DataType]], left_out:
             refuse_cells(table, values.is_not_null(), name, rule)
         if values.dtype == pl.String and types[name] != pl.String:
             values = values.set(values == "", None)
-        read = cells(values, types[name])
+        read = as_type(values, types[name])
         lost = read.is_null() & values.is_not_null()
         if lost.any():
             row = lost.arg_max() or 0
