@@ -32,7 +32,7 @@ TABLES = {"A100 mm": "a100_mm.zip", "A100 mixed_mm": "mixedmm_a100_data.zip"}
 BENCHMARK = Benchmark(
     __file__,
     "How long training takes",
-    "`kerncast train` against plain LightGBM",
+    "kerncast train against plain LightGBM",
     "PyTorch's AutoHeuristic data sets (https://github.com/pytorch/pytorch, torchgen/_autoheuristic)",
     "none stated",
 )
@@ -118,7 +118,7 @@ def cost_row(name: str, where: str, spent: dict[str, list[float]], limit: float)
     ratios = [ours / plain for ours, plain in zip(spent["train"], spent["plain"], strict=True)]
     middle = {what: statistics.median(values) for what, values in spent.items()}
     return Row(
-        f"{name}, {where}: CPU seconds of `kerncast train` ÷ of plain LightGBM",
+        f"{name}, {where}: CPU seconds of kerncast train ÷ of plain LightGBM",
         statistics.median(ratios),
         target=Target(high=limit),
         against=f"{PLAIN}: {middle['plain']:.0f} CPU s; train {middle['train']:.0f} CPU s",
