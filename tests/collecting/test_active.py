@@ -10,9 +10,9 @@ import kerncast
 from kerncast import cli
 from kerncast.api.active import worth_by_model
 from kerncast.collecting.collection import Collection
-from kerncast.collecting.journal import NAME
 from kerncast.collecting.run import Active, Request, collect
 from kerncast.data import Dataset
+from kerncast.data.journal import NAME
 from kerncast.testing.backends import QUICK, analytic_ns
 
 TRITON = kerncast.get_family("gemm/triton")

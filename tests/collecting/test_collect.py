@@ -3,10 +3,7 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
-import time
 
 import msgspec
 import polars as pl
@@ -15,11 +12,12 @@ import pytest
 import kerncast
 from kerncast.collecting.collection import Collection, _Ties
 from kerncast.collecting.compact import compact
-from kerncast.collecting.journal import NAME, Header, Journal, final_records, read
+from kerncast.collecting.journal import Journal
 from kerncast.collecting.messages import Item, Policy, Ready, Result
 from kerncast.collecting.run import Request, collect, locked
 from kerncast.collecting.supervisor import DeviceLost
 from kerncast.data import Dataset
+from kerncast.data.journal import NAME, Header, journal_rows, records_of
 from kerncast.data.schema import row_keys
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.progress import Progress
@@ -114,55 +112,6 @@ def test_a_budget_stops_cleanly_and_the_same_call_goes_on(tmp_path):
     assert Dataset.open(tmp_path / "d").rows == 12
 
 
-def test_ctrl_c_finishes_the_chunk_at_hand_and_keeps_everything(tmp_path):
-    """One signal stops politely, in a process of its own."""
-    vectors(40, 60).write_parquet(tmp_path / "v.parquet")
-    code = (
-        "import sys; from pathlib import Path; import polars as pl; sys.path.insert(0, sys.argv[3]); import test_collect as t; "
-        "from kerncast.collecting.messages import Policy; from kerncast.cli.signals import polite_signals\n"
-        "with polite_signals() as stop: "
-        "s = t.collect(t.request(Path(sys.argv[1]), policy=Policy(samples=200, fewest_samples=200)), "
-        "[pl.read_parquet(sys.argv[2])], stop=stop)\n"
-        "print(s.interrupted, s.without_a_row, s.measured)"
-    )
-    arguments = [str(tmp_path / "d"), str(tmp_path / "v.parquet"), os.path.dirname(__file__)]
-    process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
-    journal = tmp_path / "d" / NAME
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (journal.exists() and journal.stat().st_size > 2000):
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
-    interrupted, without_a_row, measured = out.split()
-    assert (interrupted, without_a_row) == ("True", "True")
-    _, records, _ = read(journal)
-    assert len(records) == int(measured) > 0
-
-
-def test_ctrl_c_is_answered_at_once_and_a_second_one_says_what_is_safe(tmp_path):
-    """Whoever presses it knows what happens, and how to go on."""
-    code = (
-        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2]); import test_collect as t; "
-        "from kerncast.api.showing import LineShow; from kerncast.cli.signals import polite_signals\n"
-        # A chunk that takes so long that the second signal comes within it.
-        "with polite_signals() as stop: "
-        "t.collect(t.request(Path(sys.argv[1]), policy=t.Policy(samples=10**6, fewest_samples=10**6), budget_seconds=60), "
-        "[t.vectors(2)], progress=LineShow(), stop=stop)"
-    )
-    arguments = [str(tmp_path / "d"), os.path.dirname(__file__)]
-    process = subprocess.Popen([sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (tmp_path / "d" / NAME).exists():
-        time.sleep(0.02)
-    time.sleep(1.0)  # the chunk is handed out as soon as the journal is begun
-    process.send_signal(signal.SIGINT)
-    assert process.stderr.readline() == "kerncast: stopping: finishing what is being measured (Ctrl-C again ends at once)\n"
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert f"kerncast: stopped: everything measured is safe in {tmp_path / 'd'} (0 rows): run the same command to go on" in said
-    assert "KeyboardInterrupt" in said.splitlines()[-1]
-
-
 def test_a_backend_that_never_starts_is_given_up_with_its_reason(tmp_path):
     """Three tries, then a sentence that says what to do."""
     with pytest.raises(DeviceLost, match="does not come up"):
@@ -188,13 +137,21 @@ def test_a_torn_tail_is_cut_and_damage_elsewhere_is_refused(tmp_path):
     damaged[len(whole) // 2] ^= 1
     path.write_bytes(bytes(damaged))
     with pytest.raises(BadFile, match="is damaged"):
-        read(path)
+        list(records_of(path))
 
 
-def test_the_last_record_of_a_key_counts():
+def test_the_last_record_of_a_key_counts(tmp_path):
     """A second race replaces the first label, and keeps its place."""
-    records = [{"key": "a", "t": 1}, {"key": "b", "t": 2}, {"key": "a", "t": 3}]
-    assert list(final_records(records)) == [{"key": "a", "t": 3}, {"key": "b", "t": 2}]
+    journal = Journal.begin(tmp_path / NAME, Header("gemm/triton", "instant", "d", {}, "r"))
+    row = vectors(1).row(0, named=True)
+    problem, config = (
+        {name: row[f"{half}.{name}"] for name in getattr(TRITON, half).parameters} for half in ("problem", "config")
+    )
+    for key, time_ns in (("a", 1.0), ("b", 2.0), ("a", 3.0)):
+        journal.add({"key": key, "status": "ok", "time_ns": time_ns, "problem": problem, "config": config})
+    journal.close()
+    _, rows = journal_rows(tmp_path / NAME, TRITON)
+    assert rows.select("key", "time_ns").rows() == [("a", 3.0), ("b", 2.0)]
 
 
 def test_a_journal_line_under_the_key_of_another_vector_is_refused(tmp_path):
@@ -215,7 +172,7 @@ def test_a_journal_line_under_the_key_of_another_vector_is_refused(tmp_path):
     )
     with pytest.raises(BadFile, match=why):
         compact(dataset, TRITON, ready)
-    assert (Dataset.open(dataset.path).rows, (dataset.path / NAME).exists()) == (0, True)
+    assert (Dataset.open(dataset.path, journal=False).rows, (dataset.path / NAME).exists()) == (0, True)
 
 
 def test_measuring_again_never_worsens_a_label(tmp_path):
@@ -226,8 +183,7 @@ def test_measuring_again_never_worsens_a_label(tmp_path):
     for status, time_ns in (("ok", 100.0), ("timeout", None), ("ok", 120.0), ("ok", 90.0), ("crash", None)):
         collection.record(item, Result("k", status, time_ns=time_ns, time_ns_mad=0.0, unsure=time_ns == 100.0), 0, "0")
     collection.journal.close()
-    _, records, _ = read(tmp_path / "d" / NAME)
-    assert [record["time_ns"] for record in records] == [100.0, 90.0]
+    assert [record["time_ns"] for record in records_of(tmp_path / "d" / NAME)] == [100.0, 90.0]
     assert collection.unsure == {}
 
 
@@ -293,7 +249,7 @@ def test_a_collection_runs_in_any_thread_and_stops_when_it_is_asked_to(tmp_path)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     in_thread("stopped", progress=Asking(), stop=asked.is_set)
     assert (found["stopped"].interrupted, found["stopped"].without_a_row) == (True, True)
-    assert found["stopped"].measured == len(read(tmp_path / "d" / NAME)[1]) > 0
+    assert found["stopped"].measured == len(list(records_of(tmp_path / "d" / NAME))) > 0
     in_thread("finished")
     assert (found["finished"].interrupted, found["finished"].without_a_row) == (False, False)
     assert found["finished"].already_there == found["stopped"].measured
@@ -313,7 +269,7 @@ def test_an_interrupt_that_nobody_announced_keeps_what_is_measured(tmp_path):
 
     first = collect(request(tmp_path / "d"), [vectors(60)], progress=Interrupting())
     assert (first.interrupted, first.without_a_row) == (True, True)
-    assert 20 <= first.measured == len(read(tmp_path / "d" / NAME)[1]) < 60
+    assert 20 <= first.measured == len(list(records_of(tmp_path / "d" / NAME))) < 60
     second = collect(request(tmp_path / "d"), [vectors(60)])
     assert (second.already_there, Dataset.open(tmp_path / "d").rows) == (first.measured, 60)
 

@@ -9,10 +9,10 @@ import pytest
 
 import kerncast
 from kerncast.cli import main
-from kerncast.collecting.journal import NAME, read
 from kerncast.collecting.run import Request, collect
 from kerncast.collecting.supervisor import DeviceLost
 from kerncast.data import Dataset
+from kerncast.data.journal import NAME, header_of, records_of
 from kerncast.errors import InvalidValue
 from kerncast.problems import parse_vary
 from kerncast.progress import QUIET, Progress
@@ -67,7 +67,7 @@ def test_a_device_that_comes_back_as_another_is_refused(odd):
     (odd / "falls0").write_text("updated")
     with pytest.raises(InvalidValue, match=r'device 0 is a100 with \{"driver":"2"\}, but .* is of a100 with \{"driver":"1"\}'):
         measure(odd / "d", "Vanishing")
-    header, records, _ = read(odd / "d" / NAME)
+    header, records = header_of(odd / "d" / NAME), list(records_of(odd / "d" / NAME))
     assert header.software == {"driver": "1"}
     assert {record["status"] for record in records} == {"ok"}
 
@@ -77,7 +77,7 @@ def test_a_device_that_vanishes_is_not_its_vectors_fault(odd):
     (odd / "falls0").write_text("gone0")
     with pytest.raises(DeviceLost, match=r"device 0 is lost: .*RuntimeError: no such device.*same command to go on") as lost:
         measure(odd / "d", "Vanishing")
-    _, records, _ = read(odd / "d" / NAME)
+    records = list(records_of(odd / "d" / NAME))
     assert f"; {len(records)} rows are safe in {odd / 'd'}: " in str(lost.value)
     assert lost.value.rows == len(records) > 0
     assert {record["status"] for record in records} == {"ok"}
@@ -125,7 +125,7 @@ def test_a_reset_command_that_fails_loses_the_device(odd):
     (odd / "falls0").write_text("fallen")
     with pytest.raises(DeviceLost, match=r"device 0 is lost: the reset command \['false', '0'\] failed .* rows are safe in"):
         measure(odd / "d", "Vanishing", reset_command=("false", "{device}"))
-    assert {record["status"] for record in read(odd / "d" / NAME)[1]} == {"ok"}
+    assert {record["status"] for record in records_of(odd / "d" / NAME)} == {"ok"}
 
 
 def test_kernels_that_break_the_contract_are_blamed_for_what_they_did(odd):

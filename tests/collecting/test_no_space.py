@@ -8,9 +8,10 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast.collecting.journal import NAME, Header, Journal, read
-from kerncast.collecting.run import LOCK, Request, collect
+from kerncast.collecting.journal import Journal
+from kerncast.collecting.run import Request, collect
 from kerncast.data import Dataset
+from kerncast.data.journal import LOCK, NAME, Header, records_of
 from kerncast.errors import CannotWrite
 from kerncast.testing.backends import QUICK
 
@@ -103,7 +104,7 @@ def test_a_line_that_was_written_in_part_does_not_damage_the_journal(tmp_path, m
         journal.flush()
     monkeypatch.setattr(os, "write", write)
     journal.close()
-    assert [record["key"] for record in read(tmp_path / NAME)[1]] == ["a", "b"]
+    assert [record["key"] for record in records_of(tmp_path / NAME)] == ["a", "b"]
 
 
 @pytest.mark.parametrize("torn", [b"", b"0123", b'01234567 {"family":"gem'])

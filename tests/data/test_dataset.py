@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast.data import Dataset, dataset, filters, schema
+from kerncast.data import Dataset, dataset, filters, journal, schema
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.op import Config, Problem, key
 
@@ -242,16 +242,12 @@ def test_reading_an_empty_dataset_says_so(tmp_path):
         Dataset.open(tmp_path / "d").read()
 
 
-def test_an_unfinished_collection_is_called_so_and_not_merged(tmp_path):
-    """Its results are in the journal: nobody should take what has become rows for all of it."""
+def test_a_collection_that_was_ended_before_its_first_result_says_so(tmp_path):
+    """It has no rows yet, and the next step is to run it again."""
     begun = Dataset.create(tmp_path / "begun")
-    (begun.path / dataset.JOURNAL).write_text("")
-    with pytest.raises(InvalidValue, match=r"begun is an unfinished collection.*again to go on"):
+    (begun.path / journal.NAME).write_text("")
+    with pytest.raises(InvalidValue, match="begun is a collection that was ended before its first result: run the same"):
         begun.read()
-    whole = make(tmp_path / "whole")
-    with pytest.raises(InvalidValue, match=r"begun is an unfinished collection.*then merge"):
-        dataset.merge([whole.path, begun.path], tmp_path / "both")
-    assert not (tmp_path / "both").exists()
 
 
 def test_a_path_is_a_path_and_not_a_pattern(tmp_path):

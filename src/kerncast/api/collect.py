@@ -10,7 +10,9 @@ from typing import Any, Literal, overload
 from kerncast.api.active import worth_by_model
 from kerncast.api.results import assignments, named_values, place_of, texts
 from kerncast.api.showing import Wanted, shown
-from kerncast.collecting.plan import Estimate, Measuring, blocks_of, estimate, memory_bytes, runner, seconds
+from kerncast.collecting.active import MOST_CANDIDATES
+from kerncast.collecting.estimate import Estimate, estimate
+from kerncast.collecting.plan import Measuring, memory_bytes, planned, runner, seconds
 from kerncast.collecting.request import Active, Request, Summary, never
 from kerncast.collecting.run import collect as run
 from kerncast.data.dataset import Dataset
@@ -64,8 +66,8 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     """Measure the kernels of a family and return the dataset; nothing measured is ever lost.
 
     If it is killed or interrupted, the same call with the same `out` continues. `dataset.collected` says what this call
-    measured. With `dry_run`, nothing is measured, and the estimate says what it would take. Once `stop()` is true, the
-    current chunk is finished and the rest is left for the next call.
+    measured. With `dry_run`, no dataset is written, and the estimate says what it would take. Once `stop()` is true, the
+    collection ends within a second; what has no row yet is left for the next call.
     """
     measuring = Measuring(samples, warmup, timeout, cache, memory, verify, reset_command)
     found = family if isinstance(family, Family) else FAMILIES.get(family)
@@ -86,18 +88,18 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
         active=Active(worth_by_model(found, seed), seed, max_vectors) if active else None,
     )
     kernels = runs.backend()
-    blocks, total = blocks_of(
+    wanted = planned(
         found, vectors=None if vectors is None else Path(vectors), problems=texts(problems), vary=assignments(vary),
         configs=configs, max_flops=max_flops, seed=seed, max_vectors=None if active else max_vectors,
-        device=runs.device(kernels),
+        device=runs.device(kernels), most_candidates=MOST_CANDIDATES if active else None,
     )  # fmt: skip
     if dry_run:
-        return estimate(request, kernels, blocks, total)
+        return estimate(request, kernels, wanted)
     if runs.benchmark is not None:
         # If the benchmark's version cannot be read, fail here and not after resetting a device.
         kernels.software(found.id)
     with shown(progress) as show:
-        summary = run(request, blocks, total=total, progress=show, stop=stop)
+        summary = run(request, wanted.blocks(), total=wanted.total, progress=show, stop=stop)
     dataset = Dataset.open(request.out)
-    dataset.collected = Collected(summary, total)
+    dataset.collected = Collected(summary, wanted.total)
     return dataset

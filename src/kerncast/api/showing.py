@@ -205,8 +205,7 @@ class LineShow(Account):
 
     def step(self, what: str, done: int = 0, of: int | None = None) -> None:
         super().step(what, done, of)
-        if of is None:
-            self._print(PLAIN_STEP_SECONDS)
+        self._print(PLAIN_STEP_SECONDS if of is None else PLAIN_SECONDS)
 
     def tick(self) -> None:
         super().tick()

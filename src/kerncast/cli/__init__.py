@@ -76,6 +76,13 @@ def program() -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Run the command line. An expected error prints one sentence and exits with code 2, without a traceback."""
+    from kerncast.cli.signals import prompt_signals
+
+    with prompt_signals():
+        _run(args)
+
+
+def _run(args: list[str] | None) -> None:
     from kerncast.errors import KerncastError
 
     try:
@@ -100,5 +107,7 @@ def main(args: list[str] | None = None) -> None:
         error.show()
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
+        from kerncast.cli.signals import leave
+
         click.echo("kerncast: stopped", err=True)
-        sys.exit(130)
+        leave()

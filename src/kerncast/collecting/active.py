@@ -24,8 +24,10 @@ FIRST_SHARE = 0.05
 FIRST_PER_PROBLEM = 2
 # A later round is a twentieth of the vectors or a tenth of the limit, because each round trains a model.
 ROUND_SHARE, ROUND_OF_LIMIT = 0.05, 0.1
-# A round compares at most this many vectors; if there are more, it draws them at random.
-MOST_CANDIDATES = 200_000
+# Candidates are held in memory with their keys: at most this many, drawn at random if there are more.
+MOST_CANDIDATES = 500_000
+# A round compares at most this many of them, drawn at random if there are more.
+MOST_COMPARED = 200_000
 
 
 def measure_rounds(
@@ -40,7 +42,7 @@ def measure_rounds(
     first = _first_round(vectors, limit, active.seed)
     least = collection.request.chunk_size * len(collection.request.devices)
     size = max(least, min(math.ceil(ROUND_SHARE * vectors.height), math.ceil(ROUND_OF_LIMIT * limit)))
-    finished, number = True, 0
+    finished, number = not collection.stop(), 0
     while finished and (left := limit - (vectors.height - len(rest))) > 0:
         number += 1
         chosen = first[np.isin(first, rest)]
@@ -56,11 +58,20 @@ def measure_rounds(
 
 
 def _distinct(collection: Collection, blocks: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """All vectors with their keys, each once."""
+    """The vectors with their keys, each once; a share of them, drawn by their hash, if there are too many to hold."""
     family = collection.request.family
-    vectors = pl.concat(list(blocks)).select(list(schema.parameter_columns(family)))
-    keys = schema.row_keys(family, vectors.with_columns(device=pl.lit(collection.device)))
-    return vectors.with_columns(keys).unique("key", keep="first", maintain_order=True)
+    columns = list(schema.parameter_columns(family))
+    share = MOST_CANDIDATES / max(MOST_CANDIDATES, collection.total or 0)
+    types = schema.schema_of(family)
+    found = [pl.DataFrame(schema={name: types[name] for name in (*columns, "key")})]
+    for block in blocks:
+        if collection.stop():
+            break
+        vectors = block.select(columns)
+        if share < 1:
+            vectors = vectors.filter(vectors.hash_rows(seed=0) < int(share * 2**64))
+        found.append(vectors.with_columns(schema.row_keys(family, vectors.with_columns(device=pl.lit(collection.device)))))
+    return pl.concat(found).unique("key", keep="first", maintain_order=True)
 
 
 def _first_round(vectors: pl.DataFrame, limit: int, seed: int) -> Ints:
@@ -79,7 +90,7 @@ def _first_round(vectors: pl.DataFrame, limit: int, seed: int) -> Ints:
 def _wanted(active: Active, collection: Collection, vectors: pl.DataFrame, rest: Ints, device: Device) -> Ints:
     """The vectors that are left, alternating the worthiest and a random one; all random while too little is known."""
     shuffled = np.random.default_rng([active.seed, len(rest)]).permutation(rest)
-    candidates = np.sort(shuffled[:MOST_CANDIDATES])
+    candidates = np.sort(shuffled[:MOST_COMPARED])
     worth = active.worth(collection.rows(), vectors[candidates].drop("key"), device)
     if worth is None:
         return shuffled

@@ -15,19 +15,22 @@ import msgspec
 import polars as pl
 
 from kerncast.backends import get_backend
-from kerncast.collecting import journal as journals
-from kerncast.collecting.compact import journal_rows, software_text
+from kerncast.collecting.journal import Journal
 from kerncast.collecting.messages import Chunk, Item, Ready, Result
 from kerncast.collecting.request import Request, Stop, Summary, never
 from kerncast.collecting.supervisor import Supervisor
+from kerncast.data import journal as journals
 from kerncast.data import schema
-from kerncast.data.dataset import Dataset
+from kerncast.data.dataset import Dataset, DeviceRecord
+from kerncast.data.journal import journal_rows, software_text
 from kerncast.errors import InvalidValue
 from kerncast.progress import QUIET, Progress
 
 # After the sweep, vectors this close to the best of their problem (or within three MADs) are raced again.
 NEAR = 0.02
 RACED_PER_PROBLEM = 12
+# From this share of disturbed samples on, after this many samples, it is said what that means.
+EXPLAINED_SHARE, EXPLAINED_SAMPLES = 0.3, 200
 
 
 class _Ties:
@@ -67,16 +70,21 @@ class Collection:
         self.summary = Summary(dataset.path)
         self.ties = _Ties()
         self.unsure: dict[str, Item] = {}
+        self.doubtful: set[str] = set()
+        """Vectors whose last visit had too few quiet samples."""
         self.times: dict[str, float] = {}
         """Labels so far. Measuring again can only improve them, because noise only makes kernels slower."""
         self.done: set[str] = set()
+        self.total: int | None = None
+        """How many vectors were asked for."""
         self.order = 0
         self.chunks_made = 0
-        self.journal: journals.Journal | None = None
+        self.journal: Journal | None = None
         self.stopping = False
         """Whether the collection has noticed a request to stop."""
         self.said_stopping = False
-        self.began = time.monotonic()
+        self.began = request.began
+        self.said_disturbed = False
 
     def admit(self, index: str, ready: Ready) -> None:
         """The first device decides device and software of the dataset; every other or restarted one must match."""
@@ -104,14 +112,18 @@ class Collection:
         )
         path = self.dataset.path / journals.NAME
         if journals.is_begun(path):
-            self.journal, records = journals.Journal.resume(path, header)
+            self.journal, records = Journal.resume(path, header)
             for record in records:
                 self._remember(record)
         else:
             path.unlink(missing_ok=True)
-            self.journal = journals.Journal.begin(path, header)
+            self.journal = Journal.begin(path, header)
         if request.family in self.dataset.families:
             self._skip_stored(header)
+        # Before the first row: whoever reads an unfinished collection needs the device for its features.
+        self.dataset.append(
+            request.family, pl.DataFrame(schema=schema.schema_of(request.family)), machines=[DeviceRecord(**ready.device)]
+        )
         self.summary.device = header.device
 
     def _skip_stored(self, header: journals.Header) -> None:
@@ -148,6 +160,7 @@ class Collection:
         self.order = max(self.order, record["order"] + 1)
         self.chunks_made = max(self.chunks_made, record["block"] + 1)
         if record["status"] == "ok":
+            (self.doubtful.add if record.get("unsure") else self.doubtful.discard)(record["key"])
             item = Item(record["key"], record["problem"], record["config"])
             self._label(item, record["time_ns"], record["time_ns_mad"], record.get("unsure", False))
 
@@ -204,6 +217,8 @@ class Collection:
         fields.pop("type")
         self.summary.disturbed_samples += fields.pop("disturbed_samples", 0)
         self.summary.samples += result.samples or 0
+        self._explain_disturbed()
+        (self.doubtful.add if result.unsure else self.doubtful.discard)(result.key)
         earlier = self.times.get(result.key)
         if earlier is not None and (result.time_ns is None or result.time_ns >= earlier):
             return
@@ -218,6 +233,18 @@ class Collection:
         else:
             self.summary.errors[result.status, result.error or ""] += 1
 
+    def _explain_disturbed(self) -> None:
+        """Say once what a high share of disturbed samples means for the labels."""
+        share = self.summary.disturbed_samples / max(1, self.summary.samples)
+        if self.said_disturbed or self.summary.samples < EXPLAINED_SAMPLES or share < EXPLAINED_SHARE:
+            return
+        self.said_disturbed = True
+        self.progress.say(
+            f"other processes slowed this machine down during {share:.0%} of the samples so far (shown as disturbed). Such a "
+            "sample counts only where a vector has no quiet one, and then its label may be too slow; vectors with too few "
+            "quiet samples are measured again at the end. End other work on this machine for better labels"
+        )
+
     def flush(self) -> None:
         """Write lines to the journal and answer a request to stop; called several times a second."""
         if self.journal is not None:
@@ -228,12 +255,17 @@ class Collection:
         self.stopping = self.stopping or self.asked()
         if self.stopping and not self.said_stopping:
             self.said_stopping = True
-            self.progress.say("stopping: finishing what is being measured (Ctrl-C again ends at once)")
+            self.progress.say("stopping: what is being measured now is dropped, everything else is kept")
+
+    def abandoned(self) -> bool:
+        """Whether a stop was requested."""
+        self._answer()
+        return self.stopping
 
     def rows_kept(self) -> int:
         """Rows in the dataset and in its journal."""
         path = self.dataset.path / journals.NAME
-        records = journals.read(path)[1] if journals.is_begun(path) else []
+        records = journals.records_of(path) if journals.is_begun(path) else iter(())
         return self.dataset.rows + len({record["key"] for record in records})
 
     def stop(self) -> bool:
@@ -253,8 +285,10 @@ class Collection:
             self.progress.guess(seconds if planned else 0.0)
         left = deque(chunks)
         waiting = iter(lambda: left.popleft() if left else None, None)
-        supervisor.run(waiting, lambda: self.stop() or time.monotonic() > until)
-        self.summary.statuses = before  # the same vectors again, not more of them
+        try:
+            supervisor.run(waiting, lambda: self.stop() or time.monotonic() > until)
+        finally:
+            self.summary.statuses = before  # the same vectors again, not more of them
         return planned - sum(len(chunk.items) for chunk in left)
 
     def revisit(self, supervisor: Supervisor) -> None:

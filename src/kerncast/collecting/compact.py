@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
-import msgspec
 import polars as pl
 
-from kerncast.collecting import journal as journals
+from kerncast.collecting.journal import refused
 from kerncast.collecting.messages import Ready
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset, DeviceRecord
+from kerncast.data.journal import NAME, STATE, journal_rows
 from kerncast.errors import BadFile, CannotWrite
 from kerncast.files.atomic import reason
 from kerncast.op import Family
@@ -19,7 +16,7 @@ from kerncast.op import Family
 
 def compact(dataset: Dataset, family: Family, ready: Ready) -> None:
     """Write the journal's final records as a part of the dataset, and only then remove the journal."""
-    path = dataset.path / journals.NAME
+    path = dataset.path / NAME
     header, frame = journal_rows(path, family)
     if frame.height:
         present = _already_compacted(dataset, family, header.run_id)
@@ -31,15 +28,9 @@ def compact(dataset: Dataset, family: Family, ready: Ready) -> None:
             raise BadFile(f"{path} is damaged, {error}: move the file away to measure again, or restore it") from error
         except (OSError, CannotWrite, pl.exceptions.ComputeError) as error:  # polars raises the last one for a full disk
             why = error.__cause__ or error if isinstance(error, CannotWrite) else error
-            raise journals.refused(dataset.path, reason(why), f"all {frame.height:,} rows are safe in {path}") from error
+            raise refused(dataset.path, reason(why), f"all {frame.height:,} rows are safe in {path}") from error
     path.unlink()
-
-
-def journal_rows(path: Path, family: Family) -> tuple[journals.Header, pl.DataFrame]:
-    """The journal's final records as rows of a dataset."""
-    header, records, _ = journals.read(path)
-    rows = [_row(family, header, record) for record in journals.final_records(records)]
-    return header, pl.DataFrame(rows, schema={**schema.schema_of(family)}, orient="row")
+    (dataset.path / STATE).unlink(missing_ok=True)
 
 
 def _already_compacted(dataset: Dataset, family: Family, run_id: str) -> set[str]:
@@ -47,21 +38,3 @@ def _already_compacted(dataset: Dataset, family: Family, run_id: str) -> set[str
     if family not in dataset.families:
         return set()
     return set(dataset.scan(family).filter(pl.col("run_id") == run_id).select("key").collect().to_series())
-
-
-def software_text(software: dict[str, str]) -> str:
-    """The software as a row stores it."""
-    return msgspec.json.encode(dict(sorted(software.items()))).decode()
-
-
-def _row(family: Family, header: journals.Header, record: dict[str, Any]) -> dict[str, Any]:
-    try:
-        row = {f"problem.{name}": record["problem"][name] for name in family.problem.parameters}
-        row |= {f"config.{name}": record["config"][name] for name in family.config.parameters}
-    except KeyError as error:
-        raise BadFile(
-            f"the journal's records do not fit {family.id}: {error} is missing; finish it with the kerncast that began it"
-        ) from error
-    row |= {"op": family.op.name, "family": family.id, "device": header.device, "backend": header.backend}
-    row |= {"run_id": header.run_id, "software": software_text(header.software)}
-    return row | {name: record.get(name) for name in schema.MEASURED if name not in row} | {"key": record["key"]}

@@ -1,14 +1,8 @@
-"""The journal: append-only, one checked line per result; what a killed supervisor leaves behind.
-
-A line is the CRC-32 of the rest in hexadecimal, a space, and JSON. The first line says what began it. A torn
-tail (the last line, cut by a crash) is cut off when the journal is opened again; a bad line anywhere else is
-damage and is refused.
-"""
+"""Writing the journal of a collection; `data/journal.py` describes and reads it."""
 
 from __future__ import annotations
 
 import os
-import re
 import time
 import zlib
 from collections.abc import Iterator
@@ -17,42 +11,15 @@ from typing import Any
 
 import msgspec
 
-from kerncast.data.dataset import JOURNAL
-from kerncast.errors import BadFile, CannotWrite, InvalidValue
-from kerncast.files.versioned import Versioned
+from kerncast.data.journal import Header, good_bytes, header_of, records_of
+from kerncast.errors import CannotWrite, InvalidValue
 
-# The beginning of a first line whose writing was cut short.
-_TORN_HEADER = re.compile(rb"[0-9a-f]{0,8}|[0-9a-f]{8} (\{[^\n]*)?")
-
-NAME = JOURNAL
-FORMAT = "kerncast-journal"
-VERSION = 1
 SYNC_SECONDS = 1.0
-
-
-class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What began the journal. A resumed collection must match in everything but `run_id`."""
-
-    family: str
-    backend: str
-    device: str
-    software: dict[str, str]
-    run_id: str
-    format: str = FORMAT
-    version: int = VERSION
 
 
 def _line(value: Any) -> bytes:
     body = msgspec.json.encode(value)
     return b"%08x %s\n" % (zlib.crc32(body), body)
-
-
-def _checked(line: bytes) -> bytes | None:
-    """The JSON of a line, or None when the line is torn or damaged."""
-    if len(line) < 11 or line[8:9] != b" " or not line.endswith(b"\n"):
-        return None
-    body = line[9:-1]
-    return body if line[:8] == b"%08x" % zlib.crc32(body) else None
 
 
 class Refused(CannotWrite):
@@ -62,37 +29,6 @@ class Refused(CannotWrite):
 def refused(path: Path, why: object, safe: str) -> Refused:
     """An error that says which write failed, what is safe and how to continue."""
     return Refused(f"could not write {path} ({why}): free some space and run the same command again; {safe}")
-
-
-def is_begun(path: Path) -> bool:
-    """Whether there is a journal with a complete first line; without one it holds nothing yet."""
-    return path.exists() and not _TORN_HEADER.fullmatch(path.read_bytes())
-
-
-def read(path: Path) -> tuple[Header, list[dict[str, Any]], int]:
-    """The header, every record, and the length of the good part."""
-    data = path.read_bytes()
-    lines = data.splitlines(keepends=True)
-    good = 0
-    records: list[dict[str, Any]] = []
-    header: Header | None = None
-    for number, line in enumerate(lines, 1):
-        body = _checked(line)
-        if body is None:
-            if number == len(lines) and number > 1:
-                break
-            raise BadFile(f"{path}, line {number} is damaged: move the file away to start again, or restore it")
-        if header is None:
-            header = _HEADER.decode(body, path)
-        else:
-            records.append(msgspec.json.decode(body))
-        good += len(line)
-    if header is None:
-        raise BadFile(f"{path} is empty: remove it to start again")
-    return header, records, good
-
-
-_HEADER = Versioned(FORMAT, VERSION, Header, "a kerncast journal", "finish it with the kerncast that began it")
 
 
 class Journal:
@@ -122,9 +58,9 @@ class Journal:
         return journal
 
     @classmethod
-    def resume(cls, path: Path, expected: Header) -> tuple[Journal, list[dict[str, Any]]]:
+    def resume(cls, path: Path, expected: Header) -> tuple[Journal, Iterator[dict[str, Any]]]:
         """Continue a journal, with a torn tail cut off; refuse it if its header does not match."""
-        header, records, good = read(path)
+        header = header_of(path)
         for name in ("family", "backend", "device", "software"):
             then, now = getattr(header, name), getattr(expected, name)
             if then != now:
@@ -132,8 +68,8 @@ class Journal:
                     f"{path} was begun with {name} {then!r}, but this is {now!r}: "
                     "resume it there, or collect into another dataset"
                 )
-        os.truncate(path, good)
-        return cls(path, header, os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)), records
+        os.truncate(path, good_bytes(path))
+        return cls(path, header, os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)), records_of(path)
 
     def add(self, record: dict[str, Any]) -> None:
         """Add a result; `flush` writes it."""
@@ -173,9 +109,3 @@ class Journal:
 
 def _reason(error: CannotWrite) -> object:
     return error.__cause__.strerror if isinstance(error.__cause__, OSError) else error
-
-
-def final_records(records: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The last record of each key, in the order in which keys first appeared: a faster one replaces the first."""
-    last = {record["key"]: record for record in records}
-    yield from last.values()

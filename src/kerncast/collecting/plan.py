@@ -1,13 +1,13 @@
-"""Plan a collection from the caller's arguments: backend, devices, policy, vectors, and an estimate of its cost.
+"""Plan a collection from the caller's arguments: backend, devices, policy, vectors.
 
 The public function, the command line, `models check` and regeneration all use this module.
 """
 
 from __future__ import annotations
 
-import os
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,19 +20,15 @@ from kerncast.backends import backend_for, backend_that_runs, get_backend
 from kerncast.backends.command import CommandBackend
 from kerncast.backends.command.benchmark import Benchmark, load, shipped_for
 from kerncast.backends.contract import Backend, TimesItself
-from kerncast.collecting import journal
 from kerncast.collecting.messages import Policy
-from kerncast.collecting.request import Request
-from kerncast.data.dataset import Dataset
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, KerncastError
 from kerncast.op import Family
 from kerncast.problems import parse_vary
-from kerncast.sweeping import Vector, Vectors, open_sweep, parse_selection, vectors_of
+from kerncast.sweeping import Selection, SuiteSweep, Sweep, Vectors, open_sweep, parse_selection
 
-# For estimates: the size of a row on disk, and the time to compile one kernel.
-ROW_BYTES = 150
-KERNEL_SECONDS = 0.15
+# An active choice compares at least so many configs of each problem.
+FEWEST_CANDIDATES = 16
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -195,7 +191,32 @@ def device_indices(kind: type[Backend], given: str | Sequence[str]) -> tuple[str
     return found
 
 
-def blocks_of(
+@dataclass(frozen=True)
+class Planned:
+    """The vectors to measure, lazily."""
+
+    source: Sweep | SuiteSweep | Vectors
+    total: int
+    """How many there are."""
+    exact: bool = True
+    """Whether `total` is a count; else it is an estimate, because counting would take long."""
+
+    def blocks(self) -> Iterable[pl.DataFrame]:
+        """The vectors, block by block."""
+        return self.source.iter_blocks()
+
+    def drawn(self, vectors: int) -> pl.DataFrame:
+        """All vectors, or about so many of them if there are more."""
+        if isinstance(self.source, Vectors):
+            every = max(1, min(len(self.source.contents.parts) // 8, self.total // vectors))
+            blocks, share = self.source.iter_blocks(every), vectors / (self.total / every)
+            thinned = (block.sample(fraction=min(1.0, share), seed=0) for block in blocks)
+            return pl.concat(list(itertools.islice(thinned, 64)))
+        source = self.source if self.exact and self.total <= vectors else self.source.drawn(vectors)
+        return pl.concat(list(source.iter_blocks()))
+
+
+def planned(
     family: Family,
     *,
     vectors: Path | None = None,
@@ -206,8 +227,13 @@ def blocks_of(
     seed: int = 0,
     max_vectors: int | None = None,
     device: Device | None = None,
-) -> tuple[Iterable[pl.DataFrame], int]:
-    """The vectors to measure, and how many there are."""
+    most_candidates: int | None = None,
+) -> Planned:
+    """The vectors to measure, and how many there are.
+
+    `most_candidates` is for an active choice, which holds its candidates in memory: problems get fewer configs, drawn by the
+    seed, if there were more vectors than that.
+    """
     if vectors is not None:
         if problems or vary or max_flops or configs is not None:
             raise InvalidValue(
@@ -220,94 +246,26 @@ def blocks_of(
         found = Vectors.open(vectors)
         if found.family is not family:
             raise InvalidValue(f"{vectors} holds vectors of {found.family.id}, not of {family.id}")
-        return found.iter_blocks(), found.count()
+        return Planned(found, found.count())
     if not problems:
         raise InvalidValue("say what to measure: `problems` (llm, wide, grid:M=1,2;…) or `vectors`, the folder of a sweep")
     selection = parse_selection(family, "all" if configs is None else configs)
+    local, axes = device or profiles.local(), parse_vary(family, vary)
     sweep = open_sweep(
-        family, device or profiles.local(), problems, parse_vary(family, vary), selection,
-        seed=seed, max_vectors=max_vectors, max_flops=max_flops,
+        family, local, problems, axes, selection, seed=seed, max_vectors=max_vectors, max_flops=max_flops
     )  # fmt: skip
+    if most_candidates is not None and selection.portfolio is None and family.config.parameters:
+        share = max(FEWEST_CANDIDATES, most_candidates // max(1, sweep.problem_count))
+        selection = Selection(min(share, selection.per_problem or share))
+        sweep = open_sweep(
+            family, local, problems, axes, selection, seed=seed, max_flops=max_flops,
+            max_vectors=most_candidates if share * sweep.problem_count > most_candidates else None,
+        )  # fmt: skip
     where = "this machine" if device is None else device.name
-    total = sweep.count()
-    if not total:
+    total, exact = sweep.count_about()
+    if not total and exact:
         raise InvalidValue(
             f"no config of {family.id} can run any of the {sweep.problem_count:,} problems on {where}: "
             f"see the constraints in `kerncast families {family.id}`"
         )
-    return sweep.iter_blocks(), total
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What a collection would take."""
-
-    vectors: int
-    already_there: int
-    compilations: int
-    seconds: float | None
-    """None for an external benchmark, whose speed is not known."""
-    bytes: int
-    compiling_seconds: float = 0.0
-    answers: int = 0
-    """Maximum number of answers of an external benchmark."""
-    sample_ns: int = 0
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {name: getattr(self, name) for name in ("vectors", "already_there", "compilations", "seconds", "bytes")}
-
-    def __str__(self) -> str:
-        there = f" ({self.already_there:,} more have a row already)" if self.already_there else ""
-        size = f"about {self.bytes / 1e6:.1f} MB"
-        if self.seconds is None:
-            return (
-                f"{self.vectors:,} vectors{there}, {self.compilations:,} kernels to build, at most {self.answers:,} answers of "
-                f"the program (and a second visit to those that disagree), {size}"
-            )
-        measuring = self.seconds - self.compiling_seconds
-        return (
-            f"{self.vectors:,} vectors{there}, {self.compilations:,} kernels to compile, about "
-            f"{self.compiling_seconds:,.1f} s of compiling and {measuring:,.1f} s of measuring for kernels shorter than "
-            f"{self.sample_ns / 1e6:g} ms (longer ones take longer), {size}"
-        )
-
-
-def estimate(request: Request, kernels: Backend, blocks: Iterable[pl.DataFrame], count: int) -> Estimate:
-    """What a collection would take, without measuring anything."""
-    policy = request.policy
-    pairs = [(vector.problem, vector.config) for vector in _left(request, kernels, blocks)]
-    done = count - len(pairs)
-    # The limit of an active choice includes the rows that already exist.
-    total = max(0, min(count, request.active.max_vectors or count if request.active else count) - done)
-    # An active choice is made while measuring, so this is an upper bound: one kernel per vector.
-    compilations = min(kernels.compilations(pairs), total) if request.active else kernels.compilations(pairs)
-    per_vector = (policy.warmup_ns + 0.6 * policy.samples * policy.sample_ns) / 1e9
-    compiling = KERNEL_SECONDS * compilations / max(1, min(request.build_jobs, os.cpu_count() or 1))
-    own = isinstance(kernels, TimesItself)
-    return Estimate(
-        total, done, compilations, None if own else round(total * per_vector + compiling, 1), total * ROW_BYTES, compiling,
-        policy.samples * total, policy.sample_ns,
-    )  # fmt: skip
-
-
-def _left(request: Request, kernels: Backend, blocks: Iterable[pl.DataFrame]) -> Iterator[Vector]:
-    """The vectors that have no row yet."""
-    done = _measured(request.out, request.family)
-    device = kernels.device().name if done else ""
-    for block in blocks:
-        for vector in vectors_of(request.family, block):
-            if not done or vector.key(device) not in done:
-                yield vector
-
-
-def _measured(out: Path, family: Family) -> set[str]:
-    """The keys of the rows that already exist, in a finished dataset and in the journal of an unfinished one."""
-    if not out.exists():
-        return set()
-    dataset, found = Dataset.open(out), set()
-    if family in dataset.families:
-        found |= set(dataset.scan(family).select("key").collect().to_series())
-    if (out / journal.NAME).exists():
-        found |= {record["key"] for record in journal.read(out / journal.NAME)[1]}
-    return found
+    return Planned(sweep, total, exact)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,7 +40,9 @@ class Worker:
                 data = data[os.write(self.orders, data) :]
 
     def kill(self) -> None:
-        """Kill the process by its pid and close its descriptors."""
+        """Kill the process, compilers that it started included, and close its descriptors."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # it leads a group of its own
         self.process.kill()
         self.process.wait()
         os.close(self.orders)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,8 +22,8 @@ or None while too little is known. It is passed in because collecting does not i
 
 
 Stop = Callable[[], bool]
-"""Called several times a second: True ends a collection once the current chunk is finished. For example, `is_set` of a
-`threading.Event`."""
+"""Called several times a second: True ends a collection at once; vectors that are being measured get no row. For example,
+`is_set` of a `threading.Event`."""
 
 
 def never() -> bool:
@@ -64,6 +65,8 @@ class Request:
     """Memory that a worker may take beyond what its backend starts with. None: its share of free memory; 0: no limit."""
     active: Active | None = None
     """Choose what to measure instead of measuring everything."""
+    began: float = field(default_factory=time.monotonic)
+    """When it was asked for. The budget counts from here, so it includes the time to list the vectors."""
 
     def __post_init__(self) -> None:
         for name, value in (("chunk_size", self.chunk_size), ("build_jobs", self.build_jobs), ("samples", self.policy.samples)):
@@ -91,6 +94,8 @@ class Summary:
     revisited: int = 0
     disturbed_samples: int = 0
     samples: int = 0
+    unsure: int = 0
+    """Labels that rest on too few quiet samples."""
     seconds: float = 0.0
     statuses: Counter[str] = field(default_factory=Counter)
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)

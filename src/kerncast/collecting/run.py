@@ -11,29 +11,29 @@ from pathlib import Path
 
 import polars as pl
 
-from kerncast.collecting import journal as journals
 from kerncast.collecting.active import measure_rounds
 from kerncast.collecting.collection import Collection
 from kerncast.collecting.compact import compact
+from kerncast.collecting.journal import Refused, refused
 from kerncast.collecting.memory import worker_share
 from kerncast.collecting.messages import Ready, Start
 from kerncast.collecting.request import Active, Request, Stop, Summary, never
-from kerncast.collecting.supervisor import DeviceLost, Supervisor
+from kerncast.collecting.supervisor import Abandoned, DeviceLost, Supervisor
+from kerncast.data import journal as journals
 from kerncast.data.dataset import Dataset
 from kerncast.device import Device
 from kerncast.errors import CannotWrite, InvalidValue, KerncastError
-from kerncast.files.atomic import no_space
+from kerncast.files.atomic import no_space, write_bytes
 from kerncast.files.lock import one_writer
+from kerncast.files.versioned import json_text
 from kerncast.progress import QUIET, Progress
 
 __all__ = ["Active", "Request", "Stop", "Summary", "collect", "locked", "never"]
 
-LOCK = "collect.lock"
-
 
 def locked(path: Path) -> contextlib.AbstractContextManager[None]:
     """One writer per dataset."""
-    return one_writer(path, LOCK, "collect into another dataset")
+    return one_writer(path, journals.LOCK, "collect into another dataset")
 
 
 def collect(
@@ -46,9 +46,9 @@ def collect(
 ) -> Summary:
     """Measure every vector of `blocks` that has no row yet; the dataset is complete, or the journal is safe.
 
-    `total` is the number of vectors, if known. Once `stop` returns True, the current chunk is finished and the summary
-    says `interrupted`. A KeyboardInterrupt without `stop` does the same but drops the current chunk; one that comes
-    while the collection is stopping is raised. Works in any thread.
+    `total` is the number of vectors, if known. Once `stop` returns True, what is being measured is dropped and the summary
+    says `interrupted`. A KeyboardInterrupt without `stop` does the same; one that comes while the collection is stopping
+    is raised. Works in any thread.
     """
     fresh = not request.out.exists()
     with _no_space_said(request.out):
@@ -68,22 +68,23 @@ def _no_space_said(path: Path) -> Iterator[None]:
     """Add how to continue to disk-full errors that do not say so yet: at the lock, a folder, `dataset.json`."""
     try:
         yield
-    except journals.Refused:
+    except Refused:
         raise
     except (OSError, CannotWrite) as error:
         cause = error.__cause__ if isinstance(error, CannotWrite) else error
         if not isinstance(cause, OSError) or not no_space(cause):
             raise
         safe = f"everything measured before is safe in {path}" if path.exists() else "nothing was measured yet"
-        raise journals.refused(Path(cause.filename or path), cause.strerror, safe) from error
+        raise refused(Path(cause.filename or path), cause.strerror, safe) from error
 
 
 def _has_results(path: Path) -> bool:
     journal = path / journals.NAME
-    return journals.is_begun(journal) and bool(journals.read(journal)[1])
+    return journals.is_begun(journal) and next(journals.records_of(journal), None) is not None
 
 
 def _collect(request: Request, blocks: Iterable[pl.DataFrame], collection: Collection, total: int | None) -> Summary:
+    collection.total = total
     collection.progress.expect("vectors", total)
     supervisor = _supervisor(request, collection)
     ready: Ready | None = None
@@ -92,6 +93,7 @@ def _collect(request: Request, blocks: Iterable[pl.DataFrame], collection: Colle
         try:
             with _interrupted_politely(collection):
                 ready = supervisor.connect()
+                _note(collection, journals.State(total))
                 finished = _measure(request, collection, supervisor, blocks, ready) and not supervisor.unblamed
                 if finished and not collection.stop():
                     collection.revisit(supervisor)
@@ -102,6 +104,7 @@ def _collect(request: Request, blocks: Iterable[pl.DataFrame], collection: Colle
                 collection.journal.close()
     summary = collection.summary
     summary.lost = supervisor.lost
+    summary.unsure = len(collection.doubtful)
     summary.measured = summary.statuses.total()
     summary.interrupted = collection.stopping
     # An active choice is meant to stop early: when its budget ends, it is finished.
@@ -110,8 +113,22 @@ def _collect(request: Request, blocks: Iterable[pl.DataFrame], collection: Colle
     if not summary.without_a_row:
         assert ready is not None
         compact(collection.dataset, request.family, ready)
+    elif ready is not None:
+        measured = summary.measured + summary.already_there
+        _note(collection, journals.State(total, measured, _ended(collection)))
     summary.seconds = time.monotonic() - collection.began
     return summary
+
+
+def _note(collection: Collection, state: journals.State) -> None:
+    """Write down how far the collection is, for whoever reads an unfinished one."""
+    write_bytes(collection.dataset.path / journals.STATE, json_text(state))
+
+
+def _ended(collection: Collection) -> journals.Ended:
+    if collection.stopping:
+        return "stopped"
+    return "budget" if collection.stop() else "device_lost"
 
 
 def _supervisor(request: Request, collection: Collection) -> Supervisor:
@@ -125,6 +142,7 @@ def _supervisor(request: Request, collection: Collection) -> Supervisor:
         admit=collection.admit,
         reset=_reset(request.reset_command),
         memory_bytes=worker_share(len(request.devices)) if request.memory_bytes is None else request.memory_bytes,
+        abandoned=collection.abandoned,
         progress=collection.progress,
     )
 
@@ -142,12 +160,12 @@ def _open(request: Request) -> Dataset:
     """A new dataset, an unfinished one, or (with `extend`) a finished one."""
     if not request.out.exists():
         try:
-            return Dataset.create(request.out)
+            return Dataset.create(request.out, journal=False)
         except CannotWrite:
             # A folder without `dataset.json` would be refused the next time.
             request.out.rmdir()
             raise
-    dataset = Dataset.open(request.out)
+    dataset = Dataset.open(request.out, journal=False)
     if not (request.out / journals.NAME).exists() and dataset.rows and not request.extend:
         raise InvalidValue(
             f"{request.out} is a finished dataset: add `resume` to measure what it lacks, or choose another name"
@@ -178,6 +196,9 @@ def _told_what_is_safe(collection: Collection) -> Iterator[None]:
     except DeviceLost as error:
         rows = collection.rows_kept()
         safe = f"{rows:,} rows are safe in {path}" if rows else "nothing was measured yet"
+        if rows:
+            measured = collection.summary.statuses.total() + collection.summary.already_there
+            _note(collection, journals.State(collection.total, measured, "device_lost"))
         lost = DeviceLost(f"{error}; {safe}: fix the device and run the same command to go on")
         lost.rows = rows
         raise lost from error
@@ -192,6 +213,8 @@ def _interrupted_politely(collection: Collection) -> Iterator[None]:
     """Let a KeyboardInterrupt end measuring, as in a notebook; another one while it is stopping ends everything."""
     try:
         yield
+    except Abandoned:  # workers are killed, and the journal has only whole lines
+        collection.flush()
     except KeyboardInterrupt:
         if collection.stopping or collection.asked():
             raise

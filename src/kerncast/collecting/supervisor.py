@@ -39,6 +39,10 @@ TOGETHER_SECONDS = 30.0
 FAILED_STARTS = 3
 
 
+class Abandoned(Exception):
+    """The collection was stopped: what is being measured is dropped."""
+
+
 class DeviceLost(KerncastError):
     """No worker can be started any more: fix the device, then resume."""
 
@@ -59,9 +63,13 @@ class Supervisor:
         reset: Callable[[str], None] | None = None,
         memory_bytes: int = 0,
         *,
+        abandoned: Callable[[], bool] = lambda: False,
         progress: Progress = QUIET,
     ) -> None:
-        """`admit` gets what every worker reports, also after a restart, and refuses a worker that does not match."""
+        """`admit` gets what every worker reports, also after a restart, and refuses a worker that does not match.
+
+        Once `abandoned` returns True, every method raises `Abandoned`; it is asked several times a second.
+        """
         self.start, self.devices, self.admit = start, devices, admit
         self.record, self.flush, self.progress, self.reset = record, flush, progress, reset
         self.lanes: dict[str, Worker] = {}
@@ -77,6 +85,7 @@ class Supervisor:
         self.unblamed = 0
         """Vectors without a row because their device was lost while they ran."""
         self.memory_bytes, self.looked = memory_bytes, time.monotonic()
+        self.abandoned = abandoned
 
     # -- workers -------------------------------------------------------------------------------------
 
@@ -152,6 +161,8 @@ class Supervisor:
 
     def _step(self, seconds: float) -> None:
         """Take replies, check deadlines and flush the journal."""
+        if self.abandoned():
+            raise Abandoned
         for event, _ in self.selector.select(seconds):
             device = event.data
             if device in self.lanes:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-import tempfile
 from functools import cache
 from pathlib import Path
 
 from kerncast.backends.contract import CannotCompile
 from kerncast.backends.cpu.build import Compiler, cache_root, find_compiler, instruction_set
 from kerncast.errors import CannotWrite
-from kerncast.files.atomic import file_checksum, replace_file
+from kerncast.files.atomic import file_checksum, replace_file, scratch_folder
 
 # No contraction: a fused multiply-add rounds once where Python rounds twice.
 FLAGS = ("-std=c99", "-O3", "-march=native", "-ffp-contract=off", "-fPIC", "-shared")
@@ -75,8 +74,7 @@ def build(compiler: Compiler, flags: tuple[str, ...], source: str, header: str, 
     """Compile to a temporary folder and rename; the checksum is written last, so if it exists the object is complete."""
     try:
         made.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=made.parent, prefix=".") as scratch:
-            draft = Path(scratch)
+        with scratch_folder(made.parent, prefix=".") as draft:
             (draft / "kerncast.c").write_text(source, encoding="utf-8")
             (draft / "kerncast.h").write_text(header, encoding="utf-8")
             command = [compiler.path, *flags, f"-I{draft}", str(draft / "kerncast.c"), "-o", str(draft / "artefact.so"), "-lm"]

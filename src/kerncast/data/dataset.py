@@ -1,13 +1,15 @@
 """A dataset: a directory with `dataset.json` and `rows/<op>/<family>/*.parquet`.
 
 Rows are only ever added, in parts that `dataset.json` lists. A part that is not listed is ignored, so a
-crash between the two writes loses nothing and leaves nothing half-written.
+crash between the two writes loses nothing and leaves nothing half-written. What a collection measured is in its journal until
+it is finished; those results are rows like the others.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import msgspec
 import polars as pl
 
 from kerncast import devices
-from kerncast.data import filters, schema, skipping
+from kerncast.data import filters, journal, schema, skipping
 from kerncast.declared.declaration import Declaration, declaration_of, joined_family, refuse_another_draft, resolve
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
@@ -27,7 +29,6 @@ from kerncast.op import Family
 FORMAT = "kerncast-dataset"
 VERSION = 1
 MANIFEST = "dataset.json"
-JOURNAL = "journal.jsonl"
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,18 +110,19 @@ class Dataset:
     notes: tuple[str, ...] = ()
     """What `kerncast.read` left out or changed, and why."""
 
-    def __init__(self, path: Path, manifest: DatasetFile) -> None:
+    def __init__(self, path: Path, manifest: DatasetFile, *, journal: bool = True) -> None:
         self.path = path
         self.contents = manifest
+        self.reads_journal = journal
 
     @classmethod
-    def create(cls, path: str | Path) -> Dataset:
-        """An empty dataset in a directory that does not exist yet."""
+    def create(cls, path: str | Path, *, journal: bool = True) -> Dataset:
+        """An empty dataset in a directory that does not exist yet; `journal` as for `open`."""
         path = Path(path)
         refuse_existing(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir()
-        return cls._begun(path)
+        return cls._begun(path, journal)
 
     @classmethod
     def build(cls, path: str | Path, fill: Callable[[Dataset], None]) -> Dataset:
@@ -133,14 +135,17 @@ class Dataset:
         return cls(path, draft.contents)
 
     @classmethod
-    def _begun(cls, folder: Path) -> Dataset:
-        dataset = cls(folder, DatasetFile())
+    def _begun(cls, folder: Path, journal: bool = True) -> Dataset:
+        dataset = cls(folder, DatasetFile(), journal=journal)
         dataset._write_file(dataset.contents)
         return dataset
 
     @classmethod
-    def open(cls, path: str | Path) -> Dataset:
-        """Open a dataset on disk; the error names what is foreign, newer, truncated or missing."""
+    def open(cls, path: str | Path, *, journal: bool = True) -> Dataset:
+        """Open a dataset on disk; the error names what is foreign, newer, truncated or missing.
+
+        The results of an unfinished collection are rows too. Only the collector leaves them out, with `journal=False`.
+        """
         path = Path(path)
         if not path.exists():
             raise NotFound(f"there is no dataset at {path}: make one with `kerncast import` or `kerncast collect`")
@@ -150,7 +155,7 @@ class Dataset:
         for part in manifest.parts:
             if not (path / part.file).is_file():
                 raise BadFile(f"{path} is incomplete: {part.file} is missing; restore it, or import the data again")
-        return cls(path, manifest)
+        return cls(path, manifest, journal=journal)
 
     # -- reading -------------------------------------------------------------------------------------
 
@@ -158,18 +163,45 @@ class Dataset:
     def families(self) -> list[Family]:
         """The families that have rows here, by id."""
         declared = self.contents.declared
-        names = sorted({part.family for part in self.contents.parts})
-        return [resolve(name, declared.get(name), self.path) for name in names]
+        names = {part.family for part in self.contents.parts}
+        if self._journaled is not None:
+            names.add(self._journaled[0].id)
+        return [resolve(name, declared.get(name), self.path) for name in sorted(names)]
 
     @property
     def rows(self) -> int:
         """Rows of all families."""
-        return sum(part.rows for part in self.contents.parts)
+        return sum(part.rows for part in self.contents.parts) + (0 if self._journaled is None else self._journaled[1].height)
 
     @property
     def unfinished(self) -> bool:
-        """Whether a collection has results here that are not rows yet."""
-        return (self.path / JOURNAL).exists()
+        """Whether a collection in it did not measure everything that it was asked for."""
+        return (self.path / journal.NAME).exists()
+
+    @property
+    def completeness(self) -> journal.Completeness | None:
+        """How far an unfinished collection came; None if there is none."""
+        if not self.unfinished:
+            return None
+        return journal.completeness(self.path, 0 if self._journaled is None else self._journaled[1].height)
+
+    @cached_property
+    def _journaled(self) -> tuple[Family, pl.DataFrame] | None:
+        """The family and the rows of an unfinished collection, as they were when they were first asked for."""
+        path = self.path / journal.NAME
+        if not self.reads_journal or not journal.is_begun(path):
+            return None
+        name = journal.header_of(path).family
+        family = resolve(name, self.contents.declared.get(name), self.path)
+        header, rows = journal.journal_rows(path, family)
+        parts = [self._stored(family, part) for part in self.contents.parts if part.family == name]
+        if parts:  # a crash after the rows became a part left them in both places
+            both = pl.concat(parts).filter(pl.col("run_id") == header.run_id).select("key").collect()
+            rows = rows.join(both, on="key", how="anti", maintain_order="left")
+        try:
+            return (family, schema.conform(family, rows)) if rows.height else None
+        except schema.Mislabelled as error:
+            raise BadFile(f"{path} is damaged, {error}: move the file away to measure again, or restore it") from error
 
     @property
     def skipped(self) -> skipping.Skipped:
@@ -203,35 +235,41 @@ class Dataset:
 
     def refuse_if_empty(self) -> None:
         """Raise an error that says why there are no rows, if there are none."""
-        if self.contents.parts:
+        if self.contents.parts or self._journaled is not None:
             return
         if self.unfinished:
             raise InvalidValue(
-                f"{self.path} is an unfinished collection, and its results are still in {JOURNAL}: run the same "
-                "`kerncast collect` again to finish it and to turn them into rows"
+                f"{self.path} is a collection that was ended before its first result: run the same `kerncast collect` again"
             )
         raise InvalidValue(f"the dataset {self.path} is empty: import or collect rows first")
 
     @property
     def digest(self) -> str:
         """A hash of the contents: equal rows in equal parts, equal digest."""
-        text = "\n".join(sorted(f"{part.family} {part.content}" for part in self.contents.parts))
+        contents = [f"{part.family} {part.content}" for part in self.contents.parts]
+        if self._journaled is not None:
+            contents.append(f"{self._journaled[0].id} {schema.content_digest([self._journaled[1]])}")
+        text = "\n".join(sorted(contents))
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def scan(self, family: Family | str | None = None, where: Sequence[str] = ()) -> pl.LazyFrame:
         """The rows of one family, lazily (the family may be left out when there is only one)."""
         found = self._family(family)
         parts = [part for part in self.contents.parts if part.family == found.id]
-        frames = []
-        for part in parts:
-            file = self.path / part.file
-            try:
-                frames.append(schema.upgrade_columns(found, pl.scan_parquet(file, glob=False), str(file)))
-            except pl.exceptions.PolarsError as error:
-                raise BadFile(f"{file} is damaged ({_first_line(error)}): restore it, or import the data again") from error
+        frames = [self._stored(found, part) for part in parts]
+        if self._journaled is not None and self._journaled[0].id == found.id:
+            frames.append(self._journaled[1].lazy())
         rows = pl.concat(frames)
         columns = {name: dtype() for name, dtype in schema.schema_of(found).items()}
         return rows.filter(filters.combine(where, columns)) if where else rows
+
+    def _stored(self, family: Family, part: Part) -> pl.LazyFrame:
+        """The rows of one part, with the columns that its family has today."""
+        file = self.path / part.file
+        try:
+            return schema.upgrade_columns(family, pl.scan_parquet(file, glob=False), str(file))
+        except pl.exceptions.PolarsError as error:
+            raise BadFile(f"{file} is damaged ({_first_line(error)}): restore it, or import the data again") from error
 
     def read(self, family: Family | str | None = None, where: Sequence[str] = ()) -> pl.DataFrame:
         """The rows of one family, loaded; `suspect=false` leaves out those whose labels belong to other rows."""
@@ -382,24 +420,21 @@ class Dataset:
     @staticmethod
     def merge(paths: Sequence[Dataset | str | Path], out: str | Path) -> Dataset:
         """Merge datasets into a new one. Rows equal in every cell are kept once; `notes` says how many were dropped."""
-        found, dropped = merge([item.path if isinstance(item, Dataset) else item for item in paths], out)
-        found.notes = (f"{dropped:,} exact duplicates dropped",)
+        inputs = [item if isinstance(item, Dataset) else Dataset.open(item) for item in paths]
+        found, dropped = merge(inputs, out)
+        unfinished = [f"{item.path}: {item.completeness}" for item in inputs if item.unfinished]
+        found.notes = (f"{dropped:,} exact duplicates dropped", *unfinished)
         return found
 
 
-def merge(paths: Sequence[str | Path], out: str | Path) -> tuple[Dataset, int]:
+def merge(given: Sequence[Dataset | str | Path], out: str | Path) -> tuple[Dataset, int]:
     """Merge datasets into a new one, keeping rows that are equal in every cell once. Return it and the number dropped."""
-    inputs = [Dataset.open(path) for path in paths]
+    inputs = [item if isinstance(item, Dataset) else Dataset.open(item) for item in given]
     for dataset in inputs:
         dataset.verify()
-        if dataset.unfinished:
-            raise InvalidValue(
-                f"{dataset.path} is an unfinished collection, and some of its results are not rows yet: run the same "
-                "`kerncast collect` again to finish it, then merge"
-            )
     names = sorted({family.id for dataset in inputs for family in dataset.families})
     if not names:
-        raise InvalidValue(f"there is nothing to merge: {', '.join(map(str, paths))} hold no rows")
+        raise InvalidValue(f"there is nothing to merge: {', '.join(str(dataset.path) for dataset in inputs)} hold no rows")
     dropped = 0
 
     def fill(draft: Dataset) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,7 @@ def inspect_dataset(dataset: Dataset, where: Sequence[str] = ()) -> Report:
         "path": str(dataset.path),
         "digest": dataset.digest,
         "rows": sum(section["rows"] for section in sections),
+        "unfinished": None if dataset.completeness is None else asdict(dataset.completeness),
         "sources": [{"name": item.name, "format": item.format, "digest": item.digest} for item in dataset.contents.sources],
         "families": sections,
     }

@@ -69,9 +69,10 @@ def _noise(rows: pl.LazyFrame) -> float | None:
 
 def _read(dataset: Dataset) -> tuple[str, list[FamilySummary], str]:
     """A title, the summaries, and an error if they could not be read: showing a dataset never fails."""
-    unfinished = "; a collection in it is not finished" if dataset.unfinished else ""
-    title = f"Dataset({dataset.path}; {dataset.rows:,} rows{unfinished})"
+    title = f"Dataset({dataset.path}; {sum(part.rows for part in dataset.contents.parts):,} rows)"
     try:
+        unfinished = "" if dataset.completeness is None else f"; {dataset.completeness}"
+        title = f"Dataset({dataset.path}; {dataset.rows:,} rows{unfinished})"
         return title, summaries(dataset), ""
     except (KerncastError, OSError, pl.exceptions.PolarsError) as error:
         return title, [], f"it cannot be read: {error}"

@@ -22,6 +22,8 @@ from kerncast.errors import CannotWrite, InvalidValue
 
 # Threads of one process may write the same file at the same time: each draft has its own number.
 _NUMBERS = itertools.count()
+# Drafts that are being filled now, for a process that has to end at once.
+_LIVE: set[Path] = set()
 
 
 # -- what went wrong -----------------------------------------------------------------------------------
@@ -58,6 +60,7 @@ def refuse_existing(out: Path) -> None:
 def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
     """Give `write` a draft to fill, then put it in place of `path`. The caller handles an `OSError`."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.{next(_NUMBERS)}")
+    _LIVE.add(draft)
     try:
         write(draft)
         _sync(draft)
@@ -65,6 +68,7 @@ def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
         _sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+        _LIVE.discard(draft)
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
@@ -121,6 +125,7 @@ def refuse_unwritable(out: Path) -> None:
 def drafted(out: Path) -> Iterator[Path]:
     """Yield an empty directory to fill, which becomes `out` at the end. After an error nothing of it remains."""
     scratch = _scratch_beside(out)
+    _LIVE.add(scratch)
     try:
         draft = scratch / "draft"
         with _said(out):
@@ -136,6 +141,28 @@ def drafted(out: Path) -> Iterator[Path]:
             _sync(out.parent)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+        _LIVE.discard(scratch)
+
+
+@contextlib.contextmanager
+def scratch_folder(within: Path | None = None, prefix: str = "kerncast-") -> Iterator[Path]:
+    """Yield a folder that is removed at the end, however the work in it ends."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=within))
+    _LIVE.add(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        _LIVE.discard(folder)
+
+
+def discard_drafts() -> None:
+    """Remove everything that is being written now; for a process that ends without returning to it."""
+    for path in list(_LIVE):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def build_directory(out: Path, fill: Callable[[Path], None]) -> None:

@@ -38,6 +38,21 @@ def in_turn(path: Path) -> Iterator[None]:
         os.close(fd)
 
 
+def is_held(path: Path) -> bool:
+    """Whether another process holds the lock file `path` now."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def _taken(path: Path, directory: Path, otherwise: str) -> int:
     while True:
         try:

@@ -217,16 +217,16 @@ def _rounded(seconds: float) -> str:
 
 def _rows_begun(dataset: Path) -> int:
     """The number of vectors that a stopped run has measured."""
-    from kerncast.collecting import journal
+    from kerncast.data import journal
 
     path = dataset / journal.NAME
-    return len({record["key"] for record in journal.read(path)[1]}) if dataset.exists() and journal.is_begun(path) else 0
+    return len({record["key"] for record in journal.records_of(path)}) if journal.is_begun(path) else 0
 
 
 def _is_measured(dataset: Path) -> bool:
-    from kerncast.data.dataset import JOURNAL
+    from kerncast.data import journal
 
-    return dataset.exists() and not (dataset / JOURNAL).exists()
+    return dataset.exists() and not (dataset / journal.NAME).exists()
 
 
 def _refuse_strangers(out: Path, datasets: list[Path], problems: pl.DataFrame) -> None:

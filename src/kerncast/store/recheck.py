@@ -7,20 +7,17 @@ the new times come from the same collector, so both define a label in the same w
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from kerncast.collecting import journal as journals
-from kerncast.collecting.compact import journal_rows
 from kerncast.collecting.messages import Policy
 from kerncast.collecting.run import Request, Stop, Summary, collect, never
 from kerncast.data import Dataset, schema
 from kerncast.errors import InvalidValue
+from kerncast.files.atomic import scratch_folder
 from kerncast.models.model import Model
 from kerncast.progress import QUIET, Progress
 from kerncast.store.drift import FEWEST_PROBLEMS, Finding, Pairs, Tolerance, judge
@@ -132,17 +129,16 @@ def recheck(
 
 def _measured(model: Model, how: How, then: pl.DataFrame, progress: Progress, stop: Stop) -> tuple[pl.DataFrame, Summary]:
     vectors = then.select(list(schema.parameter_columns(model.family)))
-    with tempfile.TemporaryDirectory(prefix="kerncast-check-") as folder:
+    with scratch_folder() as folder:
         request = Request(
-            model.family, how.backend, how.devices, Path(folder) / "now", how.policy,
+            model.family, how.backend, how.devices, folder / "now", how.policy,
             budget_seconds=how.seconds, options=how.options, build_jobs=how.build_jobs,
             reset_command=how.reset_command,
         )  # fmt: skip
         summary = collect(request, [vectors], total=vectors.height, progress=progress, stop=stop)
         if summary.interrupted:
             raise KeyboardInterrupt
-        if summary.without_a_row:  # time is up: decide by what was measured
-            return journal_rows(request.out / journals.NAME, model.family)[1], summary
+        # If time is up: decide by what was measured.
         return Dataset.open(request.out).read(), summary
 
 

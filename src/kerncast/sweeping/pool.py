@@ -36,6 +36,16 @@ _INDEX = "__config"
 class Pool(Protocol):
     """The configs for problems that agree in the labels that constraints read."""
 
+    @property
+    def size(self) -> int:
+        """How many configs there are."""
+        ...
+
+    @property
+    def checks_problems(self) -> bool:
+        """Whether a constraint reads a problem's numbers, so that each problem has to be checked."""
+        ...
+
     def counts(self, problems: pl.DataFrame, at_most: int | None, seed: int) -> Ints:
         """How many configs each problem allows, counting no further than `at_most`."""
         ...
@@ -52,8 +62,9 @@ def open_pool(family: Family, device: Device, labels: Mapping[str, Any], portfol
         return ListedPool(family, _compact(family, portfolio), _check(family, known, whole=True))
     if not family.config.parameters:
         return ListedPool(family, pl.DataFrame({_INDEX: [0]}), _check(family, known, whole=True))
-    if family.config.count(known) > POOL_ROWS:
-        return WalkedPool(family, device, known)
+    size = family.config.count(known)
+    if size > POOL_ROWS:
+        return WalkedPool(family, device, known, size)
     nothing = pl.DataFrame(schema=dict.fromkeys(family.config.parameters, pl.Int64))
     frames = [_compact(family, frame) for frame in itertools.chain([nothing], family.config.frames(known))]
     return ListedPool(family, pl.concat(frames), _check(family, known, whole=False))
@@ -106,6 +117,14 @@ class ListedPool:
 
     def __init__(self, family: Family, configs: pl.DataFrame, check: Program | None) -> None:
         self.family, self.configs, self.check = family, configs, check
+
+    @property
+    def size(self) -> int:
+        return self.configs.height
+
+    @property
+    def checks_problems(self) -> bool:
+        return self.check is not None
 
     def counts(self, problems: pl.DataFrame, at_most: int | None, seed: int) -> Ints:
         if self.check is None:
@@ -190,8 +209,10 @@ class ListedPool:
 class WalkedPool:
     """A space too large to hold: walked for each problem separately, or sampled from one large uniform draw."""
 
-    def __init__(self, family: Family, device: Device, known: Mapping[str, Any]) -> None:
-        self.family, self.device, self.known = family, device, known
+    checks_problems = True
+
+    def __init__(self, family: Family, device: Device, known: Mapping[str, Any], size: int) -> None:
+        self.family, self.device, self.known, self.size = family, device, known, size
         self._drawn: tuple[int, ListedPool] | None = None
 
     def _draw(self, seed: int) -> ListedPool:

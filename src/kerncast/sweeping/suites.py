@@ -134,6 +134,15 @@ class SuiteSweep:
         """How many vectors `iter_blocks` gives."""
         return sum(sweep.count() for sweep in self._sweeps())
 
+    def count_about(self) -> tuple[int, bool]:
+        """`count`, which is exact."""
+        return self.count(), True
+
+    def drawn(self, vectors: int) -> Sweep:
+        """A sweep of about so many vectors of this one, from its first batch."""
+        first = next(self._batches())
+        return self._sweep(first, None).drawn(vectors)
+
     def iter_blocks(self) -> Iterator[pl.DataFrame]:
         """The vectors as frames with columns `problem.*` and `config.*`, in a fixed order, a block at a time."""
         for sweep in self._sweeps():

@@ -17,9 +17,14 @@ from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.op import Family
 from kerncast.problems.tables import complete
-from kerncast.sweeping.pool import ListedPool, Pool, open_pool
+from kerncast.sweeping.pool import TRIES, ListedPool, Pool, open_pool
 from kerncast.sweeping.selection import Selection
 from kerncast.writing.terminal import printable
+
+# Counting may check this many problems with a config, a few seconds; beyond, a count is an estimate.
+COUNTED_CHECKS = 20_000_000
+# Configs of all pools that are kept in memory, some 100 MB. A pool takes seconds to list.
+KEPT_CONFIGS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ class Sweep:
                 f"slice {part} cuts {self.problems.height:,} problems into {part.of} shares, and a share holds whole "
                 f"problems: take at most {self.problems.height:,} slices"
             )
-        self._last: tuple[int, Pool] | None = None
+        self._pools: dict[int, Pool] = {}
 
     def __repr__(self) -> str:
         parts = [f"{self.problem_count:,} problems"]
@@ -154,12 +159,23 @@ class Sweep:
         ]
 
     def _pool(self, index: int) -> Pool:
-        """The pool of a group; only the last one is kept, because there may be many and each may be large."""
-        if self._last is None or self._last[0] != index:
-            self._last = None
+        """The pool of a group; the last ones are kept, but there may be many and each may be large."""
+        if index not in self._pools:
             pool = open_pool(self.family, self.device, self._groups[index].labels, self.selection.portfolio)
-            self._last = index, pool
-        return self._last[1]
+            kept = sum(other.size for other in self._pools.values() if isinstance(other, ListedPool))
+            if kept + pool.size > KEPT_CONFIGS:
+                self._pools.clear()
+            self._pools[index] = pool
+        return self._pools[index]
+
+    @cached_property
+    def _takes_long(self) -> bool:
+        """Whether checking every problem with every config that may be needed would take long."""
+        pool = self._pool(0) if self._groups else None
+        if pool is None or not pool.checks_problems:
+            return False
+        tried = pool.size if self.selection.per_problem is None else min(pool.size, TRIES * self.selection.per_problem)
+        return self.problems.height * tried > COUNTED_CHECKS
 
     @cached_property
     def _kept(self) -> Flags:
@@ -174,6 +190,9 @@ class Sweep:
     def _counts(self) -> Ints:
         """Vectors of each problem in the whole sweep, in the order of the groups."""
         limit = self.selection.per_problem
+        if self.max_vectors is not None and self._takes_long:
+            # Four times an even share: more would not change the shares much.
+            limit = min(limit or self.max_vectors, -(-4 * self.max_vectors // self.problems.height))
         parts = [self._pool(index).counts(group.problems, limit, self.seed) for index, group in enumerate(self._groups)]
         counts = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
         total = int(counts.sum())
@@ -190,7 +209,35 @@ class Sweep:
     def count_is_cheap(self) -> bool:
         """Whether `count` need not check each problem: no constraint reads a problem's numbers."""
         pools = (self._pool(index) for index in range(len(self._groups)))
-        return all(isinstance(pool, ListedPool) and pool.check is None for pool in pools)
+        return not any(pool.checks_problems for pool in pools)
+
+    def count_about(self) -> tuple[int, bool]:
+        """How many vectors there are, and whether that is exact: if counting takes long, some problems stand for all."""
+        if "_counts" in self.__dict__ or self.max_vectors is not None or not self._takes_long:
+            return self.count(), True
+        sizes = [group.problems.height for group in self._groups]
+        means, rng = [], np.random.default_rng(self.seed)
+        # Up to three groups, the largest ones: each has its own pool.
+        for index in sorted(range(len(sizes)), key=lambda i: -sizes[i])[:3]:
+            pool = self._pool(index)
+            some = min(sizes[index], max(1, COUNTED_CHECKS // 12 // pool.size))
+            drawn = self._groups[index].problems[rng.choice(sizes[index], some, replace=False)]
+            means.append(float(pool.counts(drawn, self.selection.per_problem, self.seed).mean()))
+        return round(float(np.mean(means)) * int(self._kept.sum())), False
+
+    def drawn(self, vectors: int) -> Sweep:
+        """A sweep of about so many vectors of this one: some problems of up to three groups, some configs of each."""
+        rng = np.random.default_rng(self.seed)
+        kept = [group.problems.filter(pl.Series(self._kept[group.start : group.start + group.problems.height]))
+                for group in self._groups]  # fmt: skip
+        largest = sorted((frame for frame in kept if frame.height), key=lambda frame: -frame.height)[:3]
+        each = [frame[np.sort(rng.choice(frame.height, min(frame.height, 64), replace=False))] for frame in largest]
+        problems = pl.concat(each) if each else self.problems.clear()
+        per_problem = max(1, vectors // max(1, problems.height))
+        if self.selection.per_problem is not None:
+            per_problem = min(per_problem, self.selection.per_problem)
+        selection = Selection(per_problem, self.selection.portfolio)
+        return Sweep(self.family, self.device, problems, selection, seed=self.seed)
 
     def count(self) -> int:
         """How many vectors `iter_blocks` gives; with `count_is_cheap` false it checks every problem first."""

@@ -80,7 +80,11 @@ def train(
         raise InvalidValue("there is no dataset to train on: name at least one")
     base = warm_start if warm_start is None or isinstance(warm_start, Model) else Model.load(warm_start)
     recipe = recipe or (Recipe() if base is None else Recipe(base.manifest.kind))
-    table = load_table([Dataset.open(path) for path in expand(paths)], family, where, pool)
+    opened = [Dataset.open(path) for path in expand(paths)]
+    for dataset in opened:
+        if dataset.completeness is not None:
+            progress.say(f"{dataset.path}: {dataset.completeness}; training goes on with them")
+    table = load_table(opened, family, where, pool)
     # A warm start has one hold-out, whatever the folds.
     _refuse_too_little(table, 1 if no_folds else recipe.folds if base is None else 2)
     recipe = recipe.resolved(table, base)

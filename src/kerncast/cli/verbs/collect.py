@@ -49,9 +49,11 @@ if TYPE_CHECKING:
 )
 @click.option("--devices", default="0", show_default=True, metavar="LIST", help="Device indices, one worker process each: 0,1.")
 @click.option(
-    "--resume", is_flag=True, help="Add missing vectors to a finished dataset. (An unfinished one continues without it.)"
+    "--resume",
+    is_flag=True,
+    help="Measure what a dataset lacks, finished or not. (An unfinished one continues without it.)",
 )
-@click.option("--budget", metavar="TIME", help="Stop after this long: 90s, 10m, 1h.")
+@click.option("--budget", metavar="TIME", help="Stop after this long, from the start of the command: 90s, 10m, 1h.")
 @click.option(
     "--max-vectors", type=click.IntRange(min=1), metavar="N", help="Measure N vectors in total, spread over all problems."
 )
@@ -75,15 +77,16 @@ if TYPE_CHECKING:
 @click.option("--no-verify", is_flag=True, help="Do not check that kernels compute the right results.")
 @click.option("--reset-command", metavar="CMD", help="Run after a worker is lost, without a shell; {device} is its index.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--dry-run", is_flag=True, help="Print vectors, compilations, estimated time and disk; measure nothing.")
+@click.option("--dry-run", is_flag=True, help="Print vectors, compilations, time (by a short trial) and disk; write nothing.")
 @json_option
 def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
     """Measure the kernels of a family and write a dataset; nothing measured is ever lost.
 
     Samples of one vector are spread over time, and a sentinel detects disturbances of the machine. Results are
     checked before times count. A kernel that crashes, hangs or exhausts memory becomes one failed row.
-    If the command is killed, run it again to continue. Exit code 3 when some vectors have no row yet; vectors
-    that --active leaves out do not count.
+    Ctrl-C and SIGTERM end it within a second. What was measured is a dataset at any time, however it ends; run the
+    same command to continue. Exit code 3 when some vectors have no row yet; vectors that --active leaves out do not
+    count.
 
     \b
     kerncast collect gemm/cpu --problems llm --vary dtype=fp32 --vary layout=rrr --max-flops 1e8 \\
@@ -127,6 +130,7 @@ def _report(summary: Summary, total: int, as_json: bool) -> None:
             "raced": summary.raced,
             "revisited": summary.revisited,
             "disturbed": disturbed,
+            "unsure": summary.unsure,
         }
         print_json(
             {
@@ -145,6 +149,11 @@ def _report(summary: Summary, total: int, as_json: bool) -> None:
         f"{summary.already_there:,} were measured before, {summary.raced:,} near-ties were raced again; the machine was "
         f"disturbed during {disturbed:.1%} of the samples, so {summary.revisited:,} vectors were measured a second time"
     )
+    if summary.unsure:
+        click.echo(
+            f"! {summary.unsure:,} labels rest on too few quiet samples and may be too slow (disturbed samples count only "
+            "where there are no quiet ones): measure on a quieter machine if these matter"
+        )
     if summary.errors:
         rows = [(status, f"{count:,}", error) for (status, error), count in summary.errors.most_common(8)]
         table(("status", "rows", "message"), rows, "failures", right=("rows",))
@@ -153,11 +162,13 @@ def _report(summary: Summary, total: int, as_json: bool) -> None:
     if summary.without_a_row:
         left = total - summary.measured - summary.already_there
         click.echo(
-            f"{left:,} vectors have no row yet; everything measured is safe in {summary.path}: run the same command to continue"
+            f"{left:,} vectors have no row yet: run the same command to continue. Everything measured is safe in "
+            f"{summary.path} and can be used now: kerncast inspect {summary.path}"
         )
         return
     if summary.left_out:
         click.echo(
-            f"{total - summary.left_out:,} of {total:,} vectors measured, chosen actively; --resume and a larger limit add more"
+            f"{summary.measured + summary.already_there:,} of {total:,} vectors measured, chosen actively; --resume and a "
+            "larger limit add more"
         )
     click.echo(f"next: kerncast inspect {summary.path}")

@@ -9,7 +9,16 @@ from typing import Any
 import click
 
 from kerncast.cli.options import in_options
-from kerncast.cli.views.output import assignments, duration, json_option, print_json, table, where_option, working
+from kerncast.cli.views.output import (
+    assignments,
+    duration,
+    json_option,
+    print_json,
+    say_unfinished,
+    table,
+    where_option,
+    working,
+)
 from kerncast.cli.views.skipped import skipped_facts, skipped_lines
 
 
@@ -45,6 +54,7 @@ def command(path: Path, where: tuple[str, ...], top: int, as_json: bool) -> None
         print_json({**report, "skipped": skipped_facts(dataset.skipped)})
         return
     click.echo(f"{report['path']}: {report['rows']:,} rows, digest {report['digest']}")
+    say_unfinished([dataset])
     for source in report["sources"]:
         click.echo(f"from {source['name']} ({source['format']}, sha256 {source['digest'][:12]}…)")
     for line in skipped_lines(dataset.skipped):

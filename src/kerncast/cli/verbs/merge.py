@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from kerncast.cli.views.output import duration, json_option, print_json, working
+from kerncast.cli.views.output import duration, json_option, print_json, say_unfinished, working
 
 
 @click.command("merge")
@@ -28,11 +29,12 @@ def command(paths: tuple[Path, ...], out: Path, as_json: bool) -> None:
     \b
     kerncast merge monday tuesday --out week
     """
-    from kerncast.data.dataset import merge
+    from kerncast.data.dataset import Dataset, merge
     from kerncast.data.quality import disagreements
 
     with working(f"merging {len(paths)} datasets"):
-        dataset, dropped = merge(paths, out)
+        inputs = [Dataset.open(path) for path in paths]
+        dataset, dropped = merge(inputs, out)
         conflicts = {family.id: disagreements(dataset.read(family)) for family in dataset.families}
     if as_json:
         print_json(
@@ -42,9 +44,11 @@ def command(paths: tuple[Path, ...], out: Path, as_json: bool) -> None:
                 "duplicates_dropped": dropped,
                 "digest": dataset.digest,
                 "conflicts": conflicts,
+                "unfinished": {str(item.path): asdict(item.completeness) for item in inputs if item.completeness},
             }
         )
         return
+    say_unfinished(inputs)
     click.echo(f"{out}: {dataset.rows:,} rows, {dropped:,} exact duplicates dropped")
     for name, found in conflicts.items():
         if found["measurements"]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from kerncast.errors import InvalidValue
 from kerncast.writing.terminal import TextTable
 from kerncast.writing.terminal import assignments as assignments
 from kerncast.writing.terminal import duration as duration
+
+if TYPE_CHECKING:
+    from kerncast.data.dataset import Dataset
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 where_option = click.option(
@@ -57,6 +60,13 @@ def draw(given: TextTable) -> None:
     for row in given.cells:
         ruled.add_row(*(Text(cell) for cell in row))
     Console().print(ruled)
+
+
+def say_unfinished(datasets: Iterable[Dataset], err: bool = False) -> None:
+    """Print how far each unfinished collection came, and how to measure the rest."""
+    for dataset in datasets:
+        if (found := dataset.completeness) is not None:
+            click.echo(f"! {dataset.path}: {found}" + (f"; {found.next_step}" if found.next_step else ""), err=err)
 
 
 @contextmanager

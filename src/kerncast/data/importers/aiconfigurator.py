@@ -9,7 +9,6 @@ A linear layer keeps its weights as N rows of K, so every product is `rcr`. The 
 
 from __future__ import annotations
 
-import tempfile
 import zipfile
 import zlib
 from collections import Counter
@@ -30,6 +29,7 @@ from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.families.gemm_library import gemm_library
 from kerncast.families.library_tiles import KERNEL_SOURCES
 from kerncast.families.mixed_mm_library import mixed_mm_library
+from kerncast.files.atomic import scratch_folder
 
 TEXTS = ("framework", "version", "device", "op_name", "kernel_source", "gemm_dtype")
 NEEDED = ("gemm_dtype", "m", "n", "k", "latency")
@@ -94,7 +94,7 @@ def _tables(path: Path, notes: list[str]) -> Iterator[tuple[str, Path, Path | No
     if not archived:
         yield "", path, None
         return
-    with tempfile.TemporaryDirectory(prefix="kerncast-") as folder:
+    with scratch_folder() as folder:
         try:
             with zipfile.ZipFile(path) as archive:
                 names = sorted(name for name in archive.namelist())

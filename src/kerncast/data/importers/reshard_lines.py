@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gzip
 import shutil
-import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from kerncast.data.text_table import LINE, numbers, read_csv_text, refuse_cells,
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.families.reshard import reshard_single
+from kerncast.files.atomic import scratch_folder
 from kerncast.ops.reshard_suites import BOTH_BYTES, GRIDS
 
 GZIP = b"\x1f\x8b"
@@ -107,7 +107,7 @@ def _text(path: Path, skips: Skips) -> pl.DataFrame:
         packed = file.read(2) == GZIP
     if not packed:
         return read_csv_text(path, skips)
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch_folder() as folder:
         plain = Path(folder, "lines.csv")
         try:
             with gzip.open(path) as source, plain.open("wb") as target:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import polars as pl
 
@@ -13,6 +11,7 @@ from kerncast.collecting.messages import Policy
 from kerncast.collecting.run import Request, Stop, collect, never
 from kerncast.data import Dataset, schema
 from kerncast.errors import KerncastError
+from kerncast.files.atomic import scratch_folder
 from kerncast.op import hash_key, key_text
 from kerncast.progress import QUIET, Progress
 from kerncast.selecting.search.run import Search, measured_first
@@ -41,8 +40,8 @@ def measure(
     problem = {f"problem.{name}": value for name, value in found.problem.items()}
     rows = [{**problem, **{f"config.{name}": value for name, value in item.config.items()}} for item in found.finalists]
     types = {name: dtype for name, dtype in schema.schema_of(family).items() if name.startswith(("problem.", "config."))}
-    with tempfile.TemporaryDirectory(prefix="kerncast-") as folder:
-        out = Path(folder, "measured")
+    with scratch_folder() as folder:
+        out = folder / "measured"
         request = Request(family, backend or kind.name, ("0",), out, policy or Policy())
         summary = collect(request, [pl.DataFrame(rows, schema=types)], total=len(rows), progress=progress, stop=stop)
         if summary.without_a_row:

@@ -1,0 +1,184 @@
+"""What a verb may cost: peak memory on a million rows, seconds to end after SIGTERM, and how good `--dry-run`'s estimate is.
+
+    python benchmarks/limits.py [memory] [signals] [estimate]
+
+The table of a million rows is made here: gemm/triton times by a formula, with noise. Everything else is measured with the
+command line in processes of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from reporting import Benchmark, Row, Target, finish, script_parser
+
+import kerncast
+from kerncast.data import Dataset
+
+BENCHMARK = Benchmark(__file__, "Measuring", "Limits: memory, stopping, and the estimate of a dry run")
+ROWS = 1_000_000
+MEGABYTES = Target(high=1000)
+SECONDS = Target(high=1)
+TRITON = kerncast.get_family("gemm/triton")
+VERB = [sys.executable, "-m", "kerncast.cli"]
+COLLECT = ("collect", "gemm/cpu", "--problems", "llm", "--vary", "dtype=fp32", "--vary", "layout=rrr", "--max-flops", "1e8")
+
+
+def million(folder: Path, rows: int = ROWS) -> tuple[Path, Path]:
+    """A dataset of gemm/triton and the same table as CSV."""
+    configs = TRITON.config.sample(200, 0, TRITON.bindings({"dtype": "fp16"}, kerncast.get_device("a100")))
+    rng = np.random.default_rng(0)
+    count = rows // configs.height
+    sizes = np.unique(rng.integers(16, 4096, (2 * count, 3)), axis=0)
+    sizes = sizes[rng.permutation(len(sizes))[:count]]
+    problems = pl.DataFrame({"problem.M": sizes[:, 0], "problem.N": sizes[:, 1], "problem.K": sizes[:, 2]})
+    table = problems.join(configs.rename(lambda name: f"config.{name}"), how="cross")
+    work = table["problem.M"].to_numpy() * table["problem.N"].to_numpy() * table["problem.K"].to_numpy().astype(np.float64)
+    table = table.with_columns(
+        pl.lit("a100").alias("device"), pl.lit("fp16").alias("problem.dtype"), pl.lit("rcr").alias("problem.layout"),
+        pl.lit("ok").alias("status"), pl.Series("time_ns", 3000 + work / 1e5 * rng.lognormal(0.5, 0.3, table.height)),
+    )  # fmt: skip
+    Dataset.create(folder / "million").append(TRITON, table)
+    table.rename(lambda name: name.split(".")[-1]).write_csv(folder / "million.csv")
+    lines = ['family = "gemm/triton"', 'device = "a100"', 'ignore = ["device", "status"]']
+    for half in ("problem", "config"):
+        names = [name.removeprefix(f"{half}.") for name in table.columns if name.startswith(f"{half}.")]
+        lines += [f"[{half}]", *(f'{name} = "{name}"' for name in names)]
+    lines += ["[time]", 'column = "time_ns"', 'unit = "ns"']
+    (folder / "map.toml").write_text("\n".join(lines) + "\n")
+    return folder / "million", folder / "million.csv"
+
+
+def peak(*arguments: object) -> float:
+    """The peak memory of a verb in MB; it must succeed."""
+    process = subprocess.Popen([*VERB, *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    said = process.stderr.read()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(map(str, arguments))} failed: {said.decode()[-500:]}")
+    return used.ru_maxrss / 1024
+
+
+def memory(folder: Path) -> list[Row]:
+    dataset, table = million(folder)
+    small, _ = million(Path(tempfile.mkdtemp(dir=folder)), 40_000)
+    kerncast.train(small, out=folder / "model", folds=3, trees=60)
+    runs: dict[str, tuple[object, ...]] = {
+        "import": ("import", "csv", table, "--mapping", folder / "map.toml", "--out", folder / "imported"),
+        "inspect": ("inspect", dataset),
+        "merge": ("merge", dataset, small, "--out", folder / "merged"),
+        "evaluate": ("evaluate", folder / "model", dataset),
+        "portfolio": ("portfolio", dataset),
+        "sweep": (
+            "sweep", "gemm/triton", "--problems", "lognormal:5000", "--vary", "dtype=fp16", "--vary", "layout=rcr", "--configs",
+            "sample:200", "--device", "a100", "--out", folder / "swept",
+        ),
+    }  # fmt: skip
+    return [
+        Row(f"peak memory of {name} on a million rows", peak(*arguments), "MB", MEGABYTES, n=f"{ROWS:,} rows")
+        for name, arguments in runs.items()
+    ]
+
+
+def ended(arguments: tuple[object, ...], begun: Callable[[], bool], left: Callable[[], bool]) -> float:
+    """Seconds from SIGTERM to the end of a verb that was at work; nothing unfinished may be left."""
+    process = subprocess.Popen([*VERB, *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not begun():
+        time.sleep(0.01)
+    if process.poll() is not None:
+        raise SystemExit(f"{' '.join(map(str, arguments))} ended before it could be stopped: make its input larger")
+    start = time.perf_counter()
+    process.send_signal(signal.SIGTERM)
+    process.wait()
+    spent = time.perf_counter() - start
+    if not left():
+        raise SystemExit(f"{' '.join(map(str, arguments))} left something unfinished behind: {sorted(Path.cwd().iterdir())}")
+    return spent
+
+
+def signals(folder: Path) -> list[Row]:
+    dataset, table = million(folder)
+    small, _ = million(Path(tempfile.mkdtemp(dir=folder)), 100_000)
+    kerncast.train(small, out=folder / "model", folds=0, trees=60)
+
+    def after(seconds: float) -> Callable[[], bool]:
+        start = time.perf_counter()
+        return lambda: time.perf_counter() - start > seconds
+
+    def clean() -> bool:
+        return not any(path.name.startswith(".") for path in folder.iterdir())
+
+    out, rows = folder / "out", []
+    verbs: dict[str, tuple[object, ...]] = {
+        "train": ("train", small, "--out", out),
+        "import": ("import", "csv", table, "--mapping", folder / "map.toml", "--out", out),
+        "inspect": ("inspect", dataset),
+        "merge": ("merge", dataset, dataset, "--out", out),
+        "evaluate": ("evaluate", folder / "model", dataset),
+        "portfolio": ("portfolio", dataset),
+        "sweep": ("sweep", *COLLECT[1:], "--out", folder / "swept"),
+        "export": ("export", folder / "model", "--out", out, "--to", "c"),
+        "collect": (*COLLECT, "--configs", "sample:50", "--out", folder / "mine"),
+        "collect --active over all configs": (*COLLECT, "--active", "--budget", "60s", "--out", folder / "chosen"),
+        "collect --dry-run over all configs": (*COLLECT, "--out", folder / "none", "--dry-run"),
+        "quickstart": ("quickstart", "--out", folder / "quick"),
+        "regenerate": ("regenerate", "gemm-cpu", "--out", folder / "again"),
+    }
+    for name, arguments in verbs.items():
+        moments = [ended(arguments, after(seconds), clean) for seconds in (1.5, 2.5)]
+        rows.append(Row(f"{name} ends after SIGTERM", max(moments), "s", SECONDS, n=f"worst of {len(moments)} moments"))
+    return rows
+
+
+def estimate(folder: Path) -> list[Row]:
+    """The estimate of a dry run over the time that the same collection takes then."""
+    rows = []
+    for name, arguments in {
+        "gemm/cpu": (*COLLECT, "--configs", "sample:12"),
+        "grouped_conv_forward/cpu": (
+            "collect", "grouped_conv_forward/cpu", "--problems", "wide", "--vary", "dtype=fp32", "--max-flops", "1e8",
+            "--configs", "sample:4", "--max-vectors", "600",
+        ),
+    }.items():  # fmt: skip
+        out = folder / name.replace("/", "-")
+        command = [*VERB, *arguments, "--out", str(out), "--json"]
+        start = time.perf_counter()
+        said = json.loads(subprocess.run([*command, "--dry-run"], check=True, capture_output=True).stdout)
+        answered = time.perf_counter() - start
+        start = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        spent = time.perf_counter() - start
+        ratio = said["seconds"] / spent
+        note = f"estimated {said['seconds']:.0f} s, took {spent:.0f} s; the estimate took {answered:.0f} s"
+        rows.append(
+            Row(f"estimated over real time, {name}", ratio, "", Target(0.5, 2), n=f"{said['vectors']:,} vectors", note=note)
+        )
+    return rows
+
+
+def main() -> int:
+    parser = script_parser(__doc__)
+    parser.add_argument("parts", nargs="*", choices=[[], "memory", "signals", "estimate"])
+    given = parser.parse_args()
+    rows: list[Row] = []
+    for part in (memory, signals, estimate):
+        if not given.parts or part.__name__ in given.parts:
+            with tempfile.TemporaryDirectory() as folder:
+                rows += part(Path(folder))
+    return finish(BENCHMARK, rows, given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""The journal of a collection: append-only, one checked line per result; what an ended collection leaves behind.
+
+A line is the CRC-32 of the rest in hexadecimal, a space, and JSON. The first line says what began it. A torn
+tail (the last line, cut by a crash) is left out; a bad line anywhere else is damage and is refused. `collecting/journal.py`
+writes it. Its records are rows of the dataset from the first one on, whether or not the collection was finished.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import msgspec
+import polars as pl
+
+from kerncast.data import schema
+from kerncast.errors import BadFile
+from kerncast.files.lock import is_held
+from kerncast.files.versioned import Versioned
+from kerncast.op import Family
+from kerncast.space import Space
+
+NAME = "journal.jsonl"
+FORMAT = "kerncast-journal"
+VERSION = 1
+LOCK = "collect.lock"
+# Records that are decoded at a time: Python objects take ten times the memory of columns.
+BATCH = 20_000
+# The beginning of a first line whose writing was cut short.
+_TORN_HEADER = re.compile(rb"[0-9a-f]{0,8}|[0-9a-f]{8} (\{[^\n]*)?")
+
+
+class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What began the journal. A resumed collection must match in everything but `run_id`."""
+
+    family: str
+    backend: str
+    device: str
+    software: dict[str, str]
+    run_id: str
+    format: str = FORMAT
+    version: int = VERSION
+
+
+_HEADER = Versioned(FORMAT, VERSION, Header, "a kerncast journal", "finish it with the kerncast that began it")
+
+
+def checked(line: bytes) -> bytes | None:
+    """The JSON of a line, or None when the line is torn or damaged."""
+    if len(line) < 11 or line[8:9] != b" " or not line.endswith(b"\n"):
+        return None
+    body = line[9:-1]
+    return body if line[:8] == b"%08x" % zlib.crc32(body) else None
+
+
+def is_begun(path: Path) -> bool:
+    """Whether there is a journal with a complete first line; without one it holds nothing yet."""
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        first = file.readline()
+    return first.endswith(b"\n") or not _TORN_HEADER.fullmatch(first)
+
+
+def header_of(path: Path) -> Header:
+    """What began a journal."""
+    with path.open("rb") as file:
+        return _header(path, file)
+
+
+def _header(path: Path, file: IO[bytes]) -> Header:
+    line = file.readline()
+    if not line:
+        raise BadFile(f"{path} is empty: remove it to start again")
+    return _HEADER.decode(_body(path, 1, line), path)
+
+
+def _body(path: Path, number: int, line: bytes) -> bytes:
+    body = checked(line)
+    if body is None:
+        raise BadFile(f"{path}, line {number} is damaged: move the file away to start again, or restore it")
+    return body
+
+
+def _bodies(path: Path) -> Iterator[tuple[bytes, int]]:
+    """The JSON of every line with the position after it, header included; a torn last line is left out."""
+    with path.open("rb") as file:
+        _header(path, file)
+        at = file.tell()
+        yield b"", at
+        line, number = file.readline(), 2
+        while line:
+            following = file.readline()
+            if not following and checked(line) is None:
+                return
+            at += len(line)
+            yield _body(path, number, line), at
+            line, number = following, number + 1
+
+
+def good_bytes(path: Path) -> int:
+    """The length of the part before a torn last line; damage elsewhere is refused."""
+    return max(end for _, end in _bodies(path))
+
+
+def records_of(path: Path) -> Iterator[dict[str, Any]]:
+    """Every record, one at a time."""
+    return (msgspec.json.decode(body) for body, _ in _bodies(path) if body)
+
+
+def journal_rows(path: Path, family: Family) -> tuple[Header, pl.DataFrame]:
+    """The journal's final records as rows of a dataset."""
+    header, wanted = header_of(path), schema.schema_of(family)
+    frames = [pl.DataFrame(schema=wanted)]
+    batch: list[dict[str, Any]] = []
+
+    def decoded() -> pl.DataFrame:
+        return pl.DataFrame(batch, schema={**wanted}, orient="row")
+
+    for record in records_of(path):
+        batch.append(_row(family, header, record))
+        if len(batch) == BATCH:
+            frames.append(decoded())
+            batch = []
+    rows = pl.concat([*frames, decoded()])
+    # A faster record of a key replaces the earlier one in its place.
+    last = rows.with_row_index("__at").group_by("key", maintain_order=True).agg(pl.col("__at").last())
+    return header, rows if last.height == rows.height else rows[last["__at"]]
+
+
+def software_text(software: dict[str, str]) -> str:
+    """The software as a row stores it."""
+    return msgspec.json.encode(dict(sorted(software.items()))).decode()
+
+
+def _row(family: Family, header: Header, record: dict[str, Any]) -> dict[str, Any]:
+    row = _values(family, family.problem, "problem", record) | _values(family, family.config, "config", record)
+    row |= {"op": family.op.name, "family": family.id, "device": header.device, "backend": header.backend}
+    row |= {"run_id": header.run_id, "software": software_text(header.software)}
+    return row | {name: record.get(name) for name in schema.MEASURED if name not in row} | {"key": record["key"]}
+
+
+def _values(family: Family, space: Space, half: str, record: dict[str, Any]) -> dict[str, Any]:
+    """One half of a vector; a parameter that did not exist when the journal was written has its default."""
+    given, row = record[half], {}
+    for name, parameter in space.parameters.items():
+        if name not in given and parameter.default is None and name not in space.active:
+            raise BadFile(
+                f"the journal's records do not fit {family.id}: '{name}' is missing; finish it with the kerncast that began it"
+            )
+        row[f"{half}.{name}"] = given.get(name, parameter.default if name not in space.active else None)
+    return row
+
+
+# -- how far it came -------------------------------------------------------------------------------------
+
+STATE = "collection.json"
+Ended = Literal["budget", "stopped", "device_lost"]
+WORDS: dict[str | None, str] = {
+    "budget": "its budget ended it",
+    "stopped": "it was stopped",
+    "device_lost": "its device was lost",
+    None: "it was killed",
+}
+
+
+class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of `collection.json`, which is there until a collection is finished."""
+
+    vectors: int | None = None
+    """How many vectors it was asked for."""
+    measured: int | None = None
+    """How many of them had a row when it ended; None while it runs, and after it was killed."""
+    ended: Ended | None = None
+    format: str = "kerncast-collection"
+    version: int = 1
+
+
+STATE_FILE = Versioned("kerncast-collection", 1, State, "the state of a collection", "remove the file: the rows do not need it")
+
+
+@dataclass(frozen=True)
+class Completeness:
+    """How far an unfinished collection came."""
+
+    vectors: int | None
+    """How many vectors it was asked for; None: not known."""
+    measured: int
+    """How many of them have a row, at least."""
+    ended: Ended | Literal["running"] | None
+    """What ended it; None: it was killed."""
+
+    def __str__(self) -> str:
+        if self.vectors is None:
+            return f"unfinished collection: {self.measured:,} vectors have a row"
+        share = f" ({self.measured / self.vectors:.0%})" if self.vectors else ""
+        why = "it is being measured now" if self.ended == "running" else WORDS[self.ended]
+        return f"unfinished collection: {self.measured:,} of {self.vectors:,} vectors{share} have a row, because {why}"
+
+    @property
+    def next_step(self) -> str:
+        """How the rest gets its rows."""
+        return "" if self.ended == "running" else "`kerncast collect` with the same options and `--resume` measures the rest"
+
+
+def completeness(folder: Path, journaled: int) -> Completeness:
+    """How far the collection in a folder came; `journaled` rows are in its journal."""
+    path = folder / STATE
+    state = STATE_FILE.read(path) if path.exists() else State()
+    running = state.ended is None and is_held(folder / LOCK)
+    measured = journaled if state.measured is None else max(state.measured, journaled)
+    return Completeness(state.vectors, measured, "running" if running else state.ended)
