@@ -7,6 +7,7 @@ would, for a few seconds, and nothing of it is kept. Problems that the trial did
 from __future__ import annotations
 
 import contextlib
+import datetime
 import math
 import time
 from dataclasses import dataclass, replace
@@ -34,6 +35,8 @@ ROW_BYTES = 150
 DRAWN = 20_000
 # The trial: problems, configs of each, and seconds for building and for measuring.
 TRIAL_PROBLEMS, TRIAL_CONFIGS, TRIAL_SECONDS = 8, 3, 4.0
+# For the start of the device as well.
+LONGEST_TRIAL_SECONDS = 60.0
 # Vectors that nearly tie with the best of their problem are measured again.
 RACED_SHARE = 0.05
 
@@ -64,7 +67,7 @@ class Estimate:
         size = f"about {self.bytes / 1e6:.1f} MB"
         vectors = f"{about}{self.vectors:,} vectors{there}, {about}{self.compilations:,} kernels to"
         if self.seconds is None and not self.answers:
-            return f"{vectors} compile, {size}; the time is unknown: no vector could be measured within {TRIAL_SECONDS:g} s"
+            return f"{vectors} compile, {size}; the time is unknown: no vector could be measured in {LONGEST_TRIAL_SECONDS:g} s"
         if self.seconds is None:
             return (
                 f"{vectors} build, at most {self.answers:,} answers of "
@@ -151,9 +154,15 @@ class _Watch(Progress):
 
     def __init__(self) -> None:
         self.times: list[float] = []
+        self.began = time.monotonic()
+
+    def enough(self) -> bool:
+        """Whether the trial has had its time, which begins with the first row: a device may take long to start."""
+        spent = time.time() - self.times[0] if self.times else 0.0
+        return spent > TRIAL_SECONDS or time.monotonic() - self.began > LONGEST_TRIAL_SECONDS
 
     def result(self, status: str, **facts: Any) -> None:
-        self.times.append(time.monotonic())
+        self.times.append(time.time())
 
 
 _Chunk = tuple[int, pl.DataFrame]
@@ -173,20 +182,20 @@ class _Trial:
         places = np.unique(((np.arange(TRIAL_PROBLEMS) + 0.5) * len(order) / TRIAL_PROBLEMS).astype(np.int64))
         chosen = order[places]
         shuffled = vectors.sample(fraction=1.0, shuffle=True, seed=0)
-        # The first chunk only starts the clock. A single problem gives several chunks.
+        # A single problem gives several chunks.
         chunks = TRIAL_PROBLEMS if len(chosen) == 1 else 1
         few: list[_Chunk] = []
         for place, problem in enumerate(chosen):
             found = shuffled.join(problems[int(problem)], on=columns, how="semi", nulls_equal=True)
-            found = found.head(TRIAL_CONFIGS * (chunks if place else chunks + 1))
+            found = found.head(TRIAL_CONFIGS * chunks)
             few += [(place, part) for part in found.iter_slices(TRIAL_CONFIGS)]
         few, self.kernel_seconds = _built(request, kernels, few)
         took = _measured_seconds(request, [part for _, part in few])
         by_place: dict[int, list[float]] = {}
-        for (place, _), seconds in list(zip(few, took, strict=False))[1:]:
+        for (place, _), seconds in zip(few, took, strict=False):
             by_place.setdefault(place, []).append(seconds)
         reached = [float(np.mean(found)) for found in by_place.values()]
-        self.vector_seconds = _mean_seconds(reached, work[chosen][min(by_place, default=0) :]) * (1 + RACED_SHARE)
+        self.vector_seconds = _mean_seconds(reached, work[chosen]) * (1 + RACED_SHARE)
 
 
 def _built(request: Request, kernels: Backend, few: list[_Chunk]) -> tuple[list[_Chunk], float]:
@@ -204,18 +213,23 @@ def _built(request: Request, kernels: Backend, few: list[_Chunk]) -> tuple[list[
 
 
 def _measured_seconds(request: Request, few: list[pl.DataFrame]) -> list[float]:
-    """Seconds per vector of each chunk, in order, as far as the time allows; that of the first is too short."""
+    """Seconds per vector of each chunk, in order, as far as the time allows."""
     watch = _Watch()
     with scratch_folder() as folder:
         trial = replace(
             request, out=folder / "trial", active=None, extend=False, chunk_size=TRIAL_CONFIGS, devices=request.devices[:1],
-            budget_seconds=TRIAL_SECONDS, second_visit_seconds=0.0, began=time.monotonic(),
+            budget_seconds=None, second_visit_seconds=0.0,
         )  # fmt: skip
-        collect(trial, few, progress=watch)
-    ends = np.cumsum([part.height for part in few]) - 1
-    times = [watch.times[end] for end in ends if end < len(watch.times)]
+        if collect(trial, few, progress=watch, stop=watch.enough).interrupted and not watch.enough():
+            raise KeyboardInterrupt
+        rows = Dataset.open(trial.out)
+        starts = rows.read()["started_at"].drop_nulls() if rows.rows else pl.Series([], dtype=pl.String)
     sizes = [part.height for part in few]
-    return [(now - before) / size for before, now, size in zip([*times[:1], *times], times, sizes, strict=False)]
+    times = [watch.times[end] for end in np.cumsum(sizes) - 1 if end < len(watch.times)]
+    if not len(starts) or not times:
+        return []
+    begin = datetime.datetime.fromisoformat(str(starts.min())).timestamp()
+    return [max(0.0, now - before) / size for before, now, size in zip([begin, *times], times, sizes, strict=False)]
 
 
 def _work(family: Family, problems: pl.DataFrame) -> Floats:
