@@ -62,8 +62,7 @@ def _distinct(collection: Collection, blocks: Iterable[pl.DataFrame]) -> pl.Data
     family = collection.request.family
     columns = list(schema.parameter_columns(family))
     share = MOST_CANDIDATES / max(MOST_CANDIDATES, collection.total or 0)
-    types = schema.schema_of(family)
-    found = [pl.DataFrame(schema={name: types[name] for name in (*columns, "key")})]
+    found = []
     for block in blocks:
         if collection.stop():
             break
@@ -71,6 +70,9 @@ def _distinct(collection: Collection, blocks: Iterable[pl.DataFrame]) -> pl.Data
         if share < 1:
             vectors = vectors.filter(vectors.hash_rows(seed=0) < int(share * 2**64))
         found.append(vectors.with_columns(schema.row_keys(family, vectors.with_columns(device=pl.lit(collection.device)))))
+    if not found:
+        types = schema.schema_of(family)
+        return pl.DataFrame(schema={name: types[name] for name in (*columns, "key")})
     return pl.concat(found).unique("key", keep="first", maintain_order=True)
 
 
