@@ -59,6 +59,34 @@ int main(void) {
     BAD(kerncast_rank(context, NULL, KERNCAST_TIER_FULL, answers, 2, &count));
     BAD(kerncast_rank(NULL, &problem, KERNCAST_TIER_FULL, answers, 2, &count));
 
+    unsigned char available[4096];
+    memset(available, 1, sizeof available);
+    is("set_available", kerncast_set_available(context, available, (size_t)kerncast_candidates()), KERNCAST_OK);
+    BAD(kerncast_set_available(NULL, available, (size_t)kerncast_candidates()));
+    BAD(kerncast_set_available(context, NULL, (size_t)kerncast_candidates()));
+    BAD(kerncast_set_available(context, available, (size_t)kerncast_candidates() + 1));
+    is("deny", kerncast_deny(context, 0), KERNCAST_OK);
+    BAD(kerncast_deny(NULL, 0));
+    BAD(kerncast_deny(context, -1));
+    BAD(kerncast_deny(context, kerncast_candidates()));
+    BAD(kerncast_pin(context, &problem, 0, &answer));
+    if (strstr(answer.message, "not available") == NULL) failed += puts("pin does not say that it is denied") != EOF;
+    is("clear_overrides", kerncast_clear_overrides(context), KERNCAST_OK);
+    BAD(kerncast_clear_overrides(NULL));
+    is("pin", kerncast_pin(context, &problem, 0, &answer), KERNCAST_OK);
+    is("pin without an answer", kerncast_pin(context, &problem, 0, NULL), KERNCAST_OK);
+    BAD(kerncast_pin(NULL, &problem, 0, &answer));
+    BAD(kerncast_pin(context, NULL, 0, &answer));
+    BAD(kerncast_pin(context, &problem, kerncast_candidates(), NULL));
+    is("select by pin", kerncast_select(context, &problem, KERNCAST_TIER_AUTO, &answer), KERNCAST_OK);
+    if (answer.pin != KERNCAST_PIN_DECIDED || answer.candidate != 0) failed += puts("the pin does not decide") != EOF;
+    is("unpin", kerncast_pin(context, &problem, -1, NULL), KERNCAST_OK);
+    is("select without a pin", kerncast_select(context, &problem, KERNCAST_TIER_AUTO, &answer), KERNCAST_OK);
+    if (answer.pin != KERNCAST_PIN_NONE) failed += puts("the pin still decides") != EOF;
+    if (kerncast_label(-1)[0] || kerncast_label(kerncast_candidates())[0] || kerncast_label_for(NULL, 0)[0])
+        failed += puts("a kernel that there is not has a name") != EOF;
+    kerncast_clear_overrides(context);
+
     is("scores", kerncast_scores(context, &problem, KERNCAST_TIER_FULL, scores, times, 4096), KERNCAST_OK);
     BAD(kerncast_scores(context, &problem, KERNCAST_TIER_FULL, NULL, times, 4096));
     BAD(kerncast_scores(context, &problem, KERNCAST_TIER_FULL, scores, NULL, 4096));

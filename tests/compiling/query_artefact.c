@@ -19,7 +19,7 @@ const char *kerncast_status_name(kerncast_status status) {
 }
 
 const char *kerncast_tier_name(kerncast_tier tier) {
-    static const char *const names[] = {"memo", "tree", "portfolio", "full", "auto", "none"};
+    static const char *const names[] = {"memo", "tree", "portfolio", "full", "auto", "none", "pin"};
     return names[tier];
 }
 
@@ -41,6 +41,8 @@ kerncast_status kerncast_select(
     answer->tier = tier == KERNCAST_TIER_AUTO ? KERNCAST_TIER_MEMO : tier;
     answer->time_ns = (double)problem->values[M] / 10.0;
     answer->lower_ns = answer->upper_ns = answer->efficiency = -1.0;
+    answer->pin = KERNCAST_PIN_NONE;
+    answer->label = "";
     switch (problem->values[CASE]) {
     case 0: return refuse(answer, KERNCAST_OUT_OF_RANGE, -1, CASE, "nothing fits");
     case 1: return refuse(answer, KERNCAST_OUT_OF_RANGE, 3, CASE, "another case was trained");

@@ -22,8 +22,10 @@ typedef enum {
     KERNCAST_TIER_PORTFOLIO,
     KERNCAST_TIER_FULL,
     KERNCAST_TIER_AUTO,
-    KERNCAST_TIER_NONE
+    KERNCAST_TIER_NONE,
+    KERNCAST_TIER_PIN
 } kerncast_tier;
+typedef enum { KERNCAST_PIN_NONE = 0, KERNCAST_PIN_DECIDED, KERNCAST_PIN_NOT_APPLIED } kerncast_pin_state;
 
 /* Laid out like one int64_t member for each parameter. */
 typedef struct {
@@ -38,6 +40,8 @@ typedef struct {
     int32_t candidate, parameter;
     kerncast_config config;
     double time_ns, lower_ns, upper_ns, efficiency;
+    kerncast_pin_state pin;
+    const char *label;
     char message[240];
 } kerncast_answer;
 typedef struct kerncast_context kerncast_context;

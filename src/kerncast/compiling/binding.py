@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,12 @@ import numpy.typing as npt
 
 from kerncast.arrays import Floats, Ints
 from kerncast.compiling.header import MESSAGE_BYTES
+from kerncast.compiling.overrides import Decided
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.models.statuses import C_STATUSES, Answered
 from kerncast.op import Family
-from kerncast.space import Space
 
-MISSING = -(2**63)
-TIERS = ("memo", "tree", "portfolio", "full", "auto", "none")
+TIERS = ("memo", "tree", "portfolio", "full", "auto", "none", "pin")
 
 
 @dataclass(frozen=True)
@@ -36,19 +35,8 @@ class Reply:
     lower_ns: float
     upper_ns: float
     efficiency: float
+    pin: int
     message: str
-
-
-def encode(space: Space, values: Mapping[str, Any]) -> list[int]:
-    """A point as the numbers that C reads, in declared order."""
-    found = []
-    for name, parameter in space.parameters.items():
-        value = values.get(name)
-        index = None if value is None else parameter.index(value)
-        if value is not None and index is None:
-            raise InvalidValue(f"{name} must be {parameter.describe()}, got {value!r}")
-        found.append(MISSING if index is None else parameter.number(index))
-    return found
 
 
 class Binding:
@@ -95,6 +83,9 @@ class Binding:
             "features": ([pointer, pointer, pointer, ctypes.c_size_t], number),
             "query_json": ([pointer, ctypes.c_char_p, ctypes.c_size_t, pointer, ctypes.c_size_t, pointer], number),
             "candidates": ([], ctypes.c_int32),
+            "set_available": ([pointer, pointer, ctypes.c_size_t], number),
+            "pin": ([pointer, pointer, ctypes.c_int32, pointer], number),
+            "clear_overrides": ([pointer], number),
         }
         for name, (arguments, result) in shapes.items():
             function = self._function(name)
@@ -114,14 +105,25 @@ class Binding:
         self._problem[:] = list(numbers)
         return self._problem
 
-    def quick(self, numbers: list[Any], tier: int) -> tuple[int, int, float, float, float, float] | None:
-        """Tier, candidate, time, bounds and efficiency of one problem, for hot paths; None: `select` says why."""
+    def quick(self, numbers: list[Any], tier: int) -> tuple[int, int, float, float, float, float, int] | None:
+        """Tier, candidate, time, bounds, efficiency and pin of one problem, for hot paths; None: `select` says why."""
         with self._turn:
             self._problem[:] = numbers
             if self._select(self._context, self._problem, tier, self._one_address):
                 return None
             slot = self._slot
-            return slot.tier, slot.candidate, slot.time_ns, slot.lower_ns, slot.upper_ns, slot.efficiency
+            return slot.tier, slot.candidate, slot.time_ns, slot.lower_ns, slot.upper_ns, slot.efficiency, slot.pin
+
+    def override(self, decided: Decided) -> None:
+        """Take over which candidates exist and which choices are fixed, between two questions."""
+        mask, keys = np.ascontiguousarray(decided.available, np.uint8), np.ascontiguousarray(decided.patterns, np.int64)
+        with self._turn:
+            self._function("clear_overrides")(self._context)
+            self._function("set_available")(self._context, mask.ctypes.data, len(mask))
+            for key, candidate in zip(keys, decided.pinned.tolist(), strict=True):
+                refused = self._function("pin")(self._context, key.ctypes.data, candidate, self._one_address)
+                # What C refuses was refused when the overrides were read.
+                assert not refused, reply_of(self._one[0]).message
 
     def select(self, numbers: Sequence[int], tier: str) -> Reply:
         """Answer one problem."""
@@ -207,7 +209,8 @@ class Binding:
 def _answer_type(configs: int) -> np.dtype[np.void]:
     fields: list[Any] = [
         ("status", "i4"), ("tier", "i4"), ("candidate", "i4"), ("parameter", "i4"), ("config", "i8", (configs,)),
-        ("time_ns", "f8"), ("lower_ns", "f8"), ("upper_ns", "f8"), ("efficiency", "f8"), ("message", f"S{MESSAGE_BYTES}"),
+        ("time_ns", "f8"), ("lower_ns", "f8"), ("upper_ns", "f8"), ("efficiency", "f8"), ("pin", "i4"),
+        ("label", np.uintp), ("message", f"S{MESSAGE_BYTES}"),
     ]  # fmt: skip
     return np.dtype(fields, align=True)
 
@@ -217,7 +220,8 @@ def _answer_structure(configs: int) -> type[ctypes.Structure]:
         _fields_ = [
             ("status", ctypes.c_int32), ("tier", ctypes.c_int32), ("candidate", ctypes.c_int32), ("parameter", ctypes.c_int32),
             ("config", ctypes.c_int64 * configs), ("time_ns", ctypes.c_double), ("lower_ns", ctypes.c_double),
-            ("upper_ns", ctypes.c_double), ("efficiency", ctypes.c_double), ("message", ctypes.c_char * MESSAGE_BYTES),
+            ("upper_ns", ctypes.c_double), ("efficiency", ctypes.c_double), ("pin", ctypes.c_int32), ("label", ctypes.c_void_p),
+            ("message", ctypes.c_char * MESSAGE_BYTES),
         ]  # fmt: skip
 
     return Slot
@@ -225,6 +229,6 @@ def _answer_structure(configs: int) -> type[ctypes.Structure]:
 
 def reply_of(row: Any) -> Reply:
     """A row of answers."""
-    status, tier, candidate, parameter, _, time_ns, lower_ns, upper_ns, efficiency, message = row.item()
+    status, tier, candidate, parameter, _, time_ns, lower_ns, upper_ns, efficiency, pin, _, message = row.item()
     text = message.decode("utf-8", "replace") if message else ""
-    return Reply(C_STATUSES[status], TIERS[tier], candidate, parameter, time_ns, lower_ns, upper_ns, efficiency, text)
+    return Reply(C_STATUSES[status], TIERS[tier], candidate, parameter, time_ns, lower_ns, upper_ns, efficiency, pin, text)

@@ -12,6 +12,8 @@ import numpy as np
 from kerncast.compiling.c_forest import ForestPlan
 from kerncast.compiling.c_formulas import gbdt_combine, rough_bounds, target_functions
 from kerncast.compiling.c_spaces import rule_functions, space_tables, symbol_reader
+from kerncast.compiling.encoding import MISSING
+from kerncast.compiling.header import MOST_PINS
 from kerncast.compiling.lower import Artefact, encoded
 from kerncast.compiling.packaged import packaged
 from kerncast.compiling.query import query_source
@@ -48,6 +50,8 @@ def c_source(artefact: Artefact, prefix: str) -> str:
         writer.target(),
         writer.learner(),
         writer.candidates(),
+        writer.labels(),
+        writer.overrides(),
         writer.reach(),
         writer.packaged("configs.c"),
         writer.tree(),
@@ -55,6 +59,7 @@ def c_source(artefact: Artefact, prefix: str) -> str:
         writer.pools(),
         writer.packaged("checksum.c", parts=writer.sealed.parts, total=writer.sealed.total),
         writer.packaged("engine.c", status_names=", ".join(map(c_string, C_STATUSES))),
+        writer.packaged("overrides.c"),
         writer.many(),
     ]
     family = artefact.model.family
@@ -186,6 +191,39 @@ class _Writer:
         text += f"typedef {kind} kc_config_number;\n#define KC_CONFIG_MISSING {c_integer(missing)}\n"
         return text + self.sealed.array("kc_config_number", "kc_configs", whole.ravel())
 
+    def labels(self) -> str:
+        """What the candidates are called, by the values of the problem parameters that names depend on."""
+        known, space = self.model.labels, self.family.problem
+        by = known.by if known else ()
+        names = known.names if known else {}
+        texts = list(dict.fromkeys(name for row in names.values() for name in row if name is not None))
+        numbers = {text: number for number, text in enumerate(texts)}
+        values = [MISSING if number is None else number for key in names for number in map(self._number, by, key)]
+        index = [-1 if name is None else numbers[name] for row in names.values() for name in row]
+        text = define(KC_LABEL_VARIANTS=len(names), KC_LABEL_KEYS=len(by))
+        strings = ",\n    ".join(map(c_string, texts)) or '""'
+        text += f"static const char *const kc_label_texts[] = {{\n    {strings}\n}};\n"
+        places = [list(space.parameters).index(name) for name in by]
+        text += self.sealed.array("int32_t", "kc_label_places", np.array(places, np.int64))
+        text += self.sealed.array("int64_t", "kc_label_values", np.array(values, np.int64))
+        return text + self.sealed.array("int32_t", "kc_label_texts_of", np.array(index, np.int64)) + self.packaged("labels.c")
+
+    def _number(self, name: str, value: Any) -> int | None:
+        """A value of a problem parameter as C reads it."""
+        parameter = self.family.problem.parameters[name]
+        index = None if value is None else parameter.index(value)
+        return None if index is None else parameter.number(index)
+
+    def overrides(self) -> str:
+        """The candidates that the export denies, and the choices that it fixes."""
+        decided = self.artefact.decided
+        denied = decided.denied if decided else np.empty(0, np.int64)
+        patterns, pinned = (decided.patterns, decided.pinned) if decided else (np.empty(0, np.int64), np.empty(0, np.int64))
+        text = define(KC_DENIED=len(denied), KC_PINS=len(pinned), KC_MOST_PINS=MOST_PINS)
+        text += self.sealed.array("int32_t", "kc_denied", denied)
+        text += self.sealed.array("int64_t", "kc_pin_keys", patterns.ravel())
+        return text + self.sealed.array("int32_t", "kc_pin_candidates", pinned)
+
     def reach(self) -> str:
         """The distinct bands of problems that candidates were tried on, and the band of every candidate."""
         tried, first = self.artefact.tried, self.artefact.band_rows
@@ -245,6 +283,7 @@ class _Writer:
             upper = tier.upper()
             text += define(**{f"KC_HAS_{upper}": int(tier in plans), f"KC_{upper}_CONFIGS": len(members)})
             text += array("int32_t", f"kc_{tier}_members", members) if tier != "quick" else ""
+            text += define(kc_quick_members="kc_portfolio_members") if tier == "quick" else ""
             if plan is not None:
                 screens = self.screens and plan.name == "model" and len(members) > WORD
                 text += define(**{f"KC_{upper}_SCREENS": int(screens)}) + plan.pool_tables(tier, self.sealed)
@@ -259,7 +298,8 @@ class _Writer:
         prepare = "".join(f"    kc_{tier}_prepare(context);\n" for tier, plan in plans.items() if plan is not None)
         # Referenced, so that no compiler warns that they are unused: which of them are called depends on the model.
         named = ", ".join(f"(void){name}" for name in PERHAPS_UNUSED)
-        return text + code + self.packaged("prepare.c", named=named, prepare=prepare)
+        mask = "".join(f"    kc_{tier}_mask(context);\n" for tier, plan in plans.items() if plan is not None)
+        return text + code + self.packaged("prepare.c", named=named, prepare=prepare, mask=mask)
 
     def many(self) -> str:
         """`select_many`: one by one; or, where a forest times a family with nothing to choose, 64 problems at once."""

@@ -43,24 +43,22 @@ def rule_functions(artefact: Artefact) -> str:
     read = symbol_reader(artefact.model.family)
     text = _first_broken("kc_broken_rule", "kc_rules", artefact.problem_rules, read)
     text += _first_broken("kc_unsupported", "kc_family_rules", artefact.unsupported_rules, read)
-    rules = {rule.name: rule.holds for rule in artefact.config_rules}
-    tables, lines = statements("kc_config_valid", rules, read, lambda place: f"const double r{place}")
-    test = " && ".join(f"r{place} != 0.0" for place in range(len(rules))) or "1"
-    body = "\n".join(["    (void)p, (void)c;", *lines, f"    return {test};"])
-    return text + f"{tables}static int kc_config_valid(const double *p, const double *c) {{\n{body}\n}}\n"
+    text += _first_broken("kc_broken_config_rule", "kc_config_rules", artefact.config_rules, read, "p", "c")
+    valid = "static int kc_config_valid(const double *p, const double *c) { return kc_broken_config_rule(p, c) < 0; }\n"
+    return text + valid
 
 
-def _first_broken(name: str, table: str, rules: list[Rule], read: Callable[[str], str]) -> str:
-    """The number of the first rule that a problem breaks, or -1."""
+def _first_broken(name: str, table: str, rules: list[Rule], read: Callable[[str], str], *of: str) -> str:
+    """The number of the first rule that a problem (or `of` a problem and a config) breaks, or -1."""
     sentences = ", ".join(c_string(rule.sentence) for rule in rules) or "NULL"
     outputs = {rule.name: rule.holds for rule in rules}
     tables, lines = statements(name, outputs, read, lambda place: f"const double r{place}")
     lines += [f"    if (r{place} == 0.0) return {place};" for place in range(len(rules))]
-    body = "\n".join(["    (void)p;", *lines, "    return -1;"])
-    return (
-        f"static const char *const {table}[] = {{{sentences}}};\n"
-        f"{tables}static int32_t {name}(const double *p) {{\n{body}\n}}\n"
-    )
+    given = of or ("p",)
+    unused = ", ".join(f"(void){item}" for item in given)
+    body = "\n".join([f"    {unused};", *lines, "    return -1;"])
+    arguments = ", ".join(f"const double *{item}" for item in given)
+    return f"static const char *const {table}[] = {{{sentences}}};\n{tables}static int32_t {name}({arguments}) {{\n{body}\n}}\n"
 
 
 def _parameter(parameter: Parameter, name: str, values: str, rule: str, conditional: bool) -> str:

@@ -14,9 +14,11 @@ from kerncast.space import Space
 from kerncast.writing.c import c_integer, comment, filled, identifiers
 
 # Increase it whenever a struct or a function of the interface changes.
-INTERFACE = 1
+INTERFACE = 2
 MESSAGE_BYTES = 240
-BLOCKS = ("title", "schema", "labels", "statuses", "problem_fields", "config_fields", "message_bytes")
+# Pins that a context has room for; an export may have any number.
+MOST_PINS = 1024
+BLOCKS = ("title", "schema", "labels", "statuses", "problem_fields", "config_fields", "message_bytes", "most_pins")
 
 
 def schema_number(artefact: Artefact) -> int:
@@ -87,4 +89,5 @@ def c_header(artefact: Artefact, prefix: str) -> str:
         problem_fields=_fields(family.problem),
         config_fields=_fields(family.config),
         message_bytes=str(MESSAGE_BYTES),
+        most_pins=f"{MOST_PINS:,}",
     )

@@ -307,7 +307,8 @@ def _answered(family: Family, answer: Answer, asked: Asked) -> Reply:
                 "config": {name: value for name, value in answer.config.items() if value is not None},
             }
         figures = ("time_ns", "lower_ns", "upper_ns", *(("efficiency",) if chooses else ()))
-        return reply | {name: getattr(answer, name) for name in figures if getattr(answer, name) is not None}
+        reply |= {name: getattr(answer, name) for name in figures if getattr(answer, name) is not None}
+        return reply | {name: str(said) for name in ("label", "pin") if (said := getattr(answer, name)) is not None}
     answer = without_choice(family, answer)
     outside = answer.outside
     if outside is None:

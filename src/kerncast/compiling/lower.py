@@ -11,6 +11,7 @@ import polars as pl
 
 from kerncast.arrays import Floats, Ints
 from kerncast.compiling.forest import Forests
+from kerncast.compiling.overrides import Decided
 from kerncast.compiling.tiers import Tiers
 from kerncast.errors import InvalidValue
 from kerncast.expr import Expr
@@ -31,6 +32,8 @@ class Artefact:
     tiers: Tiers
     include: tuple[str, ...]
     """The tiers that the artefact answers with."""
+    decided: Decided | None = None
+    """Which candidates exist and which choices are fixed; None: all, and none."""
 
     @cached_property
     def configs(self) -> pl.DataFrame:
@@ -137,7 +140,7 @@ class Artefact:
         return (library, "library") if library else (list(self.tiers.portfolio), "portfolio")
 
 
-def lower(model: Model, tiers: Tiers, include: Iterable[str] = TIERS) -> Artefact:
+def lower(model: Model, tiers: Tiers, include: Iterable[str] = TIERS, decided: Decided | None = None) -> Artefact:
     """The parts of an export of `model`; models that cannot be exported are refused here."""
     chosen = tuple(tier for tier in TIERS if tier in set(include))
     unknown = sorted(set(include) - set(TIERS))
@@ -154,7 +157,7 @@ def lower(model: Model, tiers: Tiers, include: Iterable[str] = TIERS) -> Artefac
         raise InvalidValue(
             f"{model.path} does not record which configs work, so there is nothing to choose from: train it here"
         )
-    return Artefact(model, tiers, chosen)
+    return Artefact(model, tiers, chosen, decided)
 
 
 def encoded(frame: pl.DataFrame, model: Model) -> Floats:

@@ -64,6 +64,8 @@ MEASURED: dict[str, type[pl.DataType]] = {
     "source_line": pl.Int64,
 }
 DIGEST_ROWS = 65_536
+# What the kernel of a row is called in its source. A column that only data with such names have.
+LABEL = "label"
 # Rows that agree in these are repeats of one measurement.
 REPEAT_OF = ("key", "backend", "software", "cache")
 POSITIVE_TIMES = ("time_ns", "time_ns_min", "time_ns_mean")

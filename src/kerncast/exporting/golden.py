@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kerncast.arrays import Floats
-from kerncast.compiling.binding import MISSING, encode
+from kerncast.compiling.encoding import MISSING, encode
 from kerncast.compiling.interpreter import Interpreter
 from kerncast.compiling.lower import Artefact
 from kerncast.errors import InvalidValue

@@ -22,6 +22,16 @@ class Tier(StrEnum):
     PORTFOLIO = "portfolio"
     FULL = "full"
     MEASURE = "measure"
+    PIN = "pin"
+
+
+class Pin(StrEnum):
+    """What became of a pinned choice."""
+
+    DECIDED = "decided"
+    """The config is the pinned one, not the model's choice."""
+    NOT_APPLIED = "not_applied"
+    """The pinned config cannot run the problem or is not available, so the model chose; `reason` says why."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,6 +52,10 @@ class Answer:
     fallback: Config | None = None
     """A config that can run anyway: the library's own choice, else the config that is best on average."""
     fallback_name: str = ""
+    label: str | None = None
+    """What the chosen kernel (or the fallback) is called in the training data; None: it has no name there."""
+    pin: Pin | None = None
+    """Set if a choice was pinned for this problem."""
 
     @property
     def ok(self) -> bool:
@@ -49,11 +63,11 @@ class Answer:
 
     @classmethod
     def quick(cls, problem: Problem, config: Config, time_ns: float | None, lower_ns: float | None, upper_ns: float | None,
-              efficiency: float | None, tier: Tier) -> Answer:  # fmt: skip
+              efficiency: float | None, tier: Tier, label: str | None = None) -> Answer:  # fmt: skip
         """An answer with a config, made quickly: setting a dozen frozen fields one by one takes as long as the choice."""
         made = object.__new__(cls)
         made.__dict__.update(status=Answered.OK, problem=problem, config=config, time_ns=time_ns, lower_ns=lower_ns,
-                             upper_ns=upper_ns, efficiency=efficiency, tier=tier)  # fmt: skip
+                             upper_ns=upper_ns, efficiency=efficiency, tier=tier, label=label)  # fmt: skip
         return made
 
     def remembered(self) -> Answer:
@@ -67,6 +81,8 @@ class Answer:
         found = [("status", str(self.status)), ("problem", assignments(known(self.problem)))]
         if self.config:
             found.append(("config", assignments(known(self.config))))
+        if self.label is not None:
+            found.append(("label", self.label))
         if self.time_ns is not None:
             found.append(("time", duration(self.time_ns)))
         if self.lower_ns is not None and self.upper_ns is not None:
@@ -75,6 +91,8 @@ class Answer:
             found.append(("expected efficiency", f"{self.efficiency:.1%}"))
         if self.tier is not None:
             found.append(("tier", str(self.tier)))
+        if self.pin is not None:
+            found.append(("pin", PIN_WORDS[self.pin]))
         if self.reason:
             found.append(("reason", self.reason))
         if self.fallback:
@@ -98,6 +116,10 @@ class Answer:
                 found[name] = getattr(self, name)
         if self.tier is not None:
             found["tier"] = str(self.tier)
+        if self.label is not None:
+            found["label"] = self.label
+        if self.pin is not None:
+            found["pin"] = str(self.pin)
         if self.reason:
             found["reason"] = self.reason
         if self.outside is not None:
@@ -106,6 +128,9 @@ class Answer:
             chosen = {name: value for name, value in self.fallback.items() if value is not None}
             found["fallback"] = {"name": self.fallback_name, "config": chosen}
         return found
+
+
+PIN_WORDS = {Pin.DECIDED: "decided", Pin.NOT_APPLIED: "not applied"}
 
 
 def trained_with(outside: OutOfRange) -> str:

@@ -25,6 +25,8 @@ class Candidates:
 
     def __init__(self, model: Model, reach: Reach | None, device: Device | None = None) -> None:
         self.model, self.reach, self.device = model, reach, device
+        self.available: Flags | None = None
+        """By candidate: whether it may be chosen; None: all may."""
 
     @cached_property
     def _configs(self) -> pl.DataFrame:
@@ -44,8 +46,9 @@ class Candidates:
         return self._configs[rows].with_columns(problem)
 
     def allowed(self, values: Mapping[str, Any], rows: Ints) -> Flags:
-        """Which candidates can run the problem, by the family's rules."""
-        return self._rules_hold(self.vectors(values, rows))
+        """Which candidates are available and can run the problem, by the family's rules."""
+        holds = self._rules_hold(self.vectors(values, rows))
+        return holds if self.available is None else holds & self.available[rows]
 
     def _rules_hold(self, vectors: pl.DataFrame) -> Flags:
         if not self._rules.outputs:

@@ -21,6 +21,7 @@ VERSION = 1
 MANIFEST = "model.json"
 CANDIDATES = "candidates.parquet"
 PROBLEMS = "problems.parquet"
+LABELS = "labels.parquet"
 PREDICTIONS = "predictions.parquet"
 EVALUATION = "evaluation.json"
 IMPORTANCES = "importances.json"

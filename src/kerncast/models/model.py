@@ -24,7 +24,17 @@ from kerncast.learners.kinds import learner_class
 from kerncast.learners.target import Target
 from kerncast.models.answer import Answer
 from kerncast.models.card import card_html, summary_line
-from kerncast.models.manifest import CANDIDATES, EVALUATION, MANIFEST, PREDICTIONS, PROBLEMS, Manifest, read_manifest
+from kerncast.models.labels import Labels, labels_of
+from kerncast.models.manifest import (
+    CANDIDATES,
+    EVALUATION,
+    LABELS,
+    MANIFEST,
+    PREDICTIONS,
+    PROBLEMS,
+    Manifest,
+    read_manifest,
+)
 from kerncast.models.predicting import Predictor
 from kerncast.op import Family
 from kerncast.scoring.figures import Figures
@@ -195,6 +205,17 @@ class Model:
             counts = {"ok": pl.Int64, "failed": pl.Int64, "share": pl.Float64, "portfolio_place": pl.Int64}
             return pl.DataFrame(schema={**columns, **counts})
         return _read(self.path / CANDIDATES)
+
+    @property
+    def label_table(self) -> pl.DataFrame | None:
+        """What each config is called in the training data, as stored; None: the data name no kernels."""
+        return _read(self.path / LABELS) if LABELS in self.manifest.files else None
+
+    @cached_property
+    def labels(self) -> Labels | None:
+        """The names of the candidates; None: the training data name no kernels."""
+        table = self.label_table
+        return None if table is None else labels_of(table, self.candidates)
 
     @cached_property
     def seen(self) -> pl.DataFrame:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,18 +15,20 @@ import polars as pl
 
 from kerncast.arrays import Floats
 from kerncast.backends.contract import Backend, CannotCompile
-from kerncast.compiling.binding import MISSING, Binding, Reply, reply_of
 from kerncast.compiling.binding import TIERS as TIER_NAMES
+from kerncast.compiling.binding import Binding, Reply, reply_of
 from kerncast.compiling.build import compiled, kept
 from kerncast.compiling.c99 import NotInC, c_source
-from kerncast.compiling.header import c_header, schema_number
+from kerncast.compiling.encoding import MISSING
+from kerncast.compiling.header import MOST_PINS, c_header, schema_number
 from kerncast.compiling.interpreter import Interpreter
 from kerncast.compiling.lower import Artefact, lower
+from kerncast.compiling.overrides import Decided, Overrides, decide
 from kerncast.compiling.request import identity_of
 from kerncast.compiling.tiers import UNSURE, Tiers
 from kerncast.errors import CannotWrite, InvalidValue
 from kerncast.expr import Program
-from kerncast.models.answer import Answer, Tier, refused_outside
+from kerncast.models.answer import Answer, Pin, Tier, refused_outside
 from kerncast.models.hull import OutOfRange, outside_hull, range_words
 from kerncast.models.model import Model
 from kerncast.models.statuses import Answered, Place
@@ -61,9 +65,10 @@ class Selector:
         compile: bool = True,
         options: TierOptions | None = None,
         tiers: Tiers | None = None,
+        overrides: Overrides | Mapping[str, Any] | str | Path | None = None,
         progress: Progress = QUIET,
     ) -> None:
-        """`options` say how to build the tiers; `tiers` are tiers that are already built."""
+        """`options` say how to build the tiers; `tiers` are tiers that are already built; `overrides` is for `override`."""
         self.model = model if isinstance(model, Model) else Model.load(model)
         self.tier = _tier(tier)
         if tiers is None and not self.model.candidates.height:
@@ -75,9 +80,46 @@ class Selector:
         self.artefact: Artefact = lower(self.model, self.tiers)
         self._interpreter = Interpreter(self.artefact)
         self._binding = self._compiled(progress) if compile else None
+        self._labels = self.model.labels
+        self._overriding = threading.Lock()
+        self._decided: Decided | None = None
+        self._forget()
+        if overrides is not None:
+            for note in self.override(overrides):
+                progress.say(note)
+
+    def _forget(self) -> None:
+        """Empty memos in new places: an answer that is being looked up right now ends in the old one."""
         self._memo: dict[Tier, dict[Problem, Answer]] = {each: {} for each in TIERS}
         self._default = self._memo[self.tier]
         self._measured: dict[Problem, Answer] = {}
+
+    def override(self, overrides: Overrides | Mapping[str, Any] | str | Path | None) -> tuple[str, ...]:
+        """Say which configs exist and which choices are fixed, from the next question on; None: as the model has it.
+
+        `overrides` is an `overrides.toml`, or a mapping of the same form: `available` (only these), `deny` (never these) and
+        `pin` (a problem with its kernel). Kernels are named by label, by candidate number or by parameters of their config.
+        Returns notes about what of it the model does not know.
+        """
+        with self._overriding:
+            decided = None if overrides is None else decide(self.model, overrides)
+            if decided is not None and len(decided.pinned) > MOST_PINS:
+                raise InvalidValue(
+                    f"a selector has room for {MOST_PINS:,} pins, got {len(decided.pinned):,}: pin several problems at once by "
+                    "leaving parameters out, or export them, for which there is no limit"
+                )
+            applied = self._everything if decided is None else decided
+            if self._binding is not None:
+                self._binding.override(applied)
+            self._interpreter.available = applied.available
+            self._decided = decided
+            self._forget()
+        return applied.notes
+
+    @property
+    def _everything(self) -> Decided:
+        none = np.empty((0, len(self.model.family.problem.parameters)), np.int64)
+        return Decided(np.ones(self.artefact.candidates, dtype=bool), none, np.empty(0, np.int64))
 
     def __call__(self, problem: Problem | Mapping[str, Any] | None = None, /, **parameters: Any) -> Answer:
         """`pick(M=300, N=500, K=700, dtype="fp16", layout="rcr")`: as `select`, with the problem's parameters as arguments."""
@@ -105,6 +147,8 @@ class Selector:
         if self.tiers.tree is not None:
             parts.append("a tree")
         parts.append("compiled" if self.is_compiled else "interpreted")
+        if self._decided is not None:
+            parts.append(f"{len(self._decided.denied):,} denied, {len(self._decided.pinned):,} pinned")
         return printable(
             f"Selector({self.model.family.id} on {self.model.device.name}; {', '.join(parts)}; asks the {self.tier} tier)"
         )
@@ -154,12 +198,56 @@ class Selector:
             found = self._binding.quick(numbers, TIER_NUMBERS[tier])
             if found is None:
                 return self._answer(problem, self._binding.select(numbers, tier))
-            answered, candidate, time_ns, lower, upper, efficiency = found
-            return self._chosen(problem, ANSWERED_BY[answered], candidate, time_ns, lower, upper, efficiency)
-        refused = self._refusal(problem)
-        if refused is not None:
-            return refused
-        return self._interpreted(problem, tier)
+            answered, candidate, time_ns, lower, upper, efficiency, pin = found
+            answer = self._chosen(problem, ANSWERED_BY[answered], candidate, time_ns, lower, upper, efficiency)
+            return answer if not pin else self._with_pin(answer, PINS[pin])
+        decided, refused = self._before_asking(problem)
+        if decided is not None and decided.pin is Pin.DECIDED:
+            return decided
+        answer = refused if refused is not None else self._interpreted(problem, tier)
+        return answer if decided is None else self._with_pin(answer, Pin.NOT_APPLIED)
+
+    # -- pins ------------------------------------------------------------------------------------------
+
+    def _with_pin(self, answer: Answer, pin: Pin) -> Answer:
+        """The answer with what became of a pin; if the pin is not applied, a choice says why."""
+        reason = answer.reason
+        if pin is Pin.NOT_APPLIED and answer.ok:
+            row = self._pinned(answer.problem)
+            reason = f"the pin to candidate {row} is not applied: {self._pin_refusal(answer.problem, row)}"
+        return replace(answer, pin=pin, reason=reason)
+
+    def _pinned(self, problem: Problem) -> int:
+        return -1 if self._decided is None else self._decided.pin_for(np.array(self._encode(problem), np.int64))
+
+    def _pin_refusal(self, problem: Problem, row: int) -> str | None:
+        """Why a pinned config is not used on a problem."""
+        if self._decided is not None and not self._decided.available[row]:
+            return "it is not available"
+        values = {
+            **self.model.family.problem.qualified(problem.as_dict()),
+            **self.model.family.config.qualified(self.configs[row].as_dict()),
+        }
+        for rule in self.artefact.config_rules:
+            if not Program({rule.name: rule.holds}).scalar(values)[rule.name]:
+                return rule.sentence
+        return None
+
+    def _before_asking(self, problem: Problem) -> tuple[Answer | None, Answer | None]:
+        """What a pin says (an answer, decided or not applied), and what the rules and the trained range say: a refusal."""
+        refused, row = self._refusal(problem), self._pinned(problem)
+        if row < 0 or (refused is not None and refused.status is not Answered.OUT_OF_RANGE):
+            return None, refused
+        if self._pin_refusal(problem, row) is not None:
+            return Answer(Answered.OK, problem, pin=Pin.NOT_APPLIED), refused
+        if refused is not None:  # a pin decides outside the trained range too, without a time
+            unknown = Answer(Answered.OK, problem, self.configs[row], tier=Tier.PIN, label=self._label(row, problem))
+            return replace(unknown, pin=Pin.DECIDED), refused
+        time_ns = self._interpreter.time_of(problem.as_dict(), row)
+        return replace(self._accepted(problem, row, time_ns, Tier.PIN), pin=Pin.DECIDED), None
+
+    def _label(self, row: int, problem: Problem) -> str | None:
+        return None if self._labels is None else self._labels.of(row, problem)
 
     def _there(self, tier: Tier) -> Tier:
         """The tier that answers when this one is asked: the portfolio if there is no tree, since one config needs none."""
@@ -192,16 +280,18 @@ class Selector:
             upper if upper >= 0 else None,
             efficiency if efficiency >= 0 else None,
             tier,
+            None if self._labels is None else self._labels.of(candidate, problem),
         )
 
     def _answer(self, problem: Problem, reply: Reply) -> Answer:
         if reply.status is Answered.OK:
             figures = reply.time_ns, reply.lower_ns, reply.upper_ns, reply.efficiency
-            return self._chosen(problem, Tier(reply.tier), reply.candidate, *figures)
+            answer = self._chosen(problem, Tier(reply.tier), reply.candidate, *figures)
+            return answer if not reply.pin else replace(answer, pin=PINS[reply.pin], reason=reply.message)
         if reply.status is Answered.OUT_OF_RANGE:
             name = list(self.model.family.problem.parameters)[reply.parameter]
             fallback = reply.candidate if reply.candidate >= 0 else None
-            return self._outside(problem, name, fallback)
+            return replace(self._outside(problem, name, fallback), pin=PINS.get(reply.pin))
         if Place.PYTHON not in reply.status.places:
             raise InvalidValue(reply.message)
         return Answer(reply.status, problem, reason=reply.message)
@@ -224,14 +314,16 @@ class Selector:
         value, rule = problem[name], range_words(self.model.manifest.hull[name])
         assert value is not None
         config = None if fallback is None else self.configs[fallback]
-        return refused_outside(problem, OutOfRange(name, value, rule), config, self.artefact.fallbacks[1])
+        refused = refused_outside(problem, OutOfRange(name, value, rule), config, self.artefact.fallbacks[1])
+        return refused if fallback is None else replace(refused, label=self._label(fallback, problem))
 
     def _interpreted(self, problem: Problem, tier: Tier) -> Answer:
         values, portfolio = problem.as_dict(), self.artefact.members("portfolio")
         if tier is Tier.TREE and self.tiers.tree is not None:
             place = self.tiers.tree.decide(self.model.family.problem.qualified(values))
             if place != UNSURE and self._interpreter.suits(values, int(portfolio[place])):
-                return Answer(Answered.OK, problem, self.configs[portfolio[place]], tier=Tier.TREE)
+                row = int(portfolio[place])
+                return Answer(Answered.OK, problem, self.configs[row], tier=Tier.TREE, label=self._label(row, problem))
         if tier is not Tier.FULL:
             scores = self._interpreter.quick_scores(values)
             if scores is None:
@@ -250,27 +342,38 @@ class Selector:
         interval, expected = self.model.manifest.interval, self.tiers.expectation
         lower, upper = (None, None) if interval is None else (float(x[0]) for x in interval.bounds(np.array([time_ns])))
         efficiency = None if expected is None else expected.of(time_ns)
-        return Answer(Answered.OK, problem, self.configs[row], time_ns, lower, upper, efficiency, tier)
+        label = self._label(row, problem)
+        return Answer(Answered.OK, problem, self.configs[row], time_ns, lower, upper, efficiency, tier, label=label)
 
     # -- more than the best ----------------------------------------------------------------------------
 
     def rank(self, problem: Problem | Mapping[str, Any], k: int = 10, tier: Tier | str = Tier.FULL) -> list[Answer]:
-        """The k best configs, best first; a refusal is a list of one answer."""
+        """The k best configs, best first: those of the tier, then all others. A refusal is a list of one answer."""
         if k < 1:
             raise InvalidValue(f"`k` must be at least 1, got {k}")
         problem, asked = self.problem(problem), self._there(_tier(tier))
         if self._binding is not None:
             return [self._answer(problem, reply) for reply in self._binding.rank(self._encode(problem), asked, k)]
-        refused = self._refusal(problem)
+        decided, refused = self._before_asking(problem)
         if refused is not None:
+            if decided is not None:
+                return [decided if decided.pin is Pin.DECIDED else self._with_pin(refused, Pin.NOT_APPLIED)]
             return [refused]
+        ranked = [decided] if decided is not None and decided.pin is Pin.DECIDED else []
+        listed = {item.config for item in ranked}
         for each in [Tier.PORTFOLIO, Tier.FULL] if asked is not Tier.FULL else [Tier.FULL]:
             rows = self.artefact.members(each)
             scores, times = self._interpreter.scores(problem.as_dict(), rows)
-            if np.isfinite(scores).any():
-                order = np.lexsort((rows, scores))[: min(k, int(np.isfinite(scores).sum()))]
-                return [self._accepted(problem, int(rows[i]), float(times[i]), each) for i in order]
-        return [Answer(Answered.NO_VALID_CONFIG, problem, reason=NO_CONFIG)]
+            order = [i for i in np.lexsort((rows, scores)) if np.isfinite(scores[i]) and self.configs[rows[i]] not in listed]
+            ranked += [self._accepted(problem, int(rows[i]), float(times[i]), each) for i in order[: max(0, k - len(ranked))]]
+            listed = {item.config for item in ranked}
+            if len(ranked) >= k:
+                break
+        if not ranked:
+            return [Answer(Answered.NO_VALID_CONFIG, problem, reason=NO_CONFIG)]
+        if decided is not None and decided.pin is Pin.NOT_APPLIED:
+            ranked[0] = self._with_pin(ranked[0], Pin.NOT_APPLIED)
+        return ranked
 
     def scores(self, problem: Problem | Mapping[str, Any], tier: Tier | str = Tier.FULL) -> tuple[Floats, Floats]:
         """Scores (low is chosen, infinite where a config cannot run) and times of a tier's configs."""
@@ -301,17 +404,19 @@ class Selector:
     def measure(self, problem: Problem | Mapping[str, Any], backend: Backend, seconds: float = 1.0) -> Answer:
         """Measure the configs that the model cannot tell apart and return the fastest; the result is remembered."""
         problem = self.problem(problem)
-        if problem in self._measured:
-            return self._measured[problem]
+        measured = self._measured
+        if problem in measured:
+            return measured[problem]
         ranked = self.rank(problem, MOST_CONTENDERS)
-        if not ranked[0].ok:
+        if not ranked[0].ok or ranked[0].pin is Pin.DECIDED:
             return ranked[0]
         if ranked[0].upper_ns is not None:
             places = contenders([item.lower_ns or 0.0 for item in ranked], [item.upper_ns or 0.0 for item in ranked])
             ranked = [ranked[place] for place in places]
         timed = measure_top(backend, problem, [item.config for item in ranked if item.config is not None], seconds)[0]
-        answer = Answer(Answered.OK, problem, timed.config, timed.time_ns, tier=Tier.MEASURE)
-        self._measured[problem] = answer
+        row = self.configs.index(timed.config)
+        answer = Answer(Answered.OK, problem, timed.config, timed.time_ns, tier=Tier.MEASURE, label=self._label(row, problem))
+        measured[problem] = answer
         return answer
 
     def explain(self, answer: Answer) -> Explanation:
@@ -410,6 +515,7 @@ class Selector:
 
 TIER_NUMBERS = {tier: TIER_NAMES.index(tier) for tier in TIERS}
 ANSWERED_BY = [Tier(name) for name in TIER_NAMES if name in set(Tier)]
+PINS = {1: Pin.DECIDED, 2: Pin.NOT_APPLIED}
 NO_CONFIG = "no config that the model knows can run this problem"
 
 

@@ -23,14 +23,16 @@ import polars as pl
 import pytest
 
 from kerncast.arrays import Floats, Ints
-from kerncast.compiling.binding import MISSING, Binding, encode
+from kerncast.compiling.binding import Binding
 from kerncast.compiling.c99 import c_source
+from kerncast.compiling.encoding import MISSING, encode
 from kerncast.compiling.header import c_header, schema_number
 from kerncast.compiling.interpreter import Interpreter
 from kerncast.compiling.lower import Artefact, lower
 from kerncast.data import schema
 from kerncast.exporting.project import write_project
 from kerncast.expr import Program
+from kerncast.models.answer import Pin
 from kerncast.models.model import Model
 from kerncast.op import Problem
 from kerncast.selecting.selector import Selector
@@ -43,6 +45,7 @@ STRICT = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-ffp-contract
 SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 SIZES = ("M", "N", "K")
+PIN_NUMBERS = {None: 0, Pin.DECIDED: 1, Pin.NOT_APPLIED: 2}
 
 needs_compiler = pytest.mark.skipif(not COMPILERS, reason="there is no C compiler")
 
@@ -160,6 +163,36 @@ class ExporterContract:
                 assert selector.configs[theirs.candidate] == ours.config
                 if ours.time_ns is not None:
                     assert theirs.time_ns == pytest.approx(ours.time_ns, rel=1e-12)
+
+    @needs_compiler
+    def test_masks_and_pins_are_honoured_in_every_tier_as_in_python(self, exported: Exported) -> None:
+        """Random masks down to one config, half of the portfolio or all of it missing: never a config that is not there."""
+        binding, rng = exported.binding(), np.random.default_rng(5)
+        selector = Selector(exported.model, tiers=exported.artefact.tiers, compile=False)
+        count, portfolio = exported.artefact.candidates, exported.artefact.members("portfolio")
+        masks = [rng.random(count) < share for share in (0.5, 0.1)]
+        masks.append(~np.isin(np.arange(count), portfolio))
+        masks.append(np.arange(count) == count - 1)
+        problems = random_problems(exported.model, 4, seed=6)
+        for mask in (mask for mask in masks if mask.any()):
+            pinned = int(rng.choice(np.flatnonzero(mask)))
+            pins = [{"problem": {"M": problems[0]["M"]}, "candidate": pinned}]
+            selector.override({"available": np.flatnonzero(mask).tolist(), "pin": pins})
+            assert selector._decided is not None
+            binding.override(selector._decided)
+            for values in problems:
+                problem = Problem.trusted(exported.model.family, values)
+                numbers = selector._encode(problem)
+                for tier in self.tiers:
+                    ours, theirs = selector.select(problem, tier), binding.select(numbers, tier)
+                    assert (theirs.status, theirs.tier, theirs.pin) == (ours.status, ours.tier, PIN_NUMBERS[ours.pin])
+                    assert theirs.candidate < 0 or mask[theirs.candidate]
+                    assert ours.config is None or selector.configs[theirs.candidate] == ours.config
+                ranked, listed = selector.rank(problem, 8, "portfolio"), binding.rank(numbers, "portfolio", 8)
+                assert [(item.tier, item.pin) for item in listed] == [(item.tier, PIN_NUMBERS[item.pin]) for item in ranked]
+                assert [selector.configs[item.candidate] for item in listed if item.candidate >= 0] == [
+                    item.config for item in ranked if item.config is not None
+                ]
 
     @needs_compiler
     def test_features_are_those_that_it_was_trained_on(self, exported: Exported) -> None:

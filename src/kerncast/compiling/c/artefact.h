@@ -31,8 +31,15 @@ typedef enum {
     KERNCAST_TIER_PORTFOLIO = 2,
     KERNCAST_TIER_FULL = 3,
     KERNCAST_TIER_AUTO = 4, /* only to ask for: the portfolio, or all configs if there is none */
-    KERNCAST_TIER_NONE = 5
+    KERNCAST_TIER_NONE = 5,
+    KERNCAST_TIER_PIN = 6 /* only in answers: a pin decided, see kerncast_pin */
 } kerncast_tier;
+
+typedef enum {
+    KERNCAST_PIN_NONE = 0,
+    KERNCAST_PIN_DECIDED = 1,    /* the config is a pinned one, not the model's choice */
+    KERNCAST_PIN_NOT_APPLIED = 2 /* the pinned config cannot run this problem or is not available; `message` says why */
+} kerncast_pin_state;
 
 typedef struct {
 @PROBLEM_FIELDS@
@@ -50,6 +57,8 @@ typedef struct {
     kerncast_config config;
     double time_ns, lower_ns, upper_ns; /* expected, and the 90 % interval */
     double efficiency;                  /* expected: best time over this config's */
+    kerncast_pin_state pin;
+    const char *label; /* the kernel's name in the training data; empty if it has none */
     char message[@MESSAGE_BYTES@];
 } kerncast_answer;
 
@@ -73,9 +82,21 @@ kerncast_status kerncast_select(kerncast_context *context, const kerncast_proble
 /* The same for many problems; each answer has its own status. */
 void kerncast_select_many(kerncast_context *context, const kerncast_problem *problems, size_t count, kerncast_tier tier,
                           kerncast_answer *answers);
-/* The best configs, best first; with a capacity of 0 `answers` may be NULL. */
+/* The best configs, best first: those of the tier, then all others; with a capacity of 0 `answers` may be NULL. */
 kerncast_status kerncast_rank(kerncast_context *context, const kerncast_problem *problem, kerncast_tier tier,
                               kerncast_answer *answers, size_t capacity, size_t *count);
+/* What exists and what is fixed, for one context, from the next call on; remembered answers are forgotten. Configs are named
+   by their candidate numbers. */
+/* One byte for each of the kerncast_candidates() configs, 0 for those that are never to be chosen. It replaces earlier masks
+   and kerncast_deny; what the export denies stays denied. */
+kerncast_status kerncast_set_available(kerncast_context *context, const unsigned char *available, size_t count);
+kerncast_status kerncast_deny(kerncast_context *context, int32_t candidate);
+/* Problems that agree with `problem` in all parameters that are not KERNCAST_MISSING get this config; -1: they are left to
+   the model again. The last pin that matches counts. Refused if the config cannot run such a problem or is not available;
+   `answer` says why, and may be NULL. A context holds @MOST_PINS@ pins. */
+kerncast_status kerncast_pin(kerncast_context *context, const kerncast_problem *problem, int32_t candidate, kerncast_answer *answer);
+kerncast_status kerncast_clear_overrides(kerncast_context *context); /* back to what was exported */
+
 /* The time of any config. */
 kerncast_status kerncast_predict(const kerncast_problem *problem, const kerncast_config *config, kerncast_answer *answer);
 /* JSON in, JSON out: an object or a list of objects; see the message of a bad_input reply. `out` may be NULL, to learn how
@@ -90,6 +111,10 @@ kerncast_status kerncast_features(const kerncast_problem *problem, const kerncas
                                   size_t capacity);
 int32_t kerncast_candidates(void);
 kerncast_status kerncast_candidate(int32_t candidate, kerncast_config *config);
+/* The kernel's name in the training data, or "". Where one config has several names (one for each dtype, say), only the second
+   one knows it; `problem` may be NULL in neither. */
+const char *kerncast_label(int32_t candidate);
+const char *kerncast_label_for(const kerncast_problem *problem, int32_t candidate);
 uint64_t kerncast_schema(void);
 const char *kerncast_model(void); /* JSON: family, device, software, kerncast's version */
 const char *kerncast_status_name(kerncast_status status);

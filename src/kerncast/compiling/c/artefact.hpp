@@ -32,6 +32,13 @@ enum class Tier {
     full = KERNCAST_TIER_FULL,
     automatic = KERNCAST_TIER_AUTO,
     none = KERNCAST_TIER_NONE,
+    pin = KERNCAST_TIER_PIN,
+};
+
+enum class Pin {
+    none = KERNCAST_PIN_NONE,
+    decided = KERNCAST_PIN_DECIDED,
+    not_applied = KERNCAST_PIN_NOT_APPLIED,
 };
 
 @PROBLEM_STRUCT@
@@ -43,14 +50,16 @@ struct Answer {
     std::int32_t candidate = -1;
     Config config;
     std::optional<double> time_ns, lower_ns, upper_ns, efficiency;
-    std::string message;
+    Pin pin = Pin::none;
+    std::string label, message;
 
     explicit operator bool() const { return status == Status::ok; }
 
     static Answer from_c(const kerncast_answer &c) {
         const auto known = [](double value) { return value >= 0.0 ? std::optional<double>(value) : std::nullopt; };
         return {static_cast<Status>(c.status), static_cast<Tier>(c.tier), c.candidate, Config::from_c(c.config),
-                known(c.time_ns), known(c.lower_ns), known(c.upper_ns), known(c.efficiency), c.message};
+                known(c.time_ns), known(c.lower_ns), known(c.upper_ns), known(c.efficiency), static_cast<Pin>(c.pin),
+                c.label ? c.label : "", c.message};
     }
 };
 
@@ -80,6 +89,30 @@ public:
         std::vector<Answer> result;
         for (std::size_t i = 0; i < (status == KERNCAST_OK ? found : 1); i++) result.push_back(Answer::from_c(answers[i]));
         return result;
+    }
+
+    // One value for each candidate: whether it may be chosen. False: not as many values as candidates.
+    bool set_available(const std::vector<bool> &available) {
+        const std::vector<unsigned char> bytes(available.begin(), available.end());
+        return kerncast_set_available(context_.get(), bytes.data(), bytes.size()) == KERNCAST_OK;
+    }
+
+    bool deny(std::int32_t candidate) { return kerncast_deny(context_.get(), candidate) == KERNCAST_OK; }
+
+    // Problems that agree with `problem` in all that it sets get this config; -1 leaves them to the model again. The answer
+    // is not ok if the config cannot run them, and says why.
+    Answer pin(const Problem &problem, std::int32_t candidate) {
+        const kerncast_problem pinned = problem.to_c();
+        kerncast_answer answer;
+        kerncast_pin(context_.get(), &pinned, candidate, &answer);
+        return Answer::from_c(answer);
+    }
+
+    void clear_overrides() { kerncast_clear_overrides(context_.get()); }
+
+    static std::string label(const Problem &problem, std::int32_t candidate) {
+        const kerncast_problem asked = problem.to_c();
+        return kerncast_label_for(&asked, candidate);
     }
 
     static Answer predict(const Problem &problem, const Config &config) {

@@ -28,6 +28,7 @@ static kerncast_status kc_refuse(kerncast_answer *answer, kerncast_status status
     answer->parameter = parameter;
     answer->tier = KERNCAST_TIER_NONE;
     answer->time_ns = answer->lower_ns = answer->upper_ns = answer->efficiency = -1.0;
+    answer->label = "";
     for (int32_t i = 0; i < KC_CONFIG; i++) ((int64_t *)&answer->config)[i] = KERNCAST_MISSING;
     snprintf(answer->message, sizeof answer->message, format, name, rule, (long long)value);
     return status;
@@ -93,6 +94,8 @@ static kerncast_status kc_accept(kerncast_answer *answer, kerncast_tier tier, in
     answer->tier = tier;
     answer->candidate = candidate;
     answer->parameter = -1;
+    answer->pin = KERNCAST_PIN_NONE;
+    answer->label = "";
     answer->message[0] = '\0';
     for (int32_t i = 0; i < KC_CONFIG; i++)
         ((int64_t *)&answer->config)[i] = candidate < 0 ? KERNCAST_MISSING : kc_config_value(candidate, i);
@@ -108,12 +111,13 @@ static kerncast_status kc_accept(kerncast_answer *answer, kerncast_tier tier, in
 }
 
 /* A fallback that can run anyway: the library's own choice or the portfolio, in that order. */
-static void kc_fall_back(const kc_problem *problem, kerncast_answer *answer) {
+static void kc_fall_back(const kerncast_context *context, const kc_problem *problem, kerncast_answer *answer) {
     double c[KC_CONFIG + 1];
     for (int32_t i = 0; i < KC_FALLBACKS; i++) {
         kc_config_numbers(kc_fallbacks[i], c);
-        if (!kc_config_valid(problem->p, c)) continue;
+        if (!context->available[kc_fallbacks[i]] || !kc_config_valid(problem->p, c)) continue;
         answer->candidate = kc_fallbacks[i];
+        answer->label = kc_label_of(problem->key, kc_fallbacks[i]);
         for (int32_t j = 0; j < KC_CONFIG; j++) ((int64_t *)&answer->config)[j] = kc_config_value(kc_fallbacks[i], j);
         return;
     }
@@ -146,6 +150,63 @@ static void kc_remember(kerncast_context *context, const int64_t *key, kerncast_
     memcpy(place->key, key, sizeof place->key);
     place->candidate = answer->candidate;
     place->time_ns = answer->time_ns;
+    place->pin = answer->pin;
+}
+
+/* -- pins ------------------------------------------------------------------------------------------- */
+
+static int kc_matches(const int64_t *pattern, const int64_t *key) {
+    for (int32_t i = 0; i < KC_PROBLEM; i++)
+        if (pattern[i] != KERNCAST_MISSING && pattern[i] != key[i]) return 0;
+    return 1;
+}
+
+/* The candidate that is pinned for a problem, or -1. The last pin that matches counts; calls come after the export. */
+static int32_t kc_pinned(const kerncast_context *context, const int64_t *key) {
+    for (int32_t i = context->pins; i-- > 0;)
+        if (kc_matches(context->pin[i].key, key)) return context->pin[i].candidate;
+    for (int32_t i = KC_PINS; i-- > 0;)
+        if (kc_matches(&kc_pin_keys[(ptrdiff_t)i * KC_PROBLEM], key)) return kc_pin_candidates[i];
+    return -1;
+}
+
+/* Why a pinned config is not used on a problem, or NULL. */
+static const char *kc_pin_refusal(const kerncast_context *context, const double *p, int32_t candidate) {
+    double c[KC_CONFIG + 1];
+    if (!context->available[candidate]) return "it is not available";
+    kc_config_numbers(candidate, c);
+    const int32_t rule = kc_broken_config_rule(p, c);
+    return rule < 0 ? NULL : kc_config_rules[rule];
+}
+
+/* What an answer with a config ends with: the kernel's name, and what became of a pin. */
+static kerncast_status kc_finish(const kerncast_context *context, const kc_problem *problem, kerncast_answer *answer,
+                                 kerncast_pin_state pin) {
+    answer->label = kc_label_of(problem->key, answer->candidate);
+    answer->pin = pin;
+    if (pin == KERNCAST_PIN_NOT_APPLIED && answer->status == KERNCAST_OK) {
+        const int32_t pinned = kc_pinned(context, problem->key);
+        const char *refusal = pinned < 0 ? NULL : kc_pin_refusal(context, problem->p, pinned);
+        snprintf(answer->message, sizeof answer->message, "the pin to candidate %d is not applied: %s", (int)pinned,
+                 refusal == NULL ? "" : refusal);
+    }
+    return answer->status;
+}
+
+/* Whether a pin decides. Outside the trained range it does so without a time. */
+static int kc_decided_by_pin(const kerncast_context *context, const kc_problem *problem, int in_range, kerncast_answer *answer,
+                             kerncast_pin_state *pin) {
+    const int32_t pinned = kc_pinned(context, problem->key);
+    double c[KC_CONFIG + 1];
+    *pin = KERNCAST_PIN_NONE;
+    if (pinned < 0) return 0;
+    *pin = KERNCAST_PIN_NOT_APPLIED;
+    if (kc_pin_refusal(context, problem->p, pinned) != NULL) return 0;
+    *pin = KERNCAST_PIN_DECIDED;
+    kc_config_numbers(pinned, c);
+    kc_accept(answer, KERNCAST_TIER_PIN, pinned, in_range ? kc_time(problem->p, c) : -1.0);
+    kc_finish(context, problem, answer, *pin);
+    return 1;
 }
 
 /* -- the tree --------------------------------------------------------------------------------------- */
@@ -178,9 +239,8 @@ kerncast_status kerncast_init_checked(void *memory, size_t bytes, uint64_t schem
     if (kc_checksum() != KC_CHECKSUM) return KERNCAST_CORRUPT;
     memset(memory, 0, sizeof(kerncast_context));
     *context = memory;
-    for (int32_t i = 0; i < KC_MEMO; i++) (*context)->memo[i].asked = KERNCAST_TIER_NONE;
     kc_prepare(*context);
-    return KERNCAST_OK;
+    return kerncast_clear_overrides(*context);
 }
 
 kerncast_status kerncast_create_checked(uint64_t schema, kerncast_context **context) {
@@ -265,6 +325,16 @@ static kerncast_status kc_begin(const kerncast_context *context, const kerncast_
     return KERNCAST_OK;
 }
 
+/* The place of the best config of a scored pool that is not listed yet, or -1. */
+static int32_t kc_best_of(const kerncast_context *context, const int32_t *members, int32_t configs) {
+    int32_t best = -1;
+    for (int32_t i = 0; i < configs; i++)
+        if (context->allowed[i] == 1 && (best < 0 || context->score[i] < context->score[best] ||
+                                         (context->score[i] == context->score[best] && members[i] < members[best])))
+            best = i;
+    return best;
+}
+
 kerncast_status kerncast_select(kerncast_context *context, const kerncast_problem *given, kerncast_tier tier,
                                 kerncast_answer *answer) {
     kc_problem problem;
@@ -272,10 +342,20 @@ kerncast_status kerncast_select(kerncast_context *context, const kerncast_proble
     if (status != KERNCAST_OK) return status;
     const uint64_t hash = kc_hash(problem.key, tier);
     const kc_memo *known = kc_recall(context, problem.key, tier, hash);
-    if (known != NULL) return kc_accept(answer, KERNCAST_TIER_MEMO, known->candidate, known->time_ns);
+    if (known != NULL) {
+        kc_accept(answer, KERNCAST_TIER_MEMO, known->candidate, known->time_ns);
+        return kc_finish(context, &problem, answer, known->pin);
+    }
     status = kc_check_range(&problem, answer);
+    if (status == KERNCAST_UNSUPPORTED) return status;
+    kerncast_pin_state pin;
+    if (kc_decided_by_pin(context, &problem, status == KERNCAST_OK, answer, &pin)) {
+        kc_remember(context, problem.key, tier, hash, answer);
+        return KERNCAST_OK;
+    }
     if (status != KERNCAST_OK) {
-        if (status == KERNCAST_OUT_OF_RANGE) kc_fall_back(&problem, answer);
+        kc_fall_back(context, &problem, answer);
+        answer->pin = pin;
         return status;
     }
     if (tier == KERNCAST_TIER_TREE) {
@@ -283,8 +363,10 @@ kerncast_status kerncast_select(kerncast_context *context, const kerncast_proble
         if (place >= 0) {
             double c[KC_CONFIG + 1];
             kc_config_numbers(kc_portfolio_members[place], c);
-            if (kc_config_valid(problem.p, c) && kc_within(kc_tried_band[kc_portfolio_members[place]], problem.p)) {
+            if (context->available[kc_portfolio_members[place]] && kc_config_valid(problem.p, c) &&
+                kc_within(kc_tried_band[kc_portfolio_members[place]], problem.p)) {
                 kc_accept(answer, KERNCAST_TIER_TREE, kc_portfolio_members[place], -1.0);
+                kc_finish(context, &problem, answer, pin);
                 kc_remember(context, problem.key, tier, hash, answer);
                 return KERNCAST_OK;
             }
@@ -293,15 +375,30 @@ kerncast_status kerncast_select(kerncast_context *context, const kerncast_proble
     kerncast_tier answered = tier;
     const int32_t *members;
     const int32_t configs = kc_score_from(context, &problem, 1, &answered, &members);
-    int32_t best = -1;
-    for (int32_t i = 0; i < configs; i++)
-        if (context->allowed[i] && (best < 0 || context->score[i] < context->score[best] ||
-                                    (context->score[i] == context->score[best] && members[i] < members[best])))
-            best = i;
+    const int32_t best = kc_best_of(context, members, configs);
     if (best < 0) return kc_none_valid(answer);
     kc_accept(answer, answered, members[best], kc_time_of(context, &problem, best, members[best]));
+    kc_finish(context, &problem, answer, pin);
     kc_remember(context, problem.key, tier, hash, answer);
     return KERNCAST_OK;
+}
+
+/* Lists the configs of a scored pool, best first, without those that are listed already. Selection one by one: a caller
+   wants a few of thousands, and there is no memory to sort in. */
+static void kc_list(kerncast_context *context, const kc_problem *problem, kerncast_tier tier, const int32_t *members,
+                    int32_t configs, kerncast_pin_state pin, kerncast_answer *answers, size_t capacity, size_t *count) {
+    for (int32_t i = 0; i < configs; i++)
+        for (size_t j = 0; j < *count; j++)
+            if (members[i] == answers[j].candidate) context->allowed[i] = 0;
+    while (*count < capacity) {
+        const int32_t best = kc_best_of(context, members, configs);
+        if (best < 0) break;
+        context->allowed[best] = 0;
+        kerncast_answer *answer = &answers[(*count)++];
+        kc_accept(answer, tier, members[best], kc_time_of(context, problem, best, members[best]));
+        /* Only the first answer of a ranking is a choice, so a pin that is not applied is said there. */
+        kc_finish(context, problem, answer, *count == 1 ? pin : KERNCAST_PIN_NONE);
+    }
 }
 
 kerncast_status kerncast_rank(kerncast_context *context, const kerncast_problem *given, kerncast_tier tier, kerncast_answer *answers,
@@ -312,22 +409,27 @@ kerncast_status kerncast_rank(kerncast_context *context, const kerncast_problem 
     *count = 0;
     kerncast_status status = kc_begin(context, given, &tier, &problem, first);
     if (status == KERNCAST_OK) status = kc_check_range(&problem, first);
-    if (status != KERNCAST_OK) return status;
-    kerncast_tier answered = tier;
-    const int32_t *members;
-    const int32_t configs = kc_score_from(context, &problem, 0, &answered, &members);
-    /* Selection one by one: a caller wants a few of thousands, and there is no memory to sort in. */
-    while (*count < capacity) {
-        int32_t best = -1;
-        for (int32_t i = 0; i < configs; i++)
-            if (context->allowed[i] == 1 && (best < 0 || context->score[i] < context->score[best] ||
-                                             (context->score[i] == context->score[best] && members[i] < members[best])))
-                best = i;
-        if (best < 0) break;
-        context->allowed[best] = 2;
-        kc_accept(&answers[(*count)++], answered, members[best], kc_time_of(context, &problem, best, members[best]));
+    if (status != KERNCAST_OK && status != KERNCAST_OUT_OF_RANGE) return status;
+    kerncast_pin_state pin;
+    const int decided = kc_decided_by_pin(context, &problem, status == KERNCAST_OK, first, &pin);
+    if (decided) *count = capacity ? 1 : 0;
+    if (status == KERNCAST_OUT_OF_RANGE) {
+        if (decided) return KERNCAST_OK;
+        kc_fall_back(context, &problem, first);
+        first->pin = pin;
+        return status;
     }
-    return configs == 0 ? kc_none_valid(first) : KERNCAST_OK;
+    int32_t configs = 0, scored;
+    /* A portfolio that is smaller than the list is followed by the other configs. */
+    for (kerncast_tier next = tier; configs == 0 || *count < capacity; next = KERNCAST_TIER_FULL) {
+        const int32_t *members;
+        kerncast_tier answered = next;
+        scored = kc_score_from(context, &problem, 0, &answered, &members);
+        configs += scored;
+        kc_list(context, &problem, answered, members, scored, pin, answers, capacity, count);
+        if (answered == KERNCAST_TIER_FULL || !KC_HAS_FULL) break;
+    }
+    return configs == 0 && !decided ? kc_none_valid(first) : KERNCAST_OK;
 }
 
 kerncast_status kerncast_scores(kerncast_context *context, const kerncast_problem *given, kerncast_tier tier, double *scores,
@@ -415,6 +517,6 @@ const char *kerncast_status_name(kerncast_status status) {
 }
 
 const char *kerncast_tier_name(kerncast_tier tier) {
-    static const char *const names[] = {"memo", "tree", "portfolio", "full", "auto", "none"};
+    static const char *const names[] = {"memo", "tree", "portfolio", "full", "auto", "none", "pin"};
     return (unsigned)tier < sizeof names / sizeof names[0] ? names[tier] : "unknown";
 }

@@ -54,21 +54,25 @@ static void kc_select_together(kerncast_context *context, const kerncast_problem
         if (kc_begin(context, &given[i], &own, &problems[asked], &answers[i]) != KERNCAST_OK) continue;
         answered = own;
         if (kc_check_range(&problems[asked], &answers[i]) != KERNCAST_OK) {
-            if (answers[i].status == KERNCAST_OUT_OF_RANGE) kc_fall_back(&problems[asked], &answers[i]);
+            if (answers[i].status == KERNCAST_OUT_OF_RANGE) kc_fall_back(context, &problems[asked], &answers[i]);
             continue;
         }
         which[asked++] = i;
     }
     if (asked == 0) return;
     kc_times(problems, asked, time_ns);
-    for (int32_t i = 0; i < asked; i++) kc_accept(&answers[which[i]], answered, 0, time_ns[i]);
+    for (int32_t i = 0; i < asked; i++) {
+        kc_accept(&answers[which[i]], answered, 0, time_ns[i]);
+        kc_finish(context, &problems[i], &answers[which[i]], KERNCAST_PIN_NONE);
+    }
 }
 
 void kerncast_select_many(kerncast_context *context, const kerncast_problem *problems, size_t count, kerncast_tier tier,
                           kerncast_answer *answers) {
     if (answers == NULL) return;
     /* The tree answers without a time, and a single problem is answered from the memo. */
-    if (problems == NULL || tier == KERNCAST_TIER_TREE || count == 1) {
+    const int decided = context != NULL && (!context->available[0] || context->pins > 0 || KC_PINS > 0);
+    if (problems == NULL || tier == KERNCAST_TIER_TREE || count == 1 || decided) {
         for (size_t i = 0; i < count; i++) kerncast_select(context, problems == NULL ? NULL : &problems[i], tier, &answers[i]);
         return;
     }

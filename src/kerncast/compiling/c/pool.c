@@ -279,8 +279,16 @@ static void kc_pool_screen(kerncast_context *context, uint64_t *all) {
 
 #endif
 
-/* Scores and times of every config that can run the problem (or, `best_only`, of those that may be the best); 0 when there
-   is none. */
+/* Takes over which configs are available. */
+static void kc_pool_mask(kerncast_context *context) {
+    kc_pool_state *state = &context->pool;
+    memset(state->there, 0, sizeof state->there);
+    for (int32_t i = 0; i < KC_POOL_CONFIGS; i++)
+        if (context->available[kc_pool_members[i]]) state->there[i >> 6] |= (uint64_t)1 << (i & 63);
+}
+
+/* Scores and times of every available config that can run the problem (or, `best_only`, of those that may be the best); 0
+   when there is none. */
 static int kc_pool_score(kerncast_context *context, const double *p, int best_only) {
     kc_pool_state *state = &context->pool;
     double value[KC_VALUES], *out = state->out;
@@ -293,7 +301,7 @@ static int kc_pool_score(kerncast_context *context, const double *p, int best_on
         for (; slot < end && slot->group == g; slot++) kc_pool_rows(state, slot, out + (ptrdiff_t)slot->output * group->count);
     }
     uint64_t *all = state->valid, some = 0;
-    memcpy(all, state->rows[1], sizeof state->valid);
+    memcpy(all, state->there, sizeof state->valid);
     for (int32_t k = KC_TREES_FIRST_RULE; k < KC_TREES_CONDITIONS; k++)
 #if KC_POOL_WORDS == 1
         all[0] &= ~state->condition[k];

@@ -11,6 +11,13 @@ static void query_put_choice(query_reply *reply, const kerncast_answer *answer) 
     query_put_double(reply, ",\"lower_ns\":", answer->lower_ns);
     query_put_double(reply, ",\"upper_ns\":", answer->upper_ns);
     if (query_config.count > 0) query_put_double(reply, ",\"efficiency\":", answer->efficiency);
+    if (answer->label != NULL && answer->label[0] != '\0') {
+        query_put(reply, ",\"label\":\"");
+        query_put_words(reply, answer->label);
+        query_put_byte(reply, '"');
+    }
+    if (answer->pin == KERNCAST_PIN_DECIDED) query_put(reply, ",\"pin\":\"decided\"");
+    if (answer->pin == KERNCAST_PIN_NOT_APPLIED) query_put(reply, ",\"pin\":\"not_applied\"");
 }
 
 /* What the engine calls by a number: a label, or whether a flag is set; NULL where the number is one. */

@@ -1,6 +1,6 @@
 /* -- the pool `pool`, config by config ------------------------------------------------------------------ */
 
-/* Scores and times of every config that can run the problem, or only of those tried on such problems if there are any; 0
+/* Scores and times of every available config that can run the problem, or only of those tried on such problems if there are any; 0
    if there is none. */
 static int kc_pool_score(kerncast_context *context, const double *p, int best_only) {
     double v[KC_VALUES], c[KC_CONFIG + 1];
@@ -8,7 +8,7 @@ static int kc_pool_score(kerncast_context *context, const double *p, int best_on
     (void)best_only;
     for (int32_t i = 0; i < KC_POOL_CONFIGS; i++) {
         kc_config_numbers(kc_pool_members[i], c);
-        context->allowed[i] = (unsigned char)kc_config_valid(p, c);
+        context->allowed[i] = (unsigned char)(context->available[kc_pool_members[i]] && kc_config_valid(p, c));
         if (context->allowed[i] && kc_within(kc_tried_band[kc_pool_members[i]], p)) context->allowed[i] = 2;
         some |= context->allowed[i] != 0;
         tried |= context->allowed[i] == 2;

@@ -12,9 +12,10 @@ import polars as pl
 
 from kerncast.arrays import Floats
 from kerncast.backends.contract import CannotCompile
-from kerncast.compiling.binding import Binding, encode
+from kerncast.compiling.binding import Binding
 from kerncast.compiling.build import BRIEF, compiled, folder_for
 from kerncast.compiling.c99 import NotInC, c_source
+from kerncast.compiling.encoding import encode
 from kerncast.compiling.header import c_header, schema_number
 from kerncast.compiling.interpreter import Interpreter
 from kerncast.compiling.lower import Artefact, lower

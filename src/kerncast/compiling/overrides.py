@@ -1,0 +1,215 @@
+"""What exists and what is fixed, decided by whoever integrates a model, without training it again.
+
+    available = ["gemm_fp16_rcr_a", "gemm_fp16_rcr_b"]   # only these; left out: all
+    deny = ["gemm_fp16_rcr_b", { pipeline = "mem" }]      # never these
+
+    [[pin]]
+    problem = { M = 1 }                                   # all problems with these values
+    label = "gemm_fp16_rcr_a"                             # or config = { … }, or candidate = 7
+
+A kernel is named by its label, by its candidate number, or by parameters of its config (all configs that have these values).
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from kerncast.arrays import Flags, Ints
+from kerncast.compiling.encoding import MISSING, encode
+from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.expr import Program
+from kerncast.models.model import Model
+from kerncast.models.rules import config_rules, family_rules, problem_rules
+from kerncast.op import Problem
+from kerncast.writing.terminal import assignments
+
+Named = str | int | dict[str, Any]
+
+
+class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A choice that is fixed: for all problems that have these values, by one of three names of a kernel."""
+
+    problem: dict[str, Any]
+    label: str | None = None
+    config: dict[str, Any] | None = None
+    candidate: int | None = None
+
+    @property
+    def kernel(self) -> Named:
+        """The one name that is given."""
+        given: list[Named] = [item for item in (self.label, self.config, self.candidate) if item is not None]
+        if len(given) != 1:
+            raise InvalidValue(
+                f"the pin of {assignments(self.problem) or 'all problems'} needs exactly one of label, config and candidate, "
+                f"got {len(given)}"
+            )
+        return given[0]
+
+
+class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of `overrides.toml`."""
+
+    available: list[Named] | None = None
+    deny: list[Named] = []
+    pin: list[Pin] = []
+
+
+def read_overrides(source: Overrides | Mapping[str, Any] | str | Path) -> Overrides:
+    """Overrides from a TOML file, or from a mapping of the same form."""
+    if isinstance(source, Overrides):
+        return source
+    try:
+        if isinstance(source, Mapping):
+            return msgspec.convert(dict(source), Overrides)
+        return msgspec.convert(tomllib.loads(Path(source).read_text(encoding="utf-8")), Overrides)
+    except OSError as error:
+        raise NotFound(f"cannot read {source} ({error.strerror}): `overrides` is a TOML file") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        what = "the overrides" if isinstance(source, Mapping) else str(source)
+        raise BadFile(f"{what}: {error}; they have `available`, `deny` and [[pin]] with problem and label") from error
+
+
+@dataclass(frozen=True)
+class Decided:
+    """Overrides of one model, in its own numbers."""
+
+    available: Flags
+    """By candidate."""
+    patterns: Ints
+    """[pin, problem parameter]: the numbers that C reads; MISSING matches every value."""
+    pinned: Ints
+    """By pin: the candidate."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def denied(self) -> Ints:
+        """The candidates that are never chosen."""
+        return np.flatnonzero(~self.available)
+
+    def pin_for(self, numbers: Ints) -> int:
+        """The candidate pinned for a problem, or -1: the last pin that matches counts."""
+        same = ((self.patterns == MISSING) | (self.patterns == numbers)).all(axis=1)
+        return int(self.pinned[np.flatnonzero(same)[-1]]) if same.any() else -1
+
+
+def decide(model: Model, source: Overrides | Mapping[str, Any] | str | Path) -> Decided:
+    """Overrides checked against a model; what could never be applied is refused by name."""
+    return _Deciding(model, read_overrides(source)).decided()
+
+
+class _Deciding:
+    def __init__(self, model: Model, overrides: Overrides) -> None:
+        self.model, self.family, self.overrides = model, model.family, overrides
+        if not self.family.config.parameters:
+            raise InvalidValue(f"{self.family.id} has exactly one config: there is nothing to deny or to pin")
+
+    def decided(self) -> Decided:
+        given, count = self.overrides, self.model.candidates.height
+        notes, available = [], np.ones(count, dtype=bool)
+        if given.available is not None:
+            found = [self._candidates(item) for item in given.available]
+            unknown = [item for item, rows in zip(given.available, found, strict=True) if not len(rows)]
+            available[:] = False
+            for rows in found:
+                available[rows] = True
+            if unknown:
+                notes.append(f"{len(unknown):,} of {len(found):,} available kernels are not in the model (first: {unknown[0]})")
+        for item in given.deny:
+            rows = self._candidates(item)
+            if not len(rows):
+                raise NotFound(f"`deny`: {self._unknown(item)}")
+            available[rows] = False
+        if not available.any():
+            raise InvalidValue(f"the overrides leave none of the {count:,} configs: allow at least one")
+        patterns, pinned = [], []
+        for pin in given.pin:
+            row = self._pinned(pin, available)
+            pinned.append(row)
+            patterns.append(self._pattern(pin, row))
+        shape = (len(patterns), len(self.family.problem.parameters))
+        return Decided(available, np.array(patterns, np.int64).reshape(shape), np.array(pinned, dtype=np.int64), tuple(notes))
+
+    # -- kernels by name -------------------------------------------------------------------------------
+
+    @cached_property
+    def _columns(self) -> dict[str, list[Any]]:
+        return {name: self.model.candidates[f"config.{name}"].to_list() for name in self.family.config.parameters}
+
+    def _candidates(self, item: Named) -> Ints:
+        """The candidates that a name stands for; none if the model does not know it."""
+        count = self.model.candidates.height
+        if isinstance(item, bool):
+            raise InvalidValue(f"a kernel is named by its label, its number or parameters of its config, got {item}")
+        if isinstance(item, str):
+            if self.model.labels is None:
+                raise InvalidValue(
+                    f"'{item}': the data of {self.model.path} name no kernels; name the config by its parameters, or import "
+                    "the data with a label column and train again"
+                )
+            return np.array(self.model.labels.candidates.get(item, ()), dtype=np.int64)
+        if isinstance(item, int):
+            return np.array([item] if 0 <= item < count else [], dtype=np.int64)
+        space, same = self.family.config, np.ones(count, dtype=bool)
+        for name, value in item.items():
+            if name not in space.parameters:
+                raise NotFound.named(f"parameter of {self.family.id}", name, space.parameters)
+            parameter = space.parameters[name]
+            if parameter.index(value) is None:
+                raise InvalidValue(f"{name} must be {parameter.describe()}, got {value!r}")
+            same &= np.array([known is not None and known == value for known in self._columns[name]], dtype=bool)
+        return np.flatnonzero(same)
+
+    def _unknown(self, item: Named) -> str:
+        known = self.model.labels.candidates if isinstance(item, str) and self.model.labels is not None else ()
+        near = difflib.get_close_matches(str(item), known, n=1)
+        said = assignments(item) if isinstance(item, dict) else f"'{item}'"
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        return f"none of the {self.model.candidates.height:,} configs that worked in training is {said}{hint}"
+
+    # -- pins ------------------------------------------------------------------------------------------
+
+    def _pinned(self, pin: Pin, available: Flags) -> int:
+        rows, told = self._candidates(pin.kernel), f"the pin of {assignments(pin.problem) or 'all problems'}"
+        if not len(rows):
+            raise NotFound(f"{told}: {self._unknown(pin.kernel)}")
+        if len(rows) > 1:
+            raise InvalidValue(
+                f"{told}: {len(rows):,} configs are so named; name one of them by its label or by more of its parameters"
+            )
+        if not available[rows[0]]:
+            raise InvalidValue(f"{told}: its kernel is denied or not available; pin another, or allow it")
+        return int(rows[0])
+
+    def _pattern(self, pin: Pin, row: int) -> list[int]:
+        space, told = self.family.problem, f"the pin of {assignments(pin.problem) or 'all problems'}"
+        unknown = [name for name in pin.problem if name not in space.parameters]
+        if unknown:
+            raise NotFound.named(f"parameter of {self.family.op.name}", unknown[0], space.parameters)
+        try:
+            pattern = encode(space, pin.problem)
+            whole = all(
+                name in pin.problem or parameter.default is not None or name in space.active
+                for name, parameter in space.parameters.items()
+            )
+            # Defaults are filled in for checking alone: where they are not given, the pin holds for all values.
+            known = space.qualified(Problem(self.family, pin.problem).as_dict() if whole else pin.problem)
+        except InvalidValue as error:
+            raise InvalidValue(f"{told}: {error}") from error
+        config = self.family.config.qualified({name: values[row] for name, values in self._columns.items()})
+        rules = family_rules(self.family, self.model.device, self.model.manifest.dtypes)
+        for rule in [*problem_rules(rules), *config_rules(rules)]:
+            program = Program({rule.name: rule.holds})
+            # A rule that also reads what the pin leaves open is checked for each problem, when it is asked.
+            complete = all(symbol.name in known or symbol.name in config for symbol in program.symbols)
+            if complete and not program.scalar({**config, **known})[rule.name]:
+                raise InvalidValue(f"{told}: its kernel cannot run them: {rule.sentence}")
+        return pattern

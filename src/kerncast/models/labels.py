@@ -1,0 +1,121 @@
+"""Names of kernels as the training data have them: a column of the source that says which kernel a row ran.
+
+A name may say more than the config does (CK Tile's contain dtype and layout). Then it depends on some parameters of the
+problem too, and one config has several names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+from kerncast.data.schema import LABEL
+from kerncast.op import Family
+from kerncast.parameters import Bool, Categorical
+
+NUMBER = "__number"
+COUNT = "__count"
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The names of a model's candidates, by their numbers."""
+
+    by: tuple[str, ...]
+    """The problem parameters that decide, besides the config, what a kernel is called."""
+    names: Mapping[tuple[Any, ...], tuple[str | None, ...]]
+    """For each combination of their values: a name for each candidate, or None."""
+
+    def of(self, candidate: int, problem: Mapping[str, Any]) -> str | None:
+        """The name of a candidate on a problem; None if it has none."""
+        known = self.names.get(tuple(problem.get(name) for name in self.by))
+        return None if known is None else known[candidate]
+
+    @cached_property
+    def candidates(self) -> dict[str, tuple[int, ...]]:
+        """The candidates that each name stands for: mostly one."""
+        found: dict[str, dict[int, None]] = {}
+        for names in self.names.values():
+            for candidate, name in enumerate(names):
+                if name is not None:
+                    found.setdefault(name, {})[candidate] = None
+        return {name: tuple(rows) for name, rows in found.items()}
+
+    def all_of(self, candidate: int) -> list[str]:
+        """All names of a candidate."""
+        return list(dict.fromkeys(name for names in self.names.values() if (name := names[candidate]) is not None))
+
+
+def label_table(family: Family, rows: pl.DataFrame, base: pl.DataFrame | None = None) -> pl.DataFrame | None:
+    """What each config is called, and on which problems: `problem.*` of the parameters that decide, `config.*`, `label`.
+
+    The fewest parameters that tell names apart are used. If one config still has several names on the same problems, the most
+    frequent one counts. `base` is such a table of an earlier model; its names count where the rows have none. None: the rows
+    have no names.
+    """
+    configs = [f"config.{name}" for name in family.config.parameters]
+    if not configs or LABEL not in rows.columns:
+        return base
+    named = rows.filter(pl.col(LABEL).is_not_null())
+    if named.is_empty():
+        return base
+    categorical = [
+        f"problem.{name}" for name, parameter in family.problem.parameters.items() if isinstance(parameter, Categorical | Bool)
+    ]
+    counted = named.group_by(*configs, *categorical, LABEL).agg(pl.len().alias(COUNT))
+    by: list[str] = []
+    ambiguous = _ambiguous(counted, configs)
+    while ambiguous:
+        left = {column: _ambiguous(counted, [*configs, *by, column]) for column in categorical if column not in by}
+        best = min(left, key=lambda column: left[column], default=None)
+        if best is None or left[best] >= ambiguous:
+            break
+        by.append(best)
+        ambiguous = left[best]
+    keys = [*by, *configs]
+    total = counted.group_by(*keys, LABEL).agg(pl.col(COUNT).sum()).sort(COUNT, LABEL, descending=[True, False])
+    found = total.group_by(keys, maintain_order=True).agg(pl.col(LABEL).first())
+    if base is not None and sorted(base.columns) == sorted(found.columns):
+        found = pl.concat([found, base.select(found.columns)]).unique(keys, keep="first", maintain_order=True)
+    return found.sort(keys, nulls_last=True)
+
+
+def _ambiguous(counted: pl.DataFrame, keys: list[str]) -> int:
+    """Groups that have more than one name."""
+    return counted.group_by(keys).agg(pl.col(LABEL).n_unique().alias(COUNT)).filter(pl.col(COUNT) > 1).height
+
+
+def labels_of(table: pl.DataFrame, candidates: pl.DataFrame) -> Labels:
+    """The names of candidates, from a table of names."""
+    configs = [name for name in table.columns if name.startswith("config.")]
+    by = [name for name in table.columns if name.startswith("problem.")]
+    numbered = candidates.select(configs).with_row_index(NUMBER)
+    joined = table.join(numbered, on=configs, how="inner", nulls_equal=True, maintain_order="left")
+    found: dict[tuple[Any, ...], list[str | None]] = {}
+    for row in joined.select(*by, NUMBER, LABEL).iter_rows():
+        *key, number, label = row
+        found.setdefault(tuple(key), [None] * candidates.height)[number] = label
+    return Labels(tuple(name.removeprefix("problem.") for name in by), {key: tuple(names) for key, names in found.items()})
+
+
+def natural(label: str) -> list[tuple[int, int, str]]:
+    """A key that sorts names as people do: digits by their value, so `kernel_9` is before `kernel_10`."""
+    parts = re.findall(r"[0-9]+|[^0-9]+", label)
+    return [(0, int(part), "") if part[0] in "0123456789" else (1, 0, part) for part in parts]
+
+
+def in_order_of_labels(candidates: pl.DataFrame, table: pl.DataFrame | None) -> pl.DataFrame:
+    """Candidates in the order of their first names, if all of them have one: then their numbers outlive a training."""
+    if table is None:
+        return candidates
+    labels = labels_of(table, candidates)
+    first = [min(map(natural, labels.all_of(number)), default=None) for number in range(candidates.height)]
+    known = [key for key in first if key is not None]
+    if len(known) < len(first):
+        return candidates
+    return candidates[sorted(range(len(known)), key=lambda number: (known[number], number))]
