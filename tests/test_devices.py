@@ -56,15 +56,18 @@ def test_a_device_is_found_by_whatever_a_driver_prints():
         "MI300X": "mi300x", "amd instinct mi355x": "gfx950", "nvidia a100-sxm4-80gb": "a100", "NVIDIA H100 80GB HBM3": "h100",
         "NVIDIA GH200 480GB": "gh200", "NVIDIA B300 SXM6 AC": "b300", "Tesla T4": "t4", "Tesla V100-SXM2-32GB": "v100",
         "NVIDIA GeForce RTX 4090": "rtx_4090", "Intel(R) Arc(TM) Pro B60 Graphics": "b60", "gfx942:sramecc+:xnack-": "gfx942",
-        "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx_pro_6000_server", "SM_75": "t4", "LOCAL": devices.local().name,
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx_pro_6000_server", "LOCAL": devices.local().name,
     }  # fmt: skip
     assert {text: devices.get(text).name for text in printed} == printed
     spelled = [devices.plain(name) for item in devices.profiles().values() for name in (item.name, *item.aliases)]
     assert len(spelled) == len(set(spelled))
     for other in ("NVIDIA A100-PCIE-40GB", "NVIDIA H100 PCIe", "NVIDIA A10G", "NVIDIA GeForce RTX 4090 Laptop GPU"):
         assert devices.named(other) is None
-    with pytest.raises(InvalidValue, match=r"'sm_90' is the architecture of several devices .*h100, h20, h200.*name one"):
-        devices.get("sm_90")
+    for architecture, boards in (("sm_90", "gh200, gh200_144gb, h100, h20, h200"), ("SM_75", "t4")):
+        with pytest.raises(
+            InvalidValue, match=f"'{architecture}' is an architecture, not a device: name one, such as {boards}"
+        ):
+            devices.get(architecture)
 
 
 def test_an_architecture_agrees_with_its_parts_and_contradicts_others():

@@ -6,6 +6,8 @@ floating-point tiles (a shared exponent byte per 16 elements), not the E5M2 type
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 from kerncast.expr import Expr, Table, lookup
@@ -51,6 +53,45 @@ BYTES = {
     "uint32": 4.0,
     "int32": 4.0,
 }
+
+# How other tools spell them. Case and a module in front (`torch.`, `np.`, `DataType.`) do not matter.
+SPELLINGS = {
+    **{name: name for name in CODES},
+    "float64": "fp64", "double": "fp64", "f64": "fp64",
+    "float32": "fp32", "float": "fp32", "f32": "fp32", "single": "fp32",
+    "float16": "fp16", "half": "fp16", "f16": "fp16", "__half": "fp16",
+    "bfloat16": "bf16", "__nv_bfloat16": "bf16", "__hip_bfloat16": "bf16",
+    "float8_e4m3fn": "fp8", "float8_e4m3fnuz": "fp8", "float8_e4m3": "fp8", "fp8_e4m3": "fp8", "fp8e4m3": "fp8", "e4m3": "fp8",
+    "fp8e4nv": "fp8", "float8_e5m2": "bf8", "float8_e5m2fnuz": "bf8", "fp8_e5m2": "bf8", "fp8e5m2": "bf8", "e5m2": "bf8",
+    "fp8e5": "bf8", "i8": "int8", "s8": "int8", "i4": "int4", "s4": "int4", "i32": "int32", "s32": "int32",
+    "u8": "uint8", "u16": "uint16", "u32": "uint32",
+    # Tenstorrent's block floating point, with and without the suffix of its layout.
+    "bfloat8": "bfp8", "bfloat8_b": "bfp8", "bfp8_b": "bfp8", "bfloat4": "bfp4", "bfloat4_b": "bfp4", "bfp4_b": "bfp4",
+}  # fmt: skip
+
+
+def named(text: str) -> str | None:
+    """The dtype that a text spells (`torch.bfloat16`, `BF16`, `half`), or None."""
+    return SPELLINGS.get(re.sub(r"^(?:[a-z]\w*\.)+", "", text.strip().lower()))
+
+
+def spelled(*texts: str) -> dict[str, str]:
+    """A translation of the spellings of one tool."""
+    return {text: SPELLINGS[text.rpartition(".")[2]] for text in texts}
+
+
+def spellings_of(parameter: Categorical) -> Callable[[str], str | None]:
+    """What a text means to a parameter: a dtype, if the parameter takes that dtype. Other parameters know no spellings."""
+    codes = dict(parameter.labels)
+    if not set(codes.items()) <= set(CODES.items()):
+        return lambda text: None
+
+    def meaning(text: str) -> str | None:
+        found = named(text)
+        return found if found in codes else None
+
+    return meaning
+
 
 _BYTES_TABLE = Table.of([BYTES[name] for name in CODES])
 

@@ -1,10 +1,12 @@
 """Importers: the contract, and what each format promises beyond it."""
 
 import textwrap
+import tomllib
 
 import polars as pl
 import pytest
 
+import kerncast
 from kerncast.data.importers import Options, get_importer, import_files
 from kerncast.data.importers.guess import draft_mapping
 from kerncast.data.importers.mapped import read_table
@@ -202,15 +204,78 @@ def test_guess_drafts_a_mapping_that_only_needs_its_question_marks_answered(tmp_
                        b"1,2,3,half,rcr,triton,16,16,16,2,4,7.5,q\n")  # fmt: skip
     draft = draft_mapping(read_table("csv", source))
     assert draft.startswith('family = "gemm/triton"')
-    for line in ('M = "m_size"', 'BLOCK_N = "block_n"', 'unit = "us"', 'ignore = ["x"]', '"half" = "?"'):
+    for line in ('M = "m_size"', 'BLOCK_N = "block_n"', 'unit = "us"', 'ignore = ["x"]', 'dtype = "dtype"'):
         assert line in draft
     path = tmp_path / "t.toml"
-    path.write_text(draft.replace('"half" = "?"', '"half" = "fp16"').replace('device = "?"', 'device = "a100"'))
+    path.write_text(draft)
+    with pytest.raises(InvalidValue, match="the mapping has '\\?' for the device"):
+        import_files("csv", [source], tmp_path / "out", Options(mapping=path))
+    path.write_text(draft.replace('device = "?"', 'device = "a100"'))
     dataset = import_files("csv", [source], tmp_path / "out", Options(mapping=path))
     assert dataset.read().select("problem.M", "time_ns", "device").rows() == [(1, 7500.0, "a100")]
     source.write_bytes(b"alpha,beta\n1,2\n")
     with pytest.raises(InvalidValue, match="name one with `family`"):
         draft_mapping(read_table("csv", source))
+
+
+# A table, the family that is guessed, and what its draft imports: device, dtype, status and time of every row.
+PLAIN_TABLES = {
+    "the columns that everybody has": (
+        "m,n,k,dtype,latency_ms,gpu\n1,2,3,torch.bfloat16,0.02,A100-SXM4-80GB\n4,5,6,half,0.01,H100\n7,8,9,BF16,1,h100\n",
+        "gemm/single", [("a100", "bf16", "ok", 2e4), ("h100", "fp16", "ok", 1e4), ("h100", "bf16", "ok", 1e6)],
+    ),
+    "a column of outcomes, other names": (
+        "M,N,K,precision,avgTimeUs,avg_time_us_std,device_name,is_valid\n1,2,3,float32,21,1,MI300X,True\n1,2,4,float32,,,MI300X,False\n",
+        "gemm/single", [("mi300x", "fp32", "ok", 2.1e4), ("mi300x", "fp32", "invalid", None)],
+    ),
+    "failures in the cells of the time": (
+        "rows,M,N,K,dtype,layout,seconds,arch,failed\n9,1,2,3,fp16,rcr,1e-3,Tesla T4,0\n9,1,2,4,fp16,rcr,-1,Tesla T4,1\n",
+        "gemm/single", [("t4", "fp16", "ok", 1e6), ("t4", "fp16", "launch_error", None)],
+    ),
+    "a convolution": (
+        "N,C,K,H,W,Y,X,dtype,ms,card\n1,2,3,4,5,1,1,f16,1.5,l4\n1,2,3,4,5,1,1,f16,inf,l4\n",
+        "grouped_conv_forward/single", [("l4", "fp16", "ok", 1.5e6), ("l4", "fp16", "launch_error", None)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLAIN_TABLES)
+def test_a_draft_without_a_question_mark_imports_as_it_stands(tmp_path, name):
+    """Op, unit, spellings of dtypes, devices by row, outcomes; without a kernel to choose the family is `single`."""
+    text, family, rows = PLAIN_TABLES[name]
+    source, path = tmp_path / "t.csv", tmp_path / "t.toml"
+    source.write_text(text)
+    path.write_text(kerncast.Dataset.guess_mapping(source))
+    assert '"?"' not in path.read_text()
+    dataset = import_files("csv", [source], tmp_path / "out", Options(mapping=path))
+    assert [item.id for item in dataset.families] == [family]
+    assert dataset.read().sort("source_line").select("device", "problem.dtype", "status", "time_ns").rows() == rows
+
+
+def test_guess_marks_what_it_cannot_know_and_invents_no_size(tmp_path):
+    """An op whose sizes are not columns is not proposed; a label or device that nobody knows is marked, and then refused."""
+
+    def draft(text):
+        (tmp_path / "t.csv").write_text(text)
+        (tmp_path / "t.toml").write_text(kerncast.Dataset.guess_mapping(tmp_path / "t.csv"))
+        return (tmp_path / "t.toml").read_text()
+
+    for text, lacks in (("tokens,hidden,dtype,ms\n1,2,fp16,1\n", "seq_len, heads"), ("m,n,dtype,ms\n1,2,fp16,1\n", "K")):
+        with pytest.raises(InvalidValue, match=f"no op has all its sizes among the columns.*without a column for {lacks}"):
+            draft(text)
+    found = draft('M,N,K,dtype,cuda_device,speed,gpu\n1,2,3,posit8,0,7,"Voodoo ""2"" \\"\n4,5,6,fp16,0,7,h100\n')
+    assert 'dtype = { column = "dtype", values = { "fp16" = "fp16", "posit8" = "?" } }' in found
+    assert 'ignore = ["cuda_device", "speed"]' in found
+    assert tomllib.loads(found)["device"] == {"column": "gpu", "values": {'Voodoo "2" \\': "?", "h100": "h100"}}
+    with pytest.raises(BadFile, match=r"'\?' stands for \[problem\] dtype, device, \[time\]: write what is meant"):
+        import_files("csv", [tmp_path / "t.csv"], tmp_path / "out", Options(mapping=tmp_path / "t.toml"))
+    answered = found.replace('"posit8" = "?"', '"posit8" = "fp8"').replace('= "?",', '= "Voodoo",')
+    (tmp_path / "t.toml").write_text(
+        answered.replace('column = "?"\nunit = "?"', 'column = "speed"\nunit = "s"').replace(', "speed"]', "]")
+    )
+    dataset = import_files("csv", [tmp_path / "t.csv"], tmp_path / "out", Options(mapping=tmp_path / "t.toml"))
+    assert dataset.read().select("device", "problem.M").rows() == [("h100", 4)]
+    assert "line 2: gpu must be a device (unknown device 'Voodoo'" in dataset.skipped.kinds[0].example
 
 
 def test_several_files_become_one_dataset_with_several_sources(tmp_path):

@@ -110,12 +110,10 @@ def get(name: str) -> Device:
         device = local()
     if device is not None:
         return device
-    sharing = parts(name)
-    if len(sharing) == 1:
-        return sharing[0]
+    sharing = ", ".join(item.name for item in parts(name))
     if sharing:
-        listed = ", ".join(item.name for item in sharing)
-        raise InvalidValue(f"'{name}' is the architecture of several devices ({listed}): name one of them")
+        # Never the only one that ships: other boards of the architecture have no profile here.
+        raise InvalidValue(f"'{name}' is an architecture, not a device: name one, such as {sharing}")
     known = profiles()
     aliases = [alias for item in known.values() for alias in item.aliases]
     raise NotFound.named("device", name, [*known, *aliases, LOCAL], "kerncast devices")

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 import polars as pl
 
-from kerncast import devices
+from kerncast import devices, dtypes
 from kerncast.data.importers import Head, Imported, Importer, Options, extra_columns, numbered_after
 from kerncast.data.importers.mapped import read_parquet_table
 from kerncast.data.skipping import BadRows
@@ -41,7 +41,7 @@ TIME = "latency"
 MEMBER = "gemm_perf.parquet"
 LAYOUT = "rcr"
 # SmoothQuant multiplies int8 by int8.
-DTYPES = {"float16": "fp16", "bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "sq": "int8"}
+DTYPES = {**dtypes.spelled("float16", "bfloat16", "fp8", "fp8_block", "nvfp4"), "sq": "int8"}
 # Weight-only quantisation: bf16 activations, narrow weights.
 WEIGHT_ONLY = {"int8_wo": "int8", "int4_wo": "int4"}
 ACTIVATIONS = "bf16"

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 import polars as pl
 
-from kerncast import devices
+from kerncast import devices, dtypes
 from kerncast.data.importers import Head, Imported, Importer, Options, extra_columns, numbered_after
 from kerncast.data.schema import Status
 from kerncast.data.skipping import Skips
@@ -33,8 +33,8 @@ from kerncast.families.mixed_mm_triton import mixed_mm_triton
 from kerncast.families.pad_mm_inductor import pad_mm_inductor
 from kerncast.op import Family
 
-DTYPES = {"torch.float64": "fp64", "torch.float32": "fp32", "torch.float16": "fp16", "torch.bfloat16": "bf16",
-          "torch.float8_e4m3fn": "fp8", "torch.float8_e5m2": "bf8", "torch.int8": "int8", "torch.uint8": "uint8"}  # fmt: skip
+DTYPES = dtypes.spelled("torch.float64", "torch.float32", "torch.float16", "torch.bfloat16", "torch.float8_e4m3fn",
+                        "torch.float8_e5m2", "torch.int8", "torch.uint8")  # fmt: skip
 FLAGS = {"True": True, "False": False}
 # The value of `using_tf32` for a product that is not fp32.
 NOT_FP32 = "not_float_32"

@@ -1,127 +1,286 @@
-"""Draft a mapping file by guessing which column is which parameter. The user has to check the draft."""
+"""Draft a mapping file by guessing which column is which parameter. The user has to check the draft.
+
+A column is recognised by its name or, for dtypes and devices, by what it holds. An op is proposed only if the table has all
+the sizes that it needs. What stays open is marked `?`; a draft without that mark can be imported as it stands.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import polars as pl
 
-from kerncast.data.importers.mapped import NANOSECONDS
+from kerncast import devices, dtypes
+from kerncast.data.importers.mapped import NANOSECONDS, OPEN, OUTCOMES
+from kerncast.data.schema import Status
 from kerncast.data.text_table import LINE
 from kerncast.errors import InvalidValue
 from kerncast.op import Family
-from kerncast.parameters import Categorical, Parameter
+from kerncast.parameters import Bool, Categorical, Parameter
 from kerncast.registry import FAMILIES
 
 _TIME_WORDS = ("time", "latency", "duration", "feedback", "runtime", "elapsed")
+# Columns beside the time that have its name in theirs.
+_NOT_THE_TIME = {
+    "std",
+    "stddev",
+    "stdev",
+    "var",
+    "variance",
+    "min",
+    "max",
+    "p90",
+    "p95",
+    "p99",
+    "cv",
+    "err",
+    "timeout",
+    "timestamp",
+}
 _UNITS = {
     **{unit: unit for unit in NANOSECONDS},
     "nanoseconds": "ns",
+    "nsec": "ns",
     "microseconds": "us",
+    "usec": "us",
+    "µs": "us",
     "milliseconds": "ms",
+    "msec": "ms",
     "seconds": "s",
+    "sec": "s",
 }
+_FILLERS = ("size", "dim", "num", "param", "problem", "config")
+_DEVICE_WORDS = {"gpu", "device", "hardware", "accelerator", "card", "arch", "machine"}
+_OUTCOME_WORDS = {"valid", "validity", "status", "success", "ok", "pass", "passed", "correct", "outcome", "verified", "failed"}
+# Usual names of sizes that a family calls otherwise.
+_SYNONYMS = {"Hi": ("h", "height"), "Wi": ("w", "width"), "Y": ("kh", "filterh"), "X": ("kw", "filterw")}
+# A product without a column for its layout is drafted as one of row-major matrices, and the draft says so.
+_ASSUMED = {"layout": ("rrr", "no column says it; assumed: all matrices by rows, as numpy has them")}
+# A table with more different cells than this in a column does not hold labels.
+_MOST_LABELS = 32
 
 
 def _words(name: str) -> list[str]:
-    return re.split(r"[^a-z0-9]+", name.lower())
+    """The words of a column's name; `latencyMs` has two."""
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", " ", name)
+    return [word for word in re.split(r"[^a-z0-9µ]+", parted.lower()) if word]
 
 
 def _plain(name: str) -> str:
     """A column name without case, punctuation and filler words."""
-    words = [
-        word
-        for word in re.split(r"[^a-z0-9]+", name.lower())
-        if word not in ("size", "dim", "num", "param", "problem", "config")
-    ]
-    return "".join(words)
+    return "".join(word for word in _words(name) if word not in _FILLERS)
+
+
+def _labels(cells: pl.Series) -> list[str]:
+    """The different texts in a column, sorted; none if there are too many to be labels."""
+    texts = cells.cast(pl.String).drop_nulls().unique()
+    found = sorted(text for text in texts.to_list() if text != "") if texts.len() <= _MOST_LABELS else []
+    # A boolean of a parquet file reads as in TOML.
+    return [text.lower() for text in found] if cells.dtype == pl.Boolean else found
 
 
 def guess_time(columns: Iterable[str]) -> tuple[str, str] | None:
     """The column that looks like the label, and its unit ('?' when the name does not say)."""
+    names = [name for name in columns if not set(_words(name)) & _NOT_THE_TIME]
     for word in _TIME_WORDS:
-        for name in columns:
+        for name in names:
             words = _words(name)
             if any(word in part for part in words):
-                return name, next((_UNITS[part] for part in reversed(words) if part in _UNITS), "?")
+                return name, next((_UNITS[part] for part in reversed(words) if part in _UNITS), OPEN)
     # A column named after a unit, such as `us`, is a time too.
-    return next(((name, _UNITS[name.lower()]) for name in columns if name.lower() in _UNITS), None)
+    return next(((name, _UNITS[name.lower()]) for name in names if name.lower() in _UNITS), None)
 
 
-def _translation(parameter: Parameter, cells: pl.Series) -> str:
-    """The labels of a categorical column that need a translation, ready to fill in."""
+def _translations(parameter: Parameter, cells: pl.Series) -> dict[str, str]:
+    """What the labels of a column mean, where that is not what they say; `?` where nobody knows."""
     if not isinstance(parameter, Categorical):
-        return ""
-    labels = {label for label, _ in parameter.labels}
-    found = sorted(set(cells.drop_nulls().cast(pl.String).unique()))
-    if set(found) <= labels or len(found) > 32:
-        return ""
-    pairs = ", ".join(f'{_quoted(text)} = "{text if text in labels else "?"}"' for text in found)
-    return f", values = {{ {pairs} }}"
+        return {}
+    known = {label: label for label, _ in parameter.labels}
+    folded = {label.lower(): label for label in known}
+    spelled = dtypes.spellings_of(parameter)
+    found = {text: known.get(text) or spelled(text) or folded.get(text.lower(), OPEN) for text in _labels(cells)}
+    # An import knows the spellings of dtypes by itself.
+    needed = any(meaning not in (text, spelled(text)) for text, meaning in found.items())
+    return found if needed else {}
 
 
-def _matches(family: Family, columns: list[str]) -> dict[str, str]:
-    """Stored column → table column, by name."""
+def _fits(parameter: Parameter, cells: pl.Series) -> bool:
+    """Whether a column can hold the values of a parameter; any labels can be translated."""
+    if isinstance(parameter, Categorical | Bool):
+        return True
+    texts = cells.cast(pl.String).drop_nulls()
+    return bool(texts.filter(texts != "").str.contains(r"^-?\d+(\.0+)?$").all())
+
+
+def _matches(family: Family, table: pl.DataFrame, columns: list[str]) -> dict[str, str]:
+    """Stored column → table column, by name; a dtype also by what the column holds."""
     by_plain = {_plain(name): name for name in reversed(columns)}
-    found = {}
+    found: dict[str, str] = {}
     for prefix, space in (("problem", family.problem), ("config", family.config)):
-        for name in space.parameters:
+        for name, parameter in space.parameters.items():
             # `m_size` is M by its plain name; `numpy_dtype` is dtype because it is the only column with that word.
             worded = [column for column in columns if name.lower() in _words(column)]
-            column = by_plain.get(_plain(name)) or (worded[0] if len(worded) == 1 else None)
-            if column is not None:
+            other = next((by_plain[word] for word in _SYNONYMS.get(name, ()) if word in by_plain), None)
+            column = by_plain.get(_plain(name)) or (worded[0] if len(worded) == 1 else other)
+            if column is not None and column not in found.values() and _fits(parameter, table[column]):
                 found[f"{prefix}.{name}"] = column
+    for name, parameter in family.problem.parameters.items():
+        if f"problem.{name}" not in found and name == "dtype" and isinstance(parameter, Categorical):
+            spelled = dtypes.spellings_of(parameter)
+            left = (column for column in columns if column not in found.values())
+            holding = [column for column in left if (labels := _labels(table[column])) and all(map(spelled, labels))]
+            if len(holding) == 1:
+                found["problem.dtype"] = holding[0]
     return found
 
 
-def _unanswered(family: Family, columns: list[str]) -> int:
-    """Parameters that have neither a column nor a default."""
-    found = _matches(family, columns)
-    spaces = (("problem", family.problem), ("config", family.config))
-    return sum(
-        f"{prefix}.{name}" not in found and parameter.default is None
-        for prefix, space in spaces
-        for name, parameter in space.parameters.items()
-    )
+def _lacking(family: Family, found: Mapping[str, str], sizes: bool) -> list[str]:
+    """Parameters of the problem that have neither a column nor a default: the sizes, or the labels."""
+    return [
+        name
+        for name, parameter in family.problem.parameters.items()
+        if f"problem.{name}" not in found
+        and parameter.default is None
+        and parameter.when is None
+        and (name not in _ASSUMED or not isinstance(parameter, Categorical))
+        and isinstance(parameter, Categorical | Bool) is not sizes
+    ]
+
+
+def _best_family(table: pl.DataFrame, columns: list[str]) -> Family:
+    """The family whose problem the table describes, without a size that would have to be invented."""
+    matches = {family.id: _matches(family, table, columns) for family in FAMILIES}
+    # A size of the problem must be among them: every table has a column that could be some dtype or label.
+    whole = [
+        family
+        for family in FAMILIES
+        if not _lacking(family, matches[family.id], sizes=True)
+        and any(f"problem.{name}" in matches[family.id] for name, item in family.problem.parameters.items() if item.ordered)
+    ]
+    if not whole:
+        near = max(FAMILIES, key=lambda family: (len(matches[family.id]), -len(family.problem.parameters), family.id))
+        lacking = ", ".join(_lacking(near, matches[near.id], sizes=True))
+        nearest = f"; the nearest is {near.op.name}, without a column for {lacking}" if matches[near.id] else ""
+        raise InvalidValue(
+            f"no op has all its sizes among the columns ({', '.join(columns)}){nearest}: rename columns, or name one with "
+            "`family`"
+        )
+
+    def rank(family: Family) -> tuple[int, int, int, int, bool, str]:
+        found = matches[family.id]
+        configs = sum(name.startswith("config.") for name in found)
+        unanswered = sum(
+            f"config.{name}" not in found and item.default is None and item.when is None
+            for name, item in family.config.parameters.items()
+        )
+        # Without a column of any config there is no kernel to choose: then the family with one kernel is the obvious one.
+        return (
+            -len(_lacking(family, found, sizes=False)),
+            len(found) - configs,
+            configs - (unanswered if not configs else 0),
+            -unanswered,
+            family.id.endswith("/single"),
+            family.id,
+        )
+
+    return max(whole, key=rank)
+
+
+def _device_line(table: pl.DataFrame, columns: list[str]) -> tuple[str, str | None]:
+    """The line of the draft that says what was measured on, and the column that it reads."""
+    for column in columns:
+        named = bool(set(_words(column)) & _DEVICE_WORDS)
+        labels = _labels(table[column])
+        known = {text: devices.named(text) for text in labels}
+        if not labels or not (any(known.values()) if named else all(known.values())):
+            continue
+        if all(known.values()):
+            return f"device = {{ column = {_quoted(column)} }}", column
+        values = {text: device.name if device else OPEN for text, device in known.items()}
+        return f"device = {{ column = {_quoted(column)}, values = {_table(values)} }}    # see `kerncast devices`", column
+    return f'device = "{OPEN}"    # see `kerncast devices`', None
+
+
+def _status_line(table: pl.DataFrame, columns: list[str]) -> tuple[str, str | None]:
+    """The line that says which rows failed, and the column that it reads."""
+    for column in columns:
+        labels = _labels(table[column])
+        words = set(_words(column))
+        if not labels or not words & _OUTCOME_WORDS:
+            continue
+        meant = {text: text if text in set(Status) else OUTCOMES.get(text.lower()) for text in labels}
+        if "failed" in words:  # `failed = 1` is the opposite of `ok = 1`
+            turned = {"ok": Status.LAUNCH_ERROR.value, Status.INVALID.value: "ok"}
+            meant = {text: turned.get(status or "", status) for text, status in meant.items()}
+        if any(meant.values()):
+            values = {text: status or OPEN for text, status in meant.items()}
+            return f"status = {{ column = {_quoted(column)}, values = {_table(values)} }}", column
+    return "", None
+
+
+def _failed_line(table: pl.DataFrame, time: str, has_status: bool) -> str:
+    """Cells of the time that are no times, which mean failures; a column for the outcome says it better."""
+    texts = table[time].cast(pl.String).fill_null("")
+    values = texts.cast(pl.Float64, strict=False)
+    odd = sorted(set(texts.filter(values.is_null() | ~values.is_finite() | (values <= 0)).to_list()))
+    if has_status or not odd or len(odd) > _MOST_LABELS:
+        return ""
+    values_line = _table(dict.fromkeys(odd, Status.LAUNCH_ERROR.value))
+    return f"failed = {values_line}    # assumed: a cell that is no time is a failed run"
 
 
 def draft_mapping(table: pl.DataFrame, family_name: str | None = None) -> str:
     """The text of a mapping file for `table`; what could not be guessed is marked `?`."""
     columns = [name for name in table.columns if name != LINE]
-    if family_name is not None:
-        family = FAMILIES.get(family_name)
-    else:
-        scored = {item.id: len(_matches(item, columns)) for item in FAMILIES}
-        # Among families that match equally many columns, take the one with the fewest open parameters.
-        best = max(scored, key=lambda name: (scored[name], -_unanswered(FAMILIES.get(name), columns), name))
-        if not scored[best]:
-            raise InvalidValue(f"no column looks like a parameter of any family: name one with `family` ({', '.join(scored)})")
-        family = FAMILIES.get(best)
-    matches = _matches(family, columns)
-    time = guess_time([name for name in columns if name not in matches.values()])
-    lines = [f'family = "{family.id}"', 'device = "?"    # see `kerncast devices`']
-    left = [name for name in columns if name not in matches.values() and (time is None or name != time[0])]
-    lines += [f"ignore = [{', '.join(_quoted(name) for name in left)}]"]
+    family = FAMILIES.get(family_name) if family_name is not None else _best_family(table, columns)
+    matches = _matches(family, table, columns)
+
+    def left(*taken: str | None) -> list[str]:
+        return [name for name in columns if name not in matches.values() and name not in taken]
+
+    time = guess_time(left())
+    label, unit = time or (OPEN, OPEN)
+    device_line, device_column = _device_line(table, left(label))
+    status_line, status_column = _status_line(table, left(label, device_column))
+    ignored = left(label, device_column, status_column)
+    lines = [f'family = "{family.id}"', device_line, f"ignore = [{', '.join(_quoted(name) for name in ignored)}]"]
     for section, space in (("problem", family.problem), ("config", family.config)):
         if space.parameters:
             lines += ["", f"[{section}]"]
-        for name, parameter in space.parameters.items():
-            column = matches.get(f"{section}.{name}")
-            if column is not None:
-                extra = _translation(parameter, table[column])
-                spec = f"{{ column = {_quoted(column)}{extra} }}" if extra else _quoted(column)
-                lines.append(f"{name} = {spec}")
-            elif parameter.default is not None:
-                lines.append(f"# {name}: no column looks like it; {parameter.default} is assumed")
-            else:
-                lines.append(f'{name} = {{ value = "?" }}    # no column looks like it: {parameter.describe()}')
-    label, unit = time or ("?", "?")
+        lines += [
+            _parameter_line(name, parameter, matches.get(f"{section}.{name}"), table)
+            for name, parameter in space.parameters.items()
+        ]
     lines += ["", "[time]", f"column = {_quoted(label)}", f'unit = "{unit}"    # ns, us, ms or s']
+    failed = _failed_line(table, label, bool(status_line)) if time is not None else ""
+    lines += [failed] if failed else []
+    if status_line:
+        lines += ["", "[measured]", status_line]
     return "\n".join(lines) + "\n"
+
+
+def _parameter_line(name: str, parameter: Parameter, column: str | None, table: pl.DataFrame) -> str:
+    if column is not None:
+        values = _translations(parameter, table[column])
+        spec = f"{{ column = {_quoted(column)}, values = {_table(values)} }}" if values else _quoted(column)
+        return f"{name} = {spec}"
+    if parameter.default is not None:
+        return f"# {name}: no column looks like it; {parameter.default} is assumed"
+    if parameter.when is not None:
+        return f"# {name}: no column looks like it; it is left empty"
+    if name in _ASSUMED and parameter.index(_ASSUMED[name][0]) is not None:
+        value, why = _ASSUMED[name]
+        return f'{name} = {{ value = "{value}" }}    # {why}'
+    return f'{name} = {{ value = "{OPEN}" }}    # no column looks like it: {parameter.describe()}'
+
+
+def _table(values: Mapping[str, str]) -> str:
+    """An inline table of TOML."""
+    return "{ " + ", ".join(f"{_quoted(text)} = {_quoted(meaning)}" for text, meaning in values.items()) + " }"
 
 
 def _quoted(text: str) -> str:
     """A TOML basic string, which escapes as JSON does."""
-    return json.dumps(text, ensure_ascii=False)
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")

@@ -1,12 +1,13 @@
 """`csv` and `parquet`: any table, by a small TOML file that says which column is which parameter.
 
     family = "gemm/triton"
-    device = "a100"                                  # optional; --device says it too
+    device = "a100"                                  # optional; --device says it too; or { column = "gpu" }
     ignore = ["notes"]                               # columns to leave out, knowingly
 
     [problem]
     M = "m"                                          # a column of the table
-    dtype = { column = "type", values = { "torch.float16" = "fp16" } }
+    dtype = "type"                                   # the usual spellings are known: torch.float16, half, BF16
+    group = { column = "g", values = { "none" = 1 } } # other words are translated
     layout = { value = "rcr" }                       # the same in every row
 
     [config]
@@ -34,14 +35,27 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from kerncast import devices
+from kerncast import devices, dtypes
 from kerncast.data import schema
 from kerncast.data.importers import Imported, Importer, Options, extra_columns
 from kerncast.data.text_table import LINE, read_csv_text, refuse_cells, respelled
-from kerncast.errors import BadFile, InvalidValue, KerncastError
+from kerncast.device import Device
+from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.op import Family
+from kerncast.parameters import Categorical, Parameter
 from kerncast.registry import FAMILIES
 
+# What a draft could not guess.
+OPEN = "?"
+# What columns say about the outcome of a run, in words that need no explanation.
+OUTCOMES = {
+    **dict.fromkeys(("true", "1", "yes", "y", "ok", "pass", "passed", "success", "succeeded", "valid", "correct"), "ok"),
+    **dict.fromkeys(("false", "0", "no", "n", "invalid", "unsupported_shape"), "invalid"),
+    **dict.fromkeys(("fail", "failed", "failure", "error", "runtime_error", "launch_failure"), "launch_error"),
+    **dict.fromkeys(("oom", "out of memory"), "out_of_memory"),
+    **dict.fromkeys(("incorrect", "wrong", "mismatch"), "wrong_result"),
+    **dict.fromkeys(("timed out", "timedout"), "timeout"),
+}
 NANOSECONDS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 
@@ -66,7 +80,7 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     family: str
     time: Time
-    device: str | None = None
+    device: str | Cell | None = None
     problem: dict[str, str | Cell] = {}
     config: dict[str, str | Cell] = {}
     measured: dict[str, str | Cell] = {}
@@ -91,12 +105,26 @@ def read_mapping(path: Path | None) -> Mapping:
         unknown = sorted(set(getattr(mapping, section)) - names)
         if unknown:
             raise BadFile(f"{path}: [{section}] has no '{unknown[0]}' (known: {', '.join(sorted(names)) or 'none'})")
+    unanswered = list(_unanswered(mapping))
+    if unanswered:
+        raise BadFile(f"{path}: '?' stands for {', '.join(unanswered)}: write what is meant")
     if mapping.time.unit not in NANOSECONDS:
         raise BadFile(f"{path}: the unit of time must be one of {', '.join(NANOSECONDS)}, got '{mapping.time.unit}'")
     wrong = sorted(set(mapping.time.failed.values()) - set(schema.Status))
     if wrong:
         raise BadFile(f"{path}: '{wrong[0]}' is not a status (known: {', '.join(schema.Status)})")
     return mapping
+
+
+def _unanswered(mapping: Mapping) -> Iterator[str]:
+    """What a draft left open; `--device` may still answer for the device."""
+    sections = {name: getattr(mapping, name) for name in ("problem", "config", "measured")}
+    cells = {f"[{section}] {name}": cell for section, found in sections.items() for name, cell in found.items()}
+    for name, cell in {**cells, "device": mapping.device}.items():
+        if isinstance(cell, Cell) and (cell.value == OPEN or OPEN in (cell.values or {}).values()):
+            yield name
+    if OPEN in (mapping.time.column, mapping.time.unit):
+        yield "[time]"
 
 
 def _fixed(values: dict[str, str], family: Family) -> dict[str, Cell]:
@@ -123,7 +151,9 @@ def _text(cell: Any) -> str:
     return str(cell).lower() if isinstance(cell, bool) else str(cell)
 
 
-def _column(table: pl.DataFrame, target: str, cell: Cell, dtype: type[pl.DataType]) -> pl.Series:
+def _column(
+    table: pl.DataFrame, target: str, cell: Cell, dtype: type[pl.DataType], parameter: Parameter | None = None
+) -> pl.Series:
     """One stored column from a cell specification; text is parsed as the type asks."""
     if cell.value is not None:
         texts = pl.repeat(_text(cell.value), table.height, dtype=pl.String, eager=True)
@@ -131,8 +161,8 @@ def _column(table: pl.DataFrame, target: str, cell: Cell, dtype: type[pl.DataTyp
     else:
         assert cell.column is not None
         if cell.column not in table.columns:
-            known = ", ".join(name for name in table.columns if name != LINE)
-            raise BadFile(f"line 1: there is no column '{cell.column}' for {target} (columns: {known})")
+            there = ", ".join(name for name in table.columns if name != LINE)
+            raise BadFile(f"line 1: there is no column '{cell.column}' for {target} (columns: {there})")
         texts = _as_text(table, cell.column)
         lines = table
     column = target if cell.value is not None else str(cell.column)
@@ -140,6 +170,9 @@ def _column(table: pl.DataFrame, target: str, cell: Cell, dtype: type[pl.DataTyp
         translated = {key: _text(value) for key, value in cell.values.items()}
         refuse_cells(lines, ~texts.is_in(list(translated)), column, f"must be one of {', '.join(translated)}")
         texts = texts.replace(translated)
+    elif isinstance(parameter, Categorical):
+        known = dtypes.spellings_of(parameter)
+        texts = texts.replace({text: meaning for text in texts.unique() if (meaning := known(text)) is not None})
     texts = texts.set(texts == "", None)
     if dtype == pl.Int64:
         # 8.0 is what pandas writes for a whole number in a column with empty cells.
@@ -186,12 +219,14 @@ def _label(table: pl.DataFrame, time: Time, given: pl.Series | None) -> dict[str
     return {"time_ns": scaled.set(failed, None), "status": status}
 
 
-def map_table(table: pl.DataFrame, mapping: Mapping, options: Options) -> Imported:
-    """Apply a mapping to a table. A column that it does not mention is kept as an extra one.
+def map_table(table: pl.DataFrame, mapping: Mapping, options: Options) -> list[Imported]:
+    """Apply a mapping to a table, one result per device. A column that it does not mention is kept as an extra one.
 
     A column that the mapping names must be there, unless it only says how a row was measured.
     """
     family = FAMILIES.get(mapping.family)
+    spaces = (("problem", family.problem), ("config", family.config))
+    parameters = {f"{prefix}.{name}": item for prefix, space in spaces for name, item in space.parameters.items()}
     types = schema.schema_of(family)
     cells: dict[str, Cell] = {}
     for section in ("problem", "config", "measured"):
@@ -199,7 +234,9 @@ def map_table(table: pl.DataFrame, mapping: Mapping, options: Options) -> Import
             target = name if section == "measured" else f"{section}.{name}"
             cells[target] = _cell_of(spec, target)
     cells |= _fixed(dict(options.values), family)
-    used = {*(str(cell.column) for cell in cells.values() if cell.column is not None), mapping.time.column, *mapping.ignore}
+    device = mapping.device if isinstance(mapping.device, Cell) else Cell(value=mapping.device)
+    named_columns = {cell.column for cell in (*cells.values(), device) if cell.column is not None}
+    used = {*named_columns, mapping.time.column, *mapping.ignore}
     table = respelled(table, used)
     optional = set(schema.MEASURED) - {"status"}
     absent = {target: cell.column for target, cell in cells.items()
@@ -210,10 +247,38 @@ def map_table(table: pl.DataFrame, mapping: Mapping, options: Options) -> Import
     for target, cell in cells.items():
         if target in absent:
             continue
-        rows[target] = _column(table, target, cell, types[target])
+        rows[target] = _column(table, target, cell, types[target], parameters.get(target))
     rows |= _label(table, mapping.time, rows.get("status"))
-    device = devices.get(mapping.device) if mapping.device else None
-    return Imported(family, pl.DataFrame(rows), device, tuple(notes), extra=extra_columns(table, used))
+    frame, extra = pl.DataFrame(rows), extra_columns(table, used)
+    if device.column is None:
+        named = options.device or device.value
+        if named == OPEN:
+            raise InvalidValue("the mapping has '?' for the device: write which it was, or add `device` NAME")
+        return [Imported(family, frame, devices.get(str(named)) if named is not None else None, tuple(notes), extra=extra)]
+    found = []
+    for name, measured in _devices(table, device, options).items():
+        here = _as_text(table, device.column) == name
+        found.append(
+            Imported(family, frame.filter(here), measured, tuple(notes), extra=None if extra is None else extra.filter(here))
+        )
+        notes = []
+    return found
+
+
+def _devices(table: pl.DataFrame, cell: Cell, options: Options) -> dict[str, Device]:
+    """The device that each text of a column means, in the order of the rows."""
+    assert cell.column is not None
+    if cell.column not in table.columns:
+        raise BadFile(f"line 1: there is no column '{cell.column}' for the device")
+    texts = _as_text(table, cell.column)
+    asked = devices.get(options.device) if options.device is not None else None
+    found = {}
+    for text in texts.unique(maintain_order=True):
+        try:
+            found[text] = devices.agreed(devices.get(str((cell.values or {}).get(text, text))), asked)
+        except (NotFound, InvalidValue) as error:
+            refuse_cells(table, texts == text, cell.column, f"must be a device ({error}; or translate it under `values`)")
+    return {text: device for text, device in found.items() if device is not None}
 
 
 class Csv(Importer):
@@ -225,7 +290,7 @@ class Csv(Importer):
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         mapping = read_mapping(options.mapping)
         table = read_csv_text(path, options.skips)
-        yield options.skips.convert(table, lambda rows: map_table(rows, mapping, options))
+        yield from options.skips.convert(table, lambda rows: map_table(rows, mapping, options))
 
 
 class Parquet(Importer):
@@ -236,7 +301,7 @@ class Parquet(Importer):
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         mapping = read_mapping(options.mapping)
-        yield options.skips.convert(read_parquet_table(path), lambda rows: map_table(rows, mapping, options))
+        yield from options.skips.convert(read_parquet_table(path), lambda rows: map_table(rows, mapping, options))
 
 
 def read_parquet_table(path: Path) -> pl.DataFrame:

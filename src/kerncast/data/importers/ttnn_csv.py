@@ -13,6 +13,7 @@ from pathlib import Path
 
 import polars as pl
 
+from kerncast import dtypes
 from kerncast.data.importers import Head, Imported, Importer, Options, extra_columns
 from kerncast.data.text_table import LINE, fold_one_hot, numbers, read_csv_text, refuse_cells, respelled, whole_numbers
 from kerncast.errors import BadFile, InvalidValue
@@ -23,8 +24,7 @@ from kerncast.ops.ttnn import INPUT
 
 SHAPE = tuple(f"input_shape_{i}" for i in range(1, 5))
 # TTNN's bfloat8_b is block floating point, not E5M2.
-DTYPES = {"bfloat16": "bf16", "bfloat8": "bfp8", "bfloat4": "bfp4", "float32": "fp32", "uint8": "uint8", "uint16": "uint16",
-          "uint32": "uint32", "int32": "int32"}  # fmt: skip
+DTYPES = dtypes.spelled("bfloat16", "bfloat8", "bfloat4", "float32", "uint8", "uint16", "uint32", "int32")
 BUFFERS = {"input_DRAM": "dram", "input_L1": "l1", "INPUTBUFFER0": "dram", "INPUTBUFFER1": "l1"}
 OUT_BUFFERS = {"output_DRAM": "dram", "output_L1": "l1"}
 MATMUL = {"m_size": "problem.M", "k_size": "problem.K", "n_size": "problem.N", "num_cores": "problem.num_cores"}
