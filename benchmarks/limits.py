@@ -68,6 +68,7 @@ def peak(*arguments: object) -> float:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"{' '.join(map(str, arguments))} failed: {said.decode()[-500:]}")
+    print(f"{arguments[0]}: {used.ru_maxrss / 1024:.0f} MB", file=sys.stderr, flush=True)
     return used.ru_maxrss / 1024
 
 
@@ -103,6 +104,7 @@ def ended(arguments: tuple[object, ...], begun: Callable[[], bool], left: Callab
     process.send_signal(signal.SIGTERM)
     process.wait()
     spent = time.perf_counter() - start
+    print(f"{arguments[0]}: {spent:.2f} s", file=sys.stderr, flush=True)
     if not left():
         raise SystemExit(f"{' '.join(map(str, arguments))} left something unfinished behind: {sorted(Path.cwd().iterdir())}")
     return spent

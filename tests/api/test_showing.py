@@ -174,6 +174,19 @@ def test_lines_come_once_a_stage_and_now_and_then(clock, capsys):
     ]
 
 
+def test_plain_lines_say_how_far_a_known_total_is_and_what_is_left(clock, capsys):
+    """As in a log of `train`: a line every ten seconds, with the time left."""
+    show = LineShow()
+    show.stage("folds", 1, 1)
+    for done in range(0, 50, 5):
+        clock.now += 3
+        show.step("trees", done, 100)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "folds ..."
+    assert len(lines) == 3
+    assert lines[-1].startswith("folds: trees 35/100, left 0:00:")
+
+
 def test_a_terminal_has_a_bar_for_stages_and_a_panel_for_results(monkeypatch, clock):
     """One display for both, and a moving line where nothing can be counted."""
     show = TerminalShow("loading")

@@ -187,6 +187,28 @@ def test_measuring_again_never_worsens_a_label(tmp_path):
     assert collection.unsure == {}
 
 
+def test_a_disturbed_machine_is_explained_once_and_doubtful_labels_are_counted(tmp_path):
+    """What it does to the labels, where the share is shown; a second visit that is quiet settles a label."""
+    said = []
+
+    class Listening(Progress):
+        def say(self, text):
+            said.append(text)
+
+    collection = Collection(request(tmp_path / "d"), Dataset.create(tmp_path / "d"), progress=Listening())
+    collection.journal = Journal.begin(tmp_path / "d" / NAME, Header("gemm/triton", "instant", "d", {}, "r"))
+    for number in range(30):
+        result = Result(str(number), "ok", time_ns=100.0, time_ns_mad=0.0, samples=16, disturbed_samples=14, unsure=True)
+        collection.record(Item(str(number), {"M": 1}, {"a": number}), result, 0, "0")
+    assert len(said) == 1
+    assert "during 88% of the samples so far (shown as disturbed)" in said[0]
+    assert "its label may be too slow" in said[0]
+    quiet = Result("3", "ok", time_ns=105.0, time_ns_mad=0.0, samples=4)
+    collection.record(Item("3", {"M": 1}, {"a": 3}), quiet, 0, "0")
+    assert len(collection.doubtful) == 29
+    collection.journal.close()
+
+
 def test_a_finished_dataset_of_another_compiler_is_not_extended(tmp_path):
     """The same refusal as for an unfinished one."""
     collect(request(tmp_path / "a"), [vectors(3)])

@@ -12,9 +12,10 @@ from functools import cache
 from pathlib import Path
 
 from kerncast.backends.contract import CannotCompile
-from kerncast.backends.cpu.build import Compiler, cache_root, find_compiler, instruction_set
+from kerncast.backends.cpu.build import Compiler, find_compiler, instruction_set
 from kerncast.errors import CannotWrite
 from kerncast.files.atomic import file_checksum, replace_file, scratch_folder
+from kerncast.files.cache import cache_folder
 
 # No contraction: a fused multiply-add rounds once where Python rounds twice.
 FLAGS = ("-std=c99", "-O3", "-march=native", "-ffp-contract=off", "-fPIC", "-shared")
@@ -39,7 +40,7 @@ def source_digest() -> str:
 def folder_for(*identity: str) -> Path:
     """The cache folder of the artefact that `identity` determines."""
     digest = hashlib.blake2b("\n".join([source_digest(), *identity]).encode(), digest_size=10).hexdigest()
-    return cache_root().parent / "select" / digest
+    return cache_folder("select") / digest
 
 
 def compiled(identity: str, source: str, header: str, *, flags: tuple[str, ...] = FLAGS) -> Path | None:

@@ -6,9 +6,12 @@ the pool is listed. Those that read a problem's numbers are a mask, computed for
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import itertools
 from collections.abc import Iterator, Mapping
 from functools import reduce
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +21,8 @@ from kerncast.arrays import Flags, Ints
 from kerncast.data.schema import column_type
 from kerncast.device import Device
 from kerncast.expr import Expr, Program
+from kerncast.files.atomic import replace_file
+from kerncast.files.cache import cache_folder
 from kerncast.op import Family, hash_key, key_text
 from kerncast.parameters import Parameter
 from kerncast.sweeping.vectors import CONFIG, PROBLEM
@@ -30,6 +35,8 @@ POOL_ROWS = 8_000_000
 TRIES = 4
 # Configs drawn from a space too large to hold in memory; samples are taken from these.
 DRAWN_ROWS = 131_072
+# Lists of at least this many configs take a second or more to make: so many of them are kept in the cache.
+KEPT_ROWS, KEPT_FILES = 500_000, 16
 _INDEX = "__config"
 
 
@@ -62,12 +69,37 @@ def open_pool(family: Family, device: Device, labels: Mapping[str, Any], portfol
         return ListedPool(family, _compact(family, portfolio), _check(family, known, whole=True))
     if not family.config.parameters:
         return ListedPool(family, pl.DataFrame({_INDEX: [0]}), _check(family, known, whole=True))
+    check = _check(family, known, whole=False)
+    file = cache_folder("pools") / f"{_identity(family, known)}.parquet"
+    with contextlib.suppress(OSError, pl.exceptions.PolarsError):  # there is none, or it is damaged: it is made again
+        return ListedPool(family, _compact(family, pl.read_parquet(file, glob=False)), check)
     size = family.config.count(known)
     if size > POOL_ROWS:
         return WalkedPool(family, device, known, size)
     nothing = pl.DataFrame(schema=dict.fromkeys(family.config.parameters, pl.Int64))
     frames = [_compact(family, frame) for frame in itertools.chain([nothing], family.config.frames(known))]
-    return ListedPool(family, pl.concat(frames), _check(family, known, whole=False))
+    configs = pl.concat(frames)
+    if size >= KEPT_ROWS:
+        _keep(file, configs.rename(lambda name: name.removeprefix(CONFIG)))
+    return ListedPool(family, configs, check)
+
+
+def _identity(family: Family, known: Mapping[str, Any]) -> str:
+    """A hash of everything that decides which configs are listed."""
+    read = {symbol.name for constraint in family.config.constraints for symbol in constraint.program.symbols}
+    values = sorted((name, repr(value)) for name, value in known.items() if name in read)
+    text = repr((family.id, family.config.digest, values))
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def _keep(file: Path, configs: pl.DataFrame) -> None:
+    """Write a list of configs for the next command, which then opens it in a tenth of the time; only the last ones stay."""
+    with contextlib.suppress(OSError, pl.exceptions.PolarsError):  # a full or read-only disk costs time, nothing else
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(file, lambda draft: configs.write_parquet(draft, compression="zstd"))
+        found = sorted(file.parent.glob("*.parquet"), key=lambda path: path.stat().st_mtime)
+        for old in found[:-KEPT_FILES]:
+            old.unlink(missing_ok=True)
 
 
 def _check(family: Family, known: Mapping[str, Any], *, whole: bool) -> Program | None:

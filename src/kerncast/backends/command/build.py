@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ from kerncast.backends.command.template import Scope
 from kerncast.backends.contract import CannotCompile, Ended
 from kerncast.errors import CannotWrite
 from kerncast.files.atomic import replace_file
+from kerncast.files.cache import cache_folder
 from kerncast.files.lock import in_turn
 
 
@@ -46,18 +46,12 @@ class Binary:
     path: Path
 
 
-def cache_root() -> Path:
-    """Where builds are remembered: KERNCAST_CACHE, else ~/.cache/kerncast."""
-    given = os.environ.get("KERNCAST_CACHE")
-    return (Path(given) if given else Path.home() / ".cache" / "kerncast") / "command"
-
-
 class Builder:
     """Builds binaries and remembers them."""
 
     def __init__(self, build: Build, environment: dict[str, str], software: dict[str, str], programs: Programs) -> None:
         self.build, self.environment, self.software, self.programs = build, environment, software, programs
-        self.root = cache_root()
+        self.root = cache_folder("command")
         self.broken: dict[str, str] = {}
         self.jobs = 1
 

@@ -25,6 +25,7 @@ from typing import Protocol
 from kerncast.backends.contract import CannotCompile
 from kerncast.errors import CannotWrite, NotFound
 from kerncast.files.atomic import replace_file
+from kerncast.files.cache import cache_folder
 
 SOURCES = Path(__file__).parent
 # Enough kernels to spread the compiler's start-up, few enough to keep every core busy.
@@ -80,12 +81,6 @@ def find_compiler() -> Compiler | None:
     return None
 
 
-def cache_root() -> Path:
-    """Where compiled kernels live: KERNCAST_CACHE, else ~/.cache/kerncast."""
-    given = os.environ.get("KERNCAST_CACHE")
-    return (Path(given) if given else Path.home() / ".cache" / "kerncast") / "cpu"
-
-
 def instruction_set() -> str:
     """What `-march=native` stands for on this machine."""
     try:
@@ -118,7 +113,7 @@ class Library:
         """`sources` is a hash of what its kernels are generated from; None: those of the product of matrices."""
         self.compiler = compiler
         identity = "\n".join([sources or source_digest(), compiler.path, compiler.version, *compiler.flags, instruction_set()])
-        self.folder = (root or cache_root()) / hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
+        self.folder = (root or cache_folder("cpu")) / hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
         self.homes: dict[str, Path] = {}
         self.broken: dict[str, str] = {}
         self._loaded: dict[Path, ctypes.CDLL] = {}
