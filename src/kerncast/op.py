@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from kerncast.device import Device, hardware_namespace
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.expr import Expr, Namespace, Program
+from kerncast.expr import Expr, Namespace, Program, constant
 from kerncast.expr.nodes import Operand
 from kerncast.parameters import JsonField
 from kerncast.space import Constraint, Parameter, Space, Value
@@ -164,6 +164,13 @@ class Family:
     def work(self, p: Namespace) -> Work | None:
         """FLOPs and bytes: the op's, unless these kernels move their data differently."""
         return self.op.work(p)
+
+    above_peak: ClassVar[tuple[str, ...]] = ()
+    """Flags that let kernels compute in a faster format than the problem's dtype: the peak rate does not bound them."""
+
+    def peak_share(self, p: Namespace, hw: Namespace) -> Expr:
+        """The part of the device's peak rate that the cores in use have; 1 unless a problem limits its threads."""
+        return constant(1)
 
     def features(self, p: Namespace, c: Namespace, hw: Namespace) -> Mapping[str, Operand]:
         """Features of the config, and of the config on the problem."""

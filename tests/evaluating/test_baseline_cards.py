@@ -42,9 +42,23 @@ def test_regret_is_the_time_lost_over_the_best_and_a_failed_choice_leaves_none()
 def test_the_portfolio_is_never_below_the_best_single_config(seed):
     """Where each problem tried most configs but not all, problem by problem."""
     table = synthetic_table(problems=30)
-    table = table.take(np.random.default_rng(seed).random(len(table.problem)) < 0.5)
+    table = table.take((np.random.default_rng(seed).random(len(table.problem)) < 0.5) | (table.config == 4))
     found = learned_choices(table, table.problem % 3, None)
     assert (found["portfolio_8_oracle"] >= found["best_single"]).all()
+
+
+def test_where_each_problem_has_its_own_configs_no_single_config_is_judged():
+    """A config that was tried here and there has a mean over other problems than the next: it may score below chance."""
+    table = synthetic_table(problems=60)
+    everywhere = learned_choices(table, table.problem % 3, None)
+    assert len(everywhere["best_single"]) == 60
+    sampled = table.take(np.random.default_rng(0).random(len(table.problem)) < 0.3)
+    assert learned_choices(sampled, sampled.problem % 3, None) == {}
+    # Two configs on every problem, and a sample of the others: the single one is the better of the two.
+    kept = table.take((np.random.default_rng(0).random(len(table.problem)) < 0.2) | (table.config < 2))
+    single = learned_choices(kept, kept.problem % 3, None)["best_single"]
+    both = [kept.trials.share[(kept.config == number)] for number in (0, 1)]
+    assert single.mean() == pytest.approx(max(share.mean() for share in both), abs=0.02)
 
 
 def test_one_problem_has_figures_without_bounds(tmp_path, run):

@@ -5,6 +5,7 @@ import pytest
 
 import kerncast
 from kerncast.data import schema
+from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.models.statuses import Answered
 from kerncast.op import Config, Problem
@@ -115,7 +116,38 @@ def test_a_config_that_cannot_run_the_problem_is_unsupported(model, config):
     assert model.predict(pl.DataFrame([SHAPE]), broken)["status"].to_list() == ["unsupported"]
 
 
-def test_another_device_is_named(model, config):
-    other = model.predict(SHAPE, config, device="h100")
-    assert other.time_ns != model.predict(SHAPE, config).time_ns
+def test_a_device_that_was_not_measured_gets_a_time_without_an_interval(model, config):
+    """With a config, for the best one, in a list and in a frame: never the interval of the device that was measured."""
+    own, other = model.predict(SHAPE, config), model.predict(SHAPE, config, device="h100")
+    assert own.ok
+    assert (other.status, other.outside.parameter, other.outside.value) == (Answered.OUT_OF_RANGE, "device", "h100")
+    assert other.time_ns not in (None, own.time_ns)
+    assert "device was trained with a100 only, got h100" in other.reason
+    for answer in (other, model.predict(SHAPE, device="h100")):
+        assert (answer.lower_ns, answer.upper_ns, answer.efficiency) == (None, None, None)
+        assert answer.config is not None
     assert other == model.predict(SHAPE, config, device=kerncast.get_device("h100"))
+    frame = model.predict(pl.DataFrame([SHAPE, FAR]), config, device="h100")
+    assert frame["time_ns"].to_list() == [other.time_ns, None]
+    assert frame["status"].to_list() == ["out_of_range"] * 2
+    assert frame["lower_ns"].null_count() == 2
+
+
+def test_a_device_without_the_numbers_that_the_model_reads_is_refused_by_name(model, config):
+    a100 = kerncast.get_device("a100")
+    numbers = {name: value for name, value in a100.numbers.items() if name != "num_cus"}
+    bare = Device("mystery", "A device", "gpu", numbers, a100.peak_tflops)
+    with pytest.raises(InvalidValue, match="trained on a100 and cannot predict for mystery, whose profile lacks num_cus"):
+        model.predict(SHAPE, config, device=bare)
+    with pytest.raises(InvalidValue, match="whose profile lacks the peak rates of fp16"):
+        model.predict(SHAPE, device=Device("mystery", "A device", "gpu", a100.numbers))
+
+
+def test_defaults_are_filled_in_wherever_a_value_is_missing(model, config):
+    """A column that is not there, a null in it, a None in a mapping."""
+    whole = {**SHAPE, "batch": 1, "tf32": False}
+    wanted = model.predict(whole, config)
+    assert model.predict(SHAPE, config) == model.predict({**SHAPE, "batch": None}, config) == wanted
+    for frame in (pl.DataFrame([SHAPE]), pl.DataFrame([whole]), pl.DataFrame([{**SHAPE, "batch": None, "tf32": None}])):
+        assert model.predict(frame, config)["time_ns"].to_list() == [wanted.time_ns]
+        assert model.predict(frame)["time_ns"].to_list() == [model.predict(SHAPE).time_ns]

@@ -60,17 +60,16 @@ def test_the_noise_ceiling_chooses_on_one_half_and_is_scored_on_the_other():
     np.testing.assert_allclose(made.noise_ceiling, [(20 / 25 + 10 / 20) / 2, 1.0])
 
 
-def test_without_repeats_the_noise_ceiling_is_drawn_from_the_noise():
-    """No noise at all: 1; much noise: less; unknown noise: no ceiling."""
-    exact = trials(TIMES, noise=[0.0] * 6)
-    np.testing.assert_allclose(exact.noise_ceiling, [1.0, 1.0])
-    rng = np.random.default_rng(1)
-    problem, config = np.repeat(np.arange(50), 8).tolist(), np.tile(np.arange(8), 50).tolist()
-    close = (100 + rng.random(400)).tolist()
-    ceilings = [trials(close, noise=[s] * 400, problem=problem, config=config).noise_ceiling.mean() for s in (1e-4, 0.05, 0.2)]
-    assert 0.99 < ceilings[0] <= 1.0
-    assert ceilings[0] > ceilings[1] > ceilings[2]
-    assert trials(TIMES).noise_ceiling is None
+def test_the_spread_within_one_run_is_no_noise_ceiling():
+    """Known noise without a second visit gives none; nor do a few problems of many that were visited twice."""
+    assert trials(TIMES, noise=[0.01] * 6).noise_ceiling is None
+    count = 20
+    problem, config = np.repeat(np.arange(count), 2), np.tile(np.arange(2), count)
+    for repeated, known in ((4, False), (5, True)):
+        half = np.where(problem < repeated, 1.0, NAN)
+        made = Trials(problem, config, np.ones(2 * count), np.full(2 * count, 0.01), half, half)
+        assert (made.noise_ceiling is not None) == known
+        assert not known or len(made.noise_ceiling) == repeated
 
 
 def test_baselines_by_hand():
@@ -80,6 +79,9 @@ def test_baselines_by_hand():
     shares = baselines.mean_shares(made, 3)
     np.testing.assert_allclose(shares, [0.75, 0.75, 0.125])
     np.testing.assert_allclose(baselines.fixed_choice(made, shares), [1.0, 0.5])
+    # A config that was not tried on the same problems (NaN) is not taken, even if nothing else was tried.
+    np.testing.assert_allclose(baselines.fixed_choice(made, np.array([NAN, 0.5, 0.4])), [0.5, 1.0])
+    assert np.isnan(baselines.fixed_choice(made, np.full(3, NAN))).all()
     assert baselines.greedy_portfolio(made, 3, 3) == [0, 1]
     np.testing.assert_allclose(baselines.portfolio_oracle(made, [0, 1]), [1.0, 1.0])
     np.testing.assert_allclose(baselines.portfolio_oracle(made, [2]), [0.25, 0.0])

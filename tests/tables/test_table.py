@@ -35,12 +35,26 @@ def table_of(rows, machines=A100):
 
 
 def test_repeats_become_one_row_with_their_median_noise_and_halves():
-    """Halves alternate in the order of measuring; the noise is the standard error of the log times."""
+    """Halves alternate from run to run; the noise is the standard error of the log times."""
     times = [100.0, 110.0, 104.0, 108.0, 102.0]
-    table = table_of(stored(times))
+    table = table_of(stored(times, run_id=list("abcde")))
     assert table.time_ns.tolist() == [104.0]
     np.testing.assert_allclose(table.noise, np.log(times).std(ddof=1) / np.sqrt(5))
     assert (table.half_a.tolist(), table.half_b.tolist()) == ([102.0], [109.0])
+
+
+def test_repeats_are_of_different_times_if_another_problem_was_measured_between_them():
+    """Back to back, or with other configs of the problem between them, they are one visit; in an unknown order too."""
+    lines = [3, 4, 9, 10]
+    cells = {"problem.M": [128, 128, 128, 64], "source": "table.csv"}
+    together = stored([100.0, 110.0, 104.0, 50.0], **cells, source_line=lines)
+    assert np.isnan(table_of(together).half_a).all()
+    apart = table_of(together.with_columns(source_line=pl.Series([3, 4, 11, 10])))
+    assert np.nan_to_num(apart.half_a).tolist() == [0.0, 105.0]
+    assert np.nan_to_num(apart.half_b).tolist() == [0.0, 104.0]
+    assert np.isnan(table_of(stored([100.0, 110.0])).half_a).all()
+    two = stored([100.0, 50.0, 110.0], **{"config.num_warps": [4, 8, 4]}, source="t", source_line=[1, 2, 3])
+    assert np.isnan(table_of(two).half_a).all()
 
 
 def test_of_two_repeats_the_faster_counts_where_configs_are_compared_and_their_mean_where_only_times_are_asked():

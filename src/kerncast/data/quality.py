@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast import devices
+from kerncast import devices, limits
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset
 from kerncast.data.label_shift import DeviceOf, find_label_shift
@@ -82,6 +82,7 @@ def inspect_family(family: Family, rows: pl.DataFrame, device_of: DeviceOf = dev
         "constant_columns": constant_columns(rows, [*problems, *configs]),
         "aliased_configs": aliased_configs(family, rows, configs, device_of),
         "measured_though_impossible": measured_though_impossible(family, ok, device_of),
+        "faster_than_possible": faster_than_possible(family, ok, device_of),
         "label_shift": NOT_CHECKED if filtered else label_shift(family, rows, device_of),
     }
 
@@ -248,6 +249,28 @@ def measured_though_impossible(family: Family, ok: pl.DataFrame, device_of: Devi
                     {"device": name, "constraint": constraint.name, "sentence": constraint.sentence, "rows": int(broken.sum())}
                 )
     return found
+
+
+def faster_than_possible(family: Family, ok: pl.DataFrame, device_of: DeviceOf = devices.get) -> Report:
+    """Rows that took less time than their work needs on the device: the work is overcounted, or the label is wrong."""
+    parts = []
+    for (name, *_), own in ok.partition_by(
+        ["device", *(["problem.dtype"] if family.op.dtype is not None else [])], as_dict=True
+    ).items():
+        try:
+            device = device_of(str(name))
+        except NotFound:
+            continue
+        used = None if family.op.dtype is None else [str(own["problem.dtype"][0])]
+        program = limits.limit_program(family, device, used)
+        if "floor_ns" in program.outputs:
+            floor = program.frame(schema.symbol_columns(family, own))["floor_ns"].to_numpy()
+            parts.append(
+                limits.faster_than_possible(
+                    own.select(list(schema.parameter_columns(family))), own["time_ns"].to_numpy(), floor
+                )
+            )
+    return limits.together(parts)
 
 
 def label_shift(family: Family, rows: pl.DataFrame, device_of: DeviceOf = devices.get) -> Report:

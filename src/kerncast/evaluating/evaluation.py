@@ -20,7 +20,7 @@ from kerncast.models.model import Model
 from kerncast.progress import QUIET, Progress
 from kerncast.scoring.scorecard import Predicted
 from kerncast.scoring.splits import folds_by_group, folds_by_size
-from kerncast.tables.assess import PORTFOLIO, Learned, assess
+from kerncast.tables.assess import PORTFOLIO, TRIED_ENOUGH, Learned, assess
 from kerncast.tables.table import Table
 from kerncast.training.folds import cross_validate
 from kerncast.training.procedure import Procedure
@@ -96,8 +96,10 @@ def learned_by(model: Model, table: Table) -> Learned | None:
         return None
     numbered = table.configs.with_columns(__number=pl.Series(np.unique(table.config)))
     joined = numbered.join(model.candidates, on=columns, how="left", nulls_equal=True, maintain_order="left")
-    shares = np.zeros(int(table.config.max()) + 1)
-    shares[joined["__number"].to_numpy()] = joined["share"].fill_null(0.0).to_numpy()
+    shares = np.full(int(table.config.max()) + 1, np.nan)
+    often = (joined["ok"] + joined["failed"] >= TRIED_ENOUGH * model.manifest.data.problems).fill_null(False).to_numpy()
+    known = joined["share"].fill_null(0.0).to_numpy()
+    shares[joined["__number"].to_numpy()] = np.where(often, known, np.nan)
     picked = joined.filter(pl.col("portfolio_place") < PORTFOLIO).sort("portfolio_place")["__number"].to_list()
     return Learned(shares, picked)
 
@@ -172,8 +174,10 @@ def _remembered(model: Model, table: Table) -> tuple[Predicted, Ints] | None:
     stored = model.out_of_fold
     if stored is None or model.manifest.warm_start:
         return None
-    columns = list(table.rows.frame.columns)
-    joined = table.rows.frame.join(stored, on=columns, how="left", nulls_equal=True, maintain_order="left")
+    asked, columns = table.rows.frame, list(table.rows.frame.columns)
+    if "device" in stored.columns:  # older models do not name the device of a row
+        asked, columns = asked.with_columns(device=table.device_names), [*columns, "device"]
+    joined = asked.join(stored, on=columns, how="left", nulls_equal=True, maintain_order="left")
     if joined.height != len(table.problem) or joined["score"].null_count():
         return None
     fold, time_ns, score = (joined[name].to_numpy().copy() for name in ("fold", "time_ns", "score"))
@@ -202,12 +206,14 @@ def problem_points(table: Table, predicted: Predicted) -> pl.DataFrame:
         predicted_ns=pl.Series(predicted.time_ns[chosen]) if predicted.time_ns is not None else pl.lit(None, pl.Float64),
         efficiency=pl.Series(trials.share[chosen]),
         configs=pl.Series(counts),
-        roofline_ns=pl.Series(table.rows.roofline_ns[chosen])
-        if table.rows.roofline_ns is not None
-        else pl.lit(None, pl.Float64),
-        flops=pl.Series(table.rows.flops[chosen]) if table.rows.flops is not None else pl.lit(None, pl.Float64),
-        bytes=pl.Series(table.rows.bytes[chosen]) if table.rows.bytes is not None else pl.lit(None, pl.Float64),
-    )
+        **{
+            name: pl.lit(None, pl.Float64) if values is None else pl.Series(values[chosen])
+            for name, values in (
+                ("roofline_ns", table.rows.limit_ns), ("peak_share", table.rows.peak_share), ("flops", table.rows.flops),
+                ("bytes", table.rows.bytes),
+            )
+        },
+    )  # fmt: skip
 
 
 def row_points(table: Table, predicted: Predicted) -> pl.DataFrame:

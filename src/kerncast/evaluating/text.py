@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from kerncast.evaluating.solutions.scoring import said
+from kerncast.limits import sentence
 from kerncast.writing.terminal import TextTable, assignments, duration, printable
 
 Block = str | TextTable
@@ -18,6 +19,7 @@ RUNTIME = (
     ("mape", "MAPE"), ("median_ape", "median"), ("ape_p95", "P95"), ("rmsre", "RMSRE"), ("r2", "R2"), ("r2_log", "R2 log"),
     ("coverage_90", "90 % interval covers"),
 )  # fmt: skip
+UNKNOWN_CEILING = "noise ceiling unknown (too few problems were measured at two different times)"
 # How many of the worst problems are listed.
 WORST = 10
 
@@ -78,6 +80,9 @@ def figure_blocks(evaluation: Mapping[str, Any], title: str) -> Iterator[Block]:
         yield ""
         yield TextTable(columns, lines, f"efficiency of the choice ({overall['n_problems']:,} problems, {title})", columns[1:])
         yield from _noise(evaluation)
+    impossible = evaluation.get("faster_than_possible")
+    if impossible and impossible["rows"]:
+        yield f"! {sentence(impossible)}"
     predictors = {name: card for name, card in others.items() if card["mape"] is not None}
     if overall["mape"] is not None:
         columns = ("error of the time", "model", "95 % interval", *predictors)
@@ -93,7 +98,9 @@ def figure_blocks(evaluation: Mapping[str, Any], title: str) -> Iterator[Block]:
 def _noise(evaluation: Mapping[str, Any]) -> Iterator[Block]:
     overall = evaluation["overall"]
     ceiling, floor = overall["noise_ceiling"], evaluation.get("noise_floor")
-    parts = [f"noise ceiling {value(ceiling)}" if ceiling else "noise ceiling unknown (nothing was repeated)"]
+    twice = evaluation.get("problems_measured_twice")  # older models do not say
+    of = f" ({twice:,} problems measured twice)" if twice else ""
+    parts = [f"noise ceiling {value(ceiling)}{of}" if ceiling else UNKNOWN_CEILING]
     if floor is not None:
         parts.append(f"a label's relative standard error {floor:.2%}")
     if overall.get("efficiency_mean_ties"):
@@ -177,6 +184,11 @@ def tier_blocks(tiers: list[dict[str, Any]]) -> Iterator[Block]:
     left_out = max(item["not_tried"] for item in tiers)
     if left_out:
         yield f"up to {left_out:,} problems are left out of a line: its config was not measured on them"
+    if any(item["efficiency"] is None and item["not_tried"] for item in tiers):
+        yield (
+            "a tier without an efficiency mostly chose configs that were not measured on the problem: measure every config on "
+            "every problem (`configs=portfolio:…`) to judge it"
+        )
 
 
 def budget_blocks(budget: Mapping[str, Any]) -> Iterator[Block]:

@@ -16,6 +16,7 @@ from kerncast.op import Problem
 from kerncast.scoring.metrics import figure, resampled
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.problem_sampling import draw_problems
+from kerncast.tables.assess import TRIED_ENOUGH
 
 # How many problems are timed, made-up ones in the trained ranges included: enough for a 99th percentile.
 TIMED = 300
@@ -25,7 +26,8 @@ def tier_lines(evaluation: Evaluation, selector: Selector) -> list[dict[str, Any
     """The figures of each tier of a model, on those problems of an evaluation that it answers itself.
 
     Problems that it refuses or hands on are counted, but are not part of its mean. A tier may answer with any config. If
-    that config was not tried on the problem, its time is not known: such problems are left out of the line and counted.
+    that config was not tried on the problem, its time is not known: such problems are left out of the line and counted. If
+    they are many, as where each problem has its own sample of configs, the rest would say nothing: there is no figure.
     """
     family = selector.model.family
     failures = evaluation.failures.with_columns(measured_ns=pl.lit(float("inf")))
@@ -42,10 +44,10 @@ def tier_lines(evaluation: Evaluation, selector: Selector) -> list[dict[str, Any
 def _line(tier: Tier, got: dict[Tier, Floats], itself: Flags, microseconds: Floats, size: int) -> dict[str, Any]:
     own, full = got[tier], got[Tier.FULL]
     known, both = np.isfinite(own), np.isfinite(own) & np.isfinite(full)
-    efficiency = None
-    if known.any():
+    efficiency, loses = None, None
+    if known.any() and known.sum() >= TRIED_ENOUGH * itself.sum():
         efficiency = figure(float(own[known].mean()), resampled(own[known], lambda values: np.asarray(values.mean(axis=-1))))
-    loses = 1.0 - float(own[both].mean() / full[both].mean()) if both.any() and full[both].mean() > 0 else None
+        loses = 1.0 - float(own[both].mean() / full[both].mean()) if both.any() and full[both].mean() > 0 else None
     return {
         "tier": str(tier), "efficiency": efficiency, "n_problems": int(known.sum()), "not_tried": int((itself & ~known).sum()),
         "loses_to_full": loses, "answers_itself": float(itself.mean()), "p50_us": float(np.median(microseconds)),

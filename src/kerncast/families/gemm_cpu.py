@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from kerncast.errors import NotFound
-from kerncast.expr import Expr, Namespace
+from kerncast.expr import Expr, Namespace, minimum
 from kerncast.families.gemm_cpu_tiles import (
     AVX512_BYTES,
     REGISTERS,
@@ -113,6 +113,9 @@ class Cpu(Family):
             ~is_dot(c) | (g.a_rows & (g.b_rows | (g.n <= FEW))) | (g.b_rows & (g.m <= FEW)),
         )
         yield Constraint("one_thread", "one thread has nothing to split", (p.threads > 1) | (c.split == "none"))
+
+    def peak_share(self, p: Namespace, hw: Namespace) -> Expr:
+        return minimum(p.threads / hw.num_cus, 1.0)
 
     def features(self, p: Namespace, c: Namespace, hw: Namespace) -> Mapping[str, Expr]:
         return {

@@ -22,6 +22,7 @@ class Triton(Family):
     doc = "Triton matmul templates, and the vendor library's kernel"
     op = gemm
     # A setting of the process, not of the tensors; it matters only on devices with tensor cores.
+    above_peak = ("tf32",)
     environment_parameters = {"tf32": Bool(default=False, doc="fp32 operands may be rounded to TF32 for the tensor cores")}
     parameters = PARAMETERS
     library = {"kind": "library"}

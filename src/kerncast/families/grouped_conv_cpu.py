@@ -114,6 +114,9 @@ class GroupedConvCpu(Family):
             (c.border != "clip") | (v.last & (v.source * v.result == 1) & (ceil_div(p.G, v.lanes) * v.lanes == p.G)),
         )
 
+    def peak_share(self, p: Namespace, hw: Namespace) -> Expr:
+        return 1.0 / hw.num_cus  # the kernels use one thread
+
     def features(self, p: Namespace, c: Namespace, hw: Namespace) -> Mapping[str, Expr]:
         v = self.view(p, c)
         return {**{f"c_{name}": getattr(c, name) for name in self.parameters}, **_tile_features(v), **_cache_features(v, hw)}

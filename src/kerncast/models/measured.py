@@ -66,8 +66,9 @@ def measured_by_model(model: Model) -> Measured:
     else:  # a family with nothing to choose
         frame = frame.with_columns(pl.lit(0).alias(NUMBER))
     keys = [name for name in frame.columns if name.startswith("problem.")]
-    # Rows are sorted by device, then problem: runs keep the devices of a pooled model apart.
-    number = frame.select(pl.struct(keys).rle_id().cast(pl.Int64)).to_series().to_numpy()
+    # Rows are sorted by device, then problem. Older models do not name the device of a row.
+    own = [*keys, "device"] if "device" in frame.columns else keys
+    number = frame.select(pl.struct(own).rle_id().cast(pl.Int64)).to_series().to_numpy()
     time_ns = frame["measured_ns"].fill_null(float("inf")).to_numpy()
     noise = frame["noise"].fill_null(float("nan")).to_numpy()
     unknown = np.full(len(number), np.nan)

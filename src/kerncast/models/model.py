@@ -160,6 +160,7 @@ class Model:
 
         One problem gives one answer, a list of problems a list of answers (with one config for all, or a list of as many).
         A frame (columns `problem.M` or `M`, and `config.*`) comes back with `time_ns`, `lower_ns`, `upper_ns` and `status`.
+        For a device that was not measured, the answer is `out_of_range`: it has an extrapolated time and no interval.
         """
         asked = self._predictor(device)
         if isinstance(problems, Mapping):
@@ -228,8 +229,8 @@ class Model:
     def out_of_fold(self) -> pl.DataFrame | None:
         """The out-of-fold prediction and the measurement of every training vector.
 
-        `fold`, `time_ns` and `score` are the prediction (null: it was trained without folds); `measured_ns` (null: it
-        failed) and `noise` the measurement.
+        `device` is where it ran (older models do not say); `fold`, `time_ns` and `score` are the prediction (null: it was
+        trained without folds); `measured_ns` (null: it failed) and `noise` the measurement.
         """
         return _read(self.path / PREDICTIONS) if PREDICTIONS in self.manifest.files else None
 

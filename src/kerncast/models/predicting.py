@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,10 @@ from kerncast.data import schema
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.expr import Program
-from kerncast.models.answer import Answer, Tier, refused_outside, without_choice
+from kerncast.models.answer import Answer, Tier, refused_outside, trained_with, without_choice
 from kerncast.models.candidates import Candidates, by_share, library_rows
 from kerncast.models.expectation import Expectation, expectation_of
-from kerncast.models.hull import outside_hull
+from kerncast.models.hull import OutOfRange, outside_hull
 from kerncast.models.reach import Reach, reach_of
 from kerncast.models.rules import Rule, config_rules, family_rules, namespaces, problem_rules
 from kerncast.models.statuses import Answered
@@ -39,6 +40,12 @@ class Predictor:
     def __init__(self, model: Model, device: Device) -> None:
         self.model, self.device, self.family = model, device, model.family
         self._chooses = bool(self.family.config.parameters)
+        own = [record.name for record in model.manifest.devices]
+        self._elsewhere: OutOfRange | None = None
+        """Set if the model never saw this device: times are then extrapolated, and no interval or efficiency is known."""
+        if device.name not in own:
+            _refuse_unknown_numbers(model, device)
+            self._elsewhere = OutOfRange("device", device.name, ", ".join(own))
 
     # -- what is known ---------------------------------------------------------------------------------
 
@@ -101,9 +108,19 @@ class Predictor:
                 answers[place] = (
                     Answer(Answered.UNSUPPORTED, asked[place], reason=rule.sentence)
                     if rule is not None
-                    else Answer(Answered.OK, asked[place], chosen[place], *next(times))
+                    else self._judged(Answer(Answered.OK, asked[place], chosen[place], *next(times)))
                 )
         return [answer for answer in answers if answer is not None]
+
+    def _judged(self, answer: Answer) -> Answer:
+        """The answer, if it is of a device that was measured; else what is left of it."""
+        if self._elsewhere is None:
+            return answer
+        reason = f"{trained_with(self._elsewhere)}, got {self._elsewhere.value}: the time is extrapolated, without an interval"
+        return replace(
+            answer, status=Answered.OUT_OF_RANGE, lower_ns=None, upper_ns=None, efficiency=None, reason=reason,
+            outside=self._elsewhere,
+        )  # fmt: skip
 
     def _times(self, frame: pl.DataFrame) -> list[tuple[float, float | None, float | None]]:
         """The time and its bounds, by row."""
@@ -160,7 +177,7 @@ class Predictor:
         time_ns, interval = float(times[row]), self.model.manifest.interval
         lower, upper = (None, None) if interval is None else (float(x[0]) for x in interval.bounds(np.array([time_ns])))
         efficiency = None if self._expectation is None else self._expectation.of(time_ns)
-        return Answer(Answered.OK, problem, self._configs[row], time_ns, lower, upper, efficiency, Tier.FULL)
+        return self._judged(Answer(Answered.OK, problem, self._configs[row], time_ns, lower, upper, efficiency, Tier.FULL))
 
     # -- frames ----------------------------------------------------------------------------------------
 
@@ -187,9 +204,11 @@ class Predictor:
         found: dict[str, npt.NDArray[np.float64]] = {name: np.full(frame.height, np.nan) for name in TIMES}
         if fine.any():
             predicted = self.model.predict_vectors(frame.filter(pl.Series(fine)), self.device)
-            for name in TIMES:
+            for name in TIMES if self._elsewhere is None else TIMES[:1]:
                 if name in predicted.columns:
                     found[name][fine] = predicted[name].to_numpy()
+            if self._elsewhere is not None:
+                status[fine] = str(Answered.OUT_OF_RANGE)
         return given.with_columns(
             *(pl.Series(name, values).fill_nan(None) for name, values in found.items()),
             pl.Series("status", status.tolist(), dtype=pl.String),
@@ -242,6 +261,8 @@ class Predictor:
                 raise InvalidValue(
                     f"the column '{name}' must be {parameter.describe()}, got {series.dtype}: convert it"
                 ) from error
+            if name in given_columns and parameter.default is not None and bare not in space.active:
+                series = series.fill_null(pl.lit(parameter.default, kinds[name]))
             filled.append(series if name in given_columns else series.new_from_index(0, given.height))
         frame = pl.DataFrame(filled)
         absent = [name for name in schema.parameter_columns(self.family) if name not in columns]
@@ -279,6 +300,23 @@ class Predictor:
                 inside = column.is_null() | column.is_between(seen.low, seen.high)
             outside |= (~inside).to_numpy()
         return outside, labels
+
+
+def _refuse_unknown_numbers(model: Model, device: Device) -> None:
+    """Refuse a device whose profile lacks a number that the model reads."""
+    featurizer = model.featurizer(device)
+    lacking = {
+        number.removeprefix("hw.") for name in model.manifest.features.names for number in featurizer.left_out.get(name, ())
+    }
+    if not lacking and model.target.name == "relative" and "expected_ns" not in featurizer.work().outputs:
+        lacking = {"peak_flops"} if "memory_bandwidth_gb_s" in device.numbers else {"memory_bandwidth_gb_s"}
+    if lacking:
+        own = ", ".join(record.name for record in model.manifest.devices)
+        named = ", ".join(sorted(lacking)).replace("peak_flops", f"the peak rates of {', '.join(model.manifest.dtypes)}")
+        raise InvalidValue(
+            f"{model.path} was trained on {own} and cannot predict for {device.name}, whose profile lacks {named}: add the "
+            "numbers to a profile of your own (`kerncast devices` shows one), or measure on that device"
+        )
 
 
 def _each(given: Sequence[Point], read: Any, what: str) -> list[Any]:

@@ -39,9 +39,13 @@ def mean_shares(trials: Trials, configs: int) -> Floats:
 
 
 def fixed_choice(trials: Trials, shares: Floats) -> Floats:
-    """Efficiency of always taking the config with the highest share that was tried on the problem."""
-    chosen = trials.choose(-shares[trials.config])
-    return trials.share[chosen][trials.solvable]
+    """Efficiency of always taking the config with the highest share that was tried on the problem.
+
+    Configs whose share is NaN are not taken; NaN where no other was tried.
+    """
+    own = shares[trials.config]
+    chosen = trials.choose(np.where(np.isnan(own), np.inf, -own))
+    return np.where(np.isnan(own[chosen]), np.nan, trials.share[chosen])[trials.solvable]
 
 
 def greedy_portfolio(trials: Trials, configs: int, size: int) -> list[int]:

@@ -44,7 +44,7 @@ class Efficiency:
     """A choice within the noise of the best counts as the best."""
     best_chosen_with_ties: Figure | None = None
     noise_ceiling: Figure | None = None
-    """What a perfect chooser would score on measurements this noisy; None: nothing was repeated."""
+    """What a perfect chooser would score on measurements this noisy; None: too little was measured twice to know."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from kerncast.arrays import Flags, Floats, Ints
 
 # Two configs are a tie when their times differ by less than this many standard errors of the difference.
 TIE_SIGMAS = 2.0
+# Problems measured twice, below which a noise ceiling would say more of these problems than of the noise.
+FEWEST_REPEATED = 5
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Trials:
     """Relative standard error of each time; NaN where unknown."""
     half_a: Floats
     half_b: Floats
-    """Medians of the two halves of the repeats; NaN for single measurements."""
+    """Medians of two halves of the repeats, made at different times; NaN where there are none."""
 
     @cached_property
     def order(self) -> Ints:
@@ -94,39 +96,25 @@ class Trials:
 
     @cached_property
     def noise_ceiling(self) -> Floats | None:
-        """Per problem: the efficiency of a chooser that knows one half of the repeats and is scored on the other.
+        """Per problem that was measured twice: the efficiency of a chooser that knows one half and is scored on the other.
 
-        If nothing was repeated but the noise is known, halves are simulated with it; None if neither is known.
+        None if too few were. The spread of the samples of one run is no substitute: they share the state of the machine.
         """
-        halves = self._measured_halves()
-        if halves is None:
-            halves = self._drawn_halves()
-        if halves is None:
+        if self.repeated.sum() < max(1, min(FEWEST_REPEATED, self.solvable.sum())):
             return None
-        first, second, usable = halves
+        known = np.isfinite(self.half_a) & np.isfinite(self.half_b)
+        first, second = (np.where(known, half, np.inf) for half in (self.half_a, self.half_b))
         scores = []
         for seen, hidden in ((first, second), (second, first)):
             chosen = self.choose(seen)
             best = np.minimum.reduceat(hidden[self.order], self.starts)
             with np.errstate(invalid="ignore"):
                 scores.append(best / hidden[chosen])
-        return np.asarray(np.mean(scores, axis=0)[usable])
+        return np.asarray(np.mean(scores, axis=0)[self.repeated])
 
-    def _measured_halves(self) -> tuple[Floats, Floats, Flags] | None:
+    @cached_property
+    def repeated(self) -> Flags:
+        """The problems on which every config that worked was measured at two different times."""
         known = np.isfinite(self.half_a) & np.isfinite(self.half_b)
-        usable = np.logical_and.reduceat((known | ~np.isfinite(self.time_ns))[self.order], self.starts) & self.solvable
-        # A problem counts when every config that worked on it was repeated.
-        if usable.sum() < 0.1 * self.solvable.sum() or not usable.any():
-            return None
-        return np.where(known, self.half_a, np.inf), np.where(known, self.half_b, np.inf), usable
-
-    def _drawn_halves(self) -> tuple[Floats, Floats, Flags] | None:
-        known = np.isfinite(self.noise) | ~np.isfinite(self.time_ns)
-        usable = np.logical_and.reduceat(known[self.order], self.starts) & self.solvable
-        if not usable.any():
-            return None
-        draws = np.random.default_rng(0).standard_normal((2, len(self.time_ns)))
-        # Half of the samples: the standard error grows by the square root of two.
-        spread = np.sqrt(2.0) * np.nan_to_num(self.noise)
-        halves = self.time_ns * np.exp(draws * spread)
-        return halves[0], halves[1], usable
+        whole = np.logical_and.reduceat((known | ~np.isfinite(self.time_ns))[self.order], self.starts)
+        return np.asarray(whole & self.solvable)

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from kerncast import limits
 from kerncast.arrays import Floats, Ints
 from kerncast.scoring import baselines
 from kerncast.scoring.scorecard import Predicted, baseline_card, runtime_card, scorecard, top_k
 from kerncast.tables.table import Table
 
 PORTFOLIO = 8
-# The share of problems on which some config of the portfolio must have been tried.
+# The share of problems on which a config must have been tried to count as tried on the same problems as the others.
 TRIED_ENOUGH = 0.9
 
 
@@ -24,6 +25,7 @@ class Learned:
     """What the learning baselines know from training: each config's mean share, and a portfolio."""
 
     shares: Floats
+    """NaN: the config was not tried on nearly all problems, so its mean is of other problems than the others'."""
     portfolio: list[int]
 
 
@@ -39,9 +41,13 @@ def assess(table: Table, predicted: Predicted, fold: Ints, learned: Learned | No
         found = choosing_baselines(table, fold, learned)
         result["baselines"] = {name: baseline_card(values, expected.get(name)) for name, values in found.items()}
         result["top_k"] = top_k(table.trials, predicted.score)
-    if table.rows.roofline_ns is not None:
-        result["baselines"]["roofline"] = runtime_card(table.trials, table.rows.roofline_ns)
+        result["problems_measured_twice"] = int(table.trials.repeated.sum())
+    if table.rows.limit_ns is not None:
+        result["baselines"]["roofline"] = runtime_card(table.trials, table.rows.limit_ns)
     result["noise_floor"] = table.noise_floor
+    result["faster_than_possible"] = None
+    if table.rows.floor_ns is not None:
+        result["faster_than_possible"] = limits.faster_than_possible(table.rows.frame, table.time_ns, table.rows.floor_ns)
     return result
 
 
@@ -57,7 +63,10 @@ def choosing_baselines(table: Table, fold: Ints, learned: Learned | None) -> dic
 
 
 def learned_choices(table: Table, fold: Ints, learned: Learned | None) -> dict[str, Floats]:
-    """The best single config and the best of a small portfolio, both chosen on other problems."""
+    """The best single config and the best of a small portfolio, both chosen on other problems.
+
+    Both are left out if each problem has its own sample of configs: then no config was tried on nearly all problems.
+    """
     count = int(table.config.max()) + 1
     single, portfolio, tried = (np.full(int(table.problem.max()) + 1, np.nan) for _ in range(3))
     for number in np.unique(fold):
@@ -67,17 +76,20 @@ def learned_choices(table: Table, fold: Ints, learned: Learned | None) -> dict[s
             if not len(others.problem) or not others.trials.solvable.any():
                 continue
             shares = baselines.mean_shares(others.trials, count)
-            knows = Learned(shares, baselines.greedy_portfolio(others.trials, count, PORTFOLIO))
+            often = np.bincount(others.config, minlength=count) >= TRIED_ENOUGH * others.trials.solvable.sum()
+            knows = Learned(np.where(often, shares, np.nan), baselines.greedy_portfolio(others.trials, count, PORTFOLIO))
         solved = own.trials.problems[own.trials.solvable]
         single[solved] = baselines.fixed_choice(own.trials, knows.shares)
         # The first of the few is the best single config: where it was not tried, the same config replaces it.
-        portfolio[solved] = np.maximum(single[solved], baselines.portfolio_oracle(own.trials, knows.portfolio))
+        portfolio[solved] = np.fmax(single[solved], baselines.portfolio_oracle(own.trials, knows.portfolio))
         tried[solved] = baselines.portfolio_tried(own.trials, knows.portfolio)
-    values = {"best_single": single}
-    # If each problem has its own sample of configs, most of the few were not tried, and their figure would say nothing.
-    if np.isfinite(tried).any() and np.nanmean(tried) >= TRIED_ENOUGH:
-        values[f"portfolio_{PORTFOLIO}_oracle"] = portfolio
-    return {name: item[np.isfinite(item)] for name, item in values.items() if np.isfinite(item).any()}
+    judged = np.isfinite(tried)
+    if not judged.any() or np.isfinite(single[judged]).mean() < TRIED_ENOUGH:
+        return {}
+    values = {"best_single": single[np.isfinite(single)]}
+    if tried[judged].mean() >= TRIED_ENOUGH:
+        values[f"portfolio_{PORTFOLIO}_oracle"] = portfolio[judged]
+    return values
 
 
 def attempts(table: Table, most: int) -> pl.DataFrame:

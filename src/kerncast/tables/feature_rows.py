@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
+from kerncast import limits
 from kerncast.arrays import Array, Flags, Floats
 from kerncast.data import schema
 from kerncast.device import Device, hardware_namespace
@@ -37,6 +38,10 @@ class Rows:
     """The softened roofline; times are learned relative to it (`Work.expected_ns`)."""
     flops: Floats | None
     bytes: Floats | None
+    limit_ns: Floats | None = None
+    floor_ns: Floats | None = None
+    peak_share: Floats | None = None
+    """What no kernel can beat with the cores in use (`kerncast.limits`): a yardstick, never learned from."""
 
     def __len__(self) -> int:
         return len(self.features)
@@ -56,6 +61,7 @@ class Rows:
             expected_ns=part(self.expected_ns),
             flops=part(self.flops),
             bytes=part(self.bytes),
+            **{name: part(getattr(self, name)) for name in limits.OUTPUTS},
         )
 
     @cached_property
@@ -107,8 +113,12 @@ class Featurizer:
         outputs = Program(known).bind(bound).outputs
         return Program({name: expr for name, expr in outputs.items() if not _hardware_symbols(Program({name: expr}))})
 
-    def describe(self, frame: pl.DataFrame) -> Rows:
-        """Features and work of the vectors in `frame` (columns `problem.*`, `config.*`)."""
+    @cached_property
+    def _limits(self) -> Program:
+        return limits.limit_program(self.family, self.device, self.dtypes)
+
+    def describe(self, frame: pl.DataFrame, yardsticks: bool = False) -> Rows:
+        """Features and work of the vectors in `frame` (columns `problem.*`, `config.*`); limits if `yardsticks`."""
         program = self.program
         symbols = schema.symbol_columns(self.family, frame)
         computed = program.frame(symbols, trusted=True)
@@ -118,6 +128,9 @@ class Featurizer:
         work = self.work()
         known = work.frame(symbols, trusted=True) if work.outputs else pl.DataFrame()
         parts = {name: known[name].to_numpy() if name in known.columns else None for name in WORK}
+        if yardsticks and self._limits.outputs:
+            bounds = self._limits.frame(symbols, trusted=True)
+            parts |= {name: bounds[name].to_numpy() for name in bounds.columns}
         columns = list(schema.parameter_columns(self.family))
         codes = {
             name: tuple(code for _, code in expr.payload.codes)

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
+from kerncast import limits
 from kerncast.arrays import Array, Flags, Floats, Ints
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset
@@ -62,6 +63,11 @@ class Table:
         """Some of the rows; problems, groups and configs keep their numbers."""
         arrays = ("time_ns", "noise", "half_a", "half_b", "problem", "group", "config", "device", "weight")
         return replace(self, rows=self.rows.take(index), **{name: getattr(self, name)[index] for name in arrays})
+
+    @property
+    def device_names(self) -> pl.Series:
+        """The device of each row."""
+        return pl.Series("device", [device.name for device in self.devices], dtype=pl.String).gather(self.device)
 
     @cached_property
     def trials(self) -> Trials:
@@ -118,7 +124,9 @@ def build_table(family: Family, rows: pl.DataFrame, machines: dict[str, Device],
     # In the order of the rows.
     machines = {name: machines[name] for name in sorted(machines)}
     featurizers = {name: Featurizer(family, device, _dtypes(folded, name)) for name, device in machines.items()}
-    described = {name: item.describe(folded.filter(pl.col("device") == name)) for name, item in featurizers.items()}
+    described = {
+        name: item.describe(folded.filter(pl.col("device") == name), yardsticks=True) for name, item in featurizers.items()
+    }
     left_out = {feature: needs for item in featurizers.values() for feature, needs in item.left_out.items()}
     return Table(
         rows=_joined(list(described.values())),
@@ -178,7 +186,7 @@ def refuse_mixtures(rows: pl.DataFrame, columns: Iterable[str], pooled: Collecti
 
 
 def _fold_repeats(family: Family, rows: pl.DataFrame) -> pl.DataFrame:
-    """One row per key: the median of its repeats, their spread, and the medians of either half of them."""
+    """One row per key: the median of its repeats, their spread, and the medians of two halves made at different times."""
     # If configs are compared, the median of an even number is the faster of the two in the middle: disturbances only slow
     # a measurement down. If only times are predicted, that would make them too short.
     choosing = rows["key"].n_unique() > rows.select(f"problem.{name}" for name in family.problem.parameters).n_unique()
@@ -186,15 +194,13 @@ def _fold_repeats(family: Family, rows: pl.DataFrame) -> pl.DataFrame:
     times = pl.col("time_ns").filter(ok)
     one_run = (MAD_TO_SIGMA * pl.col("time_ns_mad") / pl.col("time_ns") / pl.col("samples").sqrt()).filter(ok).median()
     of_repeats = times.log().std() / times.count().sqrt()
-    # Repeats alternate between the halves in the order of measuring, so each half has early and late ones.
     folded = rows.group_by("key", maintain_order=True).agg(
         pl.first("device", *schema.parameter_columns(family)),
         time_ns=times.quantile(0.5, "lower" if choosing else "midpoint"),
         noise=pl.when(times.count() > 1).then(of_repeats).otherwise(one_run),
-        half_a=pl.when(times.count() > 1).then(times.gather_every(2).median()),
-        half_b=pl.when(times.count() > 1).then(times.gather_every(2, 1).median()),
         spread=times.max() / times.min(),
     )
+    folded = folded.join(_halves(family, rows.filter(ok)), on="key", how="left", maintain_order="left")
     worst = folded.filter(pl.col("spread") > CONTRADICTION)
     if worst.height:
         row = worst.sort("spread", descending=True).row(0, named=True)
@@ -207,6 +213,29 @@ def _fold_repeats(family: Family, rows: pl.DataFrame) -> pl.DataFrame:
             "side with `where`"
         )
     return folded
+
+
+def _halves(family: Family, ok: pl.DataFrame) -> pl.DataFrame:
+    """The keys that were visited more than once, with the medians of either half of their visits.
+
+    A visit is a stretch of one run (or one file) that measures one problem: repeats within it share the state of the
+    machine, and say nothing of another time. Visits alternate between the halves, so each has early and late ones.
+    """
+    problem = ["device", *(f"problem.{name}" for name in family.problem.parameters)]
+    origin, place = pl.coalesce("source", "run_id"), pl.coalesce("source_line", "order")
+    placed = ok.select("key", "time_ns", pl.struct(problem).alias("problem"), origin=origin, place=place)
+    placed = placed.sort("origin", "place", maintain_order=True).with_columns(visit=pl.struct("origin", "problem").rle_id())
+    visits = placed.group_by("key", "visit", maintain_order=True).agg(pl.col("time_ns").median())
+    return (
+        visits.group_by("key", maintain_order=True)
+        .agg(
+            count=pl.len(),
+            half_a=pl.col("time_ns").gather_every(2).median(),
+            half_b=pl.col("time_ns").gather_every(2, 1).median(),
+        )
+        .filter(pl.col("count") > 1)
+        .drop("count")
+    )
 
 
 def _dtypes(rows: pl.DataFrame, device: str) -> tuple[str, ...] | None:
@@ -236,6 +265,7 @@ def _joined(parts: list[Rows]) -> Rows:
         both("expected_ns"),
         both("flops"),
         both("bytes"),
+        *(both(name) for name in limits.OUTPUTS),
     )
 
 

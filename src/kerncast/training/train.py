@@ -200,6 +200,7 @@ def _write(
         said = {"fold": trained.fold, "time_ns": trained.predictions.time_ns, "score": trained.predictions.score}
     types = {"fold": pl.Int64, "time_ns": pl.Float64, "score": pl.Float64}
     held.rows.frame.with_columns(
+        device=held.device_names,
         **{name: pl.lit(None, types[name]) if values is None else pl.Series(values) for name, values in said.items()},
         measured_ns=pl.Series(held.time_ns).fill_nan(None),
         noise=pl.Series(held.noise).fill_nan(None),

@@ -20,6 +20,7 @@ from kerncast.cli.views.output import (
     working,
 )
 from kerncast.cli.views.skipped import skipped_facts, skipped_lines
+from kerncast.limits import sentence
 
 
 @click.command("inspect")
@@ -38,7 +39,8 @@ def command(path: Path, where: tuple[str, ...], top: int, as_json: bool) -> None
     """Show what a dataset holds, how noisy it is and what is wrong with it.
 
     It looks for duplicates that disagree, constant columns, configs that no feature tells apart, rows that
-    ran although a constraint rules them out, and labels that fit a neighbouring row better than their own.
+    ran although a constraint rules them out, rows that are faster than the device allows, and labels that fit a
+    neighbouring row better than their own.
 
     \b
     kerncast inspect exp
@@ -144,6 +146,8 @@ def _findings(section: dict[str, Any], names: dict[str, str]) -> Iterator[str]:
         )
     for item in section["measured_though_impossible"]:
         yield f"! {item['rows']:,} rows on {item['device']} ran although declared impossible: {item['sentence']}"
+    if section["faster_than_possible"]["rows"]:
+        yield f"! {sentence(section['faster_than_possible'])}"
     for stretch in shift["stretches"]:
         side = "before" if stretch["shift"] < 0 else "after"
         name = names.get(stretch["source"], stretch["source"])

@@ -7,6 +7,7 @@ from typing import Any
 
 from kerncast.evaluating.report.tables import plain_name
 from kerncast.evaluating.report.words import between, percent
+from kerncast.limits import sentence
 
 # Title, figure, whether less is better, what it means.
 CARDS = (
@@ -143,5 +144,12 @@ def warnings(summary: dict[str, Any]) -> list[str]:
     elif seen:
         found.append(f"{seen:,} problems that the model was trained on were left out.")
     if summary["overall"]["efficiency_mean"] is not None and summary["overall"].get("noise_ceiling") is None:
-        found.append("Nothing was measured twice, so the noise ceiling is unknown.")
+        found.append(
+            "Too few problems were measured at two different times, so the noise ceiling is unknown: collect a second time, "
+            "and evaluate on both."
+        )
+    impossible = summary.get("faster_than_possible")
+    if impossible and impossible["rows"]:
+        text = sentence(impossible)
+        found.append(f"{text[0].upper()}{text[1:]}.")
     return found

@@ -26,7 +26,7 @@ def roofline_chart(problems: pl.DataFrame, device: Device | None, dtypes: list[s
     drawn = known[kept]
     flops, intensity = drawn["flops"].to_numpy(), (drawn["flops"] / drawn["bytes"]).to_numpy()
     best = flops / drawn["best_ns"].to_numpy()
-    peaks = _peaks(device, dtypes)
+    peaks = _peaks(device, dtypes, sorted(set(drawn["peak_share"].drop_nulls())))
     # FLOP per ns are GFLOP/s.
     top = max(float(best.max()), *(peak * 1e3 for peak in peaks.values()), 0.0)
     unit, scale = ("TFLOP/s", 1e-3) if top >= 1e3 else ("GFLOP/s", 1.0)
@@ -68,19 +68,24 @@ def _reading(choosing: bool, roofs: bool, drawn: int, known: int) -> str:
     return text if drawn == known else f"{text} {drawn:,} of {known:,} problems are drawn, sampled evenly."
 
 
-def _peaks(device: Device | None, dtypes: list[str]) -> dict[str, float]:
-    """The flat roofs, in TFLOP/s, of the dtypes that occur: a profile may list ten."""
+def _peaks(device: Device | None, dtypes: list[str], shares: list[float]) -> dict[str, float]:
+    """The flat roofs by name, in TFLOP/s, of the dtypes that occur (a profile may list ten) and the cores in use."""
     if device is None:
         return {}
-    known = dict(device.peak_tflops)
-    return {name: known[name] for name in (dtypes or sorted(known)) if name in known}
+    known, cores = dict(device.peak_tflops), device.numbers.get("num_cus", 1.0)
+    peaks = {}
+    for dtype in (name for name in (dtypes or sorted(known)) if name in known):
+        for share in shares or [1.0]:
+            name = dtype if share == 1.0 else f"{dtype}, {share * cores:g} of {cores:g} cores"
+            peaks[name] = share * known[dtype]
+    return peaks
 
 
 def _roofs(device: Device | None, peaks: dict[str, float], intensity: Floats, scale: float) -> list[dict[str, Any]]:
     bandwidth = device.numbers.get("memory_bandwidth_gb_s") if device is not None else None
     low, high = float(intensity.min()) / 1.6, float(intensity.max()) * 1.6
     roofs = []
-    for number, (dtype, peak) in enumerate(sorted(peaks.items(), key=lambda item: -item[1])):
+    for number, (name, peak) in enumerate(sorted(peaks.items(), key=lambda item: -item[1])):
         rate = peak * 1e3
         # On log axes the roof is two straight pieces that meet at the ridge.
         corners = [low, high]
@@ -88,7 +93,7 @@ def _roofs(device: Device | None, peaks: dict[str, float], intensity: Floats, sc
             corners.insert(1, rate / bandwidth)
         heights = [min(rate, (bandwidth or math.inf) * x) * scale for x in corners]
         dash = ("solid", "dash", "dot", "dashdot")[number % 4]
-        roofs.append(line(f"roof, {dtype}", short(corners), short(heights), "@muted", width=2, dash=dash, hoverinfo="skip"))
+        roofs.append(line(f"roof, {name}", short(corners), short(heights), "@muted", width=2, dash=dash, hoverinfo="skip"))
     if not roofs and bandwidth is not None:
         ends = np.array([low, high])
         roofs.append(line("memory roof", short(ends), short(ends * bandwidth * scale), "@muted", width=2, hoverinfo="skip"))
