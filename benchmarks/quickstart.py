@@ -40,9 +40,10 @@ def main() -> int:
             return answer.returncode
         spent = time.perf_counter() - start
     found = json.loads(answer.stdout)
+    ceiling = "unknown" if found["noise_ceiling"] is None else format(found["noise_ceiling"], ".2%")
     print(
         f"{found['problems']} shapes, {found['rows']:,} measurements; worst choice {found['model_share_min']:.2%}, P10 "
-        f"{found['model_share_p10']:.2%}; noise ceiling {found['noise_ceiling']:.2%}; best fixed kernel "
+        f"{found['model_share_p10']:.2%}; noise ceiling {ceiling}; best fixed kernel "
         f"{found['fixed_share_mean']:.2%}; best measured kernel {found['best_against_blas']:.2f} x numpy's BLAS"
     )
     benchmark = replace(BENCHMARK, title=f"{BENCHMARK.title}, in full") if given.full else BENCHMARK
@@ -58,7 +59,10 @@ def stated(found: dict[str, Any], full: bool, spent: float | None) -> list[Row]:
     raced = [item for item in found["shapes"] if item["best_against_blas"] is not None]
     ratios = [item["best_against_blas"] * max(item["model_share"], 1e-3) for item in raced]
     what = f"{form}: speed of the choice ÷ best measured speed"
-    ceiling = f"noise ceiling {format_figure(100 * found['noise_ceiling'], '%')}" if found["noise_ceiling"] is not None else ""
+    ceiling = ""
+    if found["noise_ceiling"] is not None:
+        twice = f"{found['problems_measured_twice']} shapes measured at two times"
+        ceiling = f"noise ceiling {format_figure(100 * found['noise_ceiling'], '%')} ({twice})"
     fixed = f"best fixed kernel, picked with hindsight, {format_figure(100 * found['fixed_share_mean'], '%')}"
     low = f"best fixed kernel {format_figure(100 * found['fixed_share_min'], '%')}"
     blas = f"best measured kernel {found['best_against_blas']:.2f}"

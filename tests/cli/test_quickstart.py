@@ -21,38 +21,40 @@ def run(capsys, *args):
 
 def test_the_quickstart_measures_compares_and_goes_on_from_what_is_there(tmp_path, capsys, monkeypatch):
     """Build, collect, train, report, race against numpy, table; a second call does not measure or train again."""
-    monkeypatch.setattr(quickstart, "QUICK", (8, 6, 1))
+    monkeypatch.setattr(quickstart, "QUICK", (8, 6, 5))
     monkeypatch.setattr(quickstart, "MOST_BYTES", 2e5)
     code, shown = run(capsys, "quickstart", "--out", tmp_path / "q")
     assert code == 0
     assert "the model's choice runs at" in shown.out
+    assert "Noise: 5 shapes were measured twice" in shown.out
     assert shown.out.count("rrr") + shown.out.count("rcr") >= 8
     assert (tmp_path / "q" / "report.html").stat().st_size > 1e6
     code, shown = run(capsys, "quickstart", "--out", tmp_path / "q", "--json")
     found = json.loads(shown.out)
     assert "measuring" not in shown.err
     assert "training" not in shown.err
-    assert found["problems"] == 8
+    assert (found["problems"], found["problems_measured_twice"]) == (8, 5)
+    assert 0 < found["noise_ceiling"] <= 1
     assert 0 < found["fixed_share_mean"] <= 1
     assert 0 < found["model_share_min"] <= found["model_share_mean"] <= 1
     assert all(item["best_against_blas"] > 0 for item in found["shapes"])
     assert {item["problem"][-3:] for item in found["shapes"]} == {"rrr", "rcr"}
-    monkeypatch.setattr(quickstart, "QUICK", (12, 6, 1))
+    monkeypatch.setattr(quickstart, "QUICK", (12, 6, 5))
     code, shown = run(capsys, "quickstart", "--out", tmp_path / "q")
     assert code == 2
     assert "gemm_cpu holds 8 shapes, but this quickstart has 12: choose another --out" in shown.err
 
 
-def test_a_quickstart_of_two_rounds_measures_all_twice_and_a_model_of_one_is_not_taken_for_it(tmp_path, capsys, monkeypatch):
+def test_a_model_of_one_round_is_not_taken_for_that_of_both(tmp_path, capsys, monkeypatch):
     """Both rounds are learned from; a model that was trained before the second is refused before anything is measured."""
-    monkeypatch.setattr(quickstart, "QUICK", (8, 6, 2))
+    monkeypatch.setattr(quickstart, "QUICK", (8, 3, 2))
     monkeypatch.setattr(quickstart, "MOST_BYTES", 2e5)
     code, shown = run(capsys, "quickstart", "--out", tmp_path / "q", "--json")
     assert code == 0
     assert shown.err.count("round ") == 2
-    assert json.loads(shown.out)["rows"] == sum(
-        Dataset.open(tmp_path / "q" / name).read().height for name in ("gemm_cpu", "gemm_cpu-2")
-    )
+    found = json.loads(shown.out)
+    assert (found["noise_ceiling"], found["problems_measured_twice"]) == (None, 2)
+    assert found["rows"] == sum(Dataset.open(tmp_path / "q" / name).read().height for name in ("gemm_cpu", "gemm_cpu-2"))
     shutil.rmtree(tmp_path / "q" / "gemm_cpu-2")
     code, shown = run(capsys, "quickstart", "--out", tmp_path / "q")
     assert code == 2

@@ -8,6 +8,7 @@ import kerncast
 from kerncast.data import Dataset, quality, schema
 from kerncast.data.label_shift import find_label_shift
 from kerncast.errors import InvalidValue
+from kerncast.testing.models import synthetic_rows
 
 UNARY = kerncast.get_family("eltwise_unary/single")
 TRITON = kerncast.get_family("gemm/triton")
@@ -74,6 +75,21 @@ def test_a_sorted_sweep_raises_no_suspicion():
             device=pl.lit("wormhole_b0"), status=pl.lit("ok"), source=pl.lit("s"), source_line=pl.int_range(2, 1002)
         )
         assert find_label_shift(matmul, schema.conform(matmul, frame)).stretches == ()
+
+
+def test_a_shift_is_found_among_shapes_that_no_model_predicts_and_these_raise_no_suspicion():
+    """A log of many configs per shape, some shapes at half or twice the speed that their sizes suggest."""
+    rng = np.random.default_rng(3)
+    rows = synthetic_rows(problems=100, noise=0.02).filter(pl.col("status") == "ok")
+    rows = rows.sort("problem.M", "problem.N", "problem.K", maintain_order=True)
+    shape = rows.select(pl.struct("problem.M", "problem.N", "problem.K").rle_id()).to_series().to_numpy()
+    odd = rng.choice([0.0, 0.0, 0.7, -0.7], shape.max() + 1)[shape]
+    rows = rows.with_columns(
+        time_ns=pl.col("time_ns") * pl.Series(np.exp(odd)), source=pl.lit("log"), source_line=pl.int_range(rows.height)
+    )
+    found = find_label_shift(TRITON, shifted(rows, 300, 600, 4)).suspect
+    assert found[300:600].mean() > 0.9
+    assert found.sum() < 330
 
 
 def test_shifts_are_reported_by_the_row_of_their_own_source():

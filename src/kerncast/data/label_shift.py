@@ -3,6 +3,10 @@
 A robust model, fitted on other problems, predicts every row. The most likely path of shifts through the
 file is then found (how many rows away does each label belong?), where changing the shift costs as much as
 several rows that plainly do not fit.
+
+Rows of one shape share most of their prediction error: if it is predicted too slow, all its configs are, and a neighbour
+that is predicted faster seems to fit all of them. So a label is compared with what the labels before it say of its
+shape: thirty rows of one shape are not thirty witnesses to one error.
 """
 
 from __future__ import annotations
@@ -32,12 +36,18 @@ SMALLEST_ERROR = 0.02
 FEWEST_ROWS = 100
 FEWEST_SHAPES = 10
 FEWEST_TRUSTED = 0.4
+# From a median absolute deviation to a standard deviation, for normal errors.
+TO_SIGMA = 1.4826
+# Rows of one shape in a row, from which what they share can be told from what each has for itself.
+FEWEST_IN_VISIT = 3
+# Typical errors beyond which an error no longer counts for more in what is said of its shape.
+FAR_OFF = 20.0
 # A stretch is shifted only if its rows fit themselves this badly on average; the neighbour may fit well by chance.
-OWN_MISFIT = 1.5
+OWN_MISFIT = 1.25
 # Beyond the stretch itself, a row is taken for shifted when it is this many typical errors off.
 PLAIN_MISFIT = 3.0
 # Above these limits the check samples (training rows) or stops (checked rows), and says so.
-TRAINING_ROWS = 50_000
+TRAINING_ROWS = 20_000
 CHECKED_ROWS = 300_000
 FOLDS = 5
 MOST_STRETCHES = 200
@@ -112,13 +122,13 @@ def _check(family: Family, table: pl.DataFrame, device_of: DeviceOf) -> tuple[li
         return [], f"{family.id} has no features to learn from"
     labels = np.log(table["time_ns"].to_numpy())
     runs = table.select(pl.col("key").rle_id()).to_series().to_numpy().astype(np.int64)
-    # A run of equal rows is one piece of evidence, because its rows share one prediction error.
-    weights = 1.0 / np.bincount(runs)[runs]
+    visits = np.cumsum(np.r_[0, np.diff(groups.to_numpy()) != 0])
+    weights = _weights(family, table, runs, visits)
     trusted = np.ones(table.height, dtype=bool)
     found: list[tuple[int, int, int]] = []
     for _ in range(ROUNDS):
         predicted = _predict_held_out(features, labels, groups.to_numpy().astype(np.int64), trusted)
-        costs = _costs(labels, predicted, trusted)
+        costs = _costs(labels, predicted, trusted, runs, visits)
         found = _stretches(_likeliest_shifts(costs * weights[:, None]), costs, weights)
         now = np.ones(table.height, dtype=bool)
         for first, last, _ in found:
@@ -129,6 +139,21 @@ def _check(family: Family, table: pl.DataFrame, device_of: DeviceOf) -> tuple[li
             break
         trusted = now
     return found, ""
+
+
+def _weights(family: Family, table: pl.DataFrame, runs: Ints, visits: Ints) -> Floats:
+    """How much each row says.
+
+    A run of equal rows is one piece of evidence, because its rows share one prediction error. The rows of one config on one
+    shape (other dtypes and layouts, other times) err alike in part: four of them say as much as two.
+    """
+    weights = 1.0 / np.bincount(runs)[runs]
+    configs = [f"config.{name}" for name in family.config.parameters]
+    if not configs:
+        return weights
+    frame = table.select(pl.struct(configs).rank("dense").alias("config"), visit=pl.Series(visits), weight=pl.Series(weights))
+    alike = frame.select(pl.col("weight").sum().over("visit", "config")).to_series().to_numpy()
+    return np.asarray(weights / np.sqrt(alike))
 
 
 def _features(family: Family, frame: pl.DataFrame, device_of: DeviceOf) -> Floats:
@@ -176,14 +201,52 @@ def _predict_held_out(features: Floats, labels: Floats, groups: Ints, trusted: F
     return predicted
 
 
-def _costs(labels: Floats, predicted: Floats, trusted: Flags) -> Floats:
+@dataclass(frozen=True)
+class _Errors:
+    """How large prediction errors are: what the rows of a shape share, and what each has for itself."""
+
+    shared: float
+    own: float
+
+    @classmethod
+    def of(cls, errors: Floats, runs: Ints, visits: Ints) -> _Errors:
+        """Estimated by medians, from the first row of each run of equal rows."""
+        total = max(TO_SIGMA * float(np.median(np.abs(errors))), SMALLEST_ERROR)
+        first = np.r_[True, runs[1:] != runs[:-1]]
+        frame = pl.DataFrame({"error": errors[first], "visit": visits[first]})
+        count = pl.len().over("visit")
+        # The median of a few is close to each of them: their distances are widened by what that takes away.
+        away = (pl.col("error") - pl.col("error").median().over("visit")).abs() * (count / (count - 1)).sqrt()
+        inside = frame.filter(count >= FEWEST_IN_VISIT).select(away).to_series()
+        if inside.len() < len(frame) / 2:  # most shapes have a row or two at a time: each error is its own
+            return cls(0.0, total)
+        middle = inside.median()
+        assert isinstance(middle, float)
+        own = min(max(TO_SIGMA * middle, SMALLEST_ERROR), total)
+        return cls(float(np.sqrt(total**2 - own**2)), own)
+
+    def after(self, count: Floats, total: Floats) -> tuple[Floats, Floats]:
+        """The error to expect, and its deviation, after `count` errors of the same shape that add up to `total`."""
+        known = self.own**2 + count * self.shared**2
+        return self.shared**2 * total / known, self.own * np.sqrt(1.0 + self.shared**2 / known)
+
+
+def _costs(labels: Floats, predicted: Floats, trusted: Flags, runs: Ints, visits: Ints) -> Floats:
     """How badly each label fits the row `shift` away, for every shift, in typical prediction errors."""
-    error = max(1.4826 * float(np.median(np.abs(labels - predicted)[trusted])), SMALLEST_ERROR)
-    count = len(labels)
+    errors = _Errors.of((labels - predicted)[trusted], runs[trusted], visits[trusted])
+    count, widest = len(labels), FAR_OFF * np.hypot(errors.own, errors.shared)
+    weights = 1.0 / np.bincount(runs)[runs]
+    run_start, visit_start = (np.searchsorted(numbers, numbers) for numbers in (runs, visits))
     costs = np.full((count, 2 * FURTHEST_SHIFT + 1), WORST_FIT)
     for column, shift in enumerate(range(-FURTHEST_SHIFT, FURTHEST_SHIFT + 1)):
         rows = np.arange(max(0, -shift), min(count, count - shift))
-        costs[rows, column] = np.minimum(np.abs(labels[rows] - predicted[rows + shift]) / error, WORST_FIT)
+        other = rows + shift
+        error = labels[rows] - predicted[other]
+        # What the labels before this one say of the shape that it would belong to.
+        sums, counts = (np.r_[0.0, np.cumsum(x)] for x in (np.clip(error, -widest, widest) * weights[other], weights[other]))
+        begin, end = (np.maximum(start[other] - other[0], 0) for start in (visit_start, run_start))
+        expected, deviation = errors.after(counts[end] - counts[begin], sums[end] - sums[begin])
+        costs[rows, column] = np.minimum(np.abs(error - expected) / deviation, WORST_FIT)
     return costs
 
 

@@ -7,7 +7,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 Listening = Callable[[], AbstractContextManager[Stop]]
 PROBLEM_SETS = ("cubes", "llm", "tall_skinny", "k_heavy", "primes")
 LAYOUTS = ("rrr", "rcr")
-# Problems, promising configs of each layout (about 160 of both can run a problem), and rounds: a second round measures
-# everything at another time, in case a shared machine was slow for a while.
-QUICK, FULL = (44, 104, 1), (300, 104, 2)
-# Time per round for second visits to disturbed vectors; five minutes in total allow no more.
+# Problems, promising configs of each layout (about 160 of both can run a problem), and how many of the problems a second
+# round measures again: at another time, because a shared machine is slow for a while. It is what the noise ceiling is from.
+QUICK, FULL = (44, 104, 8), (300, 104, 300)
+# Time for second visits to disturbed vectors, in a round of all problems; five minutes in total allow no more.
 SECOND_VISIT_SECONDS = 40.0
 # Larger operands would spend the measuring time waiting for memory.
 MOST_BYTES = 3e7
@@ -90,16 +90,28 @@ def quickstart(
     why_not = get_backend("cpu").unavailable()
     if why_not is not None:
         raise KerncastError(why_not)
-    count, configs, rounds = FULL if full else QUICK
+    count, configs, again = FULL if full else QUICK
     problems = _problems(family, count, ["fp32", "bf16"] if full else ["fp32"])
-    datasets = [out / ("gemm_cpu" if number == 1 else f"gemm_cpu-{number}") for number in range(1, rounds + 1)]
-    _refuse_strangers(out, datasets, problems)
-    expected = _expected(out, datasets, problems.height)
+    rounds = {out / "gemm_cpu": problems, out / "gemm_cpu-2": _spread(problems, again)}
+    datasets = list(rounds)
+    _refuse_strangers(out, rounds)
+    expected = _expected(out, rounds)
     progress.say(_how_long(expected))
-    for number, dataset in enumerate(datasets, 1):
-        which = f", round {number} of {rounds}" if rounds > 1 else ""
+    for number, (dataset, part) in enumerate(rounds.items(), 1):
+        share = part.height / sum(item.height for item in rounds.values())
+        patience = None if full else SECOND_VISIT_SECONDS * part.height / problems.height
         with listening() as stop:
-            done = _measure(family, problems, configs, dataset, which, expected["measuring"] / rounds, full, progress, stop)
+            done = _measure(
+                family,
+                part,
+                configs,
+                dataset,
+                f", round {number} of 2",
+                share * expected["measuring"],
+                patience,
+                progress,
+                stop,
+            )
         if not done:
             raise Stopped(f"stopped; everything measured is safe in {dataset}: run the same command to continue")
     found = _learn(out, datasets, expected["learning"], progress)
@@ -126,6 +138,11 @@ def _problems(family: Family, count: int, dtypes: list[str]) -> pl.DataFrame:
         step = max(1, ordered.height // each)
         parts.append(ordered.drop("__work")[number % step :].gather_every(step)[:each])
     return pl.concat(parts)
+
+
+def _spread(problems: pl.DataFrame, count: int) -> pl.DataFrame:
+    """Some of the problems, evenly spread over all kinds and sizes."""
+    return problems[[round(place * (problems.height - 1) / max(1, count - 1)) for place in range(min(count, problems.height))]]
 
 
 def _sweeps(family: Family, problems: pl.DataFrame, configs: int) -> Iterator[Sweep]:
@@ -191,12 +208,12 @@ def _learn(out: Path, datasets: list[Path], seconds: float, progress: Progress) 
     return found
 
 
-def _expected(out: Path, datasets: list[Path], shapes: int) -> dict[str, float]:
+def _expected(out: Path, rounds: Mapping[Path, pl.DataFrame]) -> dict[str, float]:
     """Estimated seconds left for each part, from times on another machine and how busy this one is."""
-    vectors = VECTORS_PER_SHAPE * shapes
-    todo = [dataset for dataset in datasets if not _is_measured(dataset)]
-    measuring = sum(MEASURING * max(0, vectors - _rows_begun(dataset)) for dataset in todo)
-    learning = 0.0 if (out / "model").exists() else LEARNING * vectors * len(datasets)
+    vectors = {dataset: VECTORS_PER_SHAPE * part.height for dataset, part in rounds.items()}
+    todo = {dataset: count for dataset, count in vectors.items() if not _is_measured(dataset)}
+    measuring = sum(MEASURING * max(0, count - _rows_begun(dataset)) for dataset, count in todo.items())
+    learning = 0.0 if (out / "model").exists() else LEARNING * sum(vectors.values())
     # Other processes take their share of the cores.
     busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     visits = SECOND_VISIT_SECONDS * len(todo)
@@ -229,21 +246,21 @@ def _is_measured(dataset: Path) -> bool:
     return dataset.exists() and not (dataset / journal.NAME).exists()
 
 
-def _refuse_strangers(out: Path, datasets: list[Path], problems: pl.DataFrame) -> None:
+def _refuse_strangers(out: Path, rounds: Mapping[Path, pl.DataFrame]) -> None:
     """Refuse a folder that another quickstart used: its data are neither mixed with this one's nor removed."""
     from kerncast.data import Dataset
     from kerncast.models.model import Model
 
-    measured = [Dataset.open(dataset) for dataset in datasets if _is_measured(dataset)]
-    for dataset in measured:
-        held = dataset.read().select(f"problem.{name}" for name in problems.columns).unique().height
-        if held != problems.height:
+    measured = {path: Dataset.open(path) for path in rounds if _is_measured(path)}
+    for path, dataset in measured.items():
+        held = dataset.read().select(f"problem.{name}" for name in rounds[path].columns).unique().height
+        if held != rounds[path].height:
             raise KerncastError(
-                f"{dataset.path} holds {held} shapes, but this quickstart has {problems.height}: choose another `out`"
+                f"{path} holds {held} shapes, but this quickstart has {rounds[path].height}: choose another `out`"
             )
     if (out / "model").exists():
-        digest = "+".join(sorted(dataset.digest for dataset in measured))
-        if len(measured) < len(datasets) or Model.load(out / "model").manifest.data.digest != digest:
+        digest = "+".join(sorted(dataset.digest for dataset in measured.values()))
+        if len(measured) < len(rounds) or Model.load(out / "model").manifest.data.digest != digest:
             raise KerncastError(f"{out / 'model'} was not trained on these measurements: choose another `out`, or remove it")
 
 
@@ -254,7 +271,7 @@ def _measure(
     dataset: Path,
     which: str,
     seconds: float,
-    patient: bool,
+    patience: float | None,
     progress: Progress,
     stop: Stop,
 ) -> bool:
@@ -268,7 +285,7 @@ def _measure(
     progress.guess(seconds)
     sweeps = list(_sweeps(family, problems, configs))
     total, blocks = sum(sweep.count() for sweep in sweeps), (block for sweep in sweeps for block in sweep.iter_blocks())
-    request = Request(family, "cpu", ("0",), dataset, second_visit_seconds=None if patient else SECOND_VISIT_SECONDS)
+    request = Request(family, "cpu", ("0",), dataset, second_visit_seconds=patience)
     summary = collect(request, blocks, total=total - there, progress=progress, stop=stop)
     return not (summary.without_a_row or summary.interrupted or stop())
 
@@ -335,7 +352,9 @@ def _figures(
         "model_share_mean": overall["efficiency_mean"]["value"],
         "model_share_p10": overall["efficiency_p10"]["value"],
         "model_share_min": overall["efficiency_min"]["value"],
-        "noise_ceiling": overall["noise_ceiling"]["value"],
+        # None: fewer problems worked twice than a ceiling needs.
+        "noise_ceiling": (overall["noise_ceiling"] or {}).get("value"),
+        "problems_measured_twice": found.as_json()["problems_measured_twice"],
         "best_fixed_config": {name.removeprefix("config."): value for name, value in fixed.items() if value is not None},
         "fixed_share_mean": sum(item["fixed_share"] for item in shapes) / len(shapes),
         "fixed_share_min": min(item["fixed_share"] for item in shapes),

@@ -61,7 +61,9 @@ class Rows:
             expected_ns=part(self.expected_ns),
             flops=part(self.flops),
             bytes=part(self.bytes),
-            **{name: part(getattr(self, name)) for name in limits.OUTPUTS},
+            limit_ns=part(self.limit_ns),
+            floor_ns=part(self.floor_ns),
+            peak_share=part(self.peak_share),
         )
 
     @cached_property

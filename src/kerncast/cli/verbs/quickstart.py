@@ -23,14 +23,14 @@ from kerncast.cli.views.output import assignments, duration, json_option, print_
     metavar="DIR",
     help="Where to write.",
 )
-@click.option("--full", is_flag=True, help="300 shapes in fp32 and bf16, twice, instead of 44 in fp32: about an hour.")
+@click.option("--full", is_flag=True, help="300 shapes in fp32 and bf16, all twice, instead of 44 in fp32: about an hour.")
 @json_option
 def command(out: Path, full: bool, as_json: bool) -> None:
     """Measure real GEMM kernels on this machine, learn to choose among them, and see what that is worth.
 
-    Builds the family gemm/cpu, measures a few dozen shapes with 160 kernels each, trains a model, evaluates it on
-    shapes that it has not seen, writes a report, races the winners against numpy's BLAS and prints a table. If it is
-    interrupted, run the same command to continue.
+    Builds the family gemm/cpu, measures a few dozen shapes with 160 kernels each and some of them again (to know how far
+    two measurements agree), trains a model, evaluates it on shapes that it has not seen, writes a report, races the
+    winners against numpy's BLAS and prints a table. If it is interrupted, run the same command to continue.
 
     \b
     kerncast quickstart
@@ -75,6 +75,11 @@ def _print_table(shapes: list[dict[str, Any]], totals: dict[str, Any]) -> None:
         f"model's choice is {totals['model_against_blas']:.2f} x as fast, the best measured kernel "
         f"{totals['best_against_blas']:.2f} x (geometric means)."
     )
+    if totals["noise_ceiling"] is not None:
+        click.echo(
+            f"Noise: {totals['problems_measured_twice']} shapes were measured twice; the fastest kernel of one time gets "
+            f"{totals['noise_ceiling']:.1%} of the best at the other (noise ceiling). No chooser can be expected to get more."
+        )
     exported = totals["export"]
     quick = ", ".join(f"{tier} {duration(value * 1e3)}" for tier, value in exported["p50_us"].items())
     click.echo(f"Exported to C in {exported['folder']} ({exported['self_test']}). Choosing for a new shape takes: {quick}.")
