@@ -92,10 +92,8 @@ def main() -> int:
             hits, false = with_planted(family, rows)
             found, planted, alarms = found + hits, planted + PLANTED, alarms + false
         tried, spent = PLANTED if table.first is None else 0, time.perf_counter() - start
-        print(
-            f"{name:28} {rows.height:8,} {int(as_is.suspect.sum()):8,} {table.rows:8,} {tried:8} {hits:6} {false:13} {spent:6.1f}",
-            flush=True,
-        )
+        counts = f"{rows.height:8,} {int(as_is.suspect.sum()):8,} {table.rows:8,} {tried:8} {hits:6} {false:13}"
+        print(f"{name:28} {counts} {spent:6.1f}", flush=True)
     n = f"{planted} planted in {planted // PLANTED} tables"
     if planted:
         stated.append(Row("planted shifts of 200 to 600 rows that are found", 100 * found / planted, "%", Target(95), n=n))
