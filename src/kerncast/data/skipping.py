@@ -127,7 +127,8 @@ class Skips:
         """Skip the one row that an error is about."""
         text = row if isinstance(row, str) else json.dumps(row, ensure_ascii=False, default=str)
         lines = error.lines if error.lines is not None else [0]
-        self.add(error.kind, error.example, lines, [text.encode("utf-8", "replace").decode()], file)
+        example = error.example if file is None or error.example.startswith(file) else f"{file}, {error.example}"
+        self.add(error.kind, example, lines, [text.encode("utf-8", "replace").decode()], file)
 
     def drop(
         self, table: pl.DataFrame, bad: pl.Series | pl.Expr, kind: str, column: str | None = None, example: str = ""

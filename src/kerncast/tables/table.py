@@ -192,7 +192,8 @@ def _fold_repeats(family: Family, rows: pl.DataFrame) -> pl.DataFrame:
     choosing = rows["key"].n_unique() > rows.select(f"problem.{name}" for name in family.problem.parameters).n_unique()
     ok = pl.col("status") == "ok"
     times = pl.col("time_ns").filter(ok)
-    one_run = (MAD_TO_SIGMA * pl.col("time_ns_mad") / pl.col("time_ns") / pl.col("samples").sqrt()).filter(ok).median()
+    deviation = pl.coalesce(MAD_TO_SIGMA * pl.col("time_ns_mad"), "time_ns_std")
+    one_run = (deviation / pl.col("time_ns") / pl.col("samples").sqrt()).filter(ok).median()
     of_repeats = times.log().std() / times.count().sqrt()
     folded = rows.group_by("key", maintain_order=True).agg(
         pl.first("device", *schema.parameter_columns(family)),

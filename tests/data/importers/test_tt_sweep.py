@@ -65,7 +65,8 @@ def read(tmp_path):
         out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
         dataset = import_files("tt-sweep", [path], out, options, notes.append)
         names = {source.digest: source.name for source in dataset.contents.sources}
-        return {family.id: dataset.read(family) for family in dataset.families}, notes, names
+        told = [f"{kind.rows} {kind.kind}: {kind.example}" for kind in dataset.skipped.kinds]
+        return {family.id: dataset.read(family) for family in dataset.families}, [*notes, *told], names
 
     return call
 
@@ -128,8 +129,8 @@ def test_a_folder_is_joined_by_hash_whatever_the_order(read, write, tmp_path):
     assert [hashes[4] in lines[table["source_line"][5] - 1], hashes[5] in lines[table["source_line"][6] - 1]] == [True, True]
     told = "\n".join(notes)
     for words in (
-        "1 results whose input_hash matches no vector: left out", "1 results that are in the file twice: kept once",
-        "2 results without input_hash or with a status that is not known: left out",
+        "1 the input_hash of a result must be that of a vector", "1 results that are in the file twice: kept once",
+        "2 a result must have an input_hash and a status that is known",
         f"1 results that passed without {KERNEL}: kept as not_run", "1 vectors files that have no results file: left out",
     ):  # fmt: skip
         assert words in told
@@ -150,7 +151,9 @@ def test_the_vectors_are_found_beside_the_results_or_named(read, write, tmp_path
         )
     ]  # fmt: skip
     assert tables == [[(4, 5.0), (8, 7.0)]] * 4
-    with pytest.raises(BadFile, match="no result in it belongs to a known vector, 2 results whose input_hash"):
+    with pytest.raises(
+        BadFile, match=r"no result in it belongs to a known vector, line 2: the input_hash of a result .*2 such rows"
+    ):
         read(alone)
     with pytest.raises(InvalidValue, match="there is no file nowhere"):
         read(alone, Options(device="wormhole_b0", values={"vectors": "nowhere"}))
@@ -177,7 +180,7 @@ def test_the_vectors_are_found_beside_the_results_or_named(read, write, tmp_path
         (unary("[0, 32]"), "dim2 must be a whole number from 1 to 2147483647, got 0"),
         (unary("[32, 32]", 7), "buffer '7' is not known"),
         (unary("[32, 32]", input_a_memory_config=None), "a memory config must be an object"),
-        ({"input_shape": "[1]"}, "are neither of reshard nor of a unary op"),
+        ({"input_shape": "[1]"}, "1 vectors of ops that are not known here: left out (eltwise.unary.exp.exp (1))"),
     ],
 )
 def test_vectors_that_are_not_known_are_left_out_and_told(read, write, vector, words):
@@ -186,7 +189,6 @@ def test_vectors_that_are_not_known_are_left_out_and_told(read, write, vector, w
     rows, notes, _ = read(write("r.json", [good, result("b", sweep_name=EXP, original_vector_data=vector)]))
     assert rows["reshard/single"].height == 1
     (note,) = notes
-    assert "1 vectors that are not known here (first: " in note
     assert words in note
 
 
@@ -215,7 +217,7 @@ def test_a_damaged_file_of_a_folder_is_named(read, write, tmp_path):
         read(tmp_path / "s")
     broken.unlink()
     (tmp_path / "s/results_export/n.json").write_text('[{"a": 1},\n')
-    with pytest.raises(BadFile, match=r"n\.json, line 2: this is not a JSON list of results, or damaged"):
+    with pytest.raises(BadFile, match=r"results_export/n\.json, line 2: a result must be whole JSON"):
         read(tmp_path / "s")
 
 
@@ -233,7 +235,11 @@ def test_a_byte_order_mark_is_no_fault(read, write, tmp_path):
 )
 def test_json_beyond_what_can_be_read_is_refused_with_its_line(tmp_path, write, read, value, words):
     """Endless numbers and endless nesting, in results and in vectors: a sentence, no traceback."""
-    path = write("r.json", [result("a", original_vector_data=reshard(4, 8)), {"x": "@"}])
+    both = write("both.json", [result("a", original_vector_data=reshard(4, 8)), {"x": "@"}])
+    both.write_text(both.read_text().replace('"@"', value))
+    rows, (note,), _ = read(both)
+    assert (rows["reshard/single"].height, note.startswith("1 a result must be whole JSON")) == (1, True)
+    path = write("r.json", [{"x": "@"}])
     path.write_text(path.read_text().replace('"@"', value))
     with pytest.raises(BadFile, match=rf"r\.json, line \d+: this is not a JSON list of results, or damaged \({words}\)"):
         read(path)
@@ -241,3 +247,34 @@ def test_json_beyond_what_can_be_read_is_refused_with_its_line(tmp_path, write, 
     vectors.write_text(vectors.read_text().replace('"@"', value))
     with pytest.raises(BadFile, match=r"v\.json is not a vectors file"):
         read(write("ok.json", [result("a")]), Options(device="wormhole_b0", values={"vectors": str(vectors)}))
+
+
+def test_the_spread_of_several_runs_is_kept_as_noise(read, write):
+    """Runners that time a vector ten times write the mean, `…[ns]_std` and `runs`; older ones write the mean alone."""
+    entries = [
+        result("a", original_vector_data=reshard(4, 8), device_perf={KERNEL: 1000, f"{KERNEL}_std": 12.5, "runs": 10}),
+        result("b", original_vector_data=reshard(8, 8), device_perf={KERNEL: "900", f"{KERNEL}_std": "0", "runs": "10"}),
+        result("c", original_vector_data=reshard(4, 4), device_perf={KERNEL: 800, f"{KERNEL}_std": -1}, runs=True),
+        result("d", original_vector_data=reshard(4, 2)),
+    ]
+    rows, notes, _ = read(write("r.json", entries))
+    assert not notes
+    assert rows["reshard/single"].select("time_ns", "time_ns_mean", "time_ns_std", "samples").rows() == [
+        (1000.0, 1000.0, 12.5, 10), (900.0, 900.0, 0.0, 10), (800.0, None, None, None), (1000.0, None, None, None),
+    ]  # fmt: skip
+
+
+def test_a_damaged_result_or_file_costs_itself(read, write, tmp_path):
+    """Reading goes on at the next result; a file of a folder that is no list is skipped, others are read."""
+    path = write("r.json", SELF_CONTAINED)
+    text = path.read_text()
+    for damaged, lost in ((text.replace('"4321.5"', '"4321.5'), 1), (text[: text.rindex("device_perf")], 1), (text + "]", 0)):
+        path.write_text(damaged)
+        rows, notes, _ = read(path)
+        assert sum(frame.height for frame in rows.values()) == 4 - lost
+        assert [note.startswith("1 a result must be whole JSON") for note in notes] == [True] * lost
+    write("s/results_export/good.json", SELF_CONTAINED)
+    (tmp_path / "s/results_export/bad.json").write_text("oops")
+    rows, (note,), _ = read(tmp_path / "s")
+    assert sum(frame.height for frame in rows.values()) == 4
+    assert "1 a file of the sweep must be readable" in note

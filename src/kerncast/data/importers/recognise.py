@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from kerncast.errors import BadFile, InvalidValue
 
 # Enough for a header and the first rows; an archive is not unpacked further.
 HEAD_BYTES = 65_536
+# Files of a folder that are looked at, by name only.
+MOST_NAMES = 20_000
 WITH_MAPPING = {".csv": "csv", ".parquet": "parquet"}
 
 
@@ -42,7 +45,8 @@ def head_of(path: Path) -> Head:
     """The beginning of a file, unpacked if it is an archive or gzipped; of a folder, the names in it."""
     try:
         if path.is_dir():
-            return Head(path, names=tuple(sorted(item.name for item in path.iterdir())))
+            names = itertools.islice((item.relative_to(path).as_posix() for item in path.rglob("*")), MOST_NAMES)
+            return Head(path, names=tuple(sorted(names)))
         with path.open("rb") as file:
             data = file.read(HEAD_BYTES)
         if data.startswith(b"PK"):

@@ -1,14 +1,14 @@
 """Benchmarks of AMD's CK Tile: GEMM logs and JSON, grouped-convolution CSV, and the parquet that its heuristics train on.
 
 The content of a file tells its kind. The kernel's name decides the config and is read strictly. Rows that have an
-unknown name, contradict themselves, are impossible or are malformed are left out and counted.
+unknown name, contradict themselves, are impossible or are malformed are skipped.
 https://github.com/ROCm/composable_kernel (dispatcher/heuristics, tile_engine)
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ import polars as pl
 
 from kerncast import devices
 from kerncast.data import schema
-from kerncast.data.importers import Head, Imported, Importer, Options, measured_on
+from kerncast.data.importers import Head, Imported, Importer, Options, extra_columns, measured_on
 from kerncast.data.importers.ck_tile.cells import in_range, typed
 from kerncast.data.importers.ck_tile.names import SIZES, parse_gemm_kernel
 from kerncast.data.importers.ck_tile.text import COLUMNS, frame_of, read_text
+from kerncast.data.importers.ck_tile.times import timed
 from kerncast.data.importers.mapped import read_parquet_table
-from kerncast.data.text_table import LINE, read_csv_text
+from kerncast.data.skipping import Skips
+from kerncast.data.text_table import LINE, read_csv_text, respelled
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.expr import Program
@@ -38,22 +40,22 @@ CONV_CSV = {"kernel", *CONV_SIZES, "latency_ms"}
 CONV_MORE = {*CONV_DEFAULTS, "problem_idx", "tflops", "non_zero"}
 CONV_OPS = ("grouped_conv",)
 GEMM_OPS = ("gemm_universal", "gemm")
-# Words in a message → status; a failure without any of them is a launch error.
-REASONS = {"not supported": "unsupported", "out of memory": "out_of_memory", "timeout": "timeout", "timed out": "timeout",
-           "verif": "wrong_result", "mismatch": "wrong_result"}  # fmt: skip
-# Latency and rate of one row must give the same time within this tolerance, rounding aside.
-AGREEMENT = 0.02
 # Columns that repeat what the kernel's name says, and the prefix of their temporary names. Pads are not included: those of
 # mem kernels may be the corrected ones.
 CONFIG_COLUMNS = (*SIZES, "pipeline", "scheduler", "epilogue", "persistent")
 TOLD = "told."
-NO_TIME = "neither a latency nor a rate above 0"
 PADDED = "rows of mem kernels, which pad whatever their name says"
 # No kernel's name is half as long; a longer text is not a name.
 LONGEST_NAME = 400
 
+# Columns of the parquet that are known and not used, and the prefix of those that describe the hardware.
+CANONICAL = {"op_type", "arch", "kernel_name", "measured_tflops", "bandwidth_gb_s", "pad_m", "pad_n", "pad_k"}
+HARDWARE = "hw_"
+
 # Rows of one family and the device they were measured on, if known.
 Rows = tuple[Family, pl.DataFrame, Device | None]
+# What a file holds, and its unknown columns.
+Found = tuple[list[Rows], pl.DataFrame | None]
 
 
 class CkTile(Importer):
@@ -74,31 +76,40 @@ class CkTile(Importer):
             raise InvalidValue("CK Tile's files name everything themselves: `set` and `mapping` do not apply to them")
         with path.open("rb") as file:
             magic = file.read(4)
-        counts: Counter[str] = Counter()
-        tables = _from_parquet(path, options, counts) if magic == b"PAR1" else _from_text(path, options, counts)
+        padded: Counter[str] = Counter()
+        from_file = _from_parquet if magic == b"PAR1" else _from_text
+        tables, extra = from_file(path, options, padded)
         if not tables:
-            raise BadFile(f"none of its rows can be used{_counts(counts)}")
-        notes = tuple(
-            f"{'set the pad flags of' if what == PADDED else 'left out'} {count:,} {what}"
-            for what, count in sorted(counts.items(), key=lambda item: (item[0] == PADDED, item[0]))
-            if count
-        )
+            raise BadFile(f"none of its rows can be used: {options.skips.told() or 'there are none'}")
+        notes = tuple(f"set the pad flags of {count:,} {what}" for what, count in padded.items() if count)
         if options.device is None:
             notes += tuple(sorted({_shared(device) for _, _, device in tables if device is not None} - {""}))
         for family, rows, device in tables:
-            yield Imported(family, rows, device, notes)
+            yield Imported(family, rows, device, notes, extra=extra)
             notes = ()
 
 
-def _from_text(path: Path, options: Options, counts: Counter[str]) -> list[Rows]:
+def _from_text(path: Path, options: Options, padded: Counter[str]) -> Found:
     text = _text(path)
-    if {cell.strip() for cell in text.partition("\n")[0].split(",")} >= CONV_CSV:
-        return _conv(_csv(path, counts), None, counts)
-    document = read_text(text)
+    header = {cell.strip().casefold() for cell in text.partition("\n")[0].split(",")}
+    if "kernel" in header and len(header & {name.casefold() for name in CONV_SIZES}) * 2 >= len(CONV_SIZES):
+        table = respelled(read_csv_text(path, options.skips), (*CONV_CSV, *CONV_MORE))
+        _require(table, "line 1: ", ("kernel", *CONV_SIZES))
+        return _conv(typed(table, CONV_TYPES, options.skips), None, options.skips), extra_columns(table, CONV_CSV | CONV_MORE)
+    document = read_text(text, options.skips)
     if not document.attempts:
-        raise BadFile(f"there is no benchmark in it{_counts(document.left_out)}: expected {CkTile.doc}")
-    counts.update(document.left_out)
-    return _gemm(frame_of(document.attempts), _device(document.arch, options), counts)
+        said = f" ({options.skips.told()})" if options.skips.rows else ""
+        raise BadFile(f"there is no benchmark in it{said}: expected {CkTile.doc}")
+    return _gemm(frame_of(document.attempts), _device(document.arch, options), options.skips, padded), None
+
+
+def _require(table: pl.DataFrame, where: str, names: Iterable[str]) -> None:
+    """Refuse a table that lacks what its rows cannot do without: a column for the time, or one of `names`."""
+    missing = [name for name in names if name not in table.columns]
+    if missing:
+        raise BadFile(f"{where}there is no column '{missing[0]}', which these rows need")
+    if not {"latency_ms", "tflops"} & set(table.columns):
+        raise BadFile(f"{where}there is neither a column 'latency_ms' nor a rate, so no row has a time")
 
 
 def _text(path: Path) -> str:
@@ -106,10 +117,6 @@ def _text(path: Path) -> str:
         return path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise BadFile(f"not a text file ({error.reason} at byte {error.start}): is it compressed?") from error
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    return "".join(f", {count:,} {what}" for what, count in sorted(counts.items()) if count)
 
 
 def _device(arch: str | None, options: Options) -> Device | None:
@@ -157,66 +164,20 @@ def _kernels(names: pl.Series, parse: Callable[[str], Any]) -> _Kernels:
     return _Kernels(known, refusal)
 
 
-def _only_known(table: pl.DataFrame, kernels: _Kernels, left_out: Counter[str]) -> pl.DataFrame:
-    """Keep rows of known kernels. The count of the others quotes the rule that the first of them breaks."""
-    kept = table.filter(pl.col("kernel").is_in(list(kernels.known)))
-    if kept.height < table.height:
-        left_out[f"rows whose kernel is not known ({kernels.refusal})"] += table.height - kept.height
-    return kept
-
-
-def _drop(table: pl.DataFrame, bad: pl.Expr, what: str, left_out: Counter[str]) -> pl.DataFrame:
-    kept = table.filter(~bad.fill_null(False))
-    if kept.height < table.height:
-        left_out[what] += table.height - kept.height
-    return kept
-
-
-# -- times -----------------------------------------------------------------------------------------------
-
-
-def _coarse(column: str) -> pl.Expr:
-    """Printed with two decimals or fewer."""
-    hundredths = pl.col(column) * 100
-    return (hundredths - hundredths.round()).abs() < 1e-6
-
-
-def _timed(table: pl.DataFrame, flops: pl.Series, left_out: Counter[str]) -> pl.DataFrame:
-    """Adds `time_ns`, `status` and `error`.
-
-    With two decimals of a millisecond, most times have one digit. If the latency is printed that way and the rate has
-    more digits, the time comes from the rate.
-    """
-    told = [pl.when(pl.col(name).is_finite()).then(pl.col(name)).alias(name) for name in ("latency_ms", "tflops")]
-    table = table.with_columns(flops.alias("flops"), *told, pl.col("is_valid").fill_null(True))
-    latency, rate = pl.col("latency_ms"), pl.col("tflops")
-    by_latency = pl.when(latency > 0).then(latency * 1e6)
-    by_rate = pl.when(rate > 0).then(pl.col("flops") / (rate * 1e3))
-    rounding = sum((pl.when(_coarse(name)).then(0.005 / pl.col(name)).otherwise(0.0) for name in ("latency_ms", "tflops")),
-                   pl.lit(AGREEMENT))  # fmt: skip
-    apart = (by_latency / by_rate).log().abs() > rounding
-    table = _drop(table, pl.col("is_valid") & apart, "rows whose latency and rate give different times", left_out)
-    finer = by_rate.is_not_null() & _coarse("latency_ms") & (~_coarse("tflops") | (rate > latency))
-    time = pl.when(finer | by_latency.is_null()).then(by_rate).otherwise(by_latency)
-    table = table.with_columns(time_ns=pl.when(pl.col("is_valid")).then(time))
-    table = _drop(table, ~pl.col("time_ns").is_between(*schema.POSSIBLE_NS), "rows with an impossible time", left_out)
-    said = pl.coalesce(pl.col("error"), pl.when(pl.col("is_valid")).then(pl.lit(NO_TIME)))
-    failure = pl.lit("launch_error")
-    for words, status in reversed(REASONS.items()):
-        failure = pl.when(said.str.to_lowercase().str.contains(words, literal=True)).then(pl.lit(status)).otherwise(failure)
-    ok = pl.col("time_ns").is_not_null()
-    return table.with_columns(
-        status=pl.when(ok).then(pl.lit("ok")).otherwise(failure), error=pl.when(~ok).then(said)
-    ).drop("flops", "is_valid", "latency_ms", "tflops")  # fmt: skip
+def _only_known(table: pl.DataFrame, kernels: _Kernels, skips: Skips) -> pl.DataFrame:
+    """Keep rows of known kernels. The example of the others quotes the rule that the first of them breaks."""
+    strange = ~table["kernel"].is_in(list(kernels.known)).fill_null(False)
+    line = table[LINE][strange.arg_max() or 0] if table.height else 0
+    return skips.drop(table, strange, "the kernel's name must be known", example=f"line {line}: {kernels.refusal}")
 
 
 # -- GEMM ------------------------------------------------------------------------------------------------
 
 
-def _gemm(table: pl.DataFrame, device: Device | None, counts: Counter[str]) -> list[Rows]:
+def _gemm(table: pl.DataFrame, device: Device | None, skips: Skips, padded: Counter[str]) -> list[Rows]:
     """Rows of `gemm/ck_tile` from a table with the columns of `text.COLUMNS`."""
     kernels = _kernels(table["kernel"], parse_gemm_kernel)
-    table = _only_known(table, kernels, counts)
+    table = _only_known(table, kernels, skips)
     if not table.height:
         return []
     known = kernels.known
@@ -228,15 +189,15 @@ def _gemm(table: pl.DataFrame, device: Device | None, counts: Counter[str]) -> l
     })  # fmt: skip
     table = table.join(named, on="kernel", how="left", maintain_order="left")
     other = (pl.col("dtype") != pl.col("problem.dtype")) | (pl.col("layout") != pl.col("problem.layout"))
-    table = _drop(table, other, "rows whose dtype or layout is not that of the kernel's name", counts)
+    table = skips.drop(table, other, "dtype and layout must be those of the kernel's name", "kernel")
     told = [name for name in table.columns if name.startswith(TOLD)]
     if told:
         clash = pl.any_horizontal(pl.col(name) != pl.col(f"config.{name.removeprefix(TOLD)}") for name in told)
-        table = _drop(table, clash, "rows whose columns contradict the kernel's name", counts).drop(told)
+        table = skips.drop(table, clash, "columns must not contradict the kernel's name", "kernel").drop(told)
     sizes = {"m": "M", "n": "N", "k": "K", "split_k": "split_k"}
-    table = in_range(table, {column: ck_tile.problem.parameters[name] for column, name in sizes.items()}, counts)
-    table = _timed(table, 2.0 * table["m"] * table["n"] * table["k"], counts)
-    counts[PADDED] += int(table["corrected"].sum())
+    table = in_range(table, {column: ck_tile.problem.parameters[name] for column, name in sizes.items()}, skips)
+    table = timed(table, 2.0 * table["m"] * table["n"] * table["k"], skips)
+    padded[PADDED] += int(table["corrected"].sum())
     rows = table.rename({column: f"problem.{name}" for column, name in sizes.items()})
     return [(ck_tile, rows.drop("kernel", "dtype", "layout", "corrected"), device)] if rows.height else []
 
@@ -244,38 +205,30 @@ def _gemm(table: pl.DataFrame, device: Device | None, counts: Counter[str]) -> l
 # -- grouped convolution -----------------------------------------------------------------------------------
 
 
-def _csv(path: Path, counts: Counter[str]) -> pl.DataFrame:
-    """A benchmark's CSV with the columns of the parquet form."""
-    table = read_csv_text(path)
-    unknown = [name for name in table.columns if name not in {*CONV_CSV, *CONV_MORE, LINE}]
-    if unknown:
-        raise BadFile(f"line 1: unknown column '{unknown[0]}' (known: {', '.join(sorted(CONV_CSV | CONV_MORE))})")
-    return typed(table, CONV_TYPES, counts)
-
-
-def _conv(table: pl.DataFrame, device: Device | None, counts: Counter[str]) -> list[Rows]:
+def _conv(table: pl.DataFrame, device: Device | None, skips: Skips) -> list[Rows]:
     """Rows of each direction's `ck_tile` family."""
-    more = {"tflops": pl.lit(None, pl.Float64), "non_zero": pl.lit(1), "is_valid": pl.lit(True),
+    nothing = pl.lit(None, pl.Float64)
+    more = {"latency_ms": nothing, "tflops": nothing, "non_zero": pl.lit(1), "is_valid": pl.lit(True),
             "error": pl.lit(None, pl.String), **{name: pl.lit(value) for name, value in CONV_DEFAULTS.items()}}  # fmt: skip
     table = table.with_columns(value.alias(name) for name, value in more.items() if name not in table.columns)
     kernels = _kernels(table["kernel"], parse_conv_kernel)
-    table = _only_known(table, kernels, counts)
-    table = in_range(table, {name: grouped_conv_forward.parameters[name] for name in (*CONV_SIZES, *CONV_DEFAULTS)}, counts)
+    table = _only_known(table, kernels, skips)
+    table = in_range(table, {name: grouped_conv_forward.parameters[name] for name in (*CONV_SIZES, *CONV_DEFAULTS)}, skips)
     if not table.height:
         return []
     deep = (pl.col("Di") > 1) | (pl.col("Z") > 1) | (pl.col("pad_d") > 0)
     dimensions = pl.col("kernel").replace_strict({name: kernel.dimensions for name, kernel in kernels.known.items()})
-    table = _drop(table, (dimensions == 3) != deep, "rows of a 2-D kernel on a 3-D problem, or the other way round", counts)
+    table = skips.drop(table, (dimensions == 3) != deep, "kernel and problem must both be 2-D or both be 3-D", "kernel")
     found: list[Rows] = []
     for family in dict.fromkeys(kernel.family for kernel in kernels.known.values()):
         ours = {name: kernel for name, kernel in kernels.known.items() if kernel.family is family}
-        rows = _conv_rows(table.filter(pl.col("kernel").is_in(list(ours))), family, ours, counts)
+        rows = _conv_rows(table.filter(pl.col("kernel").is_in(list(ours))), family, ours, skips)
         if rows.height:
             found.append((family, rows, device))
     return found
 
 
-def _conv_rows(table: pl.DataFrame, family: Family, kernels: Mapping[str, ConvKernel], left_out: Counter[str]) -> pl.DataFrame:
+def _conv_rows(table: pl.DataFrame, family: Family, kernels: Mapping[str, ConvKernel], skips: Skips) -> pl.DataFrame:
     named = pl.DataFrame({
         "kernel": list(kernels), "problem.dtype": [kernel.dtype for kernel in kernels.values()],
         **{f"config.{name}": [kernel.config[name] for kernel in kernels.values()] for name in family.config.parameters},
@@ -285,10 +238,10 @@ def _conv_rows(table: pl.DataFrame, family: Family, kernels: Mapping[str, ConvKe
     )
     for rule in family.op.problem.constraints:
         broken = rule.program.frame(_symbols(table))[rule.name] == 0
-        table = _drop(table, pl.lit(broken), f"rows with an impossible problem ({rule.sentence})", left_out)
+        table = skips.drop(table, broken, f"the problem must be possible: {rule.sentence}")
     work = family.op.work(family.op.namespace())
     assert work is not None
-    table = _timed(table, Program({"flops": work.flops}).frame(_symbols(table))["flops"], left_out)
+    table = timed(table, Program({"flops": work.flops}).frame(_symbols(table))["flops"], skips)
     # If all of the output is zero, the kernel did not compute it.
     empty = (pl.col("status") == "ok") & (pl.col("non_zero") == 0).fill_null(False)
     return table.with_columns(
@@ -313,33 +266,38 @@ ARCH: dict[str, type[pl.DataType]] = {"arch": pl.String}
 TOLD_TYPES = {f"{TOLD}{name}": schema.column_type(ck_tile.config.parameters[name]) for name in CONFIG_COLUMNS}
 
 
-def _from_parquet(path: Path, options: Options, counts: Counter[str]) -> list[Rows]:
+def _from_parquet(path: Path, options: Options, padded: Counter[str]) -> Found:
     """The table that CK's heuristics train on: one op, and a column that names the architecture."""
-    table = read_parquet_table(path)
-    ops = table["op_type"].unique().to_list() if "op_type" in table.columns else []
-    if len(ops) != 1 or ops[0] not in (*GEMM_OPS, *CONV_OPS):
-        raise BadFile(f"op_type must be one of {', '.join((*GEMM_OPS, *CONV_OPS))} in all rows, got {ops}")
+    skips = options.skips
+    table = respelled(read_parquet_table(path), ("kernel_name", "measured_tflops", "op_type", "arch"))
+    # Most rows tell the op; a row of another op is skipped.
+    ops = table["op_type"].drop_nulls().value_counts(sort=True)["op_type"].to_list() if "op_type" in table.columns else []
+    if not ops or ops[0] not in (*GEMM_OPS, *CONV_OPS):
+        raise BadFile(f"op_type must be one of {', '.join((*GEMM_OPS, *CONV_OPS))}, got {ops[:5]}")
     conv = ops[0] in CONV_OPS
-    wanted = ("kernel_name", "latency_ms", *(CONV_SIZES if conv else ("m", "n", "k")))
-    missing = [name for name in wanted if name not in table.columns]
-    if missing:
-        raise BadFile(f"there is no column '{missing[0]}', which {ops[0]} rows need")
-    table = table.rename({"kernel_name": "kernel"})
+    table = skips.drop(table, pl.col("op_type").ne_missing(ops[0]), f"op_type must be {ops[0]} as in most rows", "op_type")
+    names = {"kernel_name": "kernel"}
     if "measured_tflops" in table.columns and "tflops" not in table.columns:
-        table = table.rename({"measured_tflops": "tflops"})
-    table = typed(table, CONV_TYPES | ARCH, counts) if conv else _attempts(table, counts)
+        names["measured_tflops"] = "tflops"
+    known = (*CONV_TYPES, *CONV_MORE) if conv else (*COLUMNS, *CONFIG_COLUMNS)
+    table = respelled(table.rename({old: new for old, new in names.items() if old in table.columns}), known)
+    _require(table, "", ("kernel", *(CONV_SIZES if conv else ("m", "n", "k"))))
+    more = [name for name in table.columns if name in CANONICAL or name.startswith(HARDWARE)]
+    extra = extra_columns(table, (*known, *more))
+    table = typed(table, CONV_TYPES | ARCH, skips) if conv else _attempts(table, skips)
     if "arch" not in table.columns:
         table = table.with_columns(arch=pl.lit(None, pl.String))
     found: list[Rows] = []
     for arch in table["arch"].unique().sort().to_list():
         ours = table.filter(pl.col("arch").eq_missing(arch)).drop("arch")
-        found += (_conv if conv else _gemm)(ours, _device(arch, options), counts)
-    return found
+        device = _device(arch, options)
+        found += _conv(ours, device, skips) if conv else _gemm(ours, device, skips, padded)
+    return found, extra
 
 
-def _attempts(table: pl.DataFrame, counts: Counter[str]) -> pl.DataFrame:
+def _attempts(table: pl.DataFrame, skips: Skips) -> pl.DataFrame:
     """GEMM rows with the columns of `text.COLUMNS`, and columns that repeat the kernel's name under temporary names."""
     defaults = {"split_k": 1, "is_valid": True}
     absent = {name: pl.lit(defaults.get(name), dtype=dtype) for name, dtype in COLUMNS.items() if name not in table.columns}
     told = [pl.col(name).alias(f"{TOLD}{name}") for name in CONFIG_COLUMNS if name in table.columns]
-    return typed(table.with_columns(*told, **absent), COLUMNS | TOLD_TYPES | ARCH, counts)
+    return typed(table.with_columns(*told, **absent), COLUMNS | TOLD_TYPES | ARCH, skips)

@@ -1,4 +1,4 @@
-"""What CK Tile's benchmarks print and save as JSON, read into plain attempts; malformed parts are counted, not fatal.
+"""What CK Tile's benchmarks print and save as JSON, read into plain attempts; malformed parts are skipped, not fatal.
 
 Shape 3: M=16 N=1536 K=7168 dtype=fp8 layout=rcr
 {
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -20,14 +19,15 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from kerncast.data.text_table import LINE
+from kerncast.data.skipping import LINE, Skips, bad_row
 
 _SHAPE = re.compile(r"Shape\s+\d+:\s+M=(\d{1,9})\s+N=(\d{1,9})\s+K=(\d{1,9})(?:\s+dtype=(\w+))?(?:\s+layout=(\w+))?")
 LARGEST = 2**31 - 1
 LATENCY, RATE = "latency(ms)", "tflops(TFlops)"
-# Faults in a part of a file, as shown to the user.
-MALFORMED = "benchmark blocks that are not whole JSON objects with name, problem and perf_result"
-CONTRADICTION = "benchmark blocks that contradict the `Shape` line above them"
+# Rules that parts of a file may break, as shown to the user.
+MALFORMED = "a benchmark block must be a whole JSON object with name, problem and perf_result"
+CONTRADICTION = "a benchmark block must not contradict the `Shape` line above it"
+UNNAMED = "a benchmark must have a kernel's name and sizes"
 
 
 @dataclass(frozen=True)
@@ -67,26 +67,24 @@ class Document:
     """The contents of one text."""
 
     attempts: list[Attempt]
-    left_out: Counter[str]
     arch: str | None = None
 
 
-def read_text(text: str) -> Document:
+def read_text(text: str, skips: Skips) -> Document:
     """A benchmark's JSON, results of a whole run, or a log with such blocks between other lines."""
-    left_out: Counter[str] = Counter()
     if text.lstrip()[:1] in ("{", "["):
         try:
             whole = msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-            return Document(list(_log(text, left_out)), left_out)
+            return Document(list(_log(text, skips)))
         if isinstance(whole, dict) and "results" in whole:
             metadata = _object(whole.get("metadata"))
             arch = metadata.get("arch", metadata.get("gpu_arch"))
-            return Document(list(_results(whole, left_out)), left_out, arch if isinstance(arch, str) else None)
+            return Document(list(_results(whole, skips)), arch if isinstance(arch, str) else None)
         blocks = whole if isinstance(whole, list) else [whole]
-        attempts = (_attempt(block, number, None, left_out) for number, block in enumerate(blocks, start=1))
-        return Document([attempt for attempt in attempts if attempt is not None], left_out)
-    return Document(list(_log(text, left_out)), left_out)
+        attempts = (_attempt(block, number, None, skips, block) for number, block in enumerate(blocks, start=1))
+        return Document([attempt for attempt in attempts if attempt is not None])
+    return Document(list(_log(text, skips)))
 
 
 def _object(value: Any) -> Mapping[str, Any]:
@@ -116,7 +114,7 @@ class _Header:
     layout: str | None
 
 
-def _log(text: str, left_out: Counter[str]) -> Iterator[Attempt]:
+def _log(text: str, skips: Skips) -> Iterator[Attempt]:
     """The blocks of a log. A block ends with its last brace, or where the next one or the next shape begins."""
     header: _Header | None = None
     block: list[str] = []
@@ -125,7 +123,7 @@ def _log(text: str, left_out: Counter[str]) -> Iterator[Attempt]:
         line = line.strip()
         shape = _SHAPE.search(line) if line.startswith("Shape") else None
         if block and (shape or line.startswith("{")):
-            left_out[MALFORMED] += 1
+            skips.one(bad_row(begin, MALFORMED), "\n".join(block))
             block = []
         if shape:
             header = _Header((int(shape[1]), int(shape[2]), int(shape[3])), shape[4], shape[5])
@@ -134,11 +132,13 @@ def _log(text: str, left_out: Counter[str]) -> Iterator[Attempt]:
             block.append(line)
             depth += line.count("{") - line.count("}")
             if depth <= 0:
-                attempt = _attempt(_decoded("\n".join(block)), begin, header, left_out)
+                whole = "\n".join(block)
+                attempt = _attempt(_decoded(whole), begin, header, skips, whole)
                 block = []
                 if attempt is not None:
                     yield attempt
-    left_out[MALFORMED] += bool(block)
+    if block:
+        skips.one(bad_row(begin, MALFORMED), "\n".join(block))
 
 
 def _decoded(text: str) -> Any:
@@ -148,7 +148,7 @@ def _decoded(text: str) -> Any:
         return None
 
 
-def _attempt(block: Any, line: int, header: _Header | None, left_out: Counter[str]) -> Attempt | None:
+def _attempt(block: Any, line: int, header: _Header | None, skips: Skips, text: Any) -> Attempt | None:
     """One benchmark. The problem is in the block, or in the `Shape` line above it."""
     block = _object(block)
     name, problem, measured = _word(block.get("name")), _object(block.get("problem")), _object(block.get("perf_result"))
@@ -157,13 +157,13 @@ def _attempt(block: Any, line: int, header: _Header | None, left_out: Counter[st
     split_k = _size(problem.get("split_k", 1))
     m, n, k = sizes
     if name is None or not measured or m is None or n is None or k is None or split_k is None:
-        left_out[MALFORMED] += 1
+        skips.one(bad_row(line, MALFORMED), text)
         return None
     dtype, layout = _word(problem.get("dtype_a")), _layout(problem)
     if header is not None:
         told = ((dtype, header.dtype), (layout, header.layout))
         if sizes != header.sizes or any(a is not None and b is not None and a != b for a, b in told):
-            left_out[CONTRADICTION] += 1
+            skips.one(bad_row(line, CONTRADICTION), text)
             return None
         dtype, layout = dtype or header.dtype, layout or header.layout
     return Attempt(line, name, m, n, k, split_k, dtype, layout, _number(measured.get(LATENCY)), _number(measured.get(RATE)))
@@ -175,7 +175,7 @@ def _layout(problem: Mapping[str, Any]) -> str | None:
     return "".join(letters) if all(letter in ("r", "c") for letter in letters) else None
 
 
-def _results(whole: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Attempt]:
+def _results(whole: Mapping[str, Any], skips: Skips) -> Iterator[Attempt]:
     """The benchmarks of a results file, numbered consecutively."""
     metadata = _object(whole.get("metadata"))
     dtype, layout = _word(metadata.get("dtype")), _word(metadata.get("layout"))
@@ -190,7 +190,7 @@ def _results(whole: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Attem
             m, n, k = (_size(entry.get(x)) for x in "mnk")
             split_k = _size(entry.get("split_k", 1))
             if name is None or m is None or n is None or k is None or split_k is None:
-                left_out["benchmarks without a kernel's name or sizes"] += 1
+                skips.one(bad_row(number, UNNAMED), entry)
                 continue
             times = _number(entry.get("avg_time_ms")), _number(entry.get("tflops"))
             error = _word(entry.get("error")) or None

@@ -19,8 +19,10 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from kerncast.data import schema
 from kerncast.data.importers import Head, Imported, Importer, Options
-from kerncast.data.importers.tt_sweep.vectors import list_entries, plain, problem_of, read_text
+from kerncast.data.importers.tt_sweep.vectors import OtherOp, list_entries, plain, problem_of, read_text
+from kerncast.data.skipping import BadRows, Skips, bad_row
 from kerncast.data.text_table import LINE
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.op import Family
@@ -28,13 +30,15 @@ from kerncast.parameters import Value
 
 VECTORS, RESULTS = "vectors_export", "results_export"
 KERNEL_NS = "DEVICE KERNEL DURATION [ns]"
+# Runners that time a vector several times write the mean, its standard deviation and the number of runs.
+KERNEL_STD, RUNS = f"{KERNEL_NS}_std", "runs"
 # The runners' names of a status, with and without `TestStatus.`, in upper or lower case.
 STATUSES = {
     "PASS": "ok", "XPASS": "ok", "NOT_RUN": "not_run", "SKIPPED": "not_run", "FAIL_ASSERT_EXCEPTION": "launch_error",
     "FAIL_WATCHER": "launch_error", "ERROR": "launch_error", "FAIL_CRASH_HANG": "timeout",
     "FAIL_L1_OUT_OF_MEM": "out_of_memory", "FAIL_UNSUPPORTED_DEVICE_PERF": "unsupported", "XFAIL": "unsupported",
 }  # fmt: skip
-MEASURED = ("status", "time_ns", "error", "started_at", "software")
+MEASURED = ("status", "time_ns", "time_ns_mean", "time_ns_std", "samples", "error", "started_at", "software")
 # Rows that are yielded together: a sweep has thousands of files, a dataset should not.
 BATCH = 250_000
 UNTIMED = f"the test passed, but without {KERNEL_NS}"
@@ -58,7 +62,7 @@ class TtSweep(Importer):
         if unknown or options.mapping is not None:
             what = f"`set` {unknown[0]}" if unknown else "`mapping`"
             raise InvalidValue(f"{what} does not apply to results of tt-metal's sweeps: leave it out (known: `set` vectors)")
-        join = _Join(options.software)
+        join = _Join(options.software, options.skips, path)
         for vectors, results in _pairs(path, options.values.get("vectors"), join.counts).items():
             join.add(vectors, results)
             if join.height >= BATCH:
@@ -125,30 +129,38 @@ class _Rows:
 class _Join:
     """Joins results with vectors as they are read, and counts what could not be joined."""
 
-    def __init__(self, software: Mapping[str, str]) -> None:
-        self.software = software
+    def __init__(self, software: Mapping[str, str], skips: Skips, path: Path) -> None:
+        self.software, self.skips, self.path = software, skips, path
         self.rows: dict[Family, _Rows] = {}
         self.counts: Counter[str] = Counter()
         self.texts: dict[str | None, str | None] = {}
         self.height = 0
         self.yielded = False
-        self.unknown = ""
+        self.others: Counter[str] = Counter()
+
+    def notes(self) -> list[str]:
+        """What was left out that is no fault of a row."""
+        found = [f"{count:,} {what}" for what, count in sorted(self.counts.items()) if count]
+        if self.others:
+            listed = ", ".join(f"{what} ({count:,})" for what, count in self.others.most_common())
+            found.append(f"{self.others.total():,} vectors of ops that are not known here: left out ({listed})")
+        return found
 
     def told(self) -> str:
         """What was left out, for an error message."""
-        return "".join(f", {count:,} {what}" for what, count in sorted(self.counts.items()) if count)
+        skipped = [self.skips.told()] if self.skips.rows else []
+        return "".join(f", {text}" for text in (*self.notes(), *skipped))
 
     def taken(self, last: bool = False) -> Iterator[Imported]:
         """The rows so far; with the last ones, what was left out."""
-        notes = tuple(f"{count:,} {what}" for what, count in sorted(self.counts.items()) if count) if last else ()
+        notes = tuple(self.notes()) if last else ()
         for family, rows in sorted(self.rows.items(), key=lambda item: item[0].id):
             files = tuple(dict.fromkeys(rows.source))
             places = {file: place for place, file in enumerate(files)}
             frame = pl.DataFrame(
                 {
                     **{f"problem.{name}": values for name, values in rows.problem.items()},
-                    **{name: pl.Series(values, dtype=pl.Float64 if name == "time_ns" else pl.String)
-                       for name, values in rows.measured.items()},
+                    **{name: pl.Series(values, dtype=schema.MEASURED[name]) for name, values in rows.measured.items()},
                     "source": [places[file] for file in rows.source],
                     LINE: rows.line,
                 }
@@ -160,26 +172,50 @@ class _Join:
 
     def add(self, vectors_file: Path | None, results: Sequence[Path]) -> None:
         """The results of one vectors file; vectors without any become rows that were not run."""
-        text = read_text(vectors_file) if vectors_file is not None else ""
-        vectors = _vectors(text, vectors_file) if vectors_file is not None else {}
+        try:
+            text = read_text(vectors_file) if vectors_file is not None else ""
+            vectors = _vectors(text, vectors_file) if vectors_file is not None else {}
+        except BadFile as error:
+            self._skip_file(vectors_file or self.path, error)
+            return
         done: set[str] = set()
         seen: set[tuple[Any, ...]] = set()
         for file in results:
-            for line, result in _named_entries(file):
-                self._result(result, vectors, done, seen, file, line)
+            try:
+                for line, result in list_entries(
+                    read_text(file), lambda line, text, file=file: self._damaged(line, text, file)
+                ):  # type: ignore[misc]
+                    self._result(result, vectors, done, seen, file, line)
+            except BadFile as error:
+                self._skip_file(file, error)
         if vectors_file is not None:
             self._not_run(text, {key: vector for key, vector in vectors.items() if key not in done}, vectors_file)
+
+    def _skip_file(self, file: Path, error: BadFile) -> None:
+        """One file of a folder that cannot be read is skipped like a row; a file that was named is refused."""
+        said = str(error) if str(error).startswith(str(file)) else f"{file}, {error}"
+        if not self.path.is_dir():
+            raise BadFile(said) from error
+        self.skips.one(BadRows(said, "a file of the sweep must be readable", lines=[1]), "", self._name(file))
+
+    def _damaged(self, line: int, text: str, file: Path) -> None:
+        self.skips.one(bad_row(line, "a result must be whole JSON"), text, self._name(file))
+
+    def _name(self, file: Path) -> str | None:
+        return file.relative_to(self.path).as_posix() if self.path.is_dir() and file.is_relative_to(self.path) else None
 
     def _result(self, result: Any, vectors: Vectors, done: set[str], seen: set[tuple[Any, ...]], file: Path, line: int) -> None:
         entry = result if isinstance(result, dict) else {}
         key = entry.get("input_hash", entry.get("vector_id"))
         status = STATUSES.get((plain(entry.get("status")) or "").removeprefix("TestStatus.").upper())
         if not isinstance(key, str) or status is None:
-            self.counts["results without input_hash or with a status that is not known: left out"] += 1
+            kind = "a result must have an input_hash and a status that is known"
+            self.skips.one(bad_row(line, kind, plain(entry.get("status"))), result, self._name(file))
             return
         vector = vectors.get(key, entry.get("original_vector_data"))
         if not isinstance(vector, dict):
-            self.counts["results whose input_hash matches no vector: left out"] += 1
+            kind = "the input_hash of a result must be that of a vector"
+            self.skips.one(bad_row(line, kind, plain(key)), result, self._name(file))
             return
         done.add(key)
         measured = self._measured(entry, status)
@@ -198,9 +234,14 @@ class _Join:
         if status == "ok" and time is None:
             status, error = "not_run", UNTIMED
             self.counts[f"results that passed without {KERNEL_NS}: kept as not_run"] += 1
+        spread, runs = (perf.get(KERNEL_STD), perf.get(RUNS, entry.get(RUNS))) if isinstance(perf, dict) else (None, None)
+        several = _count(runs) if status == "ok" else None
         return {
             "status": status,
             "time_ns": time if status == "ok" else None,
+            "time_ns_mean": time if several is not None and several > 1 else None,
+            "time_ns_std": _deviation(spread) if status == "ok" else None,
+            "samples": several,
             "error": None if status == "ok" else error,
             "started_at": plain(entry.get("timestamp")) or None,
             "software": self._software(plain(entry.get("git_hash")) or None),
@@ -228,9 +269,12 @@ class _Join:
     def _row(self, vector: Mapping[str, Any], module: str, measured: Mapping[str, Any], file: Path, line: int) -> None:
         try:
             family, problem = problem_of(vector, module)
+        except OtherOp as other:
+            self.others[str(other)] += 1
+            return
         except (InvalidValue, RecursionError) as error:
-            self.unknown = self.unknown or str(error)
-            self.counts[f"vectors that are not known here (first: {self.unknown}): left out"] += 1
+            said = " ".join(str(error).split()) or "nested too deeply"
+            self.skips.one(BadRows(f"line {line}: {said}", said.partition(", got ")[0], lines=[line]), vector, self._name(file))
             return
         self.rows.setdefault(family, _Rows()).add(problem, measured, file, line)
         self.height += 1
@@ -240,11 +284,14 @@ def _module(entry: Mapping[str, Any], vector: Mapping[str, Any]) -> str:
     return plain(entry.get("sweep_name")) or plain(vector.get("sweep_name")) or ""
 
 
-def _named_entries(file: Path) -> Iterator[tuple[int, Any]]:
-    try:
-        yield from list_entries(read_text(file))
-    except BadFile as error:
-        raise error if str(error).startswith(str(file)) else BadFile(f"{file}, {error}") from error
+def _count(value: Any) -> int | None:
+    number = _positive(value)
+    return int(number) if number is not None and number.is_integer() else None
+
+
+def _deviation(value: Any) -> float | None:
+    """A standard deviation, which may be 0."""
+    return 0.0 if value in (0, "0", "0.0") and not isinstance(value, bool) else _positive(value)
 
 
 def _positive(value: Any) -> float | None:

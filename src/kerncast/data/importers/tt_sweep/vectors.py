@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from kerncast.data.importers.unclosed_json import next_entry
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.families.reshard import reshard_single
 from kerncast.families.single import eltwise_unary_single
@@ -34,28 +35,47 @@ def read_text(path: Path) -> str:
         raise BadFile(f"{path} is not a text file ({error.reason} at byte {error.start}): is it compressed?") from error
 
 
-def list_entries(text: str) -> Iterator[tuple[int, Any]]:
-    """The entries of a JSON list, each with the line on which it begins."""
-    decoder, counted, line = json.JSONDecoder(), 0, 1
+class OtherOp(InvalidValue):
+    """A vector of an op that is not known here; the message names it."""
+
+
+def list_entries(text: str, damaged: Callable[[int, str], None]) -> Iterator[tuple[int, Any]]:
+    """The entries of a JSON list, each with the line on which it begins.
+
+    An entry that is not JSON goes to `damaged`, and reading goes on at the next one; a list that breaks off ends there.
+    """
+    decoder, counted, line, read = json.JSONDecoder(), 0, 1, 0
 
     def skip(place: int) -> int:
         found = _SPACE.match(text, place)
         return found.end() if found else place
 
     place = skip(0)
-    expected = "["
     try:
-        while text[place : place + 1] == expected:
-            place = skip(place + 1)
-            if expected == "[" and text[place : place + 1] == "]":
-                break
+        if text[place : place + 1] != "[":
+            raise json.JSONDecodeError("expected a list of results", text, min(place, len(text)))
+        place = skip(place + 1)
+        more = text[place : place + 1] != "]"
+        while more:
             line += text.count("\n", counted, place)
             counted = place
-            value, place = decoder.raw_decode(text, place)
+            try:
+                value, end = decoder.raw_decode(text, place)
+                end = skip(end)
+                if text[end : end + 1] not in (",", "]"):
+                    raise json.JSONDecodeError("expected ',' or ']'", text, min(end, len(text)))
+            except (ValueError, RecursionError):
+                following = next_entry(text, place, keyed=False)
+                if following is None and not read:
+                    raise
+                damaged(line, text[place:following].strip())
+                if following is None:
+                    return
+                place = following
+                continue
+            read += 1
             yield line, value
-            place, expected = skip(place), ","
-        if text[place : place + 1] != "]" or skip(place + 1) != len(text):
-            raise json.JSONDecodeError("expected a list of results", text, min(place, len(text)))
+            more, place = text[end] == ",", skip(end + 1)
     except (ValueError, RecursionError) as error:
         where, words = line, "nested too deeply" if isinstance(error, RecursionError) else "a number with too many digits"
         if isinstance(error, json.JSONDecodeError):
@@ -78,7 +98,7 @@ def problem_of(vector: Mapping[str, Any], module: str) -> tuple[Family, dict[str
     elif vector.keys() >= UNARY:
         family, problem = eltwise_unary_single, _unary(vector, module)
     else:
-        raise InvalidValue(f"vectors of {module or 'this module'} are neither of reshard nor of a unary op")
+        raise OtherOp(module or "without a name")
     # Only ranges are checked: the sweep may have tried tensors that fit no card or divide unevenly.
     for name, value in problem.items():
         if not _is_value(family, name, value):
@@ -110,7 +130,7 @@ def _unary(vector: Mapping[str, Any], module: str) -> dict[str, Value]:
     problem: dict[str, Value] = dict(zip(("dim0", "dim1", "dim2", "dim3"), shape, strict=True))
     problem["func"] = module.rpartition(".")[2]
     if eltwise_unary_single.problem.parameters["func"].index(problem["func"]) is None:
-        raise InvalidValue(f"the unary function of {module or 'this module'} is not known")
+        raise OtherOp(module or "unary, without a name")
     problem["dtype"] = _spelled("dtype", _text(vector, "input_a_dtype"))
     problem["layout"] = _spelled("layout", _text(vector, "input_a_layout", "Layout.TILE"))
     problem |= _memory(vector["input_a_memory_config"])
