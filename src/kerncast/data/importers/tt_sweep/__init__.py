@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -182,9 +183,7 @@ class _Join:
         seen: set[tuple[Any, ...]] = set()
         for file in results:
             try:
-                for line, result in list_entries(
-                    read_text(file), lambda line, text, file=file: self._damaged(line, text, file)
-                ):  # type: ignore[misc]
+                for line, result in list_entries(read_text(file), partial(self._damaged, file)):
                     self._result(result, vectors, done, seen, file, line)
             except BadFile as error:
                 self._skip_file(file, error)
@@ -198,7 +197,7 @@ class _Join:
             raise BadFile(said) from error
         self.skips.one(BadRows(said, "a file of the sweep must be readable", lines=[1]), "", self._name(file))
 
-    def _damaged(self, line: int, text: str, file: Path) -> None:
+    def _damaged(self, file: Path, line: int, text: str) -> None:
         self.skips.one(bad_row(line, "a result must be whole JSON"), text, self._name(file))
 
     def _name(self, file: Path) -> str | None:
