@@ -17,6 +17,7 @@ DISPLAY = {"json", "help", "strict_exit"}
 HOMES = {
     "collect": [kerncast.collect],
     "compare": [kerncast.compare],
+    "completion": [],
     "devices": [kerncast.get_device],
     "doctor": [kerncast.doctor],
     "evaluate": [kerncast.evaluate],

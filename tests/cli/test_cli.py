@@ -170,7 +170,7 @@ def test_guess_prints_a_mapping_and_writes_nothing(tmp_path, run):
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(args, why, exp, tmp_path, run, monkeypatch):
-    """The rule, the value, the next step; no traceback; nothing written."""
+    """The rule, the value, the next step; no traceback; nothing written; with `--json` also as JSON on stdout."""
     monkeypatch.chdir(tmp_path)
     Path("t.csv").write_bytes(GEMM_CSV)
     Path("cut.csv").write_bytes(EXP[:-14])
@@ -186,6 +186,11 @@ def test_bad_input_is_one_sentence_and_exit_code_2(args, why, exp, tmp_path, run
     assert why in err
     assert "Traceback" not in err
     assert len(err.strip().splitlines()) <= (1 if err.startswith("kerncast: ") else 4)
+    code, out, again = run(*args, "--json")
+    told = json.loads(out)
+    assert (code, again, set(told)) == (2, err, {"error", "kind"})
+    assert why in told["error"]
+    assert told["kind"] in ("usage", "invalid_value", "not_found", "bad_file", "cannot_use", "cannot_write")
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -13,6 +13,7 @@ import kerncast
 # verb → module of this package (its function is `command`), and the line that `--help` shows.
 VERBS = {
     "collect": ("collect", "Measure kernels on this machine and write a dataset; nothing measured is ever lost."),
+    "completion": ("completion", "Print the script that completes commands in bash, zsh or fish."),
     "compare": ("compare", "Say whether a new model is safe to ship: BETTER, SAME, WORSE or AMBIGUOUS."),
     "devices": ("devices", "List hardware profiles, or show one with the source of each number."),
     "doctor": ("doctor", "Say what works on this machine, and what to install for the rest."),
@@ -63,7 +64,7 @@ class _LazyVerbs(click.Group):
 @click.command(
     cls=_LazyVerbs,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Results go to stdout (--json on every verb), progress to stderr. "
+    epilog="Results go to stdout (--json on every verb, errors included), progress to stderr. "
     "Exit codes: 0 ok, 1 verdict failed, 2 wrong usage or bad input, 3 partial.",
 )
 @click.version_option(kerncast.__version__, prog_name="kerncast")
@@ -75,39 +76,51 @@ def program() -> None:
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run the command line. An expected error prints one sentence and exits with code 2, without a traceback."""
-    from kerncast.cli.signals import prompt_signals
+    """Run the command line. An expected error prints one sentence and exits with code 2, without a traceback.
 
-    with prompt_signals():
-        _run(args)
-
-
-def _run(args: list[str] | None) -> None:
+    With `--json`, standard output holds the error as JSON, too.
+    """
     from kerncast.errors import KerncastError
 
+    given = sys.argv[1:] if args is None else args
     try:
         code = program.main(args=args, prog_name="kerncast", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except KerncastError as error:
         from kerncast.cli.options import called, in_options
-        from kerncast.writing.terminal import printable
 
-        said = in_options(str(error), called(program, sys.argv[1:] if args is None else args))
-        # The message may quote a file: control characters are escaped.
-        click.echo("kerncast: " + "\n".join(printable(line) for line in said.split("\n")), err=True)
-        sys.exit(2)
+        _fail(in_options(str(error), called(program, given)), _kind(error), given)
     except BrokenPipeError:  # `kerncast ... | head`
         sys.stderr.close()
         sys.exit(0)
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
-        click.echo(f"kerncast: cannot use{where or ' a file'}: {error.strerror or error}; choose another place", err=True)
-        sys.exit(2)
+        _fail(f"cannot use{where or ' a file'}: {error.strerror or error}; choose another place", "cannot_use", given)
     except click.ClickException as error:
         error.show()
-        sys.exit(2)
+        _fail(error.format_message(), "usage", given, shown=True)
     except (click.Abort, KeyboardInterrupt):
-        from kerncast.cli.signals import leave
+        _fail("stopped", "stopped", given, code=130)
 
-        click.echo("kerncast: stopped", err=True)
-        leave()
+
+def _kind(error: Exception) -> str:
+    """What the caller can do about an error, in one word for programs."""
+    from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
+
+    kinds = {NotFound: "not_found", InvalidValue: "invalid_value", CannotWrite: "cannot_write", BadFile: "bad_file"}
+    return next((name for kind, name in kinds.items() if isinstance(error, kind)), "error")
+
+
+def _fail(said: str, kind: str, args: list[str], code: int = 2, shown: bool = False) -> NoReturn:
+    """Print an error and exit; a message may quote a file, so its control characters are escaped."""
+    from kerncast.writing.terminal import printable
+
+    text = "\n".join(printable(line) for line in said.split("\n"))
+    if not shown:
+        click.echo(f"kerncast: {text}", err=True)
+    options = args[: args.index("--")] if "--" in args else args
+    if "--json" in options:
+        import json
+
+        click.echo(json.dumps({"error": text, "kind": kind}, indent=2))
+    sys.exit(code)

@@ -312,7 +312,7 @@ def _export(out: Path, progress: Progress) -> dict[str, Any]:
     said = subprocess.run([program.absolute()], check=True, capture_output=True, text=True).stdout.strip()
     asked = drawn_problems(selector, 200)
     latency = {tier: float(np.median(selector.latencies_us(asked, tier))) for tier in ("tree", "portfolio", "full")}
-    return {"folder": str(folder), "self_test": said, "p50_us": latency, "portfolio": len(selector.tiers.portfolio)}
+    return {"path": str(folder), "self_test": said, "p50_us": latency, "portfolio": len(selector.tiers.portfolio)}
 
 
 def _mean(values: list[float]) -> float:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kerncast.api.showing import shown
+from kerncast.cli import completing
 from kerncast.cli.signals import polite_signals
 from kerncast.cli.views.output import above_zero, json_option, print_json, table
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command("collect")
-@click.argument("family_id", metavar="FAMILY")
+@click.argument("family_id", metavar="FAMILY", shell_complete=completing.families)
 @click.option(
     "--problems", multiple=True, metavar="SPEC", help="As for `kerncast sweep`: llm, wide, edge, lognormal:N, grid:…, FILE."
 )

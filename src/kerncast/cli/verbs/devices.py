@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from kerncast import devices
+from kerncast.cli import completing
 from kerncast.cli.views.output import json_option, print_json, table
 from kerncast.device import NUMBERS, Device
 
@@ -30,7 +31,7 @@ def _number(value: float | None) -> str:
 
 
 @click.command("devices")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completing.devices)
 @json_option
 def command(name: str | None, as_json: bool) -> None:
     """List the hardware profiles and this machine, or show one with the source of each number.

@@ -8,13 +8,21 @@ from typing import Any
 import click
 
 from kerncast.api.showing import shown
+from kerncast.cli import completing
 from kerncast.cli.views.evaluation import show
 from kerncast.cli.views.output import json_option, print_json, where_option
 
 
 @click.command("evaluate")
-@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
-@click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path), shell_complete=completing.model_folders)
+@click.argument(
+    "datasets",
+    metavar="DATASET...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path),
+    shell_complete=completing.dataset_folders,
+)
 @click.option(
     "--split",
     metavar="HOW",

@@ -8,12 +8,13 @@ from typing import Any
 
 import click
 
+from kerncast.cli import completing
 from kerncast.cli.asking import steps
 from kerncast.cli.views.output import json_option, print_json, table
 
 
 @click.command("export")
-@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
+@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path), shell_complete=completing.model_folders)
 @click.option("--to", type=click.Choice(["c", "json", "csv"]), default="c", show_default=True,
               help="C99 with a C++17 header, a plain JSON table of choices, or the lines of a linear model.")  # fmt: skip
 @click.option(
@@ -57,7 +58,7 @@ def command(model: Path, out: Path, to: str, as_json: bool, **options: Any) -> N
         )
     seconds = time.monotonic() - began
     if as_json:
-        print_json({"out": str(out), "files": {path.name: path.stat().st_size for path in written}, "seconds": seconds})
+        print_json({"path": str(out), "files": {path.name: path.stat().st_size for path in written}, "seconds": seconds})
         return
     table(("file", "bytes"), [(path.name, f"{path.stat().st_size:,}") for path in written], right=("bytes",))
     click.echo(f"written in {seconds:.1f} s")

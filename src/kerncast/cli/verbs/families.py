@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from kerncast import devices
+from kerncast.cli import completing
 from kerncast.cli.verbs.ops import parameters, show_parameters
 from kerncast.cli.views.output import json_option, print_json, table
 from kerncast.errors import InvalidValue
@@ -52,9 +53,14 @@ def parse_assignments(pairs: tuple[str, ...], parameter_names: dict[str, Any]) -
 
 
 @click.command("families")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completing.families)
 @click.argument("problem", nargs=-1)
-@click.option("--device", metavar="NAME", help="Count the configs that fit this device (see `kerncast devices`).")
+@click.option(
+    "--device",
+    metavar="NAME",
+    shell_complete=completing.devices,
+    help="Count the configs that fit this device (see `kerncast devices`).",
+)
 @json_option
 def command(name: str | None, problem: tuple[str, ...], device: str | None, as_json: bool) -> None:
     """List the kernel families, or show one: its parameters, constraints and features.

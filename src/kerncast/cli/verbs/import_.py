@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from kerncast.api.showing import shown
+from kerncast.cli import completing
 from kerncast.cli.options import in_options
 from kerncast.cli.views.output import json_option, print_json
 from kerncast.cli.views.skipped import skipped_facts, skipped_lines
@@ -14,11 +15,14 @@ from kerncast.errors import InvalidValue
 
 
 @click.command("import")
-@click.argument("format_name", metavar="FORMAT")
+@click.argument("format_name", metavar="FORMAT", shell_complete=completing.formats)
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), metavar="DATASET", help="The directory to write; it must not exist.")
 @click.option(
-    "--device", metavar="NAME", help="The device that was measured, if the table does not say (see `kerncast devices`)."
+    "--device",
+    metavar="NAME",
+    shell_complete=completing.devices,
+    help="The device that was measured, if the table does not say (see `kerncast devices`).",
 )
 @click.option(
     "--software", multiple=True, metavar="NAME=VALUE", help="Software that was measured: commit=…, driver=…. May be repeated."
@@ -31,7 +35,12 @@ from kerncast.errors import InvalidValue
     "--strict", is_flag=True, help="Refuse the file at the first row that cannot be represented, instead of skipping the row."
 )
 @click.option("--guess", is_flag=True, help="Print a draft of the mapping file instead of importing (csv, parquet).")
-@click.option("--family", metavar="NAME", help="With --guess: the family whose parameters to look for.")
+@click.option(
+    "--family",
+    metavar="NAME",
+    shell_complete=completing.families,
+    help="With --guess: the family whose parameters to look for.",
+)
 @json_option
 def command(
     format_name: str,
@@ -83,10 +92,11 @@ def command(
             progress=progress,
         )  # fmt: skip
     notes = [in_options(note, click.get_current_context().command) for note in dataset.notes]
+    counts = {item.id: sum(p.rows for p in dataset.contents.parts if p.family == item.id) for item in dataset.families}
     summary = {
         "path": str(dataset.path),
         "rows": dataset.rows,
-        "families": {item.id: sum(p.rows for p in dataset.contents.parts if p.family == item.id) for item in dataset.families},
+        "families": [{"family": name, "rows": rows} for name, rows in counts.items()],
         "digest": dataset.digest,
         "notes": notes,
         "skipped": skipped_facts(dataset.skipped),
@@ -96,8 +106,8 @@ def command(
     else:
         for note in notes:
             click.echo(note, err=True)
-        counts = ", ".join(f"{rows:,} of {name}" for name, rows in summary["families"].items())  # type: ignore[attr-defined]
-        click.echo(f"{dataset.path}: {dataset.rows:,} rows ({counts})")
+        told = ", ".join(f"{rows:,} of {name}" for name, rows in counts.items())
+        click.echo(f"{dataset.path}: {dataset.rows:,} rows ({told})")
         for line in skipped_lines(dataset.skipped):
             click.echo(line, err=True)
         click.echo(f"next: kerncast inspect {dataset.path}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from kerncast.cli import completing
 from kerncast.cli.options import in_options
 from kerncast.cli.views.output import (
     assignments,
@@ -24,7 +25,7 @@ from kerncast.limits import sentence
 
 
 @click.command("inspect")
-@click.argument("path", metavar="DATASET", type=click.Path(path_type=Path))
+@click.argument("path", metavar="DATASET", type=click.Path(path_type=Path), shell_complete=completing.dataset_folders)
 @where_option
 @click.option(
     "--top",

@@ -7,11 +7,19 @@ from pathlib import Path
 
 import click
 
+from kerncast.cli import completing
 from kerncast.cli.views.output import duration, json_option, print_json, say_unfinished, working
 
 
 @click.command("merge")
-@click.argument("paths", metavar="DATASET...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument(
+    "paths",
+    metavar="DATASET...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path),
+    shell_complete=completing.dataset_folders,
+)
 @click.option(
     "--out",
     required=True,
@@ -43,6 +51,7 @@ def command(paths: tuple[Path, ...], out: Path, as_json: bool) -> None:
                 "rows": dataset.rows,
                 "duplicates_dropped": dropped,
                 "digest": dataset.digest,
+                "notes": [f"{dropped:,} exact duplicates dropped"],
                 "conflicts": conflicts,
                 "unfinished": {str(item.path): asdict(item.completeness) for item in inputs if item.completeness},
             }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kerncast.cli import completing
 from kerncast.cli.options import in_options
 from kerncast.cli.views.output import json_option, print_json, table
 from kerncast.errors import BadFile, InvalidValue
@@ -85,7 +86,7 @@ def _size(count: int) -> str:
 
 
 @command.command("add")
-@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
+@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path), shell_complete=completing.model_folders)
 @click.option("--name", metavar="NAME", help="Keep it under this name, next to others for the same device and software.")
 @click.option("--replace", "replace", is_flag=True, help="Replace the model that is there.")
 @click.option(
@@ -106,7 +107,7 @@ def add(model: Path, name: str | None, replace: bool, software: tuple[str, ...],
 
 
 @command.command("remove")
-@click.argument("model", metavar="ID")
+@click.argument("model", metavar="ID", shell_complete=completing.stored_models)
 @store_option
 @json_option
 def remove(model: str, store: Path | None, as_json: bool) -> None:
@@ -117,7 +118,7 @@ def remove(model: str, store: Path | None, as_json: bool) -> None:
 
 
 @command.command("show")
-@click.argument("model", metavar="ID")
+@click.argument("model", metavar="ID", shell_complete=completing.stored_models)
 @store_option
 @json_option
 def show(model: str, store: Path | None, as_json: bool) -> None:
@@ -130,9 +131,16 @@ def show(model: str, store: Path | None, as_json: bool) -> None:
 
 
 @command.command("find")
-@click.argument("op", metavar="OP")
-@click.option("--family", metavar="FAMILY", help="Which family, when the store has several of the op.")
-@click.option("--device", metavar="NAME", help="Which device (`local`: this machine), when the store has several.")
+@click.argument("op", metavar="OP", shell_complete=completing.ops)
+@click.option(
+    "--family", metavar="FAMILY", shell_complete=completing.families, help="Which family, when the store has several of the op."
+)
+@click.option(
+    "--device",
+    metavar="NAME",
+    shell_complete=completing.devices,
+    help="Which device (`local`: this machine), when the store has several.",
+)
 @click.option("--software", metavar="TEXT", help="A commit (or its first 7 digits), NAME=VALUE, or the full text.")
 @click.option("--name", metavar="NAME", help="Only the model with this name.")
 @click.option("--strict", is_flag=True, help="Refuse a model that was trained on other software.")
@@ -182,7 +190,7 @@ def _show(entry: Entry, as_json: bool) -> None:
 
 
 @command.command("check")
-@click.argument("model", metavar="MODEL")
+@click.argument("model", metavar="MODEL", shell_complete=completing.stored_models)
 @click.option("--backend", metavar="NAME", help="What runs the kernels. [default: the first that knows the family]")
 @click.option("--benchmark", metavar="NAME|FILE", help="An external benchmark, as for `kerncast collect`.")
 @click.option("--set", multiple=True, metavar="NAME=VALUE", help="A setting of that benchmark. May be repeated.")

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from kerncast.cli import completing
 from kerncast.cli.views.output import json_option, print_json, table
 from kerncast.device import hardware_namespace
 from kerncast.op import Op
@@ -57,7 +58,7 @@ def _describe(op: Op) -> dict[str, Any]:
 
 
 @click.command("ops")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completing.ops)
 @json_option
 def command(name: str | None, as_json: bool) -> None:
     """List the ops, or show one: its parameters, what folds group by, its features.

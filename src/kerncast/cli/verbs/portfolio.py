@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kerncast.cli import completing
 from kerncast.cli.views.output import assignments, json_option, print_json, table, where_option, working
 
 if TYPE_CHECKING:
@@ -23,11 +24,13 @@ EVERY_SIZE = 12
 
 
 @click.command("portfolio")
-@click.argument("source", metavar="MODEL|DATASET", type=click.Path(path_type=Path))
+@click.argument("source", metavar="MODEL|DATASET", type=click.Path(path_type=Path), shell_complete=completing.dataset_folders)
 @click.option("--loss", default=0.002, show_default=True, type=click.FloatRange(0, 1, max_open=True), metavar="SHARE",
               help="Allowed loss of the portfolio's best config, on average over held-out problems.")  # fmt: skip
 @click.option("--max", default=64, show_default=True, type=click.IntRange(min=1), metavar="N", help="Maximum configs.")
-@click.option("--family", metavar="FAMILY", help="Which family, when a dataset holds several.")
+@click.option(
+    "--family", metavar="FAMILY", shell_complete=completing.families, help="Which family, when a dataset holds several."
+)
 @where_option
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE.json",
               help="Write the configs as a JSON list, for `--configs portfolio:FILE` of sweep and collect.")  # fmt: skip

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kerncast.cli import completing
 from kerncast.cli.asking import answer_cells, checked_problems, problems_argument, read_problems
 from kerncast.cli.views.output import assignments, json_option, print_json, table
 from kerncast.errors import InvalidValue, NotFound
@@ -19,10 +20,14 @@ COLUMNS = ("status", "config", "time", "90 % interval")
 
 
 @click.command("predict")
-@click.argument("model", metavar="MODEL|OP", type=click.Path(path_type=Path))
+@click.argument("model", metavar="MODEL|OP", type=click.Path(path_type=Path), shell_complete=completing.models_and_ops)
 @problems_argument
-@click.option("--family", metavar="NAME", help="With OP: the family of the model in the store.")
-@click.option("--device", metavar="NAME", help="With OP: the device of the model in the store.")
+@click.option(
+    "--family", metavar="NAME", shell_complete=completing.families, help="With OP: the family of the model in the store."
+)
+@click.option(
+    "--device", metavar="NAME", shell_complete=completing.devices, help="With OP: the device of the model in the store."
+)
 @click.option(
     "--store", metavar="DIR", type=click.Path(path_type=Path), help="With OP: the store to look in. [default: your own]"
 )

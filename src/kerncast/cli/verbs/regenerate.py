@@ -81,7 +81,7 @@ def _show(routine: Routine, outcomes: list[Outcome], folder: Path, as_json: bool
     from kerncast.store.store import DEFAULT
 
     if as_json:
-        facts = {"routine": routine.name, "digest": routine.digest, "work": str(folder)}
+        facts = {"routine": routine.name, "digest": routine.digest, "path": str(folder)}
         print_json({**facts, "families": [{**asdict(item), "finished": item.finished} for item in outcomes]})
         return
     named = "" if routine.store.name == DEFAULT else f" --name {routine.store.name}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kerncast.api.showing import shown
+from kerncast.cli import completing
 from kerncast.cli.views.output import assignments, duration, json_option, print_json, table
 from kerncast.errors import InvalidValue
 
@@ -18,7 +19,7 @@ STRATEGIES = ("exhaustive", "random", "de", "local", "optuna")
 
 
 @click.command("search")
-@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
+@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path), shell_complete=completing.model_folders)
 @click.argument("problem", metavar="NAME=VALUE...", nargs=-1)
 @click.option(
     "--strategy",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kerncast.cli import completing
 from kerncast.cli.asking import ANSWER_COLUMNS, answer_cells, checked_problems, problems_argument, read_problems, steps
 from kerncast.cli.views.output import assignments, duration, json_option, print_json, table
 from kerncast.errors import InvalidValue
@@ -23,7 +24,7 @@ REFUSED = 1
 
 
 @click.command("select")
-@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
+@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path), shell_complete=completing.model_folders)
 @problems_argument
 @click.option(
     "--top",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kerncast.api.showing import shown
+from kerncast.cli import completing
 from kerncast.cli.views.output import above_zero, json_option, print_json, table
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def _result(sweep: Sweep | SuiteSweep, summary: Summary) -> dict[str, Any]:
 
 
 @click.command("sweep")
-@click.argument("family_id", metavar="FAMILY")
+@click.argument("family_id", metavar="FAMILY", shell_complete=completing.families)
 @click.option(
     "--problems",
     multiple=True,
@@ -64,6 +65,7 @@ def _result(sweep: Sweep | SuiteSweep, summary: Summary) -> dict[str, Any]:
 )
 @click.option(
     "--device",
+    shell_complete=completing.devices,
     default="local",
     show_default=True,
     metavar="NAME",

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from kerncast.api.showing import shown
+from kerncast.cli import completing
 from kerncast.cli.knobs import WithKnobs, given_knobs
 from kerncast.cli.views.evaluation import show
 from kerncast.cli.views.output import assignments, json_option, print_json, where_option
@@ -23,13 +24,22 @@ OWN = {
 
 
 @click.command("train", cls=WithKnobs)
-@click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument(
+    "datasets",
+    metavar="DATASET...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path),
+    shell_complete=completing.dataset_folders,
+)
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="MODELDIR", help="Where to write the model.")
 @click.option(
     "--model", metavar="KIND",
     help="roofline, linear, mlp, gbdt, deep, or a kind of another package. [default: gbdt, or the kind of --warm-start]",
 )  # fmt: skip
-@click.option("--family", metavar="FAMILY", help="Which family, when the data holds several.")
+@click.option(
+    "--family", metavar="FAMILY", shell_complete=completing.families, help="Which family, when the data holds several."
+)
 @where_option
 @click.option("--drop-suspect", is_flag=True, help="Leave out rows whose labels fit other rows better (see `inspect`).")
 @click.option("--pool", is_flag=True, help="Train on several devices, backends, software versions or cache states together.")
@@ -106,7 +116,7 @@ def command(
             click.echo("finished folds are kept: run the same command to continue with the rest", err=True)
         raise
     if as_json:
-        print_json({"model": str(out), **trained.evaluation})
+        print_json({"path": str(out), **trained.evaluation})
         return
     data, features = trained.manifest.data, trained.manifest.features
     click.echo(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kerncast.api.showing import shown
+from kerncast.cli import completing
 from kerncast.errors import InvalidValue
 from kerncast.writing.terminal import TextTable
 from kerncast.writing.terminal import assignments as assignments
@@ -24,6 +25,7 @@ where_option = click.option(
     "--where",
     multiple=True,
     metavar="CONDITION",
+    shell_complete=completing.conditions,
     help="Keep only some rows: dtype=fp8 (or problem.dtype=fp8), config.kind=triton, time_ns<1e6, M=1,2,4. May be repeated.",
 )
 

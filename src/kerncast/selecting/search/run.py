@@ -75,7 +75,7 @@ class Search:
         """For `--json`."""
         return {
             "problem": self.problem.as_dict(), "strategy": self.strategy, "seed": self.seed, "scored": self.scored,
-            "space": self.space, "space_is_exact": self.exact, "warnings": list(self.warnings),
+            "space": self.space, "space_is_exact": self.exact, "notes": list(self.warnings),
             "found": [item.as_json() for item in self.finalists],
         }  # fmt: skip
 
