@@ -9,6 +9,7 @@ from typing import Any
 from kerncast.api.results import model_of
 from kerncast.api.showing import Wanted, shown
 from kerncast.compiling.lower import lower
+from kerncast.compiling.overrides import Overrides, decide
 from kerncast.errors import CannotWrite, InvalidValue
 from kerncast.exporting.json_table import trained_problems, write_table
 from kerncast.exporting.project import write_project
@@ -34,6 +35,7 @@ def export(
     problems: str | Path | Sequence[Problem | Mapping[str, Any]] | None = None,
     loss: float = 0.002,
     max: int = 64,
+    overrides: Overrides | Mapping[str, Any] | str | Path | None = None,
     progress: Wanted = "auto",
 ) -> list[Path]:
     """Write a model out, and return the files.
@@ -41,6 +43,9 @@ def export(
     `c`: one .c and one .h without any dependency beyond libm, a C++17 header, a self-test with golden vectors,
     CMakeLists.txt and a pkg-config file; it chooses exactly what Python chooses. `json`: a table of choices. `csv`: the lines
     of a linear model.
+
+    `overrides` is an `overrides.toml` (or a mapping of the same form) that says which kernels exist and which choices are
+    fixed: the model need not be trained again for it.
     """
     place, wanted = (
         Path(out),
@@ -52,22 +57,27 @@ def export(
         raise InvalidValue("`prefix` and `tiers` are only for `to=c`: leave them out")
     if to != "json" and problems is not None:
         raise InvalidValue("`problems` is only for `to=json`: leave it out")
+    if to == "csv" and overrides is not None:
+        raise InvalidValue("`overrides` are for `to=c` and `to=json`: leave them out")
     if place.exists():
         raise InvalidValue(f"{place} exists already: choose another name, or remove it first")
     loaded, options = model_of(model), TierOptions(loss, max)
     with shown(progress) as show:
         if to == "json":
-            return _json(loaded, place, problems, options, show)
+            return _json(loaded, place, problems, options, overrides, show)
         if to == "csv":
             return _csv(loaded, place)
+        decided = None if overrides is None else decide(loaded, overrides)
+        for note in decided.notes if decided is not None else ():
+            show.say(note)
         built = tiers_of(loaded, options, progress=show)
         # A family with nothing to choose has no tree.
         include = [item for item in wanted if item != "tree" or built.tree is not None]
-        return write_project(lower(loaded, built, include), place, prefix, progress=show)
+        return write_project(lower(loaded, built, include, decided), place, prefix, progress=show)
 
 
-def _json(loaded: Model, out: Path, problems: Any, options: TierOptions, show: Progress) -> list[Path]:
-    selector = Selector(loaded, tier="full", options=options, progress=show)
+def _json(loaded: Model, out: Path, problems: Any, options: TierOptions, overrides: Any, show: Progress) -> list[Path]:
+    selector = Selector(loaded, tier="full", options=options, overrides=overrides, progress=show)
     if problems is None:
         asked: Sequence[Any] = trained_problems(loaded)
     else:

@@ -23,6 +23,7 @@ class Interpreter(Candidates):
     def __init__(self, artefact: Artefact) -> None:
         super().__init__(artefact.model, artefact.tiers.reach)
         self.artefact = artefact
+        self.available = None if artefact.decided is None else artefact.decided.available
 
     def scores_of_many(self, problems: pl.DataFrame, rows: Ints) -> Floats:
         """Like `scores`, for a frame of problems: [problem, place in `rows`]. One call of the learner serves many problems."""

@@ -40,10 +40,12 @@ def golden_vectors(artefact: Artefact, count: int = COUNT, seed: int = 0) -> lis
     interpreter, rows = Interpreter(artefact), artefact.members("full" if "full" in artefact.include else "portfolio")
     count = max(4, min(count, MOST_ROWS // len(rows)))
     picked = np.sort(np.random.default_rng(seed).permutation(problems.height)[:count])
-    found = []
+    found, decided = [], artefact.decided
     for row in problems[picked].iter_rows(named=True):
         values = {name.removeprefix("problem."): value for name, value in row.items()}
         problem = Problem.trusted(model.family, values)
+        if decided is not None and decided.pin_for(np.array(encode(model.family.problem, values), np.int64)) >= 0:
+            continue  # a pin decides there, not the model
         scores, times = interpreter.scores(problem.as_dict(), rows)
         if not np.isfinite(scores).any():
             continue

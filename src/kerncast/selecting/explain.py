@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from kerncast.learners.gbdt import Gbdt
-from kerncast.models.answer import Answer, Tier
+from kerncast.models.answer import Answer, Pin, Tier
 from kerncast.op import Config, Problem
 from kerncast.selecting.distance import distance
 from kerncast.selecting.selector import Selector
@@ -46,6 +46,11 @@ class Explanation:
     """The largest first; empty for models that do not provide them."""
     neighbours: list[Neighbour]
     runners_up: list[Answer]
+    """The next configs of one tier, in the order of the model's score."""
+    tier: Tier = Tier.FULL
+    """The tier that they are ranked in."""
+    reasons: tuple[str, ...] = ()
+    """Why some of them were not chosen although they are predicted to be faster."""
 
     def as_json(self) -> dict[str, Any]:
         runners = [{key: value for key, value in item.as_json().items() if key != "problem"} for item in self.runners_up]
@@ -53,20 +58,52 @@ class Explanation:
             "contributions": [vars(item) for item in self.contributions],
             "nearest_measured": [vars(item) for item in self.neighbours],
             "runners_up": runners,
+            "ranked_by": str(self.tier),
+            "faster_runners_up": list(self.reasons),
         }
 
 
-def explain(selector: Selector, answer: Answer) -> Explanation:
-    """Why a selector gave this answer (one with a config)."""
+def explain(selector: Selector, answer: Answer, tier: Tier = Tier.FULL) -> Explanation:
+    """Why a selector gave this answer (one with a config); runners-up are ranked in one tier."""
     assert answer.config is not None
-    ranked = selector.rank(answer.problem, RUNNERS_UP + 1, Tier.FULL)
-    others = [item for item in ranked if item.ok and item.config != answer.config][:RUNNERS_UP]
+    ranking = Tier.PORTFOLIO if tier is Tier.TREE else tier
+    # One more than is shown, since the choice is among them, and another one because a pin may come first.
+    ranked = [item for item in selector.rank(answer.problem, RUNNERS_UP + 2, ranking) if item.ok and item.tier is ranking]
+    others = [item for item in ranked if item.config != answer.config][:RUNNERS_UP]
     return Explanation(
         answer,
         _contributions(selector, answer.problem, answer.config),
         _neighbours(selector, answer.problem, answer.config),
         others,
+        ranking,
+        _reasons(selector, answer, ranked, others, ranking),
     )
+
+
+def _reasons(selector: Selector, answer: Answer, ranked: list[Answer], others: list[Answer], tier: Tier) -> tuple[str, ...]:
+    """One sentence for each reason why a runner-up that is predicted to be faster was not chosen."""
+    own = answer.time_ns if answer.time_ns is not None else selector.predict(answer.problem, answer.config).time_ns
+    faster = [item for item in others if own is not None and item.time_ns is not None and item.time_ns < own]
+    if not faster:
+        return ()
+    if answer.pin is Pin.DECIDED:
+        return (f"{len(faster)} of them are predicted to be faster: a pin decided, not the model",)
+    places = [item.config for item in ranked]
+    place = places.index(answer.config) if answer.config in places else len(places)
+    ahead = [item for item in faster if places.index(item.config) < place]
+    found = []
+    if ahead:
+        chooser = "the tree" if answer.tier is Tier.TREE else "a small forest" if tier is Tier.PORTFOLIO else "another tier"
+        found.append(
+            f"{len(ahead)} of them are ahead in the model's own order: {chooser} that imitates the model chose; ask the "
+            "full tier for the model's own choice"
+        )
+    if len(faster) > len(ahead):
+        found.append(
+            f"{len(faster) - len(ahead)} of them are predicted to be faster but have a worse score: the score also has what "
+            "ranking trees learned from comparing configs on the same problem"
+        )
+    return tuple(found)
 
 
 def _contributions(selector: Selector, problem: Problem, config: Config) -> list[Contribution]:

@@ -419,11 +419,15 @@ class Selector:
         measured[problem] = answer
         return answer
 
-    def explain(self, answer: Answer) -> Explanation:
-        """Why this config: what each feature contributed, the nearest measured problems, the runners-up."""
+    def explain(self, answer: Answer, tier: Tier | str | None = None) -> Explanation:
+        """Why this config: what each feature contributed, the nearest measured problems, the runners-up.
+
+        Runners-up are those of one tier: of `tier`, else of the one that answered (for a memo: the selector's own).
+        """
         from kerncast.selecting.explain import explain
 
-        return explain(self, answer)
+        given = answer.tier if answer.tier in TIERS else self.tier
+        return explain(self, answer, _tier(tier if tier is not None else given))
 
     def search(
         self,
@@ -514,7 +518,7 @@ class Selector:
 
 
 TIER_NUMBERS = {tier: TIER_NAMES.index(tier) for tier in TIERS}
-ANSWERED_BY = [Tier(name) for name in TIER_NAMES if name in set(Tier)]
+ANSWERED_BY = {number: Tier(name) for number, name in enumerate(TIER_NAMES) if name in set(Tier)}
 PINS = {1: Pin.DECIDED, 2: Pin.NOT_APPLIED}
 NO_CONFIG = "no config that the model knows can run this problem"
 

@@ -29,6 +29,8 @@ from kerncast.cli.views.output import json_option, print_json, table
 @click.option("--loss", default=0.002, show_default=True, type=click.FloatRange(0, 1, min_open=True, max_open=True),
               help="Allowed loss of the portfolio, as a share.")  # fmt: skip
 @click.option("--max", default=64, show_default=True, type=click.IntRange(min=1), help="Maximum configs in the portfolio.")
+@click.option("--overrides", type=click.Path(path_type=Path), metavar="FILE.toml",
+              help="Which kernels exist and which choices are fixed: `available`, `deny`, [[pin]].")  # fmt: skip
 @json_option
 def command(model: Path, out: Path, to: str, as_json: bool, **options: Any) -> None:
     """Write a model out for programs that do not have Python.
@@ -39,6 +41,7 @@ def command(model: Path, out: Path, to: str, as_json: bool, **options: Any) -> N
     \b
     kerncast export model --to c --out picker
     cmake -S picker -B build && cmake --build build && ctest --test-dir build
+    kerncast export model --to c --out picker --overrides overrides.toml
     kerncast export model --to json --out choices.json
     kerncast export lines --to csv --out lines.csv
     """

@@ -30,13 +30,15 @@ REFUSED = 1
     "--top",
     type=click.IntRange(min=1),
     metavar="K",
-    help="Show the K best configs by the model itself (of the portfolio, with --tier tree).",
+    help="Show the K best configs by the model itself: those of the tier, then all others.",
 )
 @click.option("--tier", type=click.Choice(["tree", "portfolio", "full"]), default="portfolio", show_default=True,
               help="Where to look: the tree (about a microsecond), the portfolio, or every measured config.")  # fmt: skip
 @click.option("--explain", "explained", is_flag=True, help="Also say why: features, nearest measured problems, runners-up.")
 @click.option("--measure", "measured", is_flag=True, help="Time the configs that the model cannot tell apart, on this machine.")
 @click.option("--backend", metavar="NAME", help="With --measure: what runs them. [default: the first that can]")
+@click.option("--overrides", type=click.Path(path_type=Path), metavar="FILE.toml",
+              help="Which kernels exist and which choices are fixed: `available`, `deny`, [[pin]].")  # fmt: skip
 @click.option("--no-compile", is_flag=True, help="Answer in Python even where there is a C compiler.")
 @json_option
 def command(
@@ -47,6 +49,7 @@ def command(
     explained: bool,
     measured: bool,
     backend: str | None,
+    overrides: Path | None,
     no_compile: bool,
     as_json: bool,
 ) -> None:
@@ -59,6 +62,7 @@ def command(
     \b
     kerncast select model M=128 N=1536 K=7168 dtype=fp8 layout=rcr
     kerncast select model M=128 N=1536 K=7168 dtype=fp8 layout=rcr --top 10 --explain
+    kerncast select model M=128 N=1536 K=7168 dtype=fp8 layout=rcr --overrides overrides.toml
     kerncast select model problems.json --json
     """
     from kerncast.models.model import Model
@@ -74,14 +78,14 @@ def command(
     if listed and (explained or measured):
         raise InvalidValue("--explain and --measure are for one problem: name it by its parameters")
     with steps() as progress:
-        selector = Selector(loaded, tier=tier, compile=not no_compile, progress=progress)
+        selector = Selector(loaded, tier=tier, compile=not no_compile, overrides=overrides, progress=progress)
     if top:
         rankings = selector.rank_many(asked, top, tier if tier != "tree" else "portfolio")
     elif measured:
         rankings = [[_measured(selector, asked[0], backend)]]
     else:
         rankings = [[answer] for answer in selector.select_many(asked)]
-    explanation = _explained(selector, rankings[0][0]) if explained else None
+    explanation = _explained(selector, rankings[0][0], tier) if explained else None
     if as_json:
         _print(rankings, listed, top, explanation)
     else:
@@ -96,10 +100,8 @@ def _measured(selector: Selector, problem: Problem, backend: str | None) -> Answ
     return selector.measure(problem, backend_that_runs(selector.model.family.id, backend)())
 
 
-def _explained(selector: Selector, answer: Answer) -> Explanation | None:
-    from kerncast.selecting.explain import explain
-
-    return explain(selector, answer) if answer.ok else None
+def _explained(selector: Selector, answer: Answer, tier: str) -> Explanation | None:
+    return selector.explain(answer, tier) if answer.ok else None
 
 
 def _print(rankings: list[list[Answer]], listed: bool, top: int | None, explanation: Explanation | None) -> None:
@@ -114,7 +116,10 @@ def _show(rankings: list[list[Answer]], explanation: Explanation | None) -> None
     if len(rankings) == 1:
         answers = rankings[0]
         title = assignments({name: value for name, value in answers[0].problem.items() if value is not None})
-        table(ANSWER_COLUMNS, [answer_cells(item) for item in answers], title, right=ANSWER_COLUMNS[2:5])
+        named = any(item.label is not None for item in answers)
+        columns = (*ANSWER_COLUMNS, "label") if named else ANSWER_COLUMNS
+        rows = [[*answer_cells(item), *([item.label or "-"] if named else [])] for item in answers]
+        table(columns, rows, title, right=ANSWER_COLUMNS[2:5])
         if answers[0].reason:
             click.echo(answers[0].reason)
     else:
@@ -151,4 +156,7 @@ def _show_explanation(found: Explanation) -> None:
         rows = [(assignments({name: value for name, value in item.config.items() if value is not None}), duration(item.time_ns),
                  f"{item.time_ns / found.answer.time_ns - 1:+.1%}")
                 for item in found.runners_up if item.config is not None and item.time_ns is not None]  # fmt: skip
-        table(("config", "predicted", "against the chosen"), rows, "runners-up", right=("predicted", "against the chosen"))
+        title = f"runners-up of the {found.tier} tier, in the order of the model's score"
+        table(("config", "predicted", "against the chosen"), rows, title, right=("predicted", "against the chosen"))
+        for sentence in found.reasons:
+            click.echo(sentence)
