@@ -8,6 +8,7 @@ import kerncast
 from kerncast import limits
 from kerncast.data import quality, schema
 from kerncast.device import Device
+from kerncast.evaluating.report.roofline import roofline_chart
 from kerncast.tables.table import build_table
 
 CPU = Device(
@@ -64,3 +65,16 @@ def test_rows_faster_than_the_device_allows_are_counted_with_the_worst():
     assert limits.faster_than_possible(table.rows.frame, table.time_ns, table.rows.floor_ns) == found
     unknown = quality.faster_than_possible(family, rows.with_columns(device=pl.lit("mystery")))
     assert unknown == {"checked_rows": 0, "rows": 0, "worst": None}
+
+
+def test_the_report_draws_the_roof_of_the_cores_in_use():
+    """One-thread problems lie under half of the peak of two cores, and the roof says so."""
+    problems = pl.DataFrame(
+        {"problem.M": [64, 1024], "flops": [5e5, 2e9], "bytes": [5e4, 1.2e7], "best_ns": [1e5, 5e7], "chosen_ns": [1e5, 5e7],
+         "efficiency": [1.0, 1.0], "peak_share": [0.5, 0.5]}
+    )  # fmt: skip
+    roofs = {trace["name"]: trace["y"] for trace in roofline_chart(problems, CPU, ["fp32"], True).figure["data"]}
+    assert max(roofs["roof, fp32, 1 of 2 cores"]) == pytest.approx(50.0)  # GFLOP/s: half of 0.1 TFLOP/s
+    both = problems.with_columns(peak_share=pl.Series([0.5, 1.0]))
+    names = {trace["name"] for trace in roofline_chart(both, CPU, ["fp32"], True).figure["data"]}
+    assert {"roof, fp32", "roof, fp32, 1 of 2 cores"} <= names

@@ -5,7 +5,9 @@ import polars as pl
 import pytest
 
 from kerncast.evaluating import evaluate
-from kerncast.evaluating.tier_lines import tier_lines
+from kerncast.evaluating.text import tier_blocks
+from kerncast.evaluating.tier_lines import _line, tier_lines
+from kerncast.models.answer import Tier
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
@@ -64,3 +66,14 @@ def test_what_a_tier_refuses_or_hands_on_is_no_part_of_its_line(tmp_path):
     for line in (tree, portfolio):
         assert line["n_problems"] + line["not_tried"] == round(line["answers_itself"] * len(inside)) <= inside.sum()
         assert line["efficiency"]["value"] > 0.5
+
+
+@pytest.mark.parametrize(("measured", "judged"), [(18, True), (17, False)])
+def test_a_tier_whose_choices_were_mostly_not_measured_is_not_judged(measured, judged):
+    """As where each problem has its own sample of configs: the few that were measured say nothing of the others."""
+    own = np.r_[np.full(measured, 0.9), np.full(20 - measured, np.nan)]
+    line = _line(Tier.TREE, {Tier.TREE: own, Tier.FULL: np.ones(20)}, np.ones(20, dtype=bool), np.ones(5), 1)
+    assert (line["efficiency"] is not None, line["loses_to_full"] is not None) == (judged, judged)
+    assert (line["n_problems"], line["not_tried"]) == (measured, 20 - measured)
+    (text,) = [block for block in tier_blocks([{**line, "tier": "tree"}]) if str(block).startswith("a tier")] or [None]
+    assert (text is None) == judged
