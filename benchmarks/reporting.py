@@ -30,6 +30,7 @@ FORMAT = 1
 # In the order of the page.
 TOPICS = (
     "Choosing kernels, on public data",
+    "Choosing kernels, on made-up measurements",
     "Predicting times, on public data",
     "Finding wrong labels in public tables",
     "Choosing kernels measured on a CPU",

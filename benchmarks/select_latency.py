@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 from reporting import Benchmark, Interval, Row, Target, bootstrap, finish, script_parser, spread
 
@@ -26,7 +27,9 @@ from kerncast.backends.cpu.build import find_compiler
 from kerncast.compiling.build import FLAGS
 from kerncast.compiling.lower import lower
 from kerncast.data import Dataset
+from kerncast.device import Device
 from kerncast.exporting.project import write_project
+from kerncast.op import Family
 from kerncast.registry import FAMILIES
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions, build_tiers
@@ -54,7 +57,7 @@ Times = dict[str, list[float]]
 
 
 def made_up_rows() -> pl.DataFrame:
-    """Rows with times from a formula: tile and wave quantisation, instruction shape, pipeline and traffic, with 1 % noise."""
+    """Rows with times from a formula, with 1 % noise."""
     family, device, rng = FAMILIES.get("gemm/ck_tile"), devices.get("gfx950"), np.random.default_rng(0)
     pool = family.config.sample(CONFIGS, 0, family.bindings({"dtype": "fp16"}, device))
     pool = pool.rename({name: f"config.{name}" for name in pool.columns})
@@ -63,6 +66,12 @@ def made_up_rows() -> pl.DataFrame:
         shape = {f"problem.{name}": int(value) for name, value in zip("MNK", rng.choice(SIZES, 3), strict=True)}
         frames.append(pool.with_columns(pl.lit(value).alias(name) for name, value in {**shape, **FIXED}.items()))
     frame = pl.concat(frames)
+    noisy = formula_ns(frame, family, device) * np.exp(0.01 * rng.standard_normal(frame.height))
+    return frame.with_columns(device=pl.lit(device.name), status=pl.lit("ok"), time_ns=pl.Series(noisy))
+
+
+def formula_ns(frame: pl.DataFrame, family: Family, device: Device) -> npt.NDArray[np.float64]:
+    """Times without noise: tile and wave quantisation, instruction shape, pipeline and traffic."""
     rows = Featurizer(family, device, ("fp16",)).describe(frame)
     x = dict(zip(rows.names, rows.features.T, strict=True))
     efficiency = (0.6 + 0.4 * np.tanh(x["num_warps"] / 4)) / (1 + 60 / x["tile_intensity"])
@@ -75,8 +84,7 @@ def made_up_rows() -> pl.DataFrame:
     compute = rows.flops / (1.2e6 * efficiency * x["true_utilization"] * x["wave_quantization"] + 1e-3)
     memory = x["operand_traffic_bytes"] / 8e3 * 0.3 + rows.bytes / 8e3
     time_ns = 3e3 + np.maximum(compute, memory) + 0.3 * np.minimum(compute, memory) + 40 * x["k_steps"]
-    noisy = time_ns * np.exp(0.01 * rng.standard_normal(len(time_ns)))
-    return frame.with_columns(device=pl.lit(device.name), status=pl.lit("ok"), time_ns=pl.Series(noisy))
+    return np.asarray(time_ns)
 
 
 def asked_problems(model: kerncast.Model, count: int) -> np.ndarray:

@@ -39,13 +39,15 @@ from kerncast.selecting.tiers.portfolio import choose_portfolio
 from kerncast.selecting.tiers.problem_sampling import draw_problems
 from kerncast.selecting.tiers.small_forest import compact_forest
 from kerncast.tables.feature_rows import Featurizer
+from kerncast.tables.rules import family_rules, namespaces
 from kerncast.tables.table import Table
 from kerncast.training.procedure import Procedure, Recipe
 
 Floats = npt.NDArray[np.float64]
 
 DATA = {"A100 mm": "a100_mm.zip", "A100 mixed_mm": "mixedmm_a100_data.zip"}
-TARGETS = {"portfolio": Target(high=0.2), "tree": Target(high=1.0)}
+TARGETS = {"portfolio": Target(high=0.2), "tree": Target(high=0.3)}
+ANSWERED = Target(low=90.0)
 BENCHMARK = Benchmark(
     __file__,
     "Choosing kernels, on public data",
@@ -119,7 +121,8 @@ def run_fold(training: Table, held: Table, recipe: Recipe) -> FoldResult:
     family, device = training.family, training.devices[0]
     dtypes = tuple(sorted(training.rows.frame["problem.dtype"].unique()))
     scorer = Scorer(learner, Featurizer(family, device, dtypes), training.rows.names, measured.configs[list(portfolio)])
-    ground = Ground(measured, device, dtypes, hull(training, None))
+    mixed = tuple(rule for rule in family_rules(family, device, dtypes) if namespaces(rule.holds) == {"p", "c"})
+    ground = Ground(measured, device, dtypes, hull(training, None), mixed)
     start = time.perf_counter()
     drawn = draw_problems(family, measured.problems, ground.hull, SAMPLES, np.random.default_rng(0))
     asked = pl.concat([measured.problems, drawn.select(measured.problems.columns)])
@@ -139,7 +142,7 @@ def run_fold(training: Table, held: Table, recipe: Recipe) -> FoldResult:
     model_choice = shares[rows, np.where(np.isnan(shares), np.inf, exact).argmin(axis=1)]
     quick = np.where(np.isfinite(exact), _small_scores(small, scorer, unseen.problems), np.inf)
     second = shares[rows, np.where(np.isnan(shares), np.inf, quick).argmin(axis=1)]
-    chosen = _decide(distilled, unseen.problems)
+    chosen = _decide(distilled, unseen.problems, np.isfinite(exact) & Tried.of(measured, portfolio).holds(unseen.problems))
     got = shares[rows, np.maximum(chosen, 0)]
     untried = (chosen >= 0) & np.isnan(got)
     tree = np.where((chosen < 0) | untried, second, got)
@@ -165,11 +168,14 @@ def _shares(unseen: Measured, configs: pl.DataFrame) -> Floats:
     return found
 
 
-def _decide(distilled: Distilled, problems: pl.DataFrame) -> npt.NDArray[np.int64]:
+def _decide(distilled: Distilled, problems: pl.DataFrame, may: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """By problem: the first place of its leaf's list that may be chosen, or -1."""
     tree = distilled.tree
-    if not tree.program.outputs:
-        return np.full(problems.height, tree.choices[0])
-    return np.asarray(tree.choices[tree.tree.leaf_of(evaluate(tree.program, problems))])
+    leaf = tree.tree.leaf_of(evaluate(tree.program, problems)) if tree.program.outputs else np.zeros(problems.height, np.int64)
+    chosen, rows = np.full(problems.height, -1), np.arange(problems.height)
+    for places in tree.ranked[leaf].T:
+        chosen = np.where((chosen < 0) & (places >= 0) & may[rows, np.maximum(places, 0)], places, chosen)
+    return chosen
 
 
 def loss(full: Floats, tier: Floats) -> tuple[float, float, float]:
@@ -223,6 +229,9 @@ def _summary(name: str, results: Sequence[FoldResult]) -> list[Row]:
         note = f"speed {100 * own.mean():.2f} %, P10 {100 * np.percentile(own, 10):.2f} %, worst {100 * own.min():.2f} %"
         if tier == "tree":
             note += f"; it answers {format_figure(100 * answered.mean(), '%')} of the problems, the portfolio the others"
+        if tier == "tree":
+            share = 100 * float(answered.mean())
+            rows.append(Row(f"{name}: problems that the tree answers itself", share, "%", ANSWERED, "", n, SPLIT))
         text = f"{name}: speed lost by {label} against the model's choice"
         rows.append(Row(text, value, "%", TARGETS.get(tier), against, n, SPLIT, Interval(low, high), note))
     return rows

@@ -157,6 +157,9 @@ class Family:
     library: ClassVar[Mapping[str, Value]] = {}
     """The parameters that identify the config of the vendor library's own choice; empty if there is none."""
 
+    can_fail: ClassVar[bool] = True
+    """Whether a config may fail although it obeys the constraints; False: they are known to be complete."""
+
     def constraints(self, p: Namespace, c: Namespace, hw: Namespace) -> Iterable[Constraint]:
         """Which configs can be built, and which can run the problem."""
         return ()

@@ -25,6 +25,7 @@ const char *kerncast_tier_name(kerncast_tier tier) {
 
 static kerncast_status refuse(
     kerncast_answer *answer, kerncast_status status, int32_t candidate, int32_t parameter, const char *message) {
+    answer->tier = KERNCAST_TIER_NONE;
     answer->candidate = candidate;
     answer->parameter = parameter;
     snprintf(answer->message, sizeof answer->message, "%s", message);

@@ -163,7 +163,8 @@ class Binding:
             status = self._function("rank")(
                 self._context, self._fill(numbers), TIERS.index(tier), answers.ctypes.data, len(answers), ctypes.byref(count)
             )
-        return [reply_of(answers[0])] if status else [reply_of(answers[i]) for i in range(count.value)]
+        # A problem unlike all measured ones has a status and a ranking.
+        return [reply_of(answers[i]) for i in range(count.value or int(bool(status)))]
 
     def scores(self, numbers: Sequence[int], tier: str, size: int) -> tuple[Floats, Floats]:
         """Scores and times of a tier's configs; infinite and negative where one cannot run."""

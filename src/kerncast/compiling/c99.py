@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kerncast.compiling.c_forest import ForestPlan
-from kerncast.compiling.c_formulas import gbdt_combine, rough_bounds, target_functions
+from kerncast.compiling.c_formulas import failing, gbdt_combine, rough_bounds, target_functions
 from kerncast.compiling.c_spaces import rule_functions, space_tables, symbol_reader
 from kerncast.compiling.encoding import MISSING
 from kerncast.compiling.header import MOST_PINS
@@ -167,7 +167,8 @@ class _Writer:
         text += rough_bounds(learner, self.plans["model"]) if isinstance(learner, Gbdt) and self.screens else ""
         timing = self.packaged("walked_time.c" if self.plans else "row_time.c")
         imitation = self.packaged("small_forest.c") if "small" in self.plans else ""
-        return text + define(KC_RAW=count) + self.packaged("row.c") + timing + imitation
+        text += define(KC_RAW=count) + self.packaged("row.c") + failing(self.artefact.forests) + timing
+        return text + self.packaged("runs.c") + imitation
 
     @cached_property
     def wide(self) -> bool:
@@ -242,7 +243,8 @@ class _Writer:
         text += self._function("kc_tree_values", tree.program.outputs, "const double *p")
         for name in ("feature", "left", "right"):
             text += self.sealed.array("int32_t", f"kc_tree_{name}", getattr(nodes, name))
-        text += self.sealed.array("int32_t", "kc_tree_choice", tree.choices)
+        text += define(KC_TREE_PLACES=tree.lists.shape[1])
+        text += self.sealed.array("int32_t", "kc_tree_choice", tree.ranked.ravel())
         return text + self.sealed.array("double", "kc_tree_threshold", nodes.threshold)
 
     def answers(self) -> str:
@@ -312,5 +314,5 @@ class _Writer:
 PERHAPS_UNUSED = (
     "kc_read", "kc_div", "kc_min", "kc_max", "kc_sqrt", "kc_log2", "kc_log1p", "kc_index", "kc_saturate", "kc_encode",
     "kc_decode", "kc_log_time", "kc_within", "kc_config_applies", "kc_config_order",
-    "kc_tried_band", "kc_time", "kc_combine", "kc_row",
+    "kc_tried_band", "kc_time", "kc_combine", "kc_row", "kc_runs", "kc_fails",
 )  # fmt: skip

@@ -59,6 +59,17 @@ def _bag_means(forests: Forests) -> dict[str, str]:
     return means
 
 
+def failing(forests: Forests | None) -> str:
+    """`kc_fails`: whether the forest for failures expects one; never if there is none."""
+    trees = {} if forests is None else forests.trees
+    names = list(trees)
+    known = "valid" in trees
+    first = sum(len(trees[name]) for name in names[: names.index("valid")]) if known else 0
+    text = define(KC_FAILURE_FORESTS=len(trees["valid"]) if known else 0, KC_FIRST_FAILURE_FOREST=first)
+    test = f"{_bag_means(forests)['valid']} < {c_number(LIKELY_TO_FAIL)}" if forests is not None and known else "0"
+    return text + f"static inline int kc_fails(const double *raw) {{\n    (void)raw;\n    return {test};\n}}\n"
+
+
 def gbdt_combine(learner: Gbdt, forests: Forests) -> str:
     """`Gbdt.combine` in C."""
     assert isinstance(learner.options, GbdtOptions)

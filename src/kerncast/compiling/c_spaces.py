@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from kerncast.compiling.lower import Artefact
 from kerncast.expr.to_c import statements
-from kerncast.models.hull import range_words
-from kerncast.models.manifest import Range
+from kerncast.models.hull import fact_words, range_words
+from kerncast.models.manifest import Fact, Range
 from kerncast.models.rules import Rule
 from kerncast.op import Family
 from kerncast.parameters import Bool, Categorical, Choice, Int, Parameter, PowerOfTwo
@@ -35,7 +35,8 @@ def space_tables(artefact: Artefact) -> str:
         order += [list(space.parameters).index(name) for name in space.condition_order]
         text += array("int32_t", f"kc_{word}_order", order)
         text += _applies(f"kc_{word}_applies", space)
-    return text + _hull_table(family.problem, artefact.model.manifest.hull)
+    manifest = artefact.model.manifest
+    return text + _hull_table(family.problem, manifest.hull) + _fact_table(family.problem, manifest.known_facts)
 
 
 def rule_functions(artefact: Artefact) -> str:
@@ -114,6 +115,17 @@ def _applies(name: str, space: Space) -> str:
         else "    (void)i, (void)p;\n    return 1;\n"
     )
     return f"{text}static int {name}(int32_t i, const double *p) {{\n{body}}}\n"
+
+
+def _fact_table(space: Space, facts: dict[str, Fact]) -> str:
+    """What the measured values of sizes have in common, in the order in which Python looks at them."""
+    places = list(space.parameters)
+    rows = [
+        f"    {{{places.index(name)}, {c_integer(fact.step)}, {c_integer(fact.rest)}, {c_string(fact_words(fact))}}}"
+        for name, fact in facts.items()
+    ]
+    body = ",\n".join(rows or ["    {0, 1, 0, NULL}"])
+    return define(KC_FACTS=len(rows)) + f"static const kc_fact kc_facts[{max(1, len(rows))}] = {{\n{body}\n}};\n"
 
 
 def _hull_table(space: Space, hull: dict[str, Range]) -> str:

@@ -39,7 +39,8 @@ class Interpreter(Candidates):
             allowed = np.where(both.any(axis=1, keepdims=True), both, allowed)
             if allowed.any():
                 rows_of = self.model.describe(vectors.filter(pl.Series(allowed.ravel())))
-                found[start : start + together][allowed] = self.model.predict_rows(rows_of).score
+                runs = ~self.model.learner.fails(rows_of)
+                found[start : start + together][allowed] = np.where(runs, self.model.predict_rows(rows_of).score, np.inf)
         return found
 
     def quick_scores(self, values: Mapping[str, Any]) -> Floats | None:
@@ -55,5 +56,7 @@ class Interpreter(Candidates):
         return score
 
     def time_of(self, values: Mapping[str, Any], row: int) -> float:
-        """The predicted time of one candidate."""
-        return float(self.scores(values, np.array([row]))[1][0])
+        """The predicted time of one candidate, whether or not it is expected to run."""
+        found = self.model.predict_rows(self.model.describe(self.vectors(values, np.array([row])))).time_ns
+        assert found is not None
+        return float(found[0])

@@ -297,18 +297,23 @@ def _mended(data: bytes) -> str:
     return "".join("\ufffd" if "\udc80" <= c <= "\udcff" else c for c in data.decode(errors="surrogateescape"))
 
 
+def _choice(family: Family, answer: Answer) -> Reply:
+    """What was chosen and its figures; empty for an answer without a choice."""
+    chooses, reply = bool(family.config.parameters), {}
+    if chooses and answer.config is not None:
+        reply = {
+            "tier": str(answer.tier),
+            "config": {name: value for name, value in answer.config.items() if value is not None},
+        }
+    figures = ("time_ns", "lower_ns", "upper_ns", *(("efficiency",) if chooses else ()))
+    reply |= {name: getattr(answer, name) for name in figures if getattr(answer, name) is not None}
+    said = ("label", "pin") if answer.config is not None else ()
+    return reply | {name: str(value) for name in said if (value := getattr(answer, name)) is not None}
+
+
 def _answered(family: Family, answer: Answer, asked: Asked) -> Reply:
-    chooses = bool(family.config.parameters)
     if answer.ok:
-        reply: Reply = {"status": Answered.OK}
-        if chooses and answer.config is not None:
-            reply |= {
-                "tier": str(answer.tier),
-                "config": {name: value for name, value in answer.config.items() if value is not None},
-            }
-        figures = ("time_ns", "lower_ns", "upper_ns", *(("efficiency",) if chooses else ()))
-        reply |= {name: getattr(answer, name) for name in figures if getattr(answer, name) is not None}
-        return reply | {name: str(said) for name in ("label", "pin") if (said := getattr(answer, name)) is not None}
+        return {"status": Answered.OK} | _choice(family, answer)
     answer = without_choice(family, answer)
     outside = answer.outside
     if outside is None:
@@ -316,6 +321,7 @@ def _answered(family: Family, answer: Answer, asked: Asked) -> Reply:
     parameter = family.problem.parameters[outside.parameter]
     reply = {
         "status": answer.status,
+        **_choice(family, answer),
         "message": _cut(trained_with(outside), parameter, outside.value),
         "parameter": outside.parameter,
         "position": asked.given.get(outside.parameter, asked.start),

@@ -19,7 +19,7 @@ from kerncast.learners.gbdt import Gbdt
 from kerncast.models.candidates import library_rows
 from kerncast.models.model import Model
 from kerncast.models.reach import Reach
-from kerncast.models.rules import Rule, family_rules, namespaces
+from kerncast.models.rules import Rule, model_rules, namespaces
 
 TIERS = ("tree", "portfolio", "full")
 
@@ -66,7 +66,7 @@ class Artefact:
     @cached_property
     def family_rules(self) -> list[Rule]:
         """Rules of the family, hardware numbers bound; those that need an unknown number are left to the backend."""
-        return family_rules(self.model.family, self.model.device, self.model.manifest.dtypes)
+        return model_rules(self.model)
 
     @cached_property
     def unsupported_rules(self) -> list[Rule]:

@@ -21,22 +21,29 @@ UNSURE = -1
 
 @dataclass(frozen=True)
 class DecisionTree:
-    """Problem → config: a leaf's value is a place in the portfolio, or UNSURE."""
+    """Problem → configs, the best first: the first of them that can run the problem is the answer."""
 
     program: Program
     """The inputs of splits: exact features of the problem alone (a last-bit difference must not change a split)."""
     tree: Tree
-    """Reads the outputs of `program` by number."""
+    """Reads the outputs of `program` by number; a leaf's value is a row of `lists`."""
+    lists: Ints
+    """[list, place]: places in the portfolio in the order in which they are tried; UNSURE ends a list."""
+
+    @property
+    def ranked(self) -> Ints:
+        """By leaf: its list."""
+        return np.asarray(self.lists[self.tree.value.astype(np.int64)])
 
     @property
     def choices(self) -> Ints:
-        """By leaf."""
-        return self.tree.value.astype(np.int64)
+        """By leaf: the first of its list; UNSURE if it is empty."""
+        return self.ranked[:, 0]
 
-    def decide(self, values: Mapping[str, Any]) -> int:
-        """The place in the portfolio for a problem's values under their symbol names (`p.M`), or UNSURE."""
+    def decide(self, values: Mapping[str, Any]) -> list[int]:
+        """The places in the portfolio to try for a problem's values under their symbol names (`p.M`); none if it is unsure."""
         found = np.array([list(self.program.scalar(values).values())], np.float64)
-        return int(self.tree.leaf_values(found)[0])
+        return [int(place) for place in self.lists[int(self.tree.leaf_values(found)[0])] if place != UNSURE]
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,7 @@ class Tiers:
             parts += [self.reach.low, self.reach.high, self.reach.labels]
         if self.tree is not None:
             hasher.update(self.tree.program.digest.encode())
+            parts.append(self.tree.lists)
         trees = [*(self.forest or ()), *([self.tree.tree] if self.tree is not None else [])]
         parts += as_arrays(trees).values() if trees else []
         for part in parts:

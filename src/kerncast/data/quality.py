@@ -245,9 +245,16 @@ def measured_though_impossible(family: Family, ok: pl.DataFrame, device_of: Devi
                 continue
             broken = here & (program.frame(symbols).to_series().to_numpy() == 0.0)
             if broken.any():
+                row = ok.row(int(broken.argmax()), named=True)
+                parts = ("problem", "config")
+                shown = {part: {key.partition(".")[2]: value for key, value in row.items()
+                                if key.startswith(f"{part}.") and value is not None} for part in parts}  # fmt: skip
                 found.append(
-                    {"device": name, "constraint": constraint.name, "sentence": constraint.sentence, "rows": int(broken.sum())}
-                )
+                    {
+                        "device": name, "constraint": constraint.name, "sentence": constraint.sentence,
+                        "rows": int(broken.sum()), "share": float(broken.sum() / here.sum()), "example": shown,
+                    }
+                )  # fmt: skip
     return found
 
 

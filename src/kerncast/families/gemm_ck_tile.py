@@ -55,6 +55,27 @@ def _matrix_instruction_exists(p: Namespace, c: Namespace) -> Expr:
     return listed | ~_any(p.dtype == dtype for dtype in WARP_TILES)
 
 
+def _padding(p: Namespace, c: Namespace) -> Iterable[Constraint]:
+    """Without padding a kernel computes whole tiles only; CK refuses other sizes before it launches.
+
+    CK tests a size only where its layout makes the kernel depend on it (composable_kernel,
+    include/ck_tile/ops/gemm/kernel/universal_gemm_kernel.hpp, IsSupportedArgument). The flags promise more than that, so the
+    rules are those of the flags; a model whose measurements contradict one of them does not obey it.
+    """
+    for x in "mn":
+        size, tile = getattr(p, x.upper()), getattr(c, f"tile_{x}")
+        yield Constraint(
+            f"padding_{x}",
+            f"without pad_{x}, {x.upper()} must be a multiple of tile_{x}",
+            (getattr(c, f"pad_{x}") == 1) | (mod(size, tile) == 0),
+        )
+    yield Constraint(
+        "padding_k",
+        "without pad_k, K must be a multiple of tile_k × split_k",
+        (c.pad_k == 1) | (mod(p.K, c.tile_k * p.split_k) == 0),
+    )
+
+
 class CkTile(Family):
     id = "gemm/ck_tile"
     doc = "CK Tile GEMM kernels for AMD GPUs"
@@ -77,7 +98,7 @@ class CkTile(Family):
         "epilogue": Categorical({"default": 0, "cshuffle": 1}, doc="how C is written"),
         "pad_m": Bool(doc="M need not be a multiple of tile_m"),
         "pad_n": Bool(doc="N need not be a multiple of tile_n"),
-        "pad_k": Bool(doc="K need not be a multiple of tile_k"),
+        "pad_k": Bool(doc="K need not be a multiple of tile_k × split_k"),
         "persistent": Bool(doc="one block per compute unit walks over the tiles"),
     }
 
@@ -101,6 +122,7 @@ class CkTile(Family):
             "warp_tile_m × warp_tile_n × warp_tile_k must be a matrix instruction of the dtype",
             _matrix_instruction_exists(p, c),
         )
+        yield from _padding(p, c)
         yield Constraint(
             "scheduler",
             "compv3 and compv4 have no interwave scheduler",

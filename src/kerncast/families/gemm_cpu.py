@@ -52,6 +52,7 @@ class Cpu(Family):
     id = "gemm/cpu"
     doc = "generated C kernels for CPUs: register tiles, packing, cache blocks, threads"
     op = gemm
+    can_fail = False
     environment_parameters = {"threads": Int(1, 256, default=1, doc="threads that may be used")}
     parameters = {
         "kernel": Categorical(

@@ -87,6 +87,7 @@ class OpenCl(Family):
     id = "gemm/opencl"
     doc = "a tiled GEMM in OpenCL: work-group tiles, vectors, local memory, strided access, guarded edges"
     op = gemm
+    can_fail = False
     parameters = {
         "MWG": PowerOfTwo(8, 256, doc="rows of C that a work-group computes"),
         "NWG": PowerOfTwo(8, 256, doc="columns of C that a work-group computes"),

@@ -29,6 +29,7 @@ class Triton(Family):
 
     def constraints(self, p: Namespace, c: Namespace, hw: Namespace) -> Iterable[Constraint]:
         yield shared_memory_fits(c, hw, _operands(p))
+        yield Constraint("split_k", "Triton's matmul templates do not divide K: leave split_k at 1", p.split_k == 1)
 
     def features(self, p: Namespace, c: Namespace, hw: Namespace) -> Mapping[str, Expr]:
         return {**tile_features(p, c, hw, _operands(p)), **storage_hints(p, hw, p.batch), "tf32": p.tf32}

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from typing import ClassVar
 
 from kerncast.errors import InvalidValue
 from kerncast.expr import Expr, Namespace, ceil, ceil_div, floor_div, log2, maximum, minimum, mod, where
@@ -23,8 +24,10 @@ from kerncast.parameters import Bool, Categorical, Choice, Value
 from kerncast.space import Constraint
 
 WAVEFRONT = 64  # threads of a warp on every GPU that these kernels are built for
-# Elements of one wide load or store of 16-bit values; channel counts that are not a multiple of it are loaded one by one.
-VECTOR = 8
+# Elements of one load or store, the same for every tile (TILE_TO_VECTOR in the rules above): 4 of the first operand, 8 of the
+# second and of the result. A kernel refuses channels of a group that are not a multiple of these (IsSupportedArgument in
+# include/ck_tile/ops/grouped_convolution/kernel).
+FIRST_VECTOR, VECTOR = 4, 8
 # Block tile (m, n, k) → warps (m, n) and warp tile (m, n, k).
 TILES: dict[tuple[int, int, int], tuple[tuple[int, int], tuple[int, int, int]]] = {
     (16, 64, 64): ((1, 4), (16, 16, 16)),
@@ -88,6 +91,9 @@ def _lds_bytes(p: Namespace, c: Namespace) -> Expr:
 class ConvCkTile(Family):
     """What the three directions share; not a family itself."""
 
+    # The output is the result of the forward direction and the first operand of the others.
+    output_vector: ClassVar[int] = FIRST_VECTOR
+
     parameters = {
         "block_size": Choice(256, 1024, doc="threads of a block"),
         "gemm_m_per_block": Choice(16, 32, 64, 128, doc="rows of the product that one block computes"),
@@ -120,6 +126,17 @@ class ConvCkTile(Family):
             "double_buffer", "compv4 always has two LDS buffers", (c.pipeline != "compv4") | (c.double_smem_buffer == 1)
         )
         yield Constraint("layout", "CK Tile convolves channels-last tensors", p.layout == "nhwc")
+        yield Constraint(
+            "input_channels",
+            f"a load takes {VECTOR} input channels of a group: C / G must be a multiple of {VECTOR}",
+            mod(p.C_per_group, VECTOR) == 0,
+        )
+        width = self.output_vector
+        yield Constraint(
+            "output_channels",
+            f"a load or store takes {width} output channels of a group: K / G must be a multiple of {width}",
+            mod(p.K_per_group, width) == 0,
+        )
         yield Constraint(
             "matrix_instruction",
             "warp_tile_m × warp_tile_n × warp_tile_k must be a matrix instruction of the dtype",
@@ -227,6 +244,7 @@ class ForwardCkTile(ConvCkTile):
     id = "grouped_conv_forward/ck_tile"
     doc = "CK Tile kernels for AMD GPUs"
     op = grouped_conv_forward
+    output_vector = VECTOR
 
 
 class BwdDataCkTile(ConvCkTile):

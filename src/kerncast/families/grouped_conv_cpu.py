@@ -47,6 +47,7 @@ class GroupedConvCpu(Family):
     """What the three directions share; not a family itself."""
 
     view: ClassVar[type[View]] = View
+    can_fail = False
     environment_parameters = {"threads": Int(1, 256, default=1, doc="threads that may be used; the kernels use one")}
     parameters: ClassVar[Mapping[str, Parameter]] = {
         "kernel": Categorical({"direct": 0, "im2col": 1, "depthwise": 2}, doc="how tiles are fed"),

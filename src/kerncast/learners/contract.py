@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from kerncast.arrays import Floats
+from kerncast.arrays import Flags, Floats
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.expr import Expr
 from kerncast.learners.c_source import CScope, CSource
@@ -79,6 +79,10 @@ class Learner(abc.ABC):
     @abc.abstractmethod
     def predict(self, rows: Rows) -> Output:
         """Predictions for rows whose features are those it was fitted on, in that order."""
+
+    def fails(self, rows: Rows) -> Flags:
+        """Which rows it expects to fail; none, unless it learns from failures. They are never chosen."""
+        return np.zeros(len(rows), dtype=bool)
 
     @abc.abstractmethod
     def save(self, folder: Path) -> None:

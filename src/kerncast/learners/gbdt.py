@@ -4,7 +4,8 @@ The `time` forest regresses the target. The `rank` forest learns only the order 
 scores, through a softmax, should be the distribution exp(-regret / temperature) over the problem's configs,
 so configs within the noise of the best share the weight and slow ones do not matter. The two are blended for
 choosing. Where a vendor's library is one of the candidates, `library` trees adjust its score. If some
-attempts failed, a `valid` forest learns which, and configs that it expects to fail are chosen last.
+attempts failed although they obey the family's rules, a `valid` forest learns which, and configs that it expects to fail are
+chosen last.
 """
 
 from __future__ import annotations
@@ -165,7 +166,8 @@ class Gbdt(Learner):
         jobs: dict[str, Callable[[_Part], _Task]] = {"time": lambda part: _time_task(part, fitting, alone)}
         if self.options.blend != 0 and table.trials.choosing:
             jobs["rank"] = lambda part: _rank_task(part, self._temperature)
-        if FEWEST_FAILURES <= int((~table.ok).sum()) < len(table.ok):
+        # What breaks a rule is never chosen: the forest learns from the others.
+        if int((table.allowed & ~table.ok).sum()) >= FEWEST_FAILURES:
             jobs["valid"] = _valid_task
         trees, leaves, lr, most = self.options.trees, self.options.leaves, self.options.lr, self.options.bags
         assert trees is not None  # decided above
@@ -205,6 +207,12 @@ class Gbdt(Learner):
         if raw.keys() == {"time"}:
             return Output(raw["time"])
         return Output(raw["time"], self.combine(raw, self.target_.log_time(raw["time"], rows)))
+
+    def fails(self, rows: Rows) -> Flags:
+        if "valid" not in self.forests_ or not len(rows):
+            return super().fails(rows)
+        odds = np.mean([self._ask(forest, rows) for forest in self.forests_["valid"]], axis=0)
+        return np.asarray(odds < LIKELY_TO_FAIL)
 
     def _ask(self, forest: Booster, rows: Rows) -> Any:
         # LightGBM has one thread count for the whole process: it must not change under fits that run at the same time.
@@ -351,7 +359,8 @@ def _rank_task(part: _Part, temperature: float) -> _Task:
 
 
 def _valid_task(part: _Part) -> _Task:
-    return _Task(part.rows, part.table.ok.astype(np.float64), None, "binary", REGRESSING)
+    obeying = part.take(part.table.allowed)
+    return _Task(obeying.rows, obeying.table.ok.astype(np.float64), None, "binary", REGRESSING)
 
 
 @dataclass

@@ -36,7 +36,10 @@ class Pin(StrEnum):
 
 @dataclass(frozen=True, repr=False)
 class Answer:
-    """The reply to one problem. `config` is set if `status` is ok; outside the hull there is a named fallback instead."""
+    """The reply to one problem. `config` is set if `status` is ok; outside the trained range there is a named fallback instead.
+
+    A problem in range but unlike all measured ones (`model.manifest.facts`) is out_of_range with a config and its time.
+    """
 
     status: Answered
     problem: Problem
@@ -136,6 +139,14 @@ PIN_WORDS = {Pin.DECIDED: "decided", Pin.NOT_APPLIED: "not applied"}
 def trained_with(outside: OutOfRange) -> str:
     """The trained range of a parameter, as the beginning of a sentence."""
     return f"{outside.parameter} was trained with {outside.rule} only"
+
+
+def unlike_measured(answer: Answer, outside: OutOfRange | None) -> Answer:
+    """An answer to a problem that is in range but unlike all measured ones (None: it is like them): what it chose stays."""
+    if outside is None or not answer.ok:
+        return answer
+    reason = f"{trained_with(outside)}, got {outside.value}: nothing like it was measured"
+    return replace(answer, status=Answered.OUT_OF_RANGE, reason=reason, outside=outside)
 
 
 def refused_outside(problem: Problem, outside: OutOfRange, fallback: Config | None = None, called: str = "") -> Answer:

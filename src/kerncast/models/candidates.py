@@ -14,7 +14,7 @@ from kerncast.data import schema
 from kerncast.device import Device
 from kerncast.expr import Program
 from kerncast.models.reach import Reach
-from kerncast.models.rules import config_rules, family_rules
+from kerncast.models.rules import config_rules, model_rules
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model
@@ -36,8 +36,7 @@ class Candidates:
 
     @cached_property
     def _rules(self) -> Program:
-        rules = family_rules(self.model.family, self.device or self.model.device, self.model.manifest.dtypes)
-        return Program({rule.name: rule.holds for rule in config_rules(rules)})
+        return Program({rule.name: rule.holds for rule in config_rules(model_rules(self.model, self.device))})
 
     def vectors(self, values: Mapping[str, Any], rows: Ints) -> pl.DataFrame:
         """One problem with some candidates, as stored in a dataset."""
@@ -67,8 +66,12 @@ class Candidates:
         return self.reach.holds(np.array(numbers))
 
     def suits(self, values: Mapping[str, Any], row: int) -> bool:
-        """Whether one candidate can run the problem, and was tried on similar ones."""
-        return bool(self.allowed(values, np.array([row]))[0] and self.reached(values)[row])
+        """Whether one candidate can run the problem, is expected to, and was tried on similar ones."""
+        return bool(self.allowed(values, np.array([row]))[0] and self.reached(values)[row]) and self.runs(values, row)
+
+    def runs(self, values: Mapping[str, Any], row: int) -> bool:
+        """Whether the model expects one candidate to run, so far as it learned from failures."""
+        return not self.model.learner.fails(self.model.describe(self.vectors(values, np.array([row])), self.device))[0]
 
     def choosable(self, values: Mapping[str, Any], rows: Ints) -> Flags:
         """The candidates that can run the problem; if any of those were tried on similar problems, only these."""
@@ -77,13 +80,15 @@ class Candidates:
         return both if both.any() else allowed
 
     def scores(self, values: Mapping[str, Any], rows: Ints) -> tuple[Floats, Floats]:
-        """Scores (low is chosen) and times; infinite and negative where a config cannot run."""
+        """Scores (low is chosen) and times; infinite and negative where a config cannot run, or is expected to fail."""
         allowed = self.choosable(values, rows)
         score, time_ns = np.full(len(rows), np.inf), np.full(len(rows), -1.0)
         if allowed.any():
-            found = self.model.predict_rows(self.model.describe(self.vectors(values, rows[allowed]), self.device))
+            described = self.model.describe(self.vectors(values, rows[allowed]), self.device)
+            found, runs = self.model.predict_rows(described), ~self.model.learner.fails(described)
             assert found.time_ns is not None
-            score[allowed], time_ns[allowed] = found.score, found.time_ns
+            score[allowed] = np.where(runs, found.score, np.inf)
+            time_ns[allowed] = np.where(runs, found.time_ns, -1.0)
         return score, time_ns
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kerncast.models.hull import range_words
+from kerncast.models.hull import fact_words, range_words
 from kerncast.models.manifest import Manifest
 from kerncast.scoring.splits import CONFIG
 from kerncast.writing import html
@@ -85,7 +85,9 @@ def model_card(manifest: Manifest, evaluation: dict[str, Any], importances: dict
     ]
     lines += ["", "## Where it answers", "", "| parameter | trained on |", "|---|---|"]
     for name, seen in manifest.hull.items():
-        lines.append(f"| {name} | {', '.join(map(str, seen.labels)) if seen.labels else f'{seen.low} to {seen.high}'} |")
+        trained = ", ".join(map(str, seen.labels)) if seen.labels else f"{seen.low} to {seen.high}"
+        fact = manifest.known_facts.get(name)
+        lines.append(f"| {name} | {trained}{'' if fact is None else f', {fact_words(fact)} only'} |")
     if manifest.features.left_out:
         needs = [f"{name} ({', '.join(numbers)})" for name, numbers in manifest.features.left_out.items()]
         lines += ["", f"Features left out because the device's profile lacks a number: {', '.join(needs)}."]
@@ -130,7 +132,11 @@ def card_html(model: Model) -> str:
     if model.figures is not None:
         parts.append(_figures_html(model.evaluation))
     if manifest.hull:
-        rows = [(name, range_words(seen)) for name, seen in manifest.hull.items()]
+        common = manifest.known_facts
+        rows = [
+            (name, range_words(seen) + (f", {fact_words(common[name])} only" if name in common else ""))
+            for name, seen in manifest.hull.items()
+        ]
         parts.append(html.table(("parameter", "trained on"), rows, "where it answers"))
     return html.panel(f"{manifest.family}, {manifest.kind}", *parts)
 

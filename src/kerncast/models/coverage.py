@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import polars as pl
 
-from kerncast.models.manifest import Range
+from kerncast.arrays import Ints
+from kerncast.models.manifest import Fact, Range
 from kerncast.models.model import Model
-from kerncast.parameters import Bool, Categorical
+from kerncast.parameters import Bool, Categorical, Int
 from kerncast.tables import assess
 from kerncast.tables.table import Table
 
 # How many configs of a greedy portfolio are kept.
 MOST_PLACES = 64
+# The powers of two that sizes are tried for, the largest first: wider loads do not exist. What fewer values have in common, or
+# what random values would have in common with more than this probability, is no fact.
+POWERS = (16, 8, 4, 2)
+FEWEST_VALUES, CHANCE = 20, 1e-6
 
 
 def seen_groups(table: Table, base: Model | None) -> pl.DataFrame:
@@ -51,6 +59,44 @@ def _joined(one: Range | None, other: Range | None) -> Range:
     lows, highs = ([getattr(item, end) for item in known if getattr(item, end) is not None] for end in ("low", "high"))
     labels = sorted({label for item in known for label in item.labels})
     return Range(min(lows, default=None), max(highs, default=None), tuple(labels))
+
+
+def facts(table: Table, base: Model | None) -> dict[str, Fact]:
+    """By size: what all measured values have in common though the op allows others, the base's values included."""
+    found = {}
+    for name, parameter in table.family.problem.parameters.items():
+        if not isinstance(parameter, Int):
+            continue
+        values = table.rows.frame[f"problem.{name}"].drop_nulls().unique().sort().to_numpy()
+        if base is None or name not in base.manifest.hull:
+            fact = _in_common(values, parameter.step)
+        else:
+            fact = _still_in_common(values, base.manifest.known_facts.get(name))
+        if fact is not None:
+            found[name] = fact
+    return found
+
+
+def _in_common(values: Ints, step: int) -> Fact | None:
+    """The largest power of two that all values are multiples of, unless that may be chance; or that all are odd."""
+    if len(values) < FEWEST_VALUES:
+        return None
+    for power in POWERS:
+        rest, free = int(values[0]) % power, power // math.gcd(power, step)
+        by_chance = float(free) ** -(len(values) - 1)
+        if free > 1 and by_chance < CHANCE and (rest == 0 or power == 2) and np.all(values % power == rest):
+            return Fact(power, rest)
+    return None
+
+
+def _still_in_common(values: Ints, known: Fact | None) -> Fact | None:
+    """What of a known fact is true of new values too."""
+    for power in POWERS if known is not None else ():
+        assert known is not None
+        rest = known.rest % power
+        if power <= known.step and np.all(values % power == rest):
+            return Fact(power, rest)
+    return None
 
 
 def candidates(table: Table, base: Model | None) -> pl.DataFrame:

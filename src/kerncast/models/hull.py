@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kerncast.models.manifest import Range
+from kerncast.models.manifest import Fact, Range
 from kerncast.op import Problem
 
 if TYPE_CHECKING:
@@ -30,6 +30,20 @@ def outside_hull(model: Model, problem: Problem) -> tuple[OutOfRange, ...]:
         if value is not None and seen is not None and not _inside(seen, value):
             found.append(OutOfRange(name, value, range_words(seen)))
     return tuple(found)
+
+
+def against_facts(model: Model, problem: Problem) -> OutOfRange | None:
+    """The first parameter whose value, though in range, is unlike all measured ones: 29 where all were multiples of 16."""
+    for name, fact in model.manifest.known_facts.items():
+        value = problem[name]
+        if value is not None and not fact.holds(int(value)):
+            return OutOfRange(name, value, fact_words(fact))
+    return None
+
+
+def fact_words(fact: Fact) -> str:
+    """What measured values have in common, in words."""
+    return f"multiples of {fact.step}" if fact.rest == 0 else "odd numbers"
 
 
 def _inside(seen: Range, value: int | bool | str) -> bool:

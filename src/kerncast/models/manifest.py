@@ -59,6 +59,17 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     labels: tuple[str | bool, ...] = ()
 
 
+class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What all measured values of a size have in common: `rest` is left when they are divided by `step`."""
+
+    step: int
+    rest: int = 0
+
+    def holds(self, value: int) -> bool:
+        """Whether a value is like the measured ones."""
+        return value % self.step == self.rest
+
+
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of `model.json`. Nothing in it depends on the day or the machine it was trained on."""
 
@@ -86,6 +97,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Data digests of the models that it continues, the first one first."""
     declaration: Declaration | msgspec.UnsetType = msgspec.UNSET
     """The declaration of an op that was drafted from a file; left out for an installed op."""
+    facts: dict[str, Fact] | msgspec.UnsetType = msgspec.UNSET
+    """What the measured values of some sizes have in common, though the op allows others; left out: nothing."""
+    contradicted: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Rules of the family that the measurements contradict, so that the model does not obey them; left out: none."""
     format: str = FORMAT
     version: int = VERSION
     checksum: str = ""
@@ -95,6 +110,16 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The manifest with the checksum of its other fields."""
         bare = msgspec.json.encode(msgspec.structs.replace(self, checksum=""))
         return msgspec.structs.replace(self, checksum=hashlib.blake2b(bare, digest_size=16).hexdigest())
+
+    @property
+    def known_facts(self) -> dict[str, Fact]:
+        """By parameter: what all its measured values have in common."""
+        return {} if isinstance(self.facts, msgspec.UnsetType) else self.facts
+
+    @property
+    def contradicted_rules(self) -> tuple[str, ...]:
+        """Rules of the family that the model does not obey, because rows that break them worked."""
+        return () if isinstance(self.contradicted, msgspec.UnsetType) else self.contradicted
 
     @property
     def device(self) -> Device:

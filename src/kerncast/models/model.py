@@ -18,6 +18,7 @@ from kerncast.data import schema
 from kerncast.declared.declaration import resolve
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.expr import Program
 from kerncast.files.atomic import copy_directory
 from kerncast.learners.contract import Learner
 from kerncast.learners.kinds import learner_class
@@ -35,7 +36,9 @@ from kerncast.models.manifest import (
     Manifest,
     read_manifest,
 )
+from kerncast.models.notes import data_notes
 from kerncast.models.predicting import Predictor
+from kerncast.models.rules import model_rules
 from kerncast.op import Family
 from kerncast.scoring.figures import Figures
 from kerncast.scoring.scorecard import Predicted
@@ -122,12 +125,20 @@ class Model:
         return Predicted(score, time_ns, lower, upper)
 
     def rank_rows(self, rows: Rows) -> Predicted:
-        """Like `predict_rows`, for judging choices: configs that never worked in training are chosen last."""
+        """Like `predict_rows`, for judging choices: configs that break a rule or never worked in training are chosen last."""
         predicted = self.predict_rows(rows)
-        if self.out_of_fold is None:
-            return predicted
-        tried = _among(rows, self.out_of_fold)
-        return replace(predicted, score=chosen_last(predicted.score, tried & ~self.offers(rows)))
+        failed = ~self._obeys(rows)
+        if self.out_of_fold is not None:
+            failed |= _among(rows, self.out_of_fold) & ~self.offers(rows)
+        return replace(predicted, score=chosen_last(predicted.score, failed))
+
+    def _obeys(self, rows: Rows) -> Flags:
+        """Which rows obey the rules that a selector applies; a pooled model has none, for it serves no one device."""
+        rules = Program({rule.name: rule.holds for rule in model_rules(self)} if len(self.manifest.devices) == 1 else {})
+        if not rules.symbols:
+            return np.ones(len(rows), dtype=bool)
+        symbols = schema.symbol_columns(self.family, rows.frame)
+        return np.asarray((rules.frame(symbols, trusted=True).to_numpy() != 0.0).all(axis=1))
 
     def offers(self, rows: Rows) -> Flags:
         """Which rows have a config that is among the candidates."""
@@ -246,6 +257,11 @@ class Model:
         return data
 
     @cached_property
+    def notes(self) -> list[str]:
+        """What its data leave open: kinds of problems that were never measured, failures that were never seen."""
+        return data_notes(self)
+
+    @cached_property
     def figures(self) -> Figures | None:
         """The same figures, typed; None: the model has none."""
         return Figures.of(self.evaluation["overall"]) if EVALUATION in self.manifest.files else None
@@ -281,7 +297,5 @@ def _read(file: Path) -> pl.DataFrame:
 
 def feature_digest(featurizer: Featurizer, names: tuple[str, ...]) -> str:
     """A hash of names, order and arithmetic. Hardware numbers stay symbols, because measured ones vary from day to day."""
-    from kerncast.expr import Program
-
     outputs = featurizer.family.feature_program.outputs
     return Program({name: outputs[name] for name in names}).digest

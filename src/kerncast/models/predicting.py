@@ -15,12 +15,12 @@ from kerncast.data import schema
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.expr import Program
-from kerncast.models.answer import Answer, Tier, refused_outside, trained_with, without_choice
+from kerncast.models.answer import Answer, Tier, refused_outside, trained_with, unlike_measured, without_choice
 from kerncast.models.candidates import Candidates, by_share, library_rows
 from kerncast.models.expectation import Expectation, expectation_of
-from kerncast.models.hull import OutOfRange, outside_hull
+from kerncast.models.hull import OutOfRange, against_facts, outside_hull
 from kerncast.models.reach import Reach, reach_of
-from kerncast.models.rules import Rule, config_rules, family_rules, namespaces, problem_rules
+from kerncast.models.rules import Rule, config_rules, model_rules, namespaces, problem_rules
 from kerncast.models.statuses import Answered
 from kerncast.op import Config, Problem
 
@@ -51,7 +51,7 @@ class Predictor:
 
     @cached_property
     def _rules(self) -> list[Rule]:
-        return family_rules(self.family, self.device, self.model.manifest.dtypes)
+        return model_rules(self.model, self.device)
 
     @cached_property
     def _candidates(self) -> Candidates:
@@ -113,9 +113,9 @@ class Predictor:
         return [answer for answer in answers if answer is not None]
 
     def _judged(self, answer: Answer) -> Answer:
-        """The answer, if it is of a device that was measured; else what is left of it."""
+        """The answer, if its device and the like of its problem were measured; else what is left of it."""
         if self._elsewhere is None:
-            return answer
+            return unlike_measured(answer, against_facts(self.model, answer.problem))
         reason = f"{trained_with(self._elsewhere)}, got {self._elsewhere.value}: the time is extrapolated, without an interval"
         return replace(
             answer, status=Answered.OUT_OF_RANGE, lower_ns=None, upper_ns=None, efficiency=None, reason=reason,
@@ -209,6 +209,7 @@ class Predictor:
                     found[name][fine] = predicted[name].to_numpy()
             if self._elsewhere is not None:
                 status[fine] = str(Answered.OUT_OF_RANGE)
+        status[fine & self._against_facts(frame)] = str(Answered.OUT_OF_RANGE)
         return given.with_columns(
             *(pl.Series(name, values).fill_nan(None) for name, values in found.items()),
             pl.Series("status", status.tolist(), dtype=pl.String),
@@ -283,6 +284,14 @@ class Predictor:
                 applies = space.active[bare].frame(schema.symbol_columns(self.family, frame), trusted=True).to_series() != 0.0
                 frame = frame.with_columns(pl.when(applies).then(pl.col(name)).alias(name))
         return frame
+
+    def _against_facts(self, frame: pl.DataFrame) -> Flags:
+        """Which rows are unlike all measured ones."""
+        unlike = np.zeros(frame.height, dtype=bool)
+        for name, fact in self.model.manifest.known_facts.items():
+            column = frame[f"problem.{name}"]
+            unlike |= (column.is_not_null() & (column % fact.step != fact.rest)).to_numpy()
+        return unlike
 
     def _outside(self, frame: pl.DataFrame) -> tuple[Flags, Flags]:
         """Which rows are outside the trained range, and which of them because of a label."""

@@ -1,44 +1,19 @@
-"""The rules of a family on one device: what a problem and a config must obey before a model is asked about them."""
+"""The rules that a model obeys: those of its family, without the ones that its measurements contradict."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kerncast.device import Device
-from kerncast.expr import Expr, Program
-from kerncast.op import Family
+from kerncast.tables.rules import Rule, config_rules, family_rules, namespaces, problem_rules
+
+if TYPE_CHECKING:
+    from kerncast.models.model import Model
+
+__all__ = ["Rule", "config_rules", "family_rules", "model_rules", "namespaces", "problem_rules"]
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A predicate, and the sentence that a caller sees if it does not hold."""
-
-    name: str
-    sentence: str
-    holds: Expr
-
-
-def family_rules(family: Family, device: Device, dtypes: tuple[str, ...]) -> list[Rule]:
-    """Rules of the family, hardware numbers bound; those that need an unknown number are left to the backend."""
-    bound = device.bindings(family.op.dtype, dtypes or None)
-    found = []
-    for constraint in family.config.constraints:
-        program = Program({constraint.name: constraint.holds}).bind(bound)
-        if not any(item.name.startswith("hw.") for item in program.symbols):
-            found.append(Rule(constraint.name, constraint.sentence, program.outputs[constraint.name]))
-    return found
-
-
-def namespaces(expr: Expr) -> set[str]:
-    """What a rule reads: `p` the problem, `c` the config."""
-    return {item.name.split(".")[0] for item in Program({"": expr}).symbols}
-
-
-def problem_rules(rules: list[Rule]) -> list[Rule]:
-    """The rules that the problem alone decides."""
-    return [rule for rule in rules if namespaces(rule.holds) == {"p"}]
-
-
-def config_rules(rules: list[Rule]) -> list[Rule]:
-    """All rules that a config must obey."""
-    return [rule for rule in rules if "c" in namespaces(rule.holds)]
+def model_rules(model: Model, device: Device | None = None) -> list[Rule]:
+    """What a problem and a config must obey before the model is asked about them, on its own device unless one is given."""
+    manifest = model.manifest
+    return family_rules(model.family, device or model.device, manifest.dtypes, manifest.contradicted_rules)

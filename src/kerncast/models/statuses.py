@@ -22,7 +22,8 @@ class Answered(StrEnum):
 
     OK = "ok", 0, Place.EVERYWHERE, ""
     OUT_OF_RANGE = (
-        "out_of_range", 1, Place.EVERYWHERE, "outside what the model was trained on; `config` is a fallback, if any fits",
+        "out_of_range", 1, Place.EVERYWHERE,
+        "unlike what the model was trained on; `config` is the choice if there is a tier, else a fallback, if any fits",
     )  # fmt: skip
     UNSUPPORTED = "unsupported", 2, Place.EVERYWHERE, "the op or the family does not do this at all"
     NO_VALID_CONFIG = "no_valid_config", 3, Place.EVERYWHERE, "no config that the model knows can run this problem"

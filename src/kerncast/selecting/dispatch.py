@@ -24,7 +24,6 @@ from kerncast.backends.contract import Backend, Bound, Call, Failed, WrongResult
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.models.answer import Answer, Tier
 from kerncast.models.model import Model
-from kerncast.models.statuses import Answered
 from kerncast.op import Config, Family, Problem
 from kerncast.registry import FAMILIES
 from kerncast.selecting.choice_cache import ChoiceCache
@@ -170,7 +169,7 @@ class Dispatcher:
         if self._chooser is None:
             return
         answer = self._chooser.select(problem)
-        if answer.status is Answered.OK and answer.config is not None:
+        if answer.config is not None:
             yield Picked(answer.config, str(answer.tier or "model"), answer.time_ns)
         if answer.fallback is not None:
             yield Picked(answer.fallback, "fallback", None)

@@ -25,11 +25,11 @@ from kerncast.compiling.interpreter import Interpreter
 from kerncast.compiling.lower import Artefact, lower
 from kerncast.compiling.overrides import Decided, Overrides, decide
 from kerncast.compiling.request import identity_of
-from kerncast.compiling.tiers import UNSURE, Tiers
+from kerncast.compiling.tiers import Tiers
 from kerncast.errors import CannotWrite, InvalidValue
 from kerncast.expr import Program
-from kerncast.models.answer import Answer, Pin, Tier, refused_outside
-from kerncast.models.hull import OutOfRange, outside_hull, range_words
+from kerncast.models.answer import Answer, Pin, Tier, refused_outside, unlike_measured
+from kerncast.models.hull import OutOfRange, against_facts, outside_hull, range_words
 from kerncast.models.model import Model
 from kerncast.models.statuses import Answered, Place
 from kerncast.op import Config, Problem
@@ -288,6 +288,10 @@ class Selector:
             figures = reply.time_ns, reply.lower_ns, reply.upper_ns, reply.efficiency
             answer = self._chosen(problem, Tier(reply.tier), reply.candidate, *figures)
             return answer if not reply.pin else replace(answer, pin=PINS[reply.pin], reason=reply.message)
+        if reply.status is Answered.OUT_OF_RANGE and reply.tier in ANSWERED_BY:
+            figures = reply.time_ns, reply.lower_ns, reply.upper_ns, reply.efficiency
+            answer = self._chosen(problem, Tier(reply.tier), reply.candidate, *figures)
+            return unlike_measured(replace(answer, pin=PINS.get(reply.pin)), against_facts(self.model, problem))
         if reply.status is Answered.OUT_OF_RANGE:
             name = list(self.model.family.problem.parameters)[reply.parameter]
             fallback = reply.candidate if reply.candidate >= 0 else None
@@ -318,19 +322,24 @@ class Selector:
         return refused if fallback is None else replace(refused, label=self._label(fallback, problem))
 
     def _interpreted(self, problem: Problem, tier: Tier) -> Answer:
+        return unlike_measured(self._first_tier(problem, tier), against_facts(self.model, problem))
+
+    def _first_tier(self, problem: Problem, tier: Tier) -> Answer:
+        """The answer of the first tier, from the one asked for on, that has a config which can run."""
         values, portfolio = problem.as_dict(), self.artefact.members("portfolio")
         if tier is Tier.TREE and self.tiers.tree is not None:
-            place = self.tiers.tree.decide(self.model.family.problem.qualified(values))
-            if place != UNSURE and self._interpreter.suits(values, int(portfolio[place])):
+            for place in self.tiers.tree.decide(self.model.family.problem.qualified(values)):
                 row = int(portfolio[place])
-                return Answer(Answered.OK, problem, self.configs[row], tier=Tier.TREE, label=self._label(row, problem))
+                if self._interpreter.suits(values, row):
+                    return Answer(Answered.OK, problem, self.configs[row], tier=Tier.TREE, label=self._label(row, problem))
         if tier is not Tier.FULL:
             scores = self._interpreter.quick_scores(values)
             if scores is None:
                 scores = self._interpreter.scores(values, portfolio)[0]
-            if np.isfinite(scores).any():
-                row = int(portfolio[np.lexsort((portfolio, scores))[0]])
-                return self._accepted(problem, row, self._interpreter.time_of(values, row), Tier.PORTFOLIO)
+            for place in np.lexsort((portfolio, scores))[: int(np.isfinite(scores).sum())]:
+                row = int(portfolio[place])
+                if self._interpreter.runs(values, row):  # a small forest does not know what fails
+                    return self._accepted(problem, row, self._interpreter.time_of(values, row), Tier.PORTFOLIO)
         rows = self.artefact.members("full")
         scores, times = self._interpreter.scores(values, rows)
         if not np.isfinite(scores).any():
@@ -373,7 +382,8 @@ class Selector:
             return [Answer(Answered.NO_VALID_CONFIG, problem, reason=NO_CONFIG)]
         if decided is not None and decided.pin is Pin.NOT_APPLIED:
             ranked[0] = self._with_pin(ranked[0], Pin.NOT_APPLIED)
-        return ranked
+        unlike = against_facts(self.model, problem)
+        return [item if item.pin is Pin.DECIDED else unlike_measured(item, unlike) for item in ranked]
 
     def scores(self, problem: Problem | Mapping[str, Any], tier: Tier | str = Tier.FULL) -> tuple[Floats, Floats]:
         """Scores (low is chosen, infinite where a config cannot run) and times of a tier's configs."""
@@ -408,7 +418,7 @@ class Selector:
         if problem in measured:
             return measured[problem]
         ranked = self.rank(problem, MOST_CONTENDERS)
-        if not ranked[0].ok or ranked[0].pin is Pin.DECIDED:
+        if ranked[0].config is None or ranked[0].pin is Pin.DECIDED:
             return ranked[0]
         if ranked[0].upper_ns is not None:
             places = contenders([item.lower_ns or 0.0 for item in ranked], [item.upper_ns or 0.0 for item in ranked])

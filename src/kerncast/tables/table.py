@@ -18,6 +18,7 @@ from kerncast.errors import InvalidValue
 from kerncast.op import Family
 from kerncast.scoring.trials import Trials
 from kerncast.tables.feature_rows import Featurizer, Rows
+from kerncast.tables.rules import Broken, judge_rules
 
 # From the median absolute deviation to a standard deviation, for normal errors.
 MAD_TO_SIGMA = 1.4826
@@ -48,6 +49,10 @@ class Table:
     device: Ints
     weight: Floats
     """The weight of a row's problem; 1 unless hard problems count more."""
+    allowed: Flags
+    """The rows that obey the family's rules; a rule that the measurements contradict does not count."""
+    broken: tuple[Broken, ...]
+    """The rules that some of the rows break."""
     digest: str
 
     @property
@@ -61,7 +66,7 @@ class Table:
 
     def take(self, index: Array) -> Table:
         """Some of the rows; problems, groups and configs keep their numbers."""
-        arrays = ("time_ns", "noise", "half_a", "half_b", "problem", "group", "config", "device", "weight")
+        arrays = ("time_ns", "noise", "half_a", "half_b", "problem", "group", "config", "device", "weight", "allowed")
         return replace(self, rows=self.rows.take(index), **{name: getattr(self, name)[index] for name in arrays})
 
     @property
@@ -127,6 +132,7 @@ def build_table(family: Family, rows: pl.DataFrame, machines: dict[str, Device],
     described = {
         name: item.describe(folded.filter(pl.col("device") == name), yardsticks=True) for name, item in featurizers.items()
     }
+    broken, allowed = _judged(family, machines, folded)
     left_out = {feature: needs for item in featurizers.values() for feature, needs in item.left_out.items()}
     return Table(
         rows=_joined(list(described.values())),
@@ -142,8 +148,22 @@ def build_table(family: Family, rows: pl.DataFrame, machines: dict[str, Device],
         config=_numbers(folded, config_columns),
         device=_numbers(folded, ["device"]),
         weight=np.ones(folded.height),
+        allowed=allowed,
+        broken=broken,
         digest=digest,
     )
+
+
+def _judged(family: Family, machines: dict[str, Device], folded: pl.DataFrame) -> tuple[tuple[Broken, ...], Flags]:
+    """The rules that rows break, and which rows obey the others; a pooled table is judged device by device."""
+    broken, allowed = [], np.ones(folded.height, dtype=bool)
+    ok, device = folded["time_ns"].is_not_null().to_numpy(), folded["device"].to_numpy()
+    for name, machine in machines.items():
+        own = np.flatnonzero(device == name)
+        found, obeys = judge_rules(family, machine, folded[own], ok[own])
+        broken += [replace(item, example=int(own[item.example]) if item.example >= 0 else -1) for item in found]
+        allowed[own] = obeys
+    return tuple(broken), allowed
 
 
 def _one_family(datasets: Sequence[Dataset], family: str | None) -> Family:

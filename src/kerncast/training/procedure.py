@@ -70,11 +70,15 @@ class Procedure:
         return replace(self, recipe=replace(self.recipe, hard_mining=0))
 
     def scores(self, learner: Learner, table: Table, seen: Table | None = None) -> tuple[Floats, Floats]:
-        """Predicted nanoseconds, and what to choose by (low is chosen): configs that never worked in `seen` come last."""
+        """Predicted nanoseconds, and what to choose by (low is chosen).
+
+        As when serving, configs that never worked in `seen` and those that break a rule of the family come last.
+        """
         output = learner.predict(table.rows)
         time_ns = self.target.decode(output.target, table.rows)
         score = time_ns if output.score is None else output.score
-        return time_ns, score if seen is None else chosen_last(score, never_worked(seen, table))
+        failed = ~table.allowed if seen is None else ~table.allowed | never_worked(seen, table)
+        return time_ns, chosen_last(score, failed)
 
     def _mined(self, table: Table, options: Options) -> Table:
         """Larger weights for problems on which models that did not see them choose badly."""

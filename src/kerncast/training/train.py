@@ -186,6 +186,7 @@ def _write(
         evaluation, interval = _judged(held, trained.fold, trained.predictions, recipe, base)
     evaluation |= {
         "problems_trained_on": int(table.trials.solvable.sum()),
+        "broken_rules": _broken_rules(table),
         **(
             {"tuned": {name: getattr(trained.learner.options, name) for name in procedure.tuned_knobs()}} if recipe.tune else {}
         ),
@@ -281,8 +282,28 @@ def _manifest(
         files={},
         recipe=recipe.as_options(),
         declaration=declaration_of(table.family) or msgspec.UNSET,
+        facts=coverage.facts(table, base) or msgspec.UNSET,
+        contradicted=_contradicted(table, base) or msgspec.UNSET,
         warm_start=() if base is None else (*base.manifest.warm_start, base.manifest.data.digest),
     )  # fmt: skip
+
+
+def _contradicted(table: Table, base: Model | None) -> tuple[str, ...]:
+    """Rules that these measurements contradict, or those of the base."""
+    known = set() if base is None else set(base.manifest.contradicted_rules)
+    return tuple(sorted(known | {item.rule.name for item in table.broken if item.contradicted}))
+
+
+def _broken_rules(table: Table) -> list[dict[str, Any]]:
+    """The rules that attempts break although some of them worked."""
+    return [
+        {
+            "rule": item.rule.name, "sentence": item.rule.sentence, "attempts": item.attempts, "ran": item.ran,
+            "obeyed": not item.contradicted,
+        }
+        for item in table.broken
+        if item.ran
+    ]  # fmt: skip
 
 
 def aliased_rows(table: Table) -> int:

@@ -55,7 +55,7 @@ def ground(home):
 
 def decided(tree, problems):
     rows = problems.rename(lambda name: f"p.{name.removeprefix('problem.')}").iter_rows(named=True)
-    return np.array([tree.decide(row) for row in rows])
+    return np.array([[*tree.decide(row), UNSURE][0] for row in rows])
 
 
 def fresh(ground, count=400):

@@ -146,7 +146,11 @@ def _findings(section: dict[str, Any], names: dict[str, str]) -> Iterator[str]:
             f"{aliases['problems']} problems, for example {one} and {other}"
         )
     for item in section["measured_though_impossible"]:
-        yield f"! {item['rows']:,} rows on {item['device']} ran although declared impossible: {item['sentence']}"
+        shown = assignments({**item["example"]["problem"], **item["example"]["config"]})
+        yield (
+            f"! {item['rows']:,} rows ({item['share']:.1%} of those that worked on {item['device']}) break a constraint: "
+            f"{item['sentence']}; the constraint or the table is wrong, see for example {shown}"
+        )
     if section["faster_than_possible"]["rows"]:
         yield f"! {sentence(section['faster_than_possible'])}"
     for stretch in shift["stretches"]:

@@ -101,7 +101,7 @@ def _measured(selector: Selector, problem: Problem, backend: str | None) -> Answ
 
 
 def _explained(selector: Selector, answer: Answer, tier: str) -> Explanation | None:
-    return selector.explain(answer, tier) if answer.ok else None
+    return selector.explain(answer, tier) if answer.config is not None else None
 
 
 def _print(rankings: list[list[Answer]], listed: bool, top: int | None, explanation: Explanation | None) -> None:

@@ -116,7 +116,7 @@ def command(
             click.echo("finished folds are kept: run the same command to continue with the rest", err=True)
         raise
     if as_json:
-        print_json({"path": str(out), **trained.evaluation})
+        print_json({"path": str(out), "notes": trained.notes, **trained.evaluation})
         return
     data, features = trained.manifest.data, trained.manifest.features
     click.echo(
@@ -127,6 +127,8 @@ def command(
         click.echo(f"! {features.aliased_rows:,} rows have the same features as another config on their problem")
     for name, needs in features.left_out.items():
         click.echo(f"- left out: {name} needs {', '.join(needs)}, unknown for this device")
+    for note in trained.notes:
+        click.echo(note)
     if options["tune"]:
         click.echo(f"tuned: {assignments(trained.evaluation['tuned'])}")
     conditions = (*where, NOT_SUSPECT) if options["drop_suspect"] else where

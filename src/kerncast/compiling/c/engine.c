@@ -81,6 +81,21 @@ static kerncast_status kc_check_range(const kc_problem *problem, kerncast_answer
     return KERNCAST_OK;
 }
 
+/* Marks an answer to a problem that is in range but unlike all measured ones. The choice, its time and its interval stay. */
+static kerncast_status kc_against_facts(const kc_problem *problem, kerncast_answer *answer) {
+    for (int32_t i = 0; i < KC_FACTS; i++) {
+        const kc_fact *fact = &kc_facts[i];
+        const int64_t value = problem->key[fact->parameter];
+        if (value == KERNCAST_MISSING || (value % fact->step + fact->step) % fact->step == fact->rest) continue;
+        answer->status = KERNCAST_OUT_OF_RANGE;
+        answer->parameter = fact->parameter;
+        snprintf(answer->message, sizeof answer->message, "%s was trained with %s only, got %lld", kc_hull[fact->parameter].name,
+                 fact->rule, (long long)value);
+        return KERNCAST_OUT_OF_RANGE;
+    }
+    return KERNCAST_OK;
+}
+
 /* -- answers ---------------------------------------------------------------------------------------- */
 
 static double kc_factor(const double *edges, const double *factors, int32_t bands, double time_ns) {
@@ -211,19 +226,28 @@ static int kc_decided_by_pin(const kerncast_context *context, const kc_problem *
 
 /* -- the tree --------------------------------------------------------------------------------------- */
 
-/* A place in the portfolio, or -1: unsure. */
-static int32_t kc_decide(const double *p) {
+/* Whether a candidate may answer: if it is available, by the rules, by where it was tried, and by the forest for failures. */
+static int kc_suits(const kerncast_context *context, const double *p, int32_t candidate) {
+    double c[KC_CONFIG + 1];
+    kc_config_numbers(candidate, c);
+    return context->available[candidate] && kc_config_valid(p, c) && kc_within(kc_tried_band[candidate], p) && kc_runs(p, c);
+}
+
+/* The first candidate of the leaf's list that may answer, or -1: unsure. */
+static int32_t kc_decide(const kerncast_context *context, const double *p) {
 #if KC_HAS_TREE
     double value[KC_TREE_FEATURES];
     int32_t node = KC_TREE_NODES > 0 ? 0 : -1; /* below zero: the leaf -1 - node */
     kc_tree_values(p, value);
     while (node >= 0)
         node = value[kc_tree_feature[node]] <= kc_tree_threshold[node] ? kc_tree_left[node] : kc_tree_right[node];
-    return kc_tree_choice[-1 - node];
+    const int32_t *list = kc_tree_choice + (ptrdiff_t)(-1 - node) * KC_TREE_PLACES;
+    for (int32_t i = 0; i < KC_TREE_PLACES && list[i] >= 0; i++)
+        if (kc_suits(context, p, kc_portfolio_members[list[i]])) return kc_portfolio_members[list[i]];
 #else
-    (void)p;
-    return -1;
+    (void)context, (void)p, (void)kc_suits;
 #endif
+    return -1;
 }
 
 /* -- the public functions ---------------------------------------------------------------------------- */
@@ -335,6 +359,19 @@ static int32_t kc_best_of(const kerncast_context *context, const int32_t *member
     return best;
 }
 
+/* The same for a choice. A small forest does not know what fails, so the model is asked about what it puts first. */
+static int32_t kc_best_running(kerncast_context *context, const kc_problem *problem, kerncast_tier tier, const int32_t *members,
+                               int32_t configs) {
+    double c[KC_CONFIG + 1];
+    for (;;) {
+        const int32_t best = kc_best_of(context, members, configs);
+        if (best < 0 || !KC_HAS_QUICK || tier != KERNCAST_TIER_PORTFOLIO) return best;
+        kc_config_numbers(members[best], c);
+        if (kc_runs(problem->p, c)) return best;
+        context->allowed[best] = 0;
+    }
+}
+
 kerncast_status kerncast_select(kerncast_context *context, const kerncast_problem *given, kerncast_tier tier,
                                 kerncast_answer *answer) {
     kc_problem problem;
@@ -344,7 +381,8 @@ kerncast_status kerncast_select(kerncast_context *context, const kerncast_proble
     const kc_memo *known = kc_recall(context, problem.key, tier, hash);
     if (known != NULL) {
         kc_accept(answer, KERNCAST_TIER_MEMO, known->candidate, known->time_ns);
-        return kc_finish(context, &problem, answer, known->pin);
+        kc_finish(context, &problem, answer, known->pin);
+        return known->pin == KERNCAST_PIN_DECIDED ? KERNCAST_OK : kc_against_facts(&problem, answer);
     }
     status = kc_check_range(&problem, answer);
     if (status == KERNCAST_UNSUPPORTED) return status;
@@ -359,28 +397,28 @@ kerncast_status kerncast_select(kerncast_context *context, const kerncast_proble
         return status;
     }
     if (tier == KERNCAST_TIER_TREE) {
-        const int32_t place = kc_decide(problem.p);
-        if (place >= 0) {
-            double c[KC_CONFIG + 1];
-            kc_config_numbers(kc_portfolio_members[place], c);
-            if (context->available[kc_portfolio_members[place]] && kc_config_valid(problem.p, c) &&
-                kc_within(kc_tried_band[kc_portfolio_members[place]], problem.p)) {
-                kc_accept(answer, KERNCAST_TIER_TREE, kc_portfolio_members[place], -1.0);
-                kc_finish(context, &problem, answer, pin);
-                kc_remember(context, problem.key, tier, hash, answer);
-                return KERNCAST_OK;
-            }
+        const int32_t candidate = kc_decide(context, problem.p);
+        if (candidate >= 0) {
+            kc_accept(answer, KERNCAST_TIER_TREE, candidate, -1.0);
+            kc_finish(context, &problem, answer, pin);
+            kc_remember(context, problem.key, tier, hash, answer);
+            return kc_against_facts(&problem, answer);
         }
     }
     kerncast_tier answered = tier;
     const int32_t *members;
-    const int32_t configs = kc_score_from(context, &problem, 1, &answered, &members);
-    const int32_t best = kc_best_of(context, members, configs);
+    int32_t configs = kc_score_from(context, &problem, 1, &answered, &members);
+    int32_t best = kc_best_running(context, &problem, answered, members, configs);
+    if (best < 0 && answered == KERNCAST_TIER_PORTFOLIO) {
+        answered = KERNCAST_TIER_FULL;
+        configs = kc_score_from(context, &problem, 1, &answered, &members);
+        best = kc_best_running(context, &problem, answered, members, configs);
+    }
     if (best < 0) return kc_none_valid(answer);
     kc_accept(answer, answered, members[best], kc_time_of(context, &problem, best, members[best]));
     kc_finish(context, &problem, answer, pin);
     kc_remember(context, problem.key, tier, hash, answer);
-    return KERNCAST_OK;
+    return kc_against_facts(&problem, answer);
 }
 
 /* Lists the configs of a scored pool, best first, without those that are listed already. Selection one by one: a caller
@@ -398,6 +436,7 @@ static void kc_list(kerncast_context *context, const kc_problem *problem, kernca
         kc_accept(answer, tier, members[best], kc_time_of(context, problem, best, members[best]));
         /* Only the first answer of a ranking is a choice, so a pin that is not applied is said there. */
         kc_finish(context, problem, answer, *count == 1 ? pin : KERNCAST_PIN_NONE);
+        kc_against_facts(problem, answer);
     }
 }
 
@@ -429,7 +468,8 @@ kerncast_status kerncast_rank(kerncast_context *context, const kerncast_problem 
         kc_list(context, &problem, answered, members, scored, pin, answers, capacity, count);
         if (answered == KERNCAST_TIER_FULL || !KC_HAS_FULL) break;
     }
-    return configs == 0 && !decided ? kc_none_valid(first) : KERNCAST_OK;
+    if (configs == 0 && !decided) return kc_none_valid(first);
+    return decided || *count == 0 ? KERNCAST_OK : first->status;
 }
 
 kerncast_status kerncast_scores(kerncast_context *context, const kerncast_problem *given, kerncast_tier tier, double *scores,
@@ -480,7 +520,7 @@ kerncast_status kerncast_predict(const kerncast_problem *given, const kerncast_c
 #if KC_CONFIG
     memcpy(&answer->config, config, sizeof answer->config);
 #endif
-    return KERNCAST_OK;
+    return kc_against_facts(&problem, answer);
 }
 
 kerncast_status kerncast_features(const kerncast_problem *given, const kerncast_config *config, double *features, size_t capacity) {

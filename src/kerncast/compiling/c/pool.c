@@ -287,8 +287,8 @@ static void kc_pool_mask(kerncast_context *context) {
         if (context->available[kc_pool_members[i]]) state->there[i >> 6] |= (uint64_t)1 << (i & 63);
 }
 
-/* Scores and times of every available config that can run the problem (or, `best_only`, of those that may be the best); 0
-   when there is none. */
+/* Scores and times of every available config that can run the problem, by the rules and by the forest for failures (or,
+   `best_only`, of those that may be the best); 0 when there is none. */
 static int kc_pool_score(kerncast_context *context, const double *p, int best_only) {
     kc_pool_state *state = &context->pool;
     double value[KC_VALUES], *out = state->out;
@@ -329,12 +329,18 @@ static int kc_pool_score(kerncast_context *context, const double *p, int best_on
 #else
         kc_pool_walk(state, kc_trees_first_tree[forest], kc_trees_first_tree[forest + 1], all, state->sums[forest], NULL);
 #endif
+    int runs = 0;
     for (int32_t i = 0; i < KC_POOL_CONFIGS; i++) {
         double raw[KC_TREES_FORESTS];
         context->allowed[i] = (unsigned char)(all[i >> 6] >> (i & 63) & 1);
         if (!context->allowed[i]) continue;
         for (int32_t forest = 0; forest < KC_TREES_FORESTS; forest++) raw[forest] = state->sums[forest][i];
+        if (kc_trees_fails(raw)) {
+            context->allowed[i] = 0;
+            continue;
+        }
+        runs = 1;
         kc_trees_result(value, raw, &context->time_ns[i], &context->score[i]);
     }
-    return 1;
+    return runs;
 }

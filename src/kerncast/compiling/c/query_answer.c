@@ -56,7 +56,7 @@ static void query_put_refusal(query_reply *reply, const kerncast_answer *answer,
     query_put(reply, ",\"message\":\"");
     query_put_message(reply, answer);
     query_put_place(reply, named ? query_problem.parameters[answer->parameter].name : NULL, position);
-    if (answer->candidate >= 0 && query_config.count > 0) {
+    if (answer->candidate >= 0 && query_config.count > 0 && answer->tier == KERNCAST_TIER_NONE) {
         query_put(reply, ",\"fallback\":");
         query_put_config(reply, &answer->config);
     }
@@ -99,8 +99,10 @@ static kerncast_status query_put_answer(query_reply *reply, query_text in, const
     query_put(reply, "{\"status\":\"");
     query_put(reply, kerncast_status_name(status));
     query_put_byte(reply, '"');
-    if (status == KERNCAST_OK) query_put_choice(reply, answer);
-    else query_put_refusal(reply, answer, request);
+    /* A problem in range but unlike all measured ones has a choice, too. */
+    if (status == KERNCAST_OK || (status == KERNCAST_OUT_OF_RANGE && answer->tier != KERNCAST_TIER_NONE))
+        query_put_choice(reply, answer);
+    if (status != KERNCAST_OK) query_put_refusal(reply, answer, request);
     query_put_origin(reply, in, request);
     query_put_byte(reply, '}');
     return status;

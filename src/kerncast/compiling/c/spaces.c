@@ -8,5 +8,12 @@ typedef struct {
     double inactive;
 } kc_parameter;
 
+/* What all measured values of a parameter have in common. */
+typedef struct {
+    int32_t parameter;
+    int64_t step, rest;
+    const char *rule;
+} kc_fact;
+
 #define KC_ALIGNMENT 64
 #define KC_MISSING KERNCAST_MISSING

@@ -9,3 +9,4 @@ static double kc_time(const double *p, const double *c) {
 }
 
 #define kc_model_result kc_combine
+#define kc_model_fails kc_fails

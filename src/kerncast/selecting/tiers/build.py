@@ -30,8 +30,8 @@ from kerncast.models.expectation import Expectation, expectation_of
 from kerncast.models.model import Model
 from kerncast.models.reach import Reach, reach_of
 from kerncast.progress import QUIET, Progress
-from kerncast.selecting.tiers.distill import distill, splitting_program
-from kerncast.selecting.tiers.portfolio import model_portfolio
+from kerncast.selecting.tiers.distill import Ground, distill
+from kerncast.selecting.tiers.portfolio import covered, model_portfolio
 from kerncast.selecting.tiers.problem_sampling import draw_problems
 from kerncast.selecting.tiers.small_forest import TREES, compact_forest
 
@@ -40,6 +40,8 @@ LOSS, MOST = 0.002, 64
 WORTH_IMITATING = 2
 # Problems that the model answers to teach the tree and the small forest.
 SAMPLES = 6_000
+# How many of them the portfolio must have configs for, by the rules.
+COVERED = 200
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,8 @@ class TierOptions:
 
     @property
     def identity(self) -> str:
-        return f"loss {self.loss} most {self.most} seed {self.seed} samples {self.samples}"
+        # The last word changes whenever tiers are built or kept differently.
+        return f"loss {self.loss} most {self.most} seed {self.seed} samples {self.samples} covered lists"
 
 
 def tiers_of(model: Model, options: TierOptions | None = None, *, progress: Progress = QUIET) -> Tiers:
@@ -84,14 +87,15 @@ def build_tiers(model: Model, options: TierOptions, *, progress: Progress = QUIE
         return Tiers((0,))
     progress.stage("choosing the portfolio")
     portfolio, reach, expectation = model_portfolio(model, options.loss, options.most), reach_of(model), expectation_of(model)
-    if len(portfolio) < 2:
-        return Tiers(portfolio, reach=reach, expectation=expectation)
-    progress.stage("asking the model about problems like those it was trained on")
-    score = PortfolioScores(lower(model, Tiers(portfolio, reach=reach), ["portfolio"]))
     columns = [f"problem.{name}" for name in model.family.problem.parameters]
     assert model.out_of_fold is not None
     measured = model.out_of_fold.select(columns).unique(maintain_order=True)
     drawn = draw_problems(model.family, measured, model.manifest.hull, options.samples, np.random.default_rng(options.seed))
+    portfolio = covered(model, portfolio, drawn.select(columns)[:COVERED], options.most)
+    if len(portfolio) < 2:
+        return Tiers(portfolio, reach=reach, expectation=expectation)
+    progress.stage("asking the model about problems like those it was trained on")
+    score = PortfolioScores(lower(model, Tiers(portfolio, reach=reach), ["portfolio"]))
     problems = pl.concat([measured, drawn.select(columns)])
     scores = score(problems)
     forest = None
@@ -157,7 +161,7 @@ def write_tiers(file: Path, tiers: Tiers) -> None:
         arrays |= {f"forest.{name}": part for name, part in as_arrays(tiers.forest).items()}
     if tiers.tree is not None:
         arrays |= {f"tree.{name}": part for name, part in as_arrays([tiers.tree.tree]).items()}
-        arrays["tree.names"] = np.array(list(tiers.tree.program.outputs))
+        arrays |= {"tree.names": np.array(list(tiers.tree.program.outputs)), "tree.lists": tiers.tree.lists}
     write_arrays(file, arrays)
 
 
@@ -169,9 +173,10 @@ def read_tiers(file: Path, model: Model) -> Tiers | None:
         arrays = read_arrays(file)
         tree = None
         if "tree.names" in arrays:
-            program = splitting_program(model.family, model.device, model.manifest.dtypes or None)
+            program = Ground.of(model).program([int(row) for row in arrays["portfolio"]])
             names = [str(name) for name in arrays["tree.names"]]
-            tree = DecisionTree(Program({name: program.outputs[name] for name in names}), *_trees("tree.", arrays))
+            (nodes,), lists = _trees("tree.", arrays), np.asarray(arrays["tree.lists"], np.int64)
+            tree = DecisionTree(Program({name: program.outputs[name] for name in names}), nodes, lists)
         forest = _trees("forest.", arrays) if "forest.nodes" in arrays else None
         reach = None
         if "reach.low" in arrays:

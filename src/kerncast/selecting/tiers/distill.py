@@ -19,7 +19,7 @@ from kerncast.models.manifest import Range
 from kerncast.models.measured import Measured, measured_by_model
 from kerncast.models.model import Model
 from kerncast.models.reach import Tried
-from kerncast.op import Family
+from kerncast.models.rules import Rule, model_rules, namespaces
 from kerncast.scoring.splits import held_out
 from kerncast.selecting.tiers.cart import Material, grow
 from kerncast.selecting.tiers.problem_sampling import draw_problems
@@ -29,6 +29,8 @@ Score = Callable[[pl.DataFrame], Floats]
 infinite where a rule forbids the config."""
 
 SAMPLES = 5_000
+# What the answers of a tree may lose, on average, to the model's own choice in the portfolio.
+WORST_LOSS = 0.003
 MOST_LEAVES = 1_024
 # A leaf of fewer problems than this would describe single problems, not a region.
 LEAST_WEIGHT = 3.0
@@ -38,6 +40,10 @@ HELD_OUT = 0.2
 FEWEST_GROUPS = 20
 # The estimated loss of a leaf starts from the tree's mean loss, weighted like this many problems.
 PRIOR = 3.0
+# Configs that a leaf lists: the first that can run the problem is chosen.
+PLACES = 4
+# What a config that cannot run costs while the tree grows.
+PASSED_OVER = 0.1
 # A leaf whose expected loss is this many times the tree's allowed mean loss is unsure, however rare it is.
 WORST_LEAF = 5.0
 
@@ -50,10 +56,42 @@ class Ground:
     device: Device
     dtypes: tuple[str, ...] | None
     hull: Mapping[str, Range]
+    rules: tuple[Rule, ...] = ()
+    """Rules that the problem and a config decide together."""
 
     @classmethod
     def of(cls, model: Model) -> Ground:
-        return cls(measured_by_model(model), model.device, model.manifest.dtypes or None, model.manifest.hull)
+        rules = tuple(rule for rule in model_rules(model) if namespaces(rule.holds) == {"p", "c"})
+        return cls(measured_by_model(model), model.device, model.manifest.dtypes or None, model.manifest.hull, rules)
+
+    def program(self, portfolio: Sequence[int]) -> Program:
+        """The inputs of splits: parameters and exact features of the problem alone, and which configs it allows.
+
+        A log or a root orders problems like its argument does, and the argument is exact: it is used instead.
+        """
+        family, outputs, seen = self.measured.family, {}, set()
+        features = family.features_on(self.device, self.dtypes).program.outputs
+        configs = self.measured.configs[list(portfolio)]
+        known = {f"p.{name}": item for name, item in family.problem.symbols.items()}
+        for name, expr in {**known, **features, **_obeyed(self.rules, configs)}.items():
+            while expr.kind in INEXACT:
+                name, expr = f"inside {name}", expr.args[0]
+            reads = [item.name for item in Program({name: expr}).symbols]
+            if expr.exact and reads and all(item.startswith("p.") for item in reads) and expr.digest not in seen:
+                seen.add(expr.digest)
+                outputs[name] = expr
+        return Program(outputs)
+
+
+def _obeyed(rules: Sequence[Rule], configs: pl.DataFrame) -> dict[str, Expr]:
+    """By rule and config: whether a problem obeys it, such as that N is a multiple of 128; equal ones once."""
+    found: dict[bytes, tuple[str, Expr]] = {}
+    for rule in rules:
+        for place, values in enumerate(configs.iter_rows(named=True)):
+            known = {f"c.{name.removeprefix('config.')}": value for name, value in values.items()}
+            expr = Program({"holds": rule.holds}).bind(known).outputs["holds"]
+            found.setdefault(expr.digest, (f"{rule.name} of {place}", expr))
+    return dict(found.values())
 
 
 @dataclass(frozen=True)
@@ -71,14 +109,26 @@ class Distilled:
 
 
 def distill(
-    model: Model, portfolio: Sequence[int], score: Score, *, seed: int = 0, samples: int = SAMPLES, worst_loss: float = 0.01
+    model: Model,
+    portfolio: Sequence[int],
+    score: Score,
+    *,
+    seed: int = 0,
+    samples: int = SAMPLES,
+    worst_loss: float = WORST_LOSS,
 ) -> DecisionTree:
     """The tree of a trained model over its portfolio (rows of `model.candidates`)."""
     return distill_from(Ground.of(model), portfolio, score, seed=seed, samples=samples, worst_loss=worst_loss).tree
 
 
 def distill_from(
-    ground: Ground, portfolio: Sequence[int], score: Score, *, seed: int = 0, samples: int = SAMPLES, worst_loss: float = 0.01
+    ground: Ground,
+    portfolio: Sequence[int],
+    score: Score,
+    *,
+    seed: int = 0,
+    samples: int = SAMPLES,
+    worst_loss: float = WORST_LOSS,
 ) -> Distilled:
     """Grow a tree on measured and made-up problems; leaves that would lose too much are unsure.
 
@@ -92,17 +142,20 @@ def distill_from(
             f"{samples} samples and a loss of {worst_loss}"
         )
     lessons = _lessons(ground, portfolio, score, samples, np.random.default_rng(seed))
-    program = splitting_program(ground.measured.family, ground.device, ground.dtypes)
+    program = ground.program(portfolio)
     features = evaluate(program, lessons.problems)
-    material = Material(features, lessons.costs, np.ones(len(features)))
+    # What cannot run is passed over, so it costs about what the next config of a list does.
+    material = Material(
+        features, np.where(lessons.runs, lessons.costs, np.minimum(lessons.costs, PASSED_OVER)), np.ones(len(features))
+    )
     grows, prunes, judges = _parts(lessons.group, seed)
     grown = grow(material.take(grows), MOST_LEAVES, LEAST_WEIGHT, material.take(prunes))
-    # Costs relative to the model's own choice.
-    extra = lessons.costs - lessons.own[:, None]
-    sure, answered, loss = _sure_leaves(grown, features, extra, prunes, judges, worst_loss)
     leaf = grown.leaf_of(features)
-    choice = np.array([_best(lessons.costs[leaf == number], int(own)) for number, own in enumerate(grown.value)])
-    tree = _deciding(replace(grown, value=np.where(sure, choice, UNSURE).astype(np.float64)), program)
+    lists = _lists(lessons, leaf, grown, grows)
+    sure, answered, loss = _sure_leaves(lessons, leaf, lists, prunes, judges, worst_loss)
+    lists = np.where(sure[:, None], _lists(lessons, leaf, grown, np.ones(len(leaf), dtype=bool)), UNSURE)
+    distinct, number = np.unique(lists, axis=0, return_inverse=True)
+    tree = _deciding(replace(grown, value=number.ravel().astype(np.float64)), program, distinct)
     unsure = int((tree.choices == UNSURE).sum())
     return Distilled(tree, len(tree.choices), unsure, len(features), answered, loss)
 
@@ -114,6 +167,8 @@ class _Lessons:
     """[problem, place]: 1 − best over own time; 1 for what fails or must not be chosen."""
     own: Floats
     """By problem: the cost of the model's own choice."""
+    runs: Flags
+    """[problem, place]: whether the config may be chosen."""
     group: Ints
     """By problem: its group, which must not be split; each made-up problem is its own group."""
 
@@ -137,7 +192,7 @@ def _lessons(ground: Ground, portfolio: Sequence[int], score: Score, samples: in
         chosen[: len(solved)] = _chosen_unseen(measured, portfolio)[solved]
     own = np.where(np.isfinite(scores).any(axis=1), costs[np.arange(len(costs)), chosen], 0.0)
     group = np.r_[measured.group[solved], measured.group.max() + 1 + np.arange(drawn.height)]
-    return _Lessons(problems, costs, own, group)
+    return _Lessons(problems, costs, own, np.isfinite(scores), group)
 
 
 def _regret(scores: Floats) -> Floats:
@@ -158,24 +213,6 @@ def _chosen_unseen(measured: Measured, portfolio: Sequence[int]) -> Ints:
     return np.asarray(found.argmin(axis=1))
 
 
-def splitting_program(family: Family, device: Device, dtypes: Sequence[str] | None) -> Program:
-    """The inputs of splits: parameters and exact features of the problem alone.
-
-    A log or a root orders problems like its argument does, and the argument is exact: it is used instead.
-    """
-    outputs: dict[str, Expr] = {}
-    seen: set[bytes] = set()
-    features = family.features_on(device, dtypes).program.outputs
-    for name, expr in {**{f"p.{name}": item for name, item in family.problem.symbols.items()}, **features}.items():
-        while expr.kind in INEXACT:
-            name, expr = f"inside {name}", expr.args[0]
-        reads = [item.name for item in Program({name: expr}).symbols]
-        if expr.exact and reads and all(item.startswith("p.") for item in reads) and expr.digest not in seen:
-            seen.add(expr.digest)
-            outputs[name] = expr
-    return Program(outputs)
-
-
 def evaluate(program: Program, problems: pl.DataFrame) -> Floats:
     """The program's outputs for a frame of `problem.*`."""
     symbols = problems.rename(lambda name: f"p.{name.removeprefix('problem.')}")
@@ -193,15 +230,49 @@ def _parts(group: Ints, seed: int) -> tuple[Flags, Flags, Flags]:
     return ~aside, prunes, aside & ~prunes
 
 
+def _lists(lessons: _Lessons, leaf: Ints, grown: Tree, used: Flags) -> Ints:
+    """By leaf: up to PLACES configs, each the best on the problems of the leaf that none before it can run."""
+    found = np.full((len(grown.value), PLACES), UNSURE)
+    order = np.argsort(leaf[used], kind="stable")
+    rows = np.flatnonzero(used)[order]
+    starts = np.searchsorted(leaf[rows], np.arange(len(grown.value) + 1))
+    for number in range(len(grown.value)):
+        left = rows[starts[number] : starts[number + 1]]
+        if not len(left):
+            found[number, 0] = int(grown.value[number])
+            continue
+        for place in range(PLACES):
+            best = int(lessons.costs[left].sum(axis=0).argmin())
+            if not lessons.runs[left, best].any():
+                break
+            found[number, place] = best
+            left = left[~lessons.runs[left, best]]
+            if not len(left):
+                break
+    return found
+
+
+def _outcome(lessons: _Lessons, lists: Ints) -> tuple[Flags, Floats]:
+    """Whether a list (one per problem) has a config that runs, and what the first such loses to the model's own choice."""
+    rows = np.arange(len(lists))
+    answers, lost = np.zeros(len(lists), dtype=bool), np.zeros(len(lists))
+    for place in range(lists.shape[1]):
+        config = lists[:, place]
+        now = ~answers & (config != UNSURE) & lessons.runs[rows, np.maximum(config, 0)]
+        lost[now] = lessons.costs[rows[now], config[now]] - lessons.own[now]
+        answers |= now
+    return answers, lost
+
+
 def _sure_leaves(
-    grown: Tree, features: Floats, extra: Floats, prunes: Flags, judges: Flags, worst_loss: float
+    lessons: _Lessons, leaf: Ints, lists: Ints, prunes: Flags, judges: Flags, worst_loss: float
 ) -> tuple[Flags, float, float]:
     """Which leaves are sure; the share of held-out problems that they answer, and the loss there.
 
     Leaves are ranked on one set of problems and judged on another, because some small leaves do well by luck.
     """
-    leaf, leaves = grown.leaf_of(features), len(grown.value)
-    lost = extra[np.arange(len(leaf)), grown.value[leaf].astype(np.int64)]
+    leaves = len(lists)
+    answers, lost = _outcome(lessons, lists[leaf])
     count = np.bincount(leaf[prunes], minlength=leaves)
     # A leaf that few problems reach is assumed to be as good as the average.
     mean = (np.bincount(leaf[prunes], lost[prunes], leaves) + PRIOR * lost[prunes].mean()) / (count + PRIOR)
@@ -212,18 +283,14 @@ def _sure_leaves(
     given_up = max(given_up, int((mean > WORST_LEAF * worst_loss).sum()))
     sure = np.ones(leaves, dtype=bool)
     sure[order[:given_up]] = False
-    answers = sure[leaf[judges]]
-    return sure, float(answers.mean()), float(lost[judges][answers].sum() / judges.sum())
+    answers &= sure[leaf]
+    return sure, float(answers[judges].mean()), float(lost[judges & answers].sum() / judges.sum())
 
 
-def _best(costs: Floats, otherwise: int) -> int:
-    return int(costs.sum(axis=0).argmin()) if len(costs) else int(otherwise)
-
-
-def _deciding(tree: Tree, program: Program) -> DecisionTree:
+def _deciding(tree: Tree, program: Program, lists: Ints) -> DecisionTree:
     """The tree without splits whose two sides agree, and with only the features that it reads."""
     tree = tree.merged()
     used = sorted(set(tree.feature.tolist()))
     names = list(program.outputs)
     kept = Program({names[item]: program.outputs[names[item]] for item in used})
-    return DecisionTree(kept, replace(tree, feature=np.searchsorted(used, tree.feature).astype(np.int64)))
+    return DecisionTree(kept, replace(tree, feature=np.searchsorted(used, tree.feature).astype(np.int64)), lists)

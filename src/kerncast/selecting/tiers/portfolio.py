@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from kerncast.arrays import Floats, Ints
 from kerncast.errors import InvalidValue
+from kerncast.models.candidates import Candidates
 from kerncast.models.measured import Measured, measured_by_model
 from kerncast.models.model import Model
 from kerncast.scoring.splits import folds_by_group
@@ -18,6 +21,8 @@ FOLDS = 5
 MOST_SWAPS = 4
 # With more configs than this only the promising ones are considered: 2,000 problems × 4,608 configs took 51 s otherwise.
 MOST_CANDIDATES, GENERALISTS, CONTENDERS = 704, 64, 16
+# Configs of a portfolio that a problem should have to choose from, so far as the rules allow as many.
+ENOUGH = 3
 # Gains below this are rounding errors: sums of thousands of shares, each off by about 1e-16.
 NOTHING = 1e-9
 
@@ -100,6 +105,29 @@ def choose_portfolio(measured: Measured, loss: float = 0.002, most: int = 64, *,
 def model_portfolio(model: Model, loss: float = 0.002, most: int = 64) -> tuple[int, ...]:
     """The portfolio of a trained model, as rows of `model.candidates`."""
     return choose_portfolio(measured_by_model(model), loss, most).configs
+
+
+def covered(model: Model, portfolio: Sequence[int], problems: pl.DataFrame, most: int) -> tuple[int, ...]:
+    """The portfolio with configs added, while there is room, for problems that the rules let few of its configs run.
+
+    Measured problems may all be aligned, and then no config of their portfolio needs to guard its edges.
+    """
+    if not len(model.candidates.columns) or not problems.height:
+        return tuple(portfolio)
+    everything, rules = np.arange(model.candidates.height), Candidates(model, None)
+    names = [name.removeprefix("problem.") for name in problems.columns]
+    allowed = np.stack([rules.allowed(dict(zip(names, row, strict=True)), everything) for row in problems.iter_rows()])
+    wanted, share = np.minimum(allowed.sum(axis=1), ENOUGH), model.candidates["share"].to_numpy()
+    picked = list(portfolio)
+    while len(picked) < most:
+        bare = allowed[:, picked].sum(axis=1) < wanted
+        works = allowed[bare].sum(axis=0)
+        works[picked] = 0
+        if not works.any():
+            break
+        # Among the configs that run most of them, the best on average.
+        picked.append(int(np.lexsort((-share, -works))[0]))
+    return tuple(picked)
 
 
 def _point(size: int, training: float, efficiency: Floats) -> CurvePoint:

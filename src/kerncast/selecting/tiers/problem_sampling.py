@@ -20,6 +20,8 @@ SHARES = (0.5, 0.3, 0.2)
 KEPT, SPREAD = 0.5, 0.5
 # Sizes are divisible by powers of two like those of measured problems, up to this: kernels hardly tell 256 from 512.
 EVENEST = 256
+# This share of the problems from anywhere has any size, so that rules about multiples are met both ways.
+UNEVEN = 0.5
 # Rules may refuse most of what is drawn; after this many rounds drawing stops.
 MOST_ROUNDS = 8
 
@@ -41,7 +43,7 @@ def draw_problems(
         return found
     for _ in range(MOST_ROUNDS):
         drawn = _draw(family, measured, sizes, count, rng)
-        drawn = _allowed(family.problem, drawn).join(measured, on=columns, how="anti", nulls_equal=True)
+        drawn = allowed_problems(family.problem, drawn).join(measured, on=columns, how="anti", nulls_equal=True)
         found = pl.concat([found, drawn]).unique(maintain_order=True)
         if found.height >= count:
             break
@@ -66,6 +68,7 @@ def _draw(
         uniform = np.exp(rng.uniform(np.log(max(span.low, 1)), np.log(max(span.high, 1)), count))
         even = np.minimum(seen & -seen, EVENEST)[rng.integers(len(seen), size=count)]
         even = np.where(way == JITTERED, np.minimum(known & -known, EVENEST), even)
+        even = np.where((way == ANYWHERE) & (rng.random(count) < UNEVEN), 1, even)
         value = np.choose(way, [moved, other, uniform])
         whole = np.where(value == known, known, np.rint(value / np.maximum(even, 1)) * np.maximum(even, 1))
         whole = np.where(way == CROSSED, other, whole)
@@ -83,7 +86,7 @@ def _nearest(parameter: Parameter, values: Ints, seen: Ints) -> Ints:
     return np.where(values - known[above - 1] <= known[above] - values, known[above - 1], known[above])
 
 
-def _allowed(space: Space, frame: pl.DataFrame) -> pl.DataFrame:
+def allowed_problems(space: Space, frame: pl.DataFrame) -> pl.DataFrame:
     """The rows that break no rule; inactive parameters become null, and rows without a value for an active one are dropped."""
     symbols = {f"problem.{name}": f"{space.namespace}.{name}" for name in space.parameters}
     for name in space.condition_order:

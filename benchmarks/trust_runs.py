@@ -1,0 +1,145 @@
+"""Whether what is chosen can run, and how much the tree answers itself: `python benchmarks/trust_runs.py`.
+
+1. Every family with something to choose, on made-up measurements: aligned and unaligned problems; configs that break a rule
+   fail, and some fail although they obey every rule. Each tier is asked about random problems, from C. A choice cannot run
+   if it breaks a constraint of the family or if the model itself expects it to fail.
+2. CK Tile GEMM kernels on gfx950, times from the formula of select_latency.py. A model learns from successes alone, once from
+   aligned shapes and once from mixed ones, and is asked about mixed shapes in its range. The loss of the tree is that of its
+   own answers against the full tier's, by the formula.
+
+No data of others are used.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from reporting import Benchmark, Row, Target, finish, script_parser
+from select_latency import formula_ns
+
+import kerncast
+from kerncast import devices
+from kerncast.data import Dataset, schema
+from kerncast.models.answer import Answer, Tier
+from kerncast.op import Family, Problem
+from kerncast.registry import FAMILIES
+from kerncast.selecting.selector import TIERS, Selector
+from kerncast.selecting.tiers.build import TierOptions
+from kerncast.testing.runnable import made_up_dataset, made_up_rows, obeys, random_problems, unrunnable
+from kerncast.training.recipe import Recipe
+from kerncast.training.train import train
+
+BENCHMARK = Benchmark(
+    __file__,
+    "Choosing kernels, on made-up measurements",
+    "Choices that can run",
+    note="Made-up measurements: this measures whether choices obey the rules, not how fast the kernels are.",
+)
+ANSWERS, PROBLEMS, CONFIGS = 100_000, 60, 60
+CK_PROBLEMS, CK_CONFIGS, CK_ASKED = 200, 300, 2_000
+MIXED, ALIGNED = (1, 2, 8, 16, 64, 128, 256), (64, 128, 256)
+
+
+def asked(family: Family, count: int, seed: int = 1) -> list[Problem]:
+    names = list(family.problem.parameters)
+    return [Problem.trusted(family, dict(zip(names, row, strict=True))) for row in random_problems(family, count, seed).rows()]
+
+
+def every_family(folder: Path) -> list[Row]:
+    families = [family for family in FAMILIES if family.config.parameters]
+    each, total, wrong, refused = -(-ANSWERS // (len(families) * len(TIERS))), 0, 0, 0
+    for family in families:
+        rows = made_up_rows(family, random_problems(family, PROBLEMS), CONFIGS)
+        place = folder / family.id.replace("/", "_")
+        recipe = Recipe("gbdt", {"trees": 20, "leaves": 15}, folds=2, threads=1)
+        model = train(made_up_dataset(place / "data", family, rows), place / "model", recipe)
+        selector, problems, line = Selector(model, options=TierOptions(samples=300)), asked(family, each), []
+        for tier in TIERS:
+            # Fewer problems than wanted are asked again: a memo must not answer otherwise either.
+            answers = [answer for start in range(0, each, len(problems))
+                       for answer in selector.select_many(problems[: each - start], tier)]  # fmt: skip
+            bad = int(unrunnable(model, answers).sum())
+            total, wrong, refused = total + len(answers), wrong + bad, refused + sum(a.config is None for a in answers)
+            line.append(f"{tier} {bad} of {len(answers):,}")
+        print(f"  {family.id}: {', '.join(line)} cannot run", flush=True)
+    note = f"{total - refused:,} answers had a config; the others were out of range or had no config that can run"
+    what = f"choices that cannot run, all tiers of {len(families)} families"
+    return [Row(what, wrong, "", Target(high=0), n=f"{total:,} answers", note=note)]
+
+
+def ck_model(folder: Path, name: str, multiples: tuple[int, ...]) -> kerncast.Model:
+    family, device = FAMILIES.get("gemm/ck_tile"), devices.get("gfx950")
+    problems = random_problems(family, CK_PROBLEMS, multiples=multiples)
+    pool = family.config.sample(CK_CONFIGS, 0, family.bindings({"dtype": "fp32"}, device))
+    vectors = problems.join(pool.rename(lambda item: f"config.{item}"), how="cross", maintain_order="left_right")
+    vectors = vectors.filter(pl.Series(obeys(family, vectors, device)))
+    noise = np.exp(0.01 * np.random.default_rng(0).standard_normal(vectors.height))
+    times = pl.Series(formula_ns(vectors, family, device) * noise)
+    rows = vectors.with_columns(device=pl.lit(device.name), status=pl.lit("ok"), time_ns=times)
+    place = folder / name
+    Dataset.create(place / "data").append(family, rows)
+    return train(place / "data", place / "model", Recipe("gbdt", threads=1, folds=2))
+
+
+def chosen_ns(model: kerncast.Model, answers: list[Answer]) -> np.ndarray:
+    """The time of each answer's config by the formula; NaN without a config."""
+    family, kinds = model.family, schema.schema_of(model.family)
+    have = [place for place, answer in enumerate(answers) if answer.config is not None]
+    rows = [(*answers[place].problem.values(), *(answers[place].config or {}).values()) for place in have]
+    frame = pl.DataFrame(rows, schema={name: kinds[name] for name in schema.parameter_columns(family)}, orient="row")
+    found = np.full(len(answers), np.nan)
+    found[have] = formula_ns(frame, family, model.device)
+    return found
+
+
+def ck_like(folder: Path) -> list[Row]:
+    rows = []
+    for name, multiples in (("aligned", ALIGNED), ("mixed", MIXED)):
+        model = ck_model(folder, name, multiples)
+        selector, problems = Selector(model), asked(model.family, CK_ASKED)
+        inside = [problem for problem in problems if selector.select(problem).tier is not None]
+        answers = {tier: selector.select_many(inside, tier) for tier in TIERS}
+        wrong = sum(int((~runs(model, given)).sum()) for given in answers.values())
+        itself = np.array([answer.tier is Tier.TREE for answer in answers[Tier.TREE]])
+        times = {tier: chosen_ns(model, given) for tier, given in answers.items()}
+        loss = {tier: 100 * float(1.0 - (times[Tier.FULL] / took)[itself].mean()) for tier, took in times.items()}
+        unlike = np.mean([not answer.ok for answer in answers[Tier.FULL]])
+        n, split = f"{len(inside):,} mixed shapes in range", f"trained on {CK_PROBLEMS} {name} shapes, successes only"
+        latency = np.median(selector.latencies_us(inside[:300], Tier.TREE))
+        print(
+            f"  {name}: tree {itself.mean():.1%}, loses {loss}, {unlike:.0%} out_of_range, tree p50 {latency:.2f} µs",
+            flush=True,
+        )
+        note = f"{unlike:.0%} of the answers say out_of_range: nothing like these shapes was measured" if unlike else ""
+        title, broken = f"CK-like, {name}:", f"CK-like, {name}: choices of all tiers that break a constraint"
+        beside = f"the portfolio on the same problems {loss[Tier.PORTFOLIO]:.2f} %"
+        share = 100 * float(itself.mean())
+        rows += [
+            Row(broken, wrong, "", Target(high=0), "", n, split, note=note),
+            Row(f"{title} problems that the tree answers itself", share, "%", Target(low=90), "", n, split),
+            Row(f"{title} speed lost by the tree's answers", loss[Tier.TREE], "%", Target(high=0.3), beside, n, split),
+        ]  # fmt: skip
+    return rows
+
+
+def runs(model: kerncast.Model, answers: list[Answer]) -> np.ndarray:
+    """Which answers obey every constraint on the model's device."""
+    family, kinds = model.family, schema.schema_of(model.family)
+    rows = [(*answer.problem.values(), *answer.config.values()) for answer in answers if answer.config is not None]
+    frame = pl.DataFrame(rows, schema={name: kinds[name] for name in schema.parameter_columns(family)}, orient="row")
+    return obeys(family, frame, model.device)
+
+
+if __name__ == "__main__":
+    given = script_parser(__doc__).parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        stated = [*ck_like(Path(scratch)), *every_family(Path(scratch))]
+    sys.exit(finish(BENCHMARK, stated, given.json))
