@@ -15,7 +15,7 @@ from reporting import Row, Target, format_figure, percent
 from kerncast.api.showing import shown
 from kerncast.data import Dataset
 from kerncast.data.importers import Options, import_files
-from kerncast.models.conformal import cross_bounds
+from kerncast.models.conformal import Errors, cross_bounds
 from kerncast.scoring.scorecard import Predicted
 from kerncast.tables.assess import assess
 from kerncast.tables.table import Table, load_table
@@ -84,7 +84,7 @@ def report(
     with shown(plain=True) as progress:
         fold, found, _ = cross_validate(fitted, Procedure(recipe, progress), folds_of(table, group or "problem", recipe))
     spent = time.perf_counter() - start
-    lower, upper = cross_bounds(fitted.problem, fold, table.time_ns, found.time_ns)
+    lower, upper = cross_bounds(Errors(fitted.problem, table.time_ns, found.time_ns, fold))
     evaluation = assess(table, Predicted(found.score, found.time_ns, lower, upper), fold)
     n = f"{evaluation['overall']['n_problems']:,} problems, {len(table.time_ns):,} vectors"
     print(f"{name}: {n}, five folds in {spent:.0f} s")

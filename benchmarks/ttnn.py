@@ -29,7 +29,7 @@ from kerncast.data.label_shift import without_suspect
 from kerncast.data.quality import label_shift
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.evaluation import folds_of
-from kerncast.models.conformal import cross_bounds
+from kerncast.models.conformal import Errors, cross_bounds
 from kerncast.scoring.metrics import runtime_figures
 from kerncast.tables.table import Table, build_table
 from kerncast.training.folds import cross_validate
@@ -107,7 +107,7 @@ def score(name: str, family: Any, rows: pl.DataFrame) -> list[Row]:
     found = predicted(table, "gbdt")
     assert found is not None
     fold, said = found
-    lower, upper = cross_bounds(table.problem, fold, table.time_ns, said)
+    lower, upper = cross_bounds(Errors(table.problem, table.time_ns, said, fold))
     inside = (table.time_ns >= lower) & (table.time_ns <= upper)
     medians = line("model, medians", table.problem, table.time_ns, said, inside)
     each = line("model, every row", place, times, said[place])

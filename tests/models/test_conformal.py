@@ -1,9 +1,12 @@
 """Prediction intervals cover what they promise, on problems that they were not calibrated on."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from kerncast.models.conformal import calibrate, cross_bounds
+from kerncast.models.conformal import Errors, calibrate, cross_bounds
+from kerncast.models.rarity import Traits
 
 
 def world(seed, problems, rows=20):
@@ -13,46 +16,67 @@ def world(seed, problems, rows=20):
     predicted = np.exp(np.repeat(rng.uniform(8, 16, problems), rows) + rng.normal(0, 0.5, len(problem)))
     scale = 0.02 + 0.2 * np.exp(-(np.log(predicted) - 8) / 3)
     errors = 0.4 * np.repeat(rng.normal(0, 1, problems), rows) + rng.gumbel(0, 1, len(problem))
-    return problem, predicted * np.exp(scale * errors), predicted
+    return Errors(problem, predicted * np.exp(scale * errors), predicted, problem % 5)
 
 
-def coverage(interval, measured, predicted):
-    lower, upper = interval.bounds(predicted)
-    return float(((lower <= measured) & (measured <= upper)).mean())
+def coverage(interval, errors):
+    lower, upper = interval.bounds(errors.predicted_ns, errors.rarity)
+    return float(((lower <= errors.measured_ns) & (errors.measured_ns <= upper)).mean())
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_ninety_percent_are_covered_on_new_problems(seed):
     """88 to 92 %, and not much less at either end of the sizes."""
-    interval = calibrate(*world(seed, 800))
-    _, measured, predicted = world(seed + 100, 800)
-    assert 0.88 <= coverage(interval, measured, predicted) <= 0.92
-    order = np.argsort(predicted)
+    interval, new = calibrate(world(seed, 800)), world(seed + 100, 800)
+    assert 0.88 <= coverage(interval, new) <= 0.92
+    order = np.argsort(new.predicted_ns)
     for part in (order[: len(order) // 4], order[-len(order) // 4 :]):
-        assert 0.85 <= coverage(interval, measured[part], predicted[part]) <= 0.95
+        assert 0.85 <= coverage(interval, new.take(part)) <= 0.95
 
 
 @pytest.mark.parametrize("problems", [30, 100, 300])
 def test_few_problems_make_the_interval_wider_not_wrong(problems):
     """On average over worlds never below what it promises."""
-    found = [coverage(calibrate(*world(seed, problems)), *world(seed + 500, 300)[1:]) for seed in range(20)]
+    found = [coverage(calibrate(world(seed, problems)), world(seed + 500, 300)) for seed in range(20)]
     assert 0.89 <= np.mean(found) <= 0.97
 
 
 def test_what_is_claimed_in_cross_validation_was_calibrated_on_other_folds():
     """The bounds of a fold do not move with its own measurements; a failure has bounds too."""
-    problem, measured, predicted = world(0, 100)
-    fold = problem % 5
-    lower, upper = cross_bounds(problem, fold, measured, predicted)
+    errors = world(0, 100)
+    measured, fold = errors.measured_ns, errors.fold
+    lower, upper = cross_bounds(errors)
     assert 0.88 <= ((lower <= measured) & (measured <= upper)).mean() <= 0.94
     spoiled = np.where(fold == 2, measured * 100, measured)
     spoiled[fold == 3] = np.nan
-    again = cross_bounds(problem, fold, spoiled, predicted)
-    without = cross_bounds(problem, fold, np.where(fold == 3, np.nan, measured), predicted)
+    again = cross_bounds(replace(errors, measured_ns=spoiled))
+    without = cross_bounds(replace(errors, measured_ns=np.where(fold == 3, np.nan, measured)))
     np.testing.assert_array_equal(again[0][fold == 2], without[0][fold == 2])
     assert np.isfinite(again[0]).all()
 
 
+def rare_world(seed, problems, rarest):
+    """As `world`, but the errors grow with the rarity of the problem, here known."""
+    found = world(seed, problems)
+    rarity = np.random.default_rng(seed).uniform(0, rarest, problems)[found.problem]
+    wider = (found.measured_ns / found.predicted_ns) ** (1 + rarity / 4)
+    return replace(found, measured_ns=found.predicted_ns * wider, rarity=rarity)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_interval_widens_where_problems_are_rare(seed):
+    """Calibrated on a few rare problems, it covers common ones and, apart, rare ones; without rarity it does not."""
+    common, rare, traits = rare_world(seed, 600, 2), rare_world(seed + 50, 150, 12), Traits(())
+    interval = calibrate(common, [rare], traits)
+    plain = calibrate(common)
+    new = rare_world(seed + 100, 600, 12)
+    far, near = new.take(new.rarity > 8), new.take(new.rarity < 2)
+    assert coverage(plain, far) < 0.75
+    for part in (far, near):
+        assert 0.85 <= coverage(interval, part) <= 0.95
+    assert interval.lower == plain.lower
+
+
 def test_one_problem_cannot_be_calibrated_on():
     """No interval, rather than one that promises nothing."""
-    assert calibrate(np.zeros(5, int), np.ones(5), np.ones(5)) is None
+    assert calibrate(Errors(np.zeros(5, int), np.ones(5), np.ones(5), np.zeros(5, int))) is None

@@ -11,6 +11,7 @@ from kerncast.api.showing import Wanted, shown
 from kerncast.evaluating.budget import budget_curves
 from kerncast.evaluating.evaluation import Evaluation
 from kerncast.evaluating.evaluation import evaluate as run
+from kerncast.evaluating.off_grid import off_grid as held_out_by_kind
 from kerncast.evaluating.report import write_report
 from kerncast.evaluating.solutions import read_solutions, score_solutions
 from kerncast.evaluating.tier_lines import tier_lines
@@ -33,6 +34,7 @@ def evaluate(
     where: str | Sequence[str] = (),
     report: str | Path | None = None,
     budget_curve: bool = False,
+    off_grid: bool = False,
     against: str | Path | None = None,
     worst: int = 10,
     save_predictions: str | Path | None = None,
@@ -43,7 +45,9 @@ def evaluate(
     """Score a model against the best measured config of every problem that it has not seen.
 
     Problems that it was trained on are left out and counted. To score the training data itself, `split` refits the recipe
-    fold by fold: problem, size, config, device, or a split that the op names. `report` writes one offline HTML file.
+    fold by fold: problem, size, config, device, or a split that the op names. `off_grid` also refits it without each kind of
+    problems (badly aligned, very small or large, lopsided) and scores what every tier chooses there, whatever its status.
+    `report` writes one offline HTML file.
     """
     page, rows = (None if path is None else Path(path) for path in (report, save_predictions))
     check_place("report", page)
@@ -60,6 +64,9 @@ def evaluate(
         )  # fmt: skip
         if budget_curve:
             found = found.extended(budget=budget_curves(judged, paths, texts(where), threads, progress=show))
+        if off_grid:
+            lines = held_out_by_kind(judged, paths, texts(where), threads, tiers=tiers, progress=show)
+            found = found.extended(off_grid=lines)
         if tiers and split is None and found.overall.efficiency is not None:
             found = found.extended(tiers=_tiers(found, judged, show))
         if solutions is not None:

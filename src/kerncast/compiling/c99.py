@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import UNSET
 
 from kerncast.compiling.c_forest import ForestPlan
 from kerncast.compiling.c_formulas import failing, gbdt_combine, rough_bounds, target_functions
@@ -24,10 +25,13 @@ from kerncast.expr import Expr, Table
 from kerncast.expr.to_c import prelude, statements
 from kerncast.learners.c_source import CScope, CSource
 from kerncast.learners.gbdt import Gbdt
+from kerncast.models.conformal import Widening
 from kerncast.models.model import Model
+from kerncast.models.rarity import ABSENT, WHAT
 from kerncast.models.statuses import C_STATUSES
+from kerncast.tables.off_grid import MOST_ALIGNED
 from kerncast.version import __version__
-from kerncast.writing.c import array, c_integer, c_string, define, filled, integer_type, renamed
+from kerncast.writing.c import array, c_integer, c_number, c_string, define, filled, integer_type, renamed
 from kerncast.writing.sealed import Sealed
 
 MEMO = 1024
@@ -249,12 +253,15 @@ class _Writer:
 
     def answers(self) -> str:
         interval, expected = self.model.manifest.interval, self.artefact.tiers.expectation
+        wide = None if interval is None or interval.widening is UNSET else interval.widening
+        lower, upper = ((), ()) if interval is None else (interval.lower, interval.upper)
         parts: dict[str, Any] = {
-            "kc_band_edges": interval.edges_ns if interval else (), "kc_band_lower": interval.lower if interval else (),
-            "kc_band_upper": interval.upper if interval else (), "kc_efficiency_edges": expected.edges_ns if expected else (),
+            "kc_band_edges": interval.edges_ns if interval else (),
+            "kc_band_lower": np.ravel(wide.lower) if wide else lower, "kc_band_upper": np.ravel(wide.upper) if wide else upper,
+            "kc_efficiency_edges": expected.edges_ns if expected else (),
             "kc_efficiency": expected.efficiency if expected else (),
         }  # fmt: skip
-        text = define(KC_BANDS=len(parts["kc_band_lower"]), KC_EFFICIENCY_BANDS=len(parts["kc_efficiency"]))
+        text = define(KC_BANDS=len(lower), KC_EFFICIENCY_BANDS=len(parts["kc_efficiency"])) + self._rarity(wide)
         text += "".join(array("double", name, np.array(values, np.float64)) for name, values in parts.items())
         fallbacks, name = self.artefact.fallbacks
         text += define(KC_FALLBACKS=len(fallbacks)) + array("int32_t", "kc_fallbacks", fallbacks)
@@ -264,6 +271,24 @@ class _Writer:
             "kerncast": __version__,
         }  # fmt: skip
         return text + f"static const char kc_model[] = {c_string(json.dumps(facts, sort_keys=True))};\n"
+
+    def _rarity(self, wide: Widening | None) -> str:
+        """The traits that decide how wide an interval is, with the code that reads them."""
+        traits, places = () if wide is None else wide.traits.traits, list(self.family.problem.parameters)
+        text = define(KC_TRAITS=len(traits), KC_RARE_BANDS=1 if wide is None else len(wide.lower))
+        if wide is not None:
+            text += define(KC_MOST_ALIGNED=MOST_ALIGNED, KC_ABSENT=f"({c_integer(ABSENT)})") + self.packaged("trait.c")
+            starts = np.cumsum([0, *(len(trait.values) for trait in traits)])
+            lines = [
+                f"    {{{WHAT.index(trait.what)}, {places.index(trait.of[0])}, {places.index(trait.of[-1])}, {first}, "
+                f"{len(trait.values)}, {c_number(trait.unseen)}}},\n"
+                for trait, first in zip(traits, starts[:-1], strict=True)
+            ]
+            text += f"static const kc_trait kc_traits[] = {{\n{''.join(lines)}}};\n"
+            text += array("int64_t", "kc_trait_values", [value for trait in traits for value in trait.values])
+            text += array("double", "kc_trait_bits", np.array([bits for trait in traits for bits in trait.bits], np.float64))
+            text += array("double", "kc_rare_edges", np.array(wide.edges_bits, np.float64))
+        return text + self.packaged("rarity.c")
 
     # -- pools -----------------------------------------------------------------------------------------
 

@@ -11,11 +11,12 @@ import numpy as np
 import polars as pl
 
 from kerncast.arrays import Floats, Ints
+from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.results import Evaluation as Evaluation
 from kerncast.evaluating.slices import slices
 from kerncast.evaluating.unseen import Paths, digest_of, judged, listed, open_all, recipe_of, rows_for, table_for
-from kerncast.models.conformal import LEVEL, cross_bounds
+from kerncast.models.conformal import LEVEL, Errors, cross_bounds
 from kerncast.models.model import Model
 from kerncast.progress import QUIET, Progress
 from kerncast.scoring.scorecard import Predicted
@@ -60,13 +61,8 @@ def evaluate(
         predicted = model.rank_rows(table.rows)
         summary = assess(table, predicted, np.zeros(len(table.problem), np.int64), learned_by(model, table))
     else:
-        table = table_for(model, rows_for(model, opened, where))
         facts |= {"problems_seen_in_training": 0, "includes_training_data": False}
-        same_data = digest_of(model, opened) == model.manifest.data.digest and tuple(where) == model.manifest.data.where
-        remembered = (
-            _remembered(model, table) if split == model.manifest.recipe.get("hold_out", "problem") and same_data else None
-        )
-        predicted, fold = remembered or refitted(model, table, split, threads, progress=progress)
+        table, predicted, fold = cross_validated(model, opened, where, threads, split, progress=progress)
         keep = np.isfinite(predicted.score)
         table, fold = table.take(keep), fold[keep]
         predicted = Predicted(*(None if v is None else v[keep] for v in _parts(predicted)))  # type: ignore[arg-type]
@@ -75,6 +71,18 @@ def evaluate(
     summary = {**facts, **summary, "slices": slices(table, predicted), "worst": worst_problems(problems, worst)}
     failed = table.rows.frame.with_columns(number=pl.Series(table.problem)).filter(pl.Series(~table.ok))
     return Evaluation(summary, problems, row_points(table, predicted), failed)
+
+
+def cross_validated(
+    model: Model, opened: Sequence[Dataset], where: Sequence[str], threads: int, split: str = "problem", *,
+    progress: Progress = QUIET,
+) -> tuple[Table, Predicted, Ints]:  # fmt: skip
+    """Rows with the out-of-fold predictions of the model's recipe: those of its training, if it split the same rows so."""
+    table = table_for(model, rows_for(model, opened, where))
+    same_data = digest_of(model, opened) == model.manifest.data.digest and tuple(where) == model.manifest.data.where
+    same = same_data and split == model.manifest.recipe.get("hold_out", "problem")
+    predicted, fold = (_remembered(model, table) if same else None) or refitted(model, table, split, threads, progress=progress)
+    return table, predicted, fold
 
 
 def _parts(predicted: Predicted) -> tuple[Any, ...]:
@@ -164,7 +172,7 @@ def _bounded(table: Table, fold: Ints, time_ns: Floats, score: Floats) -> Predic
     """Out-of-fold predictions with intervals, each calibrated on the other folds."""
     # Errors are correlated within a problem, or within a config if there is only one problem.
     unit = table.config if len(np.unique(table.problem)) < 2 else table.problem
-    lower, upper = cross_bounds(unit, fold, table.time_ns, time_ns)
+    lower, upper = cross_bounds(Errors(unit, table.time_ns, time_ns, fold))
     known = bool(np.isfinite(lower).any())
     return Predicted(score, time_ns, lower if known else None, upper if known else None)
 
@@ -181,7 +189,9 @@ def _remembered(model: Model, table: Table) -> tuple[Predicted, Ints] | None:
     if joined.height != len(table.problem) or joined["score"].null_count():
         return None
     fold, time_ns, score = (joined[name].to_numpy().copy() for name in ("fold", "time_ns", "score"))
-    return _bounded(table, fold, time_ns, score), fold
+    if "lower_ns" not in joined.columns:  # a model of an older version
+        return _bounded(table, fold, time_ns, score), fold
+    return Predicted(score, time_ns, joined["lower_ns"].to_numpy(), joined["upper_ns"].to_numpy()), fold
 
 
 def problem_points(table: Table, predicted: Predicted) -> pl.DataFrame:

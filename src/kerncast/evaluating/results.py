@@ -191,10 +191,15 @@ class Evaluation:
         found = self._summary.get("budget")
         return None if found is None else MappingProxyType(deepcopy(found))
 
+    @property
+    def off_grid(self) -> tuple[Mapping[str, Any], ...]:
+        """A line per kind of problems that was held out whole; empty unless asked for."""
+        return tuple(MappingProxyType(deepcopy(line)) for line in self._summary.get("off_grid") or ())
+
     # -- forms -----------------------------------------------------------------------------------------
 
     def extended(self, **parts: Any) -> Evaluation:
-        """The same evaluation with more parts of its JSON: `budget`, `tiers`, `against`."""
+        """The same evaluation with more parts of its JSON: `budget`, `tiers`, `off_grid`, `against`."""
         return replace(self, _summary={**self._summary, **parts})
 
     def as_json(self, worst: int | None = None) -> dict[str, Any]:

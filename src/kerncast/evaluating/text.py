@@ -58,6 +58,8 @@ def evaluation_blocks(summary: Mapping[str, Any], worst: int = WORST) -> Iterato
     yield from figure_blocks(summary, f"refitted, split by {summary['split']}" if summary["split"] else unseen)
     if summary.get("tiers"):
         yield from tier_blocks(summary["tiers"])
+    if summary.get("off_grid"):
+        yield from off_grid_blocks(summary["off_grid"])
     if summary.get("against"):
         yield f"\n{said(summary['against'])}"
     if summary.get("budget"):
@@ -109,6 +111,28 @@ def _noise(evaluation: Mapping[str, Any]) -> Iterator[Block]:
     curve = evaluation.get("top_k") or []
     if len(curve) > 1:
         yield "measuring the best-scored k: " + ", ".join(f"k={p['k']} {p['efficiency_mean']:.2%}" for p in curve)
+
+
+def off_grid_blocks(lines: Iterable[Mapping[str, Any]]) -> Iterator[Block]:
+    """Kinds of problems held out whole, one line each; with tiers, a line per tier."""
+    shown: list[tuple[str, ...]] = []
+    for line in lines:
+        head: tuple[str, ...] = (line["kind"], line["held_out"], f"{line['n_problems']:,}")
+        covered = value(line["coverage_90"])
+        for tier in line.get("tiers") or [None]:
+            if tier is None:
+                shown.append((*head, "", value(line["efficiency_mean"]), value(line["efficiency_p10"]), covered))
+                continue
+            p10 = "-" if tier["efficiency_p10"] is None else f"{tier['efficiency_p10']:.2%}"
+            shown.append((*head, tier["tier"], value(tier["efficiency"]), p10, covered))
+            head, covered = ("", "", ""), ""
+    columns = ["kind", "held out", "problems", "tier", "efficiency", "P10", "90 % interval covers"]
+    if not any(row[3] for row in shown):  # without tiers there is no such column
+        columns.pop(3)
+        shown = [(*row[:3], *row[4:]) for row in shown]
+    if shown:
+        yield ""
+        yield TextTable(columns, shown, "off the grid: each kind predicted without having seen it", columns[2:])
 
 
 def beside_blocks(evaluation: Mapping[str, Any]) -> Iterator[Block]:

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from kerncast import devices
-from kerncast.arrays import Flags
+from kerncast.arrays import Flags, Floats
 from kerncast.data import schema
 from kerncast.declared.declaration import resolve
 from kerncast.device import Device
@@ -121,8 +121,24 @@ class Model:
         score = time_ns if output.score is None else output.score
         if self.manifest.interval is None:
             return Predicted(score, time_ns)
-        lower, upper = self.manifest.interval.bounds(time_ns)
-        return Predicted(score, time_ns, lower, upper)
+        return Predicted(score, time_ns, *self.bounds_of(rows.frame, time_ns))
+
+    def bounds_of(self, problems: pl.DataFrame, time_ns: Floats) -> tuple[Floats, Floats]:
+        """The interval of each predicted time, given the problems (`problem.*`) that the times are of."""
+        interval = self.manifest.interval
+        assert interval is not None
+        traits = None if interval.widening is msgspec.UNSET else interval.widening.traits
+        return interval.bounds(time_ns, None if traits is None else traits.rarity(self.family, problems))
+
+    def bounds(self, problem: Mapping[str, Any], time_ns: float) -> tuple[float | None, float | None]:
+        """The interval of one predicted time; None if the model has no intervals."""
+        if self.manifest.interval is None:
+            return None, None
+        kinds = schema.schema_of(self.family)
+        columns = [f"problem.{name}" for name in self.family.problem.parameters]
+        values = {name: pl.Series([problem[name.removeprefix("problem.")]], dtype=kinds[name]) for name in columns}
+        lower, upper = self.bounds_of(pl.DataFrame(values), np.array([time_ns]))
+        return float(lower[0]), float(upper[0])
 
     def rank_rows(self, rows: Rows) -> Predicted:
         """Like `predict_rows`, for judging choices: configs that break a rule or never worked in training are chosen last."""

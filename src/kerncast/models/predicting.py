@@ -174,8 +174,8 @@ class Predictor:
         if not np.isfinite(scores).any():
             return Answer(Answered.NO_VALID_CONFIG, problem, reason=NO_CONFIG)
         row = int(scores.argmin())
-        time_ns, interval = float(times[row]), self.model.manifest.interval
-        lower, upper = (None, None) if interval is None else (float(x[0]) for x in interval.bounds(np.array([time_ns])))
+        time_ns = float(times[row])
+        lower, upper = self.model.bounds(problem, time_ns)
         efficiency = None if self._expectation is None else self._expectation.of(time_ns)
         return self._judged(Answer(Answered.OK, problem, self._configs[row], time_ns, lower, upper, efficiency, Tier.FULL))
 

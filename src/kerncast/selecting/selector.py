@@ -348,8 +348,8 @@ class Selector:
         return self._accepted(problem, best, float(times[best]), Tier.FULL)
 
     def _accepted(self, problem: Problem, row: int, time_ns: float, tier: Tier) -> Answer:
-        interval, expected = self.model.manifest.interval, self.tiers.expectation
-        lower, upper = (None, None) if interval is None else (float(x[0]) for x in interval.bounds(np.array([time_ns])))
+        expected = self.tiers.expectation
+        lower, upper = self.model.bounds(problem, time_ns)
         efficiency = None if expected is None else expected.of(time_ns)
         label = self._label(row, problem)
         return Answer(Answered.OK, problem, self.configs[row], time_ns, lower, upper, efficiency, tier, label=label)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from kerncast.errors import BadFile
 from kerncast.files.atomic import replace_file
 from kerncast.learners.contract import Learner, read_arrays, write_arrays
 from kerncast.scoring.scorecard import choice_figures
-from kerncast.scoring.splits import folds_by_group
+from kerncast.scoring.splits import CONFIG, folds_by_group
+from kerncast.tables.off_grid import Kind, kinds_of
 from kerncast.tables.table import Table
 from kerncast.training.procedure import Procedure
 from kerncast.training.recipe import Recipe
@@ -88,16 +89,30 @@ def cross_validate(
     return fold, found, extra
 
 
-def validate_and_fit(table: Table, procedure: Procedure, partial: Partial) -> tuple[Ints, Predictions, dict[str, Any], Learner]:
-    """Cross-validate a procedure and run it once more on everything; all of these fits may run in parallel."""
-    fold, found, extra, learner = _validated(table, procedure, None, partial, final=True)
-    assert learner is not None
-    return fold, found, extra, learner
+@dataclass(frozen=True)
+class Validated:
+    """What a procedure predicts out of fold and out of kind, and the learner that it makes of everything."""
+
+    fold: Ints
+    predictions: Predictions
+    kinds: tuple[tuple[Kind, Predictions], ...]
+    """For each kind of problems: the predictions of its rows by a learner that saw no problem of this kind."""
+    learner: Learner
+    extra: dict[str, Any]
+
+
+def validate_and_fit(table: Table, procedure: Procedure, partial: Partial) -> Validated:
+    """Cross-validate a procedure, at random and by kind, and run it once more on everything; all fits may run in parallel."""
+    kinds = [] if procedure.recipe.hold_out == CONFIG else kinds_of(table)
+    fold, found, extra, done = _validated(table, procedure, None, partial, kinds, final=True)
+    *by_kind, learner = done
+    return Validated(fold, found, tuple(zip(kinds, by_kind, strict=True)), learner, extra)
 
 
 def _validated(
-    table: Table, procedure: Procedure, fold: Ints | None, partial: Partial | None, final: bool
-) -> tuple[Ints, Predictions, dict[str, Any], Learner | None]:
+    table: Table, procedure: Procedure, fold: Ints | None, partial: Partial | None, kinds: Sequence[Kind] = (), *, final: bool
+) -> tuple[Ints, Predictions, dict[str, Any], list[Any]]:
+    """Folds, predictions, what else is known, and the results by kind followed by the final learner."""
     recipe = procedure.recipe
     fold = folds_by_group(table.group, recipe.folds, recipe.seed) if fold is None else fold
     numbers = [int(number) for number in np.unique(fold)]
@@ -105,6 +120,9 @@ def _validated(
     fits: list[Fit] = [
         Fit(name, _fold(table, fold == number, place, partial))
         for place, (name, number) in enumerate(zip(names, numbers, strict=True))
+    ]
+    fits += [
+        Fit(f"without {kind.words}", _fold(table, kind.held, len(numbers) + place, partial)) for place, kind in enumerate(kinds)
     ]
     if final:
         fits.append(Fit("the final fit", lambda own: own.fit(table)))
@@ -120,7 +138,7 @@ def _validated(
         plain = _together(fold, numbers, done[-len(numbers) :])
         beside = choice_figures(table.trials, table.trials.choose(plain.score))
         extra = {"without_hard_mining": msgspec.to_builtins(beside)}
-    return fold, found, extra, done[len(numbers)] if final else None
+    return fold, found, extra, done[len(numbers) : len(numbers) + len(kinds) + final]
 
 
 def _fold(table: Table, own: Flags, place: int, partial: Partial | None) -> Callable[[Procedure], Predictions]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Array, Floats, Ints
+from kerncast.arrays import Array
 from kerncast.data.dataset import Dataset, record_of
 from kerncast.declared.declaration import declaration_of
 from kerncast.errors import InvalidValue
@@ -20,7 +19,6 @@ from kerncast.files.atomic import build_directory, file_checksum, refuse_unwrita
 from kerncast.files.versioned import json_text
 from kerncast.learners.contract import Learner
 from kerncast.models import card, coverage
-from kerncast.models.conformal import Interval, calibrate, cross_bounds
 from kerncast.models.manifest import (
     CANDIDATES,
     CARD,
@@ -35,12 +33,10 @@ from kerncast.models.manifest import (
 )
 from kerncast.models.model import Model, feature_digest
 from kerncast.progress import QUIET, Progress
-from kerncast.scoring.scorecard import Predicted
-from kerncast.scoring.splits import CONFIG
-from kerncast.tables import assess
 from kerncast.tables.feature_rows import Featurizer
 from kerncast.tables.table import Table, load_table
-from kerncast.training.folds import Partial, Predictions, validate_and_fit
+from kerncast.training.folds import Partial, validate_and_fit
+from kerncast.training.judging import Trained, judge
 from kerncast.training.procedure import Procedure
 from kerncast.training.recipe import Recipe
 from kerncast.training.warm_start import Continuation, continue_model, refuse_strangers
@@ -112,24 +108,11 @@ def train(
     return Model.load(out)
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A learner with the out-of-fold predictions of the procedure that made it."""
-
-    learner: Learner
-    table: Table
-    """The rows with out-of-fold predictions; all rows if there are none."""
-    fold: Ints
-    predictions: Predictions | None
-    """None: the model was not judged."""
-    extra: dict[str, Any] = field(default_factory=dict)
-
-
 def _from_scratch(table: Table, procedure: Procedure, out: Path) -> Trained:
     partial = Partial.beside(out, table, procedure.recipe)
     grouped = procedure.recipe.grouped(table)
-    fold, predictions, extra, learner = validate_and_fit(grouped, procedure, partial)
-    return Trained(learner, table, fold, predictions, extra)
+    found = validate_and_fit(grouped, procedure, partial)
+    return Trained(found.learner, table, found.fold, found.predictions, found.extra, found.kinds)
 
 
 def _not_judged(table: Table, procedure: Procedure, base: Model | None) -> Trained:
@@ -143,6 +126,14 @@ def _not_judged(table: Table, procedure: Procedure, base: Model | None) -> Train
 def _continued(table: Table, procedure: Procedure, base: Model) -> Trained:
     done: Continuation = continue_model(procedure.recipe.grouped(table), procedure, base)
     return Trained(done.learner, done.held_out, np.zeros(len(done.held_out.problem), np.int64), done.predictions, done.extra)
+
+
+def fit_table(table: Table, procedure: Procedure, out: Path, *, evaluated: bool = False) -> Model:
+    """A model of some rows, written to `out`; unless `evaluated`, it is fitted once and has no figures and no interval."""
+    trained = _from_scratch(table, procedure, out) if evaluated else _not_judged(table, procedure, None)
+    build_directory(out, lambda folder: _write(folder, table, procedure, trained, (), None))
+    Partial.beside(out, table, procedure.recipe).discard()
+    return Model.load(out)
 
 
 def expand(paths: Sequence[str | Path]) -> list[Path]:
@@ -181,9 +172,10 @@ def _write(
     folder: Path, table: Table, procedure: Procedure, trained: Trained, where: tuple[str, ...], base: Model | None
 ) -> None:
     recipe, held = procedure.recipe, trained.table
-    evaluation, interval = _not_evaluated(trained), None
+    evaluation, judged = _not_evaluated(trained), None
     if trained.predictions is not None:
-        evaluation, interval = _judged(held, trained.fold, trained.predictions, recipe, base)
+        judged = judge(trained, recipe, base)
+        evaluation = judged.evaluation
     evaluation |= {
         "problems_trained_on": int(table.trials.solvable.sum()),
         "broken_rules": _broken_rules(table),
@@ -197,8 +189,9 @@ def _write(
     coverage.candidates(table, base).write_parquet(folder / CANDIDATES)
     coverage.seen_groups(table, base).write_parquet(folder / PROBLEMS)
     said: dict[str, Array | None] = {"fold": None, "time_ns": None, "score": None}
-    if trained.predictions is not None:
+    if trained.predictions is not None and judged is not None:
         said = {"fold": trained.fold, "time_ns": trained.predictions.time_ns, "score": trained.predictions.score}
+        said |= {"lower_ns": judged.lower_ns, "upper_ns": judged.upper_ns} if judged.lower_ns is not None else {}
     types = {"fold": pl.Int64, "time_ns": pl.Float64, "score": pl.Float64}
     held.rows.frame.with_columns(
         device=held.device_names,
@@ -209,31 +202,11 @@ def _write(
     (folder / EVALUATION).write_bytes(json_text(evaluation))
     (folder / IMPORTANCES).write_bytes(json_text(importances))
     manifest = _manifest(folder, table, procedure, trained.learner, where, base)
-    manifest = msgspec.structs.replace(manifest, interval=interval, folds=0 if trained.predictions is None else manifest.folds)
+    interval, folds = (None, 0) if judged is None else (judged.interval, manifest.folds)
+    manifest = msgspec.structs.replace(manifest, interval=interval, folds=folds)
     (folder / CARD).write_text(card.model_card(manifest, evaluation, importances), encoding="utf-8")
     files = {file.name: file_checksum(file) for file in sorted(folder.iterdir())}
     write_manifest(folder, msgspec.structs.replace(manifest, files=files))
-
-
-def _judged(
-    held: Table, fold: Ints, predictions: Predictions, recipe: Recipe, base: Model | None
-) -> tuple[dict[str, Any], Interval | None]:
-    """The figures of out-of-fold predictions, and the interval calibrated on their errors."""
-    by_config = recipe.hold_out == CONFIG
-    # Errors are correlated within a problem, or within a config if there is only one problem.
-    unit = held.config if by_config else held.problem
-    lower, upper = cross_bounds(unit, fold, held.time_ns, predictions.time_ns)
-    if base is not None and base.manifest.interval is not None:
-        # A single hold-out has no other folds to calibrate on, so the reported coverage is that of the base's interval.
-        lower, upper = base.manifest.interval.bounds(predictions.time_ns)
-    predicted = Predicted(predictions.score, predictions.time_ns, *_known(lower, upper))
-    # Baselines that learn from other problems have nothing to learn from.
-    evaluation = assess.assess(held, predicted, np.zeros_like(fold) if by_config else fold) | {
-        "folds": recipe.folds if base is None else 1,
-        "split": CONFIG if by_config else ",".join(held.family.op.split_group),
-    }
-    ok = np.isfinite(held.time_ns) & np.isfinite(predictions.time_ns)
-    return evaluation, calibrate(unit[ok], held.time_ns[ok], predictions.time_ns[ok])
 
 
 def _not_evaluated(trained: Trained) -> dict[str, Any]:
@@ -241,10 +214,6 @@ def _not_evaluated(trained: Trained) -> dict[str, Any]:
     return {
         "evaluated": False, "overall": {}, "baselines": {}, "noise_floor": trained.table.noise_floor, "folds": 0, "split": None,
     }  # fmt: skip
-
-
-def _known(lower: Floats, upper: Floats) -> tuple[Floats | None, Floats | None]:
-    return (lower, upper) if np.isfinite(lower).any() else (None, None)
 
 
 def _manifest(

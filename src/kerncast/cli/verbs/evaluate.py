@@ -33,6 +33,10 @@ from kerncast.cli.views.output import json_option, print_json, where_option
 @click.option("--report", type=click.Path(path_type=Path), metavar="HTML", help="Write a report (one file, readable offline).")
 @click.option("--budget-curve", is_flag=True, help="Show how much data is needed, by refitting on parts of it; takes a while.")
 @click.option(
+    "--off-grid", is_flag=True,
+    help="Also refit without each kind of problems (badly aligned, very small or large, lopsided) and score every tier there.",
+)  # fmt: skip
+@click.option(
     "--against",
     type=click.Path(path_type=Path),
     metavar="SOLUTIONS",
@@ -57,6 +61,7 @@ def command(
     \b
     kerncast evaluate model new_measurements
     kerncast evaluate model quickstart/gemm_cpu --split problem --report report.html
+    kerncast evaluate model quickstart/gemm_cpu --split problem --off-grid
     kerncast evaluate model h100 --split nk --json
     """
     from kerncast.api.evaluate import evaluate, write_files

@@ -92,7 +92,7 @@ def command(
     """
     from kerncast.api.train import refuse_folds, train
     from kerncast.data.label_shift import NOT_SUSPECT
-    from kerncast.evaluating.text import beside_blocks, figure_blocks
+    from kerncast.evaluating.text import beside_blocks, figure_blocks, off_grid_blocks
     from kerncast.models.model import Model
 
     refuse_folds(warm_start, options["folds"])
@@ -140,6 +140,7 @@ def command(
     how = "on one fixed hold-out" if base is not None else f"out of fold, {trained.evaluation['folds']} folds"
     show(figure_blocks(trained.evaluation, f"{how} by {trained.evaluation['split']}"))
     show(beside_blocks(trained.evaluation))
+    show(off_grid_blocks(trained.evaluation.get("off_grid", ())))
     split = "config" if trained.evaluation["split"] == "config" else "problem"
     held = "HELD_OUT_DATASET" if warm_start else f"{same} --split {split}"
     click.echo(f"\nwritten to {out}. Next: kerncast evaluate {out} {held} --report report.html")

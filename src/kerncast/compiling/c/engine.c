@@ -104,7 +104,8 @@ static double kc_factor(const double *edges, const double *factors, int32_t band
     return factors[band];
 }
 
-static kerncast_status kc_accept(kerncast_answer *answer, kerncast_tier tier, int32_t candidate, double time_ns) {
+/* `rare`: the band of rarity of the problem; without a time there is no interval, and it does not matter. */
+static kerncast_status kc_accept_in(int32_t rare, kerncast_answer *answer, kerncast_tier tier, int32_t candidate, double time_ns) {
     answer->status = KERNCAST_OK;
     answer->tier = tier;
     answer->candidate = candidate;
@@ -117,12 +118,17 @@ static kerncast_status kc_accept(kerncast_answer *answer, kerncast_tier tier, in
     answer->time_ns = time_ns;
     answer->lower_ns = answer->upper_ns = answer->efficiency = -1.0;
     if (time_ns > 0.0 && KC_BANDS > 0) {
-        answer->lower_ns = time_ns * kc_factor(kc_band_edges, kc_band_lower, KC_BANDS, time_ns);
-        answer->upper_ns = time_ns * kc_factor(kc_band_edges, kc_band_upper, KC_BANDS, time_ns);
+        answer->lower_ns = time_ns * kc_factor(kc_band_edges, kc_band_lower + rare * KC_BANDS, KC_BANDS, time_ns);
+        answer->upper_ns = time_ns * kc_factor(kc_band_edges, kc_band_upper + rare * KC_BANDS, KC_BANDS, time_ns);
     }
     if (time_ns > 0.0 && KC_EFFICIENCY_BANDS > 0)
         answer->efficiency = kc_factor(kc_efficiency_edges, kc_efficiency, KC_EFFICIENCY_BANDS, time_ns);
     return KERNCAST_OK;
+}
+
+static kerncast_status kc_accept(const kc_problem *problem, kerncast_answer *answer, kerncast_tier tier, int32_t candidate,
+                                 double time_ns) {
+    return kc_accept_in(time_ns > 0.0 ? kc_rare_band(problem->key) : 0, answer, tier, candidate, time_ns);
 }
 
 /* A fallback that can run anyway: the library's own choice or the portfolio, in that order. */
@@ -165,6 +171,7 @@ static void kc_remember(kerncast_context *context, const int64_t *key, kerncast_
     memcpy(place->key, key, sizeof place->key);
     place->candidate = answer->candidate;
     place->time_ns = answer->time_ns;
+    place->rare = answer->time_ns > 0.0 ? kc_rare_band(key) : 0;
     place->pin = answer->pin;
 }
 
@@ -219,7 +226,7 @@ static int kc_decided_by_pin(const kerncast_context *context, const kc_problem *
     if (kc_pin_refusal(context, problem->p, pinned) != NULL) return 0;
     *pin = KERNCAST_PIN_DECIDED;
     kc_config_numbers(pinned, c);
-    kc_accept(answer, KERNCAST_TIER_PIN, pinned, in_range ? kc_time(problem->p, c) : -1.0);
+    kc_accept(problem, answer, KERNCAST_TIER_PIN, pinned, in_range ? kc_time(problem->p, c) : -1.0);
     kc_finish(context, problem, answer, *pin);
     return 1;
 }
@@ -380,7 +387,7 @@ kerncast_status kerncast_select(kerncast_context *context, const kerncast_proble
     const uint64_t hash = kc_hash(problem.key, tier);
     const kc_memo *known = kc_recall(context, problem.key, tier, hash);
     if (known != NULL) {
-        kc_accept(answer, KERNCAST_TIER_MEMO, known->candidate, known->time_ns);
+        kc_accept_in(known->rare, answer, KERNCAST_TIER_MEMO, known->candidate, known->time_ns);
         kc_finish(context, &problem, answer, known->pin);
         return known->pin == KERNCAST_PIN_DECIDED ? KERNCAST_OK : kc_against_facts(&problem, answer);
     }
@@ -399,7 +406,7 @@ kerncast_status kerncast_select(kerncast_context *context, const kerncast_proble
     if (tier == KERNCAST_TIER_TREE) {
         const int32_t candidate = kc_decide(context, problem.p);
         if (candidate >= 0) {
-            kc_accept(answer, KERNCAST_TIER_TREE, candidate, -1.0);
+            kc_accept(&problem, answer, KERNCAST_TIER_TREE, candidate, -1.0);
             kc_finish(context, &problem, answer, pin);
             kc_remember(context, problem.key, tier, hash, answer);
             return kc_against_facts(&problem, answer);
@@ -415,7 +422,7 @@ kerncast_status kerncast_select(kerncast_context *context, const kerncast_proble
         best = kc_best_running(context, &problem, answered, members, configs);
     }
     if (best < 0) return kc_none_valid(answer);
-    kc_accept(answer, answered, members[best], kc_time_of(context, &problem, best, members[best]));
+    kc_accept(&problem, answer, answered, members[best], kc_time_of(context, &problem, best, members[best]));
     kc_finish(context, &problem, answer, pin);
     kc_remember(context, problem.key, tier, hash, answer);
     return kc_against_facts(&problem, answer);
@@ -433,7 +440,7 @@ static void kc_list(kerncast_context *context, const kc_problem *problem, kernca
         if (best < 0) break;
         context->allowed[best] = 0;
         kerncast_answer *answer = &answers[(*count)++];
-        kc_accept(answer, tier, members[best], kc_time_of(context, problem, best, members[best]));
+        kc_accept(problem, answer, tier, members[best], kc_time_of(context, problem, best, members[best]));
         /* Only the first answer of a ranking is a choice, so a pin that is not applied is said there. */
         kc_finish(context, problem, answer, *count == 1 ? pin : KERNCAST_PIN_NONE);
         kc_against_facts(problem, answer);
@@ -516,7 +523,7 @@ kerncast_status kerncast_predict(const kerncast_problem *given, const kerncast_c
     if (!kc_config_valid(problem.p, c))
         return kc_refuse(answer, KERNCAST_UNSUPPORTED, -1, "the config breaks a rule of its family on this problem%.0s%.0s", "", "", 0);
     kc_row(problem.p, c, &time_ns, &score);
-    kc_accept(answer, KERNCAST_TIER_NONE, -1, time_ns);
+    kc_accept(&problem, answer, KERNCAST_TIER_NONE, -1, time_ns);
 #if KC_CONFIG
     memcpy(&answer->config, config, sizeof answer->config);
 #endif

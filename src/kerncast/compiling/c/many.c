@@ -62,7 +62,7 @@ static void kc_select_together(kerncast_context *context, const kerncast_problem
     if (asked == 0) return;
     kc_times(problems, asked, time_ns);
     for (int32_t i = 0; i < asked; i++) {
-        kc_accept(&answers[which[i]], answered, 0, time_ns[i]);
+        kc_accept(&problems[i], &answers[which[i]], answered, 0, time_ns[i]);
         kc_finish(context, &problems[i], &answers[which[i]], KERNCAST_PIN_NONE);
         kc_against_facts(&problems[i], &answers[which[i]]);
     }

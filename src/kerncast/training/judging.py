@@ -1,0 +1,125 @@
+"""Figures of out-of-fold predictions, and the interval that is calibrated on their errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from kerncast.arrays import Floats, Ints
+from kerncast.learners.contract import Learner
+from kerncast.models.conformal import Errors, Interval, bounds_of_kind, calibrate, cross_bounds, widened_like
+from kerncast.models.model import Model
+from kerncast.models.rarity import Traits
+from kerncast.scoring.scorecard import Predicted, scorecard
+from kerncast.scoring.splits import CONFIG
+from kerncast.tables import assess
+from kerncast.tables.off_grid import Kind
+from kerncast.tables.table import Table
+from kerncast.training.folds import Predictions
+from kerncast.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A learner with the out-of-fold predictions of the procedure that made it."""
+
+    learner: Learner
+    table: Table
+    """The rows with out-of-fold predictions; all rows if there are none."""
+    fold: Ints
+    predictions: Predictions | None
+    """None: the model was not judged."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    kinds: tuple[tuple[Kind, Predictions], ...] = ()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """`evaluation.json`, the interval, and the bounds of the out-of-fold predictions."""
+
+    evaluation: dict[str, Any]
+    interval: Interval | None
+    lower_ns: Floats | None
+    upper_ns: Floats | None
+
+
+def judge(trained: Trained, recipe: Recipe, base: Model | None) -> Judgement:
+    """The figures of a training, problems at random and by kind, and the interval calibrated on all these errors."""
+    held, fold, predictions = trained.table, trained.fold, trained.predictions
+    assert predictions is not None
+    by_config = recipe.hold_out == CONFIG
+    errors, harder, traits = _errors(trained, by_config)
+    lower, upper = cross_bounds(errors, harder, traits)
+    if base is not None and base.manifest.interval is not None:
+        # A single hold-out has no other folds to calibrate on, so the reported coverage is that of the base's interval.
+        lower, upper = base.bounds_of(held.rows.frame, predictions.time_ns)
+    known = bool(np.isfinite(lower).any())
+    predicted = Predicted(predictions.score, predictions.time_ns, *((lower, upper) if known else (None, None)))
+    # Baselines that learn from other problems have nothing to learn from.
+    evaluation = assess.assess(held, predicted, np.zeros_like(fold) if by_config else fold) | {
+        "folds": recipe.folds if base is None else 1,
+        "split": CONFIG if by_config else ",".join(held.family.op.split_group),
+    }
+    if harder:
+        evaluation["off_grid"] = lines_by_kind(trained)
+    interval = calibrate(errors, harder, traits)
+    if interval is not None and base is not None and base.manifest.interval is not None:
+        interval = widened_like(interval, base.manifest.interval, _traits_with(base, held))
+    return Judgement(evaluation, interval, lower if known else None, upper if known else None)
+
+
+def _errors(trained: Trained, by_config: bool) -> tuple[Errors, list[Errors], Traits | None]:
+    """The errors at random and by kind, and the traits that their rarity is counted in."""
+    held, fold, predictions = trained.table, trained.fold, trained.predictions
+    assert predictions is not None
+    # Errors are correlated within a problem, or within a config if there is only one problem.
+    unit = held.config if by_config else held.problem
+    if not trained.kinds:
+        return Errors(unit, held.time_ns, predictions.time_ns, fold), [], None
+    rarity = np.full(len(fold), np.nan)
+    for number in np.unique(fold):
+        rarity[fold == number] = _rarity(held, fold == number)
+    harder = [
+        Errors(unit[kind.held], held.time_ns[kind.held], found.time_ns, fold[kind.held], _rarity(held, kind.held))
+        for kind, found in trained.kinds
+    ]
+    return Errors(unit, held.time_ns, predictions.time_ns, fold, rarity), harder, traits_of(held)
+
+
+def traits_of(table: Table) -> Traits:
+    """The traits of the problems of a table."""
+    return Traits.of(table.family, table.problems)
+
+
+def _traits_with(base: Model, table: Table) -> Traits:
+    """The traits of new problems and of those that the base was trained on."""
+    old = base.out_of_fold
+    columns = table.problems.columns
+    both = table.problems if old is None else pl.concat([table.problems, old.select(columns)], how="vertical_relaxed").unique()
+    return Traits.of(table.family, both)
+
+
+def _rarity(table: Table, own: Any) -> Floats:
+    """The rarity of the problems of some rows among those of the other rows."""
+    return traits_of(table.take(~own)).rarity(table.family, table.rows.frame.filter(pl.Series(own)))
+
+
+def lines_by_kind(trained: Trained) -> list[dict[str, Any]]:
+    """A line per kind that was held out whole; its interval is calibrated on problems at random and on the other kinds."""
+    errors, harder, traits = _errors(trained, by_config=False)
+    assert traits is not None
+    return [
+        _line(trained.table, kind, found, bounds_of_kind(errors, harder, place, traits))
+        for place, (kind, found) in enumerate(trained.kinds)
+    ]
+
+
+def _line(table: Table, kind: Kind, found: Predictions, bounds: tuple[Floats, Floats] | None) -> dict[str, Any]:
+    """The figures of one kind of problems that was held out whole."""
+    own = table.take(kind.held)
+    card = scorecard(own.trials, Predicted(found.score, found.time_ns, *(bounds or (None, None))))
+    figures = {name: card[name] for name in ("efficiency_mean", "efficiency_p10", "mape", "coverage_90")}
+    return {"kind": kind.name, "held_out": kind.words, "n_problems": card["n_problems"], **figures}
