@@ -103,10 +103,12 @@ def test_shifts_are_reported_by_the_row_of_their_own_source():
 
 
 def test_a_table_that_cannot_be_checked_says_why():
-    """Too small, or without an order: a reason, not a verdict."""
+    """Too small, without an order, or measured here, so that nothing was joined: a reason, not a verdict."""
     assert find_label_shift(UNARY, unary_table(shapes=5)).reason.startswith("a source has fewer than 100 ok rows")
     no_order = unary_table().with_columns(source_line=pl.lit(None, dtype=pl.Int64))
-    assert "neither a source line nor an order" in find_label_shift(UNARY, no_order).reason
+    assert "carry no source line" in find_label_shift(UNARY, no_order).reason
+    collected = no_order.with_columns(run_id=pl.lit("r"), order=pl.int_range(no_order.height))
+    assert find_label_shift(UNARY, shifted(collected, 300, 500, 4)).reason.startswith("each time was measured and recorded")
 
 
 def triton_rows(configs, times, **more):

@@ -40,6 +40,8 @@ FEWEST_TRUSTED = 0.4
 TO_SIGMA = 1.4826
 # Rows of one shape in a row, from which what they share can be told from what each has for itself.
 FEWEST_IN_VISIT = 3
+# Rows of one shape that say something of their own; more of them count by the root of their number.
+MOST_WITNESSES = 25.0
 # Typical errors beyond which an error no longer counts for more in what is said of its shape.
 FAR_OFF = 20.0
 # A stretch is shifted only if its rows fit themselves this badly on average; the neighbour may fit well by chance.
@@ -80,13 +82,12 @@ def find_label_shift(family: Family, rows: pl.DataFrame, device_of: DeviceOf = g
     stretches: list[ShiftedRows] = []
     reasons: list[str] = []
     checked = 0
-    indexed = rows.with_row_index("__row")
-    # Imported rows know their line, collected ones the order in which they were measured.
-    origin, line = ("source", "source_line") if rows["source_line"].null_count() < rows.height else ("run_id", "order")
-    known = indexed.filter(pl.col(line).is_not_null())
+    known = rows.with_row_index("__row").filter(pl.col("source_line").is_not_null())
     if known.is_empty():
-        return LabelShift(0, "the rows carry neither a source line nor an order", (), suspect)
-    for part in known.sort(origin, line, maintain_order=True).partition_by(origin, maintain_order=True):
+        collected = rows["order"].null_count() == 0
+        reason = "each time was measured and recorded with its own row" if collected else "the rows carry no source line"
+        return LabelShift(0, reason, (), suspect)
+    for part in known.sort("source", "source_line", maintain_order=True).partition_by("source", maintain_order=True):
         # The same numbering for every device of a source: a row's place among all rows of the source.
         placed = part.with_row_index("__place").filter(pl.col("status") == "ok")
         for table in placed.partition_by("device", maintain_order=True):
@@ -97,7 +98,7 @@ def find_label_shift(family: Family, rows: pl.DataFrame, device_of: DeviceOf = g
             checked += min(table.height, CHECKED_ROWS)
             places, positions = table["__place"].to_numpy(), table["__row"].to_numpy()
             for first, last, shift in found:
-                stretches.append(ShiftedRows(table[origin][0], int(places[first]), int(places[last]), shift))
+                stretches.append(ShiftedRows(table["source"][0], int(places[first]), int(places[last]), shift))
                 suspect[positions[first : last + 1]] = True
     total = int((rows["status"] == "ok").sum())
     if checked < total:
@@ -123,7 +124,7 @@ def _check(family: Family, table: pl.DataFrame, device_of: DeviceOf) -> tuple[li
     labels = np.log(table["time_ns"].to_numpy())
     runs = table.select(pl.col("key").rle_id()).to_series().to_numpy().astype(np.int64)
     visits = np.cumsum(np.r_[0, np.diff(groups.to_numpy()) != 0])
-    weights = _weights(family, table, runs, visits)
+    weights = _weights(runs, visits)
     trusted = np.ones(table.height, dtype=bool)
     found: list[tuple[int, int, int]] = []
     for _ in range(ROUNDS):
@@ -141,19 +142,15 @@ def _check(family: Family, table: pl.DataFrame, device_of: DeviceOf) -> tuple[li
     return found, ""
 
 
-def _weights(family: Family, table: pl.DataFrame, runs: Ints, visits: Ints) -> Floats:
+def _weights(runs: Ints, visits: Ints) -> Floats:
     """How much each row says.
 
-    A run of equal rows is one piece of evidence, because its rows share one prediction error. The rows of one config on one
-    shape (other dtypes and layouts, other times) err alike in part: four of them say as much as two.
+    A run of equal rows is one piece of evidence, because its rows share one prediction error. Of many rows of one shape, most
+    are like another one (a tile twice as deep, another dtype) and err like it.
     """
     weights = 1.0 / np.bincount(runs)[runs]
-    configs = [f"config.{name}" for name in family.config.parameters]
-    if not configs:
-        return weights
-    frame = table.select(pl.struct(configs).rank("dense").alias("config"), visit=pl.Series(visits), weight=pl.Series(weights))
-    alike = frame.select(pl.col("weight").sum().over("visit", "config")).to_series().to_numpy()
-    return np.asarray(weights / np.sqrt(alike))
+    different = np.bincount(visits, weights=weights)[visits]
+    return np.asarray(weights * np.minimum(1.0, np.sqrt(MOST_WITNESSES / different)))
 
 
 def _features(family: Family, frame: pl.DataFrame, device_of: DeviceOf) -> Floats:
