@@ -134,7 +134,7 @@ class Skips:
         self, table: pl.DataFrame, bad: pl.Series | pl.Expr, kind: str, column: str | None = None, example: str = ""
     ) -> pl.DataFrame:
         """The table without some rows; `column` holds the value to quote."""
-        mask = (table.select(bad.alias("bad")).to_series() if isinstance(bad, pl.Expr) else bad).fill_null(False)
+        mask = (table.with_columns(bad.alias("bad"))["bad"] if isinstance(bad, pl.Expr) else bad).fill_null(False)
         if not mask.any():
             return table
         row = mask.arg_max() or 0

@@ -9,6 +9,7 @@ class TestMine(ImporterContract):
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -18,21 +19,30 @@ import polars as pl
 from kerncast.data import Dataset
 from kerncast.data.importers import Options, import_files
 from kerncast.errors import KerncastError
+from kerncast.testing.variations import Sample, sample_of
 
-MUTATIONS = 300
+MUTATIONS = 120
+# What one cell of a row may turn into; every column gets one of them, in turn.
+ODD = ("?", "", "-1", "2.5", "0", "99999999999999999999", "torch.float99", "inf", "1e999", "\u2028x", "True", "[1]")
 
 
 class ImporterContract:
-    """Reads its sample the same way twice, remembers where rows came from, refuses everything else cleanly."""
+    """Reads its sample the same way twice, remembers where rows came from, refuses everything else cleanly.
+
+    The sample is varied too: one odd cell costs at most its row, another order or spelling of columns costs nothing. It needs
+    at least two rows for that.
+    """
 
     format_name: ClassVar[str]
     sample: ClassVar[bytes]
     options: ClassVar[Options]
 
     def _import(self, folder: Path, content: bytes, name: str = "out") -> Dataset:
-        source = folder / "sample"
+        source, notes = folder / "sample", list[str]()
         source.write_bytes(content)
-        return import_files(self.format_name, [source], folder / name, self.options)
+        dataset = import_files(self.format_name, [source], folder / name, self.options, notes.append)
+        dataset.notes = tuple(notes)
+        return dataset
 
     def test_reads_its_sample_the_same_way_twice(self, tmp_path: Path) -> None:
         """Same file, same rows, same digest."""
@@ -98,6 +108,66 @@ class ImporterContract:
                 assert "\n" not in str(error)  # noqa: PT017
                 assert not (tmp_path / f"out{number}").exists()
 
+    def test_columns_may_come_in_another_order_case_or_company(self, tmp_path: Path) -> None:
+        """Reversed columns, one more, and names in another case give the same rows; what is not known is named and kept."""
+        sample, rows = self._taken_apart(tmp_path)
+        assert _rows(self._import(tmp_path, sample.reordered(), "reversed")).equals(rows)
+        more = self._import(tmp_path, sample.with_column("one_more", "seven"), "more")
+        assert _rows(more).equals(rows)
+        if not sample.tabular:
+            return
+        assert any("one_more" in note for note in more.notes), "an unknown column is not named"
+        assert more.extra()["one_more"].unique().to_list() == ["seven"]
+        other = self._import(tmp_path, sample.swapped_case(), "case")
+        assert _rows(other).equals(rows), "names in another case are not found"
+
+    def test_whole_numbers_may_be_written_as_floats(self, tmp_path: Path) -> None:
+        """8.0 is 8, as tools write columns with empty cells; a parquet column of numbers may be text."""
+        sample, rows = self._taken_apart(tmp_path)
+        if sample.tabular:
+            assert _rows(self._import(tmp_path, sample.with_floats(), "floats")).equals(rows)
+
+    def test_a_missing_column_is_refused_or_unknown(self, tmp_path: Path) -> None:
+        """Without one of its columns, a file is refused, or read with the same times, and then it is said what is unknown."""
+        sample, rows = self._taken_apart(tmp_path)
+        known = {row[:3] for row in rows.select("source_line", "status", "time_ns").iter_rows()}
+        for number, column in enumerate(sample.columns):
+            try:
+                dataset = self._import(tmp_path, sample.without(column), f"out{number}")
+            except KerncastError as error:
+                assert "sample" in str(error)  # noqa: PT017
+                assert "\n" not in str(error)  # noqa: PT017
+                continue
+            found = _rows(dataset)
+            if sample.tabular:
+                told = set(found.select("source_line", "status", "time_ns").iter_rows())
+                assert told <= known, f"without '{column}', times or statuses are others"
+                assert found.equals(rows) or dataset.notes or dataset.skipped.rows, f"nothing is said of the missing '{column}'"
+
+    def test_one_odd_cell_costs_at_most_its_row(self, tmp_path: Path) -> None:
+        """Whatever one cell holds, the other rows are read as before, and a row that is lost is counted."""
+        sample, rows = self._taken_apart(tmp_path)
+        notes = self._import(tmp_path, sample.write(sample.records), "before").notes
+        row = len(sample.records) // 2
+        for number, column in enumerate(sample.columns):
+            value = ODD[number % len(ODD)]
+            dataset = self._import(tmp_path, sample.with_cell(row, column, value), f"out{number}")
+            found = _rows(dataset)
+            lost = _lines(rows, found)
+            assert len(lost) <= 1, f"'{value}' in '{column}' of one row changes the rows of lines {lost}"
+            assert set(_lines(found, rows)) <= set(lost)
+            gone = set(rows["source_line"]) - set(found["source_line"])
+            told = dataset.skipped.rows >= len(gone) or dataset.notes != notes
+            assert told, f"'{value}' in '{column}' loses a row without a word"
+            dataset.verify()
+
+    def _taken_apart(self, folder: Path) -> tuple[Sample, pl.DataFrame]:
+        """The sample as records, and the rows that it gives."""
+        sample = sample_of(self.sample)
+        assert sample is not None, "the sample looks like none of the formats that kerncast.testing.variations knows"
+        # Written again, so that lines are those of the variations.
+        return sample, _rows(self._import(folder, sample.write(sample.records), "whole"))
+
     def _refused(self, folder: Path, content: bytes) -> None:
         try:
             self._import(folder, content)
@@ -106,3 +176,20 @@ class ImporterContract:
             assert sorted(item.name for item in folder.iterdir()) == ["sample"]
         else:
             raise AssertionError(f"{content[:40]!r} was imported")
+
+
+def _rows(dataset: Dataset) -> pl.DataFrame:
+    """The rows of all families as text, without what differs from file to file."""
+    frames = [dataset.read(family).drop("source").cast(pl.String, strict=False) for family in dataset.families]
+    whole = pl.concat(frames, how="diagonal")
+    whole = whole.select(sorted(whole.columns)).with_columns(pl.col("source_line", "time_ns").cast(pl.Float64))
+    return whole.sort("source_line", "key", "time_ns", "error", nulls_last=True)
+
+
+def _lines(rows: pl.DataFrame, other: pl.DataFrame) -> Sequence[float]:
+    """The lines of the rows that are not among the others."""
+    both = pl.concat([rows.with_columns(own=pl.lit(True)), other.with_columns(own=pl.lit(False))], how="diagonal")
+    known = set(both.filter(~pl.col("own")).drop("own").iter_rows())
+    ours = both.filter("own").drop("own")
+    place = ours.columns.index("source_line")
+    return sorted({row[place] for row in ours.iter_rows() if row not in known})

@@ -1,5 +1,6 @@
 """The `ck-tile` importer: logs, JSON, CSV and parquet of CK Tile's benchmarks, and what is left out of them."""
 
+import io
 import json
 
 import polars as pl
@@ -59,12 +60,26 @@ CSV_ROWS = (
 CSV = pl.DataFrame(CSV_ROWS).write_csv().encode()
 
 
+def as_parquet(rows):
+    buffer = io.BytesIO()
+    pl.DataFrame(rows).write_parquet(buffer)
+    return buffer.getvalue()
+
+
 class TestLog(ImporterContract):
     format_name, sample, options = "ck-tile", LOG, GFX950
 
 
 class TestCsv(ImporterContract):
     format_name, sample, options = "ck-tile", CSV, GFX950
+
+
+class TestParquet(ImporterContract):
+    format_name, options = "ck-tile", Options()
+    sample = as_parquet([
+        {"op_type": "gemm", "kernel_name": gemm_name(), "m": 64, "n": n, "k": 1024, "latency_ms": 0.0123, "arch": "gfx942"}
+        for n in (64, 128, 256)
+    ])  # fmt: skip
 
 
 @pytest.fixture

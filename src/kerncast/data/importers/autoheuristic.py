@@ -327,7 +327,8 @@ def _mixed_mm(table: pl.DataFrame) -> Columns:
 def _pad_mm(table: pl.DataFrame) -> Columns:
     _same_dtypes(table)
     if "mat2_align_size" in table.columns:
-        refuse_cells(table, table["mat2_align_size"] != table["mat1_align_size"], "mat2_align_size", "must be that of mat1")
+        first, second = whole_numbers(table, "mat1_align_size"), whole_numbers(table, "mat2_align_size")
+        refuse_cells(table, first != second, "mat2_align_size", "must be that of mat1")
     return {
         **_product(table),
         **{f"problem.pad_{name}": whole_numbers(table, f"{name}_padded_length") for name in ("m", "n", "k")},

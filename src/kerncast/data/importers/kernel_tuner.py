@@ -126,8 +126,32 @@ def _attempts(
             skips.one(error, entry)
         else:
             attempts.append(_Attempt(line, config, {"order": place, **measured}))
+    attempts = _of_one_kind(attempts, skips)
     if not attempts and skips.rows:
         raise BadFile(f"no entry of it can be used: {skips.told()}")
+    return attempts
+
+
+def _of_one_kind(attempts: list[_Attempt], skips: Skips) -> list[_Attempt]:
+    """Without attempts in which a parameter has a value that occurs once and is of another kind than nearly all others.
+
+    One such value would turn a parameter that is a number into a label for all attempts.
+    """
+    for name in attempts[0].config if len(attempts) > 2 else ():
+        values = Counter((type(attempt.config[name]), attempt.config[name]) for attempt in attempts)
+        kinds = Counter(type(attempt.config[name]) for attempt in attempts)
+        (main, count), *_ = kinds.most_common(1)
+        if count < len(attempts) - 1:
+            continue
+        kept = []
+        for attempt in attempts:
+            value = attempt.config[name]
+            if type(value) is main or values[(type(value), value)] > 1:
+                kept.append(attempt)
+            else:
+                kind = f"the parameter '{name}' must be of the same kind as in all other entries"
+                skips.one(bad_row(attempt.line, kind, value), dict(attempt.config))
+        attempts = kept
     return attempts
 
 

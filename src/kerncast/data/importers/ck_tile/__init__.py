@@ -119,6 +119,10 @@ def _text(path: Path) -> str:
         raise BadFile(f"not a text file ({error.reason} at byte {error.start}): is it compressed?") from error
 
 
+class UnknownArch(InvalidValue):
+    """An architecture without a profile, and no device was named."""
+
+
 def _device(arch: str | None, options: Options) -> Device | None:
     """The device of an architecture; the command line must not contradict it."""
     if arch is None:
@@ -128,7 +132,7 @@ def _device(arch: str | None, options: Options) -> Device | None:
     except (NotFound, InvalidValue) as error:
         if options.device is not None:
             return None
-        raise InvalidValue(f"arch '{arch}' is not known here: add `device` NAME") from error
+        raise UnknownArch(f"arch '{' '.join(arch[:60].split())}' is not known here: add `device` NAME") from error
     return measured_on(found, options)
 
 
@@ -290,7 +294,11 @@ def _from_parquet(path: Path, options: Options, padded: Counter[str]) -> Found:
     found: list[Rows] = []
     for arch in table["arch"].unique().sort().to_list():
         ours = table.filter(pl.col("arch").eq_missing(arch)).drop("arch")
-        device = _device(arch, options)
+        try:
+            device = _device(arch, options)
+        except UnknownArch as error:
+            skips.drop(ours, pl.lit(True), str(error))
+            continue
         found += _conv(ours, device, skips) if conv else _gemm(ours, device, skips, padded)
     return found, extra
 
