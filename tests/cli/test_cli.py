@@ -107,6 +107,7 @@ def test_import_inspect_merge_from_end_to_end(exp, tmp_path, run):
     code, out, _ = run("merge", exp, exp, "--out", tmp_path / "both", "--json")
     assert code == 0
     merged = json.loads(out)
+    assert (merged["path"], merged["notes"]) == (str(tmp_path / "both"), ["3 exact duplicates dropped"])
     assert (merged["rows"], merged["duplicates_dropped"]) == (3, 3)
 
 

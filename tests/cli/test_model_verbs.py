@@ -48,7 +48,9 @@ def test_training_prints_what_it_learned_from_and_how_good_it_is(home, run, tmp_
     assert [line.partition(" (")[0] for line in err.splitlines()] == ["fold 1 of 2 ...", "fold 2 of 2 ...", "the final fit ..."]
     code, out, _ = run("train", home / "d", "--out", tmp_path / "j", *QUICK, "--json")
     assert code == 0
-    assert json.loads(out) == {"model": str(tmp_path / "j"), **json.loads((tmp_path / "j" / "evaluation.json").read_text())}
+    told = json.loads(out)
+    assert any("fp16" in note for note in told.pop("notes"))
+    assert told == {"path": str(tmp_path / "j"), **json.loads((tmp_path / "j" / "evaluation.json").read_text())}
     assert {item.name for item in tmp_path.iterdir()} == {"m", "j"}
 
 

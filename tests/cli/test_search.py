@@ -37,6 +37,7 @@ def test_search_as_json_is_the_same_for_the_same_seed(model, run):
     _, second, _ = run("search", *args)
     found = json.loads(first)
     assert first == second
+    assert found["notes"] == []
     assert (found["strategy"], found["seed"], found["scored"], len(found["found"])) == ("de", 7, 60, 3)
     assert found["found"][0]["time_ns"] > 0
     assert "measured_ns" not in found["found"][0]

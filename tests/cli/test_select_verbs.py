@@ -88,7 +88,8 @@ def test_an_export_builds_tests_itself_and_installs_with_cmake(model, tmp_path, 
 
 def test_an_export_to_json_is_a_table_of_choices(model, tmp_path, run):
     """One entry per trained problem, with what it was made from."""
-    code, _, _ = run("export", model, "--to", "json", "--out", tmp_path / "choices.json")
+    code, out, _ = run("export", model, "--to", "json", "--out", tmp_path / "choices.json", "--json")
+    assert json.loads(out)["path"] == str(tmp_path / "choices.json")
     data = json.loads((tmp_path / "choices.json").read_text())
     assert code == 0
     assert (data["format"], data["family"], len(data["choices"])) == ("kerncast-choices", "gemm/triton", 40)

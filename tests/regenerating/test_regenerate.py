@@ -166,6 +166,7 @@ def test_a_worse_model_stays_out_of_the_store(routine, tmp_path, run):
     (before.path / "candidates.parquet").unlink()
     code, out, _ = run("regenerate", routine, "--store", store, "--out", tmp_path / "again", *poor, "--json")
     (family,) = json.loads(out)["families"]
+    assert json.loads(out)["path"] == str(tmp_path / "again")
     assert (code, family["verdict"], family["replaced"]) == (0, "OLD UNREADABLE", True)
 
 

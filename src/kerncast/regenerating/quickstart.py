@@ -361,6 +361,7 @@ def _figures(
         "best_against_blas": _mean([item["best_against_blas"] for item in raced]),
         # A choice that failed has no speed; it counts as a thousandth.
         "model_against_blas": _mean([item["best_against_blas"] * max(item["model_share"], 1e-3) for item in raced]),
+        "path": str(out),
         "report": str(out / "report.html"),
         "model": str(out / "model"),
         "export": exported,
