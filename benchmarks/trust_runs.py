@@ -108,22 +108,26 @@ def ck_like(folder: Path) -> list[Row]:
         inside = [problem for problem in problems if selector.select(problem).tier is not None]
         answers = {tier: selector.select_many(inside, tier) for tier in TIERS}
         wrong = sum(int((~runs(model, given)).sum()) for given in answers.values())
-        itself = np.array([answer.tier is Tier.TREE for answer in answers[Tier.TREE]])
+        # In range by each size, and like the measured shapes in what those have in common.
+        like = np.array([answer.ok for answer in answers[Tier.FULL]])
+        tree = np.array([answer.tier is Tier.TREE for answer in answers[Tier.TREE]])
         times = {tier: chosen_ns(model, given) for tier, given in answers.items()}
-        loss = {tier: 100 * float(1.0 - (times[Tier.FULL] / took)[itself].mean()) for tier, took in times.items()}
-        unlike = np.mean([not answer.ok for answer in answers[Tier.FULL]])
-        n, split = f"{len(inside):,} mixed shapes in range", f"trained on {CK_PROBLEMS} {name} shapes, successes only"
+        kept = {tier: times[Tier.FULL] / took for tier, took in times.items()}
+        loss = {tier: 100 * float(1.0 - share[tree & like].mean()) for tier, share in kept.items()}
+        share, note = 100 * float((tree & like).sum() / like.sum()), ""
+        if not like.all():
+            others = tree & ~like
+            note = f"{1 - like.mean():.0%} of the shapes are out_of_range, unlike those: the tree answers "
+            note += f"{others.sum() / (~like).sum():.0%} of them itself and loses {1 - kept[Tier.TREE][others].mean():.2%}"
         latency = np.median(selector.latencies_us(inside[:300], Tier.TREE))
         print(
-            f"  {name}: tree {itself.mean():.1%}, loses {loss}, {unlike:.0%} out_of_range, tree p50 {latency:.2f} µs",
-            flush=True,
+            f"  {name}: the tree answers {share:.1f} %, loses {loss[Tier.TREE]:.2f} %, p50 {latency:.2f} µs; {note}", flush=True
         )
-        note = f"{unlike:.0%} of the answers say out_of_range: nothing like these shapes was measured" if unlike else ""
-        title, broken = f"CK-like, {name}:", f"CK-like, {name}: choices of all tiers that break a constraint"
-        beside = f"the portfolio on the same problems {loss[Tier.PORTFOLIO]:.2f} %"
-        share = 100 * float(itself.mean())
+        n = f"{len(inside):,} mixed shapes in range, {like.sum():,} of them like the trained ones"
+        split = f"trained on {CK_PROBLEMS} {name} shapes, successes only"
+        title, beside = f"CK-like, {name}:", f"the portfolio on the same problems {loss[Tier.PORTFOLIO]:.2f} %"
         rows += [
-            Row(broken, wrong, "", Target(high=0), "", n, split, note=note),
+            Row(f"{title} choices of all tiers that break a constraint", wrong, "", Target(high=0), "", n, split, note=note),
             Row(f"{title} problems that the tree answers itself", share, "%", Target(low=90), "", n, split),
             Row(f"{title} speed lost by the tree's answers", loss[Tier.TREE], "%", Target(high=0.3), beside, n, split),
         ]  # fmt: skip

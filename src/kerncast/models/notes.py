@@ -66,4 +66,5 @@ def _labels(model: Model) -> Iterator[str]:
             label = seen.labels[0]
             found.append(f"{name}={str(label).lower() if isinstance(label, bool) else label}")
     if found:
-        yield f"- only {' '.join(found)} was measured: other values are out_of_range"
+        refused = "out_of_range" if model.family.config.parameters else "unsupported"
+        yield f"- only {' '.join(found)} was measured: with other values an answer is {refused}"
