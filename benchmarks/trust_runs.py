@@ -44,13 +44,13 @@ BENCHMARK = Benchmark(
     note="Made-up measurements: this measures whether choices obey the rules, not how fast the kernels are.",
 )
 ANSWERS, PROBLEMS, CONFIGS = 100_000, 60, 60
-CK_PROBLEMS, CK_CONFIGS, CK_ASKED = 200, 300, 2_000
+CK_PROBLEMS, CK_CONFIGS, CK_ASKED, SMALLEST = 200, 300, 2_000, 64
 MIXED, ALIGNED = (1, 2, 8, 16, 64, 128, 256), (64, 128, 256)
 
 
-def asked(family: Family, count: int, seed: int = 1) -> list[Problem]:
-    names = list(family.problem.parameters)
-    return [Problem.trusted(family, dict(zip(names, row, strict=True))) for row in random_problems(family, count, seed).rows()]
+def asked(family: Family, count: int, smallest: int = 1) -> list[Problem]:
+    names, drawn = list(family.problem.parameters), random_problems(family, count, 1, smallest=smallest)
+    return [Problem.trusted(family, dict(zip(names, row, strict=True))) for row in drawn.rows()]
 
 
 def every_family(folder: Path) -> list[Row]:
@@ -77,7 +77,7 @@ def every_family(folder: Path) -> list[Row]:
 
 def ck_model(folder: Path, name: str, multiples: tuple[int, ...]) -> kerncast.Model:
     family, device = FAMILIES.get("gemm/ck_tile"), devices.get("gfx950")
-    problems = random_problems(family, CK_PROBLEMS, multiples=multiples)
+    problems = random_problems(family, CK_PROBLEMS, multiples=multiples, smallest=SMALLEST)
     pool = family.config.sample(CK_CONFIGS, 0, family.bindings({"dtype": "fp32"}, device))
     vectors = problems.join(pool.rename(lambda item: f"config.{item}"), how="cross", maintain_order="left_right")
     vectors = vectors.filter(pl.Series(obeys(family, vectors, device)))
@@ -104,7 +104,7 @@ def ck_like(folder: Path) -> list[Row]:
     rows = []
     for name, multiples in (("aligned", ALIGNED), ("mixed", MIXED)):
         model = ck_model(folder, name, multiples)
-        selector, problems = Selector(model), asked(model.family, CK_ASKED)
+        selector, problems = Selector(model), asked(model.family, CK_ASKED, SMALLEST)
         inside = [problem for problem in problems if selector.select(problem).tier is not None]
         answers = {tier: selector.select_many(inside, tier) for tier in TIERS}
         wrong = sum(int((~runs(model, given)).sum()) for given in answers.values())

@@ -101,9 +101,8 @@ def test_a_problem_unlike_all_measured_ones_has_a_choice_and_says_so(aligned):
     compiled, interpreted = Selector(aligned, options=options), Selector(aligned, options=options, compile=False)
     for tier in TIERS:
         answer = compiled.select(problem, tier)
-        assert answer == interpreted.select(problem, tier) or answer.time_ns == pytest.approx(
-            interpreted.select(problem, tier).time_ns, rel=1e-12
-        )
+        other = interpreted.select(problem, tier)
+        assert (answer.tier, answer.config, answer.reason) == (other.tier, other.config, other.reason)
         assert answer.status is Answered.OUT_OF_RANGE
         assert answer.outside.parameter == "N"
         assert answer.reason.startswith("N was trained with multiples of 16 only")

@@ -105,12 +105,12 @@ class Binding:
         self._problem[:] = list(numbers)
         return self._problem
 
-    def quick(self, numbers: list[Any], tier: int) -> tuple[int, int, float, float, float, float, int] | None:
-        """Tier, candidate, time, bounds, efficiency and pin of one problem, for hot paths; None: `select` says why."""
+    def quick(self, numbers: list[Any], tier: int) -> tuple[int, int, float, float, float, float, int] | Reply:
+        """Tier, candidate, time, bounds, efficiency and pin of one problem, for hot paths; the whole reply if it is not ok."""
         with self._turn:
             self._problem[:] = numbers
             if self._select(self._context, self._problem, tier, self._one_address):
-                return None
+                return reply_of(self._one[0])
             slot = self._slot
             return slot.tier, slot.candidate, slot.time_ns, slot.lower_ns, slot.upper_ns, slot.efficiency, slot.pin
 

@@ -196,8 +196,8 @@ class Selector:
         if self._binding is not None:
             numbers = self._encode(problem)
             found = self._binding.quick(numbers, TIER_NUMBERS[tier])
-            if found is None:
-                return self._answer(problem, self._binding.select(numbers, tier))
+            if isinstance(found, Reply):
+                return self._answer(problem, found)
             answered, candidate, time_ns, lower, upper, efficiency, pin = found
             answer = self._chosen(problem, ANSWERED_BY[answered], candidate, time_ns, lower, upper, efficiency)
             return answer if not pin else self._with_pin(answer, PINS[pin])
@@ -288,7 +288,7 @@ class Selector:
             figures = reply.time_ns, reply.lower_ns, reply.upper_ns, reply.efficiency
             answer = self._chosen(problem, Tier(reply.tier), reply.candidate, *figures)
             return answer if not reply.pin else replace(answer, pin=PINS[reply.pin], reason=reply.message)
-        if reply.status is Answered.OUT_OF_RANGE and reply.tier in ANSWERED_BY:
+        if reply.status is Answered.OUT_OF_RANGE and reply.tier in ANSWERED_BY.values():
             figures = reply.time_ns, reply.lower_ns, reply.upper_ns, reply.efficiency
             answer = self._chosen(problem, Tier(reply.tier), reply.candidate, *figures)
             return unlike_measured(replace(answer, pin=PINS.get(reply.pin)), against_facts(self.model, problem))

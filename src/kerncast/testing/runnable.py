@@ -44,14 +44,18 @@ LABELS = ("fp32", "rcr", "nhwc")
 MOST_ROUNDS = 20
 
 
-def random_problems(family: Family, count: int, seed: int = 0, multiples: Sequence[int] = MULTIPLES) -> pl.DataFrame:
+def random_problems(
+    family: Family, count: int, seed: int = 0, multiples: Sequence[int] = MULTIPLES, smallest: int = 1
+) -> pl.DataFrame:
     """Up to `count` different problems (`problem.*`) of one dtype and layout that the family does not refuse altogether."""
     rng, kinds = np.random.default_rng(seed), schema.schema_of(family)
     names = {name: kinds[f"problem.{name}"] for name in family.problem.parameters}
     found = pl.DataFrame(schema={f"problem.{name}": kind for name, kind in names.items()})
     for _ in range(MOST_ROUNDS):
         columns = [
-            pl.Series(f"problem.{name}", _draw(family.problem.parameters[name], 20 * count, rng, multiples), dtype=kind)
+            pl.Series(
+                f"problem.{name}", _draw(family.problem.parameters[name], 20 * count, rng, multiples, smallest), dtype=kind
+            )
             for name, kind in names.items()
         ]
         drawn = allowed_problems(family.problem, pl.DataFrame(columns))
@@ -63,18 +67,18 @@ def random_problems(family: Family, count: int, seed: int = 0, multiples: Sequen
     return found.head(count)
 
 
-def _draw(parameter: Parameter, count: int, rng: np.random.Generator, multiples: Sequence[int]) -> list[Any]:
-    """Values of one parameter: its default if it has one, sizes log-uniform, a third of them the smallest."""
+def _draw(parameter: Parameter, count: int, rng: np.random.Generator, multiples: Sequence[int], smallest: int) -> list[Any]:
+    """Values of one parameter: its default if it has one, sizes log-uniform; a third of them 1, if that is allowed."""
     if parameter.default is not None:
         return [parameter.default] * count
     if not isinstance(parameter, Int):
         known = [parameter.value(index) for index in range(parameter.size)]
         return [next((label for label in LABELS if label in known), known[0])] * count
-    low, high = max(parameter.low, 1), min(parameter.high, LARGEST)
+    low, high = max(parameter.low, min(smallest, parameter.high)), min(parameter.high, LARGEST)
     multiple = rng.choice(multiples, count) if high == LARGEST else np.ones(count)
     sizes = np.rint(np.exp(rng.uniform(np.log(low), np.log(high), count)) / multiple) * multiple
-    smallest = (rng.random(count) < 0.3) & (1 in multiples)
-    sizes = np.where(smallest, low, np.clip(np.maximum(sizes, multiple), low, high)).astype(np.int64)
+    ones = (rng.random(count) < 0.3) & (1 in multiples) & (low == 1)
+    sizes = np.where(ones, 1, np.clip(np.maximum(sizes, multiple), low, high)).astype(np.int64)
     return [int(size) for size in parameter.low + (sizes - parameter.low) // parameter.step * parameter.step]
 
 
