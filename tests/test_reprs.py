@@ -102,7 +102,9 @@ def strange(tmp_path_factory):
 
 def test_declarations_name_their_parameters():
     op, family = kerncast.get_op("gemm"), kerncast.get_family("gemm/cpu")
-    assert repr(op).startswith("Op(gemm; M, N, K, split_k, batch, dtype, layout): matrix multiplication")
+    assert repr(op).startswith(
+        "Op(gemm; M, N, K, split_k, batch, dtype, layout, lda, ldb, ldc, bias, activation): matrix multiplication"
+    )
     assert repr(family).startswith("Family(gemm/cpu; configs of kernel, vector_bytes, mr")
     assert "problems also have threads" in repr(family)
     assert "nothing to choose" in repr(kerncast.get_family("eltwise_unary/single"))

@@ -105,7 +105,7 @@ class Op:
         if clash:
             raise InvalidValue(f"op {self.name}: '{clash[0]}' is both a parameter and derived; rename one")
         # A problem's methods would hide derived values of the same name, which are not items of the mapping.
-        hidden = set(derived) & {"as_dict", "get", "items", "keys"}
+        hidden = set(derived) & {"as_dict", "get", "items", "keys", "usual"}
         reserved = sorted({*self.parameters, *derived} & {"op", "family", "values", "trusted"} | hidden)
         if reserved:
             raise InvalidValue(f"op {self.name}: '{reserved[0]}' is reserved; rename it")
@@ -186,12 +186,16 @@ class Family:
         if clash:
             raise InvalidValue(f"family {self.id}: environment parameter '{clash[0]}' is already one of op {self.op.name}")
         self.environment = Space(self.id, "p", self.environment_parameters)
+        # Optional parameters come last: structs and tables from before they existed are then a beginning of today's.
+        usual = {name: rule for name, rule in self.op.parameters.items() if not rule.optional}
+        optional = {name: rule for name, rule in self.op.parameters.items() if rule.optional}
         self.problem = Space(
-            self.op.name, "p", {**self.op.parameters, **self.environment_parameters}, self.op.problem.constraints
+            self.op.name, "p", {**usual, **self.environment_parameters, **optional}, self.op.problem.constraints
         )
         declared = Space(self.id, "c", self.parameters)
         c, hw = Namespace(self.id, declared.symbols), hardware_namespace()
-        self.config = Space(self.id, "c", self.parameters, self.constraints(self.namespace, c, hw))
+        rules = self.constraints(self.namespace, c, hw)
+        self.config = Space(self.id, "c", self.parameters, rules, (f"p.{name}" for name in optional))
 
     @property
     def namespace(self) -> Namespace:
@@ -324,6 +328,12 @@ class Problem(_Values):
         problem = object.__new__(cls)
         problem._freeze(family.op, family, values)
         return problem
+
+    def usual(self) -> Problem:
+        """The same problem without its optional parameters; itself if it has none."""
+        target = self.family or self.op
+        given = {name: None for name in target.problem.optional if self[name] is not None}
+        return Problem(target, {**self.as_dict(), **given}) if given else self
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

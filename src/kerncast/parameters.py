@@ -20,12 +20,29 @@ class Parameter:
 
     `default` fills a missing key once, at the edge (None: a missing key is an error). `when` says in which
     points the parameter applies; where it does not, it is None and reads as the number `inactive`.
+
+    An optional parameter has a word for None, `absent` (`packed`): the usual case, which also reads as `inactive`. It is
+    stored as None however it is given: as None, as the value with the number `inactive`, or as the number that `usual`
+    computes from the parameters that are always there. So keys, digests and files from before the parameter existed stay
+    valid.
     """
 
     default: Value = None
     when: Callable[[Namespace], Expr] | None = None
     inactive: int = 0
+    absent: str = ""
+    usual: Callable[[Namespace], Expr] | None = None
     doc: str = ""
+
+    @property
+    def optional(self) -> bool:
+        """Whether None is one of its values."""
+        return bool(self.absent)
+
+    @property
+    def nullable(self) -> bool:
+        """Whether it may be None: always, or where it does not apply."""
+        return self.optional or self.when is not None
 
     @property
     def size(self) -> int:
@@ -67,7 +84,7 @@ class Parameter:
 
     def symbol(self, name: str) -> Symbol:
         """How expressions read this parameter."""
-        return Symbol(name, self.codes, float(self.inactive) if self.when is not None else None)
+        return Symbol(name, self.codes, float(self.inactive) if self.nullable else None)
 
 
 def _integer(value: Any) -> int | None:

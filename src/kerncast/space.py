@@ -70,8 +70,14 @@ class Space:
     """Parameters in declared order. `namespace` is `p` (problems) or `c` (configs)."""
 
     def __init__(
-        self, owner: str, namespace: str, parameters: Mapping[str, Parameter], constraints: Iterable[Constraint] = ()
+        self,
+        owner: str,
+        namespace: str,
+        parameters: Mapping[str, Parameter],
+        constraints: Iterable[Constraint] = (),
+        optional_outside: Iterable[str] = (),
     ) -> None:
+        """`optional_outside` are symbols of optional parameters of another space that constraints read."""
         self.owner = owner
         self.namespace = namespace
         self.parameters: dict[str, Parameter] = dict(parameters)
@@ -85,10 +91,27 @@ class Space:
             if parameter.when is not None
         }
         self.constraints = tuple(constraints)
+        self._optional_outside = frozenset(optional_outside)
+        self.optional: dict[str, Program | None] = {
+            name: None if parameter.usual is None else Program({name: parameter.usual(scope)})
+            for name, parameter in self.parameters.items()
+            if parameter.optional
+        }
+        self._check_optional()
         self.condition_order = self._order_conditions()
         for name, parameter in self.parameters.items():
             if parameter.default is not None and parameter.index(parameter.default) is None:
                 raise InvalidValue(f"{owner}: the default of {name} must be {parameter.describe()}, got {parameter.default!r}")
+
+    def _check_optional(self) -> None:
+        """An optional parameter has no default and no condition; its usual value follows from what is always there."""
+        for name, program in self.optional.items():
+            rule = self.parameters[name]
+            if rule.default is not None or rule.when is not None:
+                raise InvalidValue(f"{self.owner}: {name} is optional, so it must have neither a default nor a condition")
+            read = [item.name.removeprefix(f"{self.namespace}.") for item in program.symbols] if program else []
+            if any(self.parameters[other].nullable for other in read):
+                raise InvalidValue(f"{self.owner}: the usual value of {name} may only read parameters that are never None")
 
     def _order_conditions(self) -> tuple[str, ...]:
         """Conditional parameters, each after those that its condition reads; a cycle is refused."""
@@ -102,13 +125,27 @@ class Space:
             raise InvalidValue(f"{self.owner}: the conditions of {', '.join(error.args[1])} depend on each other") from error
 
     @cached_property
+    def reading_order(self) -> tuple[str, ...]:
+        """The parameters in the order in which values are read: what others depend on first."""
+        plain = [name for name, rule in self.parameters.items() if not rule.nullable]
+        return (*plain, *self.optional, *self.condition_order)
+
+    @cached_property
     def digest(self) -> str:
-        """A stable hash of the declaration: values, codes, conditions and constraints."""
+        """A stable hash of the declaration: values, codes, conditions and constraints.
+
+        Optional parameters do not count, nor do rules about them: what was listed without them is still right.
+        """
         hasher = hashlib.blake2b(digest_size=16)
+        optional = {f"{self.namespace}.{name}" for name in self.optional} | self._optional_outside
         for name, parameter in self.parameters.items():
+            if parameter.optional:
+                continue
             when = self.active[name].digest if name in self.active else ""
             hasher.update(repr((name, parameter.describe(), parameter.codes, parameter.inactive, when)).encode())
         for constraint in self.constraints:
+            if optional & {item.name for item in constraint.program.symbols}:
+                continue
             hasher.update(repr((constraint.name, constraint.program.digest)).encode())
         return hasher.hexdigest()
 
@@ -120,7 +157,7 @@ class Space:
 
     def _lines(self) -> list[tuple[str, str, str]]:
         return [
-            (name, rule.describe() + (", where it applies" if name in self.active else ""), _shown(rule.default))
+            (name, rule.describe() + (", where it applies" if name in self.active else ""), rule.absent or _shown(rule.default))
             for name, rule in self.parameters.items()
         ]
 
@@ -149,10 +186,26 @@ class Space:
             found = parameter.index(point[name])
             if found is not None:  # numpy values become plain Python values
                 point[name] = parameter.value(found)
+        for name in self.optional:
+            if self._is_usual(name, point):
+                point[name] = None
         for name in self.condition_order:
             if name not in values and not self._applies(name, point):
                 point[name] = None
         return point
+
+    def _is_usual(self, name: str, point: Mapping[str, Any]) -> bool:
+        """Whether an optional parameter has a value that stands for None."""
+        rule, program = self.parameters[name], self.optional[name]
+        index = rule.index(point[name])
+        if index is None:
+            return False
+        if rule.number(index) == rule.inactive or program is None:
+            return rule.number(index) == rule.inactive
+        try:
+            return program.scalar(self.qualified(point))[name] == rule.number(index)
+        except InvalidValue:  # a parameter that it reads is missing or wrong, which is said elsewhere
+            return False
 
     def _applies(self, name: str, point: Mapping[str, Any]) -> bool:
         """Whether a conditional parameter applies; a condition that cannot be read counts as yes."""
@@ -176,9 +229,9 @@ class Space:
             if not self._applies(name, point):
                 if value is not None:
                     broken.append(Violation(name, f"{name} does not apply here and must be left out, got {value!r}"))
-            elif value is None:
+            elif value is None and not parameter.optional:
                 broken.append(Violation(name, f"{self.owner} needs {name}: {parameter.describe()}"))
-            elif parameter.index(value) is None:
+            elif value is not None and parameter.index(value) is None:
                 broken.append(Violation(name, f"{name} must be {parameter.describe()}, got {value!r}"))
         if not broken:
             known = {**(bindings or {}), **self.qualified(point)}
@@ -196,6 +249,23 @@ class Space:
         return self.fill(values)
 
     # -- many points -------------------------------------------------------------------------------
+
+    def without_usual(self, frame: pl.DataFrame, prefix: str = "") -> pl.DataFrame:
+        """The points of a frame (a column `prefix` + name each), null where an optional parameter's value stands for null."""
+        import polars as pl
+
+        from kerncast.expr.to_columns import read_column
+
+        given = [name for name in self.optional if frame[f"{prefix}{name}"].null_count() < frame.height]
+        symbols = frame.rename({f"{prefix}{name}": f"{self.namespace}.{name}" for name in self.parameters}) if given else frame
+        for name in given:
+            column, rule, usual = f"{prefix}{name}", self.parameters[name], self.optional[name]
+            number = pl.Series(read_column(rule.symbol(name), frame[column]))
+            same = number == float(rule.inactive)
+            if usual is not None:
+                same |= number == usual.frame(symbols, trusted=True).to_series()
+            frame = frame.with_columns(pl.when(~same).then(pl.col(column)).alias(column))
+        return frame
 
     def _search(self, bindings: Bindings | None) -> Enumeration:
         from kerncast.enumeration import Enumeration

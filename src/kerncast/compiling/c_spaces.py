@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from kerncast.compiling.lower import Artefact
+from kerncast.expr import Program
 from kerncast.expr.to_c import statements
-from kerncast.models.hull import fact_words, range_words
+from kerncast.models.hull import fact_words, only_absent, trained_words
 from kerncast.models.manifest import Fact, Range
 from kerncast.models.rules import Rule
 from kerncast.op import Family
@@ -31,10 +32,9 @@ def space_tables(artefact: Artefact) -> str:
     for word, space in (("problem", family.problem), ("config", family.config)):
         text += define(**{f"KC_{word.upper()}": len(space.parameters)})
         text += _parameter_table(f"kc_{word}_parameters", space)
-        order = [place for place, name in enumerate(space.parameters) if name not in space.active]
-        order += [list(space.parameters).index(name) for name in space.condition_order]
-        text += array("int32_t", f"kc_{word}_order", order)
+        text += array("int32_t", f"kc_{word}_order", [list(space.parameters).index(name) for name in space.reading_order])
         text += _applies(f"kc_{word}_applies", space)
+        text += _usual(f"kc_{word}_usual", space) if space.parameters else ""
     manifest = artefact.model.manifest
     return text + _hull_table(family.problem, manifest.hull) + _fact_table(family.problem, manifest.known_facts)
 
@@ -78,7 +78,7 @@ def _parameter(parameter: Parameter, name: str, values: str, rule: str, conditio
     inactive = c_number(float(parameter.inactive))
     return (
         f"{{{c_string(name)}, {c_string(rule)}, {numbers}, {values if count else 'NULL'}, {count}, {otherwise}, "
-        f"{int(conditional)}, {inactive}}}"
+        f"{int(conditional)}, {int(parameter.optional)}, {inactive}}}"
     )
 
 
@@ -89,32 +89,48 @@ def _parameter_table(name: str, space: Space) -> str:
             text += array("int64_t", f"{name}_{place}", [parameter.number(i) for i in range(parameter.size)])
         rows.append("    " + _parameter(parameter, own, f"{name}_{place}", parameter.describe(), own in space.active))
     if not rows:
-        rows = ['    {"", "", 0, 0, 1, NULL, 0, 0, 0, 0.0}']
+        rows = ['    {"", "", 0, 0, 1, NULL, 0, 0, 0, 0, 0.0}']
     body = ",\n".join(rows)
     return f"{text}static const kc_parameter {name}[{max(1, len(space.parameters))}] = {{\n{body}\n}};\n"
 
 
 def _applies(name: str, space: Space) -> str:
     """Whether a conditional parameter applies, from the numbers of those before it."""
-    text, cases = "", []
+    text, cases = _computed(name, space, {item: space.active[item] for item in space.condition_order}, " != 0.0")
+    body = f"    switch (i) {{\n{cases}    default: return 1;\n    }}\n" if cases else "    (void)i, (void)p;\n    return 1;\n"
+    return f"{text}static int {name}(int32_t i, const double *p) {{\n{body}}}\n"
+
+
+def _usual(name: str, space: Space) -> str:
+    """Whether a value of an optional parameter is the usual one, which is read as missing."""
+    programs = {item: program for item, program in space.optional.items() if program is not None}
+    text, cases = _computed(name, space, programs, " == (double)value", ", int64_t value", ", value")
+    body = (
+        f"    switch (i) {{\n{cases}    default: return 0;\n    }}\n"
+        if cases
+        else "    (void)i, (void)p, (void)value;\n    return 0;\n"
+    )
+    return f"{text}static int {name}(int32_t i, const double *p, int64_t value) {{\n{body}}}\n"
+
+
+def _computed(
+    name: str, space: Space, programs: Mapping[str, Program], test: str, declared: str = "", passed: str = ""
+) -> tuple[str, str]:
+    """A function for each parameter that tests the number its program computes, and the cases that call them."""
+    text, cases = "", ""
     index = list(space.parameters)
-    for parameter in space.condition_order:
+    for parameter, program in programs.items():
         own = f"{name}_{index.index(parameter)}"
         tables, lines = statements(
             own,
-            space.active[parameter].outputs,
+            program.outputs,
             lambda symbol: f"p[{index.index(symbol.split('.', 1)[1])}]",
-            lambda _: "const double holds",
+            lambda _: "const double found",
         )
-        body = "\n".join([*lines, "    return holds != 0.0;"])
-        text += f"{tables}static int {own}(const double *p) {{\n{body}\n}}\n"
-        cases.append(f"    case {index.index(parameter)}: return {own}(p);\n")
-    body = (
-        f"    switch (i) {{\n{''.join(cases)}    default: return 1;\n    }}\n"
-        if cases
-        else "    (void)i, (void)p;\n    return 1;\n"
-    )
-    return f"{text}static int {name}(int32_t i, const double *p) {{\n{body}}}\n"
+        body = "\n".join([*lines, f"    return found{test};"])
+        text += f"{tables}static int {own}(const double *p{declared}) {{\n{body}\n}}\n"
+        cases += f"    case {index.index(parameter)}: return {own}(p{passed});\n"
+    return text, cases
 
 
 def _fact_table(space: Space, facts: dict[str, Fact]) -> str:
@@ -132,14 +148,16 @@ def _hull_table(space: Space, hull: dict[str, Range]) -> str:
     text, rows = "", []
     for place, (name, parameter) in enumerate(space.parameters.items()):
         seen = hull.get(name, Range())
-        rule, values, count, low, high = range_words(seen), "NULL", 0, -(2**63) + 1, 2**63 - 1
-        if seen.labels:
+        rule, values, count, low, high = trained_words(parameter, seen), "NULL", 0, -(2**63) + 1, 2**63 - 1
+        if only_absent(parameter, seen):
+            low, high = 1, 0
+        elif seen.labels:
             codes = [parameter.number(index) for index in map(parameter.index, seen.labels) if index is not None]
             text += array("int64_t", f"kc_hull_{place}", sorted(codes))
             values, count = f"kc_hull_{place}", len(codes)
         elif seen.low is not None and seen.high is not None:
             low, high = seen.low, seen.high
         numbers = f"{c_integer(low)}, {c_integer(high)}, 1"
-        rows.append(f"    {{{c_string(name)}, {c_string(rule)}, {numbers}, {values}, {count}, 0, 0, 0.0}}")
+        rows.append(f"    {{{c_string(name)}, {c_string(rule)}, {numbers}, {values}, {count}, 0, 0, 0, 0.0}}")
     body = ",\n".join(rows)
     return f"{text}static const kc_parameter kc_hull[KC_PROBLEM] = {{\n{body}\n}};\n"

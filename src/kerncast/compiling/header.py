@@ -47,7 +47,9 @@ def label_constants(spaces: Mapping[str, Space], taken: Iterable[str]) -> list[t
 def _said(parameter: Parameter) -> str:
     said = [parameter.doc] if parameter.doc else []
     said.append("0 or 1" if isinstance(parameter, Bool) else parameter.describe())
-    if parameter.default is not None:
+    if parameter.optional:
+        said.append(f"{parameter.inactive} or left out: {parameter.absent}")
+    elif parameter.default is not None:
         said.append(f"{parameter.default} when left out")
     return "; ".join(said)
 

@@ -191,7 +191,7 @@ def _read(parameter: Parameter, value: Token) -> Any:
     """A value of the parameter's kind (whether it is in range is for the problem to say); otherwise NOTHING."""
     what = value.what
     if what is None:
-        return None if parameter.when is not None else NOTHING
+        return None if parameter.nullable else NOTHING
     if isinstance(parameter, Bool):
         return what if isinstance(what, bool) else NOTHING
     if isinstance(parameter, Categorical):
@@ -265,7 +265,7 @@ def _check(family: Family, values: dict[str, Any], asked: Asked) -> None:
     """Refuse a problem by the first rule that it breaks, in the order and the words of the engine."""
     space = family.problem
     broken = {item.name: str(item) for item in space.validate(values)}
-    for name in (*(name for name in space.parameters if name not in space.active), *space.condition_order):
+    for name in space.reading_order:
         if name not in broken:
             continue
         parameter, value = space.parameters[name], values.get(name)

@@ -77,7 +77,7 @@ def rule_of(parameter: Parameter) -> str:
 
 def _row(name: str, parameter: Parameter, table: str) -> str:
     kind = "FLAG" if isinstance(parameter, Bool) else "LABEL" if isinstance(parameter, Categorical) else "NUMBER"
-    return _parameter(name, rule_of(parameter), kind, parameter.when is not None, table, len(parameter.codes))
+    return _parameter(name, rule_of(parameter), kind, parameter.nullable, table, len(parameter.codes))
 
 
 def _parameter(name: str, rule: str, kind: str, nullable: bool, table: str, labels: int) -> str:

@@ -357,6 +357,7 @@ class Dataset:
     def _append_part(
         self, family: Family, rows: pl.DataFrame, sources: Iterable[Source], machines: Iterable[DeviceRecord]
     ) -> None:
+        rows = schema.without_unused(family, rows)
         parts, known = list(self.contents.parts), {source.digest: source for source in self.contents.sources}
         known |= {source.digest: source for source in sources}
         # The first record of a device stays: measured clocks and rates differ a little from run to run.

@@ -98,6 +98,19 @@ def symbol_columns(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
     return frame.select(list(names)).rename(names)
 
 
+def with_optional(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
+    """The frame with empty columns for the optional parameters that it lacks: those of files that have no use for them."""
+    kinds = {f"problem.{name}": column_type(family.problem.parameters[name]) for name in family.problem.optional}
+    added = [pl.lit(None, kind).alias(name) for name, kind in kinds.items() if name not in frame.columns]
+    return frame.with_columns(added) if added else frame
+
+
+def without_unused(family: Family, frame: pl.DataFrame, prefix: str = "problem.") -> pl.DataFrame:
+    """The frame without optional parameters that are nowhere given: files and digests stay as they were without them."""
+    optional = [f"{prefix}{name}" for name in family.problem.optional]
+    return frame.drop([name for name in optional if name in frame.columns and frame[name].null_count() == frame.height])
+
+
 def _outside(parameter: Parameter, column: pl.Expr) -> pl.Expr:
     """Which cells are not one of the parameter's values (nulls are checked separately)."""
     match parameter:
@@ -139,7 +152,7 @@ def check_parameters(family: Family, frame: pl.DataFrame) -> None:
             applies = space.active[name].frame(symbols).to_series() != 0.0
             _refuse_first(frame, applies & values.is_null(), f"applies here and must be {parameter.describe()}", column)
             _refuse_first(frame, ~applies & values.is_not_null(), "does not apply here and must be empty", column)
-        else:
+        elif not parameter.optional:
             _refuse_first(frame, values.is_null(), f"must be {parameter.describe()}", column)
 
 
@@ -180,9 +193,9 @@ def conform(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
     frame = frame.with_columns(op=pl.lit(family.op.name), family=pl.lit(family.id))
     defaulted: list[str] = []
     for column, (space, name) in parameter_columns(family).items():
-        default = space.parameters[name].default
-        if column not in frame.columns and (default is not None or name in space.active):
-            frame = frame.with_columns(pl.lit(default, dtype=wanted[column]).alias(column))
+        rule = space.parameters[name]
+        if column not in frame.columns and (rule.default is not None or rule.nullable):
+            frame = frame.with_columns(pl.lit(rule.default, dtype=wanted[column]).alias(column))
             defaulted.append(column)
     missing = [name for name in ("device", *parameter_columns(family), "status", "time_ns") if name not in frame.columns]
     if missing:
@@ -202,6 +215,7 @@ def conform(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
         possible = (frame[name] >= shortest) & (frame[name] <= longest)
         _refuse_first(frame, ~possible, f"must be a positive number of nanoseconds ({shortest:g} to {longest:g})", name)
     check_parameters(family, frame)
+    frame = family.problem.without_usual(frame, "problem.")
     keys = row_keys(family, frame)
     _refuse_mislabelled(frame["key"], keys)
     return frame.with_columns(keys)
@@ -267,15 +281,17 @@ def upgrade_columns(family: Family, frame: pl.LazyFrame, where: str) -> pl.LazyF
     unknown = [name for name in stored if name not in wanted]
     if unknown:
         raise BadFile(f"{where} has the column '{unknown[0]}', which {family.id} no longer declares: export the data again")
-    added = []
+    added, columns = [], parameter_columns(family)
     for name, dtype in wanted.items():
         if name in stored:
             continue
-        space, parameter = parameter_columns(family).get(name, (None, ""))
-        default = space.parameters[parameter].default if space else None
-        if space and default is None and parameter not in space.active:
+        space, parameter = columns.get(name, (None, ""))
+        rule = space.parameters[parameter] if space else None
+        if rule is not None and rule.default is None and not rule.nullable:
             raise BadFile(f"{where} has no column '{name}', which {family.id} needs and has no default for: import it again")
-        added.append(pl.lit(default, dtype=dtype).alias(name))
-    defaulted = [column for column in parameter_columns(family) if column not in stored]
+        added.append(pl.lit(rule.default if rule else None, dtype=dtype).alias(name))
+    defaulted = [column for column in columns if column not in stored]
+    if all(space.parameters[name].optional for space, name in map(columns.__getitem__, defaulted)):
+        return frame.with_columns(added).select(list(wanted))  # null is not in the key, so the keys stay
     rows = _only_where_it_applies(family, frame.with_columns(added).select(list(wanted)).collect(), defaulted)
     return rows.with_columns(row_keys(family, rows)).lazy()

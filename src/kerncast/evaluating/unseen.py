@@ -91,8 +91,9 @@ def table_for(model: Model, rows: pl.DataFrame) -> Table:
     """Rows as this model reads them: its own device numbers, its own features in its own order."""
     present = set(rows["device"].unique())
     machines = {item.name: item.device for item in model.manifest.devices if item.name in present}
-    table = build_table(model.family, rows, machines, "")
-    return replace(table, rows=table.rows.only(model.manifest.features.names))
+    names = model.manifest.features.names
+    table = build_table(model.family, rows, machines, "", kept=names)
+    return replace(table, rows=table.rows.only(names))
 
 
 def judged(models: Sequence[Model], datasets: Sequence[Dataset], where: Sequence[str], include_seen: bool) -> Judged:

@@ -5,10 +5,13 @@ that are both contiguous along K (an operand with few rows or columns is copied 
 column is computed as its transpose (C is a vector either way), so "columns" below are those of the product that is really
 computed.
 
-bf16 is summed in fp32 and C rounded once, to the nearest bf16, ties to even; int8 is summed in int32, and so is C.
-`outer` and `dot` kernels widen both to 32 bits and run on any CPU (`dot` for int8 to 16). Grouped kernels take
-several steps of K as one product, and always pack: `pairs` (bf16 with AVX512-BF16; int8 widened to 16 bits, on any
-CPU), `quads` (int8 with VNNI), `amx` (both, in tile registers of 16 × 16 sums).
+Operands and C may have gaps between rows (lda, ldb, ldc). A bias is added and an activation applied to every tile with its
+last block of K. After that, bf16, which is summed in fp32, is rounded once to the nearest, ties to even; int8 is summed in
+int32, and so is C.
+
+`outer` and `dot` kernels widen both to 32 bits and run on any CPU (`dot` for int8 to 16). Grouped kernels take several steps
+of K as one product, and always pack: `pairs` (bf16 with AVX512-BF16; int8 widened to 16 bits, on any CPU), `quads` (int8 with
+VNNI), `amx` (both, in tile registers of 16 × 16 sums).
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from kerncast.families.gemm_cpu_tiles import (
     is_outer,
 )
 from kerncast.op import Family
-from kerncast.ops.gemm import gemm
+from kerncast.ops.gemm import a_by_rows, b_by_rows, gemm
 from kerncast.parameters import Bool, Categorical, Choice, Int
 from kerncast.space import Constraint
 
@@ -81,6 +84,17 @@ class Cpu(Family):
         yield Constraint("dtype", known, (p.dtype == "fp32") | (p.dtype == "fp64") | (p.dtype == "bf16") | (p.dtype == "int8"))
         yield from _instruction_constraints(p, c, hw)
         yield Constraint("split_k", "gemm/cpu divides K by its own parameter split: leave split_k at 1", p.split_k == 1)
+        yield Constraint(
+            "vectors",
+            "gemm/cpu takes vectors without gaps: where M is 1, lda of a column-major A must be left out, and where N is 1, "
+            "ldb of a row-major B and ldc",
+            ((p.M != 1) | a_by_rows(p) | (p.lda == 0)) & ((p.N != 1) | ((~b_by_rows(p) | (p.ldb == 0)) & (p.ldc == 0))),
+        )
+        yield Constraint(
+            "int8_activation",
+            "gemm/cpu leaves sums of int8 as int32: gelu and silu need a floating-point dtype",
+            (p.dtype != "int8") | (p.activation == "none") | (p.activation == "relu"),
+        )
         yield Constraint(
             "vector_width", "vector_bytes must not be wider than the CPU's vectors", c.vector_bytes <= hw.vector_bytes
         )
@@ -185,7 +199,7 @@ def config_set(name: str, problem: Mapping[str, Any], device: Device) -> pl.Data
     # Without sizes, assume a matrix: for a vector the layout would not matter.
     values = {**dict.fromkeys(("M", "N", "K"), TYPICAL_SIZE), **problem}
     # Only what matters for validity, so that one draw serves every size.
-    drawn_for = {key: value for key, value in values.items() if key not in ("M", "N", "K", "batch")}
+    drawn_for = {key: value for key, value in values.items() if key not in ("M", "N", "K", "batch", *gemm.problem.optional)}
     drawn_for |= {size: next(x for x in (1, FEW, FEW + 1) if values[size] <= x or x > FEW) for size in ("M", "N")}
     drawn = _draw(tuple(sorted(drawn_for.items())), device)
     weight = pl.lit(1.0)

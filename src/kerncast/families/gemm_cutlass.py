@@ -103,6 +103,11 @@ class Cutlass(Family):
             (mod(a, c.alignment) == 0) & (mod(b, c.alignment) == 0) & (mod(p.N, c.alignment) == 0),
         )
         yield Constraint(
+            "aligned_rows",
+            "lda, ldb and ldc must be multiples of alignment",
+            (mod(p.lda, c.alignment) == 0) & (mod(p.ldb, c.alignment) == 0) & (mod(p.ldc, c.alignment) == 0),
+        )
+        yield Constraint(
             "simt_alignment", "plain arithmetic loads single elements", ~(c.instruction == "simt") | (c.alignment == 1)
         )
         yield Constraint(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kerncast.expr import Expr, Namespace, ceil, ceil_div, log2, maximum, mod, where
 from kerncast.op import Family
-from kerncast.ops.gemm import a_by_rows, b_by_rows, gemm
+from kerncast.ops.gemm import a_by_rows, b_by_rows, gemm, no_epilogue, packed_only
 from kerncast.parameters import Bool, Choice, PowerOfTwo
 from kerncast.space import Constraint
 
@@ -112,6 +112,8 @@ class OpenCl(Family):
         )
         yield Constraint("split_k", "gemm/opencl does not divide K: leave split_k at 1", p.split_k == 1)
         yield Constraint("batch", "gemm/opencl computes one product: leave batch at 1", p.batch == 1)
+        yield packed_only(p, "gemm/opencl")
+        yield no_epilogue(p, "gemm/opencl")
         yield Constraint("whole_rows", "MWG must be a multiple of MDIMC × VWM", mod(c.MWG, c.MDIMC * c.VWM) == 0)
         yield Constraint("whole_columns", "NWG must be a multiple of NDIMC × VWN", mod(c.NWG, c.NDIMC * c.VWN) == 0)
         yield Constraint("whole_steps", "KWG must be a multiple of KWI", ~_uses_local(c) | (mod(c.KWG, c.KWI) == 0))

@@ -44,6 +44,8 @@ def _own_hull(table: Table) -> dict[str, Range]:
     found = {}
     for name, parameter in table.family.problem.parameters.items():
         values = table.rows.frame[f"problem.{name}"].drop_nulls()
+        if not len(values) and parameter.optional:
+            continue
         if isinstance(parameter, Categorical | Bool):
             found[name] = Range(labels=tuple(values.unique().sort()))
         elif len(values):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kerncast.models.manifest import Fact, Range
 from kerncast.op import Problem
+from kerncast.parameters import Parameter
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model
@@ -26,9 +27,11 @@ def outside_hull(model: Model, problem: Problem) -> tuple[OutOfRange, ...]:
     """The parameters of a problem that are outside the trained range."""
     found = []
     for name, value in problem.items():
-        seen = model.manifest.hull.get(name)
-        if value is not None and seen is not None and not _inside(seen, value):
-            found.append(OutOfRange(name, value, range_words(seen)))
+        seen, parameter = model.manifest.hull.get(name), model.family.problem.parameters[name]
+        if value is None or (seen is None and not parameter.optional):
+            continue
+        if only_absent(parameter, seen) or (seen is not None and not _inside(seen, value)):
+            found.append(OutOfRange(name, value, trained_words(parameter, seen)))
     return tuple(found)
 
 
@@ -44,6 +47,18 @@ def against_facts(model: Model, problem: Problem) -> OutOfRange | None:
 def fact_words(fact: Fact) -> str:
     """What measured values have in common, in words."""
     return f"multiples of {fact.step}" if fact.rest == 0 else "odd numbers"
+
+
+def only_absent(parameter: Parameter, seen: Range | None) -> bool:
+    """Whether an optional parameter was never given in training; models from before it existed do not mention it."""
+    return parameter.optional and (seen is None or (seen.low is None and not seen.labels))
+
+
+def trained_words(parameter: Parameter, seen: Range | None) -> str:
+    """What a parameter was trained with, in words."""
+    if only_absent(parameter, seen) or seen is None:
+        return parameter.absent or "nothing"
+    return f"{parameter.absent} or {range_words(seen)}" if parameter.optional else range_words(seen)
 
 
 def _inside(seen: Range, value: int | bool | str) -> bool:

@@ -259,7 +259,9 @@ class Model:
         `device` is where it ran (older models do not say); `fold`, `time_ns` and `score` are the prediction (null: it was
         trained without folds); `measured_ns` (null: it failed) and `noise` the measurement.
         """
-        return _read(self.path / PREDICTIONS) if PREDICTIONS in self.manifest.files else None
+        if PREDICTIONS not in self.manifest.files:
+            return None
+        return schema.with_optional(self.family, _read(self.path / PREDICTIONS))
 
     @property
     def evaluated(self) -> bool:

@@ -18,7 +18,7 @@ from kerncast.expr import Program
 from kerncast.models.answer import Answer, Tier, refused_outside, trained_with, unlike_measured, without_choice
 from kerncast.models.candidates import Candidates, by_share, library_rows
 from kerncast.models.expectation import Expectation, expectation_of
-from kerncast.models.hull import OutOfRange, against_facts, outside_hull
+from kerncast.models.hull import OutOfRange, against_facts, only_absent, outside_hull
 from kerncast.models.reach import Reach, reach_of
 from kerncast.models.rules import Rule, config_rules, model_rules, namespaces, problem_rules
 from kerncast.models.statuses import Answered
@@ -253,7 +253,7 @@ class Predictor:
         filled = []
         for name, (space, bare) in schema.parameter_columns(self.family).items():
             parameter = space.parameters[bare]
-            if name not in columns and parameter.default is None and bare not in space.active:
+            if name not in columns and parameter.default is None and not parameter.nullable:
                 raise InvalidValue(f"the frame has no column '{name}', which {self.family.id} needs")
             series = columns.get(name, pl.Series([parameter.default], dtype=kinds[name]))
             try:
@@ -269,6 +269,7 @@ class Predictor:
         absent = [name for name in schema.parameter_columns(self.family) if name not in columns]
         frame = self._without_inactive(frame, absent)
         schema.check_parameters(self.family, frame)
+        frame = self.family.problem.without_usual(frame, "problem.")
         symbols = schema.symbol_columns(self.family, frame)
         for constraint in self.family.problem.constraints:
             bad = np.flatnonzero(~_holds(Rule(constraint.name, constraint.sentence, constraint.holds), symbols))
@@ -296,11 +297,14 @@ class Predictor:
     def _outside(self, frame: pl.DataFrame) -> tuple[Flags, Flags]:
         """Which rows are outside the trained range, and which of them because of a label."""
         outside, labels = np.zeros(frame.height, dtype=bool), np.zeros(frame.height, dtype=bool)
-        for name in self.family.problem.parameters:
+        for name, parameter in self.family.problem.parameters.items():
             seen, column = self.model.manifest.hull.get(name), frame[f"problem.{name}"]
-            if seen is None:
+            if only_absent(parameter, seen):
+                inside = column.is_null()
+                labels |= (~inside).to_numpy() & ~outside & bool(parameter.codes)
+            elif seen is None:
                 continue
-            if seen.labels:
+            elif seen.labels:
                 inside = column.is_null() | column.is_in(list(seen.labels))
                 labels |= (~inside).to_numpy() & ~outside  # the first parameter outside decides
             elif seen.low is None or seen.high is None:

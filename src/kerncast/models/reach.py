@@ -88,7 +88,7 @@ class Tried:
 
 
 def reach_of(model: Model) -> Reach:
-    """Where each of a model's candidates was tried; conditional parameters are ignored."""
+    """Where each of a model's candidates was tried; parameters that may be None are ignored."""
     measured = measured_by_model(model)
     tried = Tried.of(measured, range(measured.configs.height))
     names = model.family.problem.parameters
@@ -96,7 +96,7 @@ def reach_of(model: Model) -> Reach:
     low, high = np.full(shape, -np.inf), np.full(shape, np.inf)
     labels = np.full(shape, ~np.uint64(0), dtype=np.uint64)
     for place, (name, parameter) in enumerate(names.items()):
-        if parameter.when is not None:
+        if parameter.nullable:
             continue
         if name in tried.low:
             low[:, place], high[:, place] = tried.low[name], tried.high[name]

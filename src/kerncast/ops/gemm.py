@@ -1,13 +1,19 @@
-"""Matrix multiplication: C[M, N] = A[M, K] · B[K, N], `batch` times."""
+"""Matrix multiplication: C[M, N] = A[M, K] · B[K, N], `batch` times; with an epilogue, activation(C + bias).
+
+`lda`, `ldb` and `ldc` are the leading dimensions: how many elements lie between the beginnings of neighbouring rows (of a
+matrix stored by columns: columns). A matrix without gaps is packed. Its leading dimension is then left out: it follows from
+the sizes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from kerncast.dtypes import bytes_per_element, dtype_parameter
-from kerncast.expr import Expr, Namespace, log2, maximum
+from kerncast.expr import Expr, Namespace, log2, maximum, power_of_two_in, where
 from kerncast.op import Op, Work
-from kerncast.parameters import Categorical, Int
+from kerncast.parameters import Bool, Categorical, Int
+from kerncast.space import Constraint
 
 
 def a_by_rows(p: Namespace) -> Expr:
@@ -18,6 +24,44 @@ def a_by_rows(p: Namespace) -> Expr:
 def b_by_rows(p: Namespace) -> Expr:
     """Whether B is stored by rows: contiguous along N."""
     return (p.layout == "rrr") | (p.layout == "crr")
+
+
+def packed_a(p: Namespace) -> Expr:
+    """The leading dimension of a packed A."""
+    return where(a_by_rows(p), p.K, p.M)
+
+
+def packed_b(p: Namespace) -> Expr:
+    """The leading dimension of a packed B."""
+    return where(b_by_rows(p), p.N, p.K)
+
+
+def packed_c(p: Namespace) -> Expr:
+    """The leading dimension of a packed C, which is always stored by rows."""
+    return 1 * p.N
+
+
+PACKED = {"lda": packed_a, "ldb": packed_b, "ldc": packed_c}
+MATRIX = {"lda": "A", "ldb": "B", "ldc": "C"}
+# Loads and cache lines care for no larger power of two.
+LARGEST_ALIGNMENT = 128
+
+
+def _leading(name: str) -> Int:
+    apart = "rows of C" if name == "ldc" else f"rows (by columns: columns) of {MATRIX[name]}"
+    return Int(0, 2**31 - 1, absent="packed", usual=PACKED[name], doc=f"elements from one to the next of the {apart}")
+
+
+def packed_only(p: Namespace, family: str) -> Constraint:
+    """For kernels that take matrices without gaps."""
+    held = (p.lda == 0) & (p.ldb == 0) & (p.ldc == 0)
+    return Constraint("packed", f"{family} takes packed matrices: leave out lda, ldb and ldc, or copy what has gaps", held)
+
+
+def no_epilogue(p: Namespace, family: str) -> Constraint:
+    """For kernels that compute the product alone."""
+    alone = (p.bias == 0) & (p.activation == "none")
+    return Constraint("epilogue", f"{family} computes the product alone: leave out bias and activation", alone)
 
 
 class Gemm(Op):
@@ -34,7 +78,16 @@ class Gemm(Op):
         ),
         # One letter per matrix A, B, C: r row-major, c column-major. Codes as in CK Tile's heuristics.
         "layout": Categorical({"rcr": 0, "rrr": 1, "crr": 2, "ccr": 3}, doc="storage order of A, B and C"),
+        "lda": _leading("lda"),
+        "ldb": _leading("ldb"),
+        "ldc": _leading("ldc"),
+        "bias": Bool(absent="false", doc="a vector of N elements is added to every row of C"),
+        "activation": Categorical(
+            {"none": 0, "relu": 1, "gelu": 2, "silu": 3}, absent="none", doc="applied to every element of C, after the bias"
+        ),
     }
+    # The names of PyTorch's operators. `linear` may have a bias or not, so only addmm implies one.
+    aliases = {"addmm": {"bias": True}, "bmm": {}, "linear": {}}
     split_group = ("M", "N", "K", "batch")
     splits = {"nk": ("N", "K")}
     line_group = ("split_k", "dtype", "layout")
@@ -42,6 +95,13 @@ class Gemm(Op):
         "M": (("tiny (to 16)", 16), ("small (to 128)", 128), ("medium (to 1,024)", 1024), ("large", float("inf"))),
         "K": (("shallow (to 512)", 512), ("medium (to 4,096)", 4096), ("deep", float("inf"))),
     }
+
+    def constraints(self, p: Namespace) -> Iterable[Constraint]:
+        for name, packed in PACKED.items():
+            given = getattr(p, name)
+            least = "N" if name == "ldc" else "the length of a stored row or column"
+            yield Constraint(name, f"{name} must be at least that of a packed {MATRIX[name]}, {least}",
+                             (given == 0) | (given >= packed(p)))  # fmt: skip
 
     def derive(self, p: Namespace) -> Mapping[str, Expr]:
         return {"element_bytes": bytes_per_element(p.dtype)}
@@ -76,7 +136,21 @@ class Gemm(Op):
             "element_bytes": p.element_bytes,
             "roofline_ns": roofline,
             "log2_roofline_ns": log2(roofline),
+            # Constant where everything is packed and has no epilogue, so models of such data do not read them.
+            **{f"{name}_alignment": _alignment(p, name) for name in PACKED},
+            **{
+                f"log2_{name}_over_packed": log2(maximum(getattr(p, name), packed(p)) / packed(p))
+                for name, packed in PACKED.items()
+            },
+            "bias": p.bias,
+            "activation": p.activation,
         }
+
+
+def _alignment(p: Namespace, name: str) -> Expr:
+    """The largest power of two, in bytes, at whose multiples all rows begin; 0 where the matrix is packed."""
+    given = getattr(p, name)
+    return where(given == 0, 0, power_of_two_in(given * p.element_bytes, LARGEST_ALIGNMENT))
 
 
 gemm = Gemm()

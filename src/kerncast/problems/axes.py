@@ -16,7 +16,7 @@ _GRAMMAR = "a,b,c or lo:hi:step or lo:hi:xFACTOR"
 
 def required(space: Space) -> list[str]:
     """The parameters that always apply and have no default."""
-    return [name for name, item in space.parameters.items() if item.default is None and item.when is None]
+    return [name for name, item in space.parameters.items() if item.default is None and not item.nullable]
 
 
 def sizes(space: Space) -> list[str]:

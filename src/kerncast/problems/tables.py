@@ -98,7 +98,8 @@ def _json_columns(data: object, space: Space, prefix: str) -> dict[str, list[Any
     if not isinstance(data, list):
         raise BadFile(f"the top level must be a list, it is {type(data).__name__}")
     if all(isinstance(row, list) for row in data):
-        names, every = sizes(space), [name for name, item in space.parameters.items() if isinstance(item, Int)]
+        names = sizes(space)
+        every = [name for name, item in space.parameters.items() if isinstance(item, Int) and not item.optional]
         if data and len(data[0]) == len(every):
             names = every
         wrong = next((row for row in data if len(row) != len(names)), None)
@@ -141,7 +142,7 @@ def complete(space: Space, frame: pl.DataFrame, source: str, *, strict: bool) ->
         )
     defaults = {name: (space.parameters[name].default, column_type(space.parameters[name])) for name in absent}
     frame = frame.with_columns(pl.lit(value, dtype=dtype).alias(name) for name, (value, dtype) in defaults.items())
-    frame = _inactive(space, frame.select(list(space.parameters)), source, strict)
+    frame = space.without_usual(_inactive(space, frame.select(list(space.parameters)), source, strict))
     for constraint in space.constraints:
         if all(symbol.name.startswith(f"{space.namespace}.") for symbol in constraint.program.symbols):
             holds = constraint.program.frame(_symbols(space, frame)).to_series() != 0.0
@@ -161,6 +162,8 @@ def _inactive(space: Space, frame: pl.DataFrame, source: str, strict: bool) -> p
                 _refuse(frame, ~applies & ~absent, f"{source}: {name} does not apply here and must be left out")
             frame = frame.with_columns(pl.when(applies).then(pl.col(name)).alias(name))
             absent &= applies
+        if parameter.optional:
+            continue
         _refuse(frame, absent, f"{source}: {space.owner} needs {name}, {parameter.describe()}")
     return frame
 

@@ -13,7 +13,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Protocol
@@ -169,6 +169,11 @@ class Dispatcher:
         if self._chooser is None:
             return
         answer = self._chooser.select(problem)
+        usual = problem.usual()
+        if answer.status is Answered.OUT_OF_RANGE and answer.config is None and usual != problem:
+            # The model has not seen such strides or epilogues: the kernel for the same sizes without them is a good guess.
+            other = self._chooser.select(usual)
+            answer = answer if other.config is None else replace(other, time_ns=None)
         if answer.config is not None:
             yield Picked(answer.config, str(answer.tier or "model"), answer.time_ns)
         if answer.fallback is not None:

@@ -29,7 +29,7 @@ from kerncast.compiling.tiers import Tiers
 from kerncast.errors import CannotWrite, InvalidValue
 from kerncast.expr import Program
 from kerncast.models.answer import Answer, Pin, Tier, refused_outside, unlike_measured
-from kerncast.models.hull import OutOfRange, against_facts, outside_hull, range_words
+from kerncast.models.hull import OutOfRange, against_facts, outside_hull, trained_words
 from kerncast.models.model import Model
 from kerncast.models.statuses import Answered, Place
 from kerncast.op import Config, Problem
@@ -315,7 +315,10 @@ class Selector:
         return self._outside(problem, outside[0].parameter, rows[int(allowed.argmax())] if allowed.any() else None)
 
     def _outside(self, problem: Problem, name: str, fallback: int | None) -> Answer:
-        value, rule = problem[name], range_words(self.model.manifest.hull[name])
+        value, rule = (
+            problem[name],
+            trained_words(self.model.family.problem.parameters[name], self.model.manifest.hull.get(name)),
+        )
         assert value is not None
         config = None if fallback is None else self.configs[fallback]
         refused = refused_outside(problem, OutOfRange(name, value, rule), config, self.artefact.fallbacks[1])

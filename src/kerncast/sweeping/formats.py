@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import msgspec
 import polars as pl
 
-from kerncast.data.schema import column_type, parameter_columns
+from kerncast.data.schema import column_type, parameter_columns, with_optional
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.op import Family
 from kerncast.sweeping.pool import BLOCK_ROWS
@@ -80,7 +80,7 @@ class Parquet(_Parts):
         rows.write_parquet(file, compression="zstd", row_group_size=BLOCK_ROWS)
 
     def read(self, file: Path, family: Family) -> pl.DataFrame:
-        found = pl.read_parquet(file)
+        found = with_optional(family, pl.read_parquet(file))
         wanted = vector_columns(family)
         for name in {*found.columns} ^ {*wanted}:
             what = "has the unknown column" if name in found.columns else "lacks the column"

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from kerncast.arrays import Flags, Ints
-from kerncast.data.schema import content_digest
+from kerncast.data.schema import content_digest, without_unused
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.op import Family
@@ -133,7 +133,7 @@ class Sweep:
     @property
     def problems_digest(self) -> str:
         """A hash of the problems."""
-        return content_digest([self.problems])
+        return content_digest([without_unused(self.family, self.problems, "")])
 
     @cached_property
     def _groups(self) -> list[_Group]:

@@ -15,6 +15,7 @@ from kerncast.data import schema
 from kerncast.data.dataset import Dataset
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
+from kerncast.expr import Program
 from kerncast.op import Family
 from kerncast.scoring.trials import Trials
 from kerncast.tables.feature_rows import Featurizer, Rows
@@ -104,8 +105,14 @@ class Table:
         return float(np.median(known)) if len(known) else None
 
 
-def load_table(datasets: Sequence[Dataset], family: str | None = None, where: Sequence[str] = (), pool: bool = False) -> Table:
-    """The rows of one family from one or several datasets."""
+def load_table(
+    datasets: Sequence[Dataset],
+    family: str | None = None,
+    where: Sequence[str] = (),
+    pool: bool = False,
+    kept: Collection[str] = (),
+) -> Table:
+    """The rows of one family from one or several datasets; for `kept`, see `build_table`."""
     found = _one_family(datasets, family)
     holders = [dataset for dataset in datasets if found.id in {item.id for item in dataset.families}]
     frames = [dataset.read(found, where) for dataset in holders]
@@ -116,11 +123,17 @@ def load_table(datasets: Sequence[Dataset], family: str | None = None, where: Se
     machines = {name: next(d.device(name) for d, f in zip(holders, frames, strict=True) if (f["device"] == name).any())
                 for name in sorted(rows["device"].unique())}  # fmt: skip
     digest = "+".join(sorted(dataset.digest for dataset in holders))
-    return build_table(found, rows, machines, digest)
+    return build_table(found, rows, machines, digest, kept)
 
 
-def build_table(family: Family, rows: pl.DataFrame, machines: dict[str, Device], digest: str) -> Table:
-    """Fold repeats, number problems, groups and configs, compute features."""
+def build_table(
+    family: Family, rows: pl.DataFrame, machines: dict[str, Device], digest: str, kept: Collection[str] = ()
+) -> Table:
+    """Fold repeats, number problems, groups and configs, compute features.
+
+    Features of optional parameters that no row gives are left out, so that a new parameter of an op changes no model that
+    does not need it; those in `kept` stay.
+    """
     # As in `merge`: rows equal in every cell are one measurement given twice, not a repeat without noise.
     folded = _fold_repeats(family, rows.unique(maintain_order=True))
     problem_columns = [f"problem.{name}" for name in family.problem.parameters]
@@ -135,7 +148,7 @@ def build_table(family: Family, rows: pl.DataFrame, machines: dict[str, Device],
     broken, allowed = _judged(family, machines, folded)
     left_out = {feature: needs for item in featurizers.values() for feature, needs in item.left_out.items()}
     return Table(
-        rows=_joined(list(described.values())),
+        rows=_without_unused(_joined(list(described.values())), kept),
         devices=tuple(machines.values()),
         software=tuple(sorted(rows["software"].drop_nulls().unique())),
         left_out=dict(sorted(left_out.items())),
@@ -263,6 +276,16 @@ def _dtypes(rows: pl.DataFrame, device: str) -> tuple[str, ...] | None:
     if "problem.dtype" not in rows.columns:
         return None
     return tuple(sorted(rows.filter(pl.col("device") == device)["problem.dtype"].unique()))
+
+
+def _without_unused(rows: Rows, kept: Collection[str]) -> Rows:
+    """The rows without features that read optional parameters, none of which is given in any row."""
+    optional = {f"p.{name}": f"problem.{name}" for name in rows.family.problem.optional}
+    given = {symbol for symbol, column in optional.items() if rows.frame[column].null_count() < rows.frame.height}
+    outputs = rows.family.feature_program.outputs
+    read = {name: {item.name for item in Program({name: outputs[name]}).symbols} & optional.keys() for name in rows.names}
+    names = [name for name in rows.names if not read[name] or read[name] & given or name in kept]
+    return rows if len(names) == len(rows.names) else rows.only(names)
 
 
 def _joined(parts: list[Rows]) -> Rows:

@@ -80,7 +80,8 @@ def train(
     for dataset in opened:
         if dataset.completeness is not None:
             progress.say(f"{dataset.path}: {dataset.completeness}; training goes on with them")
-    table = load_table(opened, family, where, pool)
+    kept = () if base is None else base.manifest.features.names
+    table = load_table(opened, family, where, pool, kept)
     # A warm start has one hold-out, whatever the folds.
     _refuse_too_little(table, 1 if no_folds else recipe.folds if base is None else 2)
     recipe = recipe.resolved(table, base)

@@ -95,7 +95,7 @@ def instruction_set() -> str:
 def source_digest() -> str:
     """A hash of everything that the kernels are generated from."""
     hasher = hashlib.blake2b(digest_size=8)
-    headers = ("kernels.h", "products.h", "packing.h", "packing_cells.h", "results.h", "tiles.h", "pool.h")
+    headers = ("kernels.h", "products.h", "packing.h", "packing_cells.h", "results.h", "epilogue.h", "tiles.h", "pool.h")
     for name in ("gemm/codegen.py", *headers, "driver.c", "probe.c"):
         hasher.update((SOURCES / name).read_bytes())
     return hasher.hexdigest()
@@ -207,7 +207,7 @@ class Library:
 
     def _compile(self, source: str, path: Path) -> None:
         def made(draft: Path) -> None:
-            command = [self.compiler.path, *self.compiler.flags, f"-I{SOURCES}", "-x", "c", "-", "-o", str(draft)]
+            command = [self.compiler.path, *self.compiler.flags, f"-I{SOURCES}", "-x", "c", "-", "-lm", "-o", str(draft)]
             done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=COMPILE_SECONDS)
             if done.returncode:
                 reasons = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()

@@ -1,16 +1,18 @@
 /* The blocked matrix product around the generated micro-kernels, on one thread or a pool of them.
  *
- * C (row-major) = A · B. Blocks of MC × KC of A and KC × NC of B are staged (packed into strips, or used where
+ * C (row-major) = A · B, then the epilogue. Blocks of MC × KC of A and KC × NC of B are staged (packed into strips, or used where
  * they are), then each MR × NR tile of C is one call of a micro-kernel. Edge tiles have kernels of their own
  * size, so nothing is read or written out of bounds; only where the last vector of a row is partial, B's strip is
- * copied with zeros and the tile is computed apart and merged. A result that is narrower than its sums (bf16) is
- * rounded once, with the last block of K.
+ * copied with zeros and the tile is computed apart and merged. With the last block of K a tile gets its epilogue, and a
+ * result that is narrower than its sums (bf16) is rounded once.
  */
 #define _GNU_SOURCE
+#include <math.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include "kernels.h"
 #include "results.h"
+#include "epilogue.h"
 #include "tiles.h"
 
 #define HUGE_PAGE (2 << 20)
@@ -47,6 +49,8 @@ typedef struct {
     int64_t mc, kc, nc;
     int64_t loop_order, tile_order, threads, split;
     int64_t element_bytes, cell_bytes, sum_bytes, result_bytes, result; /* of operands, packed cells, sums, C */
+    int64_t c_stride, c_batch_stride; /* elements between two rows of C, between two products */
+    epilogue after;
 } plan;
 
 #include "pool.h"
@@ -60,7 +64,8 @@ typedef struct {
 typedef struct {
     int64_t m0, m1, n0, n1, k0, k1;
     char *sums, *c; /* sums may be C, or nothing when a tile is rounded to C at once; c only where that rounds */
-    int64_t ldc;
+    int64_t sums_stride;
+    int finishes; /* tiles get their epilogue or are rounded with the last block of K */
     char *a_strips, *b_strips, *edge, *tile, *partial;
 } job;
 
@@ -121,21 +126,20 @@ static inline void one_tile(const plan *p, const job *j, const block *a, const b
     const int64_t units = p->row_unit == 1 ? rows : divide_up(rows, p->row_unit);
     micro_fn *micro = p->micros[(units - 1) * p->vectors + vectors - 1];
     const char *pa = a->first + ti * a->step, *pb = tj == b->copied ? b->edge : b->first + tj * b->step;
-    const int64_t sb = tj == b->copied ? nr : b->stride, at = (e->i0 + ti * mr) * j->ldc + e->j0 + tj * nr;
+    const int64_t sb = tj == b->copied ? nr : b->stride, row = e->i0 + ti * mr, column = e->j0 + tj * nr;
     const int whole = (columns == nr || columns == vectors * p->lanes) && rows == units * p->row_unit;
-    const char *sums = j->tile;
-    int64_t sums_stride = nr;
+    char *sums = j->tile;
+    int64_t stride = nr;
+    if (j->sums) sums = j->sums + (row * j->sums_stride + column) * p->sum_bytes, stride = j->sums_stride;
     if (whole && j->sums) {
-        micro(e->k, pa, a->stride, pb, sb, j->sums + at * p->sum_bytes, j->ldc, e->add);
-        if (!j->c) return;
+        micro(e->k, pa, a->stride, pb, sb, sums, stride, e->add);
     } else {
         micro(e->k, pa, a->stride, pb, sb, j->tile, nr, 0);
-        if (j->sums) merge(p->result, j->sums + at * p->sum_bytes, j->ldc, j->tile, nr, rows, columns, e->add);
+        if (j->sums) merge(p->result, sums, stride, j->tile, nr, rows, columns, e->add);
     }
-    if (j->c && e->last) {
-        if (j->sums) sums = j->sums + at * p->sum_bytes, sums_stride = j->ldc;
-        round_to_bf16(j->c + at * p->result_bytes, j->ldc, sums, sums_stride, rows, columns);
-    }
+    if (!j->finishes || !e->last) return;
+    if (has_epilogue(&p->after)) finish(&p->after, p->result, sums, stride, rows, columns, column);
+    if (j->c) round_to_bf16(j->c + (row * p->c_stride + column) * p->result_bytes, p->c_stride, sums, stride, rows, columns);
 }
 
 static void tiles(const plan *p, const job *j, const block *a, const block *b, const extent *e) {
@@ -208,17 +212,25 @@ static void meet(_Atomic int64_t *count, int64_t round, int threads) {
 
 static int64_t share(int64_t units, int64_t part, int64_t parts) { return units * part / parts; }
 
+/* This thread's part of all sums, as if rows followed each other without gaps; in one go where they do. */
 static void reduce(const plan *p, char *c, int thread, int threads) {
     const int64_t r0 = share(p->m * p->n, thread, threads), r1 = share(p->m * p->n, thread + 1, threads);
-    job other;
-    carve(p, &other, workspace[0].memory);
-    const int rounds = p->result == RESULT_BF16;
-    char *sums = (rounds ? other.partial : c) + r0 * p->sum_bytes;
-    for (int t = 1; t < threads; t++) {
-        carve(p, &other, workspace[t].memory);
-        merge(p->result, sums, 0, other.partial + r0 * p->sum_bytes, 0, 1, r1 - r0, 1);
+    const int rounds = p->result == RESULT_BF16, finishes = has_epilogue(&p->after);
+    const int at_once = p->c_stride == p->n && !finishes;
+    for (int64_t at = r0, next; at < r1; at = next) {
+        const int64_t row = at / p->n, column = at % p->n;
+        next = at_once ? r1 : least(r1, (row + 1) * p->n);
+        char *to = c + (row * p->c_stride + column) * p->result_bytes;
+        job other;
+        carve(p, &other, workspace[0].memory);
+        char *sums = rounds ? other.partial + at * p->sum_bytes : to;
+        for (int t = 1; t < threads; t++) {
+            carve(p, &other, workspace[t].memory);
+            merge(p->result, sums, 0, other.partial + at * p->sum_bytes, 0, 1, next - at, 1);
+        }
+        if (finishes) finish(&p->after, p->result, sums, 0, 1, next - at, column);
+        if (rounds) round_to_bf16(to, 0, sums, 0, 1, next - at);
     }
-    if (rounds) round_to_bf16(c + r0 * p->result_bytes, 0, sums, 0, 1, r1 - r0);
 }
 
 static int useful_threads(const plan *p) {
@@ -227,7 +239,7 @@ static int useful_threads(const plan *p) {
 }
 
 static void work(const plan *p, int thread, int threads) {
-    job j = {.m1 = p->m, .n1 = p->n, .k1 = p->k, .ldc = p->n};
+    job j = {.m1 = p->m, .n1 = p->n, .k1 = p->k};
     carve(p, &j, workspace[thread].memory);
     const int64_t mr = p->a.width, nr = p->b.width, tm = divide_up(p->m, mr), tn = divide_up(p->n, nr);
     if (p->split == SPLIT_M) {
@@ -245,6 +257,8 @@ static void work(const plan *p, int thread, int threads) {
     for (int64_t item = 0; item < p->batch; item++) {
         j.sums = splits_k && (thread || rounds) ? j.partial : !rounds ? c : one_block ? 0 : j.partial;
         j.c = rounds && !splits_k ? c : 0;
+        j.sums_stride = j.sums == c ? p->c_stride : p->n;
+        j.finishes = !splits_k && (rounds || has_epilogue(&p->after));
         product(p, &j, &a, &b);
         if (splits_k) {
             meet(&arrived, item + 1, threads);
@@ -252,7 +266,7 @@ static void work(const plan *p, int thread, int threads) {
             meet(&departed, item + 1, threads);
         }
         a.base += a.batch_stride * p->element_bytes, b.base += b.batch_stride * p->element_bytes;
-        c += p->m * p->n * p->result_bytes;
+        c += p->c_batch_stride * p->result_bytes;
     }
     if (p->row_unit > 1) end_tiles();
 }

@@ -203,6 +203,8 @@ class TritonBackend(Backend):
             raise Unsupported(f"backend triton has no {dtype}: torch {_torch().__version__} has no such type")
         if values["split_k"] != 1:
             raise Unsupported("backend triton does not divide K: leave split_k at 1")
+        if dtype == "int8" and values.get("activation") not in (None, "relu"):
+            raise Unsupported("backend triton leaves sums of int8 as int32: gelu and silu need a floating-point dtype")
         if chosen["kind"] == "library" and dtype in OUTPUT_TYPES:
             raise Unsupported(f"torch.matmul has no {dtype}: measure kind=triton for it")
 

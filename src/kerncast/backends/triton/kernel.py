@@ -1,6 +1,7 @@
 """The Triton matmul of `gemm/triton`. Importing this module needs triton; TRITON_INTERPRET=1 then runs it on a CPU.
 
-Operands are described by their strides, so one kernel serves every layout.
+Operands are described by their strides, so one kernel serves every layout, with and without gaps between rows. The epilogue
+works on the sums, before they are rounded.
 """
 
 # mypy: ignore-errors
@@ -12,10 +13,11 @@ import triton.language as tl
 
 @triton.jit
 def matmul(
-    a, b, c, M, N, K,
+    a, b, c, bias, M, N, K,
     a_batch, a_m, a_k, b_batch, b_k, b_n, c_batch, c_m, c_n,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr, EVEN_K: tl.constexpr, SUM: tl.constexpr, PRECISION: tl.constexpr,
+    BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """One block of C. Blocks go GROUP_M rows of blocks at a time, so that neighbours in time share strips of B in L2."""
     # Sizes of matrices may pass 2^31 elements: offsets that strides multiply are 64 bits wide.
@@ -43,5 +45,13 @@ def matmul(
         total = tl.dot(left, right, total, input_precision=PRECISION, out_dtype=SUM)
         a_at += BLOCK_K * a_k
         b_at += BLOCK_K * b_k
+    if BIAS:
+        total += tl.load(bias + n, mask=n < N, other=0).to(SUM)[None, :]
+    if ACTIVATION == "relu":
+        total = tl.maximum(total, 0)
+    elif ACTIVATION == "silu":
+        total = total / (1 + tl.exp(-total))
+    elif ACTIVATION == "gelu":
+        total = total * 0.5 * (1 + tl.erf(total * 0.7071067811865476))
     c_at = c + batch * c_batch + m[:, None] * c_m + n[None, :] * c_n
     tl.store(c_at, total.to(c.dtype.element_ty), mask=(m[:, None] < M) & (n[None, :] < N))

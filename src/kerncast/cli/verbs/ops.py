@@ -20,7 +20,7 @@ def parameters(space: Space) -> list[dict[str, Any]]:
         {
             "name": name,
             "values": parameter.describe(),
-            "default": parameter.default,
+            "default": parameter.absent or parameter.default,
             "conditional": parameter.when is not None,
             "codes": dict(parameter.codes) or None,
             "doc": parameter.doc,

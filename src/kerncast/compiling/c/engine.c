@@ -35,8 +35,9 @@ static kerncast_status kc_refuse(kerncast_answer *answer, kerncast_status status
 }
 
 static kerncast_status kc_read_values(const kc_parameter *declared, int32_t count, const int32_t *order,
-                                      int (*applies)(int32_t, const double *), const int64_t *given, int64_t *key, double *numbers,
-                                      kerncast_answer *answer, kerncast_status refused) {
+                                      int (*applies)(int32_t, const double *), int (*usual)(int32_t, const double *, int64_t),
+                                      const int64_t *given, int64_t *key, double *numbers, kerncast_answer *answer,
+                                      kerncast_status refused) {
     for (int32_t place = 0; place < count; place++) {
         const int32_t i = order[place];
         const kc_parameter *parameter = &declared[i];
@@ -45,6 +46,11 @@ static kerncast_status kc_read_values(const kc_parameter *declared, int32_t coun
             if (value != KERNCAST_MISSING)
                 return kc_refuse(answer, refused, i, "%s does not apply here and must be left out%.0s, got %lld", parameter->name,
                                  "", value);
+            key[i] = KERNCAST_MISSING;
+            numbers[i] = parameter->inactive;
+            continue;
+        }
+        if (parameter->optional && (value == KERNCAST_MISSING || (double)value == parameter->inactive || usual(i, numbers, value))) {
             key[i] = KERNCAST_MISSING;
             numbers[i] = parameter->inactive;
             continue;
@@ -62,7 +68,8 @@ static kerncast_status kc_read_values(const kc_parameter *declared, int32_t coun
 
 static kerncast_status kc_read_problem(const kerncast_problem *given, kc_problem *problem, kerncast_answer *answer) {
     const kerncast_status status = kc_read_values(kc_problem_parameters, KC_PROBLEM, kc_problem_order, kc_problem_applies,
-                                                  (const int64_t *)given, problem->key, problem->p, answer, KERNCAST_BAD_INPUT);
+                                                  kc_problem_usual, (const int64_t *)given, problem->key, problem->p, answer,
+                                                  KERNCAST_BAD_INPUT);
     if (status != KERNCAST_OK) return status;
     const int32_t rule = kc_broken_rule(problem->p);
     if (rule >= 0) return kc_refuse(answer, KERNCAST_BAD_INPUT, -1, "%s%.0s", kc_rules[rule], "", 0);
@@ -502,7 +509,7 @@ kerncast_status kerncast_scores(kerncast_context *context, const kerncast_proble
 static kerncast_status kc_read_config(const kerncast_config *given, double *c, kerncast_answer *answer) {
 #if KC_CONFIG
     int64_t key[KC_CONFIG];
-    return kc_read_values(kc_config_parameters, KC_CONFIG, kc_config_order, kc_config_applies, (const int64_t *)given, key, c, answer,
+    return kc_read_values(kc_config_parameters, KC_CONFIG, kc_config_order, kc_config_applies, kc_config_usual, (const int64_t *)given, key, c, answer,
                           KERNCAST_BAD_INPUT);
 #else
     (void)given, (void)c, (void)answer;

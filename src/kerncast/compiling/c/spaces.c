@@ -4,7 +4,7 @@ typedef struct {
     const int64_t *values; /* the only ones, where they are not a range */
     int32_t count;
     int64_t otherwise; /* when it is left out */
-    int conditional;
+    int conditional, optional; /* optional: missing is a value, which reads as `inactive` */
     double inactive;
 } kc_parameter;
 

@@ -268,9 +268,12 @@ def _template_or_library(table: pl.DataFrame) -> Columns:
     )
 
 
-def _layout(table: pl.DataFrame) -> pl.Series:
-    """`rcr` and so on from the strides: a row-major matrix has (columns, 1), a column-major one (1, rows)."""
-    letters = []
+def _storage(table: pl.DataFrame, gaps: bool) -> Columns:
+    """`problem.layout` from the strides: a row-major matrix has (columns, 1), a column-major one (1, rows).
+
+    With `gaps` the first of these may be larger, and is then the leading dimension, `problem.lda` or `problem.ldb`.
+    """
+    letters, leading = [], {}
     for matrix, (rows, columns) in zip(MATRICES, (("m", "k"), ("k", "n")), strict=True):
         size = pl.DataFrame({"rows": whole_numbers(table, rows), "columns": whole_numbers(table, columns)})
         outer, inner = (whole_numbers(table, f"{matrix}_stride_{axis}") for axis in (0, 1))
@@ -280,24 +283,30 @@ def _layout(table: pl.DataFrame) -> pl.Series:
             .when((outer == 1) & (inner == pl.col("rows"))).then(pl.lit("c"))
             .when((inner == 1) & (pl.col("rows") == 1)).then(pl.lit("r"))
             .when((outer == 1) & (pl.col("columns") == 1)).then(pl.lit("r"))
+            .when((outer > pl.col("columns")) & (inner == 1) & gaps).then(pl.lit("R"))
+            .when((outer == 1) & (inner > pl.col("rows")) & gaps).then(pl.lit("C"))
         ).to_series()  # fmt: skip
+        stored = "stored by rows or by columns" if gaps else "packed"
         refuse_cells(
             table,
             letter.is_null(),
             f"{matrix}_stride_0",
-            f"and {matrix}_stride_1 must be those of a packed {rows} × {columns} matrix",
+            f"and {matrix}_stride_1 must be those of a {rows} × {columns} matrix that is {stored}",
         )
-        letters.append(letter)
-    return letters[0] + letters[1] + "r"
+        found = size.select(pl.when(letter == "R").then(outer).when(letter == "C").then(inner)).to_series()
+        if gaps:
+            leading[f"problem.ld{'ab'[len(letters)]}"] = found
+        letters.append(letter.str.to_lowercase())
+    return {"problem.layout": letters[0] + letters[1] + "r", **leading}
 
 
-def _product(table: pl.DataFrame) -> Columns:
-    """The problem parameters that mm, mixed_mm and pad_mm share."""
+def _product(table: pl.DataFrame, gaps: bool = False) -> Columns:
+    """The problem parameters that mm, mixed_mm and pad_mm share; only mm has leading dimensions (`gaps`)."""
     sizes = {f"problem.{name.upper()}": whole_numbers(table, name) for name in ("m", "n", "k")}
     for name in CONTIGUOUS:
         if name in table.columns:  # follows from the strides; any other word means damage
             _translated(table, name, FLAGS, pl.Boolean)
-    return {**sizes, "problem.dtype": _translated(table, "mat1_dtype", DTYPES), "problem.layout": _layout(table)}
+    return {**sizes, "problem.dtype": _translated(table, "mat1_dtype", DTYPES), **_storage(table, gaps)}
 
 
 def _same_dtypes(table: pl.DataFrame) -> None:
@@ -317,7 +326,7 @@ def _tf32(table: pl.DataFrame) -> Columns:
 
 def _mm(table: pl.DataFrame) -> Columns:
     _same_dtypes(table)
-    return {**_product(table), **_tf32(table), **_template_or_library(table)}
+    return {**_product(table, gaps=True), **_tf32(table), **_template_or_library(table)}
 
 
 def _mixed_mm(table: pl.DataFrame) -> Columns:

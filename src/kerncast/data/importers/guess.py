@@ -143,7 +143,7 @@ def _lacking(family: Family, found: Mapping[str, str], sizes: bool) -> list[str]
         for name, parameter in family.problem.parameters.items()
         if f"problem.{name}" not in found
         and parameter.default is None
-        and parameter.when is None
+        and not parameter.nullable
         and (name not in _ASSUMED or not isinstance(parameter, Categorical))
         and isinstance(parameter, Categorical | Bool) is not sizes
     ]
@@ -266,8 +266,8 @@ def _parameter_line(name: str, parameter: Parameter, column: str | None, table: 
         values = _translations(parameter, table[column])
         spec = f"{{ column = {_quoted(column)}, values = {_table(values)} }}" if values else _quoted(column)
         return f"{name} = {spec}"
-    if parameter.default is not None:
-        return f"# {name}: no column looks like it; {parameter.default} is assumed"
+    if parameter.default is not None or parameter.optional:
+        return f"# {name}: no column looks like it; {parameter.absent or parameter.default} is assumed"
     if parameter.when is not None:
         return f"# {name}: no column looks like it; it is left empty"
     if name in _ASSUMED and parameter.index(_ASSUMED[name][0]) is not None:

@@ -89,6 +89,7 @@ def _nearest(parameter: Parameter, values: Ints, seen: Ints) -> Ints:
 def allowed_problems(space: Space, frame: pl.DataFrame) -> pl.DataFrame:
     """The rows that break no rule; inactive parameters become null, and rows without a value for an active one are dropped."""
     symbols = {f"problem.{name}": f"{space.namespace}.{name}" for name in space.parameters}
+    frame = space.without_usual(frame, "problem.")
     for name in space.condition_order:
         column = pl.col(f"problem.{name}")
         applies = space.active[name].frame(frame.rename(symbols), trusted=True).to_series() != 0.0

@@ -15,10 +15,11 @@ from kerncast.backends.cpu.gemm.arrays import BoundProduct, Product
 from kerncast.backends.cpu.gemm.codegen import Item
 from kerncast.backends.cpu.gemm.first_configs import first_configs
 from kerncast.backends.cpu.gemm.inputs import InputCache, Inputs
-from kerncast.backends.cpu.gemm.plan import CPlan, Geometry, Kernels, fill, refusal
+from kerncast.backends.cpu.gemm.plan import CPlan, Geometry, Kernels, Pointers, fill, refusal
 from kerncast.backends.cpu.part import Machine, Part
 from kerncast.families.gemm_cpu import gemm_cpu
 from kerncast.op import Config, Problem
+from kerncast.ops.gemm import PACKED
 
 # Configs are tried on small problems first: sides beyond FEW become one of a few lengths. Most tiles divide those of M and N,
 # so that few edge kernels are compiled. That of K is a power of two, at which rows compete for the same cache sets, as they
@@ -82,7 +83,7 @@ class GemmPart(Part):
     def prepare(self, problem: Problem, config: Config) -> Prepared:
         values, chosen, geometry = self._supported(problem, config)
         inputs = self.inputs.get(values)
-        plan = self._planned(geometry, values, chosen, inputs.pointers)
+        plan = self._planned(geometry, values, chosen, (*inputs.pointers, inputs.bias_pointer))
         self._reserve(plan)
         return _Kernel(self.library, plan, inputs)
 
@@ -91,7 +92,7 @@ class GemmPart(Part):
         values, chosen, geometry = self._supported(problem, config)
         # Build all missing kernels in one compilation. `prepare` does not: its caller uses `compile` for a whole chunk.
         self.compile([(problem, config)])
-        plan = self._planned(geometry, values, chosen, (0, 0, 0))
+        plan = self._planned(geometry, values, chosen, (0, 0, 0, 0))
         self._reserve(plan)
         return BoundProduct(call, plan, geometry.swapped, _functions(self.library)[1], partial(self._reserve, plan))
 
@@ -105,11 +106,10 @@ class GemmPart(Part):
         sides = {name: 1 << (side - 1).bit_length() if side <= FEW else lengths[name] for name, side in given.items()}
         if math.prod(given.values()) <= math.prod(sides.values()):
             return problem
-        return Problem.trusted(gemm_cpu, {**problem.as_dict(), **sides, "batch": 1})
+        packed = dict.fromkeys(PACKED)
+        return Problem.trusted(gemm_cpu, {**problem.as_dict(), **sides, "batch": 1, **packed})
 
-    def _planned(
-        self, geometry: Geometry, values: dict[str, Any], chosen: dict[str, Any], pointers: tuple[int, int, int]
-    ) -> CPlan:
+    def _planned(self, geometry: Geometry, values: dict[str, Any], chosen: dict[str, Any], pointers: Pointers) -> CPlan:
         """The plan with its functions. It keeps the table of micro-kernels alive: ctypes keeps what a pointer points to."""
         kernels = Kernels.of(geometry, values["dtype"], chosen)
         plan = fill(geometry, kernels, values, chosen, pointers)

@@ -1,12 +1,14 @@
 """Products of a caller's own arrays: which problem two arrays make, and a plan that is pointed at them in each call.
 
 The driver takes operands stored by rows or by columns with any distance between these, so slices and transposes
-are used in place; other arrays are copied. C is written by rows without gaps.
+are used in place; other arrays are copied. C is written by rows, into `out` wherever its rows are. A third array is a bias,
+and `activation=` is applied after it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import threading
 from collections.abc import Callable, Hashable, Mapping
@@ -20,6 +22,7 @@ from kerncast.backends.contract import Bound, Call
 from kerncast.backends.cpu.gemm.inputs import NUMPY_TYPES, OUTPUT_TYPES
 from kerncast.backends.cpu.gemm.plan import CPlan
 from kerncast.errors import InvalidValue
+from kerncast.ops.gemm import gemm
 
 # numpy has no bf16, so no array can mean it for certain.
 TYPES = {np.dtype(NUMPY_TYPES[name]): name for name in ("fp32", "fp64", "int8")}
@@ -72,31 +75,54 @@ class Product(Call):
     shape: tuple[int, ...]
     a: Operand
     b: Operand
+    bias: bool = False
+    activation: str | None = None
 
     @staticmethod
     def signature(*arrays: Array, **attributes: Hashable) -> Hashable:
-        a, b = arrays
-        kinds = type(a), type(b), attributes or None
+        a, b, *more = arrays
+        kinds: Hashable = type(a), type(b)
+        if more or attributes:
+            kinds = kinds, *((type(x), x.shape, x.dtype) for x in more), *attributes.items()
         return a.shape, b.shape, a.strides, b.strides, a.dtype, b.dtype, a.flags.aligned, b.flags.aligned, kinds
 
     @classmethod
     def of(cls, *arrays: Array, **attributes: Hashable) -> Self:
-        a, b = _checked(arrays, attributes)
+        a, b, bias = _checked(arrays, attributes)
+        activation = attributes.get("activation")
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         shape = (*batch, a.shape[-2], b.shape[-1])
         if b.ndim == 2:
             a = _merged(a)
         m, k = a.shape[-2:]
         count = batch[0] if batch and (a.ndim == 3 or b.ndim == 3) else 1
-        return cls(m, b.shape[-1], k, count, TYPES[a.dtype], shape, Operand.of(a, -1), Operand.of(b, -2))
+        assert activation is None or isinstance(activation, str)
+        return cls(
+            m, b.shape[-1], k, count, TYPES[a.dtype], shape, Operand.of(a, -1), Operand.of(b, -2), bias is not None, activation
+        )
 
     @property
     def values(self) -> Mapping[str, int | bool | str]:
         layout = f"{self.a.order}{self.b.order}r"
-        return {"M": self.m, "N": self.n, "K": self.k, "batch": self.batch, "dtype": self.dtype, "layout": layout}
+        found: dict[str, int | bool | str] = {
+            "M": self.m, "N": self.n, "K": self.k, "batch": self.batch, "dtype": self.dtype, "layout": layout,
+            "lda": self._apart(self.a, self.m, self.k), "ldb": self._apart(self.b, self.k, self.n),
+        }  # fmt: skip
+        if self.bias:
+            found["bias"] = True
+        return found if self.activation is None else {**found, "activation": self.activation}
+
+    @staticmethod
+    def _apart(operand: Operand, rows: int, columns: int) -> int:
+        """The leading dimension; 0 (packed) where there is only one row or column."""
+        return 0 if 1 in (rows, columns) else operand.stride
 
     def without_kernel(self) -> Bound | None:
-        return None if all((self.m, self.n, self.k, self.batch)) else Nothing(self.shape, self.dtype)
+        if all((self.m, self.n, self.k, self.batch)):
+            return None
+        if self.n and (self.bias or self.activation) and math.prod(self.shape):
+            raise InvalidValue("a product over K = 0 has no sums to add a bias to or to apply an activation to: do without")
+        return Nothing(self.shape, self.dtype)
 
 
 def _merged(a: Array) -> Array:
@@ -113,12 +139,20 @@ def _merged(a: Array) -> Array:
     return np.lib.stride_tricks.as_strided(a, (count * m, k), (step, a.strides[2]), writeable=False)
 
 
-def _checked(arrays: tuple[Array, ...], attributes: Mapping[str, Hashable]) -> tuple[Array, Array]:
-    """The two operands, if they are matrices that can be multiplied."""
-    if len(arrays) != 2 or attributes:
+ACTIVATION = gemm.parameters["activation"]
+
+
+def _checked(arrays: tuple[Array, ...], attributes: Mapping[str, Hashable]) -> tuple[Array, Array, Array | None]:
+    """The two operands, if they are matrices that can be multiplied, and the bias."""
+    if len(arrays) not in (2, 3) or set(attributes) - {"activation"}:
         given = ", ".join([f"{len(arrays)} arrays", *attributes])
-        raise InvalidValue(f"a product takes two arrays and nothing else, got {given}: call run(a, b) or run(a, b, out=c)")
-    a, b = arrays
+        raise InvalidValue(
+            f"a product takes two arrays, a third as its bias, and activation=, got {given}: call run(a, b), "
+            'run(a, b, bias, activation="relu") or run(a, b, out=c)'
+        )
+    a, b, *more = arrays
+    if "activation" in attributes and ACTIVATION.index(attributes["activation"]) is None:
+        raise InvalidValue(f"activation must be {ACTIVATION.describe()}, got {attributes['activation']!r}")
     for name, array in (("a", a), ("b", b)):
         check_array(name, array)
         if array.ndim not in (2, 3):
@@ -139,7 +173,16 @@ def _checked(arrays: tuple[Array, ...], attributes: Mapping[str, Hashable]) -> t
             f"a and b must hold equally many matrices (or one), got shapes {a.shape} and {b.shape}: "
             "give as many of each, or one for all"
         )
-    return a, b
+    for bias in more:
+        check_array("the bias", bias)
+        kind = np.dtype(OUTPUT_TYPES[TYPES[a.dtype]])
+        if bias.shape != b.shape[-1:] or bias.dtype != kind:
+            raise InvalidValue(
+                f"the bias must be {kind} of shape {b.shape[-1:]}, one element for each column of b, got {bias.dtype} of "
+                f"shape {bias.shape}: convert or reshape it"
+            )
+        return a, b, bias
+    return a, b, None
 
 
 def check_array(name: str, array: object) -> None:
@@ -216,39 +259,78 @@ class BoundProduct(IntoOut):
         for home, operand in ((self._a, product.a), (self._b, product.b)):
             home.stride, home.batch_stride = operand.stride, operand.batch_stride
         self._plan, self._place = plan, ctypes.byref(plan)
+        self._swapped, self._c_strides = swapped, (plan.c_stride, plan.c_batch_stride)
         self._copies = product.a.copied or product.b.copied
         self._launch, self._reserve = launch, reserve
         self._lock = threading.Lock()
         self._process = os.getpid() if plan.threads > 1 else 0
 
     def __call__(self, *arrays: Array, out: Array | None = None) -> Array:
-        a, b = arrays
+        a, b = arrays[:2]
+        bias = np.ascontiguousarray(arrays[2]) if self.product.bias else None
         if self._copies:
             a = a.copy() if self.product.a.copied else a
             b = b.copy() if self.product.b.copied else b
         at_a, at_b = address(a), address(b)
         if out is not None:
             self.check_out(out)
-        made = out if out is not None and self._writes_to(out, at_a, at_b) else np.empty(self.shape, self.dtype)
+        made, strides = np.empty(self.shape, self.dtype) if out is None else out, self._c_strides
+        if out is not None:
+            found = self._rows_of(out, at_a, at_b, bias)
+            if found is None:
+                made = np.empty(self.shape, self.dtype)
+            else:
+                strides = found
         with self._lock:
             if self._process and self._process != os.getpid():
                 # Threads do not survive a fork: the child needs its own.
                 self._reserve()
                 self._process = os.getpid()
             self._a.base, self._b.base, self._plan.c = at_a, at_b, address(made)
+            self._plan.c_stride, self._plan.c_batch_stride = strides
+            if bias is not None:
+                self._plan.after.bias = address(bias)
             self._launch(self._place, 1)
         if out is None or made is out:
             return made
         out[...] = made
         return out
 
-    def _writes_to(self, out: Array, at_a: int, at_b: int) -> bool:
-        """Whether the driver may write to it: by rows without gaps, and without overlapping A or B."""
+    def _rows_of(self, out: Array, at_a: int, at_b: int, bias: Array | None) -> tuple[int, int] | None:
+        """The strides of rows and of matrices, if the driver may write there: by rows, not overlapping what it reads."""
         flags = out.flags
-        if not (flags.c_contiguous and flags.aligned):
-            return False
-        begin = address(out)
-        end, product = begin + out.nbytes, self.product
-        return (end <= at_a or at_a + product.a.extent_bytes <= begin) and (
-            end <= at_b or at_b + product.b.extent_bytes <= begin
-        )
+        if flags.c_contiguous and flags.aligned:
+            strides, end = self._c_strides, out.nbytes
+        else:
+            found = _row_strides(out, self.product, self._swapped)
+            if found is None:
+                return None
+            strides, end = found
+        begin, product = address(out), self.product
+        end += begin
+        if not (end <= at_a or at_a + product.a.extent_bytes <= begin):
+            return None
+        if not (end <= at_b or at_b + product.b.extent_bytes <= begin):
+            return None
+        return None if bias is not None and np.may_share_memory(bias, out) else strides
+
+
+def _row_strides(out: Array, product: Product, swapped: bool) -> tuple[tuple[int, int], int] | None:
+    """The strides of rows and of matrices of an array with gaps between its rows, and its extent in bytes."""
+    size = out.itemsize
+    if swapped or not out.flags.aligned or any(step < 0 or step % size for step in out.strides):
+        return None
+    row, column = (step // size for step in out.strides[-2:])
+    between = out.strides[0] // size if out.ndim == 3 else 0
+    if (product.n > 1 and column != 1) or (out.shape[-2] > 1 and row < product.n):
+        return None
+    if out.ndim == 3 and product.batch == 1:  # the rows of all matrices are computed as one matrix's
+        if out.shape[0] > 1 and out.shape[1] > 1 and between != out.shape[1] * row:
+            return None
+        row = row if out.shape[1] > 1 else between
+        if product.m > 1 and row < product.n:
+            return None
+    elif product.batch > 1 and between < (out.shape[-2] - 1) * row + product.n:
+        return None
+    extent = size * (1 + sum((count - 1) * step // size for count, step in zip(out.shape, out.strides, strict=True)))
+    return (row, between), extent

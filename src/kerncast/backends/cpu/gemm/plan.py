@@ -9,12 +9,16 @@ from typing import Any
 
 from kerncast.backends.cpu.gemm.codegen import C_TYPES, GROUPS, SUMS, Item, Micro, Packer
 
+# Where A, B, C and the bias begin, as the problem has them; 0: there is none.
+Pointers = tuple[int, int, int, int]
+
 LOOP_ORDERS = {"nkm": 0, "mkn": 1}
 TILE_ORDERS = {"nm": 0, "mn": 1}
 SPLITS = {"none": 0, "m": 1, "n": 2, "k": 3}
 RESULTS = {"fp32": 0, "fp64": 1, "bf16": 2, "int32": 3}
 # What C holds: bf16 is rounded once from sums in fp32; sums of int8 are left as they are.
 OUTPUTS = {"fp32": "fp32", "fp64": "fp64", "bf16": "bf16", "int8": "int32"}
+ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
 
 
 class COperand(ctypes.Structure):
@@ -32,6 +36,12 @@ class COperand(ctypes.Structure):
     ]
 
 
+class CEpilogue(ctypes.Structure):
+    """`epilogue` of epilogue.h."""
+
+    _fields_ = [("bias", ctypes.c_void_p), ("bias_stride", ctypes.c_int64), ("activation", ctypes.c_int64)]
+
+
 class CPlan(ctypes.Structure):
     """`plan` of driver.c."""
 
@@ -44,12 +54,14 @@ class CPlan(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("m", "n", "k", "batch", "mc", "kc", "nc")),
         *((name, ctypes.c_int64) for name in ("loop_order", "tile_order", "threads", "split")),
         *((name, ctypes.c_int64) for name in ("element_bytes", "cell_bytes", "sum_bytes", "result_bytes", "result")),
+        *((name, ctypes.c_int64) for name in ("c_stride", "c_batch_stride")),
+        ("after", CEpilogue),
     ]
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """The product as the driver computes it.
+    """The product as the driver computes it; strides in elements.
 
     Kernels are vectorised along the columns of C, so a product with one column is computed as its transpose:
     C is a vector either way, A and B change places.
@@ -65,6 +77,7 @@ class Geometry:
     b_rows: bool
     """The right operand is contiguous along K."""
     b_stride: int
+    c_stride: int
 
     @classmethod
     def of(cls, problem: Mapping[str, Any]) -> Geometry:
@@ -73,8 +86,14 @@ class Geometry:
         a_rows, b_rows = layout[0] == "r" or m == 1, layout[1] == "c" or n == 1
         a_stride, b_stride = k if a_rows else m, k if b_rows else n
         if n == 1:
-            return cls(1, m, k, True, True, k, a_rows, a_stride)
-        return cls(m, n, k, False, a_rows, a_stride, b_rows, b_stride)
+            return cls(1, m, k, True, True, k, a_rows, problem.get("lda") or a_stride, m)
+        leading = problem.get("lda") or a_stride, problem.get("ldb") or b_stride, problem.get("ldc") or n
+        return cls(m, n, k, False, a_rows, leading[0], b_rows, leading[1], leading[2])
+
+    def batch_strides(self) -> tuple[int, int, int]:
+        """From one product of a batch to the next: the stored rows (columns) of the operands and of C follow each other."""
+        a, b = self.m if self.a_rows else self.k, self.n if self.b_rows else self.k
+        return a * self.a_stride, b * self.b_stride, self.m * self.c_stride
 
 
 def _tiles(extent: int, tile: int) -> set[int]:
@@ -146,6 +165,13 @@ class Kernels:
         return [item for item in (self.micro, *self.edges, self.a_packer, self.b_packer) if item is not None]
 
 
+def gaps_in_vector(problem: Mapping[str, Any]) -> bool:
+    """Whether a matrix of one row or column has gaps between its elements."""
+    layout, one_row, one_column = problem["layout"], problem["M"] == 1, problem["N"] == 1
+    gaps = (one_row and layout[0] == "c", "lda"), (one_column and layout[1] == "r", "ldb"), (one_column, "ldc")
+    return any(vector and problem.get(name) is not None for vector, name in gaps)
+
+
 def refusal(geometry: Geometry, problem: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
     """The name of the constraint of the family without which the driver would compute nonsense, if one is broken.
 
@@ -155,6 +181,10 @@ def refusal(geometry: Geometry, problem: Mapping[str, Any], config: Mapping[str,
         return "dtype"
     if problem["split_k"] != 1:
         return "split_k"
+    if gaps_in_vector(problem):
+        return "vectors"
+    if problem["dtype"] == "int8" and problem.get("activation") not in (None, "relu"):
+        return "int8_activation"
     if config["kernel"] not in ("outer", "dot"):
         return None if (config["kernel"], problem["dtype"]) in GROUPS else "kernel_dtype"
     if config["kernel"] == "dot":
@@ -163,14 +193,18 @@ def refusal(geometry: Geometry, problem: Mapping[str, Any], config: Mapping[str,
 
 
 def fill(
-    geometry: Geometry, kernels: Kernels, problem: Mapping[str, Any], config: Mapping[str, Any], pointers: tuple[int, int, int]
+    geometry: Geometry, kernels: Kernels, problem: Mapping[str, Any], config: Mapping[str, Any], pointers: Pointers
 ) -> CPlan:
-    """The plan without its functions. `pointers` are those of A, B and C as the problem has them."""
+    """The plan without its functions."""
     left, right = (pointers[1], pointers[0]) if geometry.swapped else pointers[:2]
     plan = CPlan(c=pointers[2], m=geometry.m, n=geometry.n, k=geometry.k, batch=problem["batch"])
     micro, (pack_a, pack_b), dot = kernels.micro, packs(geometry, config), config["kernel"] == "dot"
-    plan.a = COperand(left, geometry.a_stride, geometry.m * geometry.k, micro.height, geometry.a_rows, pack_a, dot)
-    plan.b = COperand(right, geometry.b_stride, geometry.n * geometry.k, micro.nr, geometry.b_rows, pack_b, dot)
+    a_apart, b_apart, plan.c_batch_stride = geometry.batch_strides()
+    plan.a = COperand(left, geometry.a_stride, a_apart, micro.height, geometry.a_rows, pack_a, dot)
+    plan.b = COperand(right, geometry.b_stride, b_apart, micro.nr, geometry.b_rows, pack_b, dot)
+    plan.c_stride = geometry.c_stride
+    # The transpose of a product with one column has one row, all of whose columns get the one element of the bias.
+    plan.after = CEpilogue(pointers[3], 0 if geometry.swapped else 1, ACTIVATIONS[problem.get("activation")])
     plan.vectors, plan.lanes, plan.row_unit = micro.nv, micro.nr // micro.nv, micro.row_unit
     plan.group, plan.k_unit = micro.group, micro.k_unit
     plan.mc, plan.kc, plan.nc = config["mc"], config["kc"], config["nc"]
