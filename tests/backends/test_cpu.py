@@ -164,6 +164,59 @@ def test_double_precision_is_exact(backend: CpuBackend) -> None:
             assert backend.prepare(known, chosen).check() == 0.0, (layout, chosen)
 
 
+# Rows further apart than they are long, by an odd number of elements; a bias; activations. int8 has no smooth ones.
+APART = [("rrr", 3, 0, 5), ("rcr", 0, 7, 1), ("crr", 1, 16, 0), ("ccr", 5, 2, 3)]
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["fp32", "fp64", "bf16", "int8"])
+def test_gaps_between_rows_and_epilogues_are_computed_in_place(backend: CpuBackend, dtype: str) -> None:
+    """Nothing between rows is read or written; bias and activation are applied once, for every split, batch and block of K."""
+    activations = (None, "relu") if dtype == "int8" else (None, "relu", "gelu", "silu")
+    vectors = []
+    for at, (layout, a, b, c) in enumerate(APART * 2):
+        threads, (m, n, k) = 1 + at % 2, [(13, 31, 127), (25, 47, 8), (61, 1, 200), (1, 37, 19)][(at + at // 4) % 4]
+        packed = {"lda": k if layout[0] == "r" else m, "ldb": n if layout[1] == "r" else k, "ldc": n}
+        apart = {name: packed[name] + more for name, more in zip(packed, (a, b, c), strict=True)}
+        vector = [m == 1 and layout[0] == "c" and "lda", n == 1 and layout[1] == "r" and "ldb", n == 1 and "ldc"]
+        more = {**apart, **dict.fromkeys([name for name in vector if name]), "bias": at % 3 > 0}
+        more["activation"] = activations[at % len(activations)] or "none"
+        known = problem(m, n, k, layout, dtype=dtype, threads=threads, batch=1 + at % 3, **more)
+        chosen = [config(split=split, kc=64) for split in (("m", "n", "k") if threads == 2 else ("none",))]
+        chosen = [item for item in chosen if not gemm_cpu.config.validate(item, gemm_cpu.bindings(known, devices.local()))]
+        vectors += [(known, item) for item in chosen + sampled(known, 1, at)]
+    assert len(vectors) > 20
+    backend.compile(vectors, 2)
+    assert [v for v in vectors if backend.prepare(*v).check() != 0.0] == []
+
+
+@needs_compiler
+def test_what_lies_between_the_rows_of_c_is_watched(backend: CpuBackend) -> None:
+    """A kernel that writes there is wrong, whatever else it computes; so is a smooth activation that is a little off."""
+    prepared: Any = backend.prepare(problem(9, 9, 9, ldc=11), config())
+    assert prepared.check() == 0.0
+    prepared.inputs.between[0, 4, 1] = 0.0
+    assert prepared.inputs.error() == math.inf
+    prepared = backend.prepare(problem(9, 9, 9, activation="gelu"), config())
+    assert prepared.check() == 0.0
+    prepared.inputs.c[0, 4, 4] += 1e-3
+    assert prepared.inputs.error() == pytest.approx(1e-3, rel=0.1)
+
+
+@needs_compiler
+def test_vectors_with_gaps_and_smooth_activations_of_int8_are_refused(backend: CpuBackend) -> None:
+    """By the family's rules, and by the backend where these were not asked."""
+    wrong = [("crr", {"M": 1, "lda": 2}), ("rrr", {"N": 1, "ldb": 2}), ("rcr", {"N": 1, "ldc": 2})]
+    for layout, sizes in wrong:
+        known = problem(**{"m": 5, "n": 6, "k": 7, **{name.lower() if name in "MN" else name: x for name, x in sizes.items()}},
+                        layout=layout)  # fmt: skip
+        assert "vectors" in {item.name for item in gemm_cpu.config.validate(config(), gemm_cpu.bindings(known))}
+        with pytest.raises(Unsupported, match="vectors without gaps"):
+            backend.prepare(known, config())
+    with pytest.raises(Unsupported, match="gelu and silu need a floating-point dtype"):
+        backend.prepare(problem(5, 6, 7, dtype="int8", activation="silu"), config())
+
+
 @needs_compiler
 def test_check_sees_a_result_that_was_not_written(backend: CpuBackend) -> None:
     """A kernel that leaves C alone, or writes a wrong number, does not pass the check."""

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import multiprocessing
 import threading
 
@@ -197,8 +198,69 @@ def test_out_is_written_in_place_or_aside(backend):
     assert (dispatcher.run(a, b, out=b) == wanted).all()
 
 
+def test_out_may_have_gaps_between_its_rows(backend):
+    """A slice of a larger array is written in place, alone or in a batch, and nothing beside it is touched."""
+    dispatcher = Dispatcher("gemm/cpu", always(BASE), backend=backend)
+    for shape, other in (((7, 12), (12, 9)), ((3, 7, 12), (12, 9)), ((3, 7, 12), (3, 12, 9)), ((7, 12), (12, 1))):
+        a, b = numbers(shape, "float32"), numbers(other, "float32", 1)
+        whole = np.full((*shape[:-1], other[-1] + 4), 7.0, np.float32)
+        out = whole[..., 1:-3]
+        assert dispatcher.run(a, b, out=out) is out
+        agree(out, a, b)
+        assert (whole[..., :1] == 7.0).all()
+        assert (whole[..., -3:] == 7.0).all()
+    assert dispatcher.problem(np.ones((9, 24), np.float32)[:, :12], np.ones((12, 8), np.float32))["lda"] == 24
+
+
+def test_a_bias_and_an_activation_follow_the_product(backend):
+    """run(a, b, bias, activation=…) is the activation of a @ b + bias, for vectors, batches and slices too."""
+    dispatcher = Dispatcher("gemm/cpu", always(BASE), backend=backend)
+    smooth = {
+        "none": lambda x: x,
+        "relu": lambda x: np.maximum(x, 0),
+        "silu": lambda x: x / (1 + np.exp(-x)),
+        "gelu": lambda x: 0.5 * x * np.array([math.erfc(-y / math.sqrt(2)) for y in x.ravel()]).reshape(x.shape),
+    }
+    cases = itertools.product(smooth, ("float32", "float64"), (((7, 12), (12, 9)), ((3, 5, 4), (4, 9)), ((6, 8), (8, 1))))
+    for activation, dtype, (shape, other) in cases:
+        a, b, bias = numbers(shape, dtype), numbers(other, dtype, 1), numbers(2 * other[-1], dtype, 2)[::2]
+        wanted = smooth[activation](a.astype(np.float64) @ b + bias)
+        found = dispatcher.run(a, b, bias, activation=activation)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=3e-6 if dtype == "float32" else 1e-13)
+        np.testing.assert_allclose(dispatcher.run(a, b, activation=activation), smooth[activation](a @ b), rtol=0, atol=3e-6)
+    asked = dispatcher.problem(a, b, bias, activation="gelu")
+    assert (asked["bias"], asked["activation"]) == (True, "gelu")
+    ints = numbers((4, 6), "int8"), numbers((6, 5), "int8", 1), np.arange(5, dtype=np.int32) * 1000
+    wanted = np.maximum(ints[0].astype(np.int32) @ ints[1].astype(np.int32) + ints[2], 0)
+    assert (dispatcher.run(*ints, activation="relu") == wanted).all()
+    for bad, more, why in (
+        (np.ones(3, dtype), {}, r"the bias must be float64 of shape \(1,\), one element for each column of b"),
+        (np.ones(1, np.float32), {}, "the bias must be float64"),
+        (bias, {"activation": "tanh"}, "activation must be one of none, relu, gelu, silu, got 'tanh'"),
+        (bias, {"alpha": 2}, "got 3 arrays, alpha"),
+    ):
+        with pytest.raises(InvalidValue, match=why):
+            dispatcher.run(a, b, bad, **more)
+
+
+def test_strides_that_a_model_has_not_seen_get_the_kernel_of_packed_arrays(backend):
+    """The model is asked again without them; its choice runs in place."""
+
+    class Packed:
+        def select(self, problem):
+            known = problem.usual() is problem
+            return Answer(
+                Answered.OK if known else Answered.OUT_OF_RANGE, problem, config(BASE) if known else None, tier=Tier.TREE
+            )
+
+    dispatcher = Dispatcher("gemm/cpu", Packed(), backend=backend)
+    a, b = numbers((9, 20), "float32")[:, :12], numbers((12, 8), "float32", 1)
+    agree(dispatcher.run(a, b), a, b)
+    assert dispatcher.answered == {"tree": 1}
+
+
 def test_the_second_call_only_runs(backend):
-    """One question per problem, however often and with whatever data it comes; another stride is no new problem."""
+    """One question per problem, however often and with whatever data it comes; another stride is another problem."""
     chooser = always(BASE)
     dispatcher = Dispatcher("gemm/cpu", chooser, backend=backend)
     for seed in range(4):
@@ -206,9 +268,10 @@ def test_the_second_call_only_runs(backend):
         agree(dispatcher.run(a, b), a, b)
     wide = numbers((9, 20), "float32")[:, 3:14]
     agree(dispatcher.run(wide, b), wide, b)
-    assert chooser.asked == 1
+    agree(dispatcher.run(wide, b), wide, b)
+    assert chooser.asked == 2
     assert len(dispatcher._bound) == 2
-    assert dispatcher.answered == {"tree": 1}
+    assert dispatcher.answered == {"tree": 2}
     choice = dispatcher.choice(a, b)
     assert (choice.config, choice.by, choice.time_ns) == (config(BASE), "tree", 1e3)
     assert dispatcher.problem(a, b)["layout"] == "rrr"
@@ -332,7 +395,7 @@ def test_arrays_that_do_not_fit_are_refused_with_the_rule(backend):
         ((np.ones((2, 2, 3), np.float32), np.ones((3, 3, 4), np.float32)), "equally many matrices"),
         ((a.tolist(), b), "a must be a plain numpy array, got list: convert it with numpy.asarray"),
         ((np.ma.array(a), b), "a must be a plain numpy array, got MaskedArray"),
-        ((a,), "takes two arrays and nothing else, got 1 arrays"),
+        ((a,), "takes two arrays, a third as its bias, and activation=, got 1 arrays"),
     ):
         with pytest.raises(InvalidValue, match=rule):
             dispatcher.run(*arrays)
@@ -345,7 +408,7 @@ def test_arrays_that_do_not_fit_are_refused_with_the_rule(backend):
     ):
         with pytest.raises(InvalidValue, match=rule):
             dispatcher.run(a, b, out=out)
-    with pytest.raises(InvalidValue, match="nothing else, got 2 arrays, alpha"):
+    with pytest.raises(InvalidValue, match="and activation=, got 2 arrays, alpha"):
         dispatcher.run(a, b, alpha=2)
     assert len(dispatcher._bound) == 1
 

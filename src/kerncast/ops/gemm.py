@@ -100,7 +100,7 @@ class Gemm(Op):
         for name, packed in PACKED.items():
             given = getattr(p, name)
             least = "N" if name == "ldc" else "the length of a stored row or column"
-            yield Constraint(name, f"{name} must be at least that of a packed {MATRIX[name]}, {least}",
+            yield Constraint(f"least_{name}", f"{name} must be at least that of a packed {MATRIX[name]}, {least}",
                              (given == 0) | (given >= packed(p)))  # fmt: skip
 
     def derive(self, p: Namespace) -> Mapping[str, Expr]:

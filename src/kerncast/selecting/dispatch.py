@@ -180,6 +180,8 @@ class Dispatcher:
             yield Picked(answer.fallback, "fallback", None)
 
     def _from_measuring(self, problem: Problem) -> Iterator[Picked]:
+        # Strides and epilogues hardly change which kernel is fastest: they are not worth another second.
+        problem = problem.usual()
         if self._remembered is None:
             self._remembered = ChoiceCache(self.family, self.backend)
         known = self._remembered.get(problem)

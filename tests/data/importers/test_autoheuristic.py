@@ -177,6 +177,15 @@ def test_the_device_is_asked_for_and_checked(tmp_path):
         imported(tmp_path, MM, Options(device="h100"))
 
 
+def test_matrices_with_gaps_have_leading_dimensions(tmp_path):
+    """A slice or a padded matrix is told by its larger stride; what is packed, or has one row, has none."""
+    gaps = MM.replace(b"32,1,1,32,True", b"40,1,1,48,False").replace(b"1,64,128,1", b"1,72,136,1")
+    rows = imported(tmp_path, gaps.replace(b"1,1,128,1,True", b"99,1,128,1,True")).read("gemm/triton")
+    found = rows.sort("source_line").select("problem.layout", "problem.lda", "problem.ldb").rows()
+    assert found == [("rrr", None, None)] * 3 + [("rcr", 40, 48), ("crr", 72, 136), ("ccr", None, None), ("rrr", None, None)]
+    assert rows["key"].n_unique() == 6
+
+
 @pytest.mark.parametrize(
     ("content", "old", "new", "why"),
     [
@@ -188,7 +197,8 @@ def test_the_device_is_asked_for_and_checked(tmp_path):
         (MM, b"extern_mm,0.25", b"extern_bmm,0.25", "line 3: choice is a second library kernel besides extern_mm"),
         (MM, b"extern_mm,0.25", b"extern_mm,-1", "line 3: feedback must be milliseconds, or inf, got '-1'"),
         (MM, b"extern_mm,0.25", b"extern_mm", "line 3 has 13 cells, the header has 14"),
-        (MM, b"32,1,128,1,True", b"48,1,128,1,True", "line 3: mat1_stride_0 and mat1_stride_1 must be those of a packed m × k"),
+        (MM, b"32,1,128,1,True", b"48,2,128,1,True", "line 3: mat1_stride_0 and mat1_stride_1 must be those of a m × k m"),
+        (MIXED, b"1024,1,1,1024", b"1032,1,1,1024", "line 3: mat1_stride_0 and mat1_stride_1 must be those of a m × k"),
         (MM, b"torch.float16,32", b"torch.float32,32", "line 3: mat2_dtype must be the type of mat1"),
         (MM, b"not_float_32,extern", b"False,extern", "line 3: using_tf32 must be True or False for torch.float32"),
         (MM, b"BLOCK-M=16", b"BLOCK-M=17", "line 4: config.BLOCK_M must be"),

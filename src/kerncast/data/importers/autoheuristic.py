@@ -273,7 +273,8 @@ def _storage(table: pl.DataFrame, gaps: bool) -> Columns:
 
     With `gaps` the first of these may be larger, and is then the leading dimension, `problem.lda` or `problem.ldb`.
     """
-    letters, leading = [], {}
+    letters: list[pl.Series] = []
+    leading: Columns = {}
     for matrix, (rows, columns) in zip(MATRICES, (("m", "k"), ("k", "n")), strict=True):
         size = pl.DataFrame({"rows": whole_numbers(table, rows), "columns": whole_numbers(table, columns)})
         outer, inner = (whole_numbers(table, f"{matrix}_stride_{axis}") for axis in (0, 1))

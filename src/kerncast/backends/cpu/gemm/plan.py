@@ -86,7 +86,7 @@ class Geometry:
         a_rows, b_rows = layout[0] == "r" or m == 1, layout[1] == "c" or n == 1
         a_stride, b_stride = k if a_rows else m, k if b_rows else n
         if n == 1:
-            return cls(1, m, k, True, True, k, a_rows, problem.get("lda") or a_stride, m)
+            return cls(1, m, k, True, True, problem.get("ldb") or k, a_rows, problem.get("lda") or a_stride, m)
         leading = problem.get("lda") or a_stride, problem.get("ldb") or b_stride, problem.get("ldc") or n
         return cls(m, n, k, False, a_rows, leading[0], b_rows, leading[1], leading[2])
 
