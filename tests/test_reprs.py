@@ -109,7 +109,7 @@ def test_declarations_name_their_parameters():
     assert "problems also have threads" in repr(family)
     assert "nothing to choose" in repr(kerncast.get_family("eltwise_unary/single"))
     lines = repr(family.config).splitlines()
-    assert lines[0] == "Space(configs of gemm/cpu; 14 parameters, 16 constraints)"
+    assert lines[0] == "Space(configs of gemm/cpu; 14 parameters, 18 constraints)"
     assert any(line.split()[:4] == ["nv", "one", "of", "1,"] for line in lines)
     device = kerncast.get_device("a100")
     assert repr(device).startswith("Device(a100: NVIDIA A100-SXM4-80GB, gpu; 14 numbers; peak TFLOPS fp64 19.5,")

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from kerncast.compiling import build
-from kerncast.compiling.binding import MISSING
+from kerncast.compiling.encoding import MISSING
 from kerncast.data import Dataset, schema
 from kerncast.data.dataset import merge
 from kerncast.errors import BadFile, InvalidValue
