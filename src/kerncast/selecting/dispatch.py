@@ -24,6 +24,7 @@ from kerncast.backends.contract import Backend, Bound, Call, Failed, WrongResult
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.models.answer import Answer, Tier
 from kerncast.models.model import Model
+from kerncast.models.statuses import Answered
 from kerncast.op import Config, Family, Problem
 from kerncast.registry import FAMILIES
 from kerncast.selecting.choice_cache import ChoiceCache
