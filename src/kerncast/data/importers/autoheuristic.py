@@ -11,7 +11,6 @@ https://github.com/pytorch/pytorch/tree/main/torch/_inductor/autoheuristic
 
 from __future__ import annotations
 
-import io
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -95,8 +94,10 @@ class AutoHeuristic(Importer):
             raise InvalidValue("an AutoHeuristic log names its own columns: `set` and `mapping` do not apply to it")
         before = 0
         for member, data in _texts(path):
+            lines = data.count(b"\n") + 1
             try:
                 log = parse_log(data, options.skips, before, member)
+                del data  # a log may have a million rows, and they are all in `log` now
                 _check_device(log.metadata, options.device)
                 form, notes = _form(log)
                 table = options.skips.convert(log.table, lambda rows, form=form: _rows(form, rows), before, member)  # type: ignore[misc]
@@ -104,17 +105,18 @@ class AutoHeuristic(Importer):
                 raise type(error)(f"{member}{error}") from error
             # Lines are numbered across all logs of an archive, so that every row has a unique number.
             yield replace(numbered_after(table, before), notes=tuple(f"{member}{note}" for note in notes))
-            before += data.count(b"\n") + 1
+            before += lines
 
 
 def _texts(path: Path) -> Iterator[tuple[str, bytes]]:
     """The logs of a file, each with the prefix of its error messages."""
-    data = path.read_bytes()
-    if not data.startswith(b"PK"):
-        yield "", data
+    with path.open("rb") as file:
+        archived = file.read(2) == b"PK"
+    if not archived:
+        yield "", path.read_bytes()
         return
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        with zipfile.ZipFile(path) as archive:
             names = sorted(item.filename for item in archive.infolist() if not item.is_dir())
             # Files that macOS adds to an archive are not logs.
             names = [name for name in names if not name.startswith("__MACOSX/") and not Path(name).name.startswith(".")]
