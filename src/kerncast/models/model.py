@@ -46,6 +46,8 @@ from kerncast.tables.feature_rows import Featurizer, Rows
 from kerncast.tables.never_worked import chosen_last
 from kerncast.writing.terminal import printable
 
+BLOCK_ROWS = 65_536
+
 
 class Model:
     """A trained model, loaded and checked. `Model.load(path)` is how to get one."""
@@ -142,6 +144,10 @@ class Model:
 
     def rank_rows(self, rows: Rows) -> Predicted:
         """Like `predict_rows`, for judging choices: configs that break a rule or never worked in training are chosen last."""
+        # In blocks: the features of a million rows take gigabytes.
+        return Predicted.joined([self._ranked(block) for block in rows.blocks(BLOCK_ROWS)])
+
+    def _ranked(self, rows: Rows) -> Predicted:
         predicted = self.predict_rows(rows)
         failed = ~self._obeys(rows)
         if self.out_of_fold is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,16 @@ class Predicted:
     time_ns: Floats | None = None
     lower_ns: Floats | None = None
     upper_ns: Floats | None = None
+
+    @classmethod
+    def joined(cls, parts: Sequence[Predicted]) -> Predicted:
+        """The predictions of several blocks of rows, one after the other."""
+
+        def both(name: str) -> Floats | None:
+            values = [getattr(part, name) for part in parts]
+            return None if any(item is None for item in values) else np.concatenate(values)
+
+        return cls(np.concatenate([part.score for part in parts]), both("time_ns"), both("lower_ns"), both("upper_ns"))
 
 
 def scorecard(trials: Trials, predicted: Predicted) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -29,7 +29,8 @@ class Rows:
     family: Family
     frame: pl.DataFrame
     """`problem.*` and `config.*`, as stored in a dataset."""
-    features: Floats
+    features_of: Callable[[pl.DataFrame], Floats]
+    """Computes the features of a frame like this one, or gives them if they are known."""
     names: tuple[str, ...]
     codes: dict[str, tuple[int, ...]]
     """The features that are a categorical parameter unchanged, with the codes it may have."""
@@ -43,8 +44,18 @@ class Rows:
     peak_share: Floats | None = None
     """What no kernel can beat with the cores in use (`kerncast.limits`): a yardstick, never learned from."""
 
+    @cached_property
+    def features(self) -> Floats:
+        """One row per vector, one column per name. Computed when it is first needed: it takes most of the memory."""
+        return self.features_of(self.frame)
+
     def __len__(self) -> int:
-        return len(self.features)
+        return self.frame.height
+
+    def blocks(self, rows: int) -> Iterator[Rows]:
+        """The same rows in blocks, whose features are computed one block at a time unless they are known already."""
+        for start in range(0, max(1, len(self)), rows):
+            yield self.take(np.arange(start, min(len(self), start + rows)))
 
     def take(self, index: Array) -> Rows:
         """The rows at some positions (or where a mask holds)."""
@@ -53,10 +64,11 @@ class Rows:
         def part(values: Floats | None) -> Floats | None:
             return None if values is None else values[mask]
 
+        known = self.features[mask] if "features" in self.__dict__ else None
         return replace(
             self,
             frame=self.frame[mask],
-            features=self.features[mask],
+            features_of=self.features_of if known is None else given(known),
             roofline_ns=part(self.roofline_ns),
             expected_ns=part(self.expected_ns),
             flops=part(self.flops),
@@ -79,7 +91,17 @@ class Rows:
         """The same rows with some of the features, in that order."""
         places = [self.names.index(name) for name in names]
         codes = {name: self.codes[name] for name in names if name in self.codes}
-        return replace(self, features=np.ascontiguousarray(self.features[:, places]), names=tuple(names), codes=codes)
+        whole = self.features_of if "features" not in self.__dict__ else given(self.features)
+
+        def some(frame: pl.DataFrame) -> Floats:
+            return np.ascontiguousarray(whole(frame)[:, places])
+
+        return replace(self, features_of=some, names=tuple(names), codes=codes)
+
+
+def given(features: Floats) -> Callable[[pl.DataFrame], Floats]:
+    """Features that are known: those of the rows that they belong to."""
+    return lambda frame: features
 
 
 @dataclass(frozen=True)
@@ -122,13 +144,8 @@ class Featurizer:
     def describe(self, frame: pl.DataFrame, yardsticks: bool = False) -> Rows:
         """Features and work of the vectors in `frame` (columns `problem.*`, `config.*`); limits if `yardsticks`."""
         program = self.program
-        symbols = schema.symbol_columns(self.family, frame)
-        computed = program.frame(symbols, trusted=True)
-        features = np.ascontiguousarray(computed.to_numpy()) if computed.width else np.empty((frame.height, 0))
-        features = features.astype(np.float64, copy=False)
-        _refuse_unusable(features, list(computed.columns), frame)
         work = self.work()
-        known = work.frame(symbols, trusted=True) if work.outputs else pl.DataFrame()
+        known = work.frame(schema.symbol_columns(self.family, frame), trusted=True) if work.outputs else pl.DataFrame()
         parts = {name: known[name].to_numpy() if name in known.columns else None for name in WORK}
         if yardsticks and self._limits.outputs:
             bounds = self._limits.frame(symbols, trusted=True)
@@ -139,7 +156,14 @@ class Featurizer:
             for name, expr in program.outputs.items()
             if isinstance(expr.payload, Symbol) and expr.payload.codes
         }
-        return Rows(self.family, frame.select(columns), features, tuple(computed.columns), codes, **parts)
+        return Rows(self.family, frame.select(columns), self._features, tuple(program.outputs), codes, **parts)
+
+    def _features(self, frame: pl.DataFrame) -> Floats:
+        computed = self.program.frame(schema.symbol_columns(self.family, frame), trusted=True)
+        features = np.ascontiguousarray(computed.to_numpy()) if computed.width else np.empty((frame.height, 0))
+        features = features.astype(np.float64, copy=False)
+        _refuse_unusable(features, list(computed.columns), frame)
+        return features
 
 
 def _hardware_symbols(program: Program) -> list[str]:
