@@ -63,18 +63,20 @@ def rare_world(seed, problems, rarest):
     return replace(found, measured_ns=found.predicted_ns * wider, rarity=rarity)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_interval_widens_where_problems_are_rare(seed):
-    """Calibrated on a few rare problems, it covers common ones and, apart, rare ones; without rarity it does not."""
-    common, rare, traits = rare_world(seed, 600, 2), rare_world(seed + 50, 150, 12), Traits(())
-    interval = calibrate(common, [rare], traits)
-    plain = calibrate(common)
-    new = rare_world(seed + 100, 600, 12)
-    far, near = new.take(new.rarity > 8), new.take(new.rarity < 2)
-    assert coverage(plain, far) < 0.75
-    for part in (far, near):
-        assert 0.85 <= coverage(interval, part) <= 0.95
-    assert interval.lower == plain.lower
+def test_the_interval_widens_where_problems_are_rare():
+    """Calibrated on some rare problems, it covers common ones and, apart, rare ones; without rarity it does not."""
+    found = []
+    for seed in range(8):
+        common, rare = rare_world(seed, 600, 2), rare_world(seed + 50, 300, 12)
+        plain, interval = calibrate(common), calibrate(common, [rare], Traits(()))
+        assert interval.lower == plain.lower
+        new = rare_world(seed + 100, 600, 12)
+        far, near = new.take(new.rarity > 8), new.take(new.rarity < 2)
+        found.append((coverage(plain, far), coverage(interval, far), coverage(interval, near)))
+    blind, far, near = np.mean(found, axis=0)
+    assert blind < 0.75
+    assert 0.86 <= far <= 0.94
+    assert 0.86 <= near <= 0.94
 
 
 def test_one_problem_cannot_be_calibrated_on():

@@ -13,7 +13,7 @@ from kerncast.arrays import Floats
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.evaluation import cross_validated
 from kerncast.evaluating.tier_choices import TierChoices, Tried, tier_choices, tiers_in
-from kerncast.evaluating.unseen import Paths, open_all, recipe_of
+from kerncast.evaluating.unseen import Paths, open_all, recipe_of, rows_for, table_for
 from kerncast.models.answer import Tier
 from kerncast.models.model import Model
 from kerncast.progress import QUIET, Progress
@@ -40,14 +40,15 @@ def off_grid(
 ) -> list[dict[str, Any]]:
     """A line per kind: the model's recipe fitted without that kind, and scored on it, whatever the status of its answers."""
     opened = open_all(datasets)
-    table, predicted, fold = cross_validated(model, opened, where, threads, progress=progress)
+    table = table_for(model, rows_for(model, opened, where))
     kinds = kinds_of(table)
-    if not kinds:
+    if not kinds:  # refused before anything is fitted
         raise InvalidValue(
             f"`off_grid` holds out whole kinds of problems, which needs {FEWEST_GROUPS} groups of problems of different "
             f"alignment, size or shape; the data have {len(np.unique(table.group))}: measure more, or leave it out"
         )
     procedure = Procedure(recipe_of(model, threads), progress)
+    _, predicted, fold = cross_validated(model, opened, where, threads, progress=progress)
     found, by_tier = [], []
     for place, kind in enumerate(kinds, 1):
         progress.stage(f"without {kind.words}", place, len(kinds))

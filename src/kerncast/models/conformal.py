@@ -149,9 +149,24 @@ def _widening(interval: Interval, errors: Errors, harder: Sequence[Errors], trai
         inside = rare == number
         factors.append(_tails(ratio[inside], weight[inside], len(np.unique(unit[inside]))) if inside.any() else (0.0, 0.0))
     # A rarer problem is never promised a narrower interval.
-    wider = np.maximum.accumulate(np.maximum(np.array(factors) * (-1.0, 1.0), 0.0), axis=0)
+    weights = np.bincount(rare, weight, len(edges) + 1).astype(np.float64)
+    halves = np.maximum(np.array(factors) * (-1.0, 1.0), 0.0)
+    wider = np.stack([_rising(halves[:, side], weights) for side in (0, 1)], axis=1)
     lower, upper = np.exp(-wider[:, :1] * below), np.exp(wider[:, 1:] * above)
     return Widening(traits, tuple(edges.tolist()), tuple(map(tuple, lower.tolist())), tuple(map(tuple, upper.tolist())))
+
+
+def _rising(values: Floats, weights: Floats) -> Floats:
+    """The nearest values that never fall: neighbours that fall are replaced by their mean."""
+    blocks: list[tuple[float, float, int]] = []
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        block = (value, weight, 1)
+        while blocks and blocks[-1][0] >= block[0]:
+            before = blocks.pop()
+            total = before[1] + block[1]
+            block = ((before[0] * before[1] + block[0] * block[1]) / total, total, before[2] + block[2])
+        blocks.append(block)
+    return np.repeat([value for value, _, _ in blocks], [count for _, _, count in blocks])
 
 
 def widened_like(interval: Interval, base: Interval, traits: Traits) -> Interval:

@@ -75,6 +75,11 @@ class Table:
         """The device of each row."""
         return pl.Series("device", [device.name for device in self.devices], dtype=pl.String).gather(self.device)
 
+    def renumbered(self) -> Table:
+        """The same rows with problems, groups and configs numbered from 0 without gaps, as `take` may leave them."""
+        problem, group, config = (_dense(numbers) for numbers in (self.problem, self.group, self.config))
+        return replace(self, problem=problem, group=group, config=config)
+
     @cached_property
     def trials(self) -> Trials:
         """The measurements alone, for scoring."""
@@ -103,6 +108,10 @@ class Table:
         """The median relative standard error of a label, where it is known."""
         known = self.noise[self.ok & np.isfinite(self.noise)]
         return float(np.median(known)) if len(known) else None
+
+
+def _dense(numbers: Ints) -> Ints:
+    return np.unique(numbers, return_inverse=True)[1].astype(np.int64)
 
 
 def load_table(

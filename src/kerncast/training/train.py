@@ -131,6 +131,7 @@ def _continued(table: Table, procedure: Procedure, base: Model) -> Trained:
 
 def fit_table(table: Table, procedure: Procedure, out: Path, *, evaluated: bool = False) -> Model:
     """A model of some rows, written to `out`; unless `evaluated`, it is fitted once and has no figures and no interval."""
+    table = table.renumbered()
     trained = _from_scratch(table, procedure, out) if evaluated else _not_judged(table, procedure, None)
     build_directory(out, lambda folder: _write(folder, table, procedure, trained, (), None))
     Partial.beside(out, table, procedure.recipe).discard()
