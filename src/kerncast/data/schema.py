@@ -63,7 +63,8 @@ MEASURED: dict[str, type[pl.DataType]] = {
     "source": pl.String,
     "source_line": pl.Int64,
 }
-DIGEST_ROWS = 65_536
+# Rows that are turned into text or into Python objects at a time.
+PIECE_ROWS = 65_536
 # What the kernel of a row is called in its source. A column that only data with such names have.
 LABEL = "label"
 # Rows that agree in these are repeats of one measurement.
@@ -256,7 +257,7 @@ def row_keys(family: Family, frame: pl.DataFrame) -> pl.Series:
     # Hashing every row costs less than finding the distinct ones and joining them back: 1.5 s per million rows, not 2.3 s.
     # It is done in slices because the texts take more memory than the rows.
     keys = pl.Series("key", [], dtype=pl.String)
-    for rows in frame.iter_slices(DIGEST_ROWS):
+    for rows in frame.iter_slices(PIECE_ROWS):
         texts = rows.select(pl.concat_str(parts, separator="|", ignore_nulls=True).alias("key")).to_series()
         keys.append(pl.Series("key", [hash_key(text) for text in texts.to_list()], dtype=pl.String))
     return keys.rechunk()
@@ -268,7 +269,7 @@ def content_digest(frames: Iterable[pl.DataFrame]) -> str:
     for frame in frames:
         header = True
         # In pieces: the text of a million rows takes half a gigabyte.
-        for piece in frame.iter_slices(DIGEST_ROWS) if frame.height else (frame,):
+        for piece in frame.iter_slices(PIECE_ROWS) if frame.height else (frame,):
             cells = io.BytesIO()
             piece.write_csv(cells, float_precision=None, include_header=header)
             hasher.update(cells.getbuffer())
