@@ -445,7 +445,7 @@ def merge(given: Sequence[Dataset | str | Path], out: str | Path) -> tuple[Datas
             holders = [dataset for dataset in inputs if name in {family.id for family in dataset.families}]
             family = joined_family([dataset._family(name) for dataset in holders])
             rows = pl.concat([dataset.read(name) for dataset in holders])
-            distinct = rows.unique(maintain_order=True)
+            distinct = schema.distinct_rows(rows)
             dropped += rows.height - distinct.height
             machines = [record for dataset in inputs for record in dataset.contents.devices]
             draft._append(family, distinct, sources.values(), reversed(machines))

@@ -88,15 +88,19 @@ def inspect_family(family: Family, rows: pl.DataFrame, device_of: DeviceOf = dev
 
 
 def _counts(rows: pl.DataFrame, column: str) -> dict[str, int]:
-    counted = rows.group_by(column).len().sort("len", column, descending=[True, False])
+    counted = rows[column].value_counts(name="len").sort("len", column, descending=[True, False])
     return {("unknown" if value is None else str(value)): count for value, count in counted.iter_rows()}
 
 
 def coverage(rows: pl.DataFrame, problems: list[str], configs: list[str]) -> Report:
     """How much of the grid of problems × configs was attempted, and how evenly."""
-    pairs = rows.select([*problems, *configs]).unique()
-    per_problem = pairs.group_by(problems).len()["len"]
-    total = pairs.select(configs).n_unique() if configs else 1
+    # Hashes instead of cells: 64 bits tell a million rows apart.
+    numbered = pl.DataFrame(
+        {"problem": rows.select(problems).hash_rows(seed=0), "pair": rows.select([*problems, *configs]).hash_rows(seed=0)}
+    )
+    pairs = numbered.unique("pair")
+    per_problem = pairs.group_by("problem").len()["len"]
+    total = rows.select(configs).hash_rows(seed=0).n_unique() if configs else 1
     return {
         "configs_per_problem": {
             "min": per_problem.min(),
@@ -109,7 +113,8 @@ def coverage(rows: pl.DataFrame, problems: list[str], configs: list[str]) -> Rep
 
 def repeats(ok: pl.DataFrame) -> pl.DataFrame:
     """One row per measurement taken more than once: its median, extremes and relative deviation."""
-    grouped = ok.group_by(schema.REPEAT_OF, maintain_order=True).agg(
+    again = schema.perhaps_repeated(ok.select(*schema.REPEAT_OF, "time_ns"), schema.REPEAT_OF)
+    grouped = again.group_by(schema.REPEAT_OF, maintain_order=True).agg(
         repeats=pl.len(),
         median_ns=pl.col("time_ns").median(),
         fastest_ns=pl.col("time_ns").min(),
@@ -147,7 +152,8 @@ def disagreements(rows: pl.DataFrame) -> Report:
     again = repeats(rows.filter(pl.col("status") == "ok"))
     far = again.filter(pl.col("slowest_ns") > DISAGREEMENT * pl.col("fastest_ns"))
     mixed = (
-        rows.group_by(schema.REPEAT_OF, maintain_order=True)
+        schema.perhaps_repeated(rows.select(*schema.REPEAT_OF, "status"), schema.REPEAT_OF)
+        .group_by(schema.REPEAT_OF, maintain_order=True)
         .agg(statuses=pl.col("status").unique().sort(), rows=pl.len())
         .filter(pl.col("statuses").list.len() > 1)
     )
@@ -165,12 +171,20 @@ def fastest(ok: pl.DataFrame, problems: list[str], configs: list[str]) -> list[R
     """The fastest config of each problem, by the median of its repeats; ties go to the smaller key."""
     if ok.is_empty():
         return []
-    medians = ok.group_by("device", *problems, *configs, "key").agg(time_ns=pl.col("time_ns").median())
-    best = medians.sort("time_ns", "key").group_by("device", *problems, maintain_order=True).first()
-    counted = medians.group_by("device", *problems).agg(
+    # Of a measurement only its key, its time and the place of its first row: all its columns would be copied several times.
+    problem = ok.select("device", *problems).hash_rows(seed=0)
+    medians = (
+        ok.select("key", "time_ns", problem=problem, at=pl.int_range(pl.len()))
+        .group_by("problem", "key")
+        .agg(pl.col("time_ns").median(), pl.col("at").first())
+    )
+    best = medians.sort("time_ns", "key").group_by("problem", maintain_order=True).first()
+    counted = medians.group_by("problem").agg(
         measured_configs=pl.len(), slowest_over_fastest=pl.col("time_ns").max() / pl.col("time_ns").min()
     )
-    joined = best.join(counted, on=["device", *problems], nulls_equal=True).sort(*problems, "device")
+    chosen = best.join(counted, on="problem")
+    cells = ok.select("device", *problems, *configs)[chosen["at"].to_numpy()]
+    joined = pl.concat([cells, chosen.drop("problem", "key", "at")], how="horizontal").sort(*problems, "device")
     return [
         {
             "device": row["device"],

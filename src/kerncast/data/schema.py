@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
+import numpy as np
 import polars as pl
 
 from kerncast.data.skipping import BadRows
@@ -243,6 +244,25 @@ def _only_where_it_applies(family: Family, frame: pl.DataFrame, columns: list[st
                 applies = space.active[name].frame(symbol_columns(family, frame), trusted=True).to_series() != 0.0
                 frame = frame.with_columns(pl.when(applies).then(pl.col(column)).alias(column))
     return frame
+
+
+def perhaps_repeated(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """The rows that share these columns with another row, and next to no others; in a tenth of the memory of grouping all."""
+    return frame.filter(frame.select(columns).hash_rows(seed=0).is_duplicated())
+
+
+def distinct_rows(frame: pl.DataFrame) -> pl.DataFrame:
+    """The first of those rows that are equal in every cell, in their order."""
+    if not frame.width:
+        return frame
+    again = frame.hash_rows(seed=0).is_duplicated()
+    if not again.any():
+        return frame
+    numbered = frame.filter(again).with_columns(pl.Series("__at", np.flatnonzero(again.to_numpy())))
+    kept = numbered.unique(frame.columns, keep="first", maintain_order=True)["__at"].to_numpy()
+    mask = ~again.to_numpy()
+    mask[kept] = True
+    return frame.filter(pl.Series(mask))
 
 
 def row_keys(family: Family, frame: pl.DataFrame) -> pl.Series:

@@ -144,8 +144,9 @@ class Featurizer:
     def describe(self, frame: pl.DataFrame, yardsticks: bool = False) -> Rows:
         """Features and work of the vectors in `frame` (columns `problem.*`, `config.*`); limits if `yardsticks`."""
         program = self.program
+        symbols = schema.symbol_columns(self.family, frame)
         work = self.work()
-        known = work.frame(schema.symbol_columns(self.family, frame), trusted=True) if work.outputs else pl.DataFrame()
+        known = work.frame(symbols, trusted=True) if work.outputs else pl.DataFrame()
         parts = {name: known[name].to_numpy() if name in known.columns else None for name in WORK}
         if yardsticks and self._limits.outputs:
             bounds = self._limits.frame(symbols, trusted=True)

@@ -144,7 +144,7 @@ def build_table(
     does not need it; those in `kept` stay.
     """
     # As in `merge`: rows equal in every cell are one measurement given twice, not a repeat without noise.
-    folded = _fold_repeats(family, rows.unique(maintain_order=True))
+    folded = _fold_repeats(family, schema.distinct_rows(rows))
     problem_columns = [f"problem.{name}" for name in family.problem.parameters]
     config_columns = [f"config.{name}" for name in family.config.parameters]
     folded = folded.sort("device", *problem_columns, *config_columns, nulls_last=True)
