@@ -140,3 +140,18 @@ def test_some_rows_of_a_table_are_a_table():
     np.testing.assert_array_equal(part.rows.features, same.rows.features)
     np.testing.assert_array_equal(part.rows.roofline_ns, table.rows.roofline_ns[mask])
     assert part.trials.problems.tolist() == [4, 5]
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_features_are_those_of_their_rows_however_the_rows_were_taken(computed):
+    """They are computed when they are needed; parts of parts, some of the names, blocks: each has its own."""
+    whole = table_of(synthetic_rows(problems=6)).rows
+    truth, names = table_of(synthetic_rows(problems=6)).rows.features, whole.names[::-2]
+    if computed:
+        assert whole.features.shape == truth.shape
+    places = [whole.names.index(name) for name in names]
+    index = np.arange(len(whole))[::3]
+    np.testing.assert_array_equal(whole.take(index).take(np.array([4, 1])).features, truth[index[[4, 1]]])
+    np.testing.assert_array_equal(whole.only(names).take(index).take(np.array([2])).features, truth[index[[2]]][:, places])
+    np.testing.assert_array_equal(whole.take(index).only(names).features, truth[index][:, places])
+    np.testing.assert_array_equal(np.concatenate([block.features for block in whole.blocks(5)]), truth)

@@ -29,8 +29,8 @@ class Rows:
     family: Family
     frame: pl.DataFrame
     """`problem.*` and `config.*`, as stored in a dataset."""
-    features_of: Callable[[pl.DataFrame], Floats]
-    """Computes the features of a frame like this one, or gives them if they are known."""
+    described: Floats | Callable[[pl.DataFrame], Floats]
+    """The features, or what computes them for a frame like this one."""
     names: tuple[str, ...]
     codes: dict[str, tuple[int, ...]]
     """The features that are a categorical parameter unchanged, with the codes it may have."""
@@ -47,7 +47,7 @@ class Rows:
     @cached_property
     def features(self) -> Floats:
         """One row per vector, one column per name. Computed when it is first needed: it takes most of the memory."""
-        return self.features_of(self.frame)
+        return self.described(self.frame) if callable(self.described) else self.described
 
     def __len__(self) -> int:
         return self.frame.height
@@ -64,11 +64,10 @@ class Rows:
         def part(values: Floats | None) -> Floats | None:
             return None if values is None else values[mask]
 
-        known = self.features[mask] if "features" in self.__dict__ else None
         return replace(
             self,
             frame=self.frame[mask],
-            features_of=self.features_of if known is None else given(known),
+            described=self.described if self._undescribed else self.features[mask],
             roofline_ns=part(self.roofline_ns),
             expected_ns=part(self.expected_ns),
             flops=part(self.flops),
@@ -77,6 +76,11 @@ class Rows:
             floor_ns=part(self.floor_ns),
             peak_share=part(self.peak_share),
         )
+
+    @property
+    def _undescribed(self) -> bool:
+        """Whether the features were never computed."""
+        return callable(self.described) and "features" not in self.__dict__
 
     @cached_property
     def is_library(self) -> Flags:
@@ -91,17 +95,16 @@ class Rows:
         """The same rows with some of the features, in that order."""
         places = [self.names.index(name) for name in names]
         codes = {name: self.codes[name] for name in names if name in self.codes}
-        whole = self.features_of if "features" not in self.__dict__ else given(self.features)
-
-        def some(frame: pl.DataFrame) -> Floats:
-            return np.ascontiguousarray(whole(frame)[:, places])
-
-        return replace(self, features_of=some, names=tuple(names), codes=codes)
-
-
-def given(features: Floats) -> Callable[[pl.DataFrame], Floats]:
-    """Features that are known: those of the rows that they belong to."""
-    return lambda frame: features
+        if not self._undescribed or not callable(self.described):
+            some = np.ascontiguousarray(self.features[:, places])
+            return replace(self, described=some, names=tuple(names), codes=codes)
+        whole = self.described
+        return replace(
+            self,
+            described=lambda frame: np.ascontiguousarray(whole(frame)[:, places]),
+            names=tuple(names),
+            codes=codes,
+        )
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from kerncast.errors import InvalidValue
 from kerncast.expr import Program
 from kerncast.op import Family
 from kerncast.scoring.trials import Trials
-from kerncast.tables.feature_rows import Featurizer, Rows, given
+from kerncast.tables.feature_rows import Featurizer, Rows
 from kerncast.tables.rules import Broken, judge_rules
 
 # From the median absolute deviation to a standard deviation, for normal errors.
@@ -311,7 +311,7 @@ def _joined(parts: list[Rows]) -> Rows:
     return Rows(
         parts[0].family,
         pl.concat([part.frame for part in parts]),
-        given(np.concatenate([part.features for part in parts])),
+        np.concatenate([part.features for part in parts]),
         parts[0].names,
         parts[0].codes,
         both("roofline_ns"),
