@@ -65,6 +65,21 @@ def test_the_kernel_is_exact_in_every_layout_and_at_every_edge():
 
 
 @needs_triton
+def test_gaps_between_rows_and_epilogues_are_computed():
+    """Leading dimensions become strides; bias and activation are applied to the sums, for our kernel and for the library's."""
+    gaps = {"lda": 40, "ldb": 41, "ldc": 47}
+    asked = [{**problem(17, 33, 19, layout, batch=2), **gaps} for layout in ("rrr", "ccr")]
+    asked += [{**problem(17, 33, 19), "bias": True, "activation": name} for name in (None, "relu", "gelu", "silu")]
+    found = interpreted([(item, CONFIG) for item in asked])
+    assert [error for error, _ in found] == ["0.0"] * len(asked)
+    assert [strides for _, strides in found[:2]] == ["[680, 40, 1] [779, 41, 1]", "[760, 1, 40] [1353, 1, 41]"]
+    for item in asked:
+        on = tensors(item, "cpu")
+        launch_library(on)
+        assert on.error() == 0.0, item
+
+
+@needs_triton
 def test_the_kernel_is_exact_in_every_dtype():
     """Sums are exact and rounded once, when they are stored. (bf16: see the next test.)"""
     found = interpreted([(problem(33, 40, 37, "rcr", dtype), CONFIG) for dtype in ("fp16", "fp8", "bf8", "int8")])
