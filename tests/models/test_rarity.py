@@ -18,7 +18,8 @@ FAMILY = FAMILIES.get("gemm/triton")
 def problems(**columns):
     """Problems of `gemm/triton` as stored; what is not given is usual."""
     count = len(next(iter(columns.values())))
-    usual = {"M": 1024, "N": 1024, "K": 1024, "split_k": 1, "batch": 1, "dtype": "fp16", "layout": "rcr", "tf32": None}
+    usual = {name: parameter.default for name, parameter in FAMILY.problem.parameters.items()}
+    usual |= {"M": 1024, "N": 1024, "K": 1024, "dtype": "fp16", "layout": "rcr"}
     return pl.DataFrame({f"problem.{name}": columns.get(name, [value] * count) for name, value in usual.items()})
 
 
