@@ -367,8 +367,9 @@ class Dataset:
             file = Path("rows", *family.id.split("/"), f"part-{number:05d}.parquet")
             target = self.path / file
             target.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(target, lambda path: rows.write_parquet(path, compression="zstd", statistics=True))
-            content = schema.content_digest([rows])
+            stored = schema.without_empty_labels(rows)
+            write_atomically(target, lambda path: stored.write_parquet(path, compression="zstd", statistics=True))
+            content = schema.content_digest([stored])
             parts.append(Part(family.id, file.as_posix(), rows.height, content, file_checksum(target)))
         sources_in_order = tuple(known[digest] for digest in sorted(known))
         machines_in_order = tuple(recorded[name] for name in sorted(recorded))

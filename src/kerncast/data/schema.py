@@ -63,11 +63,13 @@ MEASURED: dict[str, type[pl.DataType]] = {
     "error": pl.String,
     "source": pl.String,
     "source_line": pl.Int64,
+    "label": pl.String,
 }
 # Rows that are turned into text or into Python objects at a time.
 PIECE_ROWS = 65_536
-# What the kernel of a row is called in its source. A column that only data with such names have.
+# What the kernel of a row is called in its source. Only data that name their kernels store this column.
 LABEL = "label"
+LONGEST_LABEL = 400
 # Rows that agree in these are repeats of one measurement.
 REPEAT_OF = ("key", "backend", "software", "cache")
 POSITIVE_TIMES = ("time_ns", "time_ns_min", "time_ns_mean")
@@ -218,9 +220,24 @@ def conform(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
         _refuse_first(frame, ~possible, f"must be a positive number of nanoseconds ({shortest:g} to {longest:g})", name)
     check_parameters(family, frame)
     frame = family.problem.without_usual(frame, "problem.")
+    frame = _with_plain_labels(frame)
     keys = row_keys(family, frame)
     _refuse_mislabelled(frame["key"], keys)
     return frame.with_columns(keys)
+
+
+def _with_plain_labels(frame: pl.DataFrame) -> pl.DataFrame:
+    """Names of kernels go into files with one name per line and into C strings, so they are one line of text."""
+    if frame[LABEL].null_count() == frame.height:
+        return frame
+    unprintable = frame[LABEL].str.contains(r"[\p{C}\p{Zl}\p{Zp}]") | (frame[LABEL].str.len_chars() > LONGEST_LABEL)
+    _refuse_first(frame, unprintable, f"must be one line of printable text, at most {LONGEST_LABEL} characters", LABEL)
+    return frame.with_columns(pl.col(LABEL).replace("", None))
+
+
+def without_empty_labels(frame: pl.DataFrame) -> pl.DataFrame:
+    """The rows as they are stored: a dataset that names no kernels has the same columns, and digest, as ever."""
+    return frame.drop(LABEL) if frame[LABEL].null_count() == frame.height else frame
 
 
 def _refuse_mislabelled(given: pl.Series, own: pl.Series) -> None:

@@ -15,11 +15,8 @@ from typing import Any
 import polars as pl
 
 from kerncast.data.schema import LABEL
-from kerncast.op import Family
-from kerncast.parameters import Bool, Categorical
 
 NUMBER = "__number"
-COUNT = "__count"
 
 
 @dataclass(frozen=True)
@@ -49,45 +46,6 @@ class Labels:
     def all_of(self, candidate: int) -> list[str]:
         """All names of a candidate."""
         return list(dict.fromkeys(name for names in self.names.values() if (name := names[candidate]) is not None))
-
-
-def label_table(family: Family, rows: pl.DataFrame, base: pl.DataFrame | None = None) -> pl.DataFrame | None:
-    """What each config is called, and on which problems: `problem.*` of the parameters that decide, `config.*`, `label`.
-
-    The fewest parameters that tell names apart are used. If one config still has several names on the same problems, the most
-    frequent one counts. `base` is such a table of an earlier model; its names count where the rows have none. None: the rows
-    have no names.
-    """
-    configs = [f"config.{name}" for name in family.config.parameters]
-    if not configs or LABEL not in rows.columns:
-        return base
-    named = rows.filter(pl.col(LABEL).is_not_null())
-    if named.is_empty():
-        return base
-    categorical = [
-        f"problem.{name}" for name, parameter in family.problem.parameters.items() if isinstance(parameter, Categorical | Bool)
-    ]
-    counted = named.group_by(*configs, *categorical, LABEL).agg(pl.len().alias(COUNT))
-    by: list[str] = []
-    ambiguous = _ambiguous(counted, configs)
-    while ambiguous:
-        left = {column: _ambiguous(counted, [*configs, *by, column]) for column in categorical if column not in by}
-        best = min(left, key=lambda column: left[column], default=None)
-        if best is None or left[best] >= ambiguous:
-            break
-        by.append(best)
-        ambiguous = left[best]
-    keys = [*by, *configs]
-    total = counted.group_by(*keys, LABEL).agg(pl.col(COUNT).sum()).sort(COUNT, LABEL, descending=[True, False])
-    found = total.group_by(keys, maintain_order=True).agg(pl.col(LABEL).first())
-    if base is not None and sorted(base.columns) == sorted(found.columns):
-        found = pl.concat([found, base.select(found.columns)]).unique(keys, keep="first", maintain_order=True)
-    return found.sort(keys, nulls_last=True)
-
-
-def _ambiguous(counted: pl.DataFrame, keys: list[str]) -> int:
-    """Groups that have more than one name."""
-    return counted.group_by(keys).agg(pl.col(LABEL).n_unique().alias(COUNT)).filter(pl.col(COUNT) > 1).height
 
 
 def labels_of(table: pl.DataFrame, candidates: pl.DataFrame) -> Labels:

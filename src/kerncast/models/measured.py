@@ -11,6 +11,7 @@ import polars as pl
 
 from kerncast.arrays import Floats, Ints
 from kerncast.errors import InvalidValue
+from kerncast.models.labels import Labels, labels_of
 from kerncast.op import Family
 from kerncast.scoring.trials import Trials
 from kerncast.tables.table import Table
@@ -38,6 +39,8 @@ class Measured:
     """By row of the trials: the score of a model that had not seen the problem (low is chosen); None: unknown."""
     predicted_ns: Floats | None = None
     """By row of the trials: the time that this model predicted."""
+    labels: Labels | None = None
+    """The names of the configs, by their numbers; None: the data name no kernels."""
 
     @cached_property
     def shares(self) -> Floats:
@@ -83,6 +86,7 @@ def measured_by_model(model: Model) -> Measured:
         _groups(problems, model.family),
         frame["score"].to_numpy() if model.evaluated else None,
         frame["time_ns"].to_numpy() if model.evaluated else None,
+        model.labels,
     )
 
 
@@ -91,7 +95,8 @@ def measured_in_table(table: Table) -> Measured:
     _, problem = np.unique(table.problem, return_inverse=True)
     _, config = np.unique(table.config, return_inverse=True)
     trials = Trials(problem, config, table.trials.time_ns, table.noise, table.half_a, table.half_b)
-    return Measured(table.family, trials, table.problems, table.configs, _groups(table.problems, table.family))
+    labels = None if table.labels is None else labels_of(table.labels, table.configs)
+    return Measured(table.family, trials, table.problems, table.configs, _groups(table.problems, table.family), labels=labels)
 
 
 def _groups(problems: pl.DataFrame, family: Family) -> Ints:

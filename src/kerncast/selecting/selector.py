@@ -476,12 +476,13 @@ class Selector:
         family: str | None = None,
         where: Sequence[str] | str = (),
         out: str | Path | None = None,
+        build_list: str | Path | None = None,
     ) -> Portfolio:
         """The smallest set of configs of a model or a dataset that is enough: the other kernels need not be built."""
         from kerncast.selecting.tiers.portfolio_of import portfolio_of
 
         conditions = (where,) if isinstance(where, str) else where
-        return portfolio_of(source, loss=loss, max=max, family=family, where=conditions, out=out)
+        return portfolio_of(source, loss=loss, max=max, family=family, where=conditions, out=out, build_list=build_list)
 
     # -- many problems -----------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from kerncast.expr import Program
 from kerncast.op import Family
 from kerncast.scoring.trials import Trials
 from kerncast.tables.feature_rows import Featurizer, Rows
+from kerncast.tables.label_table import label_table
 from kerncast.tables.rules import Broken, judge_rules
 
 # From the median absolute deviation to a standard deviation, for normal errors.
@@ -55,6 +56,8 @@ class Table:
     broken: tuple[Broken, ...]
     """The rules that some of the rows break."""
     digest: str
+    labels: pl.DataFrame | None = None
+    """What each config is called (see `label_table`); None: the data name no kernels."""
 
     @property
     def family(self) -> Family:
@@ -173,6 +176,7 @@ def build_table(
         allowed=allowed,
         broken=broken,
         digest=digest,
+        labels=label_table(family, rows),
     )
 
 

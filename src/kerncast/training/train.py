@@ -19,11 +19,13 @@ from kerncast.files.atomic import build_directory, file_checksum, refuse_unwrita
 from kerncast.files.versioned import json_text
 from kerncast.learners.contract import Learner
 from kerncast.models import card, coverage
+from kerncast.models.labels import in_order_of_labels
 from kerncast.models.manifest import (
     CANDIDATES,
     CARD,
     EVALUATION,
     IMPORTANCES,
+    LABELS,
     PREDICTIONS,
     PROBLEMS,
     Data,
@@ -34,6 +36,7 @@ from kerncast.models.manifest import (
 from kerncast.models.model import Model, feature_digest
 from kerncast.progress import QUIET, Progress
 from kerncast.tables.feature_rows import Featurizer
+from kerncast.tables.label_table import with_earlier
 from kerncast.tables.table import Table, load_table
 from kerncast.training.folds import Partial, validate_and_fit
 from kerncast.training.judging import Trained, judge
@@ -188,7 +191,10 @@ def _write(
     }
     importances = dict(sorted(trained.learner.importances().items(), key=lambda item: (-item[1], item[0])))
     trained.learner.save(folder)
-    coverage.candidates(table, base).write_parquet(folder / CANDIDATES)
+    named = with_earlier(table.labels, None if base is None else base.label_table)
+    in_order_of_labels(coverage.candidates(table, base), named).write_parquet(folder / CANDIDATES)
+    if named is not None:
+        named.write_parquet(folder / LABELS)
     coverage.seen_groups(table, base).write_parquet(folder / PROBLEMS)
     said: dict[str, Array | None] = {"fold": None, "time_ns": None, "score": None}
     if trained.predictions is not None and judged is not None:

@@ -34,9 +34,18 @@ EVERY_SIZE = 12
 @where_option
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE.json",
               help="Write the configs as a JSON list, for `--configs portfolio:FILE` of sweep and collect.")  # fmt: skip
+@click.option("--build-list", type=click.Path(path_type=Path), metavar="FILE",
+              help="Write the kernels' names as the data have them, one per line: what a build has to contain.")  # fmt: skip
 @json_option
 def command(
-    source: Path, loss: float, max: int, family: str | None, where: tuple[str, ...], out: Path | None, as_json: bool
+    source: Path,
+    loss: float,
+    max: int,
+    family: str | None,
+    where: tuple[str, ...],
+    out: Path | None,
+    build_list: Path | None,
+    as_json: bool,
 ) -> None:
     """Show how few configs are enough: which kernels need not be built or shipped at all.
 
@@ -47,12 +56,13 @@ def command(
     \b
     kerncast portfolio model
     kerncast portfolio quickstart/gemm_cpu --loss 0.01 --max 16
+    kerncast portfolio model --build-list kernels.txt
     kerncast portfolio model --out keep.json && kerncast sweep gemm/triton --configs portfolio:keep.json ...
     """
     from kerncast.selecting.selector import Selector
 
     with working("choosing"):
-        portfolio = Selector.portfolio(source, loss=loss, max=max, family=family, where=where, out=out)
+        portfolio = Selector.portfolio(source, loss=loss, max=max, family=family, where=where, out=out, build_list=build_list)
     if as_json:
         print_json(portfolio.as_json())
         return
@@ -101,13 +111,20 @@ def _show_configs(portfolio: Portfolio) -> None:
     shares = np.nan_to_num(measured.shares[measured.solvable][:, list(found.configs)])
     best = np.bincount(shares.argmax(axis=1), minlength=len(found.configs))
     covered = np.maximum.accumulate(shares, axis=1).mean(axis=0)
+    named = measured.labels is not None
     lines = [
-        (place + 1, assignments(portfolio.config(number)), f"{1 - covered[place]:.3%}", f"{best[place]:,}")
+        (place + 1, assignments(portfolio.config(number)), f"{1 - covered[place]:.3%}", f"{best[place]:,}",
+         *([_names(portfolio.labels[place])] if named else []))
         for place, number in enumerate(found.configs)
-    ]
+    ]  # fmt: skip
     click.echo()
-    columns = ("place", "config", "loss with those above", "best on")
+    columns = ("place", "config", "loss with those above", "best on", *(["label"] if named else []))
     table(columns, lines, "the portfolio, the config that adds most first", right=("place", columns[2], columns[3]))
+
+
+def _names(labels: list[str]) -> str:
+    """The first name, and how many more there are."""
+    return "-" if not labels else labels[0] + (f" (+{len(labels) - 1})" if len(labels) > 1 else "")
 
 
 def bar(loss: float) -> str:

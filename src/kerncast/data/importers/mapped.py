@@ -3,6 +3,7 @@
     family = "gemm/triton"
     device = "a100"                                  # optional; --device says it too; or { column = "gpu" }
     ignore = ["notes"]                               # columns to leave out, knowingly
+    label = "kernel_name"                            # optional: what the kernel of a row is called
 
     [problem]
     M = "m"                                          # a column of the table
@@ -85,6 +86,8 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config: dict[str, str | Cell] = {}
     measured: dict[str, str | Cell] = {}
     ignore: list[str] = []
+    label: str | Cell | None = None
+    """What the kernel of a row is called."""
 
 
 def read_mapping(path: Path | None) -> Mapping:
@@ -233,6 +236,8 @@ def map_table(table: pl.DataFrame, mapping: Mapping, options: Options) -> list[I
         for name, spec in getattr(mapping, section).items():
             target = name if section == "measured" else f"{section}.{name}"
             cells[target] = _cell_of(spec, target)
+    if mapping.label is not None:
+        cells[schema.LABEL] = _cell_of(mapping.label, schema.LABEL)
     cells |= _fixed(dict(options.values), family)
     device = mapping.device if isinstance(mapping.device, Cell) else Cell(value=mapping.device)
     named_columns = {cell.column for cell in (*cells.values(), device) if cell.column is not None}

@@ -36,6 +36,12 @@ class Portfolio:
         values = self.measured.configs.row(number, named=True)
         return {name.removeprefix("config."): value for name, value in values.items() if value is not None}
 
+    @property
+    def labels(self) -> list[list[str]]:
+        """The names of each of the configs in the data: several if a name also says for which problems it is; or none."""
+        known = self.measured.labels
+        return [[] if known is None else known.all_of(number) for number in self.found.configs]
+
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
         found = self.found
@@ -43,6 +49,7 @@ class Portfolio:
             "family": self.measured.family.id, "problems": found.problems, "configs": self.measured.configs.height,
             "loss_wanted": self.loss, "reached": found.reached, "folds": found.folds,
             "problems_without_config": found.uncovered, "portfolio": self.configs,
+            **({} if self.measured.labels is None else {"labels": self.labels}),
             "curve": [point.as_json() for point in found.curve],
         }  # fmt: skip
 
@@ -62,8 +69,12 @@ def portfolio_of(
     family: str | None = None,
     where: Sequence[str] = (),
     out: str | Path | None = None,
+    build_list: str | Path | None = None,
 ) -> Portfolio:
-    """The smallest set of configs of a model or a dataset that is enough; `out` writes it as JSON, for sweeps."""
+    """The smallest set of configs of a model or a dataset that is enough.
+
+    `out` writes it as JSON, for sweeps; `build_list` writes the kernels' names, one per line, for a build.
+    """
     place = None if out is None else Path(out)
     if place is not None and place.suffix != ".json":
         raise InvalidValue(f"`out` must be a .json file, so that `configs=portfolio:FILE` reads it, got {place}")
@@ -71,6 +82,13 @@ def portfolio_of(
     if not measured.configs.width:
         raise InvalidValue(f"{measured.family.id} has exactly one config: there is nothing to choose")
     portfolio = Portfolio(measured, choose_portfolio(measured, loss, max), loss)
+    if build_list is not None:
+        if measured.labels is None:
+            raise InvalidValue(
+                f'`build_list` {build_list}: the data name no kernels; import them with a label column (`label = "column"` in '
+                "a mapping), or write the configs with `out`"
+            )
+        write_text(Path(build_list), "".join(f"{label}\n" for names in portfolio.labels for label in names))
     if place is not None:
         write_text(place, json.dumps(portfolio.configs, indent=2) + "\n")
     return portfolio

@@ -203,7 +203,9 @@ def _gemm(table: pl.DataFrame, device: Device | None, skips: Skips, padded: Coun
     table = timed(table, 2.0 * table["m"] * table["n"] * table["k"], skips)
     padded[PADDED] += int(table["corrected"].sum())
     rows = table.rename({column: f"problem.{name}" for column, name in sizes.items()})
-    return [(ck_tile, rows.drop("kernel", "dtype", "layout", "corrected"), device)] if rows.height else []
+    return (
+        [(ck_tile, rows.rename({"kernel": schema.LABEL}).drop("dtype", "layout", "corrected"), device)] if rows.height else []
+    )
 
 
 # -- grouped convolution -----------------------------------------------------------------------------------
@@ -248,11 +250,15 @@ def _conv_rows(table: pl.DataFrame, family: Family, kernels: Mapping[str, ConvKe
     table = timed(table, Program({"flops": work.flops}).frame(_symbols(table))["flops"], skips)
     # If all of the output is zero, the kernel did not compute it.
     empty = (pl.col("status") == "ok") & (pl.col("non_zero") == 0).fill_null(False)
-    return table.with_columns(
-        status=pl.when(empty).then(pl.lit("wrong_result")).otherwise(pl.col("status")),
-        time_ns=pl.when(~empty).then(pl.col("time_ns")),
-        error=pl.when(empty).then(pl.lit("all of the output is zero")).otherwise(pl.col("error")),
-    ).drop("kernel", "non_zero")
+    return (
+        table.with_columns(
+            status=pl.when(empty).then(pl.lit("wrong_result")).otherwise(pl.col("status")),
+            time_ns=pl.when(~empty).then(pl.col("time_ns")),
+            error=pl.when(empty).then(pl.lit("all of the output is zero")).otherwise(pl.col("error")),
+        )
+        .rename({"kernel": schema.LABEL})
+        .drop("non_zero")
+    )
 
 
 def _symbols(table: pl.DataFrame) -> pl.DataFrame:
