@@ -209,6 +209,8 @@ class Answer:
     max_abs_err: float | None = None
     """None: it did not say, whether or not it checked."""
     compile_ns: float | None = None
+    label: str | None = None
+    """What the program calls the kernel."""
 
 
 class TimesItself(Backend):

@@ -93,6 +93,7 @@ class Result(msgspec.Struct, frozen=True, tag="result", omit_defaults=True):
     sentinel_ns: float | None = None
     started_at: str | None = None
     error: str | None = None
+    label: str | None = None
     disturbed_samples: int = 0
     """Samples that were taken while the machine was disturbed; not stored, shown live."""
     unsure: bool = False

@@ -68,6 +68,8 @@ class Timed:
     """The pressure during each sample under CPU pressure."""
     prepared_ns: float = 0.0
     max_abs_err: float | None = None
+    label: str | None = None
+    """What the program that ran it calls the kernel."""
     expected_ns: float = 0.0
 
     def forget(self) -> None:

@@ -216,6 +216,7 @@ class Measurer:
                 timed = waiting[index]
                 timed.quiet.append(answer.time_ns)
                 timed.max_abs_err = answer.max_abs_err
+                timed.label = answer.label
                 timed.prepared_ns = answer.compile_ns or 0.0
             for index in silent:
                 del waiting[index]
@@ -300,6 +301,7 @@ def _result(key: str, timed: Timed, timer: BlockTimer, started: str) -> Result:
         warmup_ns=float(timed.warmup_ns),
         compile_ns=timed.prepared_ns,
         max_abs_err=timed.max_abs_err,
+        label=timed.label,
         sentinel_ns=statistics.median(timed.sentinels) if any(timed.sentinels) else None,
         started_at=started,
         error=None if timer.confirmed(timed) else _crowded_words(timed),

@@ -153,6 +153,7 @@ def test_the_cutlass_profiler_is_asked_for_the_transposed_product_and_read_by_co
     good = rows.filter(rows["problem.M"] == 64).row(0, named=True)
     assert good["time_ns"] == pytest.approx(12_500)
     assert json.loads(good["software"])["driver"] == "550.54.15"
+    assert good["label"] == "cutlass_tensorop_f16_s16816gemm_f16_256x128_32x3_tn_align1"
     asked = dict(item.lstrip("-").split("=", 1) for item in next(line for line in notes() if "--n=64 " in line).split())
     assert (asked["m"], asked["n"], asked["A"], asked["B"], asked["C"]) == ("128", "64", "f16:row", "f16:column", "f16:column")
     assert (asked["cta_m"], asked["cta_n"], asked["warps_m"], asked["warps_n"]) == ("256", "128", "4", "2")

@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -334,7 +335,7 @@ class _Run:
                 continue
             if row is not None:
                 said = answer_of(result, row, self.backend._flops(problem), bool(self.wanted["verify"]))
-                answers[position] = Answer(said.time_ns, said.max_abs_err, compile_ns) if isinstance(said, Answer) else said
+                answers[position] = replace(said, compile_ns=compile_ns) if isinstance(said, Answer) else said
             elif self.benchmark.mode == "vector":
                 words = f"; its last line is: {outcome.last_line}" if outcome.last_line else "; it printed nothing"
                 answers[position] = Ended("launch_error", f"the program's answer has no {result.format} result{words}")

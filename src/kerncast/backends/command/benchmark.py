@@ -75,6 +75,8 @@ class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     error: Read | None = None
     max_abs_err: Read | None = None
     tolerance: float | None = None
+    label: Read | None = None
+    """What the program calls the kernel, if its answer says so."""
 
 
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -75,7 +75,8 @@ def _csv_rows(result: Result, text: str) -> Iterator[Any]:
 
 def _regex_rows(result: Result, text: str) -> Iterator[Any]:
     """One row, each value the first group of its expression."""
-    places = [result.time.at, *(item.at for item in (result.status, result.error, result.max_abs_err) if item)]
+    optional = (result.status, result.error, result.max_abs_err, result.label)
+    places = [result.time.at, *(item.at for item in optional if item)]
     found = {str(at): re.search(str(at), text) for at in places}
     row = {at: match[1] for at, match in found.items() if match and match[1] is not None}
     if row:
@@ -159,4 +160,6 @@ def answer_of(result: Result, row: Any, flops: float, verify: bool = True) -> An
         shown = "none" if value is _NOTHING else repr(value)[:80]
         return Ended("launch_error", f"the program's answer has no time: expected a positive number of {unit}, got {shown}")
     time_ns = number * UNITS[unit] if unit in UNITS else flops / (number * RATES[unit])
-    return Answer(time_ns, error if error is not None and math.isfinite(error) else None)
+    label = _text(result.label, row)
+    error = error if error is not None and math.isfinite(error) else None
+    return Answer(time_ns, error, label=label if label and label.isprintable() else None)

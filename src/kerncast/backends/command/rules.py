@@ -154,7 +154,9 @@ def _check_regex(text: str, where: str, groups: int) -> None:
 
 def _check_result(result: Result, family: Family, chunk: bool) -> None:
     places: list[tuple[str, At]] = [("result.time", result.time.at)]
-    places += [(f"result.{name}", item.at) for name in ("status", "error", "max_abs_err") if (item := getattr(result, name))]
+    places += [
+        (f"result.{name}", item.at) for name in ("status", "error", "max_abs_err", "label") if (item := getattr(result, name))
+    ]
     places += [("result.match", item.at) for item in result.match]
     for where, at in places:
         if isinstance(at, str) != (result.format != "json") or not at:
