@@ -197,7 +197,7 @@ class _Deciding:
         try:
             pattern = encode(space, pin.problem)
             whole = all(
-                name in pin.problem or parameter.default is not None or name in space.active
+                name in pin.problem or parameter.default is not None or parameter.nullable
                 for name, parameter in space.parameters.items()
             )
             # Defaults are filled in for checking alone: where they are not given, the pin holds for all values.

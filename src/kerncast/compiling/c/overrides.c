@@ -42,7 +42,8 @@ static kerncast_status kc_check_pin(const kerncast_context *context, const kernc
     int whole = 1;
     for (int32_t i = 0; i < KC_PROBLEM; i++) {
         const kc_parameter *parameter = &kc_problem_parameters[i];
-        if (pattern[i] == KERNCAST_MISSING) whole &= parameter->conditional || parameter->otherwise != KERNCAST_MISSING;
+        if (pattern[i] == KERNCAST_MISSING)
+            whole &= parameter->conditional || parameter->optional || parameter->otherwise != KERNCAST_MISSING;
         else if (!kc_in_domain(parameter, pattern[i]))
             return kc_refuse(answer, KERNCAST_BAD_INPUT, i, "%s must be %s, got %lld", parameter->name, parameter->rule, pattern[i]);
     }
