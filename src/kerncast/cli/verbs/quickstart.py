@@ -82,4 +82,4 @@ def _print_table(shapes: list[dict[str, Any]], totals: dict[str, Any]) -> None:
         )
     exported = totals["export"]
     quick = ", ".join(f"{tier} {duration(value * 1e3)}" for tier, value in exported["p50_us"].items())
-    click.echo(f"Exported to C in {exported['folder']} ({exported['self_test']}). Choosing for a new shape takes: {quick}.")
+    click.echo(f"Exported to C in {exported['path']} ({exported['self_test']}). Choosing for a new shape takes: {quick}.")
