@@ -25,9 +25,7 @@ FIRST_PER_PROBLEM = 2
 # A later round is a twentieth of the vectors or a tenth of the limit, because each round trains a model.
 ROUND_SHARE, ROUND_OF_LIMIT = 0.05, 0.1
 # Candidates are held in memory with their keys: at most this many, drawn at random if there are more.
-MOST_CANDIDATES = 500_000
-# A round compares at most this many of them, drawn at random if there are more.
-MOST_COMPARED = 200_000
+MOST_CANDIDATES = 200_000
 
 
 def measure_rounds(
@@ -92,7 +90,7 @@ def _first_round(vectors: pl.DataFrame, limit: int, seed: int) -> Ints:
 def _wanted(active: Active, collection: Collection, vectors: pl.DataFrame, rest: Ints, device: Device) -> Ints:
     """The vectors that are left, alternating the worthiest and a random one; all random while too little is known."""
     shuffled = np.random.default_rng([active.seed, len(rest)]).permutation(rest)
-    candidates = np.sort(shuffled[:MOST_COMPARED])
+    candidates = np.sort(shuffled[:MOST_CANDIDATES])
     worth = active.worth(collection.rows(), vectors[candidates].drop("key"), device)
     if worth is None:
         return shuffled

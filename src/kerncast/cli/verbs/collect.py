@@ -162,10 +162,9 @@ def _report(summary: Summary, total: int, as_json: bool) -> None:
         click.echo(f"device {index} was lost: {why}")
     if summary.without_a_row:
         left = total - summary.measured - summary.already_there
-        click.echo(
-            f"{left:,} vectors have no row yet: run the same command to continue. Everything measured is safe in "
-            f"{summary.path} and can be used now: kerncast inspect {summary.path}"
-        )
+        kept = f" Everything measured is safe in {summary.path} and can be used now: kerncast inspect {summary.path}"
+        some = summary.measured + summary.already_there
+        click.echo(f"{left:,} vectors have no row yet: run the same command to continue.{kept if some else ''}")
         return
     if summary.left_out:
         click.echo(
