@@ -68,8 +68,8 @@ def random_problems(
 
 
 def _draw(parameter: Parameter, count: int, rng: np.random.Generator, multiples: Sequence[int], smallest: int) -> list[Any]:
-    """Values of one parameter: its default if it has one, sizes log-uniform; a third of them 1, if that is allowed."""
-    if parameter.default is not None:
+    """Values of one parameter: its default, none if it is optional; sizes log-uniform, a third of them 1 if that is allowed."""
+    if parameter.default is not None or parameter.optional:
         return [parameter.default] * count
     if not isinstance(parameter, Int):
         known = [parameter.value(index) for index in range(parameter.size)]
