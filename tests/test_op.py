@@ -48,7 +48,7 @@ def test_ck_tile_features_have_the_values_that_pencil_and_paper_give():
     """M=1000 N=130 K=200 in tiles of 128 × 64 × 64 on 256 compute units."""
     family, device = kerncast.get_family("gemm/ck_tile"), kerncast.get_device("gfx950")
     problem = gemm_problem()
-    config = Config(family, CK_CONFIG, problem=problem, device=device)
+    config = Config(family, CK_CONFIG, device=device)
     values = {**family.problem.qualified(problem.as_dict()), **family.config.qualified(config.as_dict())}
     got = family.features_on(device, ["fp8"]).program.scalar(values)
     tiles = 8 * 3 * 4
