@@ -43,6 +43,53 @@ def test_all_promised_profiles_ship_and_every_number_has_a_source():
         assert all(len(source) > 10 for source in device.sources.values()), device.name
 
 
+# Dense operations per clock and compute unit (white papers of CDNA 2 to 4, of Volta to Blackwell and of Xe2).
+RATES = {
+    "gfx90a": {"fp64": 256, "fp32": 256, "fp16": 1024, "int8": 1024},
+    "gfx942": {"fp64": 256, "fp32": 256, "fp16": 2048, "fp8": 4096, "int8": 4096},
+    "gfx950": {"fp64": 128, "fp32": 256, "fp16": 4096, "fp8": 8192, "int8": 8192},
+    "sm_70": {"fp64": 64, "fp32": 128, "fp16": 1024},
+    "sm_75": {"fp32": 128, "fp16": 1024, "int8": 2048, "int4": 4096},
+    "sm_80": {"fp64": 128, "fp32": 128, "fp16": 2048, "int8": 4096, "int4": 8192},
+    "sm_86": {"fp32": 256, "fp16": 1024, "int8": 2048, "int4": 4096},
+    "sm_89": {"fp32": 256, "fp16": 1024, "fp8": 2048, "int8": 2048, "int4": 4096},
+    "sm_90": {"fp64": 256, "fp32": 256, "fp16": 4096, "fp8": 8192, "int8": 8192},
+    "sm_120": {"fp32": 256, "fp16": 1024, "fp8": 2048, "int8": 2048, "nvfp4": 4096},
+    "bmg_g21": {"fp32": 256, "fp16": 2048, "int8": 4096},
+}
+# GeForce cards add up in 32 bits at half the rate.
+HALVED = {("rtx_4090", "fp16"), ("rtx_4090", "fp8"), ("rtx_5090", "fp16"), ("rtx_5090", "fp8")}
+# Hopper's Tensor Core peaks below 32 bits are rated at a lower clock than its highest one.
+HOPPER_TENSOR_MHZ = 1830
+
+
+def test_peaks_are_dense_and_follow_from_units_and_clock():
+    """Units x operations per clock x clock gives the stated peaks: a rate with sparsity would be off by a factor of two."""
+    checked = 0
+    for device in devices.profiles().values():
+        peaks, rates = device.peak_tflops, RATES.get(device.architecture or "", {})
+        for narrow in ("bf16", "bf8"):
+            wide = {"bf16": "fp16", "bf8": "fp8"}[narrow]
+            assert device.kind == "npu" or peaks.get(narrow, peaks.get(wide)) == peaks.get(wide), (device.name, narrow)
+        if not {"num_cus", "max_clock_mhz"} <= set(device.numbers):
+            continue
+        for dtype in rates.keys() & peaks.keys():
+            low = device.architecture == "sm_90" and dtype not in ("fp64", "fp32")
+            clock = HOPPER_TENSOR_MHZ if low else device.numbers["max_clock_mhz"]
+            rate = rates[dtype] / 2 if (device.name, dtype) in HALVED else rates[dtype]
+            assert peaks[dtype] == pytest.approx(device.numbers["num_cus"] * rate * clock / 1e6, rel=0.01), (device.name, dtype)
+            checked += 1
+    assert checked > 80
+
+
+def test_rates_of_blackwell_boards_double_with_half_the_bits():
+    """Boards whose clock is unknown are checked by ratio; only Blackwell Ultra triples the 4-bit rate and cuts INT8."""
+    for name in ("b100", "b200", "gb200", "b300", "gb300"):
+        peaks, ultra = devices.get(name).peak_tflops, devices.get(name).architecture == "sm_103"
+        assert (peaks["fp8"] / peaks["fp16"], peaks["nvfp4"] / peaks["fp8"]) == (2, 3 if ultra else 2)
+        assert peaks["int8"] / peaks["fp8"] == (pytest.approx(1 / 30, rel=0.05) if ultra else 1)
+
+
 def test_the_reference_values_of_gfx950_are_honoured():
     """The profile agrees with the table that CK Tile's heuristics use."""
     numbers = devices.get("gfx950").numbers
