@@ -38,7 +38,9 @@ def test_select_lists_the_best_and_explains(model, run):
     _, text, _ = run("select", model, *PROBLEM, "--tier", "full", "--top", "3", "--explain", "--json")
     ranking = json.loads(text)
     assert len(ranking) == 3
-    assert {"contributions", "nearest_measured", "runners_up"} == set(ranking[0]["explanation"])
+    assert {"contributions", "nearest_measured", "runners_up", "ranked_by", "faster_runners_up"} == set(
+        ranking[0]["explanation"]
+    )
     _, out, _ = run("select", model, *PROBLEM, "--explain")
     assert "the nearest measured problems" in out
     assert "runners-up" in out
@@ -105,7 +107,7 @@ def test_an_export_to_json_is_a_table_of_choices(model, tmp_path, run):
     (["predict", "MODEL", *PROBLEM, "--config", "tile=3"], "unknown config parameter of gemm/triton 'tile'"),
     (["export", "MODEL", "--to", "c", "--out", "x", "--tiers", "tree"], "export both"),
     (["export", "MODEL", "--to", "c", "--out", "x", "--prefix", "A-B"], "a prefix has lowercase letters"),
-    (["export", "MODEL", "--to", "json", "--out", "x", "--prefix", "a"], "--prefix and --tiers are for --to c"),
+    (["export", "MODEL", "--to", "json", "--out", "x", "--prefix", "a"], "--prefix and --tiers are only for --to c"),
 ])  # fmt: skip
 def test_wrong_use_is_refused_by_the_rule(model, args, words, run, tmp_path, monkeypatch):
     """One sentence, exit code 2."""

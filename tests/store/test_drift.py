@@ -106,5 +106,5 @@ def test_with_nothing_to_choose_only_times_are_judged():
 
 def test_limits_are_shares():
     """Not percentages, not zero."""
-    with pytest.raises(InvalidValue, match=r"`max_shift` is a share"):
+    with pytest.raises(InvalidValue, match=r"`max_shift` must be above 0 and below 100 %"):
         Tolerance(shift=10)
