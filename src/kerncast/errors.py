@@ -25,7 +25,8 @@ class NotFound(KerncastError, LookupError):
     def named(cls, kind: str, name: object, known: Iterable[str], listing: str = "") -> NotFound:
         """An error that suggests the nearest known name, then lists all names (or says where to list them)."""
         names = sorted(known)
-        near = difflib.get_close_matches(str(name), names, n=1)
+        same = [item for item in names if item.lower() == str(name).lower()]
+        near = same or difflib.get_close_matches(str(name), names, n=1)
         hint = f"did you mean '{near[0]}'? " if near else ""
         where = f"see `{listing}`" if listing else f"known: {', '.join(names) or 'none'}"
         return cls(f"unknown {kind} '{name}': {hint}{where}")
