@@ -150,7 +150,10 @@ class Dataset:
         if not path.exists():
             raise NotFound(f"there is no dataset at {path}: make one with `kerncast import` or `kerncast collect`")
         if not (path / MANIFEST).is_file():
-            raise BadFile(f"{path} is not a kerncast dataset: it has no {MANIFEST}")
+            raise BadFile(
+                f"{path} is not a kerncast dataset: it has no {MANIFEST}; make a dataset of another program's table with "
+                "`kerncast.read` or `kerncast import`"
+            )
         manifest = _FILE.read(path / MANIFEST)
         for part in manifest.parts:
             if not (path / part.file).is_file():
