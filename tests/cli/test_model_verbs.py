@@ -49,7 +49,9 @@ def test_training_prints_what_it_learned_from_and_how_good_it_is(home, run, tmp_
     code, out, _ = run("train", home / "d", "--out", tmp_path / "j", *QUICK, "--json")
     assert code == 0
     told = json.loads(out)
-    assert any("fp16" in note for note in told.pop("notes"))
+    notes = told.pop("notes")
+    assert any("fp16" in note for note in notes)
+    assert not any(note.startswith(("! ", "- ")) for note in notes)
     assert told == {"path": str(tmp_path / "j"), **json.loads((tmp_path / "j" / "evaluation.json").read_text())}
     assert {item.name for item in tmp_path.iterdir()} == {"m", "j"}
 

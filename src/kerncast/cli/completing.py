@@ -76,6 +76,14 @@ def formats(context: click.Context, incomplete: str) -> list[CompletionItem]:
 
 
 @_quiet
+def kinds(context: click.Context, incomplete: str) -> list[CompletionItem]:
+    """Kinds of model that `train` fits."""
+    from kerncast.learners.kinds import learner_kinds
+
+    return _starting(((kind, "") for kind in learner_kinds()), incomplete)
+
+
+@_quiet
 def model_folders(context: click.Context, incomplete: str) -> list[CompletionItem]:
     """Folders that hold a model, and folders to look further in."""
     return _folders(incomplete, MODEL)

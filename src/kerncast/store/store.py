@@ -33,6 +33,7 @@ from kerncast.models.model import Model
 from kerncast.progress import QUIET, Progress
 from kerncast.registry import OPS
 from kerncast.store.entry import ENTRY, Entry, Record, place_of, read_entry
+from kerncast.writing.terminal import printable
 
 if TYPE_CHECKING:  # it imports collecting, which a store only needs for checks
     from kerncast.store.recheck import Checked
@@ -86,6 +87,11 @@ class Store:
         if found.exists() and not found.is_dir():
             raise BadFile(f"the store {found} is a file, not a directory: name another with {VARIABLE}")
         return cls(found)
+
+    def __repr__(self) -> str:
+        entries, damaged = self.survey()
+        unread = f", {len(damaged):,} damaged" if damaged else ""
+        return printable(f"Store({self.path}; {len(entries):,} {'model' if len(entries) == 1 else 'models'}{unread})")
 
     # -- checking ----------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ OWN = {
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="MODELDIR", help="Where to write the model.")
 @click.option(
-    "--model", metavar="KIND",
+    "--model", metavar="KIND", shell_complete=completing.kinds,
     help="roofline, linear, mlp, gbdt, deep, or a kind of another package. [default: gbdt, or the kind of --warm-start]",
 )  # fmt: skip
 @click.option(
@@ -116,7 +116,9 @@ def command(
             click.echo("finished folds are kept: run the same command to continue with the rest", err=True)
         raise
     if as_json:
-        print_json({"path": str(out), "notes": trained.notes, **trained.evaluation})
+        # The marks of a warning and of a remark are for the terminal.
+        notes = [note.removeprefix("! ").removeprefix("- ") for note in trained.notes]
+        print_json({"path": str(out), "notes": notes, **trained.evaluation})
         return
     data, features = trained.manifest.data, trained.manifest.features
     click.echo(
