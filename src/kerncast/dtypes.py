@@ -98,7 +98,7 @@ _BYTES_TABLE = Table.of([BYTES[name] for name in CODES])
 
 def dtype_parameter(*names: str, **shared: Any) -> Categorical:
     """A dtype parameter that takes some of the names above (all of them when none is given)."""
-    return Categorical({name: CODES[name] for name in names or CODES}, **shared)
+    return Categorical({name: CODES[name] for name in names or CODES}, spelled=named, **shared)
 
 
 def bytes_per_element(dtype: Expr) -> Expr:

@@ -238,7 +238,7 @@ class Family:
             for name, value in given.items():
                 rule = self.problem.parameters[name]
                 if value is not None and rule.index(value) is None:
-                    raise InvalidValue(f"{name} must be {rule.describe()}, got {value!r}")
+                    raise InvalidValue(f"{name} {rule.refusal(value)}")
             known |= self.problem.qualified(given)
         if device is not None and problem is not None:
             # A rate by dtype is an expression in p.dtype: resolve it with the problem's own.

@@ -32,6 +32,8 @@ class Parameter:
     inactive: int = 0
     absent: str = ""
     usual: Callable[[Namespace], Expr] | None = None
+    spelled: Callable[[str], str | None] | None = field(default=None, compare=False, repr=False)
+    """What other tools' spellings of a label mean; for suggestions only."""
     doc: str = ""
 
     @property
@@ -70,6 +72,12 @@ class Parameter:
     def index(self, value: Any) -> int | None:
         """The index of `value`, or None when it is not one of the values."""
         raise NotImplementedError
+
+    def refusal(self, value: Any) -> str:
+        """The rule, the value that breaks it, and the value that was probably meant."""
+        meant = None if self.spelled is None else self.spelled(str(value))
+        hint = f": did you mean '{meant}'?" if meant is not None and self.index(meant) is not None else ""
+        return f"must be {self.describe()}, got {value!r}{hint}"
 
     def nearest(self, value: Any) -> int:
         """The index of the closest value."""

@@ -232,7 +232,7 @@ class Space:
             elif value is None and not parameter.optional:
                 broken.append(Violation(name, f"{self.owner} needs {name}: {parameter.describe()}"))
             elif value is not None and parameter.index(value) is None:
-                broken.append(Violation(name, f"{name} must be {parameter.describe()}, got {value!r}"))
+                broken.append(Violation(name, f"{name} {parameter.refusal(value)}"))
         if not broken:
             known = {**(bindings or {}), **self.qualified(point)}
             for constraint in self.constraints:

@@ -18,6 +18,6 @@ def encode(space: Space, values: Mapping[str, Any]) -> list[int]:
         value = values.get(name)
         index = None if value is None else parameter.index(value)
         if value is not None and index is None:
-            raise InvalidValue(f"{name} must be {parameter.describe()}, got {value!r}")
+            raise InvalidValue(f"{name} {parameter.refusal(value)}")
         found.append(MISSING if index is None else parameter.number(index))
     return found

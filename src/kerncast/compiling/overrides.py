@@ -164,7 +164,7 @@ class _Deciding:
                 raise NotFound.named(f"parameter of {self.family.id}", name, space.parameters)
             parameter = space.parameters[name]
             if parameter.index(value) is None:
-                raise InvalidValue(f"{name} must be {parameter.describe()}, got {value!r}")
+                raise InvalidValue(f"{name} {parameter.refusal(value)}")
             same &= np.array([known is not None and known == value for known in self._columns[name]], dtype=bool)
         return np.flatnonzero(same)
 

@@ -53,7 +53,7 @@ def check_axes(space: Space, axes: Mapping[str, Iterable[Value]]) -> dict[str, l
             raise InvalidValue(f"the axis {name} has no values: give at least one")
         for value in values:
             if rule.index(value) is None:
-                raise InvalidValue(f"{name} must be {rule.describe()}, got {value!r}")
+                raise InvalidValue(f"{name} {rule.refusal(value)}")
     return checked
 
 
@@ -66,7 +66,7 @@ def _values(name: str, text: str, parameter: Parameter) -> list[Value]:
     for item in text.split(","):
         for value in _item(name, item.strip(), parameter):
             if parameter.index(value) is None:
-                raise InvalidValue(f"{name} must be {parameter.describe()}, got {value!r} in '{name}={text}'")
+                raise InvalidValue(f"'{name}={text}': {name} {parameter.refusal(value)}")
             found[value] = None
             if len(found) > AXIS_LIMIT:
                 raise InvalidValue(f"'{name}={text}' has over {AXIS_LIMIT:,} values: take a larger step")

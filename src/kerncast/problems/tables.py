@@ -121,7 +121,7 @@ def _column(parameter: Parameter, name: str, values: list[Any]) -> pl.Series:
         if value is None or (isinstance(value, int | str) and (type(value), value) in seen):
             continue
         if not isinstance(value, int | str) or parameter.index(value) is None:
-            raise InvalidValue(f"entry {row + 1}: {name} must be {parameter.describe()}, got {value!r}")
+            raise InvalidValue(f"entry {row + 1}: {name} {parameter.refusal(value)}")
         seen.add((type(value), value))
     series = pl.Series(name, values, dtype=column_type(parameter))
     return series if parameter.default is None else series.fill_null(parameter.default)
