@@ -239,7 +239,21 @@ class Predictor:
             what, _, name = unknown[0].partition(".")
             space = self.family.problem if what == "problem" else self.family.config
             raise NotFound.named(f"{what} parameter of {self.family.id}", name, space.parameters)
+        self._refuse_other_case(given.columns)
         return given.select(list(names)).rename(names)
+
+    def _refuse_other_case(self, columns: Sequence[str]) -> None:
+        """Foreign columns are kept, but `m` instead of `M` would leave a parameter at its default without a word."""
+        spaces = {"": self.family.problem, "config.": self.family.config}
+        own = {name.lower(): (prefix, name) for prefix, space in reversed(spaces.items()) for name in space.parameters}
+        exact = {*self.family.problem.parameters, *self.family.config.parameters}
+        for column in columns:
+            prefix, name = own.get(column.lower(), ("", column))
+            if column not in exact and not {name, f"problem.{name}", f"config.{name}"} & set(columns):
+                raise InvalidValue(
+                    f"the column '{column}' is not a parameter of {self.family.id}: did you mean '{prefix}{name}'? "
+                    "Rename it, or drop it"
+                )
 
     def _vectors(self, given: pl.DataFrame, config: Point | None) -> pl.DataFrame:
         """Every parameter in its stored type, defaults filled in; values outside the declared space are refused."""

@@ -1,0 +1,53 @@
+"""Arguments of a wrong kind, and names that are nearly right: each refusal says the rule, the value and the next step."""
+
+import polars as pl
+import pytest
+
+import kerncast as kc
+from kerncast.testing.models import synthetic_dataset, synthetic_rows
+
+SMALL = {"model": "roofline", "folds": 2, "threads": 1}
+PROBLEM = {"M": 512, "N": 512, "K": 512, "dtype": "fp16", "layout": "rcr"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    place = tmp_path_factory.mktemp("refusals") / "data"
+    synthetic_dataset(place, synthetic_rows(problems=12))
+    return kc.open(place)
+
+
+@pytest.fixture(scope="module")
+def model(data):
+    return kc.train(data, **SMALL)
+
+
+def test_a_name_or_label_that_is_nearly_right_is_suggested(model):
+    """Whatever its case, and for a dtype in the spellings of other tools."""
+    with pytest.raises(kc.InvalidValue, match="'m': did you mean 'M'"):
+        model.predict({"m" if name == "M" else name: value for name, value in PROBLEM.items()})
+    with pytest.raises(kc.InvalidValue, match=r"got 'torch.bfloat16': did you mean 'bf16'\?"):
+        model.predict({**PROBLEM, "dtype": "torch.bfloat16"})
+    with pytest.raises(kc.InvalidValue, match=r"got 'torch.float32': did you mean 'fp32'\?"):
+        kc.collect("gemm/cpu", problems="grid:M=8;N=8;K=8", vary={"dtype": "torch.float32"})
+
+
+def test_a_frame_keeps_foreign_columns_but_no_parameter_in_another_case(model):
+    """`split_K` would leave `split_k` at its default; beside the right name it is a column like any other."""
+    frame = pl.DataFrame([PROBLEM]).with_columns(mine=pl.lit("kept"))
+    assert model.predict(frame)["mine"].to_list() == ["kept"]
+    with pytest.raises(kc.InvalidValue, match="'split_K' .*did you mean 'split_k'"):
+        model.predict(frame.with_columns(split_K=2))
+    assert "split_K" in model.predict(frame.with_columns(split_K=2, split_k=1)).columns
+
+
+def test_a_table_in_place_of_a_dataset_names_what_reads_it(tmp_path):
+    """`kerncast.read`, as `kerncast.open` says."""
+    (tmp_path / "clean.csv").write_text("M,N,K\n1,2,3\n")
+    with pytest.raises(kc.KerncastError, match=r"kerncast\.read"):
+        kc.train(tmp_path / "clean.csv")
+
+
+def test_a_store_says_where_it_is_and_what_it_holds(tmp_path):
+    """Not an address in memory."""
+    assert repr(kc.Store.open(tmp_path)) == f"Store({tmp_path}; 0 models)"
