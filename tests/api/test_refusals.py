@@ -36,7 +36,7 @@ def test_a_frame_keeps_foreign_columns_but_no_parameter_in_another_case(model):
     """`split_K` would leave `split_k` at its default; beside the right name it is a column like any other."""
     frame = pl.DataFrame([PROBLEM]).with_columns(mine=pl.lit("kept"))
     assert model.predict(frame)["mine"].to_list() == ["kept"]
-    with pytest.raises(kc.InvalidValue, match="'split_K' .*did you mean 'split_k'"):
+    with pytest.raises(kc.InvalidValue, match=r"'split_K' .*did you mean 'split_k'"):
         model.predict(frame.with_columns(split_K=2))
     assert "split_K" in model.predict(frame.with_columns(split_K=2, split_k=1)).columns
 

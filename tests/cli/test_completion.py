@@ -46,7 +46,7 @@ def folder(tmp_path, run):
 
 
 def test_tab_offers_names_that_exist_and_never_an_error(folder):
-    """Ops with their aliases, families, devices whatever the case, formats, kinds, folders, columns of the dataset named so far."""
+    """Ops with their aliases, families, devices whatever the case, formats, kinds, folders, columns of a dataset."""
     assert {"gemm", "gelu"} <= offered("kerncast ops ge", folder)
     assert "gemm/single" in offered("kerncast collect gemm/", folder)
     assert offered("kerncast devices MI3", folder) == {"mi300x", "mi325x", "mi350x"}
