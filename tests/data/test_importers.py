@@ -278,6 +278,19 @@ def test_guess_marks_what_it_cannot_know_and_invents_no_size(tmp_path):
     assert "line 2: gpu must be a device (unknown device 'Voodoo'" in dataset.skipped.kinds[0].example
 
 
+def test_an_odd_row_does_not_cost_the_guess(tmp_path):
+    """A column is judged by most of its cells; the draft imports as it stands, and the odd rows are skipped."""
+    source, path = tmp_path / "t.csv", tmp_path / "t.toml"
+    rows = [f"{size},64,32,half,{size}.5,h100" for size in range(1, 300)]
+    source.write_text("\n".join(["m,n,k,precision,time_us,gpu", *rows, "4096,oops,##,#,0.1,#", "1,2"]))
+    for family in (None, "gemm/single"):
+        path.write_text(kerncast.Dataset.guess_mapping(source, family=family))
+        assert tomllib.loads(path.read_text())["ignore"] == []
+        assert '"?"' not in path.read_text()
+    dataset = import_files("csv", [source], tmp_path / "out", Options(mapping=path))
+    assert (dataset.rows, dataset.skipped.rows) == (299, 2)
+
+
 def test_several_files_become_one_dataset_with_several_sources(tmp_path):
     """Rows keep apart where they came from."""
     (tmp_path / "a").write_bytes(MATMUL)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import polars as pl
 
@@ -60,6 +60,10 @@ _SYNONYMS = {"Hi": ("h", "height"), "Wi": ("w", "width"), "Y": ("kh", "filterh")
 _ASSUMED = {"layout": ("rrr", "no column says it; assumed: all matrices by rows, as numpy has them")}
 # A table with more different cells than this in a column does not hold labels.
 _MOST_LABELS = 32
+# A column is judged by most of its cells: an import skips odd rows, and refuses a table only if more than half of it is odd.
+_FITTING = 0.5
+# Labels that nobody knows are asked about, unless they are as rare as this: then their rows are odd.
+_ODD = 0.01
 
 
 def _words(name: str) -> list[str]:
@@ -81,6 +85,13 @@ def _labels(cells: pl.Series) -> list[str]:
     return [text.lower() for text in found] if cells.dtype == pl.Boolean else found
 
 
+def _asked(meant: Mapping[str, str | None], cells: pl.Series) -> dict[str, str]:
+    """Labels with their meanings, `?` for those that nobody knows; without these if they are odd cells."""
+    unknown = [text for text, meaning in meant.items() if meaning is None]
+    odd = cells.cast(pl.String).is_in(unknown).sum() <= _ODD * cells.len()
+    return {text: meaning or OPEN for text, meaning in meant.items() if meaning or not odd}
+
+
 def guess_time(columns: Iterable[str]) -> tuple[str, str] | None:
     """The column that looks like the label, and its unit ('?' when the name does not say)."""
     names = [name for name in columns if not set(_words(name)) & _NOT_THE_TIME]
@@ -100,7 +111,8 @@ def _translations(parameter: Parameter, cells: pl.Series) -> dict[str, str]:
     known = {label: label for label, _ in parameter.labels}
     folded = {label.lower(): label for label in known}
     spelled = dtypes.spellings_of(parameter)
-    found = {text: known.get(text) or spelled(text) or folded.get(text.lower(), OPEN) for text in _labels(cells)}
+    meant = {text: known.get(text) or spelled(text) or folded.get(text.lower()) for text in _labels(cells)}
+    found = _asked(meant, cells)
     # An import knows the spellings of dtypes by itself.
     needed = any(meaning not in (text, spelled(text)) for text, meaning in found.items())
     return found if needed else {}
@@ -111,7 +123,14 @@ def _fits(parameter: Parameter, cells: pl.Series) -> bool:
     if isinstance(parameter, Categorical | Bool):
         return True
     texts = cells.cast(pl.String).drop_nulls()
-    return bool(texts.filter(texts != "").str.contains(r"^-?\d+(\.0+)?$").all())
+    whole = texts.filter(texts != "").str.contains(r"^-?\d+(\.0+)?$")
+    return whole.sum() >= _FITTING * whole.len()
+
+
+def _holds(cells: pl.Series, meaning: Callable[[str], object]) -> bool:
+    """Whether most cells of a column are labels that are known."""
+    known = [text for text in _labels(cells) if meaning(text)]
+    return bool(known) and cells.cast(pl.String).is_in(known).sum() >= _FITTING * cells.len()
 
 
 def _matches(family: Family, table: pl.DataFrame, columns: list[str]) -> dict[str, str]:
@@ -130,7 +149,7 @@ def _matches(family: Family, table: pl.DataFrame, columns: list[str]) -> dict[st
         if f"problem.{name}" not in found and name == "dtype" and isinstance(parameter, Categorical):
             spelled = dtypes.spellings_of(parameter)
             left = (column for column in columns if column not in found.values())
-            holding = [column for column in left if (labels := _labels(table[column])) and all(map(spelled, labels))]
+            holding = [column for column in left if _holds(table[column], spelled)]
             if len(holding) == 1:
                 found["problem.dtype"] = holding[0]
     return found
@@ -194,11 +213,11 @@ def _device_line(table: pl.DataFrame, columns: list[str]) -> tuple[str, str | No
         named = bool(set(_words(column)) & _DEVICE_WORDS)
         labels = _labels(table[column])
         known = {text: devices.named(text) for text in labels}
-        if not labels or not (any(known.values()) if named else all(known.values())):
+        if not (any(known.values()) if named else _holds(table[column], devices.named)):
             continue
-        if all(known.values()):
+        values = _asked({text: device.name if device else None for text, device in known.items()}, table[column])
+        if OPEN not in values.values():
             return f"device = {{ column = {_quoted(column)} }}", column
-        values = {text: device.name if device else OPEN for text, device in known.items()}
         return f"device = {{ column = {_quoted(column)}, values = {_table(values)} }}    # see `kerncast devices`", column
     return f'device = "{OPEN}"    # see `kerncast devices`', None
 

@@ -39,6 +39,7 @@ import polars as pl
 from kerncast import devices, dtypes
 from kerncast.data import schema
 from kerncast.data.importers import Imported, Importer, Options, extra_columns
+from kerncast.data.skipping import Skips
 from kerncast.data.text_table import LINE, read_csv_text, refuse_cells, respelled
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
@@ -336,7 +337,7 @@ def table_format(path: Path, format_name: str | None) -> str:
 def read_table(format_name: str, path: Path) -> pl.DataFrame:
     """The raw table of either format, for drafting a mapping."""
     try:
-        return read_csv_text(path) if format_name == "csv" else read_parquet_table(path)
+        return read_csv_text(path, Skips()) if format_name == "csv" else read_parquet_table(path)
     except KerncastError as error:
         raise BadFile(f"{path}, {error}") from error
     except OSError as error:
