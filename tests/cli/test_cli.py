@@ -136,6 +136,7 @@ def test_guess_prints_a_mapping_and_writes_nothing(tmp_path, run):
         (["import", "csv", "absent.csv", "--mapping", "t.toml", "--out", "out"], "cannot read absent.csv"),
         (["import", "csv", "t.csv", "--out", "out"], "needs --mapping FILE.toml"),
         (["import", "csv", "t.csv", "--mapping", "absent.toml", "--out", "out"], "absent.toml is not a mapping file"),
+        (["import", "csv", "t.csv", "--mapping", "empty.toml", "--out", "out"], "field 'family' (draft one with --guess)"),
         (["import", "csv", "t.csv"], "needs --out DATASET"),
         (["import", "ttnn-csv", "exp.csv", "--set", "func=exp", "--out", "out"], "add --device NAME"),
         (["import", "ttnn-csv", "exp.csv", "--set", "func", "--device", "n150", "--out", "out"], "--set takes NAME=VALUE"),
@@ -176,6 +177,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(args, why, exp, tmp_path, run
     Path("t.csv").write_bytes(GEMM_CSV)
     Path("cut.csv").write_bytes(EXP[:-14])
     Path("t.toml").write_text('family = "gemm/triton"\n[time]\ncolumn = "time_us"\nunit = "us"\n')
+    Path("empty.toml").touch()
     Path("foreign").mkdir()
     for name, version in (("newer", 9), ("empty", 1)):
         Path(name).mkdir()

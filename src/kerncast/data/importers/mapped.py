@@ -97,8 +97,12 @@ def read_mapping(path: Path | None) -> Mapping:
         raise InvalidValue("a csv or parquet table needs `mapping` FILE.toml; draft one with `guess`")
     try:
         mapping = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Mapping)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadFile(f"{path} is not a mapping file: {error}") from error
+    except msgspec.ValidationError as error:
+        # Backticks mean arguments in messages of ours; these are keys of the file.
+        said = str(error).replace("`", "'")
+        raise BadFile(f"{path} is not a mapping file: {said} (draft one with `guess`)") from error
     family = FAMILIES.get(mapping.family)
     known = {
         "problem": set(family.problem.parameters),
