@@ -174,6 +174,7 @@ def test_a_mapping_converts_units_labels_and_failures(tmp_path, mapping, format_
         ('ignore = ["notes"]', "", "line 1: unknown column 'notes'"),
         ('M = "m"', 'M = "mm"', "there is no column 'mm' for problem.M"),
         ('"torch.bfloat16" = "bf16"', '"x" = "bf16"', "line 5: type must be one of torch.float16, x, got 'torch.bfloat16'"),
+        ('samples = "n_runs"', 'status = "valid"', "there is no column 'valid' for status"),
         ('failed = { "inf" = "launch_error" }', "", "line 5: latency_ms must be a positive time"),
         ('unit = "ms"', 'unit = "minutes"', "the unit of time must be one of ns, us, ms, s, got 'minutes'"),
         ('BLOCK_M = "bm"', 'BLOCK_Q = "bm"', "[config] has no 'BLOCK_Q'"),

@@ -230,7 +230,8 @@ def _label(table: pl.DataFrame, time: Time, given: pl.Series | None) -> dict[str
 def map_table(table: pl.DataFrame, mapping: Mapping, options: Options) -> list[Imported]:
     """Apply a mapping to a table, one result per device. A column that it does not mention is kept as an extra one.
 
-    A column that the mapping names must be there, unless it only says how a row was measured.
+    A column that the mapping names must be there, unless it only says how a row was measured. Without the status, failed rows
+    would count as times, so it must be there too.
     """
     family = FAMILIES.get(mapping.family)
     spaces = (("problem", family.problem), ("config", family.config))
