@@ -101,6 +101,7 @@ def test_an_export_to_json_is_a_table_of_choices(model, tmp_path, run):
 @pytest.mark.parametrize(("args", "words"), [
     (["select", "MODEL"], "name the problem by its parameters"),
     (["select", "MODEL", "nowhere.json"], "neither NAME=VALUE nor a file"),
+    (["predict", "MODEL", "p.csv"], "problems are NAME=VALUE or a file (.json or .parquet), and 'p.csv' is a csv table"),
     (["select", "MODEL", *PROBLEM, "Q=1"], "unknown parameter of gemm 'Q'"),
     (["select", "MODEL", *PROBLEM, "--backend", "cpu"], "--backend needs --measure"),
     (["select", "MODEL", *PROBLEM, "--measure", "--top", "3"], "leave out --top"),
@@ -112,6 +113,7 @@ def test_an_export_to_json_is_a_table_of_choices(model, tmp_path, run):
 def test_wrong_use_is_refused_by_the_rule(model, args, words, run, tmp_path, monkeypatch):
     """One sentence, exit code 2."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.csv").write_text("M,N,K\n1,2,3\n")
     code, _, err = run(*[model if arg == "MODEL" else arg for arg in args])
     assert code == 2
     assert words in err

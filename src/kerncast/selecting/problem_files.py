@@ -16,6 +16,11 @@ def read_problem_file(path: Path, family: Family) -> list[dict[str, Any]]:
     """The problems in a file: JSON objects, or rows of a parquet table, with names like `M` or `problem.M`."""
     if not path.is_file():
         raise InvalidValue(f"'{path}' is neither NAME=VALUE nor a file of problems (.json or .parquet)")
+    if path.suffix.lower() == ".csv":
+        raise InvalidValue(
+            f"problems are NAME=VALUE or a file (.json or .parquet), and '{path}' is a csv table: convert it, "
+            f"for example with polars.read_csv('{path}').write_parquet('{path.with_suffix('.parquet')}')"
+        )
     try:
         if path.suffix == ".parquet":
             frame = pl.read_parquet(path)
