@@ -177,7 +177,8 @@ def test_a_mapping_converts_units_labels_and_failures(tmp_path, mapping, format_
         ('samples = "n_runs"', 'status = "valid"', "there is no column 'valid' for status"),
         ('failed = { "inf" = "launch_error" }', "", "line 5: latency_ms must be a positive time"),
         ('unit = "ms"', 'unit = "minutes"', "the unit of time must be one of ns, us, ms, s, got 'minutes'"),
-        ('BLOCK_M = "bm"', 'BLOCK_Q = "bm"', "[config] has no 'BLOCK_Q'"),
+        ('BLOCK_M = "bm"', 'BLOCK_Q = "bm"', "[config] of gemm/triton has no 'BLOCK_Q'"),
+        ('BLOCK_M = "bm"', 'BLOCK_Q = "bm"', "; a family of your own declares a kernel's parameters, see docs/"),
         ('"launch_error"', '"exploded"', "'exploded' is not a status"),
         ('N = "n"', 'N = "type"', "line 2: type must be a whole number, got 'torch.float16'"),
         ("[time]", "[tempo]", "is not a mapping file"),
@@ -290,6 +291,20 @@ def test_an_odd_row_does_not_cost_the_guess(tmp_path):
         assert '"?"' not in path.read_text()
     dataset = import_files("csv", [source], tmp_path / "out", Options(mapping=path))
     assert (dataset.rows, dataset.skipped.rows) == (299, 2)
+
+
+def test_a_draft_says_which_ignored_columns_look_like_a_kernels_parameters(tmp_path):
+    """Those that differ between rows of one problem, but not numbers that were measured; one such column is no config."""
+    source = tmp_path / "t.csv"
+    source.write_text(
+        "m,n,k,dtype,tile_x,pipeline,layer,tflops,time_us\n"
+        "1,2,3,fp16,64,mem,7,1.25,5\n1,2,3,fp16,128,compv3,7,1.5,4\n4,2,3,fp16,64,mem,8,2.5,6\n"
+    )
+    draft = kerncast.Dataset.guess_mapping(source)
+    assert draft.startswith('family = "gemm/single"')
+    assert tomllib.loads(draft)["ignore"] == ["tile_x", "pipeline", "layer", "tflops"]
+    assert '# "tile_x", "pipeline": different in rows that are the same otherwise' in draft
+    assert "A family of your own declares a kernel's parameters, see docs/ops-and-families.md" in draft
 
 
 def test_several_files_become_one_dataset_with_several_sources(tmp_path):

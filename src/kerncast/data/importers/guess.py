@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 import polars as pl
 
 from kerncast import devices, dtypes
-from kerncast.data.importers.mapped import NANOSECONDS, OPEN, OUTCOMES
+from kerncast.data.importers.mapped import NANOSECONDS, OPEN, OUTCOMES, OWN_FAMILY
 from kerncast.data.schema import Status
 from kerncast.data.text_table import LINE
 from kerncast.errors import InvalidValue
@@ -194,11 +194,12 @@ def _best_family(table: pl.DataFrame, columns: list[str]) -> Family:
             f"config.{name}" not in found and item.default is None and item.when is None
             for name, item in family.config.parameters.items()
         )
-        # Without a column of any config there is no kernel to choose: then the family with one kernel is the obvious one.
+        # Without the columns of a config there is no kernel to choose: then the family with one kernel is the obvious one.
+        # One column by chance, such as `pipeline`, is not a config: a third of what a family needs has to be there.
         return (
             -len(_lacking(family, found, sizes=False)),
             len(found) - configs,
-            configs - (unanswered if not configs else 0),
+            configs if 2 * configs >= unanswered else -unanswered,
             -unanswered,
             family.id.endswith("/single"),
             family.id,
@@ -250,6 +251,16 @@ def _failed_line(table: pl.DataFrame, time: str, has_status: bool) -> str:
     return f"failed = {values_line}    # assumed: a cell that is no time is a failed run"
 
 
+def _varies(table: pl.DataFrame, column: str, same: list[str]) -> bool:
+    """Whether a column may tell kernels apart: words or whole numbers that differ while all the other columns are the same."""
+    labels = _labels(table[column])
+    measured = set(_words(column)) & {*_NOT_THE_TIME, *_TIME_WORDS}
+    if not same or len(labels) < 2 or measured or any(re.fullmatch(r"-?\d*\.\d*[1-9]\d*(e[+-]?\d+)?", text) for text in labels):
+        return False
+    filled = table.filter(table[column].cast(pl.String).fill_null("") != "")
+    return bool(filled.group_by(same).agg(pl.col(column).n_unique().alias(LINE))[LINE].max() != 1)
+
+
 def draft_mapping(table: pl.DataFrame, family_name: str | None = None) -> str:
     """The text of a mapping file for `table`; what could not be guessed is marked `?`."""
     columns = [name for name in table.columns if name != LINE]
@@ -265,6 +276,13 @@ def draft_mapping(table: pl.DataFrame, family_name: str | None = None) -> str:
     status_line, status_column = _status_line(table, left(label, device_column))
     ignored = left(label, device_column, status_column)
     lines = [f'family = "{family.id}"', device_line, f"ignore = [{', '.join(_quoted(name) for name in ignored)}]"]
+    same = [*matches.values(), *([device_column] if device_column is not None else [])]
+    varying = [_quoted(name) for name in ignored if _varies(table, name, same)]
+    if varying:
+        lines += [
+            f"# {', '.join(varying)}: different in rows that are the same otherwise. They look like a kernel's parameters;",
+            f"# without them, different kernels count as repeats of one. {OWN_FAMILY.capitalize()}",
+        ]
     for section, space in (("problem", family.problem), ("config", family.config)):
         if space.parameters:
             lines += ["", f"[{section}]"]

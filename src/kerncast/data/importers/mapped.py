@@ -47,6 +47,8 @@ from kerncast.op import Family
 from kerncast.parameters import Categorical, Parameter
 from kerncast.registry import FAMILIES
 
+# The next step for parameters of kernels that no family has.
+OWN_FAMILY = "a family of your own declares a kernel's parameters, see docs/ops-and-families.md"
 # What a draft could not guess.
 OPEN = "?"
 # What columns say about the outcome of a run, in words that need no explanation.
@@ -112,7 +114,9 @@ def read_mapping(path: Path | None) -> Mapping:
     for section, names in known.items():
         unknown = sorted(set(getattr(mapping, section)) - names)
         if unknown:
-            raise BadFile(f"{path}: [{section}] has no '{unknown[0]}' (known: {', '.join(sorted(names)) or 'none'})")
+            known_names = ", ".join(sorted(names)) or "none"
+            more = f"; {OWN_FAMILY}" if section == "config" else ""
+            raise BadFile(f"{path}: [{section}] of {family.id} has no '{unknown[0]}' (known: {known_names}){more}")
     unanswered = list(_unanswered(mapping))
     if unanswered:
         raise BadFile(f"{path}: '?' stands for {', '.join(unanswered)}: write what is meant")
