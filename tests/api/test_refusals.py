@@ -51,3 +51,37 @@ def test_a_table_in_place_of_a_dataset_names_what_reads_it(tmp_path):
 def test_a_store_says_where_it_is_and_what_it_holds(tmp_path):
     """Not an address in memory."""
     assert repr(kc.Store.open(tmp_path)) == f"Store({tmp_path}; 0 models)"
+
+
+FRAME = pl.DataFrame([PROBLEM])
+WRONG_KINDS = {
+    "problems as mappings": (lambda d, m: kc.collect("gemm/cpu", problems=[PROBLEM]), "path of a table.* got dict"),
+    "problems as a frame": (lambda d, m: kc.collect("gemm/cpu", problems=FRAME), "path of a table.* got DataFrame"),
+    "configs as a number": (lambda d, m: kc.collect("gemm/cpu", problems="llm", configs=6), "sample:N.* got '6'"),
+    "samples as a text": (lambda d, m: kc.collect("gemm/cpu", problems="llm", samples="3"), "whole number.* got '3'"),
+    "training on a frame": (lambda d, m: kc.train(FRAME), r"got DataFrame: .*`kerncast\.read`"),
+    "reading a frame": (lambda d, m: kc.read(FRAME), "got DataFrame: write the table to a file"),
+    "a mapping that is no file": (lambda d, m: kc.read("a.csv", format="csv", mapping={"M": "m"}), "TOML file .*got dict"),
+    "a dataset as the model": (lambda d, m: kc.evaluate(d, m), r"got Dataset: train one with `kerncast\.train`"),
+    "a model as the data": (lambda d, m: kc.compare(m, m, m), "a dataset or its path was expected, got Model"),
+    "exporting a dataset": (lambda d, m: kc.export(d, "nowhere/at/all"), "a model or its path was expected, got Dataset"),
+    "a selector of a dataset": (lambda d, m: kc.Selector(d), "a model or its path was expected, got Dataset"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_KINDS)
+def test_an_argument_of_a_wrong_kind_is_refused_with_the_next_step(case, data, model):
+    """Never an AttributeError or a TypeError from the inside."""
+    call, said = WRONG_KINDS[case]
+    with pytest.raises(kc.InvalidValue, match=said):
+        call(data, model)
+
+
+def test_a_selector_says_which_question_takes_several_problems_or_an_answer(model):
+    """A list and a frame are for `select_many`; `explain` takes an answer."""
+    pick = kc.Selector(model, compile=False)
+    for several in ([PROBLEM], FRAME):
+        with pytest.raises(kc.InvalidValue, match="ask `select_many`"):
+            pick(several)
+    with pytest.raises(kc.InvalidValue, match=r"got dict: ask `explain\(pick\(problem\)\)`"):
+        pick.explain(PROBLEM)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kerncast.api.results import named_values, place_of
+from kerncast.api.results import listed, named_values, place_of
 from kerncast.api.showing import Wanted, shown
 from kerncast.data.dataset import Dataset
 from kerncast.data.importers import Options, get_importer, import_files
 from kerncast.data.importers.recognise import recognised
 from kerncast.errors import InvalidValue
+from kerncast.files.given import given_path
 
 
 def read(
@@ -33,14 +34,16 @@ def read(
     is written. If more than half of the rows of a file were skipped, the file is refused. `dataset.notes` says what else was
     left out or changed, and why.
     """
-    files = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+    frame = "write the table to a file (`frame.write_csv(path)`) and name that"
+    files = [given_path(path, "a file or a list of files", frame) for path in listed(paths)]
     if not files:
         raise InvalidValue("there is nothing to read: name at least one file")
     name = format or recognised(files, mapping is not None)
     get_importer(name)
-    options = Options(
-        device, named_values(software, "software"), None if mapping is None else Path(mapping), named_values(set, "set")
+    described = (
+        None if mapping is None else given_path(mapping, "`mapping`: a TOML file", "write it to one, see docs/tables.md")
     )
+    options = Options(device, named_values(software, "software"), described, named_values(set, "set"))
     notes: list[str] = []
     with shown(progress) as show:
         show.stage(f"importing {', '.join(path.name for path in files)}")

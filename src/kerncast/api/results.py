@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import reprlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
+from kerncast.files.given import given_path
 from kerncast.models.model import Model
 
 Data = Dataset | str | Path | Sequence[Dataset | str | Path]
 """A dataset, its path, or several of either."""
+
+PROBLEMS = "`problems`: a text (llm, grid:M=1,2;N=8;K=8, or the path of a table) or a list of texts"
 
 # Removed when the process ends: `.save(path)` keeps a result.
 _temporary: list[tempfile.TemporaryDirectory[str]] = []
@@ -28,10 +33,19 @@ def place_of(out: str | Path | None, name: str) -> Path:
 
 def paths_of(data: Data) -> list[Path]:
     """The paths of datasets."""
-    several = [data] if isinstance(data, Dataset | str | Path) else list(data)
+    several = listed(data)
     if not several:
         raise InvalidValue("there is no dataset: name at least one")
-    return [item.path if isinstance(item, Dataset) else Path(item) for item in several]
+    next_step = "write a table to a file, and make a dataset of it with `kerncast.read`"
+    return [
+        item.path if isinstance(item, Dataset) else given_path(item, "a dataset or its path", next_step) for item in several
+    ]
+
+
+def listed(given: Any) -> list[Any]:
+    """The items of a list and the like; any other value, such as a frame, is one item, for the caller to accept or refuse."""
+    one = isinstance(given, str | bytes | os.PathLike | Mapping) or hasattr(given, "columns") or not isinstance(given, Iterable)
+    return [given] if one else list(given)
 
 
 def model_of(model: Model | str | Path) -> Model:
@@ -39,9 +53,13 @@ def model_of(model: Model | str | Path) -> Model:
     return model if isinstance(model, Model) else Model.load(model)
 
 
-def texts(given: str | Sequence[str] | None) -> tuple[str, ...]:
+def texts(given: str | Sequence[str] | None, rule: str = "a text or a list of texts") -> tuple[str, ...]:
     """One text or several, as a tuple."""
-    return () if given is None else (given,) if isinstance(given, str) else tuple(given)
+    found = [] if given is None else listed(given)
+    for item in found:
+        if not isinstance(item, str | os.PathLike):
+            raise InvalidValue(f"{rule} was expected, got {type(item).__name__} {' '.join(reprlib.repr(item).split())}")
+    return tuple(map(str, found))
 
 
 def assignments(given: Mapping[str, Any] | Sequence[str] | str | None) -> tuple[str, ...]:

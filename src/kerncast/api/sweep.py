@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kerncast import devices as profiles
-from kerncast.api.results import assignments, texts
+from kerncast.api.results import PROBLEMS, assignments, texts
 from kerncast.api.showing import Wanted, shown
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
@@ -44,7 +44,7 @@ def sweep(
     profile = device if isinstance(device, Device) else profiles.get(device)
     axes = (*assignments(vary), *_input_grids(found, x, y))
     opened = open_sweep(
-        found, profile, texts(problems), parse_vary(found, axes), parse_selection(found, configs), seed=seed,
+        found, profile, texts(problems, PROBLEMS), parse_vary(found, axes), parse_selection(found, configs), seed=seed,
         part=Slice.parse(slice) if slice else None, max_vectors=max_vectors, max_flops=max_flops, max_bytes=max_bytes,
     )  # fmt: skip
     if out is None:

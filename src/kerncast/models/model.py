@@ -20,6 +20,7 @@ from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.expr import Program
 from kerncast.files.atomic import copy_directory
+from kerncast.files.given import given_path
 from kerncast.learners.contract import Learner
 from kerncast.learners.kinds import learner_class
 from kerncast.learners.target import Target
@@ -60,7 +61,7 @@ class Model:
     @classmethod
     def load(cls, path: str | Path) -> Model:
         """Read a model directory; anything that this kerncast cannot use is refused by name."""
-        path = Path(path)
+        path = given_path(path, "a model or its path", "train one with `kerncast.train`")
         if is_ck_directory(path):
             from kerncast.models.ck import read_ck
 

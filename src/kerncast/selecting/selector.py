@@ -172,6 +172,10 @@ class Selector:
                 return values
             if values.op is not self.model.family.op:
                 raise InvalidValue(f"the model is of {self.model.manifest.op}, the problem of {values.op.name}")
+        elif not isinstance(values, Mapping):
+            raise InvalidValue(
+                f"a problem is a mapping of parameters to values, got {type(values).__name__}: ask `select_many` about several"
+            )
         return Problem(self.model.family, values)
 
     # -- one problem ---------------------------------------------------------------------------------
@@ -439,6 +443,9 @@ class Selector:
         """
         from kerncast.selecting.explain import explain
 
+        if not isinstance(answer, Answer) or answer.config is None:
+            got = f"one that is {answer.status}" if isinstance(answer, Answer) else type(answer).__name__
+            raise InvalidValue(f"an answer with a config can be explained, got {got}: ask `explain(pick(problem))`")
         given = answer.tier if answer.tier in TIERS else self.tier
         return explain(self, answer, _tier(tier if tier is not None else given))
 

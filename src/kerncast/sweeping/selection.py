@@ -22,7 +22,7 @@ class Selection:
 
 def parse_selection(family: Family, text: str) -> Selection:
     """`all`, `sample:N` or `portfolio:FILE`."""
-    kind, _, rest = text.partition(":")
+    kind, _, rest = str(text).partition(":")
     if text == "all":
         return Selection()
     if kind == "sample" and rest.isdigit() and int(rest) > 0:
