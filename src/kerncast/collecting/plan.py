@@ -78,8 +78,8 @@ class Measuring:
     def policy(self, benchmark: Benchmark | None) -> Policy:
         """The policy: the values given here, else the benchmark's, else the defaults."""
         samples, cache = self.samples, self.cache or "warm"
-        if samples is not None and (not isinstance(samples, Integral) or samples < 1):
-            raise InvalidValue(f"`samples` is a whole number of at least 1, got {samples!r}")
+        if samples is not None and not isinstance(samples, Integral):
+            raise InvalidValue(f"`samples` must be a whole number, got {samples!r}")
         if benchmark is not None:
             samples, cache = samples or benchmark.samples, self.cache or benchmark.cache
         changes: dict[str, Any] = {"cache": cache, "verify": self.verify, "memory_bytes": memory_bytes(self.memory) or 0}
