@@ -220,7 +220,7 @@ def test_layouts_and_options_refuse_what_they_have_no_words_for(run, tmp_path):
         list(TtSweep().cut(Sweep(reshard_single, CARD, problems).iter_blocks()))
     code, _, told = run("sweep", "gemm/triton", "--problems", "cubes", "-x", 2, "--out", tmp_path / "w")
     assert code == 2
-    assert "-x chooses input grids by in_x, which gemm has not" in told
+    assert "-x chooses input grids by in_x, which gemm lacks" in told
     code, _, told = run("sweep", "reshard/single", "--problems", "published", "-y", 9, "--out", tmp_path / "w")
     assert code == 2
     assert "-y must be a whole number from 1 to 8, got 9" in told
