@@ -44,6 +44,8 @@ class Fitting:
     threads: int = 0
     """0: all cores."""
     progress: Progress = QUIET
+    rough: bool = False
+    """The fit only shows how errors grow on other kinds of problems: where fits are expensive, a cheaper one is enough."""
 
 
 @dataclass(frozen=True)

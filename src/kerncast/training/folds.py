@@ -6,7 +6,7 @@ import glob
 import hashlib
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,8 @@ def _validated(
         for place, (name, number) in enumerate(zip(names, numbers, strict=True))
     ]
     fits += [
-        Fit(f"without {kind.words}", _fold(table, kind.held, len(numbers) + place, partial)) for place, kind in enumerate(kinds)
+        Fit(f"without {kind.words}", _fold(table, kind.held, len(numbers) + place, partial, rough=True))
+        for place, kind in enumerate(kinds)
     ]
     if final:
         fits.append(Fit("the final fit", lambda own: own.fit(table)))
@@ -141,13 +142,15 @@ def _validated(
     return fold, found, extra, done[len(numbers) : len(numbers) + len(kinds) + final]
 
 
-def _fold(table: Table, own: Flags, place: int, partial: Partial | None) -> Callable[[Procedure], Predictions]:
+def _fold(
+    table: Table, own: Flags, place: int, partial: Partial | None, *, rough: bool = False
+) -> Callable[[Procedure], Predictions]:
     """A function that predicts one fold, unless an earlier run has done so, and keeps the result."""
 
     def run(procedure: Procedure) -> Predictions:
         kept = partial.read(place) if partial is not None else None
         if kept is None or len(kept.time_ns) != int(own.sum()):
-            kept = _out_of_fold(table, procedure, own)
+            kept = _out_of_fold(table, replace(procedure, rough=rough), own)
             if partial is not None:
                 partial.write(place, kept)
         return kept

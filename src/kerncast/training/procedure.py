@@ -36,6 +36,8 @@ class Procedure:
     recipe: Recipe
     progress: Progress = QUIET
     """Is told the steps of every fit and the folds of a cross-validation."""
+    rough: bool = False
+    """Whether cheaper fits are enough, see `Fitting`."""
 
     @property
     def target(self) -> Target:
@@ -46,7 +48,7 @@ class Procedure:
     @property
     def fitting(self) -> Fitting:
         """The settings that every fit of this procedure gets."""
-        return Fitting(self.target, self.recipe.seed, self.recipe.threads, self.progress)
+        return Fitting(self.target, self.recipe.seed, self.recipe.threads, self.progress, self.rough)
 
     def options(self) -> Options:
         """The knobs of the recipe as this kind's options."""
