@@ -47,6 +47,17 @@ def test_a_long_call_in_c_does_not_delay_the_end(number, code, tmp_path):
     until(lambda: not os.path.exists(f"/proc/{child}"))
 
 
+def test_the_command_line_handles_signals():
+    """Every verb runs with them: without the handler, SIGTERM would leave drafts behind."""
+    work = (
+        "import signal; from kerncast import cli; from kerncast.cli.verbs import doctor\n"
+        "cli.program.main = lambda **options: print(signal.getsignal(signal.SIGTERM).__qualname__)\n"
+        "cli.main(['doctor'])"
+    )
+    done = subprocess.run([sys.executable, "-c", work], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("prompt_signals.")
+
+
 def test_a_stopped_collection_drops_what_is_being_measured_and_keeps_the_rest(tmp_path):
     """It ends in the middle of a chunk that would take hours, and what it leaves is a dataset."""
     out = tmp_path / "d"

@@ -80,6 +80,13 @@ def main(args: list[str] | None = None) -> None:
 
     With `--json`, standard output holds the error as JSON, too.
     """
+    from kerncast.cli.signals import prompt_signals
+
+    with prompt_signals():
+        _run(args)
+
+
+def _run(args: list[str] | None) -> None:
     from kerncast.errors import KerncastError
 
     given = sys.argv[1:] if args is None else args
@@ -100,7 +107,12 @@ def main(args: list[str] | None = None) -> None:
         error.show()
         _fail(error.format_message(), "usage", given, shown=True)
     except (click.Abort, KeyboardInterrupt):
-        _fail("stopped", "stopped", given, code=130)
+        from kerncast.cli.signals import leave
+
+        try:
+            _fail("stopped", "stopped", given)
+        except SystemExit:
+            leave()
 
 
 def _kind(error: Exception) -> str:
