@@ -146,7 +146,7 @@ def test_what_the_kernels_cannot_run_is_refused_by_its_rule(part):
     problem = Problem(family, values(AWKWARD[1]))
     config = some_configs(family, problem, 1)[0]
     depthwise = Config.trusted(family, {**config.as_dict(), "kernel": "depthwise", "kc": None, "nc": None, "border": "copy"})
-    cases = [(problem, depthwise, "at most 8 channels")]
+    cases = [(problem, depthwise, "at most 8 source channels")]
     for change, rule in (({"threads": 2}, "one thread"), ({"dtype": "bf16"}, "fp32 and fp64")):
         cases.append((Problem(family, {**problem.as_dict(), **change}), config, rule))
     for refused, chosen, rule in cases:

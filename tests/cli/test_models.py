@@ -150,7 +150,7 @@ def test_another_device_is_not_drift(home, run, tmp_path):
     write_manifest(tmp_path / "m", msgspec.structs.replace(manifest, devices=(elsewhere,)))
     code, _, err = run("models", "check", tmp_path / "m", "--backend", ANALYTIC)
     assert code == 2
-    assert "was trained on elsewhere, and this is" in err
+    assert "was trained on elsewhere, but this is" in err
 
 
 @pytest.mark.skipif(get_backend("cpu").unavailable() is not None, reason="no C compiler")

@@ -145,7 +145,7 @@ def test_the_last_record_of_a_key_counts(tmp_path):
     journal = Journal.begin(tmp_path / NAME, Header("gemm/triton", "instant", "d", {}, "r"))
     row = vectors(1).row(0, named=True)
     problem, config = (
-        {name: row[f"{half}.{name}"] for name in getattr(TRITON, half).parameters} for half in ("problem", "config")
+        {name: row.get(f"{half}.{name}") for name in getattr(TRITON, half).parameters} for half in ("problem", "config")
     )
     for key, time_ns in (("a", 1.0), ("b", 2.0), ("a", 3.0)):
         journal.add({"key": key, "status": "ok", "time_ns": time_ns, "problem": problem, "config": config})
@@ -162,7 +162,7 @@ def test_a_journal_line_under_the_key_of_another_vector_is_refused(tmp_path):
     journal = Journal.begin(dataset.path / NAME, Header("gemm/triton", "instant", "d", {}, "r"))
     for key, row in zip((second, first, third), rows.iter_rows(named=True), strict=True):
         problem, config = (
-            {name: row[f"{half}.{name}"] for name in getattr(TRITON, half).parameters} for half in ("problem", "config")
+            {name: row.get(f"{half}.{name}") for name in getattr(TRITON, half).parameters} for half in ("problem", "config")
         )
         journal.add({"key": key, "status": "ok", "time_ns": 5.0, "problem": problem, "config": config})
     journal.close()

@@ -76,7 +76,7 @@ def test_a_worker_that_grows_beyond_its_share_costs_one_row_without_any_limit_on
         *(pl.lit(value).alias(f"problem.{name}") for name, value in values.items())
     )
     row = frame.row(3, named=True)
-    problem = Problem.trusted(TRITON, {name: row[f"problem.{name}"] for name in TRITON.problem.parameters})
+    problem = Problem.trusted(TRITON, {name: row.get(f"problem.{name}") for name in TRITON.problem.parameters})
     config = Config.trusted(TRITON, {name: row[f"config.{name}"] for name in TRITON.config.parameters})
     with planned("kerncast.testing.backends:Instant", {vector_text(problem, config): "leak"}):
         collect(Request(TRITON, FAULTY, ("0",), tmp_path / "d", QUICK, memory_bytes=300 << 20), [frame])

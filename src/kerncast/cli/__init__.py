@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import click
 
 import kerncast
+from kerncast.cli.printed import json_printed
 
 # verb → module of this package (its function is `command`), and the line that `--help` shows.
 VERBS = {
@@ -78,7 +79,7 @@ def program() -> None:
 def main(args: list[str] | None = None) -> None:
     """Run the command line. An expected error prints one sentence and exits with code 2, without a traceback.
 
-    With `--json`, standard output holds the error as JSON, too.
+    With `--json`, standard output holds the error as JSON, unless a result was printed before.
     """
     from kerncast.cli.signals import prompt_signals
 
@@ -90,6 +91,7 @@ def _run(args: list[str] | None) -> None:
     from kerncast.errors import KerncastError
 
     given = sys.argv[1:] if args is None else args
+    json_printed.set(False)
     try:
         code = program.main(args=args, prog_name="kerncast", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
@@ -131,7 +133,7 @@ def _fail(said: str, kind: str, args: list[str], code: int = 2, shown: bool = Fa
     if not shown:
         click.echo(f"kerncast: {text}", err=True)
     options = args[: args.index("--")] if "--" in args else args
-    if "--json" in options:
+    if "--json" in options and not json_printed.get():
         import json
 
         click.echo(json.dumps({"error": text, "kind": kind}, indent=2))

@@ -21,6 +21,7 @@ from kerncast.collecting.request import Active, Request, Stop, Summary, never
 from kerncast.collecting.supervisor import Abandoned, DeviceLost, Supervisor
 from kerncast.data import journal as journals
 from kerncast.data.dataset import Dataset
+from kerncast.data.schema import with_optional
 from kerncast.device import Device
 from kerncast.errors import CannotWrite, InvalidValue, KerncastError
 from kerncast.files.atomic import no_space, write_bytes
@@ -51,6 +52,7 @@ def collect(
     is raised. Works in any thread.
     """
     fresh = not request.out.exists()
+    blocks = (with_optional(request.family, block) for block in blocks)
     with _no_space_said(request.out):
         dataset = _open(request)
         try:

@@ -286,7 +286,12 @@ def row_keys(family: Family, frame: pl.DataFrame) -> pl.Series:
     """The key of every row: the vectorised form of `kerncast.op.key`."""
     parts = [pl.lit(family.id), pl.col("device")]
     columns = parameter_columns(family)
-    by_symbol = {f"{space.namespace}.{name}": column for column, (space, name) in columns.items()}
+    # A column of an optional parameter that nothing has may be left out, like its nulls.
+    by_symbol = {
+        f"{space.namespace}.{name}": column
+        for column, (space, name) in columns.items()
+        if column in frame.columns or not space.parameters[name].absent
+    }
     for prefix in ("p.", "c."):
         for symbol in sorted(name for name in by_symbol if name.startswith(prefix)):
             # A null part is skipped, so an inactive parameter does not take part.

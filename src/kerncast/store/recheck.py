@@ -139,7 +139,8 @@ def _measured(model: Model, how: How, then: pl.DataFrame, progress: Progress, st
         if summary.interrupted:
             raise KeyboardInterrupt
         # If time is up: decide by what was measured.
-        return Dataset.open(request.out).read(), summary
+        now = Dataset.open(request.out)
+        return now.read() if now.rows else pl.DataFrame(schema=schema.schema_of(model.family)), summary
 
 
 def _paired(model: Model, then: pl.DataFrame, rows: pl.DataFrame, summary: Summary) -> Pairs:

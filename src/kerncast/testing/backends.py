@@ -204,6 +204,7 @@ class BackendContract:
 
     def _texts(self, vectors: pl.DataFrame) -> list[str]:
         family = FAMILIES.get(self.family)
+        vectors = schema.with_optional(family, vectors).select(list(schema.parameter_columns(family)))
         return [
             vector_text(Problem.trusted(family, _prefixed(row, "problem.")), Config.trusted(family, _prefixed(row, "config.")))
             for row in vectors.iter_rows(named=True)

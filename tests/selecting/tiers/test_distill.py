@@ -71,7 +71,7 @@ def test_the_tree_follows_the_score_on_problems_it_has_not_seen(ground):
     chosen, scores = decided(found.tree, problems), score(problems)
     regret = -np.expm1(scores.min(axis=1, keepdims=True) - scores)
     sure = chosen != UNSURE
-    assert sure.mean() > 0.9
+    assert sure.mean() > 0.85  # a tenth of the problems is as uneven as none that was measured
     assert found.answered > 0.9
     assert found.loss <= 0.01
     lost = regret[np.arange(len(chosen)), chosen][sure]
@@ -98,7 +98,8 @@ def test_a_model_is_distilled_over_rows_of_its_candidates(home):
     assert tree.choices.min() >= UNSURE
     assert tree.choices.max() < len(portfolio)
     problems = fresh(Ground.of(model), 50)
-    assert np.array_equal(tree.tree.leaf_values(evaluate(tree.program, problems)), decided(tree, problems))
+    leaf = tree.tree.leaf_values(evaluate(tree.program, problems)).astype(int)
+    assert np.array_equal(tree.lists[leaf, 0], decided(tree, problems))
 
 
 def test_what_no_tree_can_tell_is_left_to_the_next_tier(ground):
@@ -151,7 +152,7 @@ def test_drawn_problems_are_new_allowed_and_as_even_as_the_measured_ones(ground)
         FAMILY.problem.check({name.removeprefix("problem."): value for name, value in row.items()})
     for name in SIZES:
         assert drawn[f"problem.{name}"].is_between(128, 8192).all()
-        assert (drawn[f"problem.{name}"] % 64 == 0).mean() > 0.95
+        assert 0.85 < (drawn[f"problem.{name}"] % 64 == 0).mean() < 0.95  # a tenth has any size
     nothing = {name: Range(low=8, high=8) for name in SIZES}
     assert draw_problems(FAMILY, measured, nothing, 10, np.random.default_rng(0)).height == 0
 

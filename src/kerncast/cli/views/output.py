@@ -12,6 +12,7 @@ import click
 
 from kerncast.api.showing import shown
 from kerncast.cli import completing
+from kerncast.cli.printed import json_printed
 from kerncast.errors import InvalidValue
 from kerncast.writing.terminal import TextTable
 from kerncast.writing.terminal import assignments as assignments
@@ -33,6 +34,7 @@ where_option = click.option(
 def print_json(value: Any) -> None:
     """Print a result as JSON on stdout; NaN and infinity are refused."""
     click.echo(json.dumps(value, indent=2, allow_nan=False, default=_plain))
+    json_printed.set(True)
 
 
 def _plain(value: Any) -> Any:
