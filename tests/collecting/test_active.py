@@ -132,7 +132,7 @@ def test_the_first_round_is_spread_over_the_problems_and_later_ones_are_small(tm
 
 def test_too_few_times_give_no_worth_and_groups_without_any_do_no_harm():
     """Random until there is something to learn from."""
-    rest = vectors()
+    rest = kerncast.data.schema.with_optional(TRITON, vectors())
     ok = pl.Series([True] * 19 + [False] * (rest.height - 19))
     worth, device = worth_by_model(TRITON, 0), kerncast.get_device("local")
 

@@ -85,7 +85,7 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
 
     Samples of one vector are spread over time, and a sentinel detects disturbances of the machine. Results are
     checked before times count. A kernel that crashes, hangs or exhausts memory becomes one failed row.
-    Ctrl-C and SIGTERM end it within a second. What was measured is a dataset at any time, however it ends; run the
+    Ctrl-C and SIGTERM end it after about a second. What was measured is a dataset at any time, however it ends; run the
     same command to continue. Exit code 3 when some vectors have no row yet; vectors that --active leaves out do not
     count.
 
