@@ -72,7 +72,7 @@ def test_the_tree_follows_the_score_on_problems_it_has_not_seen(ground):
     regret = -np.expm1(scores.min(axis=1, keepdims=True) - scores)
     sure = chosen != UNSURE
     assert sure.mean() > 0.85  # a tenth of the problems is as uneven as none that was measured
-    assert found.answered > 0.9
+    assert found.answered > 0.85
     assert found.loss <= 0.01
     lost = regret[np.arange(len(chosen)), chosen][sure]
     assert lost.mean() < 0.015
