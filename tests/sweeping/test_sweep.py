@@ -308,7 +308,7 @@ def test_a_second_sweep_into_a_directory_that_is_being_written_is_refused(tmp_pa
     ],
 )
 def test_a_vector_outside_its_family_is_refused_by_file_and_row(half, change, why, tmp_path):
-    """Before it is measured, whoever wrote the file and its checksum."""
+    """Before it is measured, even if file and checksum agree."""
     write_vectors(triton_sweep(max_vectors=100), tmp_path / "v", file_format="json")
     part, manifest = tmp_path / "v" / "part-00000.json", tmp_path / "v" / "vectors.json"
     rows = json.loads(part.read_text())

@@ -120,7 +120,7 @@ class Collection:
             self.journal = Journal.begin(path, header)
         if request.family in self.dataset.families:
             self._skip_stored(header)
-        # Before the first row: whoever reads an unfinished collection needs the device for its features.
+        # Before the first row: a reader of an unfinished collection needs the device for its features.
         self.dataset.append(
             request.family, pl.DataFrame(schema=schema.schema_of(request.family)), machines=[DeviceRecord(**ready.device)]
         )

@@ -123,7 +123,7 @@ def _collect(request: Request, blocks: Iterable[pl.DataFrame], collection: Colle
 
 
 def _note(collection: Collection, state: journals.State) -> None:
-    """Write down how far the collection is, for whoever reads an unfinished one."""
+    """Record how far the collection is, for readers of an unfinished one."""
     write_bytes(collection.dataset.path / journals.STATE, json_text(state))
 
 

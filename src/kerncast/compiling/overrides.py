@@ -1,4 +1,4 @@
-"""What exists and what is fixed, decided by whoever integrates a model, without training it again.
+"""Which configs are available and which choices are fixed: set by the user of a model, without training it again.
 
     available = ["gemm_fp16_rcr_a", "gemm_fp16_rcr_b"]   # only these; left out: all
     deny = ["gemm_fp16_rcr_b", { pipeline = "mem" }]      # never these
