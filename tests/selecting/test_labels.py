@@ -10,7 +10,7 @@ from kerncast.api.export import export
 from kerncast.api.read import read
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
-from kerncast.models.labels import labels_of
+from kerncast.models.labels import labels_of, natural
 from kerncast.registry import FAMILIES
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions
@@ -172,3 +172,9 @@ int main(void) {
     return 0;
 }
 """
+
+
+def test_names_are_ordered_as_people_order_them():
+    """Digits by their value, however many there are."""
+    names = ["kernel_10", "kernel_9", "kernel_009", "a", "9" * 6000, "kernel_10_b", "7"]
+    assert sorted(names, key=natural) == ["7", "9" * 6000, "a", "kernel_9", "kernel_009", "kernel_10", "kernel_10_b"]

@@ -64,7 +64,9 @@ def labels_of(table: pl.DataFrame, candidates: pl.DataFrame) -> Labels:
 def natural(label: str) -> list[tuple[int, int, str]]:
     """A key that sorts names as people do: digits by their value, so `kernel_9` is before `kernel_10`."""
     parts = re.findall(r"[0-9]+|[^0-9]+", label)
-    return [(0, int(part), "") if part[0] in "0123456789" else (1, 0, part) for part in parts]
+    # By length, then as text: Python refuses to read numbers of thousands of digits.
+    digits = (part.lstrip("0") if part[0] in "0123456789" else None for part in parts)
+    return [(1, 0, part) if number is None else (0, len(number), number) for part, number in zip(parts, digits, strict=True)]
 
 
 def in_order_of_labels(candidates: pl.DataFrame, table: pl.DataFrame | None) -> pl.DataFrame:
