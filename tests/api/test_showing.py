@@ -131,7 +131,7 @@ def test_a_guess_holds_until_what_it_is_of_is_measured(clock):
     clock.now += 5
     account.tick()
     assert account.line() == "100 of 1,000 vectors, 20/s, left 0:00:45, disturbed 25.0%, ok 100"
-    account.expect("racing near-ties", 40)
+    account.expect("near-ties raced again", 40)
     assert "left unknown" in account.line()
 
 

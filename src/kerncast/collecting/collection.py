@@ -300,9 +300,9 @@ class Collection:
         if limit is not None:  # some of every kind rather than the first ones
             random.Random(self.request.policy.seed).shuffle(chunks)
         seconds = math.inf if limit is None else limit
-        self.summary.revisited = self._again(supervisor, "revisiting disturbed vectors", chunks, seconds)
+        self.summary.revisited = self._again(supervisor, "disturbed vectors measured again", chunks, seconds)
 
     def race(self, supervisor: Supervisor) -> None:
         """Measure the near-ties again, side by side."""
         contests = list(self.ties.chunks(self.chunks_made))
-        self.summary.raced = self._again(supervisor, "racing near-ties", contests)
+        self.summary.raced = self._again(supervisor, "near-ties raced again", contests)
