@@ -169,7 +169,10 @@ def test_this_machine_is_a_device():
     ("text", "why"),
     [
         ("name = 'x'", "title"),
-        ("name = 'x'\ntitle = 'x'\nkind = 'gpu'\n[numbers]\nnum_cus = 3", "Expected `object`, got `int` - at `$.numbers[...]`"),
+        (
+            "name = 'x'\ntitle = 'x'\nkind = 'gpu'\n[numbers]\nnum_cus = 3",
+            "'numbers.…' must be a table of keys, got a whole number",
+        ),
         ("name = 'x'\ntitle = 'x'\nkind = 'gpu'\n[numbers]\nspeed = { value = 3, source = 'y' }", "unknown number 'speed'"),
         (
             "name = 'x'\ntitle = 'x'\nkind = 'gpu'\n[numbers]\nnum_cus = { value = -3, source = 'y' }",

@@ -75,9 +75,12 @@ class Parameter:
 
     def refusal(self, value: Any) -> str:
         """The rule, the value that breaks it, and the value that was probably meant."""
+        return f"must be {self.describe()}, got {value!r}{self.suggestion(value)}"
+
+    def suggestion(self, value: Any) -> str:
+        """What an error adds about the value that was probably meant; empty if it is not clear."""
         meant = None if self.spelled is None else self.spelled(str(value))
-        hint = f": did you mean '{meant}'?" if meant is not None and self.index(meant) is not None else ""
-        return f"must be {self.describe()}, got {value!r}{hint}"
+        return f": did you mean '{meant}'?" if meant is not None and self.index(meant) is not None else ""
 
     def nearest(self, value: Any) -> int:
         """The index of the closest value."""

@@ -65,6 +65,12 @@ WRONG_KINDS = {
     "a dataset as the model": (lambda d, m: kc.evaluate(d, m), r"got Dataset: train one with `kerncast\.train`"),
     "a model as the data": (lambda d, m: kc.compare(m, m, m), "a dataset or its path was expected, got Model"),
     "exporting a dataset": (lambda d, m: kc.export(d, "nowhere/at/all"), "a model or its path was expected, got Dataset"),
+    "asking a dataset": (lambda d, m: kc.query({"op": "gemm"}, model=d), "a model or its path was expected, got Dataset"),
+    "asking several": (lambda d, m: kc.query({"op": "gemm"}, model=[m, 3]), "a model or its path was expected, got int"),
+    "a dtype of a frame": (
+        lambda d, m: m.predict(FRAME.with_columns(dtype=pl.lit("float16")), config=d.read().row(0, named=True)),
+        r"got 'float16': did you mean 'fp16'\?",
+    ),
     "a selector of a dataset": (lambda d, m: kc.Selector(d), "a model or its path was expected, got Dataset"),
 }
 

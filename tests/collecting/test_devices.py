@@ -9,6 +9,7 @@ import pytest
 
 import kerncast
 from kerncast.cli import main
+from kerncast.collecting.plan import Measuring
 from kerncast.collecting.run import Request, collect
 from kerncast.collecting.supervisor import DeviceLost
 from kerncast.data import Dataset
@@ -126,6 +127,15 @@ def test_a_reset_command_that_fails_loses_the_device(odd):
     with pytest.raises(DeviceLost, match=r"device 0 is lost: the reset command \['false', '0'\] failed .* rows are safe in"):
         measure(odd / "d", "Vanishing", reset_command=("false", "{device}"))
     assert {record["status"] for record in records_of(odd / "d" / NAME)} == {"ok"}
+
+
+def test_a_reset_command_is_divided_into_words_as_a_shell_does():
+    """For a backend and for an external benchmark; quotes keep a path with a space whole."""
+    text = "'/opt/my tools/reset' --device={device} -v"
+    assert Measuring(reset_command=text).reset_words == ("/opt/my tools/reset", "--device={device}", "-v")
+    assert Measuring().reset_words == ()
+    with pytest.raises(InvalidValue, match=r"`reset_command` .* cannot be divided into words"):
+        _ = Measuring(reset_command="tool 'open").reset_words
 
 
 def test_kernels_that_break_the_contract_are_blamed_for_what_they_did(odd):

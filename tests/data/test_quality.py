@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 
 import kerncast
+from kerncast.cli.views.disagreements import disagreement_lines
 from kerncast.data import Dataset, quality, schema
 from kerncast.data.label_shift import find_label_shift
 from kerncast.errors import InvalidValue
@@ -129,8 +130,23 @@ def test_noise_and_disagreements_come_from_repeats_only():
     assert (band["band"], band["measurements"]) == ("under 10 us", 2)
     found = quality.disagreements(frame)
     assert (found["measurements"], found["worst"][0]["ratio"]) == (1, pytest.approx(1.8))
-    mixed = triton_rows([(16, 16, 4), (16, 16, 4)], [1000.0, None], status=pl.Series(["ok", "timeout"]))
-    assert quality.disagreements(mixed)["mixed_statuses"] == 1
+
+
+def test_measurements_whose_repeats_ended_differently_are_named_with_their_statuses():
+    """A few examples by problem and config, each with the rows of every status; what failed every time is not one."""
+    statuses, seven = ["timeout", "ok", "timeout", "crash", "crash"], [(2**size, 16, 4) for size in range(4, 11)]
+    configs = [seven[0]] * 3 + [(32, 32, 8)] * 2 + [config for config in seven[1:] for _ in range(2)]
+    statuses += ["ok", "timeout"] * 6
+    times = [1000.0 if status == "ok" else None for status in statuses]
+    found = quality.disagreements(triton_rows(configs, times, status=pl.Series(statuses)))
+    assert (found["mixed_statuses"], len(found["mixed_examples"])) == (7, 5)
+    first = found["mixed_examples"][0]
+    assert first["statuses"] == {"ok": 1, "timeout": 2}
+    assert (first["config"]["BLOCK_M"], first["problem"]["K"], first["device"]) == (16, 64, "a100")
+    (said,) = disagreement_lines(found)
+    assert said.startswith("7 measurements have different statuses in different rows: M=512 N=512 K=64 ")
+    assert " on a100: 1 ok, 2 timeout (key " in said
+    assert said.endswith("; and 4 more")
 
 
 def test_the_fastest_config_is_by_the_median_of_its_repeats():

@@ -3,11 +3,13 @@
 import numpy as np
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from kerncast import devices
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
 from kerncast.registry import FAMILIES
+from kerncast.tables.assess import attempts
 from kerncast.tables.table import build_table
 from kerncast.testing.models import FAMILY, synthetic_rows
 
@@ -140,6 +142,14 @@ def test_some_rows_of_a_table_are_a_table():
     np.testing.assert_array_equal(part.rows.features, same.rows.features)
     np.testing.assert_array_equal(part.rows.roofline_ns, table.rows.roofline_ns[mask])
     assert part.trials.problems.tolist() == [4, 5]
+
+
+def test_the_figures_of_configs_are_those_of_the_rows_at_hand_though_their_numbers_have_gaps():
+    """Rows that were taken keep their numbers: attempts lists the configs that are left, each with its own figures."""
+    whole = table_of(synthetic_rows(problems=6))
+    part = whole.take(whole.config % 3 == 1)
+    assert_frame_equal(attempts(part, 4), attempts(part.renumbered(), 4))
+    assert attempts(part, 4).height == len(np.unique(part.config)) < attempts(whole, 4).height
 
 
 @pytest.mark.parametrize("computed", [False, True])

@@ -67,7 +67,7 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
 
     If it is killed or interrupted, the same call with the same `out` continues. `dataset.collected` says what this call
     measured. With `dry_run`, no dataset is written, and the estimate says what it would take. Once `stop()` is true, the
-    collection ends within a second; what has no row yet is left for the next call.
+    collection ends in about a second; what has no row yet is left for the next call.
     """
     measuring = Measuring(samples, warmup, timeout, cache, memory, verify, reset_command)
     found = family if isinstance(family, Family) else FAMILIES.get(family)
@@ -81,7 +81,7 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
         chunk_size=chunk_size,
         budget_seconds=None if budget is None else seconds(budget),
         extend=resume,
-        reset_command=runs.reset_words or tuple((reset_command or "").split()),
+        reset_command=runs.reset_words or measuring.reset_words,
         options=runs.options,
         build_jobs=build_jobs,
         memory_bytes=memory_bytes(memory),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kerncast.api.results import model_of
+from kerncast.api.results import listed, model_of
 from kerncast.api.showing import Wanted, shown
 from kerncast.errors import InvalidValue
 from kerncast.models.model import Model
@@ -29,7 +29,7 @@ def query(
     Without `model`, the models in the store answer (`store`, or your own). Every answer has a status; all but `ok` give a
     reason and no number.
     """
-    models = [model] if isinstance(model, Model | str | Path) else list(model)
+    models = listed(model)
     if models and store is not None:
         raise InvalidValue("`model` and `store` both say where to look for models: leave one out")
     if models:

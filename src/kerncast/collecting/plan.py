@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -64,6 +65,14 @@ class Measuring:
     memory: str | float | None = None
     verify: bool = True
     reset_command: str | None = None
+
+    @property
+    def reset_words(self) -> tuple[str, ...]:
+        """The words of the reset command, divided as a shell does."""
+        try:
+            return tuple(shlex.split(self.reset_command or ""))
+        except ValueError as error:
+            raise InvalidValue(f"`reset_command` {self.reset_command!r} cannot be divided into words ({error})") from error
 
     @property
     def deadline(self) -> float | None:
@@ -170,7 +179,7 @@ def _benchmark(
     if measuring.deadline is not None:
         found = structs.replace(found, timeout=measuring.deadline)
     if measuring.reset_command:
-        found = structs.replace(found, reset=measuring.reset_command.split())
+        found = structs.replace(found, reset=list(measuring.reset_words))
     if measuring.cache not in (None, found.cache) and not found.tells("cache"):
         raise InvalidValue(
             f"benchmark {found.name} measures {found.cache} caches: leave out `cache={measuring.cache}`, "

@@ -30,6 +30,7 @@ from kerncast.expr import Program
 from kerncast.models.model import Model
 from kerncast.models.rules import config_rules, family_rules, problem_rules
 from kerncast.op import Problem
+from kerncast.writing.keys import key_rule
 from kerncast.writing.terminal import assignments
 
 Named = str | int | dict[str, Any]
@@ -75,7 +76,8 @@ def read_overrides(source: Overrides | Mapping[str, Any] | str | Path) -> Overri
         raise NotFound(f"cannot read {source} ({error.strerror}): `overrides` is a TOML file") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         what = "the overrides" if isinstance(source, Mapping) else str(source)
-        raise BadFile(f"{what}: {error}; they have `available`, `deny` and [[pin]] with problem and label") from error
+        form = "they have the keys available, deny and [[pin]] with problem and label (docs/overrides.md)"
+        raise BadFile(f"{what}: {key_rule(error)}; {form}") from error
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from kerncast.op import Family
 SIZE_BANDS = (("under 10 us", 1e4), ("10 to 100 us", 1e5), ("100 us to 1 ms", 1e6), ("1 to 10 ms", 1e7), ("over 10 ms", np.inf))
 # Repeats of one measurement that differ by more than this factor contradict each other.
 DISAGREEMENT = 1.5
+# Of each kind of finding, this many are listed.
+EXAMPLES = 5
 # Aliases are looked for among at most this many configs, on this many problems.
 ALIAS_CONFIGS = 20_000
 ALIAS_PROBLEMS = 5
@@ -151,20 +153,35 @@ def disagreements(rows: pl.DataFrame) -> Report:
     """Repeats that contradict each other: times far apart, or success and failure of the same thing."""
     again = repeats(rows.filter(pl.col("status") == "ok"))
     far = again.filter(pl.col("slowest_ns") > DISAGREEMENT * pl.col("fastest_ns"))
+    placed = rows.select(*schema.REPEAT_OF, "status", at=pl.int_range(pl.len()))
     mixed = (
-        schema.perhaps_repeated(rows.select(*schema.REPEAT_OF, "status"), schema.REPEAT_OF)
+        schema.perhaps_repeated(placed, schema.REPEAT_OF)
         .group_by(schema.REPEAT_OF, maintain_order=True)
-        .agg(statuses=pl.col("status").unique().sort(), rows=pl.len())
-        .filter(pl.col("statuses").list.len() > 1)
+        .agg(
+            pl.col("status").unique_counts().alias("counts"), pl.col("status").unique(maintain_order=True), pl.col("at").first()
+        )
+        .filter(pl.col("status").list.len() > 1)
     )
     worst = far.with_columns(ratio=pl.col("slowest_ns") / pl.col("fastest_ns")).sort("ratio", "key", descending=[True, False])
     return {
         "factor": DISAGREEMENT,
         "measurements": far.height,
-        "worst": worst.head(5).select("key", "repeats", "fastest_ns", "slowest_ns", "ratio").to_dicts(),
+        "worst": worst.head(EXAMPLES).select("key", "repeats", "fastest_ns", "slowest_ns", "ratio").to_dicts(),
         "mixed_statuses": mixed.height,
-        "mixed_examples": mixed.head(5).select("key", "statuses").to_dicts(),
+        "mixed_examples": [_mixed(rows, found) for found in mixed.head(EXAMPLES).iter_rows(named=True)],
     }
+
+
+def _mixed(rows: pl.DataFrame, found: dict[str, Any]) -> Report:
+    """A measurement whose rows ended differently: what it is, and how many rows have each status."""
+    row = rows.row(found["at"], named=True)
+    values = {
+        prefix: {name.removeprefix(f"{prefix}."): value for name, value in row.items() if name.startswith(f"{prefix}.")}
+        for prefix in ("problem", "config")
+    }
+    known = {prefix: {name: value for name, value in cells.items() if value is not None} for prefix, cells in values.items()}
+    counts = dict(sorted(zip(found["status"], found["counts"], strict=True)))
+    return {"key": found["key"], "device": row["device"], **known, "statuses": counts}
 
 
 def fastest(ok: pl.DataFrame, problems: list[str], configs: list[str]) -> list[Report]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -131,14 +132,17 @@ def _outside(parameter: Parameter, column: pl.Expr) -> pl.Expr:
     return ~inside
 
 
-def _refuse_first(frame: pl.DataFrame, bad: pl.Series, rule: str, column: str) -> None:
-    """Raise an error with the rule, the first offending value and its position."""
+def _refuse_first(
+    frame: pl.DataFrame, bad: pl.Series, rule: str, column: str, suggestion: Callable[[Any], str] = lambda _: ""
+) -> None:
+    """Raise an error with the rule, the first offending value, what was probably meant, and its position."""
     bad = bad.fill_null(False)
     if bad.any():
         row = bad.arg_max() or 0
         line = frame["source_line"][row] if "source_line" in frame.columns else None
         where = f"line {line}" if line is not None else f"row {row + 1}"
-        said = f"{where}: {column} {rule}, got {frame[column][row]!r}"
+        value = frame[column][row]
+        said = f"{where}: {column} {rule}, got {value!r}{suggestion(value)}"
         raise BadRows(f"{said} ({int(bad.sum())} such rows)", f"{column} {rule}", bad, example=said)
 
 
@@ -148,9 +152,8 @@ def check_parameters(family: Family, frame: pl.DataFrame) -> None:
     for column, (space, name) in parameter_columns(family).items():
         parameter = space.parameters[name]
         values = frame[column]
-        _refuse_first(
-            frame, frame.select(_outside(parameter, pl.col(column))).to_series(), f"must be {parameter.describe()}", column
-        )
+        outside = frame.select(_outside(parameter, pl.col(column))).to_series()
+        _refuse_first(frame, outside, f"must be {parameter.describe()}", column, parameter.suggestion)
         if name in space.active:
             symbols = symbol_columns(family, frame) if symbols is None else symbols
             applies = space.active[name].frame(symbols).to_series() != 0.0
@@ -285,13 +288,8 @@ def distinct_rows(frame: pl.DataFrame) -> pl.DataFrame:
 def row_keys(family: Family, frame: pl.DataFrame) -> pl.Series:
     """The key of every row: the vectorised form of `kerncast.op.key`."""
     parts = [pl.lit(family.id), pl.col("device")]
-    columns = parameter_columns(family)
-    # A column of an optional parameter that nothing has may be left out, like its nulls.
-    by_symbol = {
-        f"{space.namespace}.{name}": column
-        for column, (space, name) in columns.items()
-        if column in frame.columns or not space.parameters[name].absent
-    }
+    by_symbol = {f"{space.namespace}.{name}": column for column, (space, name) in parameter_columns(family).items()}
+    frame = with_optional(family, frame)
     for prefix in ("p.", "c."):
         for symbol in sorted(name for name in by_symbol if name.startswith(prefix)):
             # A null part is skipped, so an inactive parameter does not take part.

@@ -18,6 +18,7 @@ import msgspec
 
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.writing.keys import key_rule
 
 LOCAL = "local"
 
@@ -52,7 +53,7 @@ def read_profile(path: Path | Traversable) -> Device:
             sources={name: entry.source for name, entry in {**profile.numbers, **profile.peak_tflops}.items()},
         )
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError, InvalidValue) as error:
-        raise BadFile(f"{path} is not a device profile: {error}") from error
+        raise BadFile(f"{path} is not a device profile: {key_rule(error)} (docs/devices.md shows one)") from error
 
 
 @cache

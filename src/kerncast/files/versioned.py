@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from kerncast.errors import BadFile
+from kerncast.writing.keys import key_rule
 
 T = TypeVar("T", bound=msgspec.Struct)
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
@@ -52,7 +53,7 @@ class Versioned(Generic[T]):
                 raise BadFile(f"{file} is not {self.what}: its {self.format_field} is {found!r}, not '{self.format}'; {remedy}")
             return msgspec.convert(self._upgraded(data, file, remedy), self.contents)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BadFile(f"{file} is damaged ({error}): {remedy}") from error
+            raise BadFile(f"{file} is damaged ({key_rule(error)}): {remedy}") from error
 
     def _upgraded(self, data: dict[str, Any], file: Path, remedy: str) -> dict[str, Any]:
         version = data.get(self.version_field)

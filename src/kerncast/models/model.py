@@ -45,6 +45,7 @@ from kerncast.scoring.figures import Figures
 from kerncast.scoring.scorecard import Predicted
 from kerncast.tables.feature_rows import Featurizer, Rows
 from kerncast.tables.never_worked import chosen_last
+from kerncast.writing.keys import key_rule
 from kerncast.writing.terminal import printable
 
 BLOCK_ROWS = 65_536
@@ -75,7 +76,9 @@ class Model:
         try:
             options = msgspec.convert(manifest.options, kind.options_type)
         except msgspec.ValidationError as error:
-            raise BadFile(f"{path}: the options in model.json are not those of {manifest.kind} ({error})") from error
+            raise BadFile(
+                f"{path}: the options in model.json are not those of {manifest.kind} ({key_rule(error)}): train it again"
+            ) from error
         model = cls(path, manifest, family, kind.load(path, options))
         model._check_features()
         return model

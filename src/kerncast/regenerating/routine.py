@@ -17,6 +17,7 @@ from kerncast.backends.command.benchmark import toml_text
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.learners.target import NAMES as TARGETS
 from kerncast.store.store import check_name
+from kerncast.writing.keys import key_rule
 
 SHIPPED = "routines"
 DOCS = "every key is explained in docs/regenerating.md"
@@ -137,7 +138,7 @@ def load(name: str, changes: Sequence[str] = ()) -> Routine:
             _change(data, change)
         routine = msgspec.convert(data, Routine)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise BadFile(f"{name} is not a routine for regenerating: {error} ({DOCS})") from error
+        raise BadFile(f"{name} is not a routine for regenerating: {key_rule(error)} ({DOCS})") from error
     _check(routine, name)
     return routine
 

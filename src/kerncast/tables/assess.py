@@ -94,6 +94,7 @@ def learned_choices(table: Table, fold: Ints, learned: Learned | None) -> dict[s
 
 def attempts(table: Table, most: int) -> pl.DataFrame:
     """Every config: how often it worked, how well on average, and its place in a greedy portfolio."""
+    table = table.renumbered()
     count = int(table.config.max()) + 1
     worked = np.bincount(table.config, table.ok, count).astype(np.int64)
     tried = np.bincount(table.config, minlength=count)

@@ -44,7 +44,7 @@ READY = (
         (("{cores}", "{core}"), "unknown placeholder '{core}': did you mean '{cores}'?"),
         (("{problem.M}", "{problem.M"), "a single '{' in '{problem.M': write {{ for the character itself"),
         (("matmul_sharded/single", "matmul/single"), "unknown family 'matmul/single'"),
-        (("of = ", "off = "), "unknown field `off`"),
+        (("of = ", "off = "), "there is no key 'words.….off'"),
         (('"us"', '"weeks"'), "result.time.unit must be one of ns, us, ms, s, gflops, tflops, got 'weeks'"),
         (('["t"]', '"t"'), "result.time: for json `at` is a list of keys"),
         (("[settings]", 'mode = "chunk"\n[settings]'), 'mode = "chunk" needs [input] and result.match'),

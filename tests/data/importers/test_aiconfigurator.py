@@ -90,6 +90,16 @@ def test_device_on_the_command_line_fills_a_gap_and_contradicts_nothing(tmp_path
         imported(tmp_path, parquet(H200), Options(device="a100"))
 
 
+@pytest.mark.parametrize(("main", "again", "asked"), [("NVIDIA H200", "h200", "h200"), ("NVIDIA X1", "NVIDIA X1", "b200")])
+def test_a_damaged_device_cell_costs_its_row_and_not_the_table(tmp_path, main, again, asked):
+    """With `device`, too: rows of another spelling of the same GPU and rows without a device stay."""
+    rows = [(*row[:2], cell, *row[3:]) for row, cell in zip(H200, [main, "NVIDI\ufffd H2", again, None], strict=True)]
+    dataset = imported(tmp_path, parquet(rows), Options(device=asked))
+    assert dataset.read().sort("source_line").select("source_line", "device").rows() == [(1, asked), (3, asked), (4, asked)]
+    (kind,) = dataset.skipped.kinds
+    assert (kind.rows, f"the other rows are of {main}" in kind.kind) == (1, True)
+
+
 def test_a_wheel_gives_all_its_tables_and_numbers_their_rows_through(tmp_path):
     """Other files in it are not looked at."""
     dataset = imported(tmp_path, wheel(b=parquet(H200), a=parquet(GB200)))

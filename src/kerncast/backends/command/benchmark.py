@@ -18,6 +18,7 @@ from msgspec import structs
 
 from kerncast.backends.command.template import Scope, check_names, leaves, names_in
 from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.writing.keys import key_rule
 
 At = str | list[str | int]
 SHIPPED = "benchmarks"
@@ -193,7 +194,7 @@ def load(name: str, settings: Mapping[str, str] | None = None) -> Benchmark:
     try:
         benchmark = msgspec.convert(tomllib.loads(text), Benchmark)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise BadFile(f"{name} is not a benchmark: {error} (every key is explained in docs/command.md)") from error
+        raise BadFile(f"{name} is not a benchmark: {key_rule(error)} (every key is explained in docs/command.md)") from error
     try:
         if check_names([benchmark.family], benchmark.setting_values(), "family"):
             # A setting decides the family, so the settings are filled in before the rules of that family are checked.

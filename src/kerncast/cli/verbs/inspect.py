@@ -10,6 +10,7 @@ import click
 
 from kerncast.cli import completing
 from kerncast.cli.options import in_options
+from kerncast.cli.views.disagreements import disagreement_lines
 from kerncast.cli.views.output import (
     assignments,
     duration,
@@ -127,15 +128,9 @@ def _show_fastest(fastest: list[dict[str, Any]], top: int) -> None:
 
 
 def _findings(section: dict[str, Any], names: dict[str, str]) -> Iterator[str]:
-    disagreements, aliases, shift = section["disagreements"], section["aliased_configs"], section["label_shift"]
-    if disagreements["measurements"]:
-        worst = disagreements["worst"][0]
-        yield (
-            f"! {disagreements['measurements']:,} measurements have repeats more than {disagreements['factor']}x apart "
-            f"(worst: {duration(worst['fastest_ns'])} and {duration(worst['slowest_ns'])}, key {worst['key']})"
-        )
-    if disagreements["mixed_statuses"]:
-        yield f"! {disagreements['mixed_statuses']:,} measurements have different statuses in different rows"
+    aliases, shift = section["aliased_configs"], section["label_shift"]
+    for line in disagreement_lines(section["disagreements"]):
+        yield f"! {line}"
     if section["constant_columns"]:
         constants = assignments(section["constant_columns"])
         yield f"- constant: {constants}; a model learns nothing about these"

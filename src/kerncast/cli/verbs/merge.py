@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from kerncast.cli import completing
-from kerncast.cli.views.output import duration, json_option, print_json, say_unfinished, working
+from kerncast.cli.views.disagreements import disagreement_lines
+from kerncast.cli.views.output import json_option, print_json, say_unfinished, working
 
 
 @click.command("merge")
@@ -60,11 +61,5 @@ def command(paths: tuple[Path, ...], out: Path, as_json: bool) -> None:
     say_unfinished(inputs)
     click.echo(f"{out}: {dataset.rows:,} rows, {dropped:,} exact duplicates dropped")
     for name, found in conflicts.items():
-        if found["measurements"]:
-            worst = found["worst"][0]
-            click.echo(
-                f"{name}: {found['measurements']:,} measurements have repeats more than {found['factor']}x apart, "
-                f"the worst {duration(worst['fastest_ns'])} and {duration(worst['slowest_ns'])} (key {worst['key']})"
-            )
-        if found["mixed_statuses"]:
-            click.echo(f"{name}: {found['mixed_statuses']:,} measurements have different statuses in different rows")
+        for line in disagreement_lines(found):
+            click.echo(f"{name}: {line}")

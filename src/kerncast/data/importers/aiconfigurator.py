@@ -12,8 +12,9 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -61,15 +62,17 @@ class AiConfigurator(Importer):
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         if options.values or options.mapping is not None:
             raise InvalidValue("an AIConfigurator table names its own columns: `set` and `mapping` do not apply to it")
-        before, seen = 0, set[str]()
+        before, seen = 0, dict[str, str]()
         for member, file, folder in _tables(path, notes := list[str]()):
             table = _columns(file, member)
             lacking = [name for name in UNKNOWN if table.height and table[name].null_count() == table.height]
             notes += [f"{member}there is no column '{name}', so {UNKNOWN[name]} is unknown" for name in lacking]
-            seen |= set(table["device"].drop_nulls().unique())
+            own = _own_devices(table) if options.device is not None else {}
+            seen |= own
             _check_device(seen, options.device)
+            convert = partial(_converted, options=options, own=own)
             try:
-                found = options.skips.convert(table, lambda rows: list(_split(_checked(rows), options)), before, member)
+                found = options.skips.convert(table, convert, before, member)
             except KerncastError as error:
                 raise type(error)(f"{member}{error}") from error
             for imported in found:
@@ -214,13 +217,44 @@ def _software(table: pl.DataFrame, options: Options) -> pl.Expr:
     return pair.replace_strict(texts, return_dtype=pl.String)
 
 
-def _check_device(found: set[str], asked: str | None) -> None:
+def _converted(table: pl.DataFrame, options: Options, own: Mapping[str, str]) -> list[Imported]:
+    table = _checked(table)
+    if own:
+        names = [name for name in table["device"].drop_nulls().unique() if _device_key(name) in own]
+        rule = f"is not known, and the other rows are of {', '.join(own.values())}"
+        refuse_cells(table, ~table["device"].is_in(names), "device", rule)
+    return list(_split(table, options))
+
+
+def _device_key(name: str) -> str:
+    device = devices.named(name)
+    return name if device is None else device.name
+
+
+def _own_devices(table: pl.DataFrame) -> dict[str, str]:
+    """The devices that a table is of, each with its spelling: those that are known, else the most frequent unknown one.
+
+    Any other unknown name is that of a damaged row.
+    """
+    counts = (
+        as_type(table["device"], pl.String)
+        .drop_nulls()
+        .value_counts(name="rows")
+        .sort("rows", "device", descending=[True, False])
+    )
+    names = counts["device"].to_list()
+    known = [name for name in names if devices.named(name) is not None]
+    return {_device_key(name): name for name in reversed(known or names[:1])}
+
+
+def _check_device(found: Mapping[str, str], asked: str | None) -> None:
     """Check `--device`, which may name a GPU that the table spells in an unknown way or that has no profile."""
     if asked is None:
         return
     if len(found) > 1:
-        raise InvalidValue(f"the table has several devices ({', '.join(sorted(found))}), and `device` names one: leave it out")
-    for name in found:
+        named = ", ".join(sorted(found.values()))
+        raise InvalidValue(f"the table has several devices ({named}), and `device` names one: leave it out")
+    for name in found.values():
         devices.agreed(devices.named(name), devices.get(asked))
 
 

@@ -46,6 +46,7 @@ from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.op import Family
 from kerncast.parameters import Categorical, Parameter
 from kerncast.registry import FAMILIES
+from kerncast.writing.keys import key_rule
 
 # The next step for parameters of kernels that no family has.
 OWN_FAMILY = "a family of your own declares a kernel's parameters, see docs/ops-and-families.md"
@@ -102,9 +103,7 @@ def read_mapping(path: Path | None) -> Mapping:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadFile(f"{path} is not a mapping file: {error}") from error
     except msgspec.ValidationError as error:
-        # Backticks mean arguments in messages of ours; these are keys of the file.
-        said = str(error).replace("`", "'")
-        raise BadFile(f"{path} is not a mapping file: {said} (draft one with `guess`)") from error
+        raise BadFile(f"{path} is not a mapping file: {key_rule(error)} (draft one with `guess`)") from error
     family = FAMILIES.get(mapping.family)
     known = {
         "problem": set(family.problem.parameters),

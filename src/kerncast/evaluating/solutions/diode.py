@@ -21,6 +21,7 @@ import msgspec
 from kerncast.errors import BadFile
 from kerncast.evaluating.solutions.solution import LeftOut, Solution, Target
 from kerncast.evaluating.solutions.torch_tiles import OPS, Tile, dtype_of, of_tile, require_triton
+from kerncast.writing.keys import key_rule
 
 FORMAT = "torch-diode file"
 LEVELS = ("hardware", "operation", "solution")
@@ -124,7 +125,7 @@ def _problem(entry: Entry) -> dict[str, Any] | LeftOut:
     try:
         shape = msgspec.convert(_object(entry.shape, "a shape"), Shape)
     except msgspec.ValidationError as error:
-        raise BadFile(f"not a shape ({error}): '{entry.shape:.200}'") from error
+        raise BadFile(f"not a shape ({key_rule(error)}): '{entry.shape:.200}'") from error
     sizes = {"M": shape.M, "N": shape.N, "K": shape.K, "batch": shape.B}
     if any(isinstance(size, str) for size in sizes.values()):
         return LeftOut("shape", entry.shape)

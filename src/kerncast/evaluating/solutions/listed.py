@@ -10,6 +10,7 @@ import msgspec
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating.solutions.solution import Solution, Target
 from kerncast.op import Config, Problem
+from kerncast.writing.keys import key_rule
 
 FORMAT = "list of problems and configs"
 
@@ -27,9 +28,8 @@ def read_listed(data: Any, target: Target) -> Iterator[Solution]:
     try:
         entries = msgspec.convert(data, list[Listed])
     except msgspec.ValidationError as error:
-        raise BadFile(
-            f'this is not a list of solutions ({error}): expected [{{"problem": {{"M": 128, …}}, "config": {{…}}}}, …]'
-        ) from error
+        form = '[{"problem": {"M": 128, …}, "config": {…}}, …]'
+        raise BadFile(f"this is not a list of solutions ({key_rule(error)}): expected {form}") from error
     chosen: dict[tuple[Any, ...], tuple[int, list[dict[str, Any]]]] = {}
     for place, entry in enumerate(entries, 1):
         try:

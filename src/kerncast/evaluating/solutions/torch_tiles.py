@@ -12,6 +12,7 @@ from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating.solutions.solution import LeftOut, Solution, Target, partial
 from kerncast.families.gemm_triton import triton
 from kerncast.ops.gemm import gemm
+from kerncast.writing.keys import key_rule
 
 # A product with a bias, a scale or another output type is a different kernel from those that were measured.
 OPS = ("mm", "bmm")
@@ -36,7 +37,7 @@ class Tile(msgspec.Struct, frozen=True):
         try:
             return msgspec.convert({str(name).lower(): value for name, value in values.items()}, cls)
         except msgspec.ValidationError as error:
-            raise BadFile(f"not the arguments of a Triton GEMM ({error}): {values!s:.200}") from error
+            raise BadFile(f"not the arguments of a Triton GEMM ({key_rule(error)}): {values!s:.200}") from error
 
     @property
     def tf32(self) -> bool | None:
