@@ -54,6 +54,7 @@ def test_a_store_says_where_it_is_and_what_it_holds(tmp_path):
 
 
 FRAME = pl.DataFrame([PROBLEM])
+TILE = {"kind": "triton", "BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_K": 32, "num_stages": 3, "num_warps": 4}
 WRONG_KINDS = {
     "problems as mappings": (lambda d, m: kc.collect("gemm/cpu", problems=[PROBLEM]), "path of a table.* got dict"),
     "problems as a frame": (lambda d, m: kc.collect("gemm/cpu", problems=FRAME), "path of a table.* got DataFrame"),
@@ -68,7 +69,7 @@ WRONG_KINDS = {
     "asking a dataset": (lambda d, m: kc.query({"op": "gemm"}, model=d), "a model or its path was expected, got Dataset"),
     "asking several": (lambda d, m: kc.query({"op": "gemm"}, model=[m, 3]), "a model or its path was expected, got int"),
     "a dtype of a frame": (
-        lambda d, m: m.predict(FRAME.with_columns(dtype=pl.lit("float16")), config=d.read().row(0, named=True)),
+        lambda d, m: m.predict(FRAME.with_columns(dtype=pl.lit("float16")), config=TILE),
         r"got 'float16': did you mean 'fp16'\?",
     ),
     "a selector of a dataset": (lambda d, m: kc.Selector(d), "a model or its path was expected, got Dataset"),

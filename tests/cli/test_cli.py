@@ -136,7 +136,10 @@ def test_guess_prints_a_mapping_and_writes_nothing(tmp_path, run):
         (["import", "csv", "absent.csv", "--mapping", "t.toml", "--out", "out"], "cannot read absent.csv"),
         (["import", "csv", "t.csv", "--out", "out"], "needs --mapping FILE.toml"),
         (["import", "csv", "t.csv", "--mapping", "absent.toml", "--out", "out"], "absent.toml is not a mapping file"),
-        (["import", "csv", "t.csv", "--mapping", "empty.toml", "--out", "out"], "field 'family' (draft one with --guess)"),
+        (
+            ["import", "csv", "t.csv", "--mapping", "empty.toml", "--out", "out"],
+            "'family' is missing (draft one with --guess)",
+        ),
         (["import", "csv", "t.csv"], "needs --out DATASET"),
         (["import", "ttnn-csv", "exp.csv", "--set", "func=exp", "--out", "out"], "add --device NAME"),
         (["import", "ttnn-csv", "exp.csv", "--set", "func", "--device", "n150", "--out", "out"], "--set takes NAME=VALUE"),

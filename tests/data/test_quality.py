@@ -134,7 +134,10 @@ def test_noise_and_disagreements_come_from_repeats_only():
 
 def test_measurements_whose_repeats_ended_differently_are_named_with_their_statuses():
     """A few examples by problem and config, each with the rows of every status; what failed every time is not one."""
-    statuses, seven = ["timeout", "ok", "timeout", "crash", "crash"], [(2**size, 16, 4) for size in range(4, 11)]
+    statuses, seven = (
+        ["timeout", "ok", "timeout", "crash", "crash"],
+        [(16 << size % 6, 16 << size // 6, 4) for size in range(7)],
+    )
     configs = [seven[0]] * 3 + [(32, 32, 8)] * 2 + [config for config in seven[1:] for _ in range(2)]
     statuses += ["ok", "timeout"] * 6
     times = [1000.0 if status == "ok" else None for status in statuses]
