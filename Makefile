@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help quickstart test lint docs bench results clean
+.PHONY: help quickstart test soak check lint style types layers docs bench results clean
 
 help:
 	@echo "make quickstart   measure GEMM kernels on this machine and see what choosing is worth (under 5 minutes)"
-	@echo "make test         lint, types, layers, docs, tests"
+	@echo "make test         lint, types, layers, docs, tests (about 12 minutes on two cores)"
+	@echo "make soak         the tests with their long batteries: new random examples, thousands of them (hours)"
 	@echo "make bench        run every benchmark, and keep what it measured in benchmarks/results/"
 	@echo "make results      docs/results.md from what is kept there"
 	@echo "make docs         build docs/_build/html"
@@ -32,18 +33,34 @@ $(VENV)/.dev: $(VENV)/.example
 quickstart: $(VENV)/.core
 	$(BIN)/kerncast quickstart
 
-lint: $(VENV)/.dev
+lint: style types layers
+
+style: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
 	$(BIN)/mypy
+
+layers: $(VENV)/.dev
 	$(BIN)/lint-imports --no-logo
 
 docs: $(VENV)/.dev
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
 
-# pytest comes last: its closing lines count what ran and what had to be left out.
-test: lint docs
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+# Side by side, for each of them uses one core. What one of them prints is kept together.
+check: $(VENV)/.dev
+	@$(MAKE) --no-print-directory -j2 --output-sync=target types docs style layers
+
+# pytest comes last: its closing lines count what ran and what had to be left out. There are as many processes as cores, and
+# threads of OpenMP wait by spinning, so there is one of them in each.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+test: check
+	$(PYTEST)
+
+soak: $(VENV)/.dev
+	KERNCAST_SOAK=1 $(PYTEST)
 
 # All of them, whatever the ones before did; it fails if one is short of a target.
 BENCHMARKS := a100_mm a100_mixed_mm train_cost tiers_loss off_grid trust_runs kernel_tuner_search h100_gemm ttnn reshard_lines label_shift quickstart conv_cpu gemm_cpu dispatch collect limits select_latency query core sweep reshard_sweep import_gemm

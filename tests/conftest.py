@@ -1,8 +1,21 @@
 """Shared by all tests: the command line in this process, and the closing line that counts what had to be left out."""
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from kerncast import cli
+from kerncast.testing.repeats import soaking
+
+# The same examples in every run, however slow the machine is. `make soak` draws new ones.
+settings.register_profile(
+    "kerncast",
+    derandomize=not soaking(),
+    database=None,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("kerncast")
 
 _left_out: list[str] = []
 

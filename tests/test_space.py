@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import time
 from collections import Counter
 
 import numpy as np
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.expr import Namespace, Symbol, log2, symbol
 from kerncast.space import Bool, Categorical, Choice, Constraint, Int, PowerOfTwo, Space
+from kerncast.testing.repeats import repeats
 
 KIND = Categorical({"tiled": 3, "library": 1})
 
@@ -97,7 +97,7 @@ def random_spaces(draw):
     )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=repeats(80, 5_000))
 @given(space=random_spaces(), data=st.data())
 def test_random_spaces_match_brute_force(space, data):
     """Listing, counting, sampling all and projecting, on spaces nobody designed."""
@@ -115,8 +115,8 @@ def test_random_spaces_match_brute_force(space, data):
         assert steps(space, start, nearest) == min(steps(space, start, point) for point in truth)
 
 
-def test_a_space_of_a_billion_points_with_ten_thousand_valid_ones_is_listed_in_seconds():
-    """Constraints are applied as soon as their parameters are bound."""
+def test_a_space_of_a_billion_points_with_ten_thousand_valid_ones_is_counted():
+    """Constraints are applied as soon as their parameters are bound: to visit every point would take hours."""
     sides = {name: Int(1, 100) for name in ("a", "b", "c")} | {name: Int(0, 9) for name in ("d", "e", "f")}
     space = make_space(sides, lambda c: [
         Constraint("same", "b must equal a", c.b == c.a),
@@ -124,9 +124,7 @@ def test_a_space_of_a_billion_points_with_ten_thousand_valid_ones_is_listed_in_s
         Constraint("sum", "d + e + f must be 13 or 14", (c.d + c.e + c.f == 13) | (c.d + c.e + c.f == 14)),
     ])  # fmt: skip
     assert math.prod(p.size for p in space.parameters.values()) == 10**9
-    start = time.perf_counter()
     assert space.count() == 100 * 150
-    assert time.perf_counter() - start < 5
 
 
 def test_samples_are_uniform_different_and_seeded():

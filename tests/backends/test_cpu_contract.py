@@ -30,13 +30,12 @@ class TestCpu(BackendContract):
         return vectors(12)
 
 
-def test_cold_caches_are_slower_than_warm_ones(tmp_path):
-    """Operands of 800 kB have to come from memory again."""
-    times = {}
-    for cache in ("warm", "cold"):
-        policy = Policy(samples=5, fewest_samples=5, cache=cache, give_up=1e9)
-        collect(Request(gemm_cpu, "cpu", ("0",), tmp_path / cache, policy), [vectors(2, M=1, N=400, K=500)])
-        rows = Dataset.open(tmp_path / cache).read()
-        assert rows["cache"].unique().to_list() == [cache]
-        times[cache] = rows["time_ns"].min()
-    assert times["cold"] > times["warm"]
+def test_caches_can_be_made_cold(tmp_path):
+    """By reading twice what the last cache holds; one launch is a sample, and the rows say so."""
+    backend = CpuBackend()
+    assert backend.flush_cache()
+    assert backend._evicting.nbytes >= 2048 * max(devices.local().numbers.get(f"l{level}_cache_kb", 0) for level in (2, 3))
+    policy = Policy(samples=3, fewest_samples=3, cache="cold", give_up=1e9)
+    collect(Request(gemm_cpu, "cpu", ("0",), tmp_path / "d", policy), [vectors(2)])
+    rows = Dataset.open(tmp_path / "d").read()
+    assert rows.select("cache", "status", "inner_loops").rows() == [("cold", "ok", 1)] * 2

@@ -1,10 +1,9 @@
 """The opencl backend: real kernels on the first OpenCL device, compiled here by its driver.
 
-KERNCAST_NIGHTLY=1 adds the long form: more than a hundred sampled configs, collected end to end.
+`make soak` adds the long form: more than a hundred sampled configs, collected end to end.
 """
 
 import math
-import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -24,6 +23,7 @@ from kerncast.families.gemm_opencl import gemm_opencl
 from kerncast.op import Config, Problem
 from kerncast.problems import parse_vary, problem_set
 from kerncast.sweeping import Sweep, parse_selection
+from kerncast.testing.repeats import soaking
 
 LAYOUTS = ("rcr", "rrr", "crr", "ccr")
 # Ones, primes, sizes just beside a tile or a vector, a K that needs several tiles.
@@ -204,7 +204,7 @@ def test_two_configs_are_two_kernels():
 
 
 @needs_opencl
-@pytest.mark.skipif(not os.environ.get("KERNCAST_NIGHTLY"), reason="nightly: KERNCAST_NIGHTLY=1 measures 112 configs")
+@pytest.mark.skipif(not soaking(), reason="measures 112 configs in `make soak`")
 def test_more_than_a_hundred_configs_are_collected_and_exact(backend, tmp_path):
     """112 sampled vectors in all layouts, on whole and on awkward sizes, each with an ok row and an exact result."""
     chosen = problem_set(

@@ -55,6 +55,18 @@ def test_short_kernels_loop_until_the_region_is_long_enough_to_read():
     assert block[0].warmup_ns >= 500_000
 
 
+def test_caches_are_made_cold_before_every_sample():
+    """One launch each, however short: a second one would find its data in the cache."""
+    machine = Machine()
+    flush = lambda: machine.launches.append(("flush", 0))  # noqa: E731
+    timer = BlockTimer(Policy(samples=3, fewest_samples=3), lambda index, expected: None, cpu_clock=False, flush=flush)
+    vector = Timed(0, machine.kernel(1_000, "v"), Sentinel(None))
+    timer.warm_up(vector)
+    machine.launches.clear()
+    timer.time([vector], lambda timed: None, random.Random(0))
+    assert machine.launches == [("flush", 0), ("v", 1)] * 3
+
+
 def test_a_slow_moment_does_not_reach_the_label():
     """A slow mode that covers a third of the time is seen by the sentinel; the label comes from the quiet samples."""
     machine = Machine(lambda now: 1.4 if int(now / 3e6) % 3 == 0 else 1.0)

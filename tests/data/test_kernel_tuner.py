@@ -21,6 +21,7 @@ from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.expr import Program, Symbol, symbol
 from kerncast.op import Config, Problem
 from kerncast.testing.importers import ImporterContract
+from kerncast.testing.repeats import repeats
 
 HEADER = {
     "device_name": "Some GPU 9000",
@@ -224,7 +225,7 @@ def test_a_declaration_that_was_tampered_with_is_refused(tmp_path):
             Dataset.open(path.parent).read()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(60, 5_000))
 @given(st.data())
 def test_a_diagram_is_the_set_of_its_points(data):
     """Round trip through text, and the traced check holds for these points alone, prefix by prefix."""

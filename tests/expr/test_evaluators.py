@@ -36,6 +36,7 @@ from kerncast.expr import (
     where,
 )
 from kerncast.expr.nodes import as_expr
+from kerncast.testing.repeats import repeats
 
 NAMES = ("p.a", "p.b", "c.x", "hw.n")
 SYMBOLS = [symbol(Symbol(name)) for name in NAMES]
@@ -108,7 +109,7 @@ def steps_apart(a, b):
     return abs(rank(a) - rank(b))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=repeats(100, 5_000), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(
     exact=st.lists(EXACT, min_size=1, max_size=6),
     inexact=st.lists(INEXACT, max_size=4),
@@ -158,7 +159,7 @@ def test_every_operation_agrees_on_thousands_of_values_with_a_constant_on_either
     assert_agreement(Program(outputs), frame.to_dicts(), frame)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(60, 5_000))
 @given(expr=EXACT, row=st.fixed_dictionaries(dict.fromkeys(NAMES, NUMBERS)), fixed=st.sets(st.sampled_from(NAMES)))
 def test_binding_symbols_first_gives_the_same_answer(expr, row, fixed):
     """Folding constants early is only an optimisation."""

@@ -341,7 +341,7 @@ def test_a_model_s_kernel_that_is_wrong_here_is_not_run_when_asked_to_verify():
     dispatcher = Dispatcher("gemm/cpu", always(DIRECT), verify=True, budget=0.05, backend=Broken())
     agree(dispatcher.run(a, b), a, b)
     assert dispatcher.answered == {"measure": 1}
-    assert dispatcher.choice(a, b).config == config(BASE)
+    assert dispatcher.choice(a, b).config in (config(BASE), config(DOT))
 
 
 def _in_child(dispatcher, a, b, pipe):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kerncast.testing.repeats import repeats
 from kerncast.writing.c import KEYWORDS, c_string, comment, filled, identifiers, plain_words
 
 HOSTILE = (
@@ -51,7 +52,7 @@ def test_comments_strings_and_names_hold_hostile_text_in_every_dialect(tmp_path,
     assert done.returncode == 0, done.stderr[:2000]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=repeats(300, 20_000))
 @given(st.text(alphabet=st.sampled_from("*/\\?\n\r \"'ab\u2028\0"), max_size=30))
 def test_a_comment_is_one_line_that_cannot_end_itself(text):
     """No end or begin of a comment, no trigraph, no backslash, no line break is left of any text."""

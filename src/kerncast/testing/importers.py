@@ -19,9 +19,10 @@ import polars as pl
 from kerncast.data import Dataset
 from kerncast.data.importers import Options, import_files
 from kerncast.errors import KerncastError
+from kerncast.testing.repeats import repeats
 from kerncast.testing.variations import Sample, sample_of
 
-MUTATIONS = 120
+MUTATIONS = repeats(60, 20_000)
 # What one cell of a row may turn into; every column gets one of them, in turn.
 ODD = ("?", "", "-1", "2.5", "0", "99999999999999999999", "torch.float99", "inf", "1e999", "\u2028x", "True", "[1]")
 
