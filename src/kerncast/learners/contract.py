@@ -16,6 +16,7 @@ import numpy.typing as npt
 from kerncast.arrays import Flags, Floats
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.expr import Expr
+from kerncast.files.expanding import refuse_large_archive
 from kerncast.learners.c_source import CScope, CSource
 from kerncast.learners.knobs import refuse_bad_values
 from kerncast.learners.target import Target
@@ -70,6 +71,8 @@ class Learner(abc.ABC):
     """Whether a warm start can continue from its weights."""
     side_by_side: ClassVar[bool] = False
     """Whether several fits may run at the same time in threads of one process, each with its own `Fitting.threads`."""
+    names_: tuple[str, ...] | None = None
+    """The features that its weights say they read, in order; None: they do not say."""
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = self.options_type() if options is None else options
@@ -140,8 +143,10 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     """The arrays of an .npz file; a damaged one is refused by name."""
     try:
         # Opened here: numpy forgets to close a file that turns out not to be one of its own.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
+        with path.open("rb") as file:
+            refuse_large_archive(file, path)
+            with np.load(file, allow_pickle=False) as stored:
+                return {name: stored[name] for name in stored.files}
     except (OSError, ValueError, KeyError, EOFError, NotImplementedError, BadZipFile) as error:
         raise BadFile(f"{path} is damaged ({error}): train the model again, or restore the file") from error
 

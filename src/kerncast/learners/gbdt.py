@@ -36,7 +36,7 @@ from kerncast.learners.contract import (
     write_arrays,
 )
 from kerncast.learners.library_choice import grow_library_trees
-from kerncast.learners.lightgbm_text import read_trees
+from kerncast.learners.lightgbm_text import load_forest, read_trees
 from kerncast.learners.ranking import BLEND, TEMPERATURE, ListwiseLoss
 from kerncast.learners.target import Target
 from kerncast.learners.trees import Tree, as_arrays, from_arrays, sum_of
@@ -159,6 +159,7 @@ class Gbdt(Learner):
     options_type = GbdtOptions
     continues = True
     side_by_side = True
+    names_: tuple[str, ...] = ()
     library_: tuple[Tree, ...] = ()
     threads_ = 0
 
@@ -257,18 +258,20 @@ class Gbdt(Learner):
         target = read_arrays(folder / TARGET)
         learner.target_ = Target(str(target["target"]), bool(target["log"]))
         learner.forests_ = {}
+        names: list[str] | None = None  # those of the first forest; all read the same features
         for name in FORESTS:
-            files = sorted(folder.glob(f"{name}.*.lgbm.gz"))
-            if files:
-                learner.forests_[name] = [_read_forest(file) for file in files]
-        if "time" not in learner.forests_:
+            for file in sorted(folder.glob(f"{name}.*.lgbm.gz")):
+                forest = load_forest(file, names)
+                names = forest.feature_name()
+                learner.forests_.setdefault(name, []).append(forest)
+        if names is None or "time" not in learner.forests_:
             raise BadFile(f"{folder} has no time.0.lgbm.gz: train the model again, or restore the file")
+        learner.names_ = tuple(names)
         if (folder / LIBRARY).exists():
             try:
-                learner.library_ = from_arrays(read_arrays(folder / LIBRARY))
+                learner.library_ = from_arrays(read_arrays(folder / LIBRARY), len(names))
             except InvalidValue as error:
                 raise BadFile(f"{folder / LIBRARY} is damaged ({error}): train the model again, or restore the file") from error
-        learner.names_ = tuple(learner.forests_["time"][0].feature_name())
         return learner
 
     @cached_property
@@ -291,16 +294,6 @@ class Gbdt(Learner):
     def size(self) -> dict[str, int]:
         grown = {f"{name}_trees": sum(forest.num_trees() for forest in bag) for name, bag in self.forests_.items()}
         return grown | ({"library_trees": len(self.library_)} if self.library_ else {})
-
-
-def _read_forest(file: Path) -> Booster:
-    from lightgbm import Booster
-    from lightgbm.basic import LightGBMError
-
-    try:
-        return Booster(model_str=gzip.decompress(file.read_bytes()).decode())
-    except (OSError, EOFError, UnicodeDecodeError, LightGBMError) as error:
-        raise BadFile(f"{file} is damaged ({error}): train the model again, or restore the file") from error
 
 
 @dataclass(frozen=True)

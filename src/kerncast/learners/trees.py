@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -106,16 +107,65 @@ def as_arrays(trees: Sequence[Tree]) -> dict[str, npt.NDArray[np.generic]]:
     return {**joined, "nodes": np.array([len(tree.feature) for tree in trees])}
 
 
-def from_arrays(arrays: dict[str, npt.NDArray[np.generic]]) -> tuple[Tree, ...]:
-    """The trees that `as_arrays` was given, or InvalidValue. A tree has one leaf more than it has nodes."""
-    nodes = np.asarray(arrays.get("nodes", np.array([-1])))
-    sizes = {name: nodes.sum() + (len(nodes) if name == "value" else 0) for name in Tree.__dataclass_fields__}
-    if (nodes < 0).any() or any(name not in arrays or arrays[name].shape != (size,) for name, size in sizes.items()):
+def from_arrays(arrays: Mapping[str, npt.NDArray[np.generic]], features: int | None = None) -> tuple[Tree, ...]:
+    """The trees that `as_arrays` was given, checked, or InvalidValue. A tree has one leaf more than it has nodes."""
+    given = np.asarray(arrays.get("nodes", np.array([-1])))
+    if given.ndim != 1 or not len(given) or given.dtype.kind not in "iu" or (given < 0).any():
         raise InvalidValue("its arrays do not make trees")
-    ends = np.cumsum(np.asarray(arrays["nodes"]))
+    nodes = given.astype(np.int64)
+    sizes = {name: int(nodes.sum()) + (len(nodes) if name == "value" else 0) for name in Tree.__dataclass_fields__}
+    if any(name not in arrays or arrays[name].shape != (size,) for name, size in sizes.items()):
+        raise InvalidValue("its arrays do not make trees")
+    numbers = {name: np.asarray(arrays[name]) for name in Tree.__dataclass_fields__}
+    if any(part.dtype.kind not in ("f" if name in ("threshold", "value") else "iu") for name, part in numbers.items()):
+        raise InvalidValue("its arrays are not numbers of the right kind")
+    refuse_bad_trees(nodes, numbers, features)
+    return tuple(cut(nodes, numbers))
+
+
+def cut(nodes: Ints, arrays: Mapping[str, npt.NDArray[Any]]) -> list[Tree]:
+    """Trees whose arrays are stored one after the other; `nodes` has the number of nodes of each."""
+    ends = np.cumsum(nodes)
     leaf_ends = ends + np.arange(1, len(ends) + 1)
-    parts = {
-        name: np.split(np.asarray(arrays[name]), (leaf_ends if name == "value" else ends)[:-1])
-        for name in Tree.__dataclass_fields__
-    }
-    return tuple(Tree(**{name: part[number] for name, part in parts.items()}) for number in range(len(ends)))
+    parts = {name: np.split(arrays[name], (leaf_ends if name == "value" else ends)[:-1]) for name in Tree.__dataclass_fields__}
+    return [Tree(**{name: part[number] for name, part in parts.items()}) for number in range(len(ends))]
+
+
+def refuse_bad_trees(nodes: Ints, arrays: Mapping[str, npt.NDArray[Any]], features: int | None = None) -> None:
+    """Refuse arrays, stored as for `cut`, that are not trees.
+
+    Every node but the root and every leaf is the child of one node, and all are reached from the root; tested features are
+    below `features` (None: not negative); thresholds and values are finite.
+    """
+    if not all(np.isfinite(arrays[name]).all() for name in ("threshold", "value")):
+        raise InvalidValue("a threshold or a leaf is not finite")
+    tested = arrays["feature"]
+    if len(tested) and (tested.min() < 0 or (features is not None and tested.max() >= features)):
+        strange = int(tested.min() if tested.min() < 0 else tested.max())
+        raise InvalidValue(f"a node tests feature {strange}" + ("" if features is None else f", and there are {features}"))
+    owner = np.repeat(np.arange(len(nodes)), nodes)
+    first, first_leaf = np.cumsum(nodes) - nodes, np.cumsum(nodes + 1) - (nodes + 1)
+    sides = {}
+    for name in ("left", "right"):
+        child = arrays[name].astype(np.int64)
+        wrong = (child >= nodes[owner]) | (child < -1 - nodes[owner]) | (child == 0)
+        if wrong.any():
+            node = int(wrong.argmax())
+            raise InvalidValue(f"tree {owner[node]} has a child {child[node]}, and {nodes[owner[node]]} nodes")
+        sides[name] = np.where(child >= 0, child + first[owner], -1 - (first_leaf[owner] - 1 - child))
+    children = np.concatenate(list(sides.values()))
+    seen = np.bincount(children[children >= 0], minlength=len(owner))
+    leaves = np.bincount(-1 - children[children < 0], minlength=int((nodes + 1).sum()))
+    roots = first[nodes > 0]
+    seen[roots] += 1
+    leaves[first_leaf[nodes == 0]] += 1
+    if (seen != 1).any() or (leaves != 1).any():
+        raise InvalidValue("a node or a leaf is not the child of exactly one node")
+    # One parent each: what the roots do not reach goes round in a circle.
+    reached, level = 0, roots
+    while len(level):
+        reached += len(level)
+        below = np.concatenate([sides["left"][level], sides["right"][level]])
+        level = below[below >= 0]
+    if reached != len(owner):
+        raise InvalidValue("a tree leads back to itself")

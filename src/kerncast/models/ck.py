@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gzip
 import re
-import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from kerncast.files.atomic import file_checksum
 from kerncast.files.versioned import json_text
 from kerncast.learners.contract import Fitting, Output
 from kerncast.learners.gbdt import Gbdt, GbdtOptions
+from kerncast.learners.lightgbm_text import load_forest
 from kerncast.learners.target import Target
 from kerncast.models.manifest import Data, Features, Manifest
 from kerncast.op import Family
@@ -137,7 +137,9 @@ def read_ck(path: Path) -> tuple[Manifest, Family, Gbdt]:
     target = next((name for name in TARGETS if _weights(path, name) is not None), None)
     if target is None:
         raise BadFile(f"{path} has no model_tflops.lgbm, model_latency.lgbm or model_bandwidth.lgbm (plain or .gz)")
-    booster = _booster(path, target)
+    weights = _weights(path, target)
+    assert weights is not None
+    booster = load_forest(weights, remedy="take another model")
     _refuse_other_names(path, spec, booster)
     log = target in spec.log_targets
     learner = (LatencyForest if target == "latency" else Gbdt)(GbdtOptions(blend=0.0))
@@ -181,19 +183,6 @@ def _read_spec(file: Path) -> FeatureSpec:
 
 def _weights(path: Path, target: str) -> Path | None:
     return next((file for name in (f"model_{target}.lgbm", f"model_{target}.lgbm.gz") if (file := path / name).is_file()), None)
-
-
-def _booster(path: Path, target: str) -> Booster:
-    from lightgbm import Booster
-    from lightgbm.basic import LightGBMError
-
-    file = _weights(path, target)
-    assert file is not None
-    try:
-        data = file.read_bytes()
-        return Booster(model_str=(gzip.decompress(data) if file.suffix == ".gz" else data).decode())
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError, LightGBMError) as error:
-        raise BadFile(f"{file} is damaged ({error}): restore it") from error
 
 
 def _manifest(path: Path, spec: FeatureSpec, family: Family, device: Device, learner: Gbdt) -> Manifest:

@@ -26,6 +26,8 @@ PREDICTIONS = "predictions.parquet"
 EVALUATION = "evaluation.json"
 IMPORTANCES = "importances.json"
 CARD = "MODEL_CARD.md"
+# Learners find their files by name, so one that nobody has a checksum of must not lie there.
+WEIGHTS = (".gz", ".npz")
 
 
 class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -145,6 +147,9 @@ def read_manifest(path: Path) -> Manifest:
             raise BadFile(f"{path} is incomplete: {name} is missing; restore it, or train the model again")
         if file_checksum(path / name) != checksum:
             raise BadFile(f"{path / name} differs from its checksum: restore it, or train the model again")
+    unlisted = [file.name for file in sorted(path.iterdir()) if file.suffix in WEIGHTS and file.name not in manifest.files]
+    if unlisted:
+        raise BadFile(f"{path} has a file {unlisted[0]} that its {MANIFEST} does not list: remove it, or train the model again")
     return manifest
 
 

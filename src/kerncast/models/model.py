@@ -23,6 +23,7 @@ from kerncast.files.atomic import copy_directory
 from kerncast.files.given import given_path
 from kerncast.learners.contract import Learner
 from kerncast.learners.kinds import learner_class
+from kerncast.learners.lightgbm_text import refuse_other_names
 from kerncast.learners.target import Target
 from kerncast.models.answer import Answer
 from kerncast.models.card import card_html, summary_line
@@ -79,7 +80,16 @@ class Model:
             raise BadFile(
                 f"{path}: the options in model.json are not those of {manifest.kind} ({key_rule(error)}): train it again"
             ) from error
-        model = cls(path, manifest, family, kind.load(path, options))
+        try:
+            learner = kind.load(path, options)
+            if learner.names_ is not None:
+                refuse_other_names(learner.names_, manifest.features.names)
+        except (InvalidValue, KeyError, ValueError, TypeError, IndexError) as error:
+            raise BadFile(
+                f"{path}: its weights are not those of a {manifest.kind} model of these features ({error}): restore it, or "
+                "train the model again"
+            ) from error
+        model = cls(path, manifest, family, learner)
         model._check_features()
         return model
 

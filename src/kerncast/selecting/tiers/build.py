@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from kerncast.compiling.encoding import encode
 from kerncast.compiling.header import c_header, schema_number
 from kerncast.compiling.interpreter import Interpreter
 from kerncast.compiling.lower import Artefact, lower
-from kerncast.compiling.tiers import DecisionTree, Tiers
+from kerncast.compiling.tiers import UNSURE, DecisionTree, Tiers
 from kerncast.errors import CannotWrite, InvalidValue, KerncastError
 from kerncast.expr import Program
 from kerncast.files.atomic import replace_file
@@ -171,13 +172,17 @@ def read_tiers(file: Path, model: Model) -> Tiers | None:
         return None
     try:
         arrays = read_arrays(file)
+        portfolio = np.asarray(arrays["portfolio"], np.int64)
+        _refuse_outside(portfolio, 0, max(1, model.candidates.height))
         tree = None
         if "tree.names" in arrays:
-            program = Ground.of(model).program([int(row) for row in arrays["portfolio"]])
+            program = Ground.of(model).program(portfolio.tolist())
             names = [str(name) for name in arrays["tree.names"]]
-            (nodes,), lists = _trees("tree.", arrays), np.asarray(arrays["tree.lists"], np.int64)
+            (nodes,), lists = _trees("tree.", arrays, len(names)), np.asarray(arrays["tree.lists"], np.int64)
+            _refuse_outside(lists, UNSURE, len(portfolio))
+            _refuse_outside(nodes.value, 0, len(lists))
             tree = DecisionTree(Program({name: program.outputs[name] for name in names}), nodes, lists)
-        forest = _trees("forest.", arrays) if "forest.nodes" in arrays else None
+        forest = _trees("forest.", arrays, len(model.manifest.features.names)) if "forest.nodes" in arrays else None
         reach = None
         if "reach.low" in arrays:
             low, high = (np.asarray(arrays[f"reach.{name}"], np.float64) for name in ("low", "high"))
@@ -186,13 +191,18 @@ def read_tiers(file: Path, model: Model) -> Tiers | None:
         if "expectation.efficiency" in arrays:
             edges, means = (np.asarray(arrays[f"expectation.{name}"], np.float64) for name in ("edges", "efficiency"))
             expectation = Expectation(tuple(edges.tolist()), tuple(means.tolist()))
-        return Tiers(tuple(int(row) for row in arrays["portfolio"]), tree, forest, reach, expectation)
+        return Tiers(tuple(portfolio.tolist()), tree, forest, reach, expectation)
     except (KerncastError, KeyError, ValueError, OSError):
         return None
 
 
-def _trees(prefix: str, arrays: dict[str, npt.NDArray[np.generic]]) -> tuple[Tree, ...]:
-    return from_arrays({name.removeprefix(prefix): part for name, part in arrays.items() if name.startswith(prefix)})
+def _trees(prefix: str, arrays: dict[str, npt.NDArray[np.generic]], features: int) -> tuple[Tree, ...]:
+    return from_arrays({name.removeprefix(prefix): part for name, part in arrays.items() if name.startswith(prefix)}, features)
+
+
+def _refuse_outside(places: npt.NDArray[Any], low: int, high: int) -> None:
+    if not len(places) or places.min() < low or places.max() >= high:
+        raise InvalidValue("it names a place that does not exist")
 
 
 def _keep(folder: Path, tiers: Tiers) -> None:
