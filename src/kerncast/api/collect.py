@@ -11,8 +11,9 @@ from kerncast.api.active import worth_by_model
 from kerncast.api.results import PROBLEMS, assignments, named_values, place_of, texts
 from kerncast.api.showing import Wanted, shown
 from kerncast.collecting.active import MOST_CANDIDATES
+from kerncast.collecting.alike import LIMIT
 from kerncast.collecting.estimate import Estimate, estimate
-from kerncast.collecting.plan import Measuring, memory_bytes, planned, runner, seconds
+from kerncast.collecting.plan import Measuring, memory_bytes, planned, retried, runner, seconds
 from kerncast.collecting.request import Active, Request, Summary, never
 from kerncast.collecting.run import collect as run
 from kerncast.data.dataset import Dataset
@@ -47,6 +48,7 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     out: str | Path | None = None,
     devices: str | Sequence[str] = "0",
     resume: bool = False,
+    retry_failed: bool | str | Sequence[str] | None = None,
     budget: str | float | None = None,
     max_vectors: int | None = None,
     active: bool = False,
@@ -58,6 +60,7 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     memory: str | float | None = None,
     verify: bool = True,
     reset_command: str | None = None,
+    alike_failures: int = LIMIT,
     seed: int = 0,
     dry_run: bool = False,
     stop: Callable[[], bool] = never,
@@ -68,6 +71,10 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     If it is killed or interrupted, the same call with the same `out` continues. `dataset.collected` says what this call
     measured. With `dry_run`, no dataset is written, and the estimate says what it would take. Once `stop()` is true, the
     collection ends in about a second; what has no row yet is left for the next call.
+
+    `retry_failed` measures failed rows of `out` again: True for all of them, or the statuses that are meant. If
+    `alike_failures` configs in a row fail in the same way, something else than the kernels is the cause: it stops, and none
+    of them gets a row (0: never).
     """
     measuring = Measuring(samples, warmup, timeout, cache, memory, verify, reset_command)
     found = family if isinstance(family, Family) else FAMILIES.get(family)
@@ -80,10 +87,12 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
         policy=measuring.policy(runs.benchmark),
         chunk_size=chunk_size,
         budget_seconds=None if budget is None else seconds(budget),
-        extend=resume,
+        extend=resume or bool(retry_failed),
         reset_command=runs.reset_words or measuring.reset_words,
         options=runs.options,
         build_jobs=build_jobs,
+        alike_failures=alike_failures,
+        retry=retried(retry_failed),
         memory_bytes=memory_bytes(memory),
         active=Active(worth_by_model(found, seed), seed, max_vectors) if active else None,
     )

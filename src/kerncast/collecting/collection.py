@@ -8,7 +8,7 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -48,13 +48,17 @@ class _Ties:
             :RACED_PER_PROBLEM
         ]
 
+    def remove(self, key: str, problem: Mapping[str, Any]) -> None:
+        place = tuple(problem.items())
+        self.best[place] = [entry for entry in self.best.get(place, []) if entry[2].key != key]
+
     def best_ns(self, problem: tuple[Any, ...]) -> float:
         entries = self.best.get(problem)
         return entries[0][0] if entries else 0.0
 
     def chunks(self, first_number: int) -> Iterator[Chunk]:
         """One chunk per problem that has near-ties."""
-        for number, entries in enumerate(self.best.values(), first_number):
+        for number, entries in enumerate(filter(None, self.best.values()), first_number):
             best, mad, _ = entries[0]
             limit = best * (1 + max(NEAR, 3 * mad / best))
             items = [item for time_ns, _, item in entries if time_ns <= limit]
@@ -136,7 +140,8 @@ class Collection:
                 f"{self.dataset.path} was measured on {begun[0][0]} with {begun[0][1]}, but this is {header.device} with "
                 f"{software}: resume it there, or collect into another dataset"
             )
-        self.done |= set(self._stored(header).select("key").collect().to_series())
+        rows = self._stored(header).filter(~pl.col("status").is_in(list(self.request.retry)))
+        self.done |= set(rows.select("key").collect().to_series())
 
     def _stored(self, header: journals.Header) -> pl.LazyFrame:
         """The rows of the dataset that this collection would repeat."""
@@ -156,13 +161,22 @@ class Collection:
         return rows
 
     def _remember(self, record: dict[str, Any]) -> None:
-        self.done.add(record["key"])
+        (self.done.discard if record["status"] in self.request.retry else self.done.add)(record["key"])
         self.order = max(self.order, record["order"] + 1)
         self.chunks_made = max(self.chunks_made, record["block"] + 1)
         if record["status"] == "ok":
             (self.doubtful.add if record.get("unsure") else self.doubtful.discard)(record["key"])
             item = Item(record["key"], record["problem"], record["config"])
             self._label(item, record["time_ns"], record["time_ns_mad"], record.get("unsure", False))
+        else:
+            self._forget(record["key"], record["problem"])
+
+    def _forget(self, key: str, problem: Mapping[str, Any]) -> None:
+        """A vector turned out to be wrong: its time does not count any more."""
+        if self.times.pop(key, None) is not None:
+            self.ties.remove(key, problem)
+            self.unsure.pop(key, None)
+            self.doubtful.discard(key)
 
     def _label(self, item: Item, time_ns: float, mad: float, unsure: bool) -> None:
         """Note a vector's time for the race, and for a second visit if it is unsure."""
@@ -210,8 +224,11 @@ class Collection:
         self.chunks_made += 1
         return Chunk(self.chunks_made - 1, items)
 
-    def record(self, item: Item, result: Result, block: int, device_index: str) -> None:
+    def record(self, item: Item, result: Result, block: int, device_index: str, overrules: bool = False) -> None:
         """Record a final status in the journal, the summary and the near-ties."""
+        if overrules and item.key in self.times:
+            self._forget(item.key, item.problem)
+            self.summary.statuses["ok"] -= 1
         assert self.journal is not None
         fields = msgspec.to_builtins(result)
         fields.pop("type")

@@ -26,6 +26,10 @@ class Refused(CannotWrite):
     """A write failed; the message says what is safe and how to continue."""
 
 
+class Vanished(Refused):
+    """Somebody removed the journal while it was being written."""
+
+
 def refused(path: Path, why: object, safe: str) -> Refused:
     """An error that says which write failed, what is safe and how to continue."""
     return Refused(f"could not write {path} ({why}): free some space and run the same command again; {safe}")
@@ -91,8 +95,13 @@ class Journal:
             self.sync()
 
     def sync(self) -> None:
-        """Force the written lines to the disk."""
+        """Force the written lines to the disk; refuse to go on if somebody removed the file."""
         try:
+            if not os.fstat(self.fd).st_nlink:
+                raise Vanished(
+                    f"{self.path} was removed while it was being written, so nothing can be kept: put it back from a copy, or "
+                    "run the same command to measure again"
+                )
             os.fsync(self.fd)
         except OSError as error:
             raise refused(self.path, error.strerror, "everything measured before is safe there") from error

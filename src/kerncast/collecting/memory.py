@@ -18,7 +18,7 @@ def worker_share(workers: int) -> int:
 
 def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
     """The memory that can still be used: the machine's, or what the control groups around this process leave of it."""
-    found = [*_of_machine(proc / "meminfo"), *_of_groups(proc / "self" / "cgroup", cgroups)]
+    found = [*_of_machine(proc / "meminfo"), *_of_groups(proc, cgroups)]
     return max(0, min(found)) if found else None
 
 
@@ -28,25 +28,38 @@ def _of_machine(path: Path) -> Iterator[int]:
         yield numbers["MemAvailable:"] * 1024
 
 
-def _of_groups(own: Path, cgroups: Path) -> Iterator[int]:
-    """What each group that limits memory leaves, from this process's own up to the root (both versions of cgroups)."""
+def _groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, bool]]:
+    """The folders of the groups that count this process's memory, from its own up to the root; True for version 2."""
     with contextlib.suppress(OSError):
-        for line in own.read_text().splitlines():
+        for line in (proc / "self" / "cgroup").read_text().splitlines():
             _, controllers, place = line.split(":", 2)
-            if not controllers:
-                root, limit, used, cache = cgroups, "memory.max", "memory.current", "inactive_file"
-            elif "memory" in controllers.split(","):
-                root = cgroups / "memory"
-                limit, used, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-            else:
+            if controllers and "memory" not in controllers.split(","):
                 continue
+            root = cgroups / "memory" if controllers else cgroups
             # In a container the path may be the host's: its parents end at the root, which is then the group itself.
             inside = Path(place.lstrip("/"))
-            for folder in (root / inside, *(root / parent for parent in inside.parents)):
-                with contextlib.suppress(OSError, ValueError):  # "max": not limited here
-                    most = int((folder / limit).read_text())
-                    # Pages of files can be dropped at any time, so they are as good as free.
-                    yield most - int((folder / used).read_text()) + _numbers(folder / "memory.stat").get(cache, 0)
+            for folder in (inside, *inside.parents):
+                yield root / folder, not controllers
+
+
+def _of_groups(proc: Path, cgroups: Path) -> Iterator[int]:
+    """What each group that limits memory leaves (both versions of cgroups)."""
+    for folder, second in _groups(proc, cgroups):
+        limit, used, cache = (
+            ("memory.max", "memory.current", "inactive_file")
+            if second
+            else ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        )
+        with contextlib.suppress(OSError, ValueError):  # "max": not limited here
+            most = int((folder / limit).read_text())
+            # Pages of files can be dropped at any time, so they are as good as free.
+            yield most - int((folder / used).read_text()) + _numbers(folder / "memory.stat").get(cache, 0)
+
+
+def oom_kills(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """A count that rises when the operating system kills a process of this machine or group because memory ran out."""
+    groups = (folder / ("memory.events" if second else "memory.oom_control") for folder, second in _groups(proc, cgroups))
+    return sum(_numbers(file).get("oom_kill", 0) for file in (proc / "vmstat", *groups))
 
 
 def resident_bytes(pid: int) -> int:

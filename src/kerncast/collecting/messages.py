@@ -73,6 +73,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
     device: dict[str, Any]
     software: dict[str, str]
+    isolated: bool = False
+    """Whether every vector runs in a process of its own, so that none can spoil another."""
 
 
 class Result(msgspec.Struct, frozen=True, tag="result", omit_defaults=True):
@@ -113,7 +115,13 @@ class Broken(msgspec.Struct, frozen=True, tag="broken"):
     error: str
 
 
-Reply = Ready | Result | Done | Broken
+class Stuck(msgspec.Struct, frozen=True, tag="stuck"):
+    """The machine around the kernels failed (a full disk, a missing compiler): no vector is to blame."""
+
+    error: str
+
+
+Reply = Ready | Result | Done | Broken | Stuck
 Order = Start | Chunk
 
 _encoder = msgspec.msgpack.Encoder()
@@ -161,6 +169,8 @@ class Position:
     SIZE = mmap.PAGESIZE
     _WORDS = struct.Struct("<qq")
     IDLE = -1
+    ALL = -2
+    """The step serves all vectors of the chunk at once: they are being compiled."""
 
     def __init__(self, fd: int) -> None:
         self.memory = mmap.mmap(fd, self.SIZE)
@@ -179,12 +189,12 @@ class Position:
         self._WORDS.pack_into(self.memory, 0, self.IDLE, 0)
 
     def at(self, item: int, allowed_ns: int) -> None:
-        """A step of vector `item` begins and must end within `allowed_ns`."""
+        """A step of vector `item` (or of `ALL`) begins and must end within `allowed_ns`."""
         struct.pack_into("<q", self.memory, 8, 0)
         struct.pack_into("<q", self.memory, 0, item)
         struct.pack_into("<q", self.memory, 8, time.monotonic_ns() + allowed_ns)
 
     def read(self) -> tuple[int, int]:
-        """The vector (or IDLE) and the deadline (0: none)."""
+        """The vector (or IDLE, or ALL) and the deadline (0: none)."""
         item, deadline = self._WORDS.unpack_from(self.memory, 0)
         return int(item), int(deadline)

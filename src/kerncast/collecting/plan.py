@@ -23,8 +23,9 @@ from kerncast.backends.command import CommandBackend
 from kerncast.backends.command.benchmark import Benchmark, load, shipped_for
 from kerncast.backends.contract import Backend, TimesItself
 from kerncast.collecting.messages import Policy
+from kerncast.data.schema import Status
 from kerncast.device import Device
-from kerncast.errors import InvalidValue, KerncastError
+from kerncast.errors import InvalidValue, KerncastError, NotFound
 from kerncast.op import Family
 from kerncast.problems import parse_vary
 from kerncast.sweeping import Selection, SuiteSweep, Sweep, Vectors, open_sweep, parse_selection
@@ -52,6 +53,18 @@ def memory_bytes(given: str | float | None) -> int | None:
     if text != "none" and not re.fullmatch(r"\d+(?:\.\d+)?", text):
         raise InvalidValue(f"`memory` takes GB (2.5), or none for no limit, got '{text}'")
     return 0 if text == "none" else int(float(text) * 1e9)
+
+
+def retried(given: bool | str | Iterable[str] | None) -> frozenset[str]:
+    """The statuses of rows to measure again: all failures for True and `all`, else those that are named."""
+    failures = {str(status) for status in Status} - {Status.OK}
+    if given is None or isinstance(given, bool):
+        return frozenset(failures if given else ())
+    named = given.split(",") if isinstance(given, str) else list(given)
+    for name in named if named != ["all"] else ():
+        if name not in failures:
+            raise NotFound.named("status of a failed row", name, failures)
+    return frozenset(failures if named == ["all"] else named)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from typing import IO
 
+from kerncast.collecting.errands import REMEMBERED, Errand
+from kerncast.collecting.memory import oom_kills
 from kerncast.collecting.messages import Chunk, Frames, Item, Position, Ready, Start, frame, reply_decoder
 
 
@@ -25,12 +28,20 @@ class Worker:
     position: Position
     last_words: IO[bytes]
     frames: Frames = field(default_factory=lambda: Frames(reply_decoder))
+    errand: Errand | None = None
     chunk: Chunk | None = None
+    """The chunk of its errand that it is at."""
     waiting: dict[str, Item] = field(default_factory=dict)
     ready: Ready | None = None
     started: float = field(default_factory=time.monotonic)
     starting_bytes: int = 0
     """The memory that its backend took before the first vector."""
+    earlier: deque[Item] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    """The last vectors of the chunks that it was given before this one."""
+    doubtful: bool = False
+    """Whether it ran a kernel that computes wrong results, and may do so beyond its own."""
+    oom_kills: int = field(default_factory=oom_kills)
+    """How many processes had been killed for want of memory when it was started."""
 
     def send(self, message: Start | Chunk) -> None:
         """Hand over an order; a worker that died meanwhile is noticed by its closed pipe."""
@@ -38,6 +49,33 @@ class Worker:
         with contextlib.suppress(BrokenPipeError):
             while data:
                 data = data[os.write(self.orders, data) :]
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it has run nothing yet."""
+        return self.chunk is None and not self.earlier
+
+    def give(self, chunk: Chunk) -> None:
+        """Hand over the next chunk of its errand."""
+        assert self.errand is not None
+        if self.chunk is not None:
+            self.earlier.extend(self.chunk.items)
+        self.chunk = chunk
+        self.waiting = {} if self.errand.inquiry else {item.key: item for item in chunk.items}
+        self.send(chunk)
+
+    def rest(self) -> None:
+        """Its errand is done."""
+        assert self.chunk is not None
+        self.earlier.extend(self.chunk.items)
+        self.errand = self.chunk = None
+        self.waiting = {}
+
+    def before(self, item: Item) -> list[Item]:
+        """The vectors that it ran before one of its chunk, the last one last."""
+        assert self.chunk is not None
+        at = next(index for index, each in enumerate(self.chunk.items) if each.key == item.key)
+        return [each for each in (*self.earlier, *self.chunk.items[:at]) if each.key != item.key]
 
     def kill(self) -> None:
         """Kill the process, compilers that it started included, and close its descriptors."""

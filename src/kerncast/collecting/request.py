@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from kerncast.arrays import Floats
+from kerncast.collecting.alike import LIMIT
 from kerncast.collecting.messages import Policy
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
@@ -63,6 +64,10 @@ class Request:
     build_jobs: int = 2
     memory_bytes: int | None = None
     """Memory that a worker may take beyond what its backend starts with. None: its share of free memory; 0: no limit."""
+    alike_failures: int = LIMIT
+    """Stop when this many configs in a row failed in the same way (0: never)."""
+    retry: frozenset[str] = frozenset()
+    """Statuses of failed rows that are measured again."""
     active: Active | None = None
     """Choose what to measure instead of measuring everything."""
     began: float = field(default_factory=time.monotonic)
@@ -72,6 +77,8 @@ class Request:
         for name, value in (("chunk_size", self.chunk_size), ("build_jobs", self.build_jobs), ("samples", self.policy.samples)):
             if value < 1:
                 raise InvalidValue(f"`{name}` must be at least 1, got {value}")
+        if self.alike_failures < 0:
+            raise InvalidValue(f"`alike_failures` must be at least 0 (0: never stop for them), got {self.alike_failures}")
         if self.active is not None and self.active.max_vectors is None and self.budget_seconds is None:
             raise InvalidValue(
                 "an active choice needs a limit, `budget` TIME or `max_vectors` N: without one every vector is measured anyway"

@@ -12,13 +12,14 @@ from pathlib import Path
 import polars as pl
 
 from kerncast.collecting.active import measure_rounds
+from kerncast.collecting.alike import AlikeFailures
 from kerncast.collecting.collection import Collection
 from kerncast.collecting.compact import compact
-from kerncast.collecting.journal import Refused, refused
+from kerncast.collecting.journal import Refused, Vanished, refused
 from kerncast.collecting.memory import worker_share
 from kerncast.collecting.messages import Ready, Start
 from kerncast.collecting.request import Active, Request, Stop, Summary, never
-from kerncast.collecting.supervisor import Abandoned, DeviceLost, Supervisor
+from kerncast.collecting.supervisor import Abandoned, CannotGoOn, Supervisor
 from kerncast.data import journal as journals
 from kerncast.data.dataset import Dataset
 from kerncast.data.schema import with_optional
@@ -55,12 +56,15 @@ def collect(
     blocks = (with_optional(request.family, block) for block in blocks)
     with _no_space_said(request.out):
         dataset = _open(request)
+        opened = _identity(dataset.path)
         try:
             with locked(dataset.path):
                 return _collect(request, blocks, Collection(request, dataset, progress=progress, stop=stop), total)
+        except Vanished:
+            raise
         except Exception:
-            # A refusal before the first result leaves nothing behind.
-            if fresh and not _has_results(dataset.path):
+            # A refusal before the first result leaves nothing behind. What somebody else put there meanwhile stays.
+            if fresh and opened == _identity(dataset.path) and not _has_results(dataset.path):
                 shutil.rmtree(dataset.path)
             raise
 
@@ -78,6 +82,15 @@ def _no_space_said(path: Path) -> Iterator[None]:
             raise
         safe = f"everything measured before is safe in {path}" if path.exists() else "nothing was measured yet"
         raise refused(Path(cause.filename or path), cause.strerror, safe) from error
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Tells whether a folder is still the same one; None: there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _has_results(path: Path) -> bool:
@@ -144,6 +157,7 @@ def _supervisor(request: Request, collection: Collection) -> Supervisor:
         admit=collection.admit,
         reset=_reset(request.reset_command),
         memory_bytes=worker_share(len(request.devices)) if request.memory_bytes is None else request.memory_bytes,
+        alike=AlikeFailures(request.alike_failures),
         abandoned=collection.abandoned,
         progress=collection.progress,
     )
@@ -195,15 +209,15 @@ def _told_what_is_safe(collection: Collection) -> Iterator[None]:
     path = collection.dataset.path
     try:
         yield
-    except DeviceLost as error:
+    except CannotGoOn as error:
         rows = collection.rows_kept()
         safe = f"{rows:,} rows are safe in {path}" if rows else "nothing was measured yet"
         if rows:
             measured = collection.summary.statuses.total() + collection.summary.already_there
-            _note(collection, journals.State(collection.total, measured, "device_lost"))
-        lost = DeviceLost(f"{error}; {safe}: fix the device and run the same command to go on")
-        lost.rows = rows
-        raise lost from error
+            _note(collection, journals.State(collection.total, measured, error.ended))
+        told = type(error)(f"{error}; {safe}: {error.fix}")
+        told.rows = rows
+        raise told from error
     except KeyboardInterrupt:
         words = f"stopped: everything measured is safe in {path} ({collection.rows_kept():,} rows)"
         collection.progress.say(f"{words}: run the same command to go on")

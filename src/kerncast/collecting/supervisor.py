@@ -1,8 +1,10 @@
 """The supervisor: hands chunks to workers, takes results by key, and survives whatever happens to a worker.
 
 A vector that crashes, hangs or exhausts memory affects only its own row: its worker is killed by pid, the spare
-takes over, and the rest of the chunk goes on. A device that does not come back is lost: the vector that ran at
-that moment is not to blame and gets no row, and the other devices go on. Only this process writes.
+takes over, and the rest of the chunk goes on. It is blamed only if it does so twice, the second time alone in a fresh
+process. A wrong result counts only from a fresh process, too: if it is right there, an inquiry looks for the vector before
+it that spoiled the process. A device that does not come back is lost: the vector that ran at that moment is not to
+blame, and the other devices go on. Only this process writes.
 """
 
 from __future__ import annotations
@@ -14,19 +16,25 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
-from kerncast.collecting.memory import resident_bytes
+from kerncast.collecting.alike import AlikeFailures, TooManyAlike
+from kerncast.collecting.errands import Errand, Inquiry
+from kerncast.collecting.memory import oom_kills, resident_bytes
 from kerncast.collecting.messages import (
     Broken,
     Chunk,
     Done,
     Item,
+    Position,
     Ready,
     Reply,
     Result,
     Start,
+    Stuck,
 )
 from kerncast.collecting.process import Worker, spawn
+from kerncast.data import journal as journals
 from kerncast.errors import KerncastError
 from kerncast.progress import QUIET, Progress
 
@@ -43,11 +51,33 @@ class Abandoned(Exception):
     """The collection was stopped: what is being measured is dropped."""
 
 
-class DeviceLost(KerncastError):
-    """No worker can be started any more: fix the device, then resume."""
+class CannotGoOn(KerncastError):
+    """Something other than a kernel stops the collection: fix it, then resume."""
 
     rows = 0
     """Rows that are safe in the dataset."""
+    ended: journals.Ended = "environment"
+    fix = "fix that and run the same command to go on"
+
+
+class DeviceLost(CannotGoOn):
+    """No worker can be started any more."""
+
+    ended = "device_lost"
+    fix = "fix the device and run the same command to go on"
+
+
+class FailedAlike(CannotGoOn):
+    """So many vectors in a row failed in the same way that one cause must be behind them."""
+
+    ended = "alike_failures"
+    fix = "fix the cause and run the same command to go on, or keep such rows as failures with `alike_failures=0`"
+
+
+class Record(Protocol):
+    """Takes a vector's final status. `overrules`: it replaces an earlier one, even a time."""
+
+    def __call__(self, item: Item, result: Result, block: int, device_index: str, overrules: bool = False) -> None: ...
 
 
 class Supervisor:
@@ -57,11 +87,12 @@ class Supervisor:
         self,
         start: Callable[[str], Start],
         devices: list[str],
-        record: Callable[[Item, Result, int, str], None],
+        record: Record,
         flush: Callable[[], None],
         admit: Callable[[str, Ready], None],
         reset: Callable[[str], None] | None = None,
         memory_bytes: int = 0,
+        alike: AlikeFailures | None = None,
         *,
         abandoned: Callable[[], bool] = lambda: False,
         progress: Progress = QUIET,
@@ -75,11 +106,16 @@ class Supervisor:
         self.lanes: dict[str, Worker] = {}
         self.spare: Worker | None = None
         self.selector = selectors.DefaultSelector()
-        self.again: deque[Chunk] = deque()
+        self.again: deque[Errand] = deque()
         self.failed_starts = dict.fromkeys(devices, 0)
         self.connected = False
-        self.suspects: dict[str, tuple[Item, Result, int]] = {}
-        """By device: the vector at which its worker ended. It is to blame if the device comes up again."""
+        self.alike = alike or AlikeFailures(0)
+        self.struck: set[str] = set()
+        """Vectors at which a worker ended once."""
+        self.blamed: dict[str, tuple[Item, Result, int]] = {}
+        """By device: the vector at which a worker ended twice. It gets its row if the device comes up again."""
+        self.convicted: set[str] = set()
+        """Vectors that spoil the results of others; they are not run again."""
         self.lost: dict[str, str] = {}
         """Devices that were given up, and why."""
         self.unblamed = 0
@@ -128,7 +164,8 @@ class Supervisor:
             self._step(POLL_SECONDS)
 
     def close(self) -> None:
-        """End every worker."""
+        """End every worker, and record what was held back."""
+        self._release()
         for device in list(self.lanes):
             self._close_lane(device).kill()
         if self.spare is not None:
@@ -143,21 +180,41 @@ class Supervisor:
         exhausted = False
         while True:
             stopping = stop()
-            for worker in self.lanes.values():
-                if worker.ready is None or worker.chunk is not None or stopping:
+            for device, worker in list(self.lanes.items()):
+                if worker.ready is None or worker.errand is not None or stopping:
                     continue
-                chunk = self.again.popleft() if self.again else next(chunks, None)
-                if chunk is None:
+                errand = self._next_errand(chunks)
+                if errand is None:
                     exhausted = True
                     break
-                worker.chunk, worker.waiting = chunk, {item.key: item for item in chunk.items}
-                worker.send(chunk)
-            busy = bool(self.suspects) or any(worker.chunk is not None for worker in self.lanes.values())
+                if not worker.fresh and (errand.fresh or worker.doubtful):
+                    self.again.appendleft(errand)
+                    self._replace(device, reset=False)
+                    continue
+                worker.errand = errand
+                worker.give(errand.chunks.popleft())
+            busy = bool(self.blamed) or any(worker.errand is not None for worker in self.lanes.values())
             finished = exhausted and not self.again
             if not busy and (stopping or finished):
+                self._release()
                 return finished
             self._keep_spare()
             self._step(POLL_SECONDS)
+
+    def _next_errand(self, chunks: Iterator[Chunk]) -> Errand | None:
+        while True:
+            if self.again:
+                errand = self.again.popleft()
+            elif (chunk := next(chunks, None)) is not None:
+                errand = Errand.plain(chunk)
+            else:
+                return None
+            if errand.inquiry or not self.convicted:
+                return errand
+            left = [Chunk(chunk.number, [i for i in chunk.items if i.key not in self.convicted]) for chunk in errand.chunks]
+            errand.chunks = deque(chunk for chunk in left if chunk.items)
+            if errand.chunks:
+                return errand
 
     def _step(self, seconds: float) -> None:
         """Take replies, check deadlines and flush the journal."""
@@ -192,29 +249,95 @@ class Supervisor:
     def _reply(self, device: str, worker: Worker, message: Reply) -> None:
         match message:
             case Result():
-                item = worker.waiting.pop(message.key, None)
-                if item is not None:
-                    assert worker.chunk is not None
-                    self._final(item, message, worker.chunk.number, device)
+                self._result(device, worker, message)
             case Done():
                 if message.spoiled:
                     self._replace(device)
                 else:
-                    worker.chunk = None
+                    self._done(worker)
             case Ready():
                 worker.ready, self.failed_starts[device] = message, 0
                 worker.starting_bytes = resident_bytes(worker.process.pid)
                 if self.connected:
                     self.admit(device, message)
-                if device in self.suspects:
-                    self._final(*self.suspects.pop(device), device)
+                if device in self.blamed:
+                    self._final(*self.blamed.pop(device), device)
             case Broken():
                 if worker.ready is not None:  # it knows that its device cannot be brought back
                     self._lose(device, message.error)
                 else:
                     self._lost_start(device, message.error)
+            case Stuck():
+                raise CannotGoOn(message.error)
+
+    def _result(self, device: str, worker: Worker, result: Result) -> None:
+        assert worker.errand is not None
+        assert worker.chunk is not None
+        if worker.errand.inquiry is not None:
+            worker.errand.inquiry.hear(result)
+            return
+        item = worker.waiting.pop(result.key, None)
+        if item is None:
+            return
+        assert worker.ready is not None
+        if result.status == "wrong_result" and not worker.ready.isolated:
+            worker.doubtful = True
+            if suspects := worker.before(item):
+                # One of them may have spoiled this process: it is measured again without them.
+                self.again.appendleft(Errand.alone(item, worker.chunk.number, suspects))
+                self._replace(device, reset=False)
+                return
+        self._final(item, result, worker.chunk.number, device)
+        if worker.errand.suspects and result.status == "ok":
+            self._inquire(Inquiry(item, worker.errand.suspects), worker.chunk.number)
+
+    def _done(self, worker: Worker) -> None:
+        """A chunk is finished: the next one of its errand, or what follows from an inquiry."""
+        errand, chunk = worker.errand, worker.chunk
+        assert errand is not None
+        assert chunk is not None
+        if errand.chunks:
+            worker.give(errand.chunks.popleft())
+            return
+        worker.rest()
+        if errand.inquiry is not None:
+            worker.doubtful = True
+            found = errand.inquiry.conclude()
+            if found is None:
+                self._inquire(errand.inquiry, chunk.number)
+            else:
+                self._convict(found, errand.inquiry.witness, chunk.number)
+
+    def _inquire(self, inquiry: Inquiry, number: int) -> None:
+        """Look for the vector that spoiled a process, unless all were tried."""
+        if not inquiry.over:
+            self.again.appendleft(Errand.trial(inquiry, number))
+
+    def _convict(self, item: Item, witness: Item, number: int) -> None:
+        """A vector that makes others compute wrong results is not correct, whatever its own result is."""
+        after = ", ".join(f"{name}={value}" for name, value in witness.config.items())
+        words = f"it spoils the process: a kernel that is right alone is wrong after it ({after})"
+        self.convicted.add(item.key)
+        self.record(item, Result(item.key, "wrong_result", error=words[:500]), number, next(iter(self.lanes)), overrules=True)
 
     def _final(self, item: Item, result: Result, chunk: int, device: str) -> None:
+        """Record a vector's status, unless too many others ended alike."""
+        self.struck.discard(item.key)
+        if item.key in self.convicted:
+            return
+        try:
+            entries = self.alike.take((item, result, chunk, device))
+        except TooManyAlike as error:
+            raise FailedAlike(str(error)) from error
+        for entry in entries:
+            self._record(*entry)
+
+    def _release(self) -> None:
+        """Record the failures that were held back: they were not too many."""
+        for entry in self.alike.release():
+            self._record(*entry)
+
+    def _record(self, item: Item, result: Result, chunk: int, device: str) -> None:
         self.record(item, result, chunk, device)
         self.progress.result(
             result.status,
@@ -228,26 +351,46 @@ class Supervisor:
     # -- what can happen to a worker -------------------------------------------------------------------
 
     def _culprit(self, device: str, status: str, error: str) -> None:
-        """The vector that was running gets its row once the device is up again; the rest of the chunk goes on."""
+        """The vector that was running is measured again alone; if it was before, it gets its row. The others go on."""
         worker = self.lanes[device]
-        index, _ = worker.position.read()
         if worker.chunk is not None:
-            item = worker.chunk.items[index] if 0 <= index < len(worker.chunk.items) else None
+            number = worker.chunk.number
+            item = self._served(worker)
             if item is not None and worker.waiting.pop(item.key, None) is not None:
-                self.suspects[device] = item, Result(item.key, status, error=error), worker.chunk.number
+                if item.key in self.struck:
+                    self.blamed[device] = item, Result(item.key, status, error=error), number
+                else:
+                    self.struck.add(item.key)
+                    self.again.appendleft(Errand.alone(item, number))
         self._replace(device)
+
+    def _served(self, worker: Worker) -> Item | None:
+        """The vector that the worker was at. While all are being compiled, halves are tried until only one is left."""
+        assert worker.chunk is not None
+        index, _ = worker.position.read()
+        items = worker.chunk.items
+        if index != Position.ALL:
+            return items[index] if 0 <= index < len(items) else None
+        if len(items) == 1:
+            return items[0]
+        left, worker.waiting = list(worker.waiting.values()), {}
+        half = max(1, len(left) // 2)
+        for part in (left[half:], left[:half]):
+            if part:
+                self.again.appendleft(Errand.plain(Chunk(worker.chunk.number, part)))
+        return None
 
     def _end(self, device: str) -> None:
         """End the device's worker; the next one measures what is left."""
         worker = self._close_lane(device)
         if worker.chunk is not None and worker.waiting:
-            self.again.append(Chunk(worker.chunk.number, list(worker.waiting.values())))
+            self.again.append(Errand.plain(Chunk(worker.chunk.number, list(worker.waiting.values()))))
         worker.kill()
 
-    def _replace(self, device: str, why: str = "") -> None:
-        """Start another worker after a reset; if that fails too, the message begins with `why`."""
+    def _replace(self, device: str, why: str = "", *, reset: bool = True) -> None:
+        """Start another worker, after a reset of the device; if that fails too, the message begins with `why`."""
         self._end(device)
-        if self.reset is not None:
+        if reset and self.reset is not None:
             try:
                 self.reset(device)
             except KerncastError as error:
@@ -260,7 +403,7 @@ class Supervisor:
         if device in self.lanes:
             self._end(device)
         self.lost[device] = why
-        if self.suspects.pop(device, None) is not None:
+        if self.blamed.pop(device, None) is not None:
             self.unblamed += 1
         if not self.lanes:
             raise DeviceLost("; ".join(f"device {name} is lost: {reason}" for name, reason in self.lost.items()))
@@ -302,8 +445,8 @@ class Supervisor:
         if worker.ready is None:
             self._lost_start(device, f"the worker ended with {_exit_words(code)}: {worker.last_line()}")
             return
-        # Killed, but not by us: the operating system does this when memory runs out.
-        status = "out_of_memory" if code == -signal.SIGKILL else "crash"
+        # Killed, but not by us: the operating system does this when memory runs out, and counts it.
+        status = "out_of_memory" if code == -signal.SIGKILL and oom_kills() > worker.oom_kills else "crash"
         words = worker.last_line()
         self._culprit(device, status, f"the worker ended with {_exit_words(code)}" + (f": {words}" if words else ""))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import datetime
+import errno
 import math
 import os
 import random
@@ -25,6 +26,7 @@ from msgspec import structs
 
 from kerncast.backends import get_backend
 from kerncast.backends.contract import Backend, Failed, Prepared, TimesItself, WrongResult
+from kerncast.backends.environment import fault_of
 from kerncast.collecting.messages import (
     Broken,
     Chunk,
@@ -37,6 +39,7 @@ from kerncast.collecting.messages import (
     Reply,
     Result,
     Start,
+    Stuck,
     frame,
     order_decoder,
 )
@@ -60,6 +63,10 @@ def limit_memory(policy: Policy) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if policy.memory_bytes:
         resource.setrlimit(resource.RLIMIT_DATA, (policy.memory_bytes, policy.memory_bytes))
+
+
+class EnvironmentFault(Exception):
+    """The machine around the kernels failed; the message says how."""
 
 
 class Measurer:
@@ -102,10 +109,18 @@ class Measurer:
 
     def measure(self, chunk: Chunk) -> None:
         """Send a result for every vector of a chunk; if one of them spoils the process, leave out the rest."""
+        try:
+            self._measure(chunk)
+        except EnvironmentFault as fault:
+            self.send(Stuck(str(fault)))
+
+    def _measure(self, chunk: Chunk) -> None:
         vectors = [self._vector(item) for item in chunk.items]
-        self.position.at(0, int(self.backend.compile_seconds(vectors, self.build_jobs) * 1e9))
-        with contextlib.suppress(Failed):  # a kernel that does not build fails when it is prepared
+        self.position.at(Position.ALL, int(self.backend.compile_seconds(vectors, self.build_jobs) * 1e9))
+        try:
             self.backend.compile(vectors, self.build_jobs)
+        except Exception as error:  # a kernel that does not build fails when it is prepared
+            _refuse_environment(error)
         if isinstance(self.backend, TimesItself):
             try:
                 self._ask(self.backend, chunk.items, vectors)
@@ -132,6 +147,7 @@ class Measurer:
         waiting: dict[int, Timed] = {}
 
         def failed(index: int, error: Exception) -> bool:
+            _refuse_environment(error)
             result = _failure(items[index].key, error, started)
             self.send(result)
             return result.status == "launch_error" and not self._healthy()
@@ -145,8 +161,9 @@ class Measurer:
 
         def finish(timed: Timed) -> None:
             del waiting[timed.index]
+            # Closed first: a kernel that crashes when it is closed has no result.
+            self._close(timed.index, timed.kernel)
             self.send(_result(items[timed.index].key, timed, self.timer, started))
-            self._close(timed.kernel)
 
         while waiting:
             try:
@@ -156,7 +173,7 @@ class Measurer:
                 index, _ = self.position.read()
                 if index not in waiting:  # it has its row: the sentinel failed after it
                     return True
-                self._close(waiting.pop(index).kernel)
+                self._close(index, waiting.pop(index).kernel)
                 if failed(index, error):
                     return True
                 for timed in waiting.values():
@@ -179,12 +196,13 @@ class Measurer:
                     raise WrongResult(timed.max_abs_err)
             self.timer.warm_up(timed)
         except Exception:
-            self._close(timed.kernel)
+            self._close(index, timed.kernel)
             raise
         return timed
 
-    def _close(self, kernel: Prepared) -> None:
-        """Close a kernel; an error in closing is not the result of any vector."""
+    def _close(self, index: int, kernel: Prepared) -> None:
+        """Close the kernel of a vector; an exception in closing is not its result, a crash is."""
+        self._guard(index, 0.0)
         try:
             kernel.close()
         except Exception:
@@ -210,6 +228,7 @@ class Measurer:
                 index = order[position]
                 silent.discard(index)
                 if isinstance(answer, Failed):
+                    _refuse_environment(answer)
                     del waiting[index]
                     self.send(_failure(items[index].key, answer, started))
                     continue
@@ -267,6 +286,12 @@ def _memory_bound(family: Family, device: Device) -> Callable[[Problem], bool]:
     return bound
 
 
+def _refuse_environment(error: Exception) -> None:
+    fault = fault_of(error)
+    if fault is not None:
+        raise EnvironmentFault(fault) from error
+
+
 def _words(error: BaseException) -> str:
     """The message of an exception, after its type unless it can be read alone (that of a KeyError is just a key)."""
     text, kind = " ".join(str(error).split()), type(error).__name__
@@ -276,9 +301,8 @@ def _words(error: BaseException) -> str:
 
 
 def _failure(key: str, error: Exception, started: str) -> Result:
-    status = (
-        error.status if isinstance(error, Failed) else "out_of_memory" if isinstance(error, MemoryError) else "launch_error"
-    )
+    no_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+    status = error.status if isinstance(error, Failed) else "out_of_memory" if no_memory else "launch_error"
     wrong = error.max_abs_err if isinstance(error, WrongResult) and math.isfinite(error.max_abs_err) else None
     return Result(key, status, max_abs_err=wrong, started_at=started, error=_words(error))
 
@@ -367,7 +391,7 @@ def _start(message: Start, position: Position, send: Callable[[Reply], None]) ->
     except Exception as error:  # reported to the supervisor, which decides what to do
         send(Broken(_words(error)))
         return None
-    send(Ready(profile, software))
+    send(Ready(profile, software, isolated=isinstance(backend, TimesItself)))
     return measurer
 
 

@@ -159,11 +159,13 @@ def _values(family: Family, space: Space, half: str, record: dict[str, Any]) -> 
 # -- how far it came -------------------------------------------------------------------------------------
 
 STATE = "collection.json"
-Ended = Literal["budget", "stopped", "device_lost"]
+Ended = Literal["budget", "stopped", "device_lost", "environment", "alike_failures"]
 WORDS: dict[str | None, str] = {
     "budget": "its budget ended it",
     "stopped": "it was stopped",
     "device_lost": "its device was lost",
+    "environment": "the machine around the kernels failed",
+    "alike_failures": "too many kernels in a row failed alike",
     None: "it was killed",
 }
 

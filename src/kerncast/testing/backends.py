@@ -42,15 +42,18 @@ from kerncast.registry import FAMILIES
 
 PLAN = "KERNCAST_TEST_FAULTS"
 FAULTY = "kerncast.testing.backends:Faulty"
-# What a row must say after each fault.
+# What a row must say after each fault. A kernel that spoils others is found out by a good one that runs after it.
 EXPECTED = {
+    "compile_segfault": "crash",
+    "close_segfault": "crash",
     "segfault": "crash",
     "hang": "timeout",
     "leak": "out_of_memory",
+    "spoil": "wrong_result",
+    "print": "ok",
     "garbage": "wrong_result",
     "throw": "launch_error",
     "poison": "launch_error",
-    "print": "ok",
 }
 QUICK = Policy(
     samples=3,
@@ -116,6 +119,8 @@ class Faulty(Backend):
     name = "faulty"
     families = ("*",)
     poisoned = False
+    spoiled = False
+    """Whether a kernel changed what the others use: their results are wrong from then on, its own are right."""
 
     def __init__(self, index: str = "0") -> None:
         super().__init__(index)
@@ -131,6 +136,8 @@ class Faulty(Backend):
         return self.inner.software(family)
 
     def compile(self, vectors: Sequence[tuple[Problem, Config]], jobs: int = 1) -> None:
+        if any(self.faults.get(vector_text(*vector)) == "compile_segfault" for vector in vectors):
+            ctypes.string_at(0)
         self.inner.compile(vectors, jobs)
 
     def tolerance(self, problem: Problem) -> float:
@@ -175,9 +182,14 @@ class _Faulty(Prepared):
     def check(self) -> float:
         if Faulty.poisoned:
             raise Failed("an earlier kernel poisoned this process")
-        return 1e30 if self.fault == "garbage" else self.kernel.check()
+        if self.fault == "spoil":
+            Faulty.spoiled = True
+            return self.kernel.check()
+        return 1e30 if self.fault == "garbage" or Faulty.spoiled else self.kernel.check()
 
     def close(self) -> None:
+        if self.fault == "close_segfault":
+            ctypes.string_at(0)
         self.kernel.close()
 
 
@@ -221,7 +233,7 @@ class BackendContract:
         assert not (tmp_path / "d" / "journal.jsonl").exists()
 
     def test_each_fault_costs_one_row_and_the_rest_goes_on(self, tmp_path: Path) -> None:
-        """Segfault, hang, leak, garbage, exception, poison, output: all the other vectors are measured."""
+        """Whatever a kernel does, in compiling and closing too, its own row says it: all the others are measured."""
         vectors = self.vectors()
         family = FAMILIES.get(self.family)
         texts = self._texts(vectors)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kerncast.backends.contract import CannotCompile
+from kerncast.backends.environment import PLAIN_WORDS, fault_in
 from kerncast.errors import CannotWrite, NotFound
 from kerncast.files.atomic import replace_file
 from kerncast.files.cache import cache_folder
@@ -208,8 +209,20 @@ class Library:
     def _compile(self, source: str, path: Path) -> None:
         def made(draft: Path) -> None:
             command = [self.compiler.path, *self.compiler.flags, f"-I{SOURCES}", "-x", "c", "-", "-lm", "-o", str(draft)]
-            done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=COMPILE_SECONDS)
+            done = subprocess.run(
+                command,
+                input=source,
+                capture_output=True,
+                text=True,
+                timeout=COMPILE_SECONDS,
+                env={**os.environ, **PLAIN_WORDS},
+            )
             if done.returncode:
+                if fault := fault_in(done.stderr):
+                    raise CannotWrite(
+                        f"the compiler could not work ({fault}): free space or memory, check TMPDIR and KERNCAST_CACHE, or "
+                        "lower `build_jobs`"
+                    )
                 reasons = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
                 raise CannotCompile((reasons or [f"the compiler ended with {done.returncode}"])[0].strip())
 

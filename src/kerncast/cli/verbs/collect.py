@@ -54,6 +54,13 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Measure what a dataset lacks, finished or not. (An unfinished one continues without it.)",
 )
+@click.option(
+    "--retry-failed",
+    is_flag=False,
+    flag_value="all",
+    metavar="[STATUS,…]",
+    help="Measure failed vectors of the dataset again: all of them, or those with these statuses: compile_error,crash.",
+)
 @click.option("--budget", metavar="TIME", help="Stop after this long, from the start of the command: 90s, 10m, 1h.")
 @click.option(
     "--max-vectors", type=click.IntRange(min=1), metavar="N", help="Measure N vectors in total, spread over all problems."
@@ -77,6 +84,14 @@ if TYPE_CHECKING:
 )
 @click.option("--no-verify", is_flag=True, help="Do not check that kernels compute the right results.")
 @click.option("--reset-command", metavar="CMD", help="Run after a worker is lost, without a shell; {device} is its index.")
+@click.option(
+    "--alike-failures",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Stop when N configs in a row fail in the same way, without a row for them (0: never).",
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--dry-run", is_flag=True, help="Print vectors, compilations, time (by a short trial) and disk; write nothing.")
 @json_option
@@ -98,7 +113,7 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
         --vary dtype=fp16 --vary layout=rcr --configs sample:200 --build-jobs 16 --out mi300
     """
     from kerncast.api.collect import collect
-    from kerncast.collecting.supervisor import DeviceLost
+    from kerncast.collecting.supervisor import CannotGoOn
 
     options["verify"] = not options.pop("no_verify")
     if options["dry_run"]:
@@ -108,7 +123,7 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
     try:
         with shown(plain=True) as progress, polite_signals() as stop:
             dataset = collect(family_id, out=out, progress=progress, stop=stop, **options)
-    except DeviceLost as error:
+    except CannotGoOn as error:
         if not error.rows:
             raise
         click.echo(f"kerncast: {error}", err=True)

@@ -1,0 +1,60 @@
+"""Backends on which something other than the kernels fails; the folder `BLAMED` tells what, and how often it did."""
+
+import errno
+import os
+import signal
+from pathlib import Path
+
+from kerncast import get_device
+from kerncast.backends.contract import Backend, Failed, Prepared
+from kerncast.errors import CannotWrite
+
+
+def folder():
+    return Path(os.environ["BLAMED"])
+
+
+def first_time(name):
+    """Whether this is the first call with this name, in any process."""
+    try:
+        (folder() / name).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+class Plain(Prepared):
+    def run(self, launches):
+        return 30_000 * launches
+
+    def check(self):
+        return 0.0
+
+
+class Blamed(Backend):
+    """What fails is the name of a file in the folder; it works again when the file is removed."""
+
+    name = "blamed"
+    families = ("*",)
+
+    def device(self):
+        return get_device("a100")
+
+    def software(self, family):
+        return {"driver": "1"}
+
+    def compile(self, vectors, jobs=1):
+        if (folder() / "cache_full").exists():
+            raise CannotWrite("compiled kernels cannot be kept in the cache (No space left on device): free space")
+
+    def prepare(self, problem, config):
+        if (folder() / "no_descriptors").exists() and problem.M == 65:
+            raise OSError(errno.EMFILE, "Too many open files")
+        if (folder() / "driver_broken").exists():
+            raise Failed(f"the driver says 0x{problem.M:x}")
+        if (folder() / "killer").exists() and problem.M == 65 and first_time("killed"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if (folder() / "journal_gone").exists() and problem.M == 65:
+            for file in Path((folder() / "journal_gone").read_text()).iterdir():
+                file.unlink() if file.is_file() else None
+        return Plain()

@@ -1,0 +1,154 @@
+"""Blame: a vector gets a failed row only for what it does itself, and what gets no row is measured by the next call."""
+
+import os
+
+import polars as pl
+import pytest
+
+import kerncast
+from kerncast.backends.contract import CannotCompile
+from kerncast.backends.cpu.build import Compiler, Library
+from kerncast.collecting.errands import Inquiry
+from kerncast.collecting.memory import oom_kills
+from kerncast.collecting.messages import Item, Result
+from kerncast.collecting.plan import retried
+from kerncast.collecting.run import Request, collect
+from kerncast.collecting.supervisor import CannotGoOn, FailedAlike
+from kerncast.data import Dataset
+from kerncast.errors import CannotWrite, KerncastError, NotFound
+from kerncast.testing.backends import QUICK
+
+TRITON = kerncast.get_family("gemm/triton")
+VECTORS = 36
+
+
+def vectors():
+    """Twelve configs on each of three problems, M = 64, 65 and 66."""
+    problem = {"N": 64, "K": 64, "split_k": 1, "batch": 1, "dtype": "fp16", "layout": "rcr", "tf32": False}
+    problems = pl.DataFrame([{f"problem.{name}": value for name, value in {"M": m, **problem}.items()} for m in (64, 65, 66)])
+    return problems.join(
+        TRITON.config.sample(12, 0, TRITON.bindings(problem, kerncast.get_device("a100"))).select(
+            pl.all().name.prefix("config.")
+        ),
+        how="cross",
+    )
+
+
+@pytest.fixture
+def blamed(tmp_path, monkeypatch):
+    """The folder that tells the backend what fails."""
+    monkeypatch.setenv("BLAMED", str(tmp_path))
+    monkeypatch.syspath_prepend(os.path.dirname(__file__))
+    monkeypatch.setenv("PYTHONPATH", os.path.dirname(__file__))
+    return tmp_path
+
+
+def measure(folder, **changes):
+    wanted = {"policy": QUICK, "chunk_size": 8, **changes}
+    return collect(Request(TRITON, "blamed_backends:Blamed", ("0",), folder / "d", **wanted), [vectors()], total=VECTORS)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message", "rows"),
+    [
+        ("cache_full", r"No space left on device.*nothing was measured yet: fix that and run", 0),
+        ("no_descriptors", r"Too many open files; \d+ rows are safe in .*: fix that and run the same command to go on", 12),
+    ],
+)
+def test_the_environment_is_not_a_kernel(blamed, fault, message, rows):
+    """A full cache or no descriptors: the run stops with a sentence, no vector has a failed row, the next call completes it."""
+    (blamed / fault).touch()
+    with pytest.raises(CannotGoOn, match=message) as stopped:
+        measure(blamed)
+    assert stopped.value.rows >= rows
+    if rows:
+        kept = Dataset.open(blamed / "d")
+        assert set(kept.read()["status"]) == {"ok"}
+        assert "the machine around the kernels failed" in str(kept.completeness)
+    (blamed / fault).unlink()
+    summary = measure(blamed)
+    assert summary.measured + summary.already_there == VECTORS
+    assert Dataset.open(blamed / "d").read()["status"].to_list() == ["ok"] * VECTORS
+
+
+def test_a_compiler_without_disk_space_is_not_a_kernel_that_does_not_compile(tmp_path):
+    """What the compiler says decides: an error in the source is the kernel's, one of the disk is not."""
+    for words, expected in (("error: unknown type", CannotCompile), ("/tmp/cc1.s: No space left on device", CannotWrite)):
+        compiler = tmp_path / f"cc-{expected.__name__}"
+        compiler.write_text(f"#!/bin/sh\necho '{words}' >&2\nexit 1\n")
+        compiler.chmod(0o755)
+        library = Library(Compiler(str(compiler), "1", ()), tmp_path / "cache", "sources")
+        with pytest.raises(expected, match=words.rpartition(": ")[2]):
+            library.fixed("probe")
+
+
+def test_a_worker_that_somebody_kills_costs_no_row(blamed):
+    """The vector that ran is measured again alone: it is neither out_of_memory nor a crash."""
+    (blamed / "killer").touch()
+    assert measure(blamed).statuses == {"ok": VECTORS}
+    assert (blamed / "killed").exists()
+
+
+def test_many_failures_alike_stop_the_run_and_get_no_row(blamed):
+    """They differ only in numbers; `alike_failures=0` keeps them, and `retry` measures them again."""
+    (blamed / "driver_broken").touch()
+    with pytest.raises(FailedAlike, match=r"^12 configs in a row failed alike \(launch_error: the driver .* none of them got"):
+        measure(blamed, alike_failures=12)
+    assert not (blamed / "d").exists()
+    assert measure(blamed, alike_failures=0).statuses == {"launch_error": VECTORS}
+    (blamed / "driver_broken").unlink()
+    assert measure(blamed, extend=True).already_there == VECTORS
+    assert measure(blamed, extend=True, retry=retried("crash")).already_there == VECTORS
+    assert measure(blamed, extend=True, retry=retried(["crash", "launch_error"])).statuses == {"ok": VECTORS}
+    assert measure(blamed, extend=True, retry=retried(True)).already_there == VECTORS
+
+
+def test_statuses_to_retry_are_named_or_all():
+    """An unknown status is refused with the known ones."""
+    assert retried(True) == retried("all") > retried("crash,timeout") == {"crash", "timeout"}
+    assert retried(None) == retried(False) == frozenset()
+    with pytest.raises(NotFound, match="did you mean 'timeout'"):
+        retried("timeot")
+
+
+def test_a_journal_that_vanishes_is_noticed_and_nothing_else_is_removed(blamed):
+    """The run stops with a sentence; the folder and what others put into it stay."""
+    (blamed / "journal_gone").write_text(str(blamed / "d"))
+    with pytest.raises(KerncastError, match=r"journal.jsonl was removed while it was being written"):
+        measure(blamed)
+    assert (blamed / "d").is_dir()
+
+
+@pytest.mark.parametrize("culprit", range(9))
+def test_an_inquiry_finds_the_vector_that_spoils_others(culprit):
+    """Whichever of those before the witness it is, and in few trials."""
+    items = [Item(str(number), {}, {}) for number in range(9)]
+    witness = Item("witness", {}, {})
+    inquiry, trials, found = Inquiry(witness, items), 0, None
+    while found is None and not inquiry.over:
+        trials += 1
+        wrong = items[culprit] in inquiry.trying
+        inquiry.hear(Result("3", "wrong_result"))
+        inquiry.hear(Result("witness", "wrong_result" if wrong else "ok"))
+        found = inquiry.conclude()
+    assert found is items[culprit]
+    assert trials <= 8
+
+
+def test_an_inquiry_without_a_culprit_ends():
+    """All are tried once by themselves and once together, then nobody is blamed."""
+    inquiry = Inquiry(Item("witness", {}, {}), [Item("1", {}, {}), Item("2", {}, {})])
+    assert [inquiry.conclude(), inquiry.over, inquiry.conclude(), inquiry.over] == [None, False, None, True]
+
+
+def test_kills_for_want_of_memory_are_counted_by_the_machine_and_its_groups(tmp_path):
+    """The count rises whichever of them counts it, in both versions of control groups."""
+    proc, groups = tmp_path / "proc", tmp_path / "groups"
+    (proc / "self").mkdir(parents=True)
+    (proc / "self" / "cgroup").write_text("4:memory:/a\n0::/b/c\n")
+    assert oom_kills(proc, groups) == 0
+    for path, text in (("memory/a/memory.oom_control", "oom_kill 1\n"), ("b/memory.events", "oom 9\noom_kill 2\n")):
+        (groups / path).parent.mkdir(parents=True, exist_ok=True)
+        (groups / path).write_text(text)
+    (proc / "vmstat").write_text("pgfault 7\noom_kill 4\n")
+    assert oom_kills(proc, groups) == 7
