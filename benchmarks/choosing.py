@@ -15,7 +15,8 @@ from reporting import Row, Target, format_figure, percent
 from kerncast.api.showing import shown
 from kerncast.data import Dataset
 from kerncast.data.importers import Options, import_files
-from kerncast.models.conformal import Errors, cross_bounds
+from kerncast.models.conformal import cross_bounds
+from kerncast.models.errors import Errors
 from kerncast.scoring.scorecard import Predicted
 from kerncast.tables.assess import assess
 from kerncast.tables.table import Table, load_table

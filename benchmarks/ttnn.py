@@ -29,7 +29,8 @@ from kerncast.data.label_shift import without_suspect
 from kerncast.data.quality import label_shift
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.evaluation import folds_of
-from kerncast.models.conformal import Errors, cross_bounds
+from kerncast.models.conformal import cross_bounds
+from kerncast.models.errors import Errors
 from kerncast.scoring.metrics import runtime_figures
 from kerncast.tables.table import Table, build_table
 from kerncast.training.folds import cross_validate

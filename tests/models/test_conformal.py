@@ -5,7 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kerncast.models.conformal import Errors, calibrate, cross_bounds
+from kerncast.models.beyond import Sizes
+from kerncast.models.conformal import calibrate, cross_bounds
+from kerncast.models.errors import Errors
 from kerncast.models.rarity import Traits
 
 
@@ -20,7 +22,7 @@ def world(seed, problems, rows=20):
 
 
 def coverage(interval, errors):
-    lower, upper = interval.bounds(errors.predicted_ns, errors.rarity)
+    lower, upper = interval.bounds_of_errors(errors)
     return float(((lower <= errors.measured_ns) & (errors.measured_ns <= upper)).mean())
 
 
@@ -58,7 +60,7 @@ def test_what_is_claimed_in_cross_validation_was_calibrated_on_other_folds():
 def rare_world(seed, problems, rarest):
     """As `world`, but the errors grow with the rarity of the problem, here known."""
     found = world(seed, problems)
-    rarity = np.random.default_rng(seed).uniform(0, rarest, problems)[found.problem]
+    rarity = np.random.default_rng(1000 + seed).uniform(0, rarest, problems)[found.problem]
     wider = (found.measured_ns / found.predicted_ns) ** (1 + rarity / 4)
     return replace(found, measured_ns=found.predicted_ns * wider, rarity=rarity)
 
@@ -77,6 +79,46 @@ def test_the_interval_widens_where_problems_are_rare():
     assert blind < 0.75
     assert 0.86 <= far <= 0.94
     assert 0.86 <= near <= 0.94
+
+
+def outside_world(seed, problems, octaves):
+    """As `world`, but problems are up to so many octaves smaller or larger than all seen ones, and times are overestimated
+    there: by 15 % per octave below, by 3 % above."""
+    found = world(seed, problems)
+    rng = np.random.default_rng(1000 + seed)
+    far = (rng.uniform(0, octaves, problems) * rng.choice([-1, 1], problems))[found.problem]
+    slower = np.where(far < 0, 0.15 * far, -0.03 * far)
+    measured = found.measured_ns * np.exp(slower)
+    return replace(found, measured_ns=measured, rarity=np.zeros(len(far)), octaves=far)
+
+
+def test_the_interval_widens_with_every_octave_outside_the_measured_sizes():
+    """Smaller and larger problems are covered, each side by itself, and twice as far outside as it was calibrated."""
+    found = []
+    for seed in range(8):
+        usual, size = outside_world(seed, 400, 0), outside_world(seed + 50, 200, 1.5)
+        interval = calibrate(usual, [size], Traits(()), Sizes("bytes", 1e3, 1e6))
+        assert interval.beyond.bands(np.array([999.0, 1e3, 1e6, 1e6 + 1])).tolist() == [5, 6, 6, 7]
+        blind = calibrate(usual, [size], Traits(()))
+        new, further = outside_world(seed + 100, 400, 1.5), outside_world(seed + 150, 400, 3)
+        parts = [new.take(new.octaves < 0), new.take(new.octaves > 0), further.take(further.octaves < -1.5)]
+        found.append([coverage(interval, usual), coverage(blind, parts[2]), *(coverage(interval, part) for part in parts)])
+    inside, unaware, smaller, larger, far = np.mean(found, axis=0)
+    assert 0.88 <= inside <= 0.93
+    assert 0.86 <= smaller <= 0.95
+    assert 0.86 <= larger <= 0.95
+    assert unaware < 0.8 <= far
+
+
+def test_without_problems_outside_nothing_is_promised_for_sizes():
+    """Too few problems outside the range: the interval widens with rarity alone."""
+    usual = rare_world(0, 400, 3)
+    usual = replace(usual, octaves=np.zeros(len(usual.problem)))
+    few = usual.take(usual.problem < 5)
+    few = replace(few, octaves=np.full(len(few.problem), 0.7))
+    interval = calibrate(usual, [few], Traits(()), Sizes("bytes", 1e3, 1e6))
+    assert interval.beyond is None
+    assert interval.widening.edges_bits
 
 
 def test_one_problem_cannot_be_calibrated_on():

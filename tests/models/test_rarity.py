@@ -68,7 +68,13 @@ def test_intervals_are_the_same_in_c_python_and_frames(model):
     """To the last bit, on problems of all alignments; the rarest has another interval than the most usual."""
     rng = np.random.default_rng(1)
     sizes = {name: np.where(rng.random(60) < 0.5, rng.choice(SIZES, 60), rng.integers(128, 8192, 60)) for name in "MNK"}
-    asked = [{**{name: int(values[n]) for name, values in sizes.items()}, "dtype": "fp16", "layout": "rcr"} for n in range(60)]
+    # None of its sizes is unusual, but all of them together are: smaller and larger than all measured problems.
+    sizes = {name: np.r_[values, min(SIZES), max(SIZES)] for name, values in sizes.items()}
+    asked = [{**{name: int(values[n]) for name, values in sizes.items()}, "dtype": "fp16", "layout": "rcr"} for n in range(62)]
+    beyond = model.manifest.interval.beyond
+    bands = beyond.bands(model.sizes_of(problems(**{name: values.tolist() for name, values in sizes.items()})))
+    assert bands.min() < beyond.smaller < bands.max()
+    assert beyond.smaller in bands
     fast = Selector(model, options=TierOptions(samples=100))
     slow = Selector(model, compile=False, tiers=fast.tiers)
     assert fast.is_compiled

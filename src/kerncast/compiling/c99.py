@@ -288,7 +288,19 @@ class _Writer:
             text += array("int64_t", "kc_trait_values", [value for trait in traits for value in trait.values])
             text += array("double", "kc_trait_bits", np.array([bits for trait in traits for bits in trait.bits], np.float64))
             text += array("double", "kc_rare_edges", np.array(wide.edges_bits, np.float64))
-        return text + self.packaged("rarity.c")
+        return text + self._beyond(wide) + self.packaged("rarity.c")
+
+    def _beyond(self, wide: Widening | None) -> str:
+        """The bounds of problems smaller or larger than all measured ones, and how large a problem is."""
+        beyond = UNSET if wide is None else wide.beyond
+        if beyond is UNSET:
+            return define(KC_SIZE_BANDS=1)
+        measure = beyond.sizes.measure
+        text = define(KC_SIZE_BANDS=len(beyond.lower))
+        text += self._function("kc_size", {measure: self.artefact.work[measure]}, "const double *p")
+        text += array("double", "kc_size_edges", beyond.edges)
+        text += array("double", "kc_size_lower", np.ravel(beyond.lower))
+        return text + array("double", "kc_size_upper", np.ravel(beyond.upper))
 
     # -- pools -----------------------------------------------------------------------------------------
 

@@ -16,7 +16,8 @@ from kerncast.errors import InvalidValue
 from kerncast.evaluating.results import Evaluation as Evaluation
 from kerncast.evaluating.slices import slices
 from kerncast.evaluating.unseen import Paths, digest_of, judged, listed, open_all, recipe_of, rows_for, table_for
-from kerncast.models.conformal import LEVEL, Errors, cross_bounds
+from kerncast.models.conformal import cross_bounds
+from kerncast.models.errors import LEVEL, Errors
 from kerncast.models.model import Model
 from kerncast.progress import QUIET, Progress
 from kerncast.scoring.scorecard import Predicted

@@ -143,8 +143,25 @@ class Model:
         """The interval of each predicted time, given the problems (`problem.*`) that the times are of."""
         interval = self.manifest.interval
         assert interval is not None
-        traits = None if interval.widening is msgspec.UNSET else interval.widening.traits
-        return interval.bounds(time_ns, None if traits is None else traits.rarity(self.family, problems))
+        if interval.widening is msgspec.UNSET:
+            return interval.bounds(time_ns)
+        rarity, beyond = interval.widening.traits.rarity(self.family, problems), interval.beyond
+        if beyond is None:
+            return interval.bounds(time_ns, rarity)
+        return interval.bounds(time_ns, rarity, beyond.bands(self.sizes_of(problems)))
+
+    def sizes_of(self, problems: pl.DataFrame) -> Floats:
+        """How large problems (`problem.*`) are, by the measure that the model's interval knows their range in."""
+        space, program = self.family.problem, self._size
+        symbols = problems.select(pl.col(f"problem.{name}").alias(f"{space.namespace}.{name}") for name in space.parameters)
+        return program.frame(symbols, trusted=True).to_series().cast(pl.Float64).to_numpy()
+
+    @cached_property
+    def _size(self) -> Program:
+        assert self.manifest.interval is not None
+        assert self.manifest.interval.beyond is not None
+        measure = self.manifest.interval.beyond.sizes.measure
+        return Program({measure: self._own_featurizer.work().outputs[measure]})
 
     def bounds(self, problem: Mapping[str, Any], time_ns: float) -> tuple[float | None, float | None]:
         """The interval of one predicted time; None if the model has no intervals."""

@@ -10,7 +10,9 @@ import polars as pl
 
 from kerncast.arrays import Floats, Ints
 from kerncast.learners.contract import Learner
-from kerncast.models.conformal import Errors, Interval, bounds_of_kind, calibrate, cross_bounds, widened_like
+from kerncast.models.beyond import Sizes, known_measure, octaves_outside
+from kerncast.models.conformal import Interval, calibrate, cross_bounds, widened_like
+from kerncast.models.errors import Errors
 from kerncast.models.model import Model
 from kerncast.models.rarity import Traits
 from kerncast.scoring.scorecard import Predicted, scorecard
@@ -51,8 +53,8 @@ def judge(trained: Trained, recipe: Recipe, base: Model | None) -> Judgement:
     held, fold, predictions = trained.table, trained.fold, trained.predictions
     assert predictions is not None
     by_config = recipe.hold_out == CONFIG
-    errors, harder, traits = _errors(trained, by_config)
-    lower, upper = cross_bounds(errors, harder, traits)
+    errors, harder, traits, sizes = _errors(trained, by_config)
+    lower, upper = cross_bounds(errors, harder, traits, sizes)
     if base is not None and base.manifest.interval is not None:
         # A single hold-out has no other folds to calibrate on, so the reported coverage is that of the base's interval.
         lower, upper = base.bounds_of(held.rows.frame, predictions.time_ns)
@@ -65,28 +67,49 @@ def judge(trained: Trained, recipe: Recipe, base: Model | None) -> Judgement:
     }
     if harder:
         evaluation["off_grid"] = lines_by_kind(trained)
-    interval = calibrate(errors, harder, traits)
+    interval = calibrate(errors, harder, traits, sizes)
     if interval is not None and base is not None and base.manifest.interval is not None:
-        interval = widened_like(interval, base.manifest.interval, _traits_with(base, held))
+        old = base.manifest.interval.beyond
+        sizes = None if old is None else Sizes.of(old.sizes.measure, base.sizes_of(held.rows.frame))
+        interval = widened_like(interval, base.manifest.interval, _traits_with(base, held), sizes)
     return Judgement(evaluation, interval, lower if known else None, upper if known else None)
 
 
-def _errors(trained: Trained, by_config: bool) -> tuple[Errors, list[Errors], Traits | None]:
-    """The errors at random and by kind, and the traits that their rarity is counted in."""
+def _errors(trained: Trained, by_config: bool) -> tuple[Errors, list[Errors], Traits | None, Sizes | None]:
+    """The errors at random and by kind, the traits that their rarity is counted in, and the range of sizes."""
     held, fold, predictions = trained.table, trained.fold, trained.predictions
     assert predictions is not None
     # Errors are correlated within a problem, or within a config if there is only one problem.
     unit = held.config if by_config else held.problem
     if not trained.kinds:
-        return Errors(unit, held.time_ns, predictions.time_ns, fold), [], None
-    rarity = np.full(len(fold), np.nan)
+        return Errors(unit, held.time_ns, predictions.time_ns, fold), [], None, None
+    measure, known = _sizes(held)
+    rarity, octaves = np.full(len(fold), np.nan), np.full(len(fold), np.nan)
     for number in np.unique(fold):
-        rarity[fold == number] = _rarity(held, fold == number)
+        own = fold == number
+        rarity[own] = _rarity(held, own)
+        octaves[own] = _octaves(known, own)
     harder = [
-        Errors(unit[kind.held], held.time_ns[kind.held], found.time_ns, fold[kind.held], _rarity(held, kind.held))
+        Errors(unit[kind.held], held.time_ns[kind.held], found.time_ns, fold[kind.held], _rarity(held, kind.held),
+               _octaves(known, kind.held))
         for kind, found in trained.kinds
-    ]
-    return Errors(unit, held.time_ns, predictions.time_ns, fold, rarity), harder, traits_of(held)
+    ]  # fmt: skip
+    sizes = None if measure is None else Sizes.of(measure, known)
+    return Errors(unit, held.time_ns, predictions.time_ns, fold, rarity, octaves), harder, traits_of(held), sizes
+
+
+def _sizes(table: Table) -> tuple[str | None, Floats]:
+    """How large each row's problem is, and by which measure; without one, all are equally large."""
+    # The same problem takes another time on another device, so rooflines of several do not compare.
+    numbers = {"bytes": table.rows.bytes} | ({"roofline_ns": table.rows.roofline_ns} if len(table.devices) == 1 else {})
+    known = {name: values for name, values in numbers.items() if values is not None and (values > 0.0).all()}
+    measure = known_measure(known)
+    return measure, np.ones(len(table.time_ns)) if measure is None else known[measure]
+
+
+def _octaves(sizes: Floats, own: Any) -> Floats:
+    """How far outside the range of the other rows the sizes of some rows are."""
+    return octaves_outside(sizes[own], sizes[~own])
 
 
 def traits_of(table: Table) -> Traits:
@@ -108,18 +131,17 @@ def _rarity(table: Table, own: Any) -> Floats:
 
 
 def lines_by_kind(trained: Trained) -> list[dict[str, Any]]:
-    """A line per kind that was held out whole; its interval is calibrated on problems at random and on the other kinds."""
-    errors, harder, traits = _errors(trained, by_config=False)
-    assert traits is not None
+    """A line per kind that was held out whole; the interval of each problem is calibrated on the problems of other folds."""
+    errors, harder, traits, sizes = _errors(trained, by_config=False)
     return [
-        _line(trained.table, kind, found, bounds_of_kind(errors, harder, place, traits))
-        for place, (kind, found) in enumerate(trained.kinds)
+        _line(trained.table, kind, found, cross_bounds(errors, harder, traits, sizes, of))
+        for of, (kind, found) in zip(harder, trained.kinds, strict=True)
     ]
 
 
-def _line(table: Table, kind: Kind, found: Predictions, bounds: tuple[Floats, Floats] | None) -> dict[str, Any]:
+def _line(table: Table, kind: Kind, found: Predictions, bounds: tuple[Floats, Floats]) -> dict[str, Any]:
     """The figures of one kind of problems that was held out whole."""
     own = table.take(kind.held)
-    card = scorecard(own.trials, Predicted(found.score, found.time_ns, *(bounds or (None, None))))
+    card = scorecard(own.trials, Predicted(found.score, found.time_ns, *bounds))
     figures = {name: card[name] for name in ("efficiency_mean", "efficiency_p10", "mape", "coverage_90")}
     return {"kind": kind.name, "held_out": kind.words, "n_problems": card["n_problems"], **figures}

@@ -111,8 +111,8 @@ static double kc_factor(const double *edges, const double *factors, int32_t band
     return factors[band];
 }
 
-/* `rare`: the band of rarity of the problem; without a time there is no interval, and it does not matter. */
-static kerncast_status kc_accept_in(int32_t rare, kerncast_answer *answer, kerncast_tier tier, int32_t candidate, double time_ns) {
+/* `interval`: which of the intervals holds for the problem; without a time there is none, and it does not matter. */
+static kerncast_status kc_accept_in(int32_t interval, kerncast_answer *answer, kerncast_tier tier, int32_t candidate, double time_ns) {
     answer->status = KERNCAST_OK;
     answer->tier = tier;
     answer->candidate = candidate;
@@ -125,8 +125,19 @@ static kerncast_status kc_accept_in(int32_t rare, kerncast_answer *answer, kernc
     answer->time_ns = time_ns;
     answer->lower_ns = answer->upper_ns = answer->efficiency = -1.0;
     if (time_ns > 0.0 && KC_BANDS > 0) {
-        answer->lower_ns = time_ns * kc_factor(kc_band_edges, kc_band_lower + rare * KC_BANDS, KC_BANDS, time_ns);
-        answer->upper_ns = time_ns * kc_factor(kc_band_edges, kc_band_upper + rare * KC_BANDS, KC_BANDS, time_ns);
+        const int32_t rare = interval % KC_RARE_BANDS * KC_BANDS;
+        double lower = kc_factor(kc_band_edges, kc_band_lower + rare, KC_BANDS, time_ns);
+        double upper = kc_factor(kc_band_edges, kc_band_upper + rare, KC_BANDS, time_ns);
+#if KC_SIZE_BANDS > 1
+        /* Of the interval by rarity and that by size, the wider half on either side. */
+        const int32_t size = interval / KC_RARE_BANDS * KC_BANDS;
+        const double below = kc_factor(kc_band_edges, kc_size_lower + size, KC_BANDS, time_ns);
+        const double above = kc_factor(kc_band_edges, kc_size_upper + size, KC_BANDS, time_ns);
+        if (below < lower) lower = below;
+        if (above > upper) upper = above;
+#endif
+        answer->lower_ns = time_ns * lower;
+        answer->upper_ns = time_ns * upper;
     }
     if (time_ns > 0.0 && KC_EFFICIENCY_BANDS > 0)
         answer->efficiency = kc_factor(kc_efficiency_edges, kc_efficiency, KC_EFFICIENCY_BANDS, time_ns);
@@ -135,7 +146,7 @@ static kerncast_status kc_accept_in(int32_t rare, kerncast_answer *answer, kernc
 
 static kerncast_status kc_accept(const kc_problem *problem, kerncast_answer *answer, kerncast_tier tier, int32_t candidate,
                                  double time_ns) {
-    return kc_accept_in(time_ns > 0.0 ? kc_rare_band(problem->key) : 0, answer, tier, candidate, time_ns);
+    return kc_accept_in(time_ns > 0.0 ? kc_interval_of(problem->key, problem->p) : 0, answer, tier, candidate, time_ns);
 }
 
 /* A fallback that can run anyway: the library's own choice or the portfolio, in that order. */
@@ -170,15 +181,15 @@ static kc_memo *kc_recall(kerncast_context *context, const int64_t *key, kerncas
     return NULL;
 }
 
-static void kc_remember(kerncast_context *context, const int64_t *key, kerncast_tier tier, uint64_t hash,
+static void kc_remember(kerncast_context *context, const kc_problem *problem, kerncast_tier tier, uint64_t hash,
                         const kerncast_answer *answer) {
     kc_memo *place = &context->memo[(hash % (KC_MEMO / 4)) * 4 + (context->turn++ & 3u)];
     place->hash = hash;
     place->asked = tier;
-    memcpy(place->key, key, sizeof place->key);
+    memcpy(place->key, problem->key, sizeof place->key);
     place->candidate = answer->candidate;
     place->time_ns = answer->time_ns;
-    place->rare = answer->time_ns > 0.0 ? kc_rare_band(key) : 0;
+    place->interval = answer->time_ns > 0.0 ? kc_interval_of(problem->key, problem->p) : 0;
     place->pin = answer->pin;
 }
 
@@ -394,7 +405,7 @@ kerncast_status kerncast_select(kerncast_context *context, const kerncast_proble
     const uint64_t hash = kc_hash(problem.key, tier);
     const kc_memo *known = kc_recall(context, problem.key, tier, hash);
     if (known != NULL) {
-        kc_accept_in(known->rare, answer, KERNCAST_TIER_MEMO, known->candidate, known->time_ns);
+        kc_accept_in(known->interval, answer, KERNCAST_TIER_MEMO, known->candidate, known->time_ns);
         kc_finish(context, &problem, answer, known->pin);
         return known->pin == KERNCAST_PIN_DECIDED ? KERNCAST_OK : kc_against_facts(&problem, answer);
     }
@@ -402,7 +413,7 @@ kerncast_status kerncast_select(kerncast_context *context, const kerncast_proble
     if (status == KERNCAST_UNSUPPORTED) return status;
     kerncast_pin_state pin;
     if (kc_decided_by_pin(context, &problem, status == KERNCAST_OK, answer, &pin)) {
-        kc_remember(context, problem.key, tier, hash, answer);
+        kc_remember(context, &problem, tier, hash, answer);
         return KERNCAST_OK;
     }
     if (status != KERNCAST_OK) {
@@ -415,7 +426,7 @@ kerncast_status kerncast_select(kerncast_context *context, const kerncast_proble
         if (candidate >= 0) {
             kc_accept(&problem, answer, KERNCAST_TIER_TREE, candidate, -1.0);
             kc_finish(context, &problem, answer, pin);
-            kc_remember(context, problem.key, tier, hash, answer);
+            kc_remember(context, &problem, tier, hash, answer);
             return kc_against_facts(&problem, answer);
         }
     }
@@ -431,7 +442,7 @@ kerncast_status kerncast_select(kerncast_context *context, const kerncast_proble
     if (best < 0) return kc_none_valid(answer);
     kc_accept(&problem, answer, answered, members[best], kc_time_of(context, &problem, best, members[best]));
     kc_finish(context, &problem, answer, pin);
-    kc_remember(context, problem.key, tier, hash, answer);
+    kc_remember(context, &problem, tier, hash, answer);
     return kc_against_facts(&problem, answer);
 }
 

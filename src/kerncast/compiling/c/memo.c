@@ -4,7 +4,7 @@ typedef struct {
     int64_t key[KC_PROBLEM];
     int32_t candidate;
     double time_ns;
-    int32_t rare;
+    int32_t interval;
     kerncast_pin_state pin;
 } kc_memo;
 

@@ -39,14 +39,19 @@ static double kc_rarity(const int64_t *key) {
 }
 #endif
 
-/* The band of rarity of a problem: which of the intervals holds for it. */
-static int32_t kc_rare_band(const int64_t *key) {
-    int32_t band = 0;
+/* Which of the intervals holds for a problem: its band of rarity, plus KC_RARE_BANDS times its band of size. */
+static int32_t kc_interval_of(const int64_t *key, const double *p) {
+    int32_t band = 0, size_band = 0;
 #if KC_TRAITS
     const double rarity = kc_rarity(key);
     while (band < KC_RARE_BANDS - 1 && kc_rare_edges[band] <= rarity) band++;
-#else
-    (void)key;
 #endif
-    return band;
+#if KC_SIZE_BANDS > 1
+    double size;
+    kc_size(p, &size);
+    while (size_band < KC_SIZE_BANDS - 1 && kc_size_edges[size_band] <= size) size_band++;
+#endif
+    (void)key;
+    (void)p;
+    return size_band * KC_RARE_BANDS + band;
 }
