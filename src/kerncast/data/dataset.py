@@ -8,7 +8,7 @@ it is finished; those results are rows like the others.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from kerncast.op import Family
 FORMAT = "kerncast-dataset"
 VERSION = 1
 MANIFEST = "dataset.json"
+# Rows of which all columns are in memory, where that would be too much for all rows.
+PIECE_ROWS = 131_072
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -274,18 +276,47 @@ class Dataset:
         except pl.exceptions.PolarsError as error:
             raise BadFile(f"{file} is damaged ({_first_line(error)}): restore it, or import the data again") from error
 
-    def read(self, family: Family | str | None = None, where: Sequence[str] = ()) -> pl.DataFrame:
-        """The rows of one family, loaded; `suspect=false` leaves out those whose labels belong to other rows."""
+    def read(
+        self, family: Family | str | None = None, where: Sequence[str] = (), columns: Sequence[str] | None = None
+    ) -> pl.DataFrame:
+        """The rows of one family, loaded; `suspect=false` leaves out those whose labels belong to other rows.
+
+        `columns` loads only these.
+        """
         from kerncast.data.label_shift import NOT_SUSPECT, without_suspect
 
         try:
             if NOT_SUSPECT not in where:
-                return self.scan(family, where).collect()
+                rows = self.scan(family, where)
+                return (rows if columns is None else rows.select(columns)).collect()
             # Finding the suspect rows takes the whole file, so the other conditions are applied afterwards.
             kept = without_suspect(self._family(family), self.scan(family).collect(), self.device)
-            return kept.filter(filters.combine([text for text in where if text != NOT_SUSPECT], kept.schema))
+            kept = kept.filter(filters.combine([text for text in where if text != NOT_SUSPECT], kept.schema))
+            return kept if columns is None else kept.select(columns)
         except pl.exceptions.PolarsError as error:
             raise BadFile(f"{self.path} is damaged ({_first_line(error)}): restore it, or import the data again") from error
+
+    def pieces(self, family: Family | str | None = None, where: Sequence[str] = ()) -> Iterator[pl.DataFrame]:
+        """The rows of one family in their order, a bounded number at a time: all columns of all rows take much memory."""
+        from kerncast.data.label_shift import NOT_SUSPECT
+
+        found = self._family(family)
+        if NOT_SUSPECT in where:
+            yield from self.read(found, where).iter_slices(PIECE_ROWS)
+            return
+        columns = {name: dtype() for name, dtype in schema.schema_of(found).items()}
+        kept = filters.combine(where, columns) if where else pl.lit(True)
+        try:
+            for part in self.contents.parts:
+                if part.family == found.id:
+                    stored = self._stored(found, part)
+                    for start in range(0, part.rows, PIECE_ROWS):
+                        yield stored.slice(start, PIECE_ROWS).filter(kept).collect()
+        except pl.exceptions.PolarsError as error:
+            raise BadFile(f"{self.path} is damaged ({_first_line(error)}): restore it, or import the data again") from error
+        if self._journaled is not None and self._journaled[0].id == found.id:
+            for piece in self._journaled[1].iter_slices(PIECE_ROWS):
+                yield piece.filter(kept)
 
     def frame(self, family: Family | str | None = None, where: Sequence[str] = ()) -> pl.DataFrame:
         """The rows of one family as a polars frame (the family may be left out when there is only one)."""

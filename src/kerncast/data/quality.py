@@ -25,6 +25,9 @@ EXAMPLES = 5
 ALIAS_CONFIGS = 20_000
 ALIAS_PROBLEMS = 5
 
+# What is looked at, besides the parameters: all columns of a million rows take half a gigabyte.
+READ = (*schema.REPEAT_OF, "device", "status", "time_ns", "source", "source_line", "order")
+
 Report = dict[str, Any]
 NOT_CHECKED: Report = {
     "checked_rows": 0,
@@ -42,7 +45,7 @@ def inspect_dataset(dataset: Dataset, where: Sequence[str] = ()) -> Report:
     unknown: NotFound | None = None
     for family in dataset.families:
         try:
-            rows = dataset.read(family, where)
+            rows = dataset.read(family, where, [*READ, *schema.parameter_columns(family)])
         except NotFound as error:  # a column that only another family has
             unknown = error
             continue
@@ -71,8 +74,8 @@ def inspect_family(family: Family, rows: pl.DataFrame, device_of: DeviceOf = dev
         "op": family.op.name,
         "family": family.id,
         "rows": rows.height,
-        "problems": rows.select(problems).n_unique(),
-        "configs": rows.select(configs).n_unique() if configs else 1,
+        "problems": rows.select(problems).hash_rows(seed=0).n_unique(),
+        "configs": rows.select(configs).hash_rows(seed=0).n_unique() if configs else 1,
         "devices": _counts(rows, "device"),
         "software": _counts(rows, "software"),
         "backends": _counts(rows, "backend"),
@@ -222,10 +225,10 @@ def constant_columns(rows: pl.DataFrame, columns: list[str]) -> dict[str, Any]:
 
 def aliased_configs(family: Family, rows: pl.DataFrame, configs: list[str], device_of: DeviceOf = devices.get) -> Report:
     """Different configs with identical features on every problem looked at: no model can tell them apart."""
-    distinct = rows.select(configs).unique(maintain_order=True).head(ALIAS_CONFIGS) if configs else pl.DataFrame()
+    distinct = _distinct(rows, configs).head(ALIAS_CONFIGS) if configs else pl.DataFrame()
     if distinct.height < 2:
         return {"groups": 0, "configs": 0, "problems": 0, "examples": []}
-    problems = rows.select([name for name in rows.columns if name.startswith("problem.")]).unique(maintain_order=True)
+    problems = _distinct(rows, [name for name in rows.columns if name.startswith("problem.")])
     problems = problems[np.unique(np.linspace(0, problems.height - 1, ALIAS_PROBLEMS).astype(int))]
     program = family.feature_program.bind(_hardware(family, rows, device_of))
     features = []
@@ -246,6 +249,12 @@ def aliased_configs(family: Family, rows: pl.DataFrame, configs: list[str], devi
             for group in groups["configs"].head(3).to_list()
         ],
     }
+
+
+def _distinct(rows: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
+    """The distinct values of some columns in the order of their first rows, found by hashes: that takes little memory."""
+    _, first = np.unique(rows.select(columns).hash_rows(seed=0).to_numpy(), return_index=True)
+    return rows.select(columns)[np.sort(first)]
 
 
 def _hardware(family: Family, rows: pl.DataFrame, device_of: DeviceOf) -> dict[str, Any]:
@@ -292,22 +301,20 @@ def measured_though_impossible(family: Family, ok: pl.DataFrame, device_of: Devi
 def faster_than_possible(family: Family, ok: pl.DataFrame, device_of: DeviceOf = devices.get) -> Report:
     """Rows that took less time than their work needs on the device: the work is overcounted, or the label is wrong."""
     parts = []
-    for (name, *_), own in ok.partition_by(
-        ["device", *(["problem.dtype"] if family.op.dtype is not None else [])], as_dict=True
-    ).items():
+    together = ["device", *(["problem.dtype"] if family.op.dtype is not None else [])]
+    vectors = ok.select(*schema.parameter_columns(family), "time_ns")
+    kinds = _distinct(ok, together)
+    for name, *dtypes in kinds.iter_rows():
         try:
             device = device_of(str(name))
         except NotFound:
             continue
-        used = None if family.op.dtype is None else [str(own["problem.dtype"][0])]
-        program = limits.limit_program(family, device, used)
+        program = limits.limit_program(family, device, dtypes or None)
         if "floor_ns" in program.outputs:
+            same = [ok[column] == value for column, value in zip(together, (name, *dtypes), strict=True)]
+            own = vectors if kinds.height == 1 else vectors.filter(*same)
             floor = program.frame(schema.symbol_columns(family, own))["floor_ns"].to_numpy()
-            parts.append(
-                limits.faster_than_possible(
-                    own.select(list(schema.parameter_columns(family))), own["time_ns"].to_numpy(), floor
-                )
-            )
+            parts.append(limits.faster_than_possible(own.drop("time_ns"), own["time_ns"].to_numpy(), floor))
     return limits.together(parts)
 
 

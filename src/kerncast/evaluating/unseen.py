@@ -11,6 +11,7 @@ import polars as pl
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.models.model import Model
+from kerncast.tables.measurements import read_measurements
 from kerncast.tables.table import MIXTURES, Table, build_table, refuse_mixtures, tried_rows
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import expand
@@ -66,7 +67,7 @@ def rows_for(model: Model, datasets: Sequence[Dataset], where: Sequence[str] = (
     if not holders:
         held = sorted({item.id for dataset in datasets for item in dataset.families})
         raise InvalidValue(f"{model.path} is a model of {model.family.id}; the data holds {', '.join(held) or 'no rows'}")
-    rows = pl.concat([dataset.read(model.family, where) for dataset in holders])
+    rows = read_measurements(model.family, holders, where)
     rows = tried_rows(rows, where, model.family.id, f"there is nothing to judge {model.path} by")
     own = {record.name for record in model.manifest.devices}
     _refuse_others(rows["device"], own, f"{model.path} was trained on", "device")
@@ -104,9 +105,13 @@ def judged(models: Sequence[Model], datasets: Sequence[Dataset], where: Sequence
     columns = models[0].seen.columns
     seen = pl.concat([model.seen.select(columns) for model in models]).unique()
     problem = ["device", *(name for name in rows.columns if name.startswith("problem."))]
-    known = rows.join(seen, on=columns, how="semi", nulls_equal=True).select(problem).n_unique() if seen.height else 0
+    joined = rows.select(columns).join(
+        seen.with_columns(__seen=True), on=columns, how="left", nulls_equal=True, maintain_order="left"
+    )
+    trained_on = joined["__seen"].fill_null(False)
+    known = rows.select(problem).filter(trained_on).n_unique() if trained_on.any() else 0
     if not include_seen:
-        rows = rows.join(seen, on=columns, how="anti", nulls_equal=True)
+        rows = rows.filter(~trained_on) if known else rows
         if not (rows["status"] == "ok").any():
             names = " or ".join(str(model.path) for model in models)
             rest = f", and nothing worked on the other {rows.select(problem).n_unique():,}" if rows.height else ""

@@ -115,12 +115,12 @@ class ColumnProgram:
         self.tables = {expr.payload: np.array(expr.payload.values) for expr in order if isinstance(expr.payload, Table)}
         self.outputs = {name: place[expr.digest] for name, expr in outputs.items()}
 
-    def _batch(self, columns: Mapping[str, Floats], rows: slice) -> list[Operand]:
+    def _batch(self, columns: Mapping[str, Floats]) -> list[Operand]:
         results: list[Operand] = []
         for expr, places in self.steps:
             args = [results[place] for place in places]
             if isinstance(expr.payload, Symbol):
-                results.append(columns[expr.payload.name][rows])
+                results.append(columns[expr.payload.name])
             elif isinstance(expr.payload, Table):
                 results.append(_lookup(expr.payload, self.tables[expr.payload], args))
             elif isinstance(expr.payload, float):
@@ -131,17 +131,15 @@ class ColumnProgram:
 
     def run(self, frame: pl.DataFrame, trusted: bool) -> pl.DataFrame:
         """The outputs for every row of `frame`, whose columns are named like the symbols."""
-        columns = {}
-        for declared in self.symbols:
-            column = frame[declared.name]
-            if not trusted:
-                refuse_unreadable(declared, column)
-            columns[declared.name] = read_column(declared, column)
+        if not trusted:
+            for declared in self.symbols:
+                refuse_unreadable(declared, frame[declared.name])
         parts = []
         with np.errstate(all="ignore"):
             for start in range(0, max(frame.height, 1), BATCH_ROWS):
-                values = self._batch(columns, slice(start, start + BATCH_ROWS))
-                rows = min(BATCH_ROWS, frame.height - start)
+                batch = frame.slice(start, BATCH_ROWS)
+                values = self._batch({item.name: read_column(item, batch[item.name]) for item in self.symbols})
+                rows = batch.height
                 # Write into polars' memory batch by batch: one array per feature would touch fresh pages each time.
                 parts.append(pl.DataFrame({name: np.broadcast_to(values[place], rows) for name, place in self.outputs.items()}))
         return pl.concat(parts)

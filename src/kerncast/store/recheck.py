@@ -21,7 +21,7 @@ from kerncast.files.atomic import scratch_folder
 from kerncast.models.model import Model
 from kerncast.progress import QUIET, Progress
 from kerncast.store.drift import FEWEST_PROBLEMS, Finding, Pairs, Tolerance, judge
-from kerncast.tables.table import MAD_TO_SIGMA
+from kerncast.tables.measurements import MAD_TO_SIGMA
 
 # Vectors per problem: the choice, the fastest few, and others spread over the rest.
 PER_PROBLEM = 8

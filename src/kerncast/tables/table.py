@@ -11,7 +11,6 @@ import polars as pl
 
 from kerncast import limits
 from kerncast.arrays import Array, Flags, Floats, Ints
-from kerncast.data import schema
 from kerncast.data.dataset import Dataset
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
@@ -20,14 +19,11 @@ from kerncast.op import Family
 from kerncast.scoring.trials import Trials
 from kerncast.tables.feature_rows import Featurizer, Rows
 from kerncast.tables.label_table import label_table
+from kerncast.tables.measurements import fold_repeats, read_measurements
 from kerncast.tables.rules import Broken, judge_rules
 
-# From the median absolute deviation to a standard deviation, for normal errors.
-MAD_TO_SIGMA = 1.4826
 # Statuses that say nothing about the kernel, because it was never really tried.
 NOT_TRIED = ("not_run",)
-# Repeats that differ by more than this factor contradict each other, and it is unknown which is right.
-CONTRADICTION = 100.0
 # Rows that differ in one of these were measured under different conditions: they are pooled only on request.
 MIXTURES = {"device": "devices", "backend": "backends", "software": "software versions", "cache": "cache states"}
 
@@ -127,13 +123,12 @@ def load_table(
     """The rows of one family from one or several datasets; for `kept`, see `build_table`."""
     found = _one_family(datasets, family)
     holders = [dataset for dataset in datasets if found.id in {item.id for item in dataset.families}]
-    frames = [dataset.read(found, where) for dataset in holders]
     at = ", ".join(str(dataset.path) for dataset in datasets)
-    rows = tried_rows(pl.concat(frames), where, f"{found.id} in {at}", "there is nothing to learn from")
+    rows = read_measurements(found, holders, where)
+    rows = tried_rows(rows, where, f"{found.id} in {at}", "there is nothing to learn from")
     if not pool:
         refuse_mixtures(rows, MIXTURES, cure=", or train on all of them together with `pool`")
-    machines = {name: next(d.device(name) for d, f in zip(holders, frames, strict=True) if (f["device"] == name).any())
-                for name in sorted(rows["device"].unique())}  # fmt: skip
+    machines = {name: _machine(name, found, holders, where) for name in sorted(rows["device"].unique())}
     digest = "+".join(sorted(dataset.digest for dataset in holders))
     return build_table(found, rows, machines, digest, kept)
 
@@ -146,48 +141,63 @@ def build_table(
     Features of optional parameters that no row gives are left out, so that a new parameter of an op changes no model that
     does not need it; those in `kept` stay.
     """
-    # As in `merge`: rows equal in every cell are one measurement given twice, not a repeat without noise.
-    folded = _fold_repeats(family, schema.distinct_rows(rows))
+    software, labels = tuple(sorted(rows["software"].drop_nulls().unique())), label_table(family, rows)
+    folded = fold_repeats(family, rows)
     problem_columns = [f"problem.{name}" for name in family.problem.parameters]
     config_columns = [f"config.{name}" for name in family.config.parameters]
     folded = folded.sort("device", *problem_columns, *config_columns, nulls_last=True)
     # In the order of the rows.
     machines = {name: machines[name] for name in sorted(machines)}
     featurizers = {name: Featurizer(family, device, _dtypes(folded, name)) for name, device in machines.items()}
-    described = {
-        name: item.describe(folded.filter(pl.col("device") == name), yardsticks=True) for name, item in featurizers.items()
-    }
-    broken, allowed = _judged(family, machines, folded)
+    parts = _by_device(folded)
+    described = {name: item.describe(folded[parts[name]], yardsticks=True) for name, item in featurizers.items()}
+    broken, allowed = _judged(family, machines, folded, parts)
     left_out = {feature: needs for item in featurizers.values() for feature, needs in item.left_out.items()}
     return Table(
         rows=_without_unused(_joined(list(described.values())), kept),
         devices=tuple(machines.values()),
-        software=tuple(sorted(rows["software"].drop_nulls().unique())),
+        software=software,
         left_out=dict(sorted(left_out.items())),
         time_ns=folded["time_ns"].cast(pl.Float64).fill_null(float("nan")).to_numpy().copy(),
         noise=folded["noise"].fill_null(float("nan")).to_numpy().copy(),
         half_a=folded["half_a"].fill_null(float("nan")).to_numpy().copy(),
         half_b=folded["half_b"].fill_null(float("nan")).to_numpy().copy(),
-        problem=_numbers(folded, ["device", *problem_columns]),
+        problem=_stretches(folded, ["device", *problem_columns]),
         group=_numbers(folded, [f"problem.{name}" for name in family.op.split_group]),
         config=_numbers(folded, config_columns),
-        device=_numbers(folded, ["device"]),
+        device=_stretches(folded, ["device"]),
         weight=np.ones(folded.height),
         allowed=allowed,
         broken=broken,
         digest=digest,
-        labels=label_table(family, rows),
+        labels=labels,
     )
 
 
-def _judged(family: Family, machines: dict[str, Device], folded: pl.DataFrame) -> tuple[tuple[Broken, ...], Flags]:
+def _machine(name: str, family: Family, holders: Sequence[Dataset], where: Sequence[str]) -> Device:
+    """A device, as the first of the datasets that has rows of it records it."""
+    if len(holders) == 1:
+        return holders[0].device(name)
+    return next(holder.device(name) for holder in holders if (holder.read(family, where, ["device"])["device"] == name).any())
+
+
+def _by_device(folded: pl.DataFrame) -> dict[str, slice]:
+    """Where the rows of each device are: they are sorted by device."""
+    counts = folded["device"].value_counts().sort("device")
+    ends = np.cumsum(counts["count"])
+    return {name: slice(end - count, end) for (name, count), end in zip(counts.iter_rows(), ends.tolist(), strict=True)}
+
+
+def _judged(
+    family: Family, machines: dict[str, Device], folded: pl.DataFrame, parts: dict[str, slice]
+) -> tuple[tuple[Broken, ...], Flags]:
     """The rules that rows break, and which rows obey the others; a pooled table is judged device by device."""
     broken, allowed = [], np.ones(folded.height, dtype=bool)
-    ok, device = folded["time_ns"].is_not_null().to_numpy(), folded["device"].to_numpy()
+    ok = folded["time_ns"].is_not_null().to_numpy()
     for name, machine in machines.items():
-        own = np.flatnonzero(device == name)
+        own = parts[name]
         found, obeys = judge_rules(family, machine, folded[own], ok[own])
-        broken += [replace(item, example=int(own[item.example]) if item.example >= 0 else -1) for item in found]
+        broken += [replace(item, example=own.start + item.example if item.example >= 0 else -1) for item in found]
         allowed[own] = obeys
     return tuple(broken), allowed
 
@@ -231,64 +241,10 @@ def refuse_mixtures(rows: pl.DataFrame, columns: Iterable[str], pooled: Collecti
             )
 
 
-def _fold_repeats(family: Family, rows: pl.DataFrame) -> pl.DataFrame:
-    """One row per key: the median of its repeats, their spread, and the medians of two halves made at different times."""
-    # If configs are compared, the median of an even number is the faster of the two in the middle: disturbances only slow
-    # a measurement down. If only times are predicted, that would make them too short.
-    choosing = rows["key"].n_unique() > rows.select(f"problem.{name}" for name in family.problem.parameters).n_unique()
-    ok = pl.col("status") == "ok"
-    times = pl.col("time_ns").filter(ok)
-    deviation = pl.coalesce(MAD_TO_SIGMA * pl.col("time_ns_mad"), "time_ns_std")
-    one_run = (deviation / pl.col("time_ns") / pl.col("samples").sqrt()).filter(ok).median()
-    of_repeats = times.log().std() / times.count().sqrt()
-    folded = rows.group_by("key", maintain_order=True).agg(
-        pl.first("device", *schema.parameter_columns(family)),
-        time_ns=times.quantile(0.5, "lower" if choosing else "midpoint"),
-        noise=pl.when(times.count() > 1).then(of_repeats).otherwise(one_run),
-        spread=times.max() / times.min(),
-    )
-    folded = folded.join(_halves(family, rows.filter(ok)), on="key", how="left", maintain_order="left")
-    worst = folded.filter(pl.col("spread") > CONTRADICTION)
-    if worst.height:
-        row = worst.sort("spread", descending=True).row(0, named=True)
-        shown = " ".join(
-            f"{name.split('.')[1]}={row[name]}" for name in schema.parameter_columns(family) if row[name] is not None
-        )
-        raise InvalidValue(
-            f"{worst.height} measurements have contradictory repeats: the slowest repeat of {shown} takes {row['spread']:.0f} "
-            f"times the fastest (key {row['key']}, limit {CONTRADICTION:.0f}); look with `kerncast inspect` and drop one "
-            "side with `where`"
-        )
-    return folded
-
-
-def _halves(family: Family, ok: pl.DataFrame) -> pl.DataFrame:
-    """The keys that were visited more than once, with the medians of either half of their visits.
-
-    A visit is a stretch of one run (or one file) that measures one problem: repeats within it share the state of the
-    machine, and say nothing of another time. Visits alternate between the halves, so each has early and late ones.
-    """
-    problem = ["device", *(f"problem.{name}" for name in family.problem.parameters)]
-    origin, place = pl.coalesce("source", "run_id"), pl.coalesce("source_line", "order")
-    placed = ok.select("key", "time_ns", pl.struct(problem).alias("problem"), origin=origin, place=place)
-    placed = placed.sort("origin", "place", maintain_order=True).with_columns(visit=pl.struct("origin", "problem").rle_id())
-    visits = placed.group_by("key", "visit", maintain_order=True).agg(pl.col("time_ns").median())
-    return (
-        visits.group_by("key", maintain_order=True)
-        .agg(
-            count=pl.len(),
-            half_a=pl.col("time_ns").gather_every(2).median(),
-            half_b=pl.col("time_ns").gather_every(2, 1).median(),
-        )
-        .filter(pl.col("count") > 1)
-        .drop("count")
-    )
-
-
 def _dtypes(rows: pl.DataFrame, device: str) -> tuple[str, ...] | None:
     if "problem.dtype" not in rows.columns:
         return None
-    return tuple(sorted(rows.filter(pl.col("device") == device)["problem.dtype"].unique()))
+    return tuple(sorted(rows["problem.dtype"].filter(rows["device"] == device).unique()))
 
 
 def _without_unused(rows: Rows, kept: Collection[str]) -> Rows:
@@ -324,6 +280,13 @@ def _joined(parts: list[Rows]) -> Rows:
         both("bytes"),
         *(both(name) for name in limits.OUTPUTS),
     )
+
+
+def _stretches(frame: pl.DataFrame, columns: list[str]) -> Ints:
+    """The same as `_numbers`, for columns by which the frame is sorted."""
+    changed = frame.select(pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in columns)).to_series()
+    numbers = np.cumsum(changed.to_numpy())
+    return np.asarray(numbers - numbers[:1].sum(), dtype=np.int64)
 
 
 def _numbers(frame: pl.DataFrame, columns: list[str]) -> Ints:

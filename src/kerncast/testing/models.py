@@ -30,7 +30,8 @@ from kerncast.op import Family
 from kerncast.registry import FAMILIES
 from kerncast.scoring.splits import held_out
 from kerncast.tables.feature_rows import Rows
-from kerncast.tables.table import MAD_TO_SIGMA, Table, build_table
+from kerncast.tables.measurements import MAD_TO_SIGMA
+from kerncast.tables.table import Table, build_table
 from kerncast.training.procedure import Procedure
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
