@@ -1,5 +1,9 @@
 """Shared by all tests: the command line in this process, and the closing line that counts what had to be left out."""
 
+import os
+import tempfile
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -18,6 +22,9 @@ settings.register_profile(
 settings.load_profile("kerncast")
 
 _left_out: list[str] = []
+# Tests train models and trust them: on a list of their own, which is gone at the end.
+_trusted = tempfile.TemporaryDirectory(prefix="kerncast-tests-")
+os.environ["KERNCAST_TRUSTED"] = str(Path(_trusted.name) / "trusted")
 
 
 @pytest.fixture

@@ -49,6 +49,7 @@ NUMBERS: dict[str, str] = {
 PEAK = "peak_flops"
 
 KINDS = ("gpu", "npu", "cpu")
+LONGEST_NAME, LONGEST_TITLE = 100, 300
 
 
 def hardware_namespace() -> Namespace:
@@ -74,6 +75,11 @@ class Device:
         if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", self.name) or self.name.endswith(".toml"):
             raise InvalidValue(
                 f"a device's name is letters, digits, '_', '-', '+', '.' and does not end in .toml, got '{self.name}'"
+            )
+        if len(self.name) > LONGEST_NAME or len(self.title) > LONGEST_TITLE:
+            raise InvalidValue(
+                f"a device's name has at most {LONGEST_NAME} characters and its title {LONGEST_TITLE}, got {len(self.name):,} "
+                f"and {len(self.title):,}: shorten them, or name a known device"
             )
         if self.kind not in KINDS:
             raise InvalidValue(f"device {self.name}: kind must be one of {', '.join(KINDS)}, got '{self.kind}'")

@@ -32,6 +32,7 @@ HOMES = {
     "models find": [kerncast.Store.find, kerncast.Store.open],
     "models remove": [kerncast.Store.remove, kerncast.Store.open],
     "models show": [kerncast.Store.get, kerncast.Store.open],
+    "models trust": [kerncast.Store.trust, kerncast.Store.open],
     "ops": [kerncast.get_op],
     "portfolio": [kerncast.Selector.portfolio],
     "predict": [kerncast.Model.predict, kerncast.Store.find, kerncast.Store.open],

@@ -1,5 +1,6 @@
 """A stranger's words in data: labels, names, docs and devices never become code in what is generated from a model."""
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -7,15 +8,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from markdown_it import MarkdownIt
 
 from kerncast.compiling.lower import lower
+from kerncast.data import Dataset
 from kerncast.data.importers import Options, import_files
-from kerncast.declared.declaration import resolve
-from kerncast.errors import BadFile
+from kerncast.declared.declaration import Values, declared_family, resolve
+from kerncast.device import Device
+from kerncast.errors import BadFile, InvalidValue
 from kerncast.exporting.project import write_project
 from kerncast.models.model import Model
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions, tiers_of
+from kerncast.testing.hostile import LONG, TEXTS
 from kerncast.training.train import Recipe, train
 
 RECIPE = Recipe("gbdt", {"trees": 3, "leaves": 4, "lr": 0.3}, folds=2, threads=1)
@@ -27,7 +32,8 @@ def hostile_labels(marker: Path) -> list[str]:
         f'__attribute__((constructor)) static void own(void) {{ extern int system(const char *); system("touch {marker}"); }}'
     )
     ends = ("*/", "*\\\n/", "*??/\n/", "*/\n")
-    return [f"fast {end} {code} /*" for end in ends] + [f"line\n{code}", 'quote" " \\', "KERNCAST_OK", "ok", "OK", ""]
+    own = [f"fast {end} {code} /*" for end in ends] + [f"line\n{code}", "KERNCAST_OK", "ok", "OK"]
+    return list(dict.fromkeys([*own, *TEXTS]))
 
 
 def kernel_tuner_cache(labels: list[str]) -> str:
@@ -46,7 +52,8 @@ def home(tmp_path_factory):
     """A model of a family whose labels were written by a stranger, and the file that their code would leave."""
     folder = tmp_path_factory.mktemp("hostile")
     marker = folder / "ran"
-    (folder / "cache.json").write_text(kernel_tuner_cache(hostile_labels(marker)))
+    cache = kernel_tuner_cache([*hostile_labels(marker), LONG])
+    (folder / "cache.json").write_text(cache.replace("Some GPU", "Some \\u001b[2J <GPU> \\u202e*/"))
     import_files("kernel-tuner", [folder / "cache.json"], folder / "data", Options())
     train(folder / "data", folder / "model", RECIPE)
     return folder, marker
@@ -55,8 +62,10 @@ def home(tmp_path_factory):
 def test_a_strangers_label_is_not_executed_when_a_model_is_used(home):
     """Import, train, select: the compiled chooser holds the label as data and answers with it."""
     folder, marker = home
-    answer = Selector(folder / "model").select({"kernel": "blur", "size_x": 1024, "size_y": 512})
+    selector = Selector(folder / "model")
+    answer = selector.select({"kernel": "blur", "size_x": 1024, "size_y": 512})
     assert str(answer.status) == "ok"
+    assert selector.is_compiled == (shutil.which("gcc") is not None)
     assert dict(answer.config)["mode"] in hostile_labels(marker)
     assert not marker.exists()
 
@@ -70,18 +79,30 @@ def test_a_family_name_with_a_line_break_is_refused(home):
         resolve(wrong.family, wrong, "a model")
 
 
+@contextlib.contextmanager
+def changed(model, words):
+    """The model with these words as its device, its family and every doc; families are shared, so it is undone."""
+    parameters = (*model.family.problem.parameters.values(), *model.family.config.parameters.values())
+    places = [(model.device, "name"), (model.family, "id"), *((parameter, "doc") for parameter in parameters)]
+    before = [(owner, field, getattr(owner, field)) for owner, field in places]
+    for owner, field in places:
+        object.__setattr__(owner, field, words)
+    try:
+        yield
+    finally:
+        for owner, field, text in before:
+            object.__setattr__(owner, field, text)
+
+
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
 def test_a_strangers_device_and_docs_are_not_executed_in_an_exported_project(home):
     """C and C++ headers with hostile labels, docs and device name compile without a warning, and the self-test runs."""
     folder, marker = home
     model = Model.load(folder / "model")
     words = hostile_labels(marker)[1] + '\nint stranger = "1";'
-    for owner, field in ((model.device, "name"), (model.family, "id")):
-        object.__setattr__(owner, field, words)
-    for parameter in (*model.family.problem.parameters.values(), *model.family.config.parameters.values()):
-        object.__setattr__(parameter, "doc", words)
-    out = folder / "picker"
-    write_project(lower(model, tiers_of(model, TierOptions())), out, "picker")
+    out, tiers = folder / "picker", tiers_of(model, TierOptions())
+    with changed(model, words):
+        write_project(lower(model, tiers), out, "picker")
     (out / "use.cpp").write_text('#include "picker.hpp"\nint main() { picker::Selector s; return 0; }\n')
     strict = ["-Wall", "-Wextra", "-Werror", "-trigraphs", "-ffp-contract=off"]
     commands = [
@@ -96,3 +117,80 @@ def test_a_strangers_device_and_docs_are_not_executed_in_an_exported_project(hom
         done = subprocess.run(command, cwd=out, capture_output=True, text=True)
         assert done.returncode == 0, (command, (done.stdout + done.stderr)[:2000])
     assert not marker.exists()
+    # Whatever the text declares would have a name here; and a function that runs when it is loaded, a section.
+    symbols = subprocess.run(["nm", "-a", "picker.o"], cwd=out, capture_output=True, text=True, check=True).stdout
+    assert "picker_select" in symbols
+    assert not any(word in symbols for word in ("stranger", " own", "init_array", ".ctors", "system"))
+    assert not set((out / "CMakeLists.txt").read_text() + (out / "picker.pc.in").read_text()) & set("\x1b\u202e\\`")
+
+
+def test_a_strangers_words_stay_text_in_the_model_card(home):
+    """Markdown without markup, and one row per parameter."""
+    folder, _ = home
+    text = (folder / "model" / "MODEL_CARD.md").read_text()
+    assert all(char.isprintable() or char == "\n" for char in text)
+    tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(text)
+    inside = {child.type for token in tokens for child in token.children or ()}
+    assert not inside & {"html_inline", "image", "link_open"}
+    assert not any(token.type == "html_block" for token in tokens)
+
+
+def test_no_verb_sends_a_strangers_control_characters_to_the_terminal(home, run, tmp_path):
+    """Labels, devices, names of files and error texts: everything that is printed is plain lines."""
+    folder, marker = home
+    strange = tmp_path / "x \x1b[2J\u202e'$(touch ran)\n"
+    shutil.copytree(folder / "data", strange)
+    problem, model = ("kernel=blur", "size_x=1024", "size_y=512"), folder / "model"
+    commands = [
+        ("import", "kernel-tuner", folder / "cache.json", "--out", tmp_path / "again"),
+        ("inspect", strange),
+        ("inspect", strange, "--where", "config.mode=\x1b[2J"),
+        ("merge", strange, folder / "data", "--out", tmp_path / "both \x9b"),
+        ("train", strange, "--out", tmp_path / "model \x07", "--trees", "2", "--leaves", "4", "--no-folds", "--threads", "1"),
+        ("select", model, *problem, "--top", "30", "--explain"),
+        ("select", model, "mode=\x1b[2J"),
+        ("predict", model, *problem, "--config", "mode=\x1b[2J", "--config", "block_size_x=16"),
+        ("query", json.dumps({"problem": {"kernel": "\x9b", "size_x": 1}}), "--model", model),
+        ("query", json.dumps({"problem": {"kernel": "blur", "size_x": 1024, "size_y": 512}}), "--model", model),
+        ("portfolio", model),
+        ("models", "add", model, "--store", strange / "store"),
+        ("models", "--store", strange / "store"),
+        ("models", "show", "blur", "--store", strange / "store"),
+        ("models", "find", "\x1b[2J", "--store", strange / "store"),
+        ("evaluate", model, strange, "--include-seen"),
+        ("devices", "\x1b[2J"),
+        ("inspect", tmp_path / "no \x1b[2J"),
+        ("inspect", "--no-such-\x1b[2J"),
+        ("\x1b[2J",),
+    ]
+    worked = 0
+    for command in commands:
+        code, out, err = run(*command)
+        worked += code in (0, 3)
+        for char in out + err:
+            assert char.isprintable() or char == "\n", (command, char, out[-500:], err[-500:])
+    assert worked >= 10
+    assert not marker.exists()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_names_and_labels_are_bounded(home):
+    """What nobody can have meant is refused with its length; one long label costs its own row."""
+    folder, _ = home
+    (kind,) = Dataset.open(folder / "data").skipped.kinds
+    assert (kind.rows, kind.kind) == (3, "a label has at most 2,000 characters")
+    declared = Model.load(folder / "model").manifest.declaration
+    values = next(iter(declared.problem.values()))
+    wrong = [
+        {"op": "a" * 101, "family": f"{'a' * 101}/kernel_tuner"},
+        {"family": f"{declared.op}/{'b' * 101}"},
+        {"problem": {**declared.problem, "c" * 101: values}},
+        {"problem": {**declared.problem, "c": Values("labels", labels=("d" * 2_001,))}},
+        {"doc": "e" * 10_001},
+    ]
+    for change in wrong:
+        with pytest.raises(InvalidValue, match=r"has at most [\d,]+ characters, got [\d,]+ \('.{40}…'\): shorten it"):
+            declared_family(msgspec.structs.replace(declared, **change))
+    for name, title in (("f" * 101, "a title"), ("a_name", "g" * 301)):
+        with pytest.raises(InvalidValue, match=r"at most 100 characters .*: shorten them"):
+            Device(name, title, "gpu")

@@ -136,8 +136,8 @@ def test_where_nothing_can_be_compiled_or_kept_lightgbm_answers(model, tiers, mo
     def refuse(*args, **more):
         raise CannotCompile("no")
 
-    monkeypatch.setattr("kerncast.selecting.selector.compiled", refuse)
-    monkeypatch.setattr("kerncast.selecting.selector.kept", lambda identity: None)
+    monkeypatch.setattr("kerncast.compiling.loading.compiled", refuse)
+    monkeypatch.setattr("kerncast.compiling.loading.kept", lambda identity, flags: None)
     said = []
 
     class Heard(Progress):

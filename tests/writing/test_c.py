@@ -9,24 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kerncast.testing.hostile import LONG, TEXTS
 from kerncast.testing.repeats import repeats
 from kerncast.writing.c import KEYWORDS, c_string, comment, filled, identifiers, plain_words
 
-HOSTILE = (
-    "*/ int stranger; /*",
-    "*\\\n/ int stranger; /*",
-    "*??/\n/ int stranger; /*",
-    "line\nint stranger;\n//",
-    "carriage\rint stranger;",
-    'quote " int stranger; "',
-    "ends with a backslash \\",
-    "ends with a trigraph ??/",
-    "@LABELS@ @PREFIX@ kerncast_context",
-    "\u2028int stranger;\u2029 \u202e reversed",
-    "\0 zero",
-    "",
-    "x" * 5_000_000,
-)
+HOSTILE = (*TEXTS, LONG)
 COMPILERS = [item for item in product(("gcc", "clang"), ("c99", "gnu17", "c++17")) if shutil.which(item[0])]
 
 

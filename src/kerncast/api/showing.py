@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal, Self
 
-import click
-
 from kerncast.api.pace import LIVE_SECONDS, Pace, clock
+from kerncast.api.printing import echo
 from kerncast.progress import QUIET, Progress
-from kerncast.writing.terminal import assignments, duration
+from kerncast.writing.terminal import assignments, duration, line
 
 Wanted = Progress | Literal["auto"] | bool | None
 """What a public function takes: `auto` (a terminal or a notebook, nothing elsewhere), True (anywhere), False, or your own."""
@@ -196,12 +195,12 @@ class LineShow(Account):
     def _print(self, every: float) -> None:
         if time.monotonic() - self.printed >= every:
             self.printed = time.monotonic()
-            click.echo(self.line(), err=True)
+            echo(self.line(), err=True)
 
     def stage(self, name: str, number: int = 1, of: int = 1) -> None:
         super().stage(name, number, of)
         # A stage that an earlier run finished is only named.
-        click.echo(name if name.endswith("(done before)") else f"{name} ...", err=True)
+        echo(name if name.endswith("(done before)") else f"{name} ...", err=True)
 
     def step(self, what: str, done: int = 0, of: int | None = None) -> None:
         super().step(what, done, of)
@@ -213,7 +212,7 @@ class LineShow(Account):
             self._print(PLAIN_SECONDS)
 
     def say(self, text: str) -> None:
-        click.echo(f"kerncast: {text}", err=True)
+        echo(f"kerncast: {text}", err=True)
 
 
 class TerminalShow(Account):
@@ -264,9 +263,9 @@ class TerminalShow(Account):
 
     def say(self, text: str) -> None:
         if self.live is None:
-            click.echo(f"kerncast: {text}", err=True)
+            echo(f"kerncast: {text}", err=True)
             return
-        self.live.console.print(f"kerncast: {text}", markup=False, highlight=False, soft_wrap=True)
+        self.live.console.print(line(f"kerncast: {text}"), markup=False, highlight=False, soft_wrap=True)
 
     # -- how it looks --------------------------------------------------------------------------------------
 
@@ -279,7 +278,7 @@ class TerminalShow(Account):
                 return self.panel()
             if self.of > 1 or (self.steps is not None and self.steps[2]):
                 return self.bar()
-            self.spinner.update(text=Text(self.line()))
+            self.spinner.update(text=Text(line(self.line())))
             return self.spinner
 
     def bar(self) -> Any:
@@ -291,7 +290,7 @@ class TerminalShow(Account):
         grid = Table.grid(padding=(0, 1))
         left = self.remaining()
         grid.add_row(
-            Text(f"{self.title():<44}"),
+            Text(f"{line(self.title()):<44}"),
             ProgressBar(total=1.0, completed=self.share, width=40),
             Text(f"{self.share:>4.0%}"),
             Text(clock(time.monotonic() - self.began), style="progress.elapsed"),
@@ -311,18 +310,18 @@ class TerminalShow(Account):
         lanes = "  ".join(f"device {name}: {count:,}" for name, count in sorted(self.devices.items()))
         best = f"best {duration(self.best_ns)}" if self.best_ns is not None else ""
         counts = Text("  ").join(
-            Text(f"{name} {count:,}", style="green" if name == "ok" else "yellow")
+            Text(line(f"{name} {count:,}"), style="green" if name == "ok" else "yellow")
             for name, count in self.statuses.most_common()
         )
         head = f"{done:,}" + (f" of {self.total:,}" if self.total is not None else "")
         speed = f"{self.pace.rate():.0f}/s   left {self.remaining()}   disturbed {self.disturbed():.1%}"
         return Group(
-            Text(f"{head} {self.what}   {speed}", style="bold"),
+            Text(line(f"{head} {self.what}   {speed}"), style="bold"),
             # Without padding a bar ends without a new line, and what follows is cropped.
             Padding(ProgressBar(total=float(self.total or max(done, 1)), completed=float(done), pulse=self.total is None), 0),
             counts,
-            Text(lanes, style="dim"),
-            Text(f"{assignments(self.problem)}   {best}", style="dim", no_wrap=True, overflow="ellipsis"),
+            Text(line(lanes), style="dim"),
+            Text(line(f"{assignments(self.problem)}   {best}"), style="dim", no_wrap=True, overflow="ellipsis"),
         )
 
 
@@ -357,11 +356,11 @@ class NotebookShow(Account):
     def _write(self, text: str) -> None:
         from IPython.display import display
 
-        self.updated = time.monotonic()
+        self.updated, shown = time.monotonic(), _Plain(line(text))
         if self.handle is None:
-            self.handle = display(_Plain(text), display_id=True)
+            self.handle = display(shown, display_id=True)
         else:
-            self.handle.update(_Plain(text))
+            self.handle.update(shown)
 
     def _update(self) -> None:
         if time.monotonic() - self.updated >= NOTEBOOK_SECONDS:
@@ -380,4 +379,4 @@ class NotebookShow(Account):
         self._update()
 
     def say(self, text: str) -> None:
-        click.echo(f"kerncast: {text}", err=True)
+        echo(f"kerncast: {text}", err=True)

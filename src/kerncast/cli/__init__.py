@@ -106,7 +106,12 @@ def _run(args: list[str] | None) -> None:
         where = f" {error.filename}" if error.filename else ""
         _fail(f"cannot use{where or ' a file'}: {error.strerror or error}; choose another place", "cannot_use", given)
     except click.ClickException as error:
-        error.show()
+        from io import StringIO
+
+        from kerncast.api.printing import echo
+
+        error.show(usage := StringIO())
+        echo(*usage.getvalue().rstrip("\n").split("\n"), err=True)
         _fail(error.format_message(), "usage", given, shown=True)
     except (click.Abort, KeyboardInterrupt):
         from kerncast.cli.signals import leave
@@ -127,14 +132,15 @@ def _kind(error: Exception) -> str:
 
 def _fail(said: str, kind: str, args: list[str], code: int = 2, shown: bool = False) -> NoReturn:
     """Print an error and exit; a message may quote a file, so its control characters are escaped."""
-    from kerncast.writing.terminal import printable
+    import json
 
-    text = "\n".join(printable(line) for line in said.split("\n"))
+    from kerncast.api.printing import echo, echo_exactly
+    from kerncast.writing.terminal import line
+
+    lines = [line(text) for text in said.split("\n")]
     if not shown:
-        click.echo(f"kerncast: {text}", err=True)
+        echo(f"kerncast: {lines[0]}", *lines[1:], err=True)
     options = args[: args.index("--")] if "--" in args else args
     if "--json" in options and not json_printed.get():
-        import json
-
-        click.echo(json.dumps({"error": text, "kind": kind}, indent=2))
+        echo_exactly(json.dumps({"error": "\n".join(lines), "kind": kind}, indent=2))
     sys.exit(code)

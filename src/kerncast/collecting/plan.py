@@ -29,6 +29,7 @@ from kerncast.errors import InvalidValue, KerncastError, NotFound
 from kerncast.op import Family
 from kerncast.problems import parse_vary
 from kerncast.sweeping import Selection, SuiteSweep, Sweep, Vectors, open_sweep, parse_selection
+from kerncast.writing.shell import word
 
 # An active choice compares at least so many configs of each problem.
 FEWEST_CANDIDATES = 16
@@ -291,6 +292,6 @@ def planned(
     if not total and exact:
         raise InvalidValue(
             f"no config of {family.id} can run any of the {sweep.problem_count:,} problems on {where}: "
-            f"see the constraints in `kerncast families {family.id}`"
+            f"see the constraints in `kerncast families {word(family.id)}`"
         )
     return Planned(sweep, total, exact)

@@ -2,6 +2,8 @@
 
 <cache>/select/<digest>/artefact.so      the compiled text
 <cache>/select/<digest>/artefact.sum     its checksum: a damaged file is built again, never loaded
+
+The folder is 0700 and belongs to the user: nobody else can have put code there.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from kerncast.backends.contract import CannotCompile
 from kerncast.backends.cpu.build import Compiler, find_compiler, instruction_set
 from kerncast.errors import CannotWrite
 from kerncast.files.atomic import file_checksum, replace_file, scratch_folder
-from kerncast.files.cache import cache_folder
+from kerncast.files.cache import private_cache
 
 # No contraction: a fused multiply-add rounds once where Python rounds twice.
 FLAGS = ("-std=c99", "-O3", "-march=native", "-ffp-contract=off", "-fPIC", "-shared")
@@ -38,9 +40,9 @@ def source_digest() -> str:
 
 
 def folder_for(*identity: str) -> Path:
-    """The cache folder of the artefact that `identity` determines."""
+    """The cache folder of the artefact that `identity` determines; a `CannotWrite` says why there is none."""
     digest = hashlib.blake2b("\n".join([source_digest(), *identity]).encode(), digest_size=10).hexdigest()
-    return cache_folder("select") / digest
+    return private_cache("select") / digest
 
 
 def compiled(identity: str, source: str, header: str, *, flags: tuple[str, ...] = FLAGS) -> Path | None:
@@ -55,12 +57,12 @@ def compiled(identity: str, source: str, header: str, *, flags: tuple[str, ...] 
     return made
 
 
-def kept(identity: str) -> Path | None:
+def kept(identity: str, flags: tuple[str, ...] = FLAGS) -> Path | None:
     """The shared object if it is cached, so that its source need not be written again."""
     compiler = find_compiler()
     if compiler is None:
         return None
-    folder = folder_for("artefact", identity, compiler.path, compiler.version, *FLAGS, instruction_set())
+    folder = folder_for("artefact", identity, compiler.path, compiler.version, *flags, instruction_set())
     return folder / "artefact.so" if _intact(folder / "artefact.so") else None
 
 

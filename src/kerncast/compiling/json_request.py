@@ -258,7 +258,9 @@ def _reply(reader: RequestReader, select: Select, request: Token, tiers: Collect
             raise Refused(Answered.BAD_INPUT, said, asked.start)
     except Refused as refused:
         return {**_refusal(refused), **origin}
-    return {**_answered(reader.family, select(values, asked.tier), asked), **origin}
+    answer = select(values, asked.tier)
+    note = {"note": answer.note} if answer.note else {}
+    return {**_answered(reader.family, answer, asked), **origin, **note}
 
 
 def _check(family: Family, values: dict[str, Any], asked: Asked) -> None:

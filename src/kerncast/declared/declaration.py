@@ -26,6 +26,8 @@ from kerncast.space import Bool, Categorical, Choice, Constraint, Int, Parameter
 
 NAME = r"[A-Za-z_]\w*"
 LARGEST_SIZE = 2**53
+# What is longer is no name that anybody gave, and would be written again and again.
+LONGEST_NAME, LONGEST_LABEL, LONGEST_DOC = 100, 2_000, 10_000
 # Above this many combinations there is a check after each parameter, so that configs are listed step by step.
 CHECKED_AT_ONCE = 65_536
 AXES = ("x", "y", "z")
@@ -211,6 +213,7 @@ def _built(text: bytes) -> DeclaredFamily:
         raise InvalidValue(
             f"a declared family is called '{declared.op}/NAME', NAME in letters, digits and '_', got '{declared.family}'"
         )
+    _refuse_long(declared)
     if declared.op in OPS.found:
         raise InvalidValue(f"the op '{declared.op}' is installed here and differs from the one drafted from a file")
     parts = {"declaration": declared, "doc": declared.doc}
@@ -221,6 +224,19 @@ def _built(text: bytes) -> DeclaredFamily:
     built = family()
     assert isinstance(built, DeclaredFamily)
     return built
+
+
+def _refuse_long(declared: Declaration) -> None:
+    names = (declared.op, declared.family.rpartition("/")[2], *declared.problem, *declared.config)
+    labels = (label for values in (*declared.problem.values(), *declared.config.values()) for label in values.labels)
+    for what, longest, texts in (
+        ("name", LONGEST_NAME, names), ("label", LONGEST_LABEL, labels), ("description", LONGEST_DOC, (declared.doc,)),
+    ):  # fmt: skip
+        for text in texts:
+            if len(text) > longest:
+                raise InvalidValue(
+                    f"a declared {what} has at most {longest:,} characters, got {len(text):,} ('{text[:40]}…'): shorten it"
+                )
 
 
 def declared_family(declared: Declaration) -> DeclaredFamily:

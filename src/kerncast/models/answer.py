@@ -59,6 +59,8 @@ class Answer:
     """What the chosen kernel (or the fallback) is called in the training data; None: it has no name there."""
     pin: Pin | None = None
     """Set if a choice was pinned for this problem."""
+    note: str = ""
+    """Why the model was not compiled (the user has not trusted it), with the command that changes it."""
 
     @property
     def ok(self) -> bool:
@@ -100,6 +102,8 @@ class Answer:
             found.append(("reason", self.reason))
         if self.fallback:
             found.append(("fallback", assignments(known(self.fallback))))
+        if self.note:
+            found.append(("note", self.note))
         return found
 
     def __repr__(self) -> str:
@@ -130,6 +134,8 @@ class Answer:
         if self.fallback is not None:
             chosen = {name: value for name, value in self.fallback.items() if value is not None}
             found["fallback"] = {"name": self.fallback_name, "config": chosen}
+        if self.note:
+            found["note"] = self.note
         return found
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kerncast.models.hull import fact_words, range_words
 from kerncast.models.manifest import Manifest
 from kerncast.scoring.splits import CONFIG
-from kerncast.writing import html
+from kerncast.writing import html, markdown
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model
@@ -51,7 +51,7 @@ def _figures(evaluation: dict[str, Any]) -> list[str]:
         f"{how} {evaluation['split']}, {overall['n_problems']:,} problems; 95 % bootstrap intervals over problems.",
         *([ONE_PROBLEM] if evaluation["split"] == CONFIG else []),
         "",
-        "| | model | " + " | ".join(evaluation["baselines"]) + " |",
+        "| | model | " + " | ".join(map(markdown.text, evaluation["baselines"])) + " |",
         "|---|---|" + "---|" * len(evaluation["baselines"]),
     ]
     for name, title in ROWS:
@@ -63,19 +63,20 @@ def _figures(evaluation: dict[str, Any]) -> list[str]:
 
 def model_card(manifest: Manifest, evaluation: dict[str, Any], importances: dict[str, float]) -> str:
     """The card as Markdown."""
-    device = ", ".join(f"{item.title} (`{item.name}`)" for item in manifest.devices)
+    device = ", ".join(f"{markdown.text(item.title)} ({markdown.code(item.name)})" for item in manifest.devices)
     lines = [
-        f"# {manifest.family}, {manifest.kind}",
+        f"# {markdown.text(manifest.family)}, {markdown.text(manifest.kind)}",
         "",
-        f"Predicts the time of `{manifest.family}` on {device}"
-        + (f" for {', '.join(manifest.dtypes)}" if manifest.dtypes else "")
+        f"Predicts the time of {markdown.code(manifest.family)} on {device}"
+        + (f" for {', '.join(map(markdown.text, manifest.dtypes))}" if manifest.dtypes else "")
         + ".",
         "",
         "## Trained on",
         "",
         f"{manifest.data.rows:,} measured vectors ({manifest.data.failures:,} of them failures), {manifest.data.problems:,} "
-        f"problems in {manifest.data.groups:,} groups, {manifest.data.configs:,} configs; digest `{manifest.data.digest}`.",
-        f"Software: {'; '.join(manifest.software) or 'not recorded'}.",
+        f"problems in {manifest.data.groups:,} groups, {manifest.data.configs:,} configs; digest "
+        f"{markdown.code(manifest.data.digest)}.",
+        f"Software: {markdown.text('; '.join(manifest.software) or 'not recorded')}.",
         f"Noise of a label (median relative standard error): "
         f"{'unknown' if manifest.data.noise_floor is None else format(manifest.data.noise_floor, '.2%')}.",
         "",
@@ -87,13 +88,14 @@ def model_card(manifest: Manifest, evaluation: dict[str, Any], importances: dict
     for name, seen in manifest.hull.items():
         trained = ", ".join(map(str, seen.labels)) if seen.labels else f"{seen.low} to {seen.high}"
         fact = manifest.known_facts.get(name)
-        lines.append(f"| {name} | {trained}{'' if fact is None else f', {fact_words(fact)} only'} |")
+        said = f"{trained}{'' if fact is None else f', {fact_words(fact)} only'}"
+        lines.append(f"| {markdown.text(name)} | {markdown.text(said)} |")
     if manifest.features.left_out:
         needs = [f"{name} ({', '.join(numbers)})" for name, numbers in manifest.features.left_out.items()]
-        lines += ["", f"Features left out because the device's profile lacks a number: {', '.join(needs)}."]
+        lines += ["", f"Features left out because the device's profile lacks a number: {markdown.text(', '.join(needs))}."]
     if importances:
         lines += ["", "## What it looks at", "", "| feature | share of the gain |", "|---|---|"]
-        lines += [f"| {name} | {share:.1%} |" for name, share in list(importances.items())[:15]]
+        lines += [f"| {markdown.text(name)} | {share:.1%} |" for name, share in list(importances.items())[:15]]
     return "\n".join(lines) + "\n"
 
 

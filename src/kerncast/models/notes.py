@@ -9,6 +9,7 @@ from kerncast.models.hull import fact_words
 from kerncast.models.manifest import EVALUATION
 from kerncast.parameters import Bool, Categorical
 from kerncast.problems import named_sets
+from kerncast.writing.shell import word
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model
@@ -45,7 +46,7 @@ def _failures(model: Model) -> Iterator[str]:
 
 def _facts(model: Model) -> Iterator[str]:
     op = model.family.op
-    collect = f"`kerncast collect {model.family.id} --problems {UNALIGNED}`"
+    collect = f"`kerncast collect {word(model.family.id)} --problems {UNALIGNED}`"
     how = collect if UNALIGNED in named_sets(op) else "add some to the data"
     for name, fact in model.manifest.known_facts.items():
         yield (

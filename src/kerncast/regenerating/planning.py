@@ -21,6 +21,7 @@ from kerncast.store.store import Store
 from kerncast.sweeping import SuiteSweep, Sweep, open_sweep, parse_selection
 from kerncast.training.procedure import Procedure, tuning_ranges
 from kerncast.training.recipe import Recipe
+from kerncast.writing.shell import word
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def _check_sweep(routine: Routine, sweep: Sweep | SuiteSweep) -> None:
     if not any(block.height for block in sweep.iter_blocks()):
         raise InvalidValue(
             f"no config of {family.id} can run any of the {sweep.problem_count:,} problems of routine {routine.name} on "
-            f"{sweep.device.name}: see the constraints in `kerncast families {family.id}`"
+            f"{sweep.device.name}: see the constraints in `kerncast families {word(family.id)}`"
         )
     if not isinstance(sweep, Sweep):
         return

@@ -17,11 +17,11 @@ from kerncast.arrays import Floats
 from kerncast.backends.contract import Backend, CannotCompile
 from kerncast.compiling.binding import TIERS as TIER_NAMES
 from kerncast.compiling.binding import Binding, Reply, reply_of
-from kerncast.compiling.build import compiled, kept
-from kerncast.compiling.c99 import NotInC, c_source
+from kerncast.compiling.c99 import NotInC
 from kerncast.compiling.encoding import MISSING
-from kerncast.compiling.header import MOST_PINS, c_header, schema_number
+from kerncast.compiling.header import MOST_PINS
 from kerncast.compiling.interpreter import Interpreter
+from kerncast.compiling.loading import NotTrusted, load
 from kerncast.compiling.lower import Artefact, lower
 from kerncast.compiling.overrides import Decided, Overrides, decide
 from kerncast.compiling.request import identity_of
@@ -53,8 +53,8 @@ class Selector:
     """Picks a config for a problem, or says why there is none: `Selector(model)`, with a model or its path.
 
     The first selector of a model takes some seconds: its quick tiers are built, compiled and cached. Without a C compiler, or
-    with a learner that writes no C, it runs in Python; the answers are the same. Threads may share a selector; they take
-    turns.
+    with a learner that writes no C, or if this user has neither trained nor trusted the model, it runs in Python; the answers
+    are the same. Threads may share a selector; they take turns.
     """
 
     def __init__(
@@ -79,6 +79,8 @@ class Selector:
         self.tiers = tiers_of(self.model, options, progress=progress) if tiers is None else tiers
         self.artefact: Artefact = lower(self.model, self.tiers)
         self._interpreter = Interpreter(self.artefact)
+        self.note = ""
+        """Why the model is not compiled, if the user can change that; every answer has it."""
         self._binding = self._compiled(progress) if compile else None
         self._labels = self.model.labels
         self._overriding = threading.Lock()
@@ -128,16 +130,15 @@ class Selector:
         return self.select(parameters if problem is None else problem)
 
     def _compiled(self, progress: Progress) -> Binding | None:
-        artefact, model = self.artefact, self.model
-        identity = f"selector {model.manifest.checksum} {self.tiers.digest}"
-        made = kept(identity)
-        if made is None:
-            progress.stage("compiling")
-            try:
-                made = compiled(identity, c_source(artefact, "kerncast"), c_header(artefact, "kerncast"))
-            except (CannotCompile, CannotWrite, NotInC) as error:
-                progress.say(f"{error}; Python answers instead")
-        return None if made is None else Binding(made, model.family, schema_number(artefact))
+        """The compiled artefact; if the user has not trusted the model, None, and every answer says so."""
+        try:
+            return load(self.artefact, f"selector {self.model.manifest.checksum} {self.tiers.digest}", progress=progress)
+        except NotTrusted as refused:
+            self.note = str(refused)
+            progress.say(self.note)
+        except (CannotCompile, CannotWrite, NotInC) as error:
+            progress.say(f"{error}; Python answers instead")
+        return None
 
     def __reduce__(self) -> Any:
         raise TypeError("a selector cannot be pickled: make it again in the other process, where it is read from the cache")
@@ -205,11 +206,7 @@ class Selector:
             answered, candidate, time_ns, lower, upper, efficiency, pin = found
             answer = self._chosen(problem, ANSWERED_BY[answered], candidate, time_ns, lower, upper, efficiency)
             return answer if not pin else self._with_pin(answer, PINS[pin])
-        decided, refused = self._before_asking(problem)
-        if decided is not None and decided.pin is Pin.DECIDED:
-            return decided
-        answer = refused if refused is not None else self._interpreted(problem, tier)
-        return answer if decided is None else self._with_pin(answer, Pin.NOT_APPLIED)
+        return self._noted(self._asked_in_python(problem, tier))
 
     # -- pins ------------------------------------------------------------------------------------------
 
@@ -306,6 +303,17 @@ class Selector:
 
     # -- the same in Python ----------------------------------------------------------------------------
 
+    def _noted(self, answer: Answer) -> Answer:
+        """The answer, which says why the model is not compiled if the user can change that."""
+        return replace(answer, note=self.note) if self.note else answer
+
+    def _asked_in_python(self, problem: Problem, tier: Tier) -> Answer:
+        decided, refused = self._before_asking(problem)
+        if decided is not None and decided.pin is Pin.DECIDED:
+            return decided
+        answer = refused if refused is not None else self._interpreted(problem, tier)
+        return answer if decided is None else self._with_pin(answer, Pin.NOT_APPLIED)
+
     def _refusal(self, problem: Problem) -> Answer | None:
         values = self.model.family.problem.qualified(problem.as_dict())
         for rule in self.artefact.unsupported_rules:
@@ -370,6 +378,9 @@ class Selector:
         problem, asked = self.problem(problem), self._there(_tier(tier))
         if self._binding is not None:
             return [self._answer(problem, reply) for reply in self._binding.rank(self._encode(problem), asked, k)]
+        return [self._noted(item) for item in self._ranked_in_python(problem, k, asked)]
+
+    def _ranked_in_python(self, problem: Problem, k: int, asked: Tier) -> list[Answer]:
         decided, refused = self._before_asking(problem)
         if refused is not None:
             if decided is not None:

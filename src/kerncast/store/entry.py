@@ -13,6 +13,7 @@ from kerncast.errors import BadFile
 from kerncast.files.versioned import Versioned
 from kerncast.models import software as softwares
 from kerncast.models.model import Model
+from kerncast.writing.shell import word
 
 ENTRY = "entry.json"
 FORMAT = "kerncast-store-entry"
@@ -84,13 +85,13 @@ class Entry:
         if not self.path.is_dir():
             raise BadFile(
                 f"{self.path.parent / ENTRY} names the model {self.path}, which is gone: put it back, or remove the entry with "
-                f"`kerncast models remove {self.id}`"
+                f"`kerncast models remove {word(self.id)}`"
             )
         model = Model.load(self.path)
         if model.manifest.checksum != self.record.checksum:
             raise BadFile(
                 f"{self.path} is not the model that {self.path.parent / ENTRY} names (their checksums differ): remove "
-                f"it with `kerncast models remove {self.id}` and add the model again"
+                f"it with `kerncast models remove {word(self.id)}` and add the model again"
             )
         return model
 

@@ -27,8 +27,10 @@ from kerncast.collecting.request import Stop, never
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.files.atomic import cannot_write, remove_directory, write_bytes
 from kerncast.files.lock import one_writer
+from kerncast.files.user_data import data_folder
 from kerncast.files.versioned import json_text
 from kerncast.models import software as softwares
+from kerncast.models import trust as trusting
 from kerncast.models.model import Model
 from kerncast.progress import QUIET, Progress
 from kerncast.registry import OPS
@@ -50,16 +52,7 @@ def default_path(environment: Mapping[str, str] = os.environ, platform: str = sy
     """`KERNCAST_STORE`, else `kerncast/models` in the user's data directory."""
     if environment.get(VARIABLE):
         return Path(environment[VARIABLE])
-    home = Path.home()
-    if platform == "win32":
-        base = Path(environment.get("LOCALAPPDATA") or home / "AppData" / "Local")
-    elif platform == "darwin":
-        base = home / "Library" / "Application Support"
-    else:
-        given = environment.get("XDG_DATA_HOME", "")
-        # The base directory specification says to ignore relative paths.
-        base = Path(given) if Path(given).is_absolute() else home / ".local" / "share"
-    return base / "kerncast" / "models"
+    return data_folder(environment, platform) / "models"
 
 
 class Changed(InvalidValue):
@@ -120,10 +113,7 @@ class Store:
         from kerncast.store.drift import Tolerance
         from kerncast.store.recheck import How, recheck
 
-        if isinstance(model, Model):
-            loaded = model
-        else:
-            loaded = Model.load(model) if Path(model).is_dir() else self.get(str(model)).load()
+        loaded = self._loaded(model)
         measuring = plan.Measuring(cache=cache)
         runs = plan.runner(loaded.family, backend, benchmark, set or {}, devices, measuring)
         how = How(
@@ -241,14 +231,18 @@ class Store:
         replace: bool = False,
         software: Mapping[str, str] | None = None,
         origin: Mapping[str, str] | None = None,
+        trust: bool = False,
         over: str | None = None,
     ) -> Entry:
         """Copy a model into the store. `software` is for a model whose data did not say what it was trained on.
 
-        With `over`, replace only an entry with this `mark`, and raise `Changed` if it is another one by now.
+        With `trust`, this user trusts the model, as `trust` does. With `over`, replace only an entry with this `mark`, and
+        raise `Changed` if it is another one by now.
         """
         check_name(name)
         loaded = model if isinstance(model, Model) else Model.load(model)
+        if trust:
+            trusting.trust(loaded)
         record = _record(loaded, name, software, origin)
         target = self._folder(record)
         try:
@@ -264,6 +258,24 @@ class Store:
                 return self._put(loaded.path, target, record)
         except OSError as error:
             raise cannot_write(f"the store {self.path}", error) from error
+
+    def trust(self, model: Model | str | Path, *, revoke: bool = False) -> Model:
+        """Trust a model that somebody else made: it is compiled from now on, with what is in it. `revoke` takes that back.
+
+        `model` is a model, its directory, or an id in this store.
+        """
+        loaded = self._loaded(model)
+        if not revoke:
+            trusting.trust(loaded)
+        elif not trusting.revoke(loaded):
+            raise NotFound(f"{loaded.path} is not on the list of trusted models, {trusting.list_path()}: nothing was changed")
+        return loaded
+
+    def _loaded(self, model: Model | str | Path) -> Model:
+        """A model, the one in a directory, or the one with an id in this store."""
+        if isinstance(model, Model):
+            return model
+        return Model.load(model) if Path(model).is_dir() else self.get(str(model)).load()
 
     def _folder(self, record: Record) -> Path:
         return self.path.joinpath(*place_of(record.family, record.devices, record.software, record.name))

@@ -27,6 +27,7 @@ from kerncast.sweeping.pool import BLOCK_ROWS
 from kerncast.sweeping.suites import SuiteSweep
 from kerncast.sweeping.sweep import Sweep
 from kerncast.sweeping.vectors import CONFIG, PROBLEM
+from kerncast.writing.shell import word
 
 FORMAT = "kerncast-vectors"
 VERSION = 1
@@ -142,7 +143,8 @@ def write_vectors(
             path.rmdir()
         raise InvalidValue(
             f"the sweep is empty: no config of {sweep.family.id} is valid on {sweep.device.name} for any of its "
-            f"{sweep.problem_count:,} problems; see `kerncast families {sweep.family.id} --device {sweep.device.name}`"
+            f"{sweep.problem_count:,} problems; see "
+            f"`kerncast families {word(sweep.family.id)} --device {word(sweep.device.name)}`"
         )
     return summary
 

@@ -21,6 +21,7 @@ from kerncast.problems.samplers import cross
 from kerncast.sweeping.pool import BLOCK_ROWS
 from kerncast.sweeping.selection import Selection
 from kerncast.sweeping.sweep import Slice, Sweep, unchecked
+from kerncast.writing.shell import word
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +105,7 @@ class SuiteSweep:
         if not sum(heights):
             raise InvalidValue(
                 f"no problem of {self.name} is left: loosen `vary`, `max_flops` or `max_bytes` (`kerncast ops "
-                f"{self.family.op.name}` lists the values)"
+                f"{word(self.family.op.name)}` lists the values)"
             )
         return _Survey(digest, sum(heights), np.array(vectors, np.int64))
 

@@ -14,11 +14,11 @@ import polars as pl
 from kerncast.arrays import Array
 from kerncast.data.dataset import Dataset, record_of
 from kerncast.declared.declaration import declaration_of
-from kerncast.errors import InvalidValue
+from kerncast.errors import InvalidValue, KerncastError
 from kerncast.files.atomic import build_directory, file_checksum, refuse_unwritable
 from kerncast.files.versioned import json_text
 from kerncast.learners.contract import Learner
-from kerncast.models import card, coverage
+from kerncast.models import card, coverage, trust
 from kerncast.models.labels import in_order_of_labels
 from kerncast.models.manifest import (
     CANDIDATES,
@@ -109,7 +109,12 @@ def train(
 
     build_directory(out, fill)
     Partial.beside(out, table, recipe).discard()
-    return Model.load(out)
+    model = Model.load(out)
+    try:
+        trust.trust(model)
+    except KerncastError as error:
+        progress.say(f"{error}; until then, other processes answer with {out} in Python, which is slower")
+    return model
 
 
 def _from_scratch(table: Table, procedure: Procedure, out: Path) -> Trained:
@@ -138,7 +143,9 @@ def fit_table(table: Table, procedure: Procedure, out: Path, *, evaluated: bool 
     trained = _from_scratch(table, procedure, out) if evaluated else _not_judged(table, procedure, None)
     build_directory(out, lambda folder: _write(folder, table, procedure, trained, (), None))
     Partial.beside(out, table, procedure.recipe).discard()
-    return Model.load(out)
+    model = Model.load(out)
+    trust.hold(model)
+    return model
 
 
 def expand(paths: Sequence[str | Path]) -> list[Path]:

@@ -1,4 +1,5 @@
 """Text for other languages.
 
-Text from files, users and kernels reaches C, C++, CMake, HTML or a terminal only through these functions.
+Text from files, users and kernels reaches C, C++, CMake, HTML, Markdown, TOML, a shell command or a terminal only
+through these functions.
 """

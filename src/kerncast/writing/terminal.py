@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+LONGEST_LINE = 10_000
 
 
 def printable(text: object) -> str:
@@ -13,6 +16,22 @@ def printable(text: object) -> str:
     if plain.isprintable():
         return plain
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in plain)
+
+
+def json_printable(text: str) -> str:
+    """JSON whose strings have no control character: a program reads the same values, and a terminal obeys none of them."""
+    if text.isprintable():
+        return text
+    # What is outside of strings in JSON is printable or white space.
+    return "".join(char if char.isprintable() or char in " \n\t\r" else json.dumps(char)[1:-1] for char in text)
+
+
+def line(text: object) -> str:
+    """One line for a terminal: `printable`, and cut where nobody reads on."""
+    plain = str(text)
+    if len(plain) <= LONGEST_LINE:
+        return printable(plain)
+    return f"{printable(plain[:LONGEST_LINE])} … ({len(plain):,} characters)"
 
 
 @dataclass(frozen=True)
@@ -26,19 +45,24 @@ class TextTable:
     """The columns that are aligned to the right."""
 
     @property
+    def head(self) -> list[str]:
+        """The names of the columns, which may be names of baselines or parameters from data."""
+        return [line(name) for name in self.columns]
+
+    @property
     def cells(self) -> list[list[str]]:
         """The rows as text without control characters."""
-        return [["" if cell is None else printable(cell) for cell in row] for row in self.rows]
+        return [["" if cell is None else line(cell) for cell in row] for row in self.rows]
 
     def __str__(self) -> str:
         cells = self.cells
-        widths = [max(len(text) for text in column) for column in zip(self.columns, *cells, strict=True)]
+        widths = [max(len(text) for text in column) for column in zip(self.head, *cells, strict=True)]
         align: list[Callable[[str, int], str]] = [str.rjust if name in self.right else str.ljust for name in self.columns]
         lines = [
             "  ".join(place(text, width) for place, text, width in zip(align, row, widths, strict=True)).rstrip()
-            for row in [list(self.columns), *cells]
+            for row in [self.head, *cells]
         ]
-        return "\n".join([printable(self.title), *lines] if self.title else lines)
+        return "\n".join([line(self.title), *lines] if self.title else lines)
 
 
 def duration(nanoseconds: float | None) -> str:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kerncast.api.printing import echo
 from kerncast.api.showing import shown
 from kerncast.cli import completing
 from kerncast.cli.signals import polite_signals
 from kerncast.cli.views.output import above_zero, json_option, print_json, table
+from kerncast.writing.shell import word
 
 if TYPE_CHECKING:
     from kerncast.collecting.request import Summary
@@ -118,7 +120,7 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
     options["verify"] = not options.pop("no_verify")
     if options["dry_run"]:
         estimate = collect(family_id, out=out, **options)
-        print_json(estimate.as_json()) if as_json else click.echo(str(estimate))
+        print_json(estimate.as_json()) if as_json else echo(*str(estimate).split("\n"))
         return
     try:
         with shown(plain=True) as progress, polite_signals() as stop:
@@ -126,7 +128,7 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
     except CannotGoOn as error:
         if not error.rows:
             raise
-        click.echo(f"kerncast: {error}", err=True)
+        echo(f"kerncast: {error}", err=True)
         raise SystemExit(3) from error
     summary = dataset.collected.summary
     _report(summary, dataset.collected.vectors, as_json)
@@ -160,13 +162,13 @@ def _report(summary: Summary, total: int, as_json: bool) -> None:
         )
         return
     statuses = ", ".join(f"{name} {count:,}" for name, count in summary.statuses.most_common()) or "nothing new"
-    click.echo(f"{summary.path}: {statuses} in {summary.seconds:.0f} s on {summary.device}")
-    click.echo(
+    echo(f"{summary.path}: {statuses} in {summary.seconds:.0f} s on {summary.device}")
+    echo(
         f"{summary.already_there:,} were measured before, {summary.raced:,} near-ties were raced again; the machine was "
         f"disturbed during {disturbed:.1%} of the samples, so {summary.revisited:,} vectors were measured a second time"
     )
     if summary.unsure:
-        click.echo(
+        echo(
             f"! {summary.unsure:,} labels rest on too few quiet samples and may be too slow (disturbed samples count only "
             "where there are no quiet ones): measure on a quieter machine if these matter"
         )
@@ -174,16 +176,16 @@ def _report(summary: Summary, total: int, as_json: bool) -> None:
         rows = [(status, f"{count:,}", error) for (status, error), count in summary.errors.most_common(8)]
         table(("status", "rows", "message"), rows, "failures", right=("rows",))
     for index, why in summary.lost.items():
-        click.echo(f"device {index} was lost: {why}")
+        echo(f"device {index} was lost: {why}")
     if summary.without_a_row:
         left = total - summary.measured - summary.already_there
-        kept = f" Everything measured is safe in {summary.path} and can be used now: kerncast inspect {summary.path}"
+        kept = f" Everything measured is safe in {summary.path} and can be used now: kerncast inspect {word(summary.path)}"
         some = summary.measured + summary.already_there
-        click.echo(f"{left:,} vectors have no row yet: run the same command to continue.{kept if some else ''}")
+        echo(f"{left:,} vectors have no row yet: run the same command to continue.{kept if some else ''}")
         return
     if summary.left_out:
-        click.echo(
+        echo(
             f"{summary.measured + summary.already_there:,} of {total:,} vectors measured, chosen actively; --resume and a "
             "larger limit add more"
         )
-    click.echo(f"next: kerncast inspect {summary.path}")
+    echo(f"next: kerncast inspect {word(summary.path)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from kerncast.api.printing import echo_exactly
 from kerncast.cli.completing import SHELLS, VARIABLE
 from kerncast.cli.views.output import json_option, print_json
 
@@ -30,4 +31,4 @@ def command(shell: str, as_json: bool) -> None:
     # `source` would also ask bash for its version; the script is the same.
     made = found(program, {}, "kerncast", VARIABLE)
     script = (made.source_template % made.source_vars()).strip("\n") + "\n"
-    print_json({"shell": shell, "script": script}) if as_json else click.echo(script, nl=False)
+    print_json({"shell": shell, "script": script}) if as_json else echo_exactly(script, nl=False)

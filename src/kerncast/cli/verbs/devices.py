@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from kerncast import devices
+from kerncast.api.printing import echo
 from kerncast.cli import completing
 from kerncast.cli.views.output import json_option, print_json, table
 from kerncast.device import NUMBERS, Device
@@ -48,10 +49,10 @@ def command(name: str | None, as_json: bool) -> None:
         if as_json:
             print_json(_describe(device))
             return
-        click.echo(f"{device.name}: {device.title} ({', '.join(filter(None, (device.kind, device.architecture)))})")
+        echo(f"{device.name}: {device.title} ({', '.join(filter(None, (device.kind, device.architecture)))})")
         if device.aliases:
-            click.echo(f"also: {', '.join(device.aliases)}")
-        click.echo()
+            echo(f"also: {', '.join(device.aliases)}")
+        echo()
         rows = [(key, _number(device.numbers.get(key)), NUMBERS[key], device.sources.get(key, "")) for key in NUMBERS]
         rows += [
             (f"peak_tflops {key}", _number(value), "dense rate", device.sources.get(key, ""))

@@ -7,6 +7,7 @@ import platform
 import click
 
 import kerncast
+from kerncast.api.printing import echo
 from kerncast.cli.views.output import json_option, print_json, table
 
 
@@ -23,10 +24,10 @@ def command(as_json: bool) -> None:
     if as_json:
         print_json(found.as_json())
     else:
-        click.echo(f"kerncast {kerncast.__version__}, Python {platform.python_version()} on {platform.platform()}")
+        echo(f"kerncast {kerncast.__version__}, Python {platform.python_version()} on {platform.platform()}")
         rows = [(item.kind, item.what, "yes" if item.works else "no", item.detail) for item in found.checks]
         table(("kind", "what", "works", "detail"), rows)
         if not found.compiles:
-            click.echo("no C compiler: exporting and measuring on the CPU need one; apt install gcc, or xcode-select --install")
+            echo("no C compiler: exporting and measuring on the CPU need one; apt install gcc, or xcode-select --install")
     if not found.healthy:
         raise SystemExit(1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from kerncast.api.printing import echo
 from kerncast.api.showing import shown
 from kerncast.cli import completing
 from kerncast.cli.views.evaluation import show
@@ -82,4 +83,4 @@ def command(
     with shown(plain=True) as progress:
         write_files(found, loaded, report, save_predictions, progress)
     if report is not None and not as_json:
-        click.echo(f"\nreport: {report}")
+        echo("", f"report: {report}")

@@ -8,9 +8,11 @@ from typing import Any
 
 import click
 
+from kerncast.api.printing import echo
 from kerncast.cli import completing
 from kerncast.cli.asking import steps
 from kerncast.cli.views.output import json_option, print_json, table
+from kerncast.writing.shell import word
 
 
 @click.command("export")
@@ -54,7 +56,7 @@ def command(model: Path, out: Path, to: str, as_json: bool, **options: Any) -> N
         written = export(loaded, out, to=to, progress=progress, **options)
     if to == "csv" and isinstance(loaded.learner, Linear):
         size = loaded.learner.size()
-        click.echo(
+        echo(
             f"{size['lines']:,} lines, {size['negative_intercepts']:,} with a negative intercept; "
             f"{size['absurd_readings']:,} absurd readings (ten times off a robust line)",
             err=True,
@@ -64,6 +66,7 @@ def command(model: Path, out: Path, to: str, as_json: bool, **options: Any) -> N
         print_json({"path": str(out), "files": {path.name: path.stat().st_size for path in written}, "seconds": seconds})
         return
     table(("file", "bytes"), [(path.name, f"{path.stat().st_size:,}") for path in written], right=("bytes",))
-    click.echo(f"written in {seconds:.1f} s")
+    echo(f"written in {seconds:.1f} s")
     if to == "c":
-        click.echo(f"Next: cmake -S {out} -B {out}/build && cmake --build {out}/build && ctest --test-dir {out}/build")
+        build = word(out / "build")
+        echo(f"Next: cmake -S {word(out)} -B {build} && cmake --build {build} && ctest --test-dir {build}")

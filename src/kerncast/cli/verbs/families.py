@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from kerncast import devices
+from kerncast.api.printing import echo
 from kerncast.cli import completing
 from kerncast.cli.verbs.ops import parameters, show_parameters
 from kerncast.cli.views.output import json_option, print_json, table
@@ -107,15 +108,15 @@ def command(name: str | None, problem: tuple[str, ...], device: str | None, as_j
     if as_json:
         print_json(found_one)
         return
-    click.echo(f"{found_one['family']}: {found_one['doc']}\n")
+    echo(*f"{found_one['family']}: {found_one['doc']}".split("\n"), "")
     show_parameters(found_one["environment"], "environment") if found_one["environment"] else None
-    show_parameters(found_one["parameters"], "config") if found_one["parameters"] else click.echo("config: nothing to choose")
+    show_parameters(found_one["parameters"], "config") if found_one["parameters"] else echo("config: nothing to choose")
     if found_one["constraints"]:
-        click.echo()
+        echo()
         table(("constraint", "rule"), [(item["name"], item["sentence"]) for item in found_one["constraints"]])
-    click.echo(f"\nraw configs: {found_one['raw_configs']:,}")
+    echo("", f"raw configs: {found_one['raw_configs']:,}")
     if "valid_configs" in found_one:
-        click.echo(f"valid configs: {found_one['valid_configs']:,} ({' '.join([*problem, device or ''])})")
-    click.echo(f"features ({len(found_one['features'])}): {', '.join(found_one['features'])}")
+        echo(f"valid configs: {found_one['valid_configs']:,} ({' '.join([*problem, device or ''])})")
+    echo(f"features ({len(found_one['features'])}): {', '.join(found_one['features'])}")
     for feature, missing in found_one.get("features_left_out", {}).items():
-        click.echo(f"left out on {device}: {feature} needs {', '.join(missing)}, which the profile does not know")
+        echo(f"left out on {device}: {feature} needs {', '.join(missing)}, which the profile does not know")

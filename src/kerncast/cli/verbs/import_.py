@@ -6,12 +6,14 @@ from pathlib import Path
 
 import click
 
+from kerncast.api.printing import echo, echo_exactly
 from kerncast.api.showing import shown
 from kerncast.cli import completing
 from kerncast.cli.options import in_options
 from kerncast.cli.views.output import json_option, print_json
 from kerncast.cli.views.skipped import skipped_facts, skipped_lines
 from kerncast.errors import InvalidValue
+from kerncast.writing.shell import word
 
 
 @click.command("import")
@@ -80,7 +82,7 @@ def command(
         if out is not None or device or software or mapping or set or strict or len(paths) > 1:
             raise InvalidValue("--guess reads one table and prints a draft: combine it only with --family and --json")
         draft = Dataset.guess_mapping(paths[0], format=format_name, family=family)
-        print_json({"mapping": draft}) if as_json else click.echo(draft, nl=False)
+        print_json({"mapping": draft}) if as_json else echo_exactly(draft, nl=False)
         return
     if family is not None:
         raise InvalidValue("--family is only for --guess; an import takes the family from the mapping file")
@@ -105,11 +107,11 @@ def command(
         print_json(summary)
     else:
         for note in notes:
-            click.echo(note, err=True)
+            echo(note, err=True)
         told = ", ".join(f"{rows:,} of {name}" for name, rows in counts.items())
-        click.echo(f"{dataset.path}: {dataset.rows:,} rows ({told})")
+        echo(f"{dataset.path}: {dataset.rows:,} rows ({told})")
         for line in skipped_lines(dataset.skipped):
-            click.echo(line, err=True)
-        click.echo(f"next: kerncast inspect {dataset.path}")
+            echo(line, err=True)
+        echo(f"next: kerncast inspect {word(dataset.path)}")
     if dataset.skipped.rows:
         raise SystemExit(3)

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from kerncast.api.printing import echo
 from kerncast.cli import completing
 from kerncast.cli.options import in_options
 from kerncast.cli.views.disagreements import disagreement_lines
@@ -57,12 +58,12 @@ def command(path: Path, where: tuple[str, ...], top: int, as_json: bool) -> None
     if as_json:
         print_json({**report, "skipped": skipped_facts(dataset.skipped)})
         return
-    click.echo(f"{report['path']}: {report['rows']:,} rows, digest {report['digest']}")
+    echo(f"{report['path']}: {report['rows']:,} rows, digest {report['digest']}")
     say_unfinished([dataset])
     for source in report["sources"]:
-        click.echo(f"from {source['name']} ({source['format']}, sha256 {source['digest'][:12]}…)")
+        echo(f"from {source['name']} ({source['format']}, sha256 {source['digest'][:12]}…)")
     for line in skipped_lines(dataset.skipped):
-        click.echo(line)
+        echo(line)
     for section in report["families"]:
         _show_family(section, top, {source["digest"]: source["name"] for source in report["sources"]})
 
@@ -70,7 +71,7 @@ def command(path: Path, where: tuple[str, ...], top: int, as_json: bool) -> None
 def _show_family(section: dict[str, Any], top: int, names: dict[str, str]) -> None:
     coverage = section["coverage"]
     per_problem = coverage["configs_per_problem"]
-    click.echo(f"\n{section['family']}")
+    echo("", f"{section['family']}")
     facts = [
         ("rows", f"{section['rows']:,}"),
         ("problems", f"{section['problems']:,}"),
@@ -93,15 +94,15 @@ def _show_family(section: dict[str, Any], top: int, names: dict[str, str]) -> No
             )
             for band in section["noise"]
         ]
-        click.echo()
+        echo()
         table(columns, rows, "noise of repeats, by size of the measurement", right=columns[1:])
     else:
-        click.echo("\nnoise: unknown, nothing was measured twice")
+        echo("", "noise: unknown, nothing was measured twice")
     _show_fastest(section["fastest"], top)
-    click.echo()
+    echo()
     findings = list(_findings(section, names))
     for line in findings or ["nothing suspicious was found"]:
-        click.echo(line)
+        echo(line)
 
 
 def _counted(counts: dict[str, int]) -> str:
@@ -123,7 +124,7 @@ def _show_fastest(fastest: list[dict[str, Any]], top: int) -> None:
         for item in fastest[:top]
     ]
     if rows:
-        click.echo()
+        echo()
         table(columns, rows, f"fastest config, {len(rows)} of {len(fastest):,} problems (all with --json)", right=columns[3:])
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from kerncast.api.printing import echo
 from kerncast.cli import completing
 from kerncast.cli.views.disagreements import disagreement_lines
 from kerncast.cli.views.output import json_option, print_json, say_unfinished, working
@@ -59,7 +60,7 @@ def command(paths: tuple[Path, ...], out: Path, as_json: bool) -> None:
         )
         return
     say_unfinished(inputs)
-    click.echo(f"{out}: {dataset.rows:,} rows, {dropped:,} exact duplicates dropped")
+    echo(f"{out}: {dataset.rows:,} rows, {dropped:,} exact duplicates dropped")
     for name, found in conflicts.items():
         for line in disagreement_lines(found):
-            click.echo(f"{name}: {line}")
+            echo(f"{name}: {line}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from kerncast.api.printing import echo, echo_exactly
 from kerncast.cli import completing
 from kerncast.cli.options import in_options
 from kerncast.cli.views.output import json_option, print_json, table
@@ -32,7 +34,7 @@ EXIT = {"fresh": 0, "drifted": 1, "cannot tell": 3}
 @json_option
 @click.pass_context
 def command(context: click.Context, store: Path | None, as_json: bool) -> None:
-    """List the models in the store, or manage them: add, remove, show, find, check.
+    """List the models in the store, or manage them: add, trust, remove, show, find, check.
 
     A model is found by op, family, device and software. First comes a model that was trained on exactly the
     software asked for. Else a model of the same op, family and device is used, with a warning that names its
@@ -59,7 +61,7 @@ def command(context: click.Context, store: Path | None, as_json: bool) -> None:
     if as_json:
         print_json([entry.as_json() for entry in entries])
     elif not entries and not damaged:
-        click.echo(f"the store {opened.path} is empty: add a model with `kerncast models add MODEL`")
+        echo(f"the store {opened.path} is empty: add a model with `kerncast models add MODEL`")
     else:
         table(COLUMNS, [_line(entry) for entry in entries], right=COLUMNS[6:])
     if damaged:  # reported after the others are listed
@@ -95,15 +97,52 @@ def _size(count: int) -> str:
     metavar="NAME=VALUE",
     help="Software it was trained on, if its data do not say: commit=3f2a91c.",
 )
+@click.option("--trust", is_flag=True, help="Also trust it, as `kerncast models trust` does: a model from another machine.")
 @store_option
 @json_option
-def add(model: Path, name: str | None, replace: bool, software: tuple[str, ...], store: Path | None, as_json: bool) -> None:
-    """Copy a model directory into the store, whole or not at all."""
+def add(
+    model: Path, name: str | None, replace: bool, software: tuple[str, ...], trust: bool, store: Path | None, as_json: bool
+) -> None:
+    """Copy a model directory into the store, whole or not at all.
+
+    \b
+    kerncast models add model
+    kerncast models add --trust model        # trained on another machine, by you or by somebody you know
+    """
     from kerncast.api.results import named_values
     from kerncast.store.store import DEFAULT, Store
 
-    entry = Store.open(store).add(model, name=name or DEFAULT, replace=replace, software=named_values(software, "software"))
-    _tell(entry, "added", as_json)
+    entry = Store.open(store).add(
+        model, name=name or DEFAULT, replace=replace, software=named_values(software, "software"), trust=trust
+    )
+    _tell(entry, "added and trusted" if trust else "added", as_json)
+
+
+@command.command("trust")
+@click.argument("model", metavar="MODEL", shell_complete=completing.stored_models)
+@click.option("--revoke", is_flag=True, help="Take it off the list again.")
+@store_option
+@json_option
+def trust(model: str, revoke: bool, store: Path | None, as_json: bool) -> None:
+    """Say that a model that you did not train may run as compiled code.
+
+    MODEL is a directory, or the id of a model in the store. Models that you train are trusted. Any other is answered in
+    Python, with the same numbers but much slower. What is trusted is what the files hold now: a model that
+    is changed is another one. The list is `kerncast/trusted` in your data directory, or KERNCAST_TRUSTED.
+
+    \b
+    kerncast models trust model
+    kerncast models trust gemm/cpu --revoke
+    """
+    from kerncast.models.trust import list_path
+    from kerncast.store.store import Store
+
+    loaded = Store.open(store).trust(model, revoke=revoke)
+    digest, done = loaded.manifest.checksum, "no longer trusted" if revoke else "trusted"
+    if as_json:
+        print_json({"path": str(loaded.path), "digest": digest, "trusted": not revoke, "list": str(list_path())})
+    else:
+        echo(f"{done}: {loaded.path} ({digest})")
 
 
 @command.command("remove")
@@ -159,15 +198,15 @@ def find(op: str, store: Path | None, as_json: bool, **wanted: Any) -> None:
         print_json(entry.as_json())
         return
     if entry.warning:
-        click.echo(f"! {entry.warning}", err=True)
-    click.echo(entry.path)
+        echo(f"! {entry.warning}", err=True)
+    echo(entry.path) if sys.stdout.isatty() else echo_exactly(str(entry.path))
 
 
 def _tell(entry: Entry, what: str, as_json: bool) -> None:
     if as_json:
         print_json(entry.as_json())
     else:
-        click.echo(f"{what} {entry.id}")
+        echo(f"{what} {entry.id}")
 
 
 def _show(entry: Entry, as_json: bool) -> None:
@@ -253,6 +292,6 @@ def _show_finding(checked: Checked) -> None:
     lines.append(("disturbed samples", f"{found.disturbed:.1%}"))
     table(("what", "value"), lines)
     if checked.software_then and not set(checked.software_now) <= set(checked.software_then):
-        click.echo(f"! trained on {'; '.join(checked.software_then)}; this is {'; '.join(checked.software_now)}")
+        echo(f"! trained on {'; '.join(checked.software_then)}; this is {'; '.join(checked.software_now)}")
     said = in_options("; ".join(found.reasons), click.get_current_context().command)
-    click.echo(f"\n{found.verdict}: {said}")
+    echo("", f"{found.verdict}: {said}")

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from kerncast.api.printing import echo
 from kerncast.cli import completing
 from kerncast.cli.views.output import json_option, print_json, table
 from kerncast.device import hardware_namespace
@@ -81,18 +82,18 @@ def command(name: str | None, as_json: bool) -> None:
     if as_json:
         print_json(found_one)
         return
-    click.echo(f"{found_one['op']}: {found_one['doc']}\n")
+    echo(*f"{found_one['op']}: {found_one['doc']}".split("\n"), "")
     show_parameters(found_one["parameters"], "problem")
-    click.echo(f"\nfolds group by: {', '.join(found_one['split_group'])}")
-    click.echo(f"work: {found_one['work']}")
-    click.echo(f"features: {', '.join(found_one['features'])}")
-    click.echo(f"families: {', '.join(found_one['families'])}")
+    echo("", f"folds group by: {', '.join(found_one['split_group'])}")
+    echo(f"work: {found_one['work']}")
+    echo(f"features: {', '.join(found_one['features'])}")
+    echo(f"families: {', '.join(found_one['families'])}")
     if found_one["aliases"]:
         named = (
             f"{alias} ({', '.join(f'{key}={value}' for key, value in values.items())})"
             for alias, values in found_one["aliases"].items()
         )
-        click.echo(f"also called: {', '.join(named)}")
+        echo(f"also called: {', '.join(named)}")
     for kind in ("problem_sets", "sweeps"):
         for title, what in found_one[kind].items():
-            click.echo(f"--problems {title}: {what}")
+            echo(f"--problems {title}: {what}")

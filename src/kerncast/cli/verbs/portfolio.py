@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kerncast.api.printing import echo
 from kerncast.cli import completing
 from kerncast.cli.views.output import assignments, json_option, print_json, table, where_option, working
+from kerncast.writing.shell import word
 
 if TYPE_CHECKING:
     from kerncast.selecting.tiers.portfolio import CurvePoint, PortfolioChoice
@@ -68,12 +70,13 @@ def command(
         return
     _show(portfolio)
     if out is not None:
-        click.echo(f"\nwritten to {out}. Next: kerncast sweep {portfolio.measured.family.id} --configs portfolio:{out} …")
+        family, configs = word(portfolio.measured.family.id), word(f"portfolio:{out}")
+        echo("", f"written to {out}. Next: kerncast sweep {family} --configs {configs} …")
 
 
 def _show(portfolio: Portfolio) -> None:
     measured, found, loss = portfolio.measured, portfolio.found, portfolio.loss
-    click.echo(f"{measured.family.id}: {found.problems:,} problems, {measured.configs.height:,} configs")
+    echo(f"{measured.family.id}: {found.problems:,} problems, {measured.configs.height:,} configs")
     held = f"held out, {found.folds} folds" if found.folds else "one group of problems: nothing could be held out"
     columns = ("configs", "loss", "", "in training", "P10", "worst")
     lines = [
@@ -81,11 +84,11 @@ def _show(portfolio: Portfolio) -> None:
          f"{point.efficiency_min:.2%}")
         for point in _thinned(found.curve)
     ]  # fmt: skip
-    click.echo()
+    echo()
     table(columns, lines, f"loss of the best of N configs ({held}; bars are logarithmic)",
           right=("configs", "loss", "in training", "P10", "worst"))  # fmt: skip
-    click.echo()
-    click.echo(_verdict(found, measured.configs.height, loss))
+    echo()
+    echo(_verdict(found, measured.configs.height, loss))
     _show_configs(portfolio)
 
 
@@ -117,7 +120,7 @@ def _show_configs(portfolio: Portfolio) -> None:
          *([_names(portfolio.labels[place])] if named else []))
         for place, number in enumerate(found.configs)
     ]  # fmt: skip
-    click.echo()
+    echo()
     columns = ("place", "config", "loss with those above", "best on", *(["label"] if named else []))
     table(columns, lines, "the portfolio, the config that adds most first", right=("place", columns[2], columns[3]))
 

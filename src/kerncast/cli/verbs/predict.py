@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kerncast.api.printing import echo
 from kerncast.cli import completing
 from kerncast.cli.asking import answer_cells, checked_problems, problems_argument, read_problems
 from kerncast.cli.views.output import assignments, json_option, print_json, table
@@ -86,7 +87,7 @@ def command(
         table(("problem", *COLUMNS), rows, right=COLUMNS[2:])
         for answer in answers:
             if answer.reason:
-                click.echo(answer.reason)
+                echo(answer.reason)
     if not all(answer.ok for answer in answers):
         raise SystemExit(1)
 

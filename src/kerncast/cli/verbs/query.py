@@ -9,8 +9,10 @@ from pathlib import Path
 
 import click
 
+from kerncast.api.printing import echo_exactly
 from kerncast.cli.views.output import print_json
 from kerncast.errors import BadFile
+from kerncast.writing.terminal import json_printable
 
 REFUSED = 1
 
@@ -45,7 +47,7 @@ def command(text: str, model: tuple[Path, ...], store: Path | None, strict: bool
     if as_json:
         print_json(answers)
     else:
-        click.echo(reply)
+        echo_exactly(json_printable(reply.decode()))
     if any(answer["status"] != "ok" for answer in (answers if isinstance(answers, list) else [answers])):
         raise SystemExit(REFUSED)
 

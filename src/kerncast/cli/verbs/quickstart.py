@@ -9,9 +9,11 @@ from typing import Any
 
 import click
 
+from kerncast.api.printing import echo
 from kerncast.api.showing import shown
 from kerncast.cli.signals import polite_signals
 from kerncast.cli.views.output import assignments, duration, json_option, print_json, table
+from kerncast.writing.shell import word
 
 
 @click.command("quickstart")
@@ -42,21 +44,21 @@ def command(out: Path, full: bool, as_json: bool) -> None:
         with shown(plain=True) as progress:
             found = quickstart(out, full=full, progress=progress, listening=polite_signals)
     except Stopped as error:
-        click.echo(str(error), err=True)
+        echo(str(error), err=True)
         raise SystemExit(3) from error
     if as_json:
         print_json(found.as_json())
         return
     _print_table(found.shapes, found.totals)
     # `make quickstart` runs it from an environment that is not on the PATH.
-    kerncast = "kerncast" if shutil.which("kerncast") else sys.argv[0]
-    dataset = out / "gemm_cpu"
-    click.echo(f"\nlook at {out / 'report.html'} in a browser. Commands to try next:")
-    click.echo(f"  {kerncast} select {out / 'model'} M=300 N=500 K=700 dtype=fp32 layout=rrr --explain")
-    click.echo(f"  {kerncast} evaluate {out / 'model'} {dataset} --split size")
-    click.echo(f"  {kerncast} inspect {dataset} --where problem.layout=rcr --top 20")
-    click.echo(f"  {kerncast} collect gemm/cpu --problems llm --vary dtype=fp32 --vary layout=all --max-flops 1e8 \\")
-    click.echo("      --configs sample:50 --out mine")
+    kerncast = "kerncast" if shutil.which("kerncast") else word(sys.argv[0])
+    dataset, model = word(out / "gemm_cpu"), word(out / "model")
+    echo("", f"look at {out / 'report.html'} in a browser. Commands to try next:")
+    echo(f"  {kerncast} select {model} M=300 N=500 K=700 dtype=fp32 layout=rrr --explain")
+    echo(f"  {kerncast} evaluate {model} {dataset} --split size")
+    echo(f"  {kerncast} inspect {dataset} --where problem.layout=rcr --top 20")
+    echo(f"  {kerncast} collect gemm/cpu --problems llm --vary dtype=fp32 --vary layout=all --max-flops 1e8 \\")
+    echo("      --configs sample:50 --out mine")
 
 
 def _print_table(shapes: list[dict[str, Any]], totals: dict[str, Any]) -> None:
@@ -67,19 +69,20 @@ def _print_table(shapes: list[dict[str, Any]], totals: dict[str, Any]) -> None:
         for item in shapes
     ]  # fmt: skip
     table(columns, lines, "of the speed of the best measured kernel", right=columns[1:])
-    click.echo(
-        f"\n{totals['problems']} shapes, {totals['rows']:,} measurements. On shapes that it had not seen, the model's choice "
+    echo(
+        "",
+        f"{totals['problems']} shapes, {totals['rows']:,} measurements. On shapes that it had not seen, the model's choice "
         f"runs at {totals['model_share_mean']:.1%} of the best measured speed (P10 {totals['model_share_p10']:.1%}, worst "
         f"{totals['model_share_min']:.1%}). The best fixed kernel ({assignments(totals['best_fixed_config'])}), picked with "
         f"hindsight: {totals['fixed_share_mean']:.1%}, worst {totals['fixed_share_min']:.1%}. Against numpy's BLAS: the "
         f"model's choice is {totals['model_against_blas']:.2f} x as fast, the best measured kernel "
-        f"{totals['best_against_blas']:.2f} x (geometric means)."
+        f"{totals['best_against_blas']:.2f} x (geometric means).",
     )
     if totals["noise_ceiling"] is not None:
-        click.echo(
+        echo(
             f"Noise: {totals['problems_measured_twice']} shapes were measured twice; the fastest kernel of one time gets "
             f"{totals['noise_ceiling']:.1%} of the best at the other (noise ceiling). No chooser can be expected to get more."
         )
     exported = totals["export"]
     quick = ", ".join(f"{tier} {duration(value * 1e3)}" for tier, value in exported["p50_us"].items())
-    click.echo(f"Exported to C in {exported['path']} ({exported['self_test']}). Choosing for a new shape takes: {quick}.")
+    echo(f"Exported to C in {exported['path']} ({exported['self_test']}). Choosing for a new shape takes: {quick}.")

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kerncast.api.printing import echo
 from kerncast.api.showing import shown
 from kerncast.cli.signals import polite_signals
 from kerncast.cli.verbs.models import store_option
 from kerncast.cli.views.output import json_option, print_json, table
+from kerncast.writing.shell import word
 
 if TYPE_CHECKING:
     from kerncast.regenerating import Outcome, Routine
@@ -84,15 +86,15 @@ def _show(routine: Routine, outcomes: list[Outcome], folder: Path, as_json: bool
         facts = {"routine": routine.name, "digest": routine.digest, "path": str(folder)}
         print_json({**facts, "families": [{**asdict(item), "finished": item.finished} for item in outcomes]})
         return
-    named = "" if routine.store.name == DEFAULT else f" --name {routine.store.name}"
+    named = "" if routine.store.name == DEFAULT else f" --name {word(routine.store.name)}"
     for item in outcomes:
         why = "; ".join(item.reasons)
         if not item.finished:
-            click.echo(f"{item.family}: {why}; everything done so far is in {folder}: run the same command to continue")
+            echo(f"{item.family}: {why}; everything done so far is in {folder}: run the same command to continue")
         elif item.replaced:
-            click.echo(f"{item.family}: {item.verdict} ({why}): in the store as {item.model}")
+            echo(f"{item.family}: {item.verdict} ({why}): in the store as {item.model}")
         else:
-            click.echo(
+            echo(
                 f"{item.family}: {item.verdict} ({why}): the store is unchanged; the new model is {item.model} "
-                f"(`kerncast models add {item.model} --replace{named}` adds it anyway)"
+                f"(`kerncast models add {word(item.model)} --replace{named}` adds it anyway)"
             )

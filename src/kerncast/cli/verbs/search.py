@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kerncast.api.printing import echo
 from kerncast.api.showing import shown
 from kerncast.cli import completing
 from kerncast.cli.views.output import assignments, duration, json_option, print_json, table
@@ -87,9 +88,9 @@ def _measured(found: Search, backend: str | None) -> tuple[Search, dict[str, str
 
 def _show(found: Search, device: str, facts: dict[str, str]) -> None:
     for warning in found.warnings:
-        click.echo(f"! {warning}")
+        echo(f"! {warning}")
     if facts and facts["measured_on"] != device:
-        click.echo(f"! measured on {facts['measured_on']}; the model predicts for {device}")
+        echo(f"! measured on {facts['measured_on']}; the model predicts for {device}")
     problem = {name: value for name, value in found.problem.items() if value is not None}
     columns = ["config", "predicted", "90 % interval", "worked in training"]
     if facts:
@@ -106,4 +107,4 @@ def _show(found: Search, device: str, facts: dict[str, str]) -> None:
             cells[1:1] = [duration(item.measured_ns) if item.status == "ok" else str(item.status)]
         rows.append([*cells, "yes" if item.known else "no"])
     table(columns, rows, f"{found.strategy} search for {assignments(problem)}", right=columns[1:-1])
-    click.echo(found.seen)
+    echo(found.seen)

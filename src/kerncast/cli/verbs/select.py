@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kerncast.api.printing import echo
 from kerncast.cli import completing
 from kerncast.cli.asking import ANSWER_COLUMNS, answer_cells, checked_problems, problems_argument, read_problems, steps
 from kerncast.cli.views.output import assignments, duration, json_option, print_json, table
@@ -121,7 +122,7 @@ def _show(rankings: list[list[Answer]], explanation: Explanation | None) -> None
         rows = [[*answer_cells(item), *([item.label or "-"] if named else [])] for item in answers]
         table(columns, rows, title, right=ANSWER_COLUMNS[2:5])
         if answers[0].reason:
-            click.echo(answers[0].reason)
+            echo(answers[0].reason)
     else:
         rows = [
             [
@@ -132,31 +133,31 @@ def _show(rankings: list[list[Answer]], explanation: Explanation | None) -> None
         ]
         table(("problem", *ANSWER_COLUMNS), rows, f"{len(rankings):,} problems", right=ANSWER_COLUMNS[2:5])
         if len(rankings) > MOST_SHOWN:
-            click.echo(f"… and {len(rankings) - MOST_SHOWN:,} more: all with --json")
+            echo(f"… and {len(rankings) - MOST_SHOWN:,} more: all with --json")
     if explanation is not None:
         _show_explanation(explanation)
 
 
 def _show_explanation(found: Explanation) -> None:
-    click.echo()
+    echo()
     if found.contributions:
         rows = [(item.feature, f"{item.value:g}", f"× {item.factor:.3f}") for item in found.contributions]
         table(("feature", "value", "makes the time"), rows, "what mattered most (relative to the average training vector)",
               right=("value", "makes the time"))  # fmt: skip
     else:
-        click.echo("the contribution of each feature is only known for gbdt models with a log target")
+        echo("the contribution of each feature is only known for gbdt models with a log target")
     if found.neighbours:
-        click.echo()
+        echo()
         near = [(assignments(item.problem), assignments(item.best), duration(item.best_ns), duration(item.chosen_ns))
                 for item in found.neighbours]  # fmt: skip
         columns = ("measured problem", "its fastest config", "took", "the chosen one took")
         table(columns, near, "the nearest measured problems", right=columns[2:])
     if found.runners_up and found.answer.time_ns:
-        click.echo()
+        echo()
         rows = [(assignments({name: value for name, value in item.config.items() if value is not None}), duration(item.time_ns),
                  f"{item.time_ns / found.answer.time_ns - 1:+.1%}")
                 for item in found.runners_up if item.config is not None and item.time_ns is not None]  # fmt: skip
         title = f"runners-up of the {found.tier} tier, in the order of the model's score"
         table(("config", "predicted", "against the chosen"), rows, title, right=("predicted", "against the chosen"))
         for sentence in found.reasons:
-            click.echo(sentence)
+            echo(sentence)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kerncast.api.printing import echo
 from kerncast.api.showing import shown
 from kerncast.cli import completing
 from kerncast.cli.views.output import above_zero, json_option, print_json, table
@@ -104,7 +105,7 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
     assert vectors.sweep is not None
     opened, summary = vectors.sweep, vectors.summary
     for name, lacking in opened.unchecked.items():
-        click.echo(
+        echo(
             f"not checked: {name} needs {', '.join(lacking)}, which the profile of {opened.device.name} does not know", err=True
         )
     if as_json:
@@ -112,6 +113,6 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
         return
     if summary.reused:
         state = "already complete" if summary.reused == summary.vectors else f"continued after {summary.reused:,} vectors"
-        click.echo(f"{out}: {state}")
+        echo(f"{out}: {state}")
     columns = ("vectors", "problems", "configs", "bytes", "parts")
     table(columns, [[f"{getattr(summary, name):,}" for name in columns]], right=columns)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
 import click
 
+from kerncast.api.printing import echo
 from kerncast.api.showing import shown
 from kerncast.cli import completing
 from kerncast.cli.knobs import WithKnobs, given_knobs
 from kerncast.cli.views.evaluation import show
 from kerncast.cli.views.output import assignments, json_option, print_json, where_option
 from kerncast.errors import InvalidValue
+from kerncast.writing.shell import word
 
 TARGETS = "relative, latency, tflops, bandwidth"
 # Options of the verb itself; all others are knobs of a kind of model.
@@ -101,7 +102,7 @@ def command(
     if no_folds and options["folds"] is not None:
         raise InvalidValue(f"--folds {options['folds']} and --no-folds contradict each other: leave one out")
     if no_folds and options["hard_mining"]:
-        click.echo("! --hard-mining is not compared with the run without it: --no-folds evaluates nothing", err=True)
+        echo("! --hard-mining is not compared with the run without it: --no-folds evaluates nothing", err=True)
     options["folds"] = 0 if no_folds else options["folds"]
     kind = model or ("gbdt" if base is None else base.manifest.kind)
     own = {name: options.pop(name) for name in list(options) if name not in OWN}
@@ -113,7 +114,7 @@ def command(
             )  # fmt: skip
     except KeyboardInterrupt:
         if base is None and not no_folds:
-            click.echo("finished folds are kept: run the same command to continue with the rest", err=True)
+            echo("finished folds are kept: run the same command to continue with the rest", err=True)
         raise
     if as_json:
         # The marks of a warning and of a remark are for the terminal.
@@ -121,23 +122,23 @@ def command(
         print_json({"path": str(out), "notes": notes, **trained.evaluation})
         return
     data, features = trained.manifest.data, trained.manifest.features
-    click.echo(
+    echo(
         f"{trained.family.id} on {', '.join(item.name for item in trained.manifest.devices)}: {data.rows:,} vectors, "
         f"{data.problems:,} problems, {data.configs:,} configs, {data.failures:,} failures"
     )
     if features.aliased_rows:
-        click.echo(f"! {features.aliased_rows:,} rows have the same features as another config on their problem")
+        echo(f"! {features.aliased_rows:,} rows have the same features as another config on their problem")
     for name, needs in features.left_out.items():
-        click.echo(f"- left out: {name} needs {', '.join(needs)}, unknown for this device")
+        echo(f"- left out: {name} needs {', '.join(needs)}, unknown for this device")
     for note in trained.notes:
-        click.echo(note)
+        echo(note)
     if options["tune"]:
-        click.echo(f"tuned: {assignments(trained.evaluation['tuned'])}")
+        echo(f"tuned: {assignments(trained.evaluation['tuned'])}")
     conditions = (*where, NOT_SUSPECT) if options["drop_suspect"] else where
-    same = shlex.join([*map(str, datasets), *(part for text in conditions for part in ("--where", text))])
+    same = " ".join(map(word, [*datasets, *(part for text in conditions for part in ("--where", text))]))
     if no_folds:
-        click.echo("\nnot evaluated (--no-folds): its errors are unknown, and predictions have no interval")
-        click.echo(f"\nwritten to {out}. Next: kerncast evaluate {out} {same} --split problem")
+        echo("", "not evaluated (--no-folds): its errors are unknown, and predictions have no interval")
+        echo("", f"written to {out}. Next: kerncast evaluate {word(out)} {same} --split problem")
         return
     how = "on one fixed hold-out" if base is not None else f"out of fold, {trained.evaluation['folds']} folds"
     show(figure_blocks(trained.evaluation, f"{how} by {trained.evaluation['split']}"))
@@ -145,4 +146,4 @@ def command(
     show(off_grid_blocks(trained.evaluation.get("off_grid", ())))
     split = "config" if trained.evaluation["split"] == "config" else "problem"
     held = "HELD_OUT_DATASET" if warm_start else f"{same} --split {split}"
-    click.echo(f"\nwritten to {out}. Next: kerncast evaluate {out} {held} --report report.html")
+    echo("", f"written to {out}. Next: kerncast evaluate {word(out)} {held} --report report.html")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import click
-
+from kerncast.api.printing import echo
 from kerncast.cli.views.output import draw
 from kerncast.writing.terminal import TextTable
 
@@ -16,4 +15,4 @@ def show(blocks: Iterable[str | TextTable]) -> None:
         if isinstance(block, TextTable):
             draw(block)
         else:
-            click.echo(block)
+            echo(*block.split("\n"))

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kerncast.api.printing import echo, echo_exactly
 from kerncast.api.showing import shown
 from kerncast.cli import completing
 from kerncast.cli.printed import json_printed
 from kerncast.errors import InvalidValue
-from kerncast.writing.terminal import TextTable
+from kerncast.writing.terminal import TextTable, line
 from kerncast.writing.terminal import assignments as assignments
 from kerncast.writing.terminal import duration as duration
 
@@ -33,7 +34,7 @@ where_option = click.option(
 
 def print_json(value: Any) -> None:
     """Print a result as JSON on stdout; NaN and infinity are refused."""
-    click.echo(json.dumps(value, indent=2, allow_nan=False, default=_plain))
+    echo_exactly(json.dumps(value, indent=2, allow_nan=False, default=_plain))
     json_printed.set(True)
 
 
@@ -51,16 +52,16 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = ""
 def draw(given: TextTable) -> None:
     """Print a table on stdout as `table` does."""
     if not sys.stdout.isatty():
-        click.echo(str(given))
+        echo_exactly(str(given))  # its cells are lines already
         return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     ruled = Table(title_justify="left", header_style="bold", pad_edge=False)
-    ruled.title = Text(given.title, style="table.title") if given.title else None
-    for name in given.columns:
-        ruled.add_column(name, justify="right" if name in given.right else "left", overflow="fold")
+    ruled.title = Text(line(given.title), style="table.title") if given.title else None
+    for name, head in zip(given.columns, given.head, strict=True):
+        ruled.add_column(Text(head), justify="right" if name in given.right else "left", overflow="fold")
     for row in given.cells:
         ruled.add_row(*(Text(cell) for cell in row))
     Console().print(ruled)
@@ -70,7 +71,7 @@ def say_unfinished(datasets: Iterable[Dataset], err: bool = False) -> None:
     """Print how far each unfinished collection came, and how to measure the rest."""
     for dataset in datasets:
         if (found := dataset.completeness) is not None:
-            click.echo(f"! {dataset.path}: {found}" + (f"; {found.next_step}" if found.next_step else ""), err=err)
+            echo(f"! {dataset.path}: {found}" + (f"; {found.next_step}" if found.next_step else ""), err=err)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ the sizes that it needs. What stays open is marked `?`; a draft without that mar
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 
@@ -20,6 +19,7 @@ from kerncast.errors import InvalidValue
 from kerncast.op import Family
 from kerncast.parameters import Bool, Categorical, Parameter
 from kerncast.registry import FAMILIES
+from kerncast.writing import toml
 
 _TIME_WORDS = ("time", "latency", "duration", "feedback", "runtime", "elapsed")
 # Columns beside the time that have its name in theirs.
@@ -218,8 +218,9 @@ def _device_line(table: pl.DataFrame, columns: list[str]) -> tuple[str, str | No
             continue
         values = _asked({text: device.name if device else None for text, device in known.items()}, table[column])
         if OPEN not in values.values():
-            return f"device = {{ column = {_quoted(column)} }}", column
-        return f"device = {{ column = {_quoted(column)}, values = {_table(values)} }}    # see `kerncast devices`", column
+            return f"device = {{ column = {toml.string(column)} }}", column
+        known_values = toml.inline_table(values)
+        return f"device = {{ column = {toml.string(column)}, values = {known_values} }}    # see `kerncast devices`", column
     return f'device = "{OPEN}"    # see `kerncast devices`', None
 
 
@@ -236,7 +237,7 @@ def _status_line(table: pl.DataFrame, columns: list[str]) -> tuple[str, str | No
             meant = {text: turned.get(status or "", status) for text, status in meant.items()}
         if any(meant.values()):
             values = {text: status or OPEN for text, status in meant.items()}
-            return f"status = {{ column = {_quoted(column)}, values = {_table(values)} }}", column
+            return f"status = {{ column = {toml.string(column)}, values = {toml.inline_table(values)} }}", column
     return "", None
 
 
@@ -247,7 +248,7 @@ def _failed_line(table: pl.DataFrame, time: str, has_status: bool) -> str:
     odd = sorted(set(texts.filter(values.is_null() | ~values.is_finite() | (values <= 0)).to_list()))
     if has_status or not odd or len(odd) > _MOST_LABELS:
         return ""
-    values_line = _table(dict.fromkeys(odd, Status.LAUNCH_ERROR.value))
+    values_line = toml.inline_table(dict.fromkeys(odd, Status.LAUNCH_ERROR.value))
     return f"failed = {values_line}    # assumed: a cell that is no time is a failed run"
 
 
@@ -275,13 +276,16 @@ def draft_mapping(table: pl.DataFrame, family_name: str | None = None) -> str:
     device_line, device_column = _device_line(table, left(label))
     status_line, status_column = _status_line(table, left(label, device_column))
     ignored = left(label, device_column, status_column)
-    lines = [f'family = "{family.id}"', device_line, f"ignore = [{', '.join(_quoted(name) for name in ignored)}]"]
+    left_out = ", ".join(map(toml.string, ignored))
+    lines = [f"family = {toml.string(family.id)}", device_line, f"ignore = [{left_out}]"]
     same = [*matches.values(), *([device_column] if device_column is not None else [])]
-    varying = [_quoted(name) for name in ignored if _varies(table, name, same)]
+    varying = [toml.string(name) for name in ignored if _varies(table, name, same)]
     if varying:
         lines += [
-            f"# {', '.join(varying)}: different in rows that are the same otherwise. They look like a kernel's parameters;",
-            f"# without them, different kernels count as repeats of one. {OWN_FAMILY.capitalize()}",
+            toml.comment(
+                f"{', '.join(varying)}: different in rows that are the same otherwise. They look like a kernel's parameters;"
+            ),
+            toml.comment(f"without them, different kernels count as repeats of one. {OWN_FAMILY.capitalize()}"),
         ]
     for section, space in (("problem", family.problem), ("config", family.config)):
         if space.parameters:
@@ -290,7 +294,7 @@ def draft_mapping(table: pl.DataFrame, family_name: str | None = None) -> str:
             _parameter_line(name, parameter, matches.get(f"{section}.{name}"), table)
             for name, parameter in space.parameters.items()
         ]
-    lines += ["", "[time]", f"column = {_quoted(label)}", f'unit = "{unit}"    # ns, us, ms or s']
+    lines += ["", "[time]", f"column = {toml.string(label)}", f'unit = "{unit}"    # ns, us, ms or s']
     failed = _failed_line(table, label, bool(status_line)) if time is not None else ""
     lines += [failed] if failed else []
     if status_line:
@@ -301,23 +305,14 @@ def draft_mapping(table: pl.DataFrame, family_name: str | None = None) -> str:
 def _parameter_line(name: str, parameter: Parameter, column: str | None, table: pl.DataFrame) -> str:
     if column is not None:
         values = _translations(parameter, table[column])
-        spec = f"{{ column = {_quoted(column)}, values = {_table(values)} }}" if values else _quoted(column)
+        spec = f"{{ column = {toml.string(column)}, values = {toml.inline_table(values)} }}" if values else toml.string(column)
         return f"{name} = {spec}"
     if parameter.default is not None or parameter.optional:
-        return f"# {name}: no column looks like it; {parameter.absent or parameter.default} is assumed"
+        return toml.comment(f"{name}: no column looks like it; {parameter.absent or parameter.default} is assumed")
     if parameter.when is not None:
-        return f"# {name}: no column looks like it; it is left empty"
+        return toml.comment(f"{name}: no column looks like it; it is left empty")
     if name in _ASSUMED and parameter.index(_ASSUMED[name][0]) is not None:
         value, why = _ASSUMED[name]
-        return f'{name} = {{ value = "{value}" }}    # {why}'
-    return f'{name} = {{ value = "{OPEN}" }}    # no column looks like it: {parameter.describe()}'
-
-
-def _table(values: Mapping[str, str]) -> str:
-    """An inline table of TOML."""
-    return "{ " + ", ".join(f"{_quoted(text)} = {_quoted(meaning)}" for text, meaning in values.items()) + " }"
-
-
-def _quoted(text: str) -> str:
-    """A TOML basic string, which escapes as JSON does."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
+        return f"{name} = {{ value = {toml.string(value)} }}    {toml.comment(why)}"
+    rule = toml.comment(f"no column looks like it: {parameter.describe()}")
+    return f"{name} = {{ value = {toml.string(OPEN)} }}    {rule}"

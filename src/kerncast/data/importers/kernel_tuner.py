@@ -20,7 +20,7 @@ import statistics
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,15 @@ from kerncast.data.schema import MEASURED
 from kerncast.data.skipping import BadRows, Skips, bad_row
 from kerncast.data.text_table import LINE
 from kerncast.declared import diagram
-from kerncast.declared.declaration import AXES, LARGEST_SIZE, Declaration, Values, declared_family
+from kerncast.declared.declaration import (
+    AXES,
+    LARGEST_SIZE,
+    LONGEST_LABEL,
+    LONGEST_NAME,
+    Declaration,
+    Values,
+    declared_family,
+)
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue
 
@@ -71,13 +79,26 @@ class KernelTuner(Importer):
         for line, text in found.damaged:
             options.skips.one(bad_row(line, "an entry must be whole JSON"), text)
         cache = _plain(found, options.skips) if found.name == "cache" else _t4(found, options.skips)
-        op = options.values.get("op") or _slug(cache.kernel)
+        cache = _without_long_labels(cache, options.skips)
+        op = options.values.get("op") or _slug(cache.kernel)[:LONGEST_NAME]
         if not re.fullmatch(r"[A-Za-z_]\w*", op):
             raise InvalidValue(
                 "the file does not name its kernel, and an op needs a name: add `set` op=NAME (letters, digits, _)"
             )
         declared, rows = _draft(cache, op)
         yield Imported(declared_family(declared), rows, _device(cache.device))
+
+
+def _without_long_labels(cache: _Cache, skips: Skips) -> _Cache:
+    """The cache without entries whose labels nobody can have meant."""
+    kept, rule = [], f"a label has at most {LONGEST_LABEL:,} characters"
+    for attempt in cache.attempts:
+        long = [value for value in attempt.config.values() if isinstance(value, str) and len(value) > LONGEST_LABEL]
+        if long:
+            skips.one(bad_row(attempt.line, rule, long[0]), long[0])
+        else:
+            kept.append(attempt)
+    return cache if len(kept) == len(cache.attempts) else replace(cache, attempts=kept)
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,11 @@ import polars as pl
 
 from kerncast.arrays import Floats
 from kerncast.backends.contract import CannotCompile
-from kerncast.compiling.binding import Binding
-from kerncast.compiling.build import BRIEF, compiled, folder_for
-from kerncast.compiling.c99 import NotInC, c_source
+from kerncast.compiling.build import BRIEF, folder_for
+from kerncast.compiling.c99 import NotInC
 from kerncast.compiling.encoding import encode
-from kerncast.compiling.header import c_header, schema_number
 from kerncast.compiling.interpreter import Interpreter
+from kerncast.compiling.loading import NotTrusted, load
 from kerncast.compiling.lower import Artefact, lower
 from kerncast.compiling.tiers import UNSURE, DecisionTree, Tiers
 from kerncast.errors import CannotWrite, InvalidValue, KerncastError
@@ -67,7 +66,10 @@ class TierOptions:
 def tiers_of(model: Model, options: TierOptions | None = None, *, progress: Progress = QUIET) -> Tiers:
     """The tiers of a model: from the cache, or built now (some seconds) and kept."""
     options = options or TierOptions()
-    folder = folder_for("tiers", model.manifest.checksum, options.identity)
+    try:
+        folder = folder_for("tiers", model.manifest.checksum, options.identity)
+    except CannotWrite:  # then they are built each time
+        return build_tiers(model, options, progress=progress)
     found = read_tiers(folder / "tiers.npz", model)
     if found is None:
         found = build_tiers(model, options, progress=progress)
@@ -113,17 +115,15 @@ def build_tiers(model: Model, options: TierOptions, *, progress: Progress = QUIE
 
 
 class PortfolioScores:
-    """The model's scores of the portfolio for a frame of problems, compiled if there is a compiler."""
+    """The model's scores of the portfolio for a frame of problems, compiled if it may be."""
 
     def __init__(self, artefact: Artefact) -> None:
         self._artefact, self._size = artefact, len(artefact.tiers.portfolio)
-        model = artefact.model
-        identity = f"scores {model.manifest.checksum} {artefact.tiers.portfolio}"
+        identity = f"scores {artefact.model.manifest.checksum} {artefact.tiers.portfolio}"
         try:
-            made = compiled(identity, c_source(artefact, "kerncast"), c_header(artefact, "kerncast"), flags=BRIEF)
-        except (CannotCompile, CannotWrite, NotInC):  # fall back to Python, which is slower
-            made = None
-        self._binding = None if made is None else Binding(made, model.family, schema_number(artefact))
+            self._binding = load(artefact, identity, flags=BRIEF)
+        except (CannotCompile, CannotWrite, NotInC, NotTrusted):  # fall back to Python, which is slower
+            self._binding = None
         self._interpreter = Interpreter(artefact)
 
         self._known: dict[tuple[object, ...], Floats] = {}
