@@ -6,8 +6,8 @@ import re
 
 from kerncast.writing.terminal import line
 
-# What can begin a span, an element, a link or a cell. An underscore inside a word cannot.
-_SPECIAL = re.compile(r"[\\`*<>&\[\]|~]|(?<!\w)_|_(?!\w)")
+# What can begin a span, an element, a link or a cell. One underscore between two letters cannot.
+_SPECIAL = re.compile(r"[\\`*<>&\[\]|~]|(?<![^\W_])_|_(?![^\W_])")
 
 
 def text(value: object) -> str:
