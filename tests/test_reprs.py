@@ -23,7 +23,7 @@ from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 from kerncast.writing.html import Markup, escape, facts, table
 
-RECIPE = Recipe("gbdt", {"trees": 15, "leaves": 7}, folds=2)
+RECIPE = Recipe("gbdt", {"trees": 15, "library_trees": 4, "leaves": 7}, folds=2)
 SHAPE = {"M": 1000, "N": 512, "K": 768, "dtype": "fp16", "layout": "rcr"}
 TAGS = {"div", "table", "caption", "thead", "tbody", "tr", "th", "td", "span", "svg", "line", "text", "polyline", "details",
         "summary", "pre"}  # fmt: skip

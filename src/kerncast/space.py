@@ -235,9 +235,15 @@ class Space:
                 broken.append(Violation(name, f"{name} {parameter.refusal(value)}"))
         if not broken:
             known = {**(bindings or {}), **self.qualified(point)}
+            numbers = {name: plain for name, given in known.items() if not isinstance(plain := _plain(given), Expr)}
             for constraint in self.constraints:
-                program = constraint.program.bind(known)
-                if not program.symbols and not program.scalar({})[constraint.name]:
+                program = constraint.program
+                if not all(symbol.name in numbers for symbol in program.symbols):
+                    # What is known may decide it all the same.
+                    program = program.bind(known)
+                    if program.symbols:
+                        continue
+                if not program.scalar(numbers)[constraint.name]:
                     broken.append(Violation(constraint.name, constraint.sentence))
         return broken
 
@@ -308,3 +314,8 @@ class Space:
 
 def _shown(default: Value) -> str:
     return "-" if default is None else str(default)
+
+
+def _plain(given: Value | Expr | float) -> Value | Expr | float:
+    """A constant as its number."""
+    return given.payload if isinstance(given, Expr) and isinstance(given.payload, float) else given

@@ -9,7 +9,7 @@ import pytest
 import kerncast as kc
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 
-SMALL = {"trees": 6, "leaves": 7, "lr": 0.3, "bags": 1, "folds": 2, "threads": 1}
+SMALL = {"trees": 6, "library_trees": 4, "leaves": 7, "lr": 0.3, "bags": 1, "folds": 2, "threads": 1}
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ from kerncast.backends.cpu.gemm.plan import Geometry
 from kerncast.errors import CannotWrite, InvalidValue, NotFound
 from kerncast.families.gemm_cpu import SETS, config_set, gemm_cpu
 from kerncast.op import Config, Problem
+from kerncast.testing.repeats import repeats
 
 LAYOUTS = ("rcr", "rrr", "crr", "ccr")
 # Ones, primes, sizes just beside a tile or a vector, one long K that needs several blocks.
@@ -81,13 +82,17 @@ def sampled(known: Problem, count: int, seed: int) -> list[Config]:
 def test_sampled_configs_are_exact_on_awkward_shapes(backend: CpuBackend) -> None:
     """Any valid config gives the exact product: all layouts, edges in every dimension, batches, one and two threads."""
     vectors = []
+    dot = {"kernel": "dot", "pack_a": None, "pack_b": None, "mr": 3, "nv": 4}
     for at, (layout, threads) in enumerate((layout, threads) for layout in LAYOUTS for threads in (1, 2)):
-        drawn = sampled(problem(50, 50, 50, layout, threads=threads), 7, at)
+        drawn = sampled(problem(50, 50, 50, layout, threads=threads), repeats(4, 60), at)
+        # Whatever was drawn on this CPU, every way to split the work and both kinds of kernel are among them.
+        splits = ("m", "n", "k") if threads == 2 else ("none",)
+        drawn += [config(split=split, **kind) for split in splits for kind in ({}, dot)]
         for m, n, k in AWKWARD:
             known = problem(m, n, k, layout, threads=threads, batch=1 + (m + n) % 2)
             vectors += [(known, c) for c in drawn + (sampled(known, 1, at) if 1 in (m, n) else [])]
     vectors = [(p, c) for p, c in vectors if not gemm_cpu.config.validate(c.as_dict(), gemm_cpu.bindings(p, devices.local()))]
-    assert len(vectors) > 400
+    assert len(vectors) > 200
     assert {c.kernel for _, c in vectors} == {"outer", "dot"}
     assert {c.split for _, c in vectors} == {"none", "m", "n", "k"}
     backend.compile(vectors, 2)

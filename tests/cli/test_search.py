@@ -13,7 +13,11 @@ def model(tmp_path_factory):
     """A small model of gemm/triton."""
     folder = tmp_path_factory.mktemp("search-verb")
     return str(
-        train(synthetic_dataset(folder / "rows"), folder / "model", Recipe(folds=2, knobs={"trees": 20}, threads=1)).path
+        train(
+            synthetic_dataset(folder / "rows"),
+            folder / "model",
+            Recipe(folds=2, knobs={"trees": 20, "library_trees": 4}, threads=1),
+        ).path
     )
 
 

@@ -18,7 +18,7 @@ VALUES = {"M": 512, "N": 512, "K": 512, "dtype": "fp16", "layout": "rcr"}
 def model(tmp_path_factory):
     """A small model of gemm/triton."""
     folder = tmp_path_factory.mktemp("select-verbs")
-    recipe = Recipe(folds=2, knobs={"trees": 20, "leaves": 15}, threads=1)
+    recipe = Recipe(folds=2, knobs={"trees": 20, "library_trees": 4, "leaves": 15}, threads=1)
     return str(train(synthetic_dataset(folder / "rows"), folder / "model", recipe).path)
 
 

@@ -1,6 +1,7 @@
 """Backends whose devices differ, change or vanish; what they do is told by files in the folder `ODD`."""
 
 import os
+import time
 from pathlib import Path
 
 from kerncast import get_device
@@ -54,6 +55,16 @@ class Vanishing(Mixed):
         if falls.exists() and problem.M >= 65:
             falls.rename(folder() / falls.read_text())
             os._exit(5)
+        return Plain()
+
+
+class Meeting(Vanishing):
+    """The devices 0 and 1, each of which begins when the other has something to do, too."""
+
+    def prepare(self, problem, config):
+        (folder() / f"at_work{self.index}").touch()
+        while not all((folder() / f"at_work{index}").exists() for index in "01"):
+            time.sleep(0.01)
         return Plain()
 
 

@@ -49,15 +49,6 @@ class TestInstant(BackendContract):
         return vectors()
 
 
-def test_two_devices_share_the_work(tmp_path):
-    """One worker process per device, one journal; so many vectors that the slower starter comes in time."""
-    summary = collect(Request(TRITON, INSTANT, ("0", "1"), tmp_path / "d", QUICK, chunk_size=8), [vectors(60, 300)])
-    rows = Dataset.open(tmp_path / "d").read()
-    assert (summary.measured, rows.height) == (18_000, 18_000)
-    assert set(rows["worker"]) == {"0", "1"}
-    assert rows["order"].n_unique() == 18_000
-
-
 def test_second_visits_end_when_their_time_is_over_and_every_vector_has_its_row(tmp_path):
     """Without a limit all that had too few quiet samples is visited again; with none to spend, nothing is."""
     never_sure = msgspec.structs.replace(QUICK, fewest_samples=QUICK.samples + 1, give_up=0.0)

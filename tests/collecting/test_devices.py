@@ -4,6 +4,7 @@ import os
 import re
 from pathlib import Path
 
+import msgspec
 import polars as pl
 import pytest
 
@@ -21,11 +22,13 @@ from kerncast.sweeping import open_sweep, parse_selection
 from kerncast.testing.backends import QUICK
 
 TRITON = kerncast.get_family("gemm/triton")
+# For kernels that wait until another process has started.
+PATIENT = msgspec.structs.replace(QUICK, deadline_floor_ns=120_000_000_000, deadline_ceiling_ns=120_000_000_000)
 
 
-def vectors():
-    """Four configs on each of twelve problems, M=64 and on."""
-    configs = TRITON.config.sample(4, 0, TRITON.bindings({"dtype": "fp16"}, kerncast.get_device("a100")))
+def vectors(configs=4):
+    """Some configs on each of twelve problems, M=64 and on."""
+    configs = TRITON.config.sample(configs, 0, TRITON.bindings({"dtype": "fp16"}, kerncast.get_device("a100")))
     problem = {"N": 64, "K": 64, "split_k": 1, "batch": 1, "dtype": "fp16", "layout": "rcr", "tf32": False}
     problems = pl.DataFrame(
         [{"problem.M": 64 + number} | {f"problem.{k}": v for k, v in problem.items()} for number in range(12)]
@@ -50,9 +53,17 @@ class Heard(Progress):
         self.said.append(text)
 
 
-def measure(out, backend, devices=("0",), progress=QUIET, **changes):
-    request = Request(TRITON, f"odd_backends:{backend}", devices, out, QUICK, chunk_size=4, **changes)
-    return collect(request, [vectors()], progress=progress)
+def measure(out, backend, devices=("0",), progress=QUIET, policy=QUICK, configs=4, **changes):
+    request = Request(TRITON, f"odd_backends:{backend}", devices, out, policy, chunk_size=4, **changes)
+    return collect(request, [vectors(configs)], progress=progress)
+
+
+def test_two_devices_share_the_work(odd):
+    """One worker process per device, one journal, one row for each vector."""
+    summary = measure(odd / "d", "Meeting", ("0", "1"), policy=PATIENT)
+    rows = Dataset.open(odd / "d").read()
+    assert summary.measured == rows.height == rows["key"].n_unique() == rows["order"].n_unique() == 48
+    assert set(rows["worker"]) == {"0", "1"}
 
 
 def test_devices_that_differ_are_refused_before_anything_is_measured(odd):
@@ -140,7 +151,7 @@ def test_a_reset_command_is_divided_into_words_as_a_shell_does():
 
 def test_kernels_that_break_the_contract_are_blamed_for_what_they_did(odd):
     """A close that fails blames nobody; a clock that cannot be right and an exception are said in words."""
-    measure(odd / "d", "Wrong")
+    measure(odd / "d", "Wrong", configs=1)
     rows = Dataset.open(odd / "d").read()
     found = {M: (status, error) for M, status, error in rows.select("problem.M", "status", "error").iter_rows()}
     assert found[65] == ("launch_error", "the backend says that 1 launches took -5 ns: a time must be a positive number")
@@ -148,7 +159,7 @@ def test_kernels_that_break_the_contract_are_blamed_for_what_they_did(odd):
     assert "launches took 0 ns" in found[66][1]
     assert found[67] == ("launch_error", "KeyError: 'x'")
     others = rows.filter(~rows["problem.M"].is_in([65, 66, 67]))
-    assert others["status"].to_list() == ["ok"] * 36
+    assert others["status"].to_list() == ["ok"] * 9
 
 
 def test_the_backend_in_the_documentation_works_as_it_stands(tmp_path, monkeypatch):

@@ -67,7 +67,7 @@ def test_one_problem_has_figures_without_bounds(tmp_path, run):
     first = rows.select(SHAPE).head(1)
     synthetic_dataset(tmp_path / "d", rows.join(first, on=SHAPE, how="anti"))
     synthetic_dataset(tmp_path / "one", rows.join(first, on=SHAPE, how="semi"))
-    train(tmp_path / "d", tmp_path / "m", Recipe("gbdt", {"trees": 8, "leaves": 7}, folds=2, threads=1))
+    train(tmp_path / "d", tmp_path / "m", Recipe("gbdt", {"trees": 8, "library_trees": 4, "leaves": 7}, folds=2, threads=1))
     found = evaluate(tmp_path / "m", [tmp_path / "one"])
     cards = [found.as_json()["overall"], *found.as_json()["baselines"].values()]
     figures = [figure for card in cards for figure in card.values() if isinstance(figure, dict)]

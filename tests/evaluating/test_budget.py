@@ -66,7 +66,9 @@ def test_what_may_be_fastest_is_asked_for_before_what_is_surely_slow():
     table = table.take(table.ok)
     rng = np.random.default_rng(0)
     known = rng.random(len(table.problem)) < 0.5
-    procedure = Procedure(Recipe("gbdt", {"trees": 40, "leaves": 15, "lr": 0.2}, threads=1).resolved(table, None))
+    procedure = Procedure(
+        Recipe("gbdt", {"trees": 40, "library_trees": 4, "leaves": 15, "lr": 0.2}, threads=1).resolved(table, None)
+    )
     rest = table.take(~known)
     worth = acquisition(table.take(known), rest.rows, rest.problem, procedure)
     assert worth.shape == rest.problem.shape

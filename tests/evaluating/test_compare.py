@@ -102,7 +102,7 @@ def test_a_limit_that_is_no_share_is_refused(value):
         Limits(p10=value)
 
 
-RECIPE = Recipe("gbdt", {"trees": 15, "leaves": 7, "lr": 0.3}, folds=2, threads=1)
+RECIPE = Recipe("gbdt", {"trees": 15, "library_trees": 4, "leaves": 7, "lr": 0.3}, folds=2, threads=1)
 POOR = Recipe("roofline", folds=2)
 SHAPE = ["problem.M", "problem.N", "problem.K"]
 ROWS = synthetic_rows(problems=60)
@@ -189,7 +189,7 @@ def test_rows_of_pooled_devices_are_read_with_the_numbers_of_their_own(tmp_path)
     synthetic_dataset(tmp_path / "d", both(part(0, 20)))
     synthetic_dataset(tmp_path / "new", both(part(20, 15)))
     train(tmp_path / "d", tmp_path / "a", RECIPE, pool=True)
-    train(tmp_path / "d", tmp_path / "b", Recipe("gbdt", {"trees": 4}, folds=2, threads=1), pool=True)
+    train(tmp_path / "d", tmp_path / "b", Recipe("gbdt", {"trees": 4, "library_trees": 4}, folds=2, threads=1), pool=True)
     summary = compare(tmp_path / "a", tmp_path / "b", [tmp_path / "new"]).as_json()
     assert summary["n_problems"] == 30
     for side, name in (("old", "a"), ("new", "b")):
@@ -208,7 +208,9 @@ def test_with_nothing_to_choose_accuracy_is_compared_and_another_family_is_refus
     synthetic_dataset(tmp_path / "d", rows.head(200), single)
     synthetic_dataset(tmp_path / "new", rows.tail(40), single)
     for name, trees in (("one", 1), ("many", 60)):
-        train(tmp_path / "d", tmp_path / name, Recipe("gbdt", {"trees": trees, "lr": 0.3}, folds=2, threads=1))
+        train(
+            tmp_path / "d", tmp_path / name, Recipe("gbdt", {"trees": trees, "library_trees": 4, "lr": 0.3}, folds=2, threads=1)
+        )
     found = compare(tmp_path / "one", tmp_path / "many", [tmp_path / "new"])
     assert found.as_json()["measure"] == "accuracy"
     assert found.as_json()["new"]["mean"] > found.as_json()["old"]["mean"]

@@ -18,7 +18,7 @@ from kerncast.tables.table import build_table
 from kerncast.testing.models import FAMILY, synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
 
-RECIPE = Recipe("gbdt", {"trees": 8, "leaves": 7, "lr": 0.3}, folds=3, threads=1)
+RECIPE = Recipe("gbdt", {"trees": 8, "library_trees": 4, "leaves": 7, "lr": 0.3}, folds=3, threads=1)
 FIGURES = (
     "efficiency_mean efficiency_p10 efficiency_p1 efficiency_min top1 efficiency_gmean noise_ceiling "
     "mape median_ape ape_p95 rmsre rrmse r2 r2_log coverage_90"

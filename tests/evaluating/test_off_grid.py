@@ -12,7 +12,7 @@ from kerncast.tables.off_grid import Kind, alignment, kinds_of
 from kerncast.testing.models import synthetic_dataset, synthetic_rows, synthetic_table
 from kerncast.training.train import Recipe, train
 
-RECIPE = Recipe("gbdt", {"trees": 15, "leaves": 15, "lr": 0.3}, folds=2, threads=1)
+RECIPE = Recipe("gbdt", {"trees": 15, "library_trees": 4, "leaves": 15, "lr": 0.3}, folds=2, threads=1)
 
 
 def test_alignment_is_the_power_of_two_that_divides_a_size():

@@ -16,7 +16,7 @@ from kerncast.testing.browser import Browser, chromium
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
 
-RECIPE = Recipe("gbdt", {"trees": 20}, folds=3, threads=1)
+RECIPE = Recipe("gbdt", {"trees": 20, "library_trees": 4}, folds=3, threads=1)
 BUDGET = {
     "problems": [{"problems": n, "efficiency_mean": 0.8 + n / 1000, "lower": 0.7, "upper": 0.95} for n in (10, 50, 100)],
     "configs": [{"share": s, "efficiency_mean": 0.7 + s / 5, "lower": None, "upper": None} for s in (0.1, 0.5, 1.0)],

@@ -51,7 +51,7 @@ def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
     synthetic_dataset(folder / "d", synthetic_rows(problems=20).join(NEW, on=SHAPE, how="anti"))
     synthetic_dataset(folder / "new", NEW)
-    train(folder / "d", folder / "m", Recipe("gbdt", {"trees": 5, "leaves": 7}, folds=2, threads=1))
+    train(folder / "d", folder / "m", Recipe("gbdt", {"trees": 5, "library_trees": 4, "leaves": 7}, folds=2, threads=1))
     return evaluate(folder / "m", [folder / "new"])
 
 

@@ -23,7 +23,9 @@ def problems_of(found):
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiers")
-    model = train(synthetic_dataset(folder / "d"), folder / "m", Recipe("gbdt", {"trees": 30, "leaves": 15}, folds=2))
+    model = train(
+        synthetic_dataset(folder / "d"), folder / "m", Recipe("gbdt", {"trees": 30, "library_trees": 4, "leaves": 15}, folds=2)
+    )
     synthetic_dataset(folder / "new", synthetic_rows(problems=20, seed=5))
     found = evaluate(model, [folder / "new"])
     return found, tier_lines(found, Selector(model, options=TierOptions(samples=200)))
@@ -52,7 +54,7 @@ def test_what_a_tier_refuses_or_hands_on_is_no_part_of_its_line(tmp_path):
     small = rows["problem.N"].median()
     synthetic_dataset(tmp_path / "d", rows.filter(pl.col("problem.N") <= small))
     synthetic_dataset(tmp_path / "new", synthetic_rows(problems=30, seed=5))
-    model = train(tmp_path / "d", tmp_path / "m", Recipe("gbdt", {"trees": 30, "leaves": 15}, folds=2))
+    model = train(tmp_path / "d", tmp_path / "m", Recipe("gbdt", {"trees": 30, "library_trees": 4, "leaves": 15}, folds=2))
     found = evaluate(model, [tmp_path / "new"])
     options = TierOptions(samples=200)
     tree, portfolio, full = tier_lines(found, Selector(model, options=options))

@@ -16,6 +16,7 @@ from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions, build_tiers
 from kerncast.testing.exporters import COMPILERS, STRICT, ExporterContract
 from kerncast.testing.models import synthetic_dataset
+from kerncast.testing.repeats import repeats
 from kerncast.training.train import Recipe, train
 
 
@@ -50,11 +51,8 @@ class TestManyConfigs(ExporterContract):
 
     kind = "gbdt"
     knobs = {"trees": 100, "leaves": 15, "lr": 0.1, "library_trees": 20}
-    random_problems = 2_000
-    rows = {
-        "problems": 54,
-        "tiles": list(product((16, 32, 64, 128), (16, 32, 64, 128), (16, 32, 64), (2, 3), (2, 4))),
-    }
+    random_problems = repeats(500, 20_000)
+    rows = {"problems": 40, "tiles": list(product((16, 32, 64, 128), (16, 32, 64), (16, 32, 64), (2, 3), (4,)))}
 
     def test_a_small_forest_ranks_the_portfolio(self, exported):
         """So the battery tries that path too, and rounded sums with the library's trees among them."""

@@ -23,7 +23,7 @@ from kerncast.selecting.tiers.build import TierOptions, tiers_of
 from kerncast.testing.hostile import LONG, TEXTS
 from kerncast.training.train import Recipe, train
 
-RECIPE = Recipe("gbdt", {"trees": 3, "leaves": 4, "lr": 0.3}, folds=2, threads=1)
+RECIPE = Recipe("gbdt", {"trees": 3, "library_trees": 4, "leaves": 4, "lr": 0.3}, folds=2, threads=1)
 
 
 def hostile_labels(marker: Path) -> list[str]:

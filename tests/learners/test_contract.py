@@ -36,7 +36,7 @@ class TestMlp(ModelContract):
 
 class TestGbdt(ModelContract):
     kind = "gbdt"
-    knobs = {"trees": 40, "leaves": 15, "lr": 0.2}
+    knobs = {"trees": 40, "library_trees": 4, "leaves": 15, "lr": 0.2}
 
 
 @needs_torch
@@ -151,7 +151,7 @@ def test_forests_are_the_same_bytes_whatever_the_number_of_threads(tmp_path):
     table = synthetic_table(problems=10)
     for threads in (1, 2):
         (tmp_path / str(threads)).mkdir()
-        learner = Gbdt(options_of(Gbdt, {"trees": 3}))
+        learner = Gbdt(options_of(Gbdt, {"trees": 3, "library_trees": 4}))
         learner.fit(table, Fitting(Target("relative"), threads=threads)).save(tmp_path / str(threads))
     for file in (tmp_path / "1").iterdir():
         assert file.read_bytes() == (tmp_path / "2" / file.name).read_bytes()

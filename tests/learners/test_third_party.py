@@ -14,6 +14,7 @@ from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions
 from kerncast.testing.exporters import ExporterContract
 from kerncast.testing.models import ModelContract, synthetic_dataset, synthetic_rows
+from kerncast.testing.repeats import repeats
 
 PACKAGE = '''
 """Ridge regression over logarithms of features: once with C, once without."""
@@ -114,7 +115,7 @@ class TestRidge(ModelContract):
 
 class TestRidgeInC(ExporterContract):
     kind = "ridge"
-    random_problems = 1_000
+    random_problems = repeats(1_000, 20_000)
 
 
 def trained(run, folder, kind):

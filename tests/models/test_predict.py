@@ -23,7 +23,11 @@ FAR = {**SHAPE, "M": 10_000_000}
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("predict")
-    return train(synthetic_dataset(folder / "data"), folder / "model", Recipe("gbdt", {"trees": 20, "leaves": 15}, folds=2))
+    return train(
+        synthetic_dataset(folder / "data"),
+        folder / "model",
+        Recipe("gbdt", {"trees": 20, "library_trees": 4, "leaves": 15}, folds=2),
+    )
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ def test_a_problem_is_rare_by_its_alignment_sizes_ratios_and_labels():
 def model(tmp_path_factory):
     """Trained on enough problems to hold out whole kinds of them."""
     folder = tmp_path_factory.mktemp("rarity")
-    recipe = Recipe("gbdt", {"trees": 15, "leaves": 15, "lr": 0.3}, folds=2, threads=1)
+    recipe = Recipe("gbdt", {"trees": 15, "library_trees": 4, "leaves": 15, "lr": 0.3}, folds=2, threads=1)
     return train(synthetic_dataset(folder / "d", synthetic_rows(problems=120)), folder / "m", recipe)
 
 

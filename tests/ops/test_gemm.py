@@ -94,7 +94,7 @@ def models(tmp_path_factory):
         pl.lit("gelu").alias("problem.activation"),
         pl.col("time_ns") * 1.5,
     )
-    recipe = Recipe("gbdt", {"trees": 30, "leaves": 7}, folds=2, threads=1)
+    recipe = Recipe("gbdt", {"trees": 30, "library_trees": 4, "leaves": 7}, folds=2, threads=1)
     both = pl.concat([packed, schema.conform(triton, slower)])
     found = {}
     for name, rows in (("packed", packed), ("both", both)):

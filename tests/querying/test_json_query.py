@@ -46,7 +46,7 @@ def exp_model(folder, software):
     )  # fmt: skip
     family = FAMILIES.get("eltwise_unary/single")
     data = synthetic_dataset(folder / "data", schema.conform(family, rows), family)
-    return train(data, folder / "model", recipe({"trees": 60, "leaves": 15}))
+    return train(data, folder / "model", recipe({"trees": 60, "library_trees": 4, "leaves": 15}))
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def sharded(tmp_path_factory):
     )  # fmt: skip
     family = FAMILIES.get("matmul_sharded/single")
     data = synthetic_dataset(folder / "data", schema.conform(family, rows), family)
-    return train(data, folder / "model", recipe({"trees": 30, "leaves": 7}))
+    return train(data, folder / "model", recipe({"trees": 30, "library_trees": 4, "leaves": 7}))
 
 
 @pytest.fixture(params=[pytest.param(True, marks=needs_compiler, id="c"), pytest.param(False, id="python")])
@@ -122,7 +122,7 @@ def text_of(entry):
 def readers(exp, sharded, tmp_path_factory):
     """By model: who reads requests in C (where there is a compiler) and in Python; by `query`: both as a whole."""
     folder = tmp_path_factory.mktemp("gemm")
-    gemm = train(synthetic_dataset(folder / "data"), folder / "model", recipe({"trees": 10}))
+    gemm = train(synthetic_dataset(folder / "data"), folder / "model", recipe({"trees": 10, "library_trees": 4}))
     models = {"exp": exp, "sharded": sharded, "gemm": gemm}
     found = {name: [] for name in (*models, "query")}
     with pytest.MonkeyPatch.context() as patch:

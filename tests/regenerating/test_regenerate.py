@@ -274,7 +274,9 @@ def test_predictions_are_out_of_fold_where_the_problem_was_seen(tmp_path):
     # Of seen problems, one config was never tried.
     tried = seen.filter(pl.col("config.BLOCK_M").fill_null(0) != seen["config.BLOCK_M"].drop_nulls()[0])
     synthetic_dataset(tmp_path / "d", tried)
-    model = train(tmp_path / "d", tmp_path / "m", Recipe("gbdt", {"trees": 8, "leaves": 7}, folds=2, threads=1))
+    model = train(
+        tmp_path / "d", tmp_path / "m", Recipe("gbdt", {"trees": 8, "library_trees": 4, "leaves": 7}, folds=2, threads=1)
+    )
     view = OutOfFold(model)
     fair = view.fair(rows)
     new = rows.join(shapes[8:], on=shapes.columns, how="semi")

@@ -449,7 +449,7 @@ def test_a_trained_model_chooses_and_its_fallback_serves_what_it_does_not_know(b
         for m, n, k, values in itertools.product((1, 4, 16, 64, 128), (32, 64, 96), (16, 48, 80), (BASE, DIRECT))
     ]
     synthetic_dataset(tmp_path / "d", schema.conform(gemm_cpu, pl.DataFrame(rows)), gemm_cpu)
-    recipe = Recipe("gbdt", {"trees": 20, "leaves": 7, "lr": 0.3}, folds=3, threads=1)
+    recipe = Recipe("gbdt", {"trees": 20, "library_trees": 4, "leaves": 7, "lr": 0.3}, folds=3, threads=1)
     train(tmp_path / "d", tmp_path / "m", recipe)
     dispatcher = Dispatcher("gemm/cpu", tmp_path / "m", backend=backend)
     found = {}

@@ -22,7 +22,7 @@ from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
 
 SHAPE = {"M": 1000, "N": 512, "K": 768, "dtype": "fp16", "layout": "rcr"}
-RECIPE = Recipe("gbdt", {"trees": 5, "leaves": 7}, folds=2)
+RECIPE = Recipe("gbdt", {"trees": 5, "library_trees": 4, "leaves": 7}, folds=2)
 CONFIGS = [f"config.{name}" for name in FAMILIES.get("gemm/triton").config.parameters]
 # What a stranger may call a kernel: the ends of comments and strings, trigraphs, formats, markup.
 HOSTILE = ["k_10 */ int x; /*", 'k_9 "); system("id', "k_2 ??/ \\", "k_1 %s%n</script>", "k_3 \u00e9\u4e2d"]

@@ -22,7 +22,11 @@ TIERS = ("tree", "portfolio", "full")
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("overrides")
-    return train(synthetic_dataset(folder / "data"), folder / "model", Recipe("gbdt", {"trees": 10, "leaves": 7}, folds=2))
+    return train(
+        synthetic_dataset(folder / "data"),
+        folder / "model",
+        Recipe("gbdt", {"trees": 10, "library_trees": 4, "leaves": 7}, folds=2),
+    )
 
 
 @pytest.fixture(scope="module")

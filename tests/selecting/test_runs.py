@@ -18,7 +18,7 @@ from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
-SMALL = Recipe("gbdt", {"trees": 8, "leaves": 7}, folds=2, threads=1)
+SMALL = Recipe("gbdt", {"trees": 8, "library_trees": 4, "leaves": 7}, folds=2, threads=1)
 
 
 def trained(folder, family, problems=24, configs=32, **more):

@@ -229,7 +229,10 @@ def test_too_few_configs_of_one_problem_are_refused(model, tmp_path):
 def test_a_model_of_one_problem_goes_on_from_itself(model, tmp_path):
     """A warm start holds out configs too."""
     more = train(
-        model.path.parent / "half", tmp_path / "more", Recipe(folds=3, threads=1, knobs={"trees": 20}), warm_start=model.path
+        model.path.parent / "half",
+        tmp_path / "more",
+        Recipe(folds=3, threads=1, knobs={"trees": 20, "library_trees": 4}),
+        warm_start=model.path,
     )
     assert more.evaluation["split"] == "config"
     assert more.evaluation["warm_start"]["hold_out_seen_by_base"]

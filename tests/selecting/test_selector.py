@@ -33,7 +33,11 @@ needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="there
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("selector")
-    return train(synthetic_dataset(folder / "data"), folder / "model", Recipe("gbdt", {"trees": 30, "leaves": 15}, folds=2))
+    return train(
+        synthetic_dataset(folder / "data"),
+        folder / "model",
+        Recipe("gbdt", {"trees": 30, "library_trees": 4, "leaves": 15}, folds=2),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -212,9 +216,15 @@ def test_no_config_is_answered_with_where_it_was_never_tried(tmp_path):
     """A tile that the data hold for small products only is not chosen for large ones, however fast the model thinks it."""
     rows = synthetic_rows(problems=60)
     large, fast = pl.col("problem.M") >= 1024, pl.col("config.BLOCK_N") == 256
-    train(synthetic_dataset(tmp_path / "all", rows), tmp_path / "free", Recipe("gbdt", {"trees": 20}, folds=2))
+    train(
+        synthetic_dataset(tmp_path / "all", rows), tmp_path / "free", Recipe("gbdt", {"trees": 20, "library_trees": 4}, folds=2)
+    )
     kept = rows.filter(~(large & fast.fill_null(False)))
-    train(synthetic_dataset(tmp_path / "some", kept), tmp_path / "bound", Recipe("gbdt", {"trees": 20}, folds=2))
+    train(
+        synthetic_dataset(tmp_path / "some", kept),
+        tmp_path / "bound",
+        Recipe("gbdt", {"trees": 20, "library_trees": 4}, folds=2),
+    )
     shapes = [{**SHAPE, "M": m, "N": n, "K": 4096} for m in (2048, 4096, 8192) for n in (2048, 4096, 8192)]
     chosen = {}
     for name in ("free", "bound"):

@@ -5,7 +5,7 @@ import pytest
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
 
-SMALL = Recipe("gbdt", {"trees": 6, "leaves": 7, "lr": 0.3}, folds=3, threads=1)
+SMALL = Recipe("gbdt", {"trees": 6, "library_trees": 4, "leaves": 7, "lr": 0.3}, folds=3, threads=1)
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from kerncast.testing.models import synthetic_dataset, synthetic_rows, synthetic
 from kerncast.training import Recipe, train
 from kerncast.training.procedure import Procedure
 
-KNOBS = {"trees": 6, "leaves": 7, "lr": 0.3}
+KNOBS = {"trees": 6, "library_trees": 4, "leaves": 7, "lr": 0.3}
 RECIPE = Recipe("gbdt", KNOBS, folds=3, threads=1)
 FIGURES = (
     "efficiency_mean efficiency_p10 efficiency_p1 efficiency_min top1 efficiency_gmean noise_ceiling "

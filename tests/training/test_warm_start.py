@@ -17,7 +17,7 @@ from kerncast.training.procedure import Procedure
 from kerncast.training.train import Recipe, train
 from kerncast.training.warm_start import refuse_strangers
 
-KNOBS = {"trees": 6, "leaves": 7, "lr": 0.3}
+KNOBS = {"trees": 6, "library_trees": 4, "leaves": 7, "lr": 0.3}
 RECIPE = Recipe("gbdt", KNOBS, folds=3, threads=1)
 
 
@@ -33,7 +33,9 @@ def test_a_warm_start_from_a_damaged_model_writes_nothing(home, tmp_path):
 def test_a_warm_start_reports_the_base_beside_itself(home, tmp_path):
     """Scored on one hold-out of new problems; the knobs that are not given are the base's."""
     synthetic_dataset(tmp_path / "new", synthetic_rows(problems=20, seed=9, slower=3.0))
-    model = train(tmp_path / "new", tmp_path / "m", Recipe("gbdt", {"trees": 10}, threads=1), warm_start=home / "m")
+    model = train(
+        tmp_path / "new", tmp_path / "m", Recipe("gbdt", {"trees": 10, "library_trees": 4}, threads=1), warm_start=home / "m"
+    )
     report = model.evaluation["warm_start"]
     assert report["hold_out_seen_by_base"] is False
     assert report["continued"]["mape"]["value"] < report["base"]["mape"]["value"]

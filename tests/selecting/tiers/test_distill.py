@@ -43,7 +43,7 @@ def home(tmp_path_factory):
     """A dataset `d` of 60 problems and a model `m` trained on it."""
     folder = tmp_path_factory.mktemp("home")
     synthetic_dataset(folder / "d", synthetic_rows(problems=60))
-    train(folder / "d", folder / "m", Recipe("gbdt", {"trees": 40, "leaves": 15}, folds=3, threads=1))
+    train(folder / "d", folder / "m", Recipe("gbdt", {"trees": 40, "library_trees": 4, "leaves": 15}, folds=3, threads=1))
     return folder
 
 

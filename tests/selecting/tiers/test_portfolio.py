@@ -106,7 +106,7 @@ def home(tmp_path_factory):
     """A dataset `d` of 30 problems and a model `m` trained on it."""
     folder = tmp_path_factory.mktemp("home")
     synthetic_dataset(folder / "d", synthetic_rows(problems=30))
-    train(folder / "d", folder / "m", Recipe("gbdt", {"trees": 6, "leaves": 7}, folds=3, threads=1))
+    train(folder / "d", folder / "m", Recipe("gbdt", {"trees": 6, "library_trees": 4, "leaves": 7}, folds=3, threads=1))
     return folder
 
 
