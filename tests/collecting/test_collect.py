@@ -145,6 +145,45 @@ def test_the_last_record_of_a_key_counts(tmp_path):
     assert rows.select("key", "time_ns").rows() == [("a", 3.0), ("b", 2.0)]
 
 
+def test_a_long_journal_becomes_several_parts_and_a_crash_between_them_doubles_nothing(tmp_path, monkeypatch):
+    """Rows are written part by part, a raced label in its place, and what is there is not written again."""
+    monkeypatch.setattr("kerncast.collecting.compact.PART_ROWS", 4)
+    monkeypatch.setattr("kerncast.data.journal.BATCH", 2)
+    dataset = Dataset.create(tmp_path / "d", journal=False)
+    rows = vectors(10).with_columns(device=pl.lit("d"))
+    keys = list(row_keys(TRITON, rows))
+    journal = Journal.begin(dataset.path / NAME, Header("gemm/triton", "instant", "d", {}, "r"))
+    for number, (key, row) in enumerate(
+        [*zip(keys, rows.iter_rows(named=True), strict=True), (keys[1], rows.row(1, named=True))]
+    ):
+        problem, config = (
+            {name: row.get(f"{half}.{name}") for name in getattr(TRITON, half).parameters} for half in ("problem", "config")
+        )
+        journal.add({"key": key, "status": "ok", "time_ns": 5.0 + number, "problem": problem, "config": config})
+    journal.close()
+    kept, append, times = (dataset.path / NAME).read_bytes(), dataset.append, 0
+
+    def dies(*arguments, **named):
+        nonlocal times
+        times += 1
+        if times == 3:
+            raise KeyboardInterrupt
+        append(*arguments, **named)
+
+    ready = Ready({"name": "d", "title": "d", "kind": "gpu"}, {})
+    monkeypatch.setattr(dataset, "append", dies)
+    with pytest.raises(KeyboardInterrupt):
+        compact(dataset, TRITON, ready)
+    assert (dataset.path / NAME).read_bytes() == kept
+    assert Dataset.open(dataset.path).rows == 10
+    compact(Dataset.open(dataset.path, journal=False), TRITON, ready)
+    found = Dataset.open(dataset.path)
+    assert [part.rows for part in found.contents.parts] == [4, 4, 2]
+    assert found.read().select("key", "time_ns").rows() == [
+        (key, 15.0 if number == 1 else 5.0 + number) for number, key in enumerate(keys)
+    ]
+
+
 def test_a_journal_line_under_the_key_of_another_vector_is_refused(tmp_path):
     """Each line has its checksum, and the two times would still be of the wrong configs: no row is written."""
     dataset = Dataset.create(tmp_path / "d")

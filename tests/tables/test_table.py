@@ -109,6 +109,19 @@ def test_numbers_and_labels_do_not_depend_on_the_order_of_rows():
     assert one.rows.frame.equals(other.rows.frame)
 
 
+def test_repeats_folded_in_parts_are_those_folded_at_once(monkeypatch):
+    """Memory is bounded by folding some keys at a time, which changes nothing."""
+    rows = synthetic_rows(problems=8, repeats=3).with_columns(run_id=pl.lit("a"), order=pl.int_range(pl.len()))
+    rows = pl.concat([rows, rows.with_columns(pl.col("time_ns") * 1.01, run_id=pl.lit("b")), rows[:50]])
+    one = table_of(rows)
+    monkeypatch.setattr("kerncast.tables.measurements.FOLDED_ROWS", 100)
+    other = table_of(rows)
+    for name in ("problem", "config", "time_ns", "noise", "half_a", "half_b"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    assert one.rows.frame.equals(other.rows.frame)
+    assert np.isfinite(one.half_a).any()
+
+
 def test_a_group_is_coarser_than_a_problem():
     """Another dtype is another problem of the same group; both are numbered from 0."""
     table = table_of(stored([1.0, 2.0, 3.0], **{"problem.dtype": ["fp16", "bf16", "fp16"], "problem.M": [128, 128, 256]}))

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # How long the main thread may take to notice a signal and to clean up, before the other thread ends the process.
-GRACE_SECONDS = 0.6
+GRACE_SECONDS = 0.3
 # How long a collection that has noticed it may take to write down what it measured.
 WRITING_SECONDS = 10.0
 
@@ -93,10 +93,9 @@ def leave() -> NoReturn:
     """End a verb that was interrupted, with the exit code that a shell expects: 128 and the number of the signal."""
     if _state.number is None:  # a KeyboardInterrupt without a signal
         sys.exit(128 + signal.SIGINT)
-    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
-        # Python would wait for them: a fit goes on until its next round.
-        _end_at_once(_state.number, said=True)
-    sys.exit(128 + _state.number)
+    # Everything is cleaned up by now. Python would wait for other threads (a fit goes on until its next round) and then take
+    # hundreds of megabytes apart.
+    _end_at_once(_state.number, said=True)
 
 
 def _end_at_once(number: int, said: bool = False) -> NoReturn:

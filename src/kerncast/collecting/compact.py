@@ -2,39 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
 import polars as pl
 
 from kerncast.collecting.journal import refused
 from kerncast.collecting.messages import Ready
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset, DeviceRecord
-from kerncast.data.journal import NAME, STATE, journal_rows
+from kerncast.data.journal import NAME, STATE, final_rows, header_of
 from kerncast.errors import BadFile, CannotWrite
 from kerncast.files.atomic import reason
 from kerncast.op import Family
 
+# Rows of a part: a part is checked, written and hashed as a whole.
+PART_ROWS = 250_000
+
 
 def compact(dataset: Dataset, family: Family, ready: Ready) -> None:
-    """Write the journal's final records as a part of the dataset, and only then remove the journal."""
+    """Write the journal's final records as parts of the dataset, and only then remove the journal."""
     path = dataset.path / NAME
-    header, frame = journal_rows(path, family)
-    if frame.height:
-        present = _already_compacted(dataset, family, header.run_id)
-        profile = DeviceRecord(**ready.device)
-        new = frame.filter(~frame["key"].is_in(list(present)))
-        try:
-            dataset.append(family, new, machines=[profile])
-        except schema.Mislabelled as error:
-            raise BadFile(f"{path} is damaged, {error}: move the file away to measure again, or restore it") from error
-        except (OSError, CannotWrite, pl.exceptions.ComputeError) as error:  # polars raises the last one for a full disk
-            why = error.__cause__ or error if isinstance(error, CannotWrite) else error
-            raise refused(dataset.path, reason(why), f"all {frame.height:,} rows are safe in {path}") from error
+    present = _already_compacted(dataset, family, header_of(path).run_id)
+    profile = DeviceRecord(**ready.device)
+    try:
+        for rows in _parts(final_rows(path, family)):
+            dataset.append(family, rows.filter(~rows["key"].is_in(present.implode())), machines=[profile])
+    except schema.Mislabelled as error:
+        raise BadFile(f"{path} is damaged, {error}: move the file away to measure again, or restore it") from error
+    except (OSError, CannotWrite, pl.exceptions.ComputeError) as error:  # polars raises the last one for a full disk
+        why = error.__cause__ or error if isinstance(error, CannotWrite) else error
+        raise refused(dataset.path, reason(why), f"all {_count(path, family):,} rows are safe in {path}") from error
     path.unlink()
     (dataset.path / STATE).unlink(missing_ok=True)
 
 
-def _already_compacted(dataset: Dataset, family: Family, run_id: str) -> set[str]:
+def _parts(batches: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Batches of rows, put together to parts."""
+    held: list[pl.DataFrame] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(item.height for item in held) >= PART_ROWS:
+            yield pl.concat(held)
+            held = []
+    if held:
+        yield pl.concat(held)
+
+
+def _count(path: Path, family: Family) -> int:
+    return sum(batch.height for batch in final_rows(path, family))
+
+
+def _already_compacted(dataset: Dataset, family: Family, run_id: str) -> pl.Series:
     """Keys of this run that a crash between the two steps left in both places."""
     if family not in dataset.families:
-        return set()
-    return set(dataset.scan(family).filter(pl.col("run_id") == run_id).select("key").collect().to_series())
+        return pl.Series("key", [], dtype=pl.String)
+    return dataset.scan(family).filter(pl.col("run_id") == run_id).select("key").collect().to_series()

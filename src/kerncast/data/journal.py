@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 import msgspec
+import numpy as np
 import polars as pl
 
 from kerncast.data import schema
@@ -109,27 +110,59 @@ def good_bytes(path: Path) -> int:
 
 def records_of(path: Path) -> Iterator[dict[str, Any]]:
     """Every record, one at a time."""
-    return (msgspec.json.decode(body) for body, _ in _bodies(path) if body)
+    return (msgspec.json.decode(body) for body in _records(path))
 
 
 def journal_rows(path: Path, family: Family) -> tuple[Header, pl.DataFrame]:
     """The journal's final records as rows of a dataset."""
+    return header_of(path), pl.concat([pl.DataFrame(schema=schema.schema_of(family)), *final_rows(path, family)])
+
+
+def final_rows(path: Path, family: Family) -> Iterator[pl.DataFrame]:
+    """The journal's final records as rows of a dataset, some at a time. A later record of a key replaces the earlier one."""
     header, wanted = header_of(path), schema.schema_of(family)
-    frames = [pl.DataFrame(schema=wanted)]
     batch: list[dict[str, Any]] = []
-
-    def decoded() -> pl.DataFrame:
-        return pl.DataFrame(batch, schema={**wanted}, orient="row")
-
-    for record in records_of(path):
+    for record in _final_records(path):
         batch.append(_row(family, header, record))
         if len(batch) == BATCH:
-            frames.append(decoded())
+            yield pl.DataFrame(batch, schema={**wanted}, orient="row")
             batch = []
-    rows = pl.concat([*frames, decoded()])
-    # A faster record of a key replaces the earlier one in its place.
-    last = rows.with_row_index("__at").group_by("key", maintain_order=True).agg(pl.col("__at").last())
-    return header, rows if last.height == rows.height else rows[last["__at"]]
+    if batch:
+        yield pl.DataFrame(batch, schema={**wanted}, orient="row")
+
+
+class _Key(msgspec.Struct):
+    """Of a record, its key alone."""
+
+    key: str
+
+
+def _final_records(path: Path) -> Iterator[dict[str, Any]]:
+    """The last record of each key, in the place of its first one.
+
+    The journal is read up to three times, so that only the records of keys that occur again are held, and of the others a hash.
+    """
+    key_of = msgspec.json.Decoder(_Key)
+    hashes = np.fromiter((hash(key_of.decode(body).key) for body in _records(path)), np.int64)
+    order = np.argsort(hashes, kind="stable")
+    same = hashes[order][1:] == hashes[order][:-1]
+    again = np.zeros(len(hashes), dtype=bool)
+    again[order[1:][same]] = again[order[:-1][same]] = True
+    del hashes, order, same
+    last: dict[str, bytes] = {}
+    # A line that was added meanwhile is left for the next reader.
+    if again.any():
+        last = {key_of.decode(body).key: body for body, held in zip(_records(path), again, strict=False) if held}
+    for body, held in zip(_records(path), again, strict=False):
+        record = msgspec.json.decode(body)
+        if not held:
+            yield record
+        elif record["key"] in last:
+            yield msgspec.json.decode(last.pop(record["key"]))
+
+
+def _records(path: Path) -> Iterator[bytes]:
+    return (body for body, _ in _bodies(path) if body)
 
 
 def software_text(software: dict[str, str]) -> str:
@@ -148,7 +181,7 @@ def _values(family: Family, space: Space, half: str, record: dict[str, Any]) -> 
     """One half of a vector; a parameter that did not exist when the journal was written has its default."""
     given, row = record[half], {}
     for name, parameter in space.parameters.items():
-        if name not in given and parameter.default is None and name not in space.active:
+        if name not in given and parameter.default is None and name not in space.active and not parameter.optional:
             raise BadFile(
                 f"the journal's records do not fit {family.id}: '{name}' is missing; finish it with the kerncast that began it"
             )

@@ -59,6 +59,7 @@ def evaluate(
         found = judged([model], opened, where, include_seen)
         table = found.table
         facts |= {"problems_seen_in_training": found.seen_problems, "includes_training_data": found.includes_seen}
+        del found  # its rows take as much memory as the table
         predicted = model.rank_rows(table.rows)
         summary = assess(table, predicted, np.zeros(len(table.problem), np.int64), learned_by(model, table))
     else:

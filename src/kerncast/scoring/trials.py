@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from kerncast.arrays import Flags, Floats, Ints
+from kerncast.arrays import Array, Flags, Floats, Ints
 
 # Two configs are a tie when their times differ by less than this many standard errors of the difference.
 TIE_SIGMAS = 2.0
@@ -29,6 +29,10 @@ class Trials:
     half_a: Floats
     half_b: Floats
     """Medians of two halves of the repeats, made at different times; NaN where there are none."""
+
+    def take(self, index: Array) -> Trials:
+        """Some of the rows; problems and configs keep their numbers."""
+        return Trials(*(getattr(self, item.name)[index] for item in fields(self)))
 
     @cached_property
     def order(self) -> Ints:

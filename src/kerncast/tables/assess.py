@@ -70,19 +70,20 @@ def learned_choices(table: Table, fold: Ints, learned: Learned | None) -> dict[s
     count = int(table.config.max()) + 1
     single, portfolio, tried = (np.full(int(table.problem.max()) + 1, np.nan) for _ in range(3))
     for number in np.unique(fold):
-        own, others = table.take(fold == number), table.take(fold != number)
+        # Only the trials: the features would be copied with them.
+        own, others = table.trials.take(fold == number), table.trials.take(fold != number)
         knows = learned
         if knows is None:
-            if not len(others.problem) or not others.trials.solvable.any():
+            if not len(others.problem) or not others.solvable.any():
                 continue
-            shares = baselines.mean_shares(others.trials, count)
-            often = np.bincount(others.config, minlength=count) >= TRIED_ENOUGH * others.trials.solvable.sum()
-            knows = Learned(np.where(often, shares, np.nan), baselines.greedy_portfolio(others.trials, count, PORTFOLIO))
-        solved = own.trials.problems[own.trials.solvable]
-        single[solved] = baselines.fixed_choice(own.trials, knows.shares)
+            shares = baselines.mean_shares(others, count)
+            often = np.bincount(others.config, minlength=count) >= TRIED_ENOUGH * others.solvable.sum()
+            knows = Learned(np.where(often, shares, np.nan), baselines.greedy_portfolio(others, count, PORTFOLIO))
+        solved = own.problems[own.solvable]
+        single[solved] = baselines.fixed_choice(own, knows.shares)
         # The first of the few is the best single config: where it was not tried, the same config replaces it.
-        portfolio[solved] = np.fmax(single[solved], baselines.portfolio_oracle(own.trials, knows.portfolio))
-        tried[solved] = baselines.portfolio_tried(own.trials, knows.portfolio)
+        portfolio[solved] = np.fmax(single[solved], baselines.portfolio_oracle(own, knows.portfolio))
+        tried[solved] = baselines.portfolio_tried(own, knows.portfolio)
     judged = np.isfinite(tried)
     if not judged.any() or np.isfinite(single[judged]).mean() < TRIED_ENOUGH:
         return {}

@@ -223,7 +223,8 @@ def tried_rows(rows: pl.DataFrame, where: Sequence[str], of: str, so: str) -> pl
     asked = " and ".join(f"`where` '{condition}'" for condition in where)
     if asked and rows.is_empty():
         raise InvalidValue(f"no row of {of} matches {asked}: ask for less, or look with `kerncast inspect`")
-    tried = rows.filter(~pl.col("status").is_in(NOT_TRIED))
+    untried = rows["status"].is_in(NOT_TRIED)
+    tried = rows.filter(~untried) if untried.any() else rows
     if not (tried["status"] == "ok").any():
         raise InvalidValue(f"no row of {of}{f' that matches {asked}' if asked else ''} has status ok: {so}")
     return tried

@@ -215,3 +215,14 @@ def test_what_is_not_known_is_refused_with_its_line(tmp_path, content, old, new,
     with pytest.raises(KerncastError) as caught:
         imported(tmp_path, damaged, strict=True)
     assert why in str(caught.value)
+
+
+def test_a_log_read_in_pieces_is_the_log_read_at_once(tmp_path, monkeypatch):
+    """Pieces bound the memory; lines, numbers and skipped rows stay the same."""
+    (tmp_path / "log.txt").write_bytes(MM + b"1,2,3\n")
+    whole = kerncast.read(tmp_path / "log.txt", format="autoheuristic", device="a100")
+    monkeypatch.setattr("kerncast.data.importers.autoheuristic.PIECE_BYTES", 100)
+    pieces = kerncast.read(tmp_path / "log.txt", format="autoheuristic", device="a100")
+    assert pieces.frame().equals(whole.frame())
+    assert pieces.skipped.kinds == whole.skipped.kinds
+    assert whole.skipped.rows == 1

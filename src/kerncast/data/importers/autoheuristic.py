@@ -39,6 +39,8 @@ FLAGS = {"True": True, "False": False}
 NOT_FP32 = "not_float_32"
 TILE = r"^type=triton_BLOCK-M=(\d+)_BLOCK-K=(-?\d+)_BLOCK-N=(\d+)_numstages=(\d+)_numwarps=(\d+)$"
 TILE_NAMES = ("BLOCK_M", "BLOCK_K", "BLOCK_N", "num_stages", "num_warps")
+# A log is split into cells this much at a time: the text and its cells take ten times its size.
+PIECE_BYTES = 8_000_000
 EXTERN = "extern_"
 MATRICES = ("mat1", "mat2")
 STRIDES = tuple(f"{matrix}_stride_{axis}" for matrix in MATRICES for axis in (0, 1))
@@ -135,18 +137,36 @@ def parse_log(data: bytes, skips: Skips, before: int = 0, where: str = "") -> Lo
         data[: data.find(b"\n", data.find(b"\n") + 1)].decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadFile(f"not a text file ({error.reason} at byte {error.start}): is it compressed?") from error
-    # A byte that is not UTF-8 becomes a character that no cell may hold, so it costs its own row only.
-    lines = pl.Series([data.decode("utf-8", "replace")]).str.split("\n").explode().str.strip_chars_end("\r")
-    if lines.len() < 2 or not lines[0].startswith("{"):
+    first, found, rest = data.partition(b"\n")
+    if not found or not first.startswith(b"{"):
         raise BadFile("line 1 must be AutoHeuristic's JSON line, and line 2 the names of the columns")
     try:
-        metadata = msgspec.json.decode(lines[0], type=Metadata)
+        metadata = msgspec.json.decode(first, type=Metadata)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadFile(f"line 1 is not AutoHeuristic's JSON line: {error}") from error
-    header = [name.strip() for name in lines[1].split(",")]
+    second = rest[: rest.find(b"\n")] if b"\n" in rest else rest
+    names = second.decode("utf-8", "replace").rstrip("\r")
+    header = [name.strip() for name in names.split(",")]
     if len(set(header)) != len(header) or LINE in header:
-        raise BadFile(f"line 2 must name the features, choice and feedback, each once; it is '{lines[1][:200]}'")
-    rows = pl.DataFrame({LINE: pl.int_range(3, lines.len() + 1, dtype=pl.Int64, eager=True), "row": lines[2:]})
+        raise BadFile(f"line 2 must name the features, choice and feedback, each once; it is '{names[:200]}'")
+    del data
+    cells, number, at = [], 3, len(second) + 1
+    while at <= len(rest):
+        end = rest.find(b"\n", min(len(rest), at + PIECE_BYTES))
+        end = len(rest) if end < 0 else end
+        piece = rest[at:end]
+        cells.append(_cells(piece, number, header, skips, before, where))
+        number, at = number + piece.count(b"\n") + 1, end + 1
+    if not cells:
+        cells.append(_cells(b"", number, header, skips, before, where))
+    return Log(metadata, pl.concat(cells))
+
+
+def _cells(piece: bytes, number: int, header: list[str], skips: Skips, before: int, where: str) -> pl.DataFrame:
+    """Some lines of a log as cells of text; `number` is that of the first one."""
+    # A byte that is not UTF-8 becomes a character that no cell may hold, so it costs its own row only.
+    lines = pl.Series([piece.decode("utf-8", "replace")]).str.split("\n").explode().str.strip_chars_end("\r")
+    rows = pl.DataFrame({LINE: pl.int_range(number, number + lines.len(), dtype=pl.Int64, eager=True), "row": lines})
     rows = rows.filter(pl.col("row") != "")
     commas = rows["row"].str.count_matches(",", literal=True)
     ragged = (commas != len(header) - 1).fill_null(False)
@@ -157,7 +177,7 @@ def parse_log(data: bytes, skips: Skips, before: int = 0, where: str = "") -> Lo
         skips.seen += bad.height
         rows = rows.filter(~ragged)
     cells = rows["row"].str.split_exact(",", len(header) - 1).struct.rename_fields(header).struct.unnest()
-    return Log(metadata, cells.with_columns(rows[LINE]))
+    return cells.with_columns(rows[LINE])
 
 
 def _check_device(metadata: Metadata, name: str | None) -> None:
