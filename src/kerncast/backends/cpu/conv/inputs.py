@@ -12,13 +12,13 @@ import numpy as np
 
 from kerncast.arrays import Array
 from kerncast.backends.contract import OutOfMemory
+from kerncast.backends.cpu.arena import Arena
 from kerncast.backends.cpu.gemm.inputs import (
     CACHED_BYTES,
     EXACT,
     LARGEST_VALUES,
     MEMORY_SHARE,
     NUMPY_TYPES,
-    Arena,
     Inputs,
     available_bytes,
 )
@@ -108,11 +108,15 @@ def make(direction: str, p: Mapping[str, Any]) -> Inputs:
     bound = LARGEST_VALUES[p["dtype"]] if LARGEST_VALUES[p["dtype"]] ** 2 * summed < EXACT[p["dtype"]] else 1
     names = TENSORS[direction]
     try:
-        arena = Arena([counts[name] * dtype.itemsize for name in names])
-        first, second, result = (arena.take(known[name], dtype) for name in names)
+        sizes = [counts[name] * dtype.itemsize for name in names]
+        arena = Arena(sizes[:2], sizes[2], sizes[2:])
+        first, second = (arena.operand(known[name], dtype) for name in names[:2])
+        result = arena.result(known[names[2]], dtype)
         for operand in (first, second):
             operand[...] = rng.integers(-bound, bound + 1, operand.shape, np.int8)
-        return Inputs(first, second, result, reference(direction, p, first, second))
+        made = Inputs(first, second, result, arena.keep(reference(direction, p, first, second)), arena)
+        arena.seal()
+        return made
     except (MemoryError, OSError) as error:
         raise OutOfMemory(f"the tensors need {needed / 1e9:.1f} GB: {error}") from error
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
-import mmap
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import numpy.typing as npt
 
 from kerncast.arrays import Array
 from kerncast.backends.contract import OutOfMemory
+from kerncast.backends.cpu.arena import Arena
 
 # numpy has no bf16, so its bits are stored.
 NUMPY_TYPES = {"fp32": np.float32, "fp64": np.float64, "bf16": np.uint16, "int8": np.int8}
@@ -31,9 +30,6 @@ LARGEST_VALUES = {"fp32": 3, "fp64": 3, "bf16": 3, "int8": 128}
 NAN_BF16, LEAST_INT32 = 0x7FC0, -(2**31)
 # Smooth activations are computed by series, and a bf16 may then be rounded to its neighbour.
 SMOOTH_ROUNDING = {"fp32": 2e-6, "fp64": 1e-13, "bf16": 2**-7}
-ALIGNMENT = 64
-PAGE = 4096
-HUGE_PAGE = 2 * 2**20
 CACHED_BYTES = 512 * 2**20
 MEMORY_SHARE = 0.8
 
@@ -46,6 +42,7 @@ class Inputs:
     b: Array
     c: Array
     reference: Array
+    arena: Arena
     bias: Array | None = None
     between: Array | None = None
     """What lies between the rows of C, which nothing may be written to; None: C is packed."""
@@ -65,7 +62,7 @@ class Inputs:
     @property
     def nbytes(self) -> int:
         """Their size in memory."""
-        return self.a.nbytes + self.b.nbytes + self.c.nbytes + self.reference.nbytes
+        return self.arena.nbytes
 
     def poison(self) -> None:
         """Fill C, and what lies between its rows, with a value that no product has."""
@@ -102,31 +99,6 @@ def to_bf16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
-class Arena:
-    """Room for the matrices of one problem in huge pages.
-
-    With small pages the physical addresses, and with them the conflicts in the L2 cache, differ in every
-    process: times of one kernel then differ by several per cent from run to run, however long it is timed.
-    """
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        # A cache line more between neighbours, so that equal sizes do not begin in the same cache set.
-        room = sum(-(-size // PAGE) * PAGE + ALIGNMENT for size in sizes)
-        memory = mmap.mmap(-1, -(-room // HUGE_PAGE) * HUGE_PAGE + HUGE_PAGE)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # a kernel without huge pages
-                memory.madvise(mmap.MADV_HUGEPAGE)
-        self.bytes = np.frombuffer(memory, np.uint8)
-        self.used = -self.bytes.ctypes.data % HUGE_PAGE
-
-    def take(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-        """The next matrix; it begins at a cache line."""
-        count = math.prod(shape) * np.dtype(dtype).itemsize
-        found = self.bytes[self.used : self.used + count].view(dtype).reshape(shape)
-        self.used += -(-count // PAGE) * PAGE + ALIGNMENT
-        return found
-
-
 def available_bytes() -> float:
     """Memory that is free, as the kernel counts it; infinite if it does not say."""
     try:
@@ -160,7 +132,7 @@ def make(problem: Mapping[str, Any]) -> Inputs:
         return rng.integers(-bound, min(bound, 127) + 1, shape, np.int8)
 
     def matrix(which: str) -> tuple[Array, Array]:
-        whole = arena.take((batch, rows[which], apart[which]), dtype)
+        whole = arena.operand((batch, rows[which], apart[which]), dtype)
         # Where a kernel reads what lies between the rows, its sums become nonsense.
         whole[..., row[which] :] = np.nan if dtype.kind == "f" else NAN_BF16 if name == "bf16" else 127
         values = drawn((batch, rows[which], row[which]))
@@ -171,21 +143,25 @@ def make(problem: Mapping[str, Any]) -> Inputs:
 
     try:
         bytes_of = {"a": dtype.itemsize, "b": dtype.itemsize, "c": output.itemsize}
-        arena = Arena([stored[matrix] * bytes_of[matrix] for matrix in stored])
+        sizes = {matrix: stored[matrix] * bytes_of[matrix] for matrix in stored}
+        arena = Arena([sizes["a"], sizes["b"]], sizes["c"], [batch * m * n * output.itemsize, n * output.itemsize])
         (a, a_numbers), (b, b_numbers) = matrix("a"), matrix("b")
-        whole_c = arena.take((batch, m, apart["c"]), output)
+        whole_c = arena.result((batch, m, apart["c"]), output)
         sums = np.matmul(a_numbers, b_numbers)
         bias = drawn((n,)).astype(exact) if problem.get("bias") else None
         wanted = finished(sums, bias, problem.get("activation"))
-        return Inputs(
+        made = Inputs(
             a,
             b,
             whole_c[..., :n],
-            to_bf16(wanted.astype(np.float32, copy=False)) if name == "bf16" else wanted.astype(output, copy=False),
-            None if bias is None else to_bf16(bias) if name == "bf16" else bias.astype(output),
+            arena.keep(to_bf16(wanted.astype(np.float32, copy=False)) if name == "bf16" else wanted.astype(output, copy=False)),
+            arena,
+            None if bias is None else arena.keep(to_bf16(bias) if name == "bf16" else bias.astype(output)),
             whole_c[..., n:] if apart["c"] > n else None,
             0.0 if problem.get("activation") in (None, "relu") else SMOOTH_ROUNDING[name],
         )
+        arena.seal()
+        return made
     except (MemoryError, OSError) as error:
         raise OutOfMemory(f"the matrices need {needed / 1e9:.1f} GB: {error}") from error
 
