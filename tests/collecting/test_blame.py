@@ -8,8 +8,8 @@ import pytest
 import kerncast
 from kerncast.backends.contract import CannotCompile
 from kerncast.backends.cpu.build import Compiler, Library
+from kerncast.backends.memory import oom_kills
 from kerncast.collecting.errands import Inquiry
-from kerncast.collecting.memory import oom_kills
 from kerncast.collecting.messages import Item, Result
 from kerncast.collecting.plan import retried
 from kerncast.collecting.run import Request, collect

@@ -13,8 +13,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import IO
 
+from kerncast.backends.memory import oom_kills
 from kerncast.collecting.errands import REMEMBERED, Errand
-from kerncast.collecting.memory import oom_kills
 from kerncast.collecting.messages import Chunk, Frames, Item, Position, Ready, Start, frame, reply_decoder
 
 

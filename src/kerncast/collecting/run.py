@@ -11,12 +11,12 @@ from pathlib import Path
 
 import polars as pl
 
+from kerncast.backends.memory import worker_share
 from kerncast.collecting.active import measure_rounds
 from kerncast.collecting.alike import AlikeFailures
 from kerncast.collecting.collection import Collection
 from kerncast.collecting.compact import compact
 from kerncast.collecting.journal import Refused, Vanished, refused
-from kerncast.collecting.memory import worker_share
 from kerncast.collecting.messages import Ready, Start
 from kerncast.collecting.request import Active, Request, Stop, Summary, never
 from kerncast.collecting.supervisor import Abandoned, CannotGoOn, Supervisor

@@ -18,9 +18,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from kerncast.backends.memory import oom_kills, resident_bytes
 from kerncast.collecting.alike import AlikeFailures, TooManyAlike
 from kerncast.collecting.errands import Errand, Inquiry
-from kerncast.collecting.memory import oom_kills, resident_bytes
 from kerncast.collecting.messages import (
     Broken,
     Chunk,

@@ -152,12 +152,12 @@ time = {{ at = ["t"], unit = "ns" }}
 
 
 def test_output_is_bounded_and_nothing_outlives_its_program(program, gone, notes):
-    """A gigabyte would not fit; a child that was left behind is killed; a program that is not there says so."""
+    """A gigabyte would not fit; a child in a session of its own is killed, too; a program that is not there says so."""
     path = program(
         "bench",
         """
 child = os.fork()
-if not child: time.sleep(1000)
+if not child: os.setsid(), time.sleep(1000)
 open(os.environ["NOTES"], "a").write(f"{child}\\n")
 for _ in range(40): sys.stdout.write("x" * (1 << 20))
 print("the end")
@@ -180,6 +180,7 @@ def test_a_killed_collection_leaves_no_program_behind(program, tmp_path, notes, 
         "bench",
         """
 child = os.fork()
+if not child: os.setsid()
 if child: open(os.environ["NOTES"], "a").write(f"{os.getpid()} {child} {os.getppid()} {os.getcwd()}\\n")
 time.sleep(1000)
 """,

@@ -1,7 +1,8 @@
 """Running programs that may crash, hang, print without end or leave children behind. No shell anywhere.
 
-Each program has its own process group. When it ends, or its time is over, the whole group is killed. If this
-process dies first, a guard (`guard.py`) kills it, so nothing that was started here outlives the worker.
+Each program has its own process group. When it ends, or its time is over, the whole group is killed, and so are children
+that left the group: they have the program's mark in their environment. If this process dies first, a guard (`guard.py`)
+kills them, so nothing that was started here outlives the worker.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from kerncast.backends.command.guard import MARK, end_marked
 from kerncast.backends.contract import Ended
+from kerncast.backends.memory import oom_kills
 
 # What is kept of a program's output, from its end: answers come last.
 STDOUT_BYTES = 8 << 20
@@ -40,6 +43,8 @@ class Outcome:
     seconds: float
     stdout: str
     stderr: str
+    oom_killed: bool = False
+    """Whether the operating system killed a process for want of memory while it ran."""
 
     @property
     def last_line(self) -> str:
@@ -53,8 +58,7 @@ class Outcome:
         if self.timed_out:
             return Ended("timeout", f"the program did not end within {self.seconds:.0f} s and was killed{words}")
         if self.code < 0:
-            # Killed, but not by us: the operating system does this when memory runs out.
-            status = "out_of_memory" if self.code == -signal.SIGKILL else "crash"
+            status = "out_of_memory" if self.code == -signal.SIGKILL and self.oom_killed else "crash"
             return Ended(status, f"the program ended with {_signal_name(-self.code)}{words}")
         status = exit_codes.get(str(self.code), "ok" if self.code == 0 else "launch_error")
         return None if status == "ok" else Ended(status, f"the program ended with exit code {self.code}{words}")
@@ -138,7 +142,10 @@ class Programs:
         stdin: Path | None = None,
     ) -> Outcome:
         """Run a program to its end or its deadline. Raise `Ended` if it cannot be started."""
-        began = time.monotonic()
+        began, ooms = time.monotonic(), oom_kills()
+        with self._lock:
+            self._count += 1
+            mark = f"{self.scratch}#{self._count}#"
         with open(stdin or os.devnull, "rb") as given:
             try:
                 process = subprocess.Popen(
@@ -147,7 +154,7 @@ class Programs:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     cwd=directory or self.scratch,
-                    env={**os.environ, **(environment or {})},
+                    env={**os.environ, **(environment or {}), MARK: mark},
                     process_group=0,
                 )
             except (OSError, ValueError) as error:
@@ -158,8 +165,9 @@ class Programs:
         finally:
             _kill_group(process.pid)
             code = process.wait()
+            end_marked(mark)
             self._tell(f"-{process.pid}\n")
-        return Outcome(code, timed_out, time.monotonic() - began, out, err)
+        return Outcome(code, timed_out, time.monotonic() - began, out, err, oom_kills() > ooms)
 
 
 def _kill_group(group: int) -> None:

@@ -17,10 +17,9 @@ from kerncast.backends.cpu.gemm.inputs import (
     CACHED_BYTES,
     EXACT,
     LARGEST_VALUES,
-    MEMORY_SHARE,
     NUMPY_TYPES,
     Inputs,
-    available_bytes,
+    refuse_too_large,
 )
 
 # What is read and made, in the order of `Inputs`.
@@ -94,8 +93,7 @@ def make(direction: str, p: Mapping[str, Any]) -> Inputs:
     counts = {name: int(np.prod(shape, dtype=np.int64)) for name, shape in known.items()}
     # Besides the operands: whole numbers, copies with a border, copies by groups, and the product of a tap.
     needed = dtype.itemsize * (4 * counts["input"] + 4 * counts["output"] + 3 * counts["weights"])
-    if needed > MEMORY_SHARE * available_bytes():
-        raise OutOfMemory(f"the tensors need {needed / 1e9:.1f} GB, more than {MEMORY_SHARE:.0%} of the memory that is free")
+    refuse_too_large(needed, "tensors")
     key = (direction, *(value for name, value in p.items() if name not in ("dtype", "threads")))
     seed = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
     rng = np.random.default_rng(int.from_bytes(seed, "little"))

@@ -7,7 +7,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from kerncast.arrays import Array
 from kerncast.backends.contract import OutOfMemory
 from kerncast.backends.cpu.arena import Arena
+from kerncast.backends.memory import available_bytes
 
 # numpy has no bf16, so its bits are stored.
 NUMPY_TYPES = {"fp32": np.float32, "fp64": np.float64, "bf16": np.uint16, "int8": np.int8}
@@ -99,13 +99,11 @@ def to_bf16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
-def available_bytes() -> float:
-    """Memory that is free, as the kernel counts it; infinite if it does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return math.inf
+def refuse_too_large(needed: int, what: str) -> None:
+    """Refuse operands that would take most of the memory that is free."""
+    free = available_bytes()
+    if free is not None and needed > MEMORY_SHARE * free:
+        raise OutOfMemory(f"the {what} need {needed / 1e9:.1f} GB, more than {MEMORY_SHARE:.0%} of the memory that is free")
 
 
 def make(problem: Mapping[str, Any]) -> Inputs:
@@ -122,8 +120,7 @@ def make(problem: Mapping[str, Any]) -> Inputs:
     stored = {matrix: batch * rows[matrix] * apart[matrix] for matrix in rows}
     needed = (stored["a"] + stored["b"]) * dtype.itemsize + batch * (m * k + k * n) * (1 + widened)
     needed += stored["c"] * output.itemsize + batch * m * n * (output.itemsize + 2 * widened)
-    if needed > MEMORY_SHARE * available_bytes():
-        raise OutOfMemory(f"the matrices need {needed / 1e9:.1f} GB, more than {MEMORY_SHARE:.0%} of the memory that is free")
+    refuse_too_large(needed, "matrices")
     seed = hashlib.blake2b(repr((m, n, k, batch, layout)).encode(), digest_size=8).digest()
     rng = np.random.default_rng(int.from_bytes(seed, "little"))
     bound = LARGEST_VALUES[name] if LARGEST_VALUES[name] ** 2 * k < EXACT[name] else 1

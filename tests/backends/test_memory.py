@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast.collecting.memory import available_bytes, worker_share
+from kerncast.backends.memory import available_bytes, worker_share
 from kerncast.collecting.plan import memory_bytes
 from kerncast.collecting.run import Request, collect
 from kerncast.data import Dataset
@@ -58,7 +58,7 @@ def test_workers_share_what_is_free_and_reserved_address_space_is_not_counted():
     """Half for each of two; a mapping that nobody wrote to takes nothing, in a process where nothing else happens."""
     assert worker_share(2) == pytest.approx(worker_share(1) / 2, rel=0.3)
     code = (
-        "import mmap, os; from kerncast.collecting.memory import resident_bytes as taken; written = bytes(64 << 20); "
+        "import mmap, os; from kerncast.backends.memory import resident_bytes as taken; written = bytes(64 << 20); "
         "before = taken(os.getpid()); reserved = mmap.mmap(-1, 1 << 30, flags=mmap.MAP_PRIVATE); "
         "untouched = taken(os.getpid()); reserved[: len(written)] = written; "
         "print(untouched - before, taken(os.getpid()) - before)"
