@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import tomllib
+from html.parser import HTMLParser
 
 import polars as pl
 import pytest
@@ -18,7 +19,7 @@ from kerncast.cli.views.output import draw
 from kerncast.data.importers.guess import draft_mapping
 from kerncast.testing.hostile import LONG, TEXTS
 from kerncast.testing.repeats import repeats
-from kerncast.writing import markdown, toml
+from kerncast.writing import html, markdown, toml
 from kerncast.writing.shell import word
 from kerncast.writing.terminal import LONGEST_LINE, TextTable, json_printable, line
 
@@ -83,6 +84,28 @@ def test_a_line_is_cut_where_nobody_reads_on():
     """With the number of characters that there were."""
     assert len(line(LONG)) < LONGEST_LINE + 50
     assert line(LONG).endswith("(5,000,000 characters)")
+
+
+@settings(max_examples=repeats(200, 20_000))
+@given(ANY)
+def test_html_text_is_one_text(text):
+    """A parser reads one element with one attribute and the text, whose hidden characters are replaced."""
+    found = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            found.append((tag, attrs))
+
+        def handle_data(self, data):
+            found.append(data)
+
+    reader = Reader()
+    reader.feed(f'<p title="{html.escape(text)}">{html.escape(text)}</p>')
+    reader.close()
+    shown = html.visible(text)
+    assert not any(char in shown for char in "\x1b\x9b\x00\u202e\u2066")
+    assert found[0] == ("p", [("title", shown)])
+    assert "".join(found[1:]) == shown
 
 
 class Terminal(io.StringIO):

@@ -6,11 +6,13 @@ are not trusted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 # The five characters that can end a text or an attribute.
 _NAMES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
+_HIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 FONT = "font-family:system-ui,sans-serif;font-size:0.95em"
 TABLE = "border-collapse:collapse;margin:0.4em 0"
 CELL = "padding:0.15em 0.8em 0.15em 0;vertical-align:top;white-space:pre-wrap"
@@ -18,14 +20,17 @@ CELL = "padding:0.15em 0.8em 0.15em 0;vertical-align:top;white-space:pre-wrap"
 
 def escape(text: object) -> str:
     """Escape text for an element or a quoted attribute, so that it can end neither."""
-    # HTML allows only these three control characters.
-    kept = "".join(char if (char >= " " and char != "\x7f") or char in "\n\t\r" else "\ufffd" for char in str(text))
-    return kept.translate(_NAMES)
+    return visible(str(text)).translate(_NAMES)
+
+
+def visible(text: str) -> str:
+    """Text without the control characters that HTML does not allow, and without marks that turn the text around them."""
+    return _HIDDEN.sub("\ufffd", text)
 
 
 def chart_text(text: object) -> str:
     """Escape data for a plotly chart, which interprets some HTML tags but does not decode escaped quotes."""
-    return str(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return visible(str(text)).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 @dataclass(frozen=True)

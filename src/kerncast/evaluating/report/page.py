@@ -21,6 +21,7 @@ from kerncast.evaluating.report.roofline import roofline_chart
 from kerncast.evaluating.report.words import assignments, part_of
 from kerncast.models.manifest import IMPORTANCES
 from kerncast.models.model import Model
+from kerncast.writing.html import visible
 
 MOST_IMPORTANCES = 20
 
@@ -46,7 +47,9 @@ def render(evaluation: Evaluation, model: Model | None, budget: dict[str, Any] |
     worst = worst_problems(told.problems, told.rows) if choosing or _has_times(told.rows) else []
     sections = chart_sections(told, model, budget, dtypes_of(evaluation.problems))
     figures = {chart.name: chart.figure for section in sections.values() for chart in section.charts}
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_visible
+    )
     page = environment.from_string(_file("template.html.j2")).render(
         facts=_facts(summary, model, fixed),
         summary=summary,
@@ -70,6 +73,11 @@ def render(evaluation: Evaluation, model: Model | None, budget: dict[str, Any] |
         plotly=Markup(get_plotlyjs()),
     )
     return page if page.endswith("\n") else page + "\n"
+
+
+def _visible(value: Any) -> Any:
+    """Text of the data as it is shown; what is HTML already stays as it is."""
+    return visible(value) if type(value) is str else value
 
 
 def embedded(value: Any) -> str:
