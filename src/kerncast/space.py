@@ -187,23 +187,21 @@ class Space:
             if found is not None:  # numpy values become plain Python values
                 point[name] = parameter.value(found)
         for name in self.optional:
-            if self._is_usual(name, point):
+            found = self.parameters[name].index(point[name])
+            if found is not None and self.is_usual(name, self.parameters[name].number(found), point):
                 point[name] = None
         for name in self.condition_order:
             if name not in values and not self._applies(name, point):
                 point[name] = None
         return point
 
-    def _is_usual(self, name: str, point: Mapping[str, Any]) -> bool:
-        """Whether an optional parameter has a value that stands for None."""
+    def is_usual(self, name: str, number: int, point: Mapping[str, Any]) -> bool:
+        """Whether a value of an optional parameter, as the number that expressions read, stands for None at a point."""
         rule, program = self.parameters[name], self.optional[name]
-        index = rule.index(point[name])
-        if index is None:
-            return False
-        if rule.number(index) == rule.inactive or program is None:
-            return rule.number(index) == rule.inactive
+        if number == rule.inactive or program is None:
+            return number == rule.inactive
         try:
-            return program.scalar(self.qualified(point))[name] == rule.number(index)
+            return program.scalar(self.qualified(point))[name] == number
         except InvalidValue:  # a parameter that it reads is missing or wrong, which is said elsewhere
             return False
 

@@ -72,6 +72,7 @@ DECLARED = {
     "same": ({"M": 5, "out": {"dtype": "float16"}, "dtype": "fp16"}, {"out": "in", "dtype": "fp16"}),
     "not the same": ({"M": 5, "out": {"dtype": "fp8"}, "dtype": "fp16"}, {"out": "fp8", "dtype": "fp16"}),
     "alias": ({"op": "small", "M": 5, "device": "c1", "family": "own"}, {"case": 7, "tf32": True}),
+    "device in any case": ({"M": 5, "device": "CarD"}, {"M": 5}),
     "alias agreeing": ({"tf32": True, "op": "small", "M": 5}, {"tf32": True}),
 }
 
@@ -92,6 +93,7 @@ DECLARED_REFUSED = {
     "null": ('{"M": 5, "dtype": null}', "bad_input", 18, "dtype must be"),
     "op": ('{"op": "big", "M": 5}', "unsupported", 7, 'op must be one of toy, small, got "big"'),
     "device": ('{"device": "a100"}', "unsupported", 11, 'device must be one of card, c1, got "a100"'),
+    "no device": ('{"device": "c\u0131"}', "unsupported", 11, "device must be one of card, c1, got"),
     "family": ('{"family": 4}', "unsupported", 11, "family must be one of toy/own, own"),
     "op no label": ('{"op": [4]}', "bad_input", 7, "op must be"),
     "software": ('{"software": null}', "bad_input", 13, "software must be the name of a commit"),

@@ -6,6 +6,7 @@ import struct
 import subprocess
 from pathlib import Path
 
+from kerncast.compiling.header import status_lines, tier_lines
 from kerncast.compiling.query import query_source
 from kerncast.compiling.request import Identity
 from kerncast.models.statuses import C_STATUSES
@@ -32,14 +33,23 @@ TOY = {
 TOY_PROBLEM, TOY_CONFIG = Space("toy", "p", TOY), Space("toy/own", "c", TOY)
 
 
+def header(folder):
+    """Write the stand-in header of an artefact, with the statuses and tiers that artefacts have; return its text."""
+    text = (HERE / "query_artefact.h.in").read_text()
+    text = text.replace("@STATUSES@", status_lines("KERNCAST")).replace("@TIERS@", tier_lines("KERNCAST"))
+    (folder / "query_artefact.h").write_text(text)
+    return text
+
+
 def build(folder, compiler, flags, *sources, op=None):
     """An executable of the stand-in artefact with the generated entry point; of an op, with the requests it declares."""
     problem, config = (TOY_PROBLEM, TOY_CONFIG) if op is None else (op.problem, Space("toy/own", "c", op.parameters))
     counts = [f"-DPROBLEM_COUNT={len(problem.parameters)}", f"-DCONFIG_COUNT={len(config.parameters)}"]
     generated, program = folder / "query.c", folder / f"{Path(sources[0]).stem}-{compiler}"
     generated.write_text('#include "query_artefact.h"\n' + query_source("kerncast", problem, config, op and identity(op)))
+    header(folder)
     files = [generated, HERE / "query_artefact.c", *(HERE / source for source in sources)]
-    subprocess.run([compiler, *flags, *counts, f"-I{HERE}", *files, "-o", program, "-lm"], check=True)
+    subprocess.run([compiler, *flags, *counts, f"-I{folder}", *files, "-o", program, "-lm"], check=True)
     return program
 
 

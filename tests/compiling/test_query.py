@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from query_requests import REFUSED
-from query_toy import COMPILERS, HERE, STRICT, TOY, TOY_CONFIG, TOY_PROBLEM, Artefact, build
+from query_toy import COMPILERS, STRICT, TOY, TOY_CONFIG, TOY_PROBLEM, Artefact, build, header
 
 from kerncast.compiling.query import query_source
 from kerncast.compiling.request import Identity
@@ -148,7 +148,7 @@ def test_every_family_compiles_under_a_prefix_of_its_own(tmp_path, compiler):
     for place, family in enumerate(FAMILIES):
         prefix = f"lib{place}"
         asked = Identity(family.op, family.id, ("card",), "m", None)
-        text = (HERE / "query_artefact.h").read_text() + query_source(prefix, family.problem, family.config, asked)
+        text = header(tmp_path) + query_source(prefix, family.problem, family.config, asked)
         text = text.replace("kerncast_", f"{prefix}_").replace("KERNCAST_", f"{prefix.upper()}_")
         counts = [f"-DPROBLEM_COUNT={len(family.problem.parameters)}", f"-DCONFIG_COUNT={len(family.config.parameters)}"]
         (tmp_path / f"{prefix}.c").write_text(text)
@@ -161,8 +161,9 @@ def test_a_header_with_another_number_of_parameters_does_not_compile(tmp_path):
     if not COMPILERS:
         pytest.skip("no C compiler")
     (tmp_path / "q.c").write_text('#include "query_artefact.h"\n' + query_source("kerncast", TOY_PROBLEM, TOY_CONFIG))
+    header(tmp_path)
     counts = [f"-DPROBLEM_COUNT={len(TOY) + 1}", f"-DCONFIG_COUNT={len(TOY)}"]
-    command = [COMPILERS[0], *STRICT, *counts, f"-I{HERE}", "-fsyntax-only", tmp_path / "q.c"]
+    command = [COMPILERS[0], *STRICT, *counts, f"-I{tmp_path}", "-fsyntax-only", tmp_path / "q.c"]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert "query_problem_layout" in ended.stderr
     assert ended.returncode != 0

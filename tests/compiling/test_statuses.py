@@ -3,7 +3,7 @@
 import re
 
 from kerncast.compiling.binding import C_STATUSES
-from kerncast.compiling.header import status_lines
+from kerncast.compiling.header import status_lines, tier_lines
 from kerncast.models.statuses import Answered, Place
 
 
@@ -15,6 +15,12 @@ def test_the_numbers_of_the_c_enumerators_are_pinned():
         "CORRUPT": "6", "TOO_SMALL": "7",
     }  # fmt: skip
     assert [status.number for status in C_STATUSES] == list(range(len(C_STATUSES)))
+
+
+def test_the_numbers_of_the_tiers_are_pinned():
+    """As for statuses; Python reads them by the same list."""
+    found = dict(re.findall(r"PICKER_TIER_(\w+) = (\d+),", tier_lines("PICKER")))
+    assert found == {"MEMO": "0", "TREE": "1", "PORTFOLIO": "2", "FULL": "3", "AUTO": "4", "NONE": "5", "PIN": "6"}
 
 
 def test_each_status_says_where_it_may_occur():

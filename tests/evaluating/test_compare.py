@@ -9,7 +9,7 @@ from kerncast.evaluating import Limits, compare, evaluate
 from kerncast.evaluating.compare import judge
 from kerncast.registry import FAMILIES
 from kerncast.selecting.selector import Selector
-from kerncast.testing.models import synthetic_dataset, synthetic_rows
+from kerncast.testing.models import TILES, synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
 
 COUNT = 200
@@ -148,6 +148,24 @@ def test_a_model_is_the_same_as_itself_and_worse_when_it_cannot_choose(home):
         overall = evaluate(home / name, [home / "all"]).as_json()["overall"]
         np.testing.assert_allclose(found.as_json()[side]["mean"], overall["efficiency_mean"]["value"])
     assert found.as_json()["agreement"] == found.problems["same_choice"].mean() < 1.0
+
+
+def test_configs_that_a_model_does_not_choose_from_are_counted_and_said(home, tmp_path):
+    """Models rank them all the same, so a verdict and figures on them alone would say nothing about what `select` runs."""
+    rows = synthetic_rows(problems=8, seed=9, tiles=[*TILES[:2], (256, 16, 16, 2, 8)])
+    first = pl.col("problem.M") == rows["problem.M"][0]
+    rows = rows.filter(~first | (pl.col("config.BLOCK_M") == 256))
+    data = synthetic_dataset(tmp_path / "new", rows)
+    verdict = compare(home / "a", home / "b", data, include_seen=True)
+    judged = evaluate(home / "b", data, include_seen=True)
+    for summary, text in ((verdict.as_json(), str(verdict)), (judged.as_json(), str(judged))):
+        found = summary["unknown_configs"]
+        assert (found["configs"], found["of_configs"]) == (1, 4)
+        assert found["problems"] == found["of_problems"] == rows.select(SHAPE).n_unique()
+        assert found["problems_without_others"] == rows.filter(first).select(SHAPE).n_unique()
+        assert "! 1 of 4 configs are not among those that worked in training" in text
+        assert "Train on data that have them" in text
+    assert evaluate(home / "b", home / "all", include_seen=True).as_json()["unknown_configs"] is None
 
 
 def test_a_tier_is_judged_by_what_it_would_run(home):

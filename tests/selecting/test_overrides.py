@@ -9,6 +9,7 @@ from kerncast.compiling.build import find_compiler
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.models.answer import Pin, Tier
 from kerncast.models.statuses import Answered
+from kerncast.models.tier import CHOOSING as TIERS
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions, build_tiers
 from kerncast.testing.models import synthetic_dataset
@@ -16,7 +17,6 @@ from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
 
 SHAPE = {"M": 1000, "N": 512, "K": 768, "dtype": "fp16", "layout": "rcr"}
-TIERS = ("tree", "portfolio", "full")
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +98,22 @@ def test_a_pin_decides_in_every_tier_and_the_answer_says_so(selector):
     assert selector.explain(selector.select(SHAPE, "full")).reasons[0].endswith("not the model") or not [
         item for item in selector.rank(SHAPE, 7) if item.time_ns < selector.select(SHAPE).time_ns
     ]
+
+
+def test_a_pin_may_name_the_usual_value_of_an_optional_parameter(selector):
+    """The leading dimension of a packed matrix, or that there is no bias: problems have it as nothing, pins mean the same."""
+    worst = selector.configs.index(selector.rank(SHAPE, 100)[-1].config)
+    for usual in ({"lda": 768}, {**SHAPE, "lda": 768, "bias": False}, {"lda": 0, "activation": "none"}, {**SHAPE, "ldc": 512}):
+        selector.override({"pin": [{"problem": usual, "candidate": worst}]})
+        for problem in (SHAPE, {**SHAPE, "lda": 768}):
+            assert (selector.select(problem).config, selector.select(problem).pin) == (selector.configs[worst], Pin.DECIDED)
+        assert selector.select({**SHAPE, "K": 640, "N": 640}).pin is (Pin.DECIDED if usual.get("lda") == 0 else None)
+        gaps = selector.select({**SHAPE, "lda": 1024, "ldc": 1024})
+        assert gaps.pin is None
+    selector.override({"pin": [{"problem": {"lda": 1024}, "candidate": worst}]})
+    assert selector.select(SHAPE).pin is None
+    assert selector.select({**SHAPE, "lda": 1024}).pin is Pin.DECIDED
+    assert selector.select({**SHAPE, "K": 1024}).pin is Pin.DECIDED
 
 
 def test_what_could_never_be_applied_is_refused_by_name(selector, tmp_path):

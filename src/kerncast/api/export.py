@@ -15,13 +15,14 @@ from kerncast.exporting.json_table import trained_problems, write_table
 from kerncast.exporting.project import write_project
 from kerncast.learners.linear import Linear
 from kerncast.models.model import Model
+from kerncast.models.tier import CHOOSING
 from kerncast.op import Problem
 from kerncast.progress import Progress
 from kerncast.selecting.problem_files import read_problem_file
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions, tiers_of
 
-TIERS = "tree,portfolio,full"
+TIERS = ",".join(CHOOSING)
 FORMS = ("c", "json", "csv")
 
 

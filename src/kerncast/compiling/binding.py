@@ -18,9 +18,8 @@ from kerncast.compiling.header import MESSAGE_BYTES
 from kerncast.compiling.overrides import Decided
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.models.statuses import C_STATUSES, Answered
+from kerncast.models.tier import C_TIER_NAMES
 from kerncast.op import Family
-
-TIERS = ("memo", "tree", "portfolio", "full", "auto", "none", "pin")
 
 
 @dataclass(frozen=True)
@@ -128,14 +127,14 @@ class Binding:
     def select(self, numbers: Sequence[int], tier: str) -> Reply:
         """Answer one problem."""
         with self._turn:
-            self._select(self._context, self._fill(numbers), TIERS.index(tier), self._one_address)
+            self._select(self._context, self._fill(numbers), C_TIER_NAMES.index(tier), self._one_address)
             return reply_of(self._one[0])
 
     def latencies_us(self, problems: Sequence[Sequence[int]], tier: str) -> Floats:
         """Microseconds of each call, made once with a fresh context; the time of an empty call is subtracted."""
         fresh = Binding(self._file, self.family, self._schema, self.prefix)
         buffers = [(ctypes.c_int64 * self._problems)(*numbers) for numbers in problems]
-        select, context, number, place = fresh._select, fresh._context, TIERS.index(tier), fresh._one_address
+        select, context, number, place = fresh._select, fresh._context, C_TIER_NAMES.index(tier), fresh._one_address
         nothing, clock = fresh._function("candidates"), time.perf_counter_ns
         found, empty = np.empty(len(buffers)), np.empty(len(buffers))
         for i, buffer in enumerate(buffers):
@@ -152,7 +151,7 @@ class Binding:
         answers = np.zeros(len(problems), self.answer_type)
         with self._turn:
             self._function("select_many")(
-                self._context, problems.ctypes.data, len(problems), TIERS.index(tier), answers.ctypes.data
+                self._context, problems.ctypes.data, len(problems), C_TIER_NAMES.index(tier), answers.ctypes.data
             )
         return answers
 
@@ -161,7 +160,12 @@ class Binding:
         answers, count = np.zeros(max(1, k), self.answer_type), ctypes.c_size_t()
         with self._turn:
             status = self._function("rank")(
-                self._context, self._fill(numbers), TIERS.index(tier), answers.ctypes.data, len(answers), ctypes.byref(count)
+                self._context,
+                self._fill(numbers),
+                C_TIER_NAMES.index(tier),
+                answers.ctypes.data,
+                len(answers),
+                ctypes.byref(count),
             )
         # A problem unlike all measured ones has a status and a ranking.
         return [reply_of(answers[i]) for i in range(count.value or int(bool(status)))]
@@ -171,7 +175,7 @@ class Binding:
         scores, times = np.empty(max(1, size)), np.empty(max(1, size))
         with self._turn:
             status = self._function("scores")(
-                self._context, self._fill(numbers), TIERS.index(tier), scores.ctypes.data, times.ctypes.data, size
+                self._context, self._fill(numbers), C_TIER_NAMES.index(tier), scores.ctypes.data, times.ctypes.data, size
             )
         if status:
             raise InvalidValue(f"the artefact does not score {list(numbers)}: {C_STATUSES[status]}")
@@ -232,4 +236,6 @@ def reply_of(row: Any) -> Reply:
     """A row of answers."""
     status, tier, candidate, parameter, _, time_ns, lower_ns, upper_ns, efficiency, pin, _, message = row.item()
     text = message.decode("utf-8", "replace") if message else ""
-    return Reply(C_STATUSES[status], TIERS[tier], candidate, parameter, time_ns, lower_ns, upper_ns, efficiency, pin, text)
+    return Reply(
+        C_STATUSES[status], C_TIER_NAMES[tier], candidate, parameter, time_ns, lower_ns, upper_ns, efficiency, pin, text
+    )

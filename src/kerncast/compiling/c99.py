@@ -29,6 +29,7 @@ from kerncast.models.conformal import Widening
 from kerncast.models.model import Model
 from kerncast.models.rarity import ABSENT, WHAT
 from kerncast.models.statuses import C_STATUSES
+from kerncast.models.tier import C_TIERS
 from kerncast.tables.off_grid import MOST_ALIGNED
 from kerncast.version import __version__
 from kerncast.writing.c import array, c_integer, c_number, c_string, define, filled, integer_type, renamed
@@ -62,7 +63,9 @@ def c_source(artefact: Artefact, prefix: str) -> str:
         writer.answers(),
         writer.pools(),
         writer.packaged("checksum.c", parts=writer.sealed.parts, total=writer.sealed.total),
-        writer.packaged("engine.c", status_names=", ".join(map(c_string, C_STATUSES))),
+        writer.packaged(
+            "engine.c", status_names=", ".join(map(c_string, C_STATUSES)), tier_names=", ".join(map(c_string, C_TIERS))
+        ),
         writer.packaged("overrides.c"),
         writer.many(),
     ]

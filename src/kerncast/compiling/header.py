@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from kerncast.compiling.lower import Artefact
 from kerncast.compiling.packaged import packaged
 from kerncast.models.statuses import C_STATUSES
+from kerncast.models.tier import C_TIERS
 from kerncast.parameters import Bool, Categorical, Parameter
 from kerncast.space import Space
 from kerncast.writing.c import c_integer, comment, filled, identifiers
@@ -18,7 +19,7 @@ INTERFACE = 2
 MESSAGE_BYTES = 240
 # Pins that a context has room for; an export may have any number.
 MOST_PINS = 1024
-BLOCKS = ("title", "schema", "labels", "statuses", "problem_fields", "config_fields", "message_bytes", "most_pins")
+BLOCKS = ("title", "schema", "labels", "statuses", "tiers", "problem_fields", "config_fields", "message_bytes", "most_pins")
 
 
 def schema_number(artefact: Artefact) -> int:
@@ -75,11 +76,19 @@ def status_lines(upper: str) -> str:
     return "\n".join(lines)
 
 
+def tier_lines(upper: str) -> str:
+    """The enumerators of the C tiers."""
+    return "\n".join(
+        f"    {upper}_TIER_{name.upper()} = {number}," + (f" /* {said} */" if said else "")
+        for number, (name, said) in enumerate(C_TIERS.items())
+    )
+
+
 def c_header(artefact: Artefact, prefix: str) -> str:
     """The text of `PREFIX.h`."""
     family, upper, template = artefact.model.family, prefix.upper(), packaged("artefact.h")
-    statuses = status_lines(upper)
-    taken = re.findall(rf"\b{upper}_\w+", filled(template, prefix, **dict.fromkeys(BLOCKS, "")) + statuses)
+    statuses, tiers = status_lines(upper), tier_lines(upper)
+    taken = re.findall(rf"\b{upper}_\w+", filled(template, prefix, **dict.fromkeys(BLOCKS, "")) + statuses + tiers)
     constants = label_constants({upper: family.problem, f"{upper}_CONFIG": family.config}, taken)
     return filled(
         template,
@@ -87,6 +96,7 @@ def c_header(artefact: Artefact, prefix: str) -> str:
         title=title(artefact),
         schema=f"0x{schema_number(artefact):016x}",
         statuses=statuses,
+        tiers=tiers,
         labels="\n".join(f"#define {name} {c_integer(code)} /* {comment(said)} */" for name, code, said in constants),
         problem_fields=_fields(family.problem),
         config_fields=_fields(family.config),

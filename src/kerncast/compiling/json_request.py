@@ -13,10 +13,11 @@ from typing import Any
 from kerncast.compiling.header import MESSAGE_BYTES
 from kerncast.compiling.json_text import NotJson, Number, Token, scan
 from kerncast.compiling.query import one_of, rule_of
-from kerncast.compiling.request import TIERS, Identity, Node, request_tree, sameness
+from kerncast.compiling.request import Identity, Node, request_tree, sameness
 from kerncast.models import software as softwares
 from kerncast.models.answer import Answer, trained_with, without_choice
 from kerncast.models.statuses import Answered
+from kerncast.models.tier import CHOOSING
 from kerncast.op import Family
 from kerncast.parameters import Bool, Categorical, Parameter
 
@@ -42,6 +43,11 @@ class Asked:
     tier: str | None = None
     software: Token | None = None
     name: Token | None = None
+
+
+def _in_lower_case(text: str) -> str:
+    """With ASCII letters in lower case and all others as they are, as C does it."""
+    return "".join(letter.lower() if letter.isascii() else letter for letter in text)
 
 
 class RequestReader:
@@ -101,8 +107,9 @@ class RequestReader:
             return
         identity = self.identity
         families = (identity.family, identity.family.split("/")[1])
-        known = {"tier": TIERS, "op": identity.names, "family": families, "device": identity.devices}[key]
-        if not isinstance(value.what, str) or value.what not in known:
+        known = {"tier": CHOOSING, "op": identity.names, "family": families, "device": identity.devices}[key]
+        read: Callable[[str], str] = _in_lower_case if key == "device" else str
+        if not isinstance(value.what, str) or read(value.what) not in map(read, known):
             label = key != "tier" and value.is_label
             said = f"{key} must be {one_of(known)}, got {value.shown()}"
             raise Refused(Answered.UNSUPPORTED if label else Answered.BAD_INPUT, said, value.start, key)
@@ -210,7 +217,7 @@ def _wrong(name: str, parameter: Parameter, foreign: bool, value: Token) -> Refu
 Select = Callable[[dict[str, Any], str | None], Answer]
 
 
-def answer_json(reader: RequestReader, select: Select, text: str | bytes, tiers: Collection[str] = TIERS) -> bytes:
+def answer_json(reader: RequestReader, select: Select, text: str | bytes, tiers: Collection[str] = CHOOSING) -> bytes:
     """The reply to a text: an object for an object, a list for a list. `select` answers a problem by one of `tiers`."""
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     try:

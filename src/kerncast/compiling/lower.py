@@ -20,8 +20,7 @@ from kerncast.models.candidates import library_rows
 from kerncast.models.model import Model
 from kerncast.models.reach import Reach
 from kerncast.models.rules import Rule, model_rules, namespaces
-
-TIERS = ("tree", "portfolio", "full")
+from kerncast.models.tier import CHOOSING
 
 
 @dataclass(frozen=True)
@@ -140,12 +139,12 @@ class Artefact:
         return (library, "library") if library else (list(self.tiers.portfolio), "portfolio")
 
 
-def lower(model: Model, tiers: Tiers, include: Iterable[str] = TIERS, decided: Decided | None = None) -> Artefact:
+def lower(model: Model, tiers: Tiers, include: Iterable[str] = CHOOSING, decided: Decided | None = None) -> Artefact:
     """The parts of an export of `model`; models that cannot be exported are refused here."""
-    chosen = tuple(tier for tier in TIERS if tier in set(include))
-    unknown = sorted(set(include) - set(TIERS))
+    chosen = tuple(str(tier) for tier in CHOOSING if tier in set(include))
+    unknown = sorted(set(include) - set(CHOOSING))
     if unknown or not chosen:
-        raise InvalidValue(f"`tiers` are {', '.join(TIERS)} (the memo is always there), got '{', '.join(sorted(include))}'")
+        raise InvalidValue(f"`tiers` are {', '.join(CHOOSING)} (the memo is always there), got '{', '.join(sorted(include))}'")
     if "tree" in chosen and "portfolio" not in chosen:
         raise InvalidValue("the tree leaves unsure problems to the portfolio: export both, `tiers=tree,portfolio`")
     if len(model.manifest.devices) > 1:

@@ -30,6 +30,7 @@ from kerncast.expr import Program
 from kerncast.models.model import Model
 from kerncast.models.rules import config_rules, family_rules, problem_rules
 from kerncast.op import Problem
+from kerncast.space import Space
 from kerncast.writing.keys import key_rule
 from kerncast.writing.terminal import assignments
 
@@ -90,6 +91,8 @@ class Decided:
     """[pin, problem parameter]: the numbers that C reads; MISSING matches every value."""
     pinned: Ints
     """By pin: the candidate."""
+    space: Space
+    """That of the problems."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -97,10 +100,22 @@ class Decided:
         """The candidates that are never chosen."""
         return np.flatnonzero(~self.available)
 
-    def pin_for(self, numbers: Ints) -> int:
+    def pin_for(self, problem: Mapping[str, Any]) -> int:
         """The candidate pinned for a problem, or -1: the last pin that matches counts."""
-        same = ((self.patterns == MISSING) | (self.patterns == numbers)).all(axis=1)
-        return int(self.pinned[np.flatnonzero(same)[-1]]) if same.any() else -1
+        numbers = np.array(encode(self.space, problem), np.int64)
+        same = (self.patterns == MISSING) | (self.patterns == numbers)
+        for place, name in self._optional:
+            if numbers[place] == MISSING:
+                # A problem never has the usual value of an optional parameter (`lda` of a packed matrix); a pin may name it.
+                same[:, place] |= [self.space.is_usual(name, number, problem) for number in self.patterns[:, place].tolist()]
+        found = np.flatnonzero(same.all(axis=1))
+        return int(self.pinned[found[-1]]) if len(found) else -1
+
+    @cached_property
+    def _optional(self) -> list[tuple[int, str]]:
+        """The optional parameters that some pin names, with their places."""
+        places = [(place, name) for place, name in enumerate(self.space.parameters) if name in self.space.optional]
+        return [(place, name) for place, name in places if (self.patterns[:, place] != MISSING).any()]
 
 
 def decide(model: Model, source: Overrides | Mapping[str, Any] | str | Path) -> Decided:
@@ -138,7 +153,8 @@ class _Deciding:
             pinned.append(row)
             patterns.append(self._pattern(pin, row))
         shape = (len(patterns), len(self.family.problem.parameters))
-        return Decided(available, np.array(patterns, np.int64).reshape(shape), np.array(pinned, dtype=np.int64), tuple(notes))
+        numbers = np.array(patterns, np.int64).reshape(shape)
+        return Decided(available, numbers, np.array(pinned, dtype=np.int64), self.family.problem, tuple(notes))
 
     # -- kernels by name -------------------------------------------------------------------------------
 
@@ -202,8 +218,11 @@ class _Deciding:
                 name in pin.problem or parameter.default is not None or parameter.nullable
                 for name, parameter in space.parameters.items()
             )
-            # Defaults are filled in for checking alone: where they are not given, the pin holds for all values.
-            known = space.qualified(Problem(self.family, pin.problem).as_dict() if whole else pin.problem)
+            # Defaults are filled in for checking alone: where they are not given, the pin holds for all values. Whether the
+            # value of an optional parameter is the usual one, which is read as missing, is known if the problem is.
+            unsure = {name for name, usual in space.optional.items() if usual is not None}
+            part = {name: value for name, value in pin.problem.items() if name not in unsure}
+            known = space.qualified(Problem(self.family, pin.problem).as_dict() if whole else part)
         except InvalidValue as error:
             raise InvalidValue(f"{told}: {error}") from error
         config = self.family.config.qualified({name: values[row] for name, values in self._columns.items()})

@@ -10,14 +10,15 @@ import json
 from collections.abc import Iterable
 
 from kerncast.compiling.packaged import packaged
-from kerncast.compiling.request import RESERVED, TIERS, Identity, Node, request_tree, sameness
+from kerncast.compiling.request import RESERVED, Identity, Node, request_tree, sameness
 from kerncast.errors import InvalidValue
 from kerncast.models import software as softwares
+from kerncast.models.tier import CHOOSING
 from kerncast.parameters import Bool, Categorical, Parameter
 from kerncast.space import Space
 from kerncast.writing.c import c_integer, c_string, with_prefix
 
-__all__ = ["RESERVED", "TIERS", "query_source"]
+__all__ = ["RESERVED", "query_source"]
 
 # A rule is one string literal, for which C99 guarantees 4,095 bytes; longer lists of labels would not be read anyway.
 LONGEST_RULE = 600
@@ -139,13 +140,14 @@ def _spellings(number: int, parameter: Parameter, names: tuple[tuple[str | int, 
 
 def _specials(prefix: str, identity: Identity | None) -> str:
     """Keys that are not parameters but are read like them: the tier, and whose answer is asked for."""
-    text = _labels("query_tier_labels", ((tier, f"{prefix.upper()}_TIER_{tier.upper()}") for tier in TIERS))
-    rows = [_parameter("tier", f"one of {', '.join(TIERS)}", "LABEL", False, "query_tier_labels", len(TIERS))]
+    text = _labels("query_tier_labels", ((tier, f"{prefix.upper()}_TIER_{tier.upper()}") for tier in CHOOSING))
+    rows = [_parameter("tier", f"one of {', '.join(CHOOSING)}", "LABEL", False, "query_tier_labels", len(CHOOSING))]
     if identity is not None:
         families = (identity.family, identity.family.split("/")[1])
         for name, known in (("op", identity.names), ("family", families), ("device", identity.devices)):
             text += _labels(f"query_{name}_labels", ((label, str(code)) for code, label in enumerate(known)))
-            rows.append(_parameter(name, one_of(known), "LABEL", False, f"query_{name}_labels", len(known)))
+            kind = "NAME" if name == "device" else "LABEL"
+            rows.append(_parameter(name, one_of(known), kind, False, f"query_{name}_labels", len(known)))
         rows.append(_parameter("software", "the name of a commit or a version", "LABEL", False, "NULL", 0))
     text += f"enum {{ QUERY_TIER = 0, QUERY_OP = 1, QUERY_SPECIALS = {len(rows)} }};\n"
     return text + f"static const query_parameter query_specials[{len(rows)}] = {{\n{''.join(rows)}}};\n"

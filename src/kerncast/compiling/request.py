@@ -15,8 +15,6 @@ from kerncast.models.model import Model
 from kerncast.op import Op
 from kerncast.space import Space, Value
 
-TIERS = ("tree", "portfolio", "full")
-"""The tiers that a request may name: the enumerators PREFIX_TIER_TREE … (the memo is always used)."""
 RESERVED = ("problem", "tier", "op", "family", "device", "software")
 """Keys of a request that are not parameters."""
 

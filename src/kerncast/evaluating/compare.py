@@ -15,15 +15,16 @@ from kerncast.arrays import Floats, Ints
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.text import joined, verdict_blocks
 from kerncast.evaluating.tier_choices import Tried, tier_choices, tiers_in
-from kerncast.evaluating.unseen import Judged, Paths, judged, listed, open_all, table_for
+from kerncast.evaluating.unseen import Judged, Paths, judged, listed, open_all, table_for, unknown_configs
 from kerncast.models.answer import Tier
 from kerncast.models.model import Model
+from kerncast.models.tier import CHOOSING
 from kerncast.progress import QUIET, Progress
 from kerncast.scoring.figures import Figure
 from kerncast.scoring.metrics import figure, resampled
 from kerncast.scoring.scorecard import Predicted
 from kerncast.scoring.trials import TIE_SIGMAS
-from kerncast.selecting.selector import TIERS, Selector
+from kerncast.selecting.selector import Selector
 from kerncast.tables.table import Table
 from kerncast.writing import html
 
@@ -179,8 +180,8 @@ def _compare_tiers(
     models: Sequence[Model], table: Table, tier: Tier | str, limits: Limits, facts: dict[str, Any], progress: Progress
 ) -> Verdict:
     """Compare what a tier of each model would run, fallbacks included, where both configs were measured."""
-    if tier not in TIERS:
-        raise InvalidValue(f"`tier` must be one of {', '.join(TIERS)}, got '{tier}'")
+    if tier not in CHOOSING:
+        raise InvalidValue(f"`tier` must be one of {', '.join(CHOOSING)}, got '{tier}'")
     if not table.trials.choosing:
         raise InvalidValue(f"{models[0].family.id} has nothing to choose, so its tiers have no efficiency: leave out `tier`")
     for model in models:
@@ -211,7 +212,7 @@ def _facts(models: Sequence[Model], datasets: Paths, found: Judged) -> dict[str,
     return {
         "old_model": str(models[0].path), "new_model": str(models[1].path), "family": models[0].family.id,
         "datasets": [str(path) for path in listed(datasets)], "problems_seen_in_training": found.seen_problems,
-        "includes_training_data": found.includes_seen,
+        "includes_training_data": found.includes_seen, "unknown_configs": unknown_configs(models, found.table),
     }  # fmt: skip
 
 

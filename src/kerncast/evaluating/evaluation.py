@@ -15,7 +15,17 @@ from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.results import Evaluation as Evaluation
 from kerncast.evaluating.slices import slices
-from kerncast.evaluating.unseen import Paths, digest_of, judged, listed, open_all, recipe_of, rows_for, table_for
+from kerncast.evaluating.unseen import (
+    Paths,
+    digest_of,
+    judged,
+    listed,
+    open_all,
+    recipe_of,
+    rows_for,
+    table_for,
+    unknown_configs,
+)
 from kerncast.models.conformal import cross_bounds
 from kerncast.models.errors import LEVEL, Errors
 from kerncast.models.model import Model
@@ -59,11 +69,12 @@ def evaluate(
         found = judged([model], opened, where, include_seen)
         table = found.table
         facts |= {"problems_seen_in_training": found.seen_problems, "includes_training_data": found.includes_seen}
+        facts["unknown_configs"] = unknown_configs([model], table)
         del found  # its rows take as much memory as the table
         predicted = model.rank_rows(table.rows)
         summary = assess(table, predicted, np.zeros(len(table.problem), np.int64), learned_by(model, table))
     else:
-        facts |= {"problems_seen_in_training": 0, "includes_training_data": False}
+        facts |= {"problems_seen_in_training": 0, "includes_training_data": False, "unknown_configs": None}
         table, predicted, fold = cross_validated(model, opened, where, threads, split, progress=progress)
         keep = np.isfinite(predicted.score)
         table, fold = table.take(keep), fold[keep]

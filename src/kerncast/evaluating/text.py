@@ -54,6 +54,8 @@ def evaluation_blocks(summary: Mapping[str, Any], worst: int = WORST) -> Iterato
         yield f"! {seen} of these problems were trained on: these figures are of the training data"
     elif seen:
         yield f"{seen} problems that the model was trained on were left out"
+    if summary.get("unknown_configs"):
+        yield f"! {unknown_sentence(summary['unknown_configs'])}"
     unseen = "training data included" if summary["includes_training_data"] else "not seen in training"
     yield from figure_blocks(summary, f"refitted, split by {summary['split']}" if summary["split"] else unseen)
     if summary.get("tiers"):
@@ -66,6 +68,18 @@ def evaluation_blocks(summary: Mapping[str, Any], worst: int = WORST) -> Iterato
         yield from budget_blocks(summary["budget"])
     yield from slice_blocks(summary["slices"])
     yield from worst_blocks(summary["worst"], worst)
+
+
+def unknown_sentence(found: Mapping[str, int]) -> str:
+    """What is wrong with judging a model by configs that it does not choose from, and what to do."""
+    on = f"on {found['problems']:,} of {found['of_problems']:,} problems"
+    alone = found["problems_without_others"]
+    only = f"; on {alone:,} of them nothing else worked" if alone else ""
+    return (
+        f"{found['configs']:,} of {found['of_configs']:,} configs are not among those that worked in training ({on}{only}): "
+        "`select` never chooses them, and what a model says about them is extrapolated. Train on data that have them, or "
+        "leave their rows out (`where`)"
+    )
 
 
 def figure_blocks(evaluation: Mapping[str, Any], title: str) -> Iterator[Block]:
@@ -242,6 +256,8 @@ def verdict_blocks(verdict: str, reasons: Iterable[str], summary: Mapping[str, A
         yield "! some of these problems were trained on: these figures are of the training data"
     elif summary.get("problems_seen_in_training"):
         yield f"{summary['problems_seen_in_training']} problems that a model was trained on were left out"
+    if summary.get("unknown_configs"):
+        yield f"! {unknown_sentence(summary['unknown_configs'])}"
     old, new = summary["old"], summary["new"]
     columns = (str(summary["measure"]), "old", "new", "difference")
     lines = [(name, f"{old[name]:.2%}", f"{new[name]:.2%}", f"{new[name] - old[name]:+.2%}") for name in old]

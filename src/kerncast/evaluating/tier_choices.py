@@ -10,8 +10,9 @@ import polars as pl
 
 from kerncast.arrays import Flags, Floats, Ints
 from kerncast.models.answer import Answer, Tier
+from kerncast.models.tier import CHOOSING
 from kerncast.op import Config, Family, Problem
-from kerncast.selecting.selector import TIERS, Selector
+from kerncast.selecting.selector import Selector
 from kerncast.tables.table import Table
 
 # The row of a config that was not tried on the problem, and of a problem without any config to run.
@@ -73,7 +74,7 @@ class TierChoices:
 
 def tiers_in(selector: Selector) -> list[Tier]:
     """The tiers that the model has: if one config is enough, there is no tree."""
-    return [tier for tier in TIERS if tier is not Tier.TREE or selector.tiers.tree is not None]
+    return [tier for tier in CHOOSING if tier is not Tier.TREE or selector.tiers.tree is not None]
 
 
 def tier_choices(selector: Selector, tried: Tried, tier: Tier) -> TierChoices:

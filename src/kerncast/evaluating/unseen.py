@@ -97,6 +97,29 @@ def table_for(model: Model, rows: pl.DataFrame) -> Table:
     return replace(table, rows=table.rows.only(names))
 
 
+def unknown_configs(models: Sequence[Model], table: Table) -> dict[str, int] | None:
+    """The configs that worked in a table, but not in the training of some model: its `select` never chooses them.
+
+    None if there is none, if there is nothing to choose, or if a model does not say which configs it knows.
+    """
+    columns = list(table.configs.columns)
+    if not columns or not all(model.candidates.height for model in models):
+        return None
+    worked = table.rows.frame.select(columns).with_columns(__problem=pl.Series(table.problem)).filter(pl.Series(table.ok))
+    known = worked
+    for model in models:
+        known = known.join(model.candidates.select(columns), on=columns, how="semi", nulls_equal=True)
+    total, found = worked.select(columns).n_unique(), known.select(columns).n_unique()
+    if found == total:
+        return None
+    others = worked.join(known.select(columns).unique(), on=columns, how="anti", nulls_equal=True)
+    problems = worked["__problem"].n_unique()
+    return {
+        "configs": total - found, "of_configs": total, "problems": others["__problem"].n_unique(), "of_problems": problems,
+        "problems_without_others": problems - known["__problem"].n_unique(),
+    }  # fmt: skip
+
+
 def judged(models: Sequence[Model], datasets: Sequence[Dataset], where: Sequence[str], include_seen: bool) -> Judged:
     """The rows that none of the models has seen."""
     rows = rows_for(models[0], datasets, where)

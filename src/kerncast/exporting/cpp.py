@@ -8,6 +8,7 @@ from kerncast.compiling.header import title
 from kerncast.compiling.lower import Artefact
 from kerncast.compiling.packaged import packaged
 from kerncast.models.statuses import C_STATUSES
+from kerncast.models.tier import C_TIERS
 from kerncast.parameters import Bool, Categorical, Parameter
 from kerncast.space import Space
 from kerncast.writing.c import comment, filled, identifiers, with_prefix
@@ -54,6 +55,10 @@ def _struct(struct: str, space: Space, prefix: str) -> str:
     )
 
 
+def _tier(name: str) -> str:
+    return "automatic" if name == "auto" else name  # a word of the language
+
+
 def cpp_header(artefact: Artefact, prefix: str) -> str:
     """The text of `PREFIX.hpp`."""
     family = artefact.model.family
@@ -62,6 +67,7 @@ def cpp_header(artefact: Artefact, prefix: str) -> str:
         prefix,
         title=title(artefact),
         statuses="\n".join(f"    {status} = {prefix.upper()}_{status.upper()}," for status in C_STATUSES),
+        tiers="\n".join(f"    {_tier(name)} = {prefix.upper()}_TIER_{name.upper()}," for name in C_TIERS),
         problem_struct=_struct("Problem", family.problem, prefix),
         config_struct=_struct("Config", family.config, prefix),
     )

@@ -8,21 +8,13 @@ from typing import Any
 
 from kerncast.models.hull import OutOfRange
 from kerncast.models.statuses import Answered
+from kerncast.models.tier import Tier
 from kerncast.op import Config, Family, Problem
 from kerncast.parameters import Bool, Categorical
 from kerncast.writing import html
 from kerncast.writing.terminal import assignments, duration, known, printable
 
-
-class Tier(StrEnum):
-    """Which tier answered; the quickest first."""
-
-    MEMO = "memo"
-    TREE = "tree"
-    PORTFOLIO = "portfolio"
-    FULL = "full"
-    MEASURE = "measure"
-    PIN = "pin"
+__all__ = ["Answer", "Pin", "Tier", "refused_outside", "trained_with", "unlike_measured", "without_choice"]
 
 
 class Pin(StrEnum):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kerncast.collecting.request import Stop, never
 from kerncast.errors import KerncastError
+from kerncast.models.tier import CHOOSING
 from kerncast.progress import QUIET, Progress
 
 if TYPE_CHECKING:
@@ -311,7 +312,7 @@ def _export(out: Path, progress: Progress) -> dict[str, Any]:
     subprocess.run([compiler.path, "-O1", "-ffp-contract=off", *sources, "-o", str(program), "-lm"], check=True)
     said = subprocess.run([program.absolute()], check=True, capture_output=True, text=True).stdout.strip()
     asked = drawn_problems(selector, 200)
-    latency = {tier: float(np.median(selector.latencies_us(asked, tier))) for tier in ("tree", "portfolio", "full")}
+    latency = {str(tier): float(np.median(selector.latencies_us(asked, tier))) for tier in CHOOSING}
     return {"path": str(folder), "self_test": said, "p50_us": latency, "portfolio": len(selector.tiers.portfolio)}
 
 

@@ -15,7 +15,6 @@ import polars as pl
 
 from kerncast.arrays import Floats
 from kerncast.backends.contract import Backend, CannotCompile
-from kerncast.compiling.binding import TIERS as TIER_NAMES
 from kerncast.compiling.binding import Binding, Reply, reply_of
 from kerncast.compiling.c99 import NotInC
 from kerncast.compiling.encoding import MISSING
@@ -32,6 +31,7 @@ from kerncast.models.answer import Answer, Pin, Tier, refused_outside, unlike_me
 from kerncast.models.hull import OutOfRange, against_facts, outside_hull, trained_words
 from kerncast.models.model import Model
 from kerncast.models.statuses import Answered, Place
+from kerncast.models.tier import C_TIER_NAMES, CHOOSING
 from kerncast.op import Config, Problem
 from kerncast.progress import QUIET, Progress
 from kerncast.selecting.measure import MOST_CONTENDERS, contenders, measure_top
@@ -44,7 +44,6 @@ if TYPE_CHECKING:  # they import this module
     from kerncast.selecting.search import Search
     from kerncast.selecting.tiers.portfolio_of import Portfolio
 
-TIERS = (Tier.TREE, Tier.PORTFOLIO, Tier.FULL)
 # Problems in the memo of a tier, a kilobyte each; a full memo is emptied.
 MOST_REMEMBERED = 50_000
 
@@ -92,7 +91,7 @@ class Selector:
 
     def _forget(self) -> None:
         """Empty memos in new places: an answer that is being looked up right now ends in the old one."""
-        self._memo: dict[Tier, dict[Problem, Answer]] = {each: {} for each in TIERS}
+        self._memo: dict[Tier, dict[Problem, Answer]] = {each: {} for each in CHOOSING}
         self._default = self._memo[self.tier]
         self._measured: dict[Problem, Answer] = {}
 
@@ -120,8 +119,9 @@ class Selector:
 
     @property
     def _everything(self) -> Decided:
-        none = np.empty((0, len(self.model.family.problem.parameters)), np.int64)
-        return Decided(np.ones(self.artefact.candidates, dtype=bool), none, np.empty(0, np.int64))
+        space = self.model.family.problem
+        none = np.empty((0, len(space.parameters)), np.int64)
+        return Decided(np.ones(self.artefact.candidates, dtype=bool), none, np.empty(0, np.int64), space)
 
     def __call__(self, problem: Problem | Mapping[str, Any] | None = None, /, **parameters: Any) -> Answer:
         """`pick(M=300, N=500, K=700, dtype="fp16", layout="rcr")`: as `select`, with the problem's parameters as arguments."""
@@ -219,7 +219,7 @@ class Selector:
         return replace(answer, pin=pin, reason=reason)
 
     def _pinned(self, problem: Problem) -> int:
-        return -1 if self._decided is None else self._decided.pin_for(np.array(self._encode(problem), np.int64))
+        return -1 if self._decided is None else self._decided.pin_for(problem.as_dict())
 
     def _pin_refusal(self, problem: Problem, row: int) -> str | None:
         """Why a pinned config is not used on a problem."""
@@ -457,7 +457,7 @@ class Selector:
         if not isinstance(answer, Answer) or answer.config is None:
             got = f"one that is {answer.status}" if isinstance(answer, Answer) else type(answer).__name__
             raise InvalidValue(f"an answer with a config can be explained, got {got}: ask `explain(pick(problem))`")
-        given = answer.tier if answer.tier in TIERS else self.tier
+        given = answer.tier if answer.tier in CHOOSING else self.tier
         return explain(self, answer, _tier(tier if tier is not None else given))
 
     def search(
@@ -549,8 +549,8 @@ class Selector:
         return answer_json(reader, lambda values, tier: self.select(self.problem(values), tier), text, tiers)
 
 
-TIER_NUMBERS = {tier: TIER_NAMES.index(tier) for tier in TIERS}
-ANSWERED_BY = {number: Tier(name) for number, name in enumerate(TIER_NAMES) if name in set(Tier)}
+TIER_NUMBERS = {tier: C_TIER_NAMES.index(tier) for tier in CHOOSING}
+ANSWERED_BY = {number: Tier(name) for number, name in enumerate(C_TIER_NAMES) if name in set(Tier)}
 PINS = {1: Pin.DECIDED, 2: Pin.NOT_APPLIED}
 NO_CONFIG = "no config that the model knows can run this problem"
 
@@ -560,8 +560,8 @@ def _tier(given: Tier | str) -> Tier:
         found = Tier(given)
     except ValueError:
         found = Tier.MEMO
-    if found not in TIERS:
-        raise InvalidValue(f"`tier` must be one of {', '.join(TIERS)}, got '{given}'")
+    if found not in CHOOSING:
+        raise InvalidValue(f"`tier` must be one of {', '.join(CHOOSING)}, got '{given}'")
     return found
 
 

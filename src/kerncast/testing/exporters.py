@@ -34,6 +34,7 @@ from kerncast.exporting.project import write_project
 from kerncast.expr import Program
 from kerncast.models.answer import Pin
 from kerncast.models.model import Model
+from kerncast.models.tier import CHOOSING
 from kerncast.op import Problem
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions, build_tiers
@@ -119,7 +120,7 @@ class ExporterContract:
 
     kind: ClassVar[str]
     knobs: ClassVar[dict[str, Any]] = {}
-    tiers: ClassVar[tuple[str, ...]] = ("tree", "portfolio", "full")
+    tiers: ClassVar[tuple[str, ...]] = CHOOSING
     random_problems: ClassVar[int] = repeats(2_000, 100_000)
     rows: ClassVar[dict[str, Any]] = {}
     """How the data are made up, besides the defaults of `synthetic_rows`."""
@@ -246,37 +247,73 @@ class ExporterContract:
 
     @pytest.mark.skipif(shutil.which("g++") is None or "gcc" not in COMPILERS, reason="there is no C++ compiler")
     def test_the_cpp_header_answers_with_typed_problems_and_configs(self, exported: Exported) -> None:
-        """C++17, warnings as errors; the choice is the one that C makes."""
+        """C++17, warnings as errors; the choice is the one that C makes, and Python, also among what overrides leave."""
         values = random_problems(exported.model, 1, seed=4)[0]
+        selector = Selector(exported.model, tiers=exported.artefact.tiers, compile=False)
+        number = {config: row for row, config in enumerate(selector.configs)}
+        ranked = [number[item.config] for item in selector.rank(values, len(number), "full") if item.config is not None]
+        kept = ranked[-2:]
         program = exported.folder.parent / "cpp"
         source = program.with_suffix(".cpp")
-        source.write_text(CPP.format(**values))
+        source.write_text(CPP.format(**values, count=len(number), kept=", ".join(map(str, kept)), last=ranked[-1]))
         library = exported.sanitized("gcc")
         flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic", *SANITIZED, f"-I{exported.folder}"]
         subprocess.run(["g++", *flags, str(source), str(library), "-o", str(program), "-lm"], check=True)
         done = subprocess.run([program], capture_output=True, text=True, check=True)
-        selector = Selector(exported.model, tiers=exported.artefact.tiers, compile=False)
-        wanted = selector.configs.index(selector.select(values, "full").config)  # type: ignore[arg-type]
-        assert done.stdout.split() == ["ok", str(wanted), "bad_input", "ok"]
+        wanted = [self._chosen(selector, values, given) for given in (
+            None, {"available": kept}, {"available": kept, "deny": kept[:1]},
+            {"pin": [{"problem": {"M": values["M"]}, "candidate": ranked[-1]}]}, None, None,
+        )]  # fmt: skip
+        assert done.stdout.split("\n")[:-1] == [*wanted, "bad_input", "ok", "refused"]
+
+    @staticmethod
+    def _chosen(selector: Selector, problem: dict[str, Any], overrides: dict[str, Any] | None) -> str:
+        """What a selector answers with overrides, as the C++ program prints it."""
+        selector.override(overrides)
+        answer = selector.select(problem, "full")
+        assert answer.config is not None
+        return f"ok {selector.configs.index(answer.config)} {PIN_NUMBERS[answer.pin]}"
 
 
 CPP = """
 #include "picker.hpp"
 #include <cstdio>
+static void choose(picker::Selector &selector, const picker::Problem &problem) {{
+    const auto answer = selector.select(problem, picker::Tier::full);
+    std::printf("%s %d %d\\n", answer ? "ok" : "not ok", static_cast<int>(answer.candidate), static_cast<int>(answer.pin));
+}}
 int main() {{
     picker::Selector selector;
-    picker::Problem problem;
-    problem.M = {M};
+    picker::Problem problem, rows;
+    problem.M = rows.M = {M};
     problem.N = {N};
     problem.K = {K};
     problem.dtype = picker::Problem::Dtype::{dtype};
     problem.layout = picker::Problem::Layout::{layout};
+    choose(selector, problem);
     const auto answer = selector.select(problem, picker::Tier::full);
-    std::printf("%s %d\\n", answer ? "ok" : "not ok", static_cast<int>(answer.candidate));
+    const std::vector<int> kept = {{{kept}}};
+    std::vector<bool> available({count}, false);
+    for (const int candidate : kept) available[static_cast<std::size_t>(candidate)] = true;
+    bool right = selector.set_available(available);
+    choose(selector, problem);
+    right = right && selector.deny(kept[0]);
+    choose(selector, problem);
+    selector.clear_overrides();
+    right = right && selector.pin(rows, {last});
+    choose(selector, problem);
+    right = right && selector.pin(rows, -1);
+    choose(selector, problem);
+    right = right && selector.pin(rows, {last});
+    selector.clear_overrides();
+    choose(selector, problem);
     const auto again = picker::Selector::predict(problem, answer.config);
     problem.M.reset();
     std::printf("%s\\n", selector.select(problem).status == picker::Status::bad_input ? "bad_input" : "something else");
     std::printf("%s\\n", again && again.time_ns && *again.time_ns > 0 ? "ok" : again.message.c_str());
+    available.push_back(true);
+    const bool wrong = selector.set_available(available) || selector.deny({count}) || selector.pin(rows, {count});
+    std::printf("%s\\n", right && !wrong ? "refused" : "not refused");
 }}
 """
 

@@ -12,6 +12,7 @@ from kerncast.models.measured import Measured, measured_by_model, measured_in_ta
 from kerncast.registry import FAMILIES
 from kerncast.scoring.trials import Trials
 from kerncast.selecting.tiers.portfolio import choose_portfolio, model_portfolio
+from kerncast.selecting.tiers.portfolio_of import Portfolio
 from kerncast.sweeping.selection import parse_selection
 from kerncast.tables.table import load_table
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
@@ -70,6 +71,20 @@ def test_a_problem_that_one_config_alone_can_run_gets_it_where_there_is_room():
     tight = choose_portfolio(measured_of(shares), loss=0.01, most=1)
     assert (tight.configs, tight.uncovered) == ((0,), 1)
     assert tight.curve[0].efficiency_min == 0.0
+
+
+def test_configs_that_were_sampled_per_problem_are_said_to_be_the_reason_for_the_loss():
+    """What was not tried counts as a loss of 100 %; the same configs everywhere, failures included, give no caution."""
+    own = np.full((20, 40), np.nan)
+    own[np.repeat(np.arange(20), 2), np.arange(40)] = 1.0
+    sampled = measured_of(own)
+    found = choose_portfolio(sampled, most=8)
+    assert (found.untried, found.curve[-1].loss) == (20, 1.0)
+    caution = Portfolio(sampled, found, 0.002).caution
+    assert caution.startswith("on 20 of 20 held-out problems none of the set was tried")
+    assert "measure the same configs on every problem" in caution
+    everywhere = measured_of(np.nan_to_num(own) + np.eye(20, 40))
+    assert Portfolio(everywhere, choose_portfolio(everywhere), 0.002).caution == ""
 
 
 def test_ties_go_to_the_first_config_whatever_the_order_of_rows():

@@ -12,6 +12,7 @@ from kerncast.api.printing import echo
 from kerncast.cli import completing
 from kerncast.cli.asking import steps
 from kerncast.cli.views.output import json_option, print_json, table
+from kerncast.models.tier import CHOOSING
 from kerncast.writing.shell import word
 
 
@@ -22,7 +23,7 @@ from kerncast.writing.shell import word
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), metavar="DIR|FILE", help="The path to write; it must not exist."
 )
-@click.option("--tiers", default="tree,portfolio,full", show_default=True, metavar="TIERS",
+@click.option("--tiers", default=",".join(CHOOSING), show_default=True, metavar="TIERS",
               help="With c: the tiers to include; fewer make a smaller artefact. The memo is always included.")  # fmt: skip
 @click.option("--prefix", default="kerncast", show_default=True, metavar="NAME",
               help="With c: prefix of functions, types and files; each artefact in a program needs its own.")  # fmt: skip

@@ -89,6 +89,8 @@ def _show(portfolio: Portfolio) -> None:
           right=("configs", "loss", "in training", "P10", "worst"))  # fmt: skip
     echo()
     echo(_verdict(found, measured.configs.height, loss))
+    if portfolio.caution:
+        echo(f"! {portfolio.caution}")
     _show_configs(portfolio)
 
 

@@ -12,6 +12,7 @@ from kerncast.cli import completing
 from kerncast.cli.asking import ANSWER_COLUMNS, answer_cells, checked_problems, problems_argument, read_problems, steps
 from kerncast.cli.views.output import assignments, duration, json_option, print_json, table
 from kerncast.errors import InvalidValue
+from kerncast.models.tier import CHOOSING
 
 if TYPE_CHECKING:
     from kerncast.models.answer import Answer
@@ -33,7 +34,7 @@ REFUSED = 1
     metavar="K",
     help="Show the K best configs by the model itself: those of the tier, then all others.",
 )
-@click.option("--tier", type=click.Choice(["tree", "portfolio", "full"]), default="portfolio", show_default=True,
+@click.option("--tier", type=click.Choice(CHOOSING), default="portfolio", show_default=True,
               help="Where to look: the tree (about a microsecond), the portfolio, or every measured config.")  # fmt: skip
 @click.option("--explain", "explained", is_flag=True, help="Also say why: features, nearest measured problems, runners-up.")
 @click.option("--measure", "measured", is_flag=True, help="Time the configs that the model cannot tell apart, on this machine.")

@@ -26,13 +26,7 @@ typedef enum {
 } kerncast_status;
 
 typedef enum {
-    KERNCAST_TIER_MEMO = 0,
-    KERNCAST_TIER_TREE = 1,
-    KERNCAST_TIER_PORTFOLIO = 2,
-    KERNCAST_TIER_FULL = 3,
-    KERNCAST_TIER_AUTO = 4, /* only to ask for: the portfolio, or all configs if there is none */
-    KERNCAST_TIER_NONE = 5,
-    KERNCAST_TIER_PIN = 6 /* only in answers: a pin decided, see kerncast_pin */
+@TIERS@
 } kerncast_tier;
 
 typedef enum {

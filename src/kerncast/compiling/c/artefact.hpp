@@ -26,13 +26,7 @@ enum class Status {
 };
 
 enum class Tier {
-    memo = KERNCAST_TIER_MEMO,
-    tree = KERNCAST_TIER_TREE,
-    portfolio = KERNCAST_TIER_PORTFOLIO,
-    full = KERNCAST_TIER_FULL,
-    automatic = KERNCAST_TIER_AUTO,
-    none = KERNCAST_TIER_NONE,
-    pin = KERNCAST_TIER_PIN,
+@TIERS@
 };
 
 enum class Pin {

@@ -195,18 +195,25 @@ static void kc_remember(kerncast_context *context, const kc_problem *problem, ke
 
 /* -- pins ------------------------------------------------------------------------------------------- */
 
-static int kc_matches(const int64_t *pattern, const int64_t *key) {
+/* Whether a value of an optional parameter says the same as leaving it out does, for this problem. */
+static int kc_says_nothing(const kc_problem *problem, int32_t i, int64_t value) {
+    const kc_parameter *parameter = &kc_problem_parameters[i];
+    if (!parameter->optional || problem->key[i] != KERNCAST_MISSING) return 0;
+    return (double)value == parameter->inactive || kc_problem_usual(i, problem->p, value);
+}
+
+static int kc_matches(const int64_t *pattern, const kc_problem *problem) {
     for (int32_t i = 0; i < KC_PROBLEM; i++)
-        if (pattern[i] != KERNCAST_MISSING && pattern[i] != key[i]) return 0;
+        if (pattern[i] != KERNCAST_MISSING && pattern[i] != problem->key[i] && !kc_says_nothing(problem, i, pattern[i])) return 0;
     return 1;
 }
 
 /* The candidate that is pinned for a problem, or -1. The last pin that matches counts; calls come after the export. */
-static int32_t kc_pinned(const kerncast_context *context, const int64_t *key) {
+static int32_t kc_pinned(const kerncast_context *context, const kc_problem *problem) {
     for (int32_t i = context->pins; i-- > 0;)
-        if (kc_matches(context->pin[i].key, key)) return context->pin[i].candidate;
+        if (kc_matches(context->pin[i].key, problem)) return context->pin[i].candidate;
     for (int32_t i = KC_PINS; i-- > 0;)
-        if (kc_matches(&kc_pin_keys[(ptrdiff_t)i * KC_PROBLEM], key)) return kc_pin_candidates[i];
+        if (kc_matches(&kc_pin_keys[(ptrdiff_t)i * KC_PROBLEM], problem)) return kc_pin_candidates[i];
     return -1;
 }
 
@@ -225,7 +232,7 @@ static kerncast_status kc_finish(const kerncast_context *context, const kc_probl
     answer->label = kc_label_of(problem->key, answer->candidate);
     answer->pin = pin;
     if (pin == KERNCAST_PIN_NOT_APPLIED && answer->status == KERNCAST_OK) {
-        const int32_t pinned = kc_pinned(context, problem->key);
+        const int32_t pinned = kc_pinned(context, problem);
         const char *refusal = pinned < 0 ? NULL : kc_pin_refusal(context, problem->p, pinned);
         snprintf(answer->message, sizeof answer->message, "the pin to candidate %d is not applied: %s", (int)pinned,
                  refusal == NULL ? "" : refusal);
@@ -236,7 +243,7 @@ static kerncast_status kc_finish(const kerncast_context *context, const kc_probl
 /* Whether a pin decides. Outside the trained range it does so without a time. */
 static int kc_decided_by_pin(const kerncast_context *context, const kc_problem *problem, int in_range, kerncast_answer *answer,
                              kerncast_pin_state *pin) {
-    const int32_t pinned = kc_pinned(context, problem->key);
+    const int32_t pinned = kc_pinned(context, problem);
     double c[KC_CONFIG + 1];
     *pin = KERNCAST_PIN_NONE;
     if (pinned < 0) return 0;
@@ -582,6 +589,6 @@ const char *kerncast_status_name(kerncast_status status) {
 }
 
 const char *kerncast_tier_name(kerncast_tier tier) {
-    static const char *const names[] = {"memo", "tree", "portfolio", "full", "auto", "none", "pin"};
+    static const char *const names[] = {@TIER_NAMES@};
     return (unsigned)tier < sizeof names / sizeof names[0] ? names[tier] : "unknown";
 }

@@ -39,20 +39,27 @@ static bool query_is_plain(query_text in, query_span string) {
     return memchr(in.text + string.from, '\\', string.to - string.from) == NULL;
 }
 
-/* Whether a string of the request, escapes decoded, is this UTF-8 text. */
-static bool query_equals(query_text in, query_span string, bool plain, const char *text, size_t length) {
+static uint32_t query_folded(uint32_t point) { return point >= 'A' && point <= 'Z' ? point - 'A' + 'a' : point; }
+
+/* Whether a string of the request, escapes decoded, is this UTF-8 text, perhaps but for the case of ASCII letters. */
+static bool query_same_text(query_text in, query_span string, bool any_case, const char *text, size_t length) {
     size_t at = string.from + 1, from = 0;
-    if (plain) return string.to - string.from == length + 2 && memcmp(in.text + at, text, length) == 0;
     while (at + 1 < string.to) {
         uint32_t point = 0, wanted = 0;
         size_t size;
         at += query_character(in.text + at, string.to - at, &point);
         if (from == length) return false;
         size = query_utf8((const unsigned char *)text + from, length - from, &wanted);
-        if (size == 0 || point != wanted) return false;
+        if (size == 0) return false;
+        if (point != wanted && !(any_case && query_folded(point) == query_folded(wanted))) return false;
         from += size;
     }
     return from == length;
+}
+
+static bool query_equals(query_text in, query_span string, bool plain, const char *text, size_t length) {
+    if (!plain) return query_same_text(in, string, false, text, length);
+    return string.to - string.from == length + 2 && memcmp(in.text + string.from + 1, text, length) == 0;
 }
 
 /* A number that is exactly whole: all of int64 but its smallest when written with digits alone, below 2^53 otherwise. */
@@ -111,6 +118,14 @@ static bool query_spelled(query_text in, query_span value, const query_label *la
     return false;
 }
 
+/* The code of a name. */
+static bool query_named(query_text in, query_span value, const query_label *labels, size_t count, int64_t *code) {
+    size_t i;
+    for (i = 0; i < count && !query_same_text(in, value, true, labels[i].name, labels[i].length); i++) continue;
+    if (i < count) *code = labels[i].code;
+    return i < count;
+}
+
 static bool query_is_number(unsigned char first) { return first == '-' || query_is_digit(first); }
 
 /* The value of a parameter as the engine takes it; false when it is not of the parameter's kind. */
@@ -125,6 +140,7 @@ static bool query_value(query_text in, query_span value, const query_parameter *
         *number = first == 't';
         return first == 't' || first == 'f';
     case QUERY_LABEL: return first == '"' && query_spelled(in, value, parameter->labels, parameter->label_count, number);
+    case QUERY_NAME: return first == '"' && query_named(in, value, parameter->labels, parameter->label_count, number);
     default: return query_is_number(first) && query_whole(in, value, number);
     }
 }
@@ -156,7 +172,7 @@ static bool query_not_an_object(query_fault *fault, const char *subject, query_s
 /* An unknown label is unsupported where foreign spellings are read; anything else that is wrong is bad input. */
 static bool query_wrong_value(query_text in, const query_parameter *parameter, bool foreign, query_span shown, query_fault *fault) {
     const unsigned char first = in.text[shown.from];
-    const bool label = foreign && parameter->kind == QUERY_LABEL && (first == '"' || query_is_number(first));
+    const bool label = foreign && (parameter->kind == QUERY_LABEL || parameter->kind == QUERY_NAME) && (first == '"' || query_is_number(first));
     fault->subject = fault->parameter = parameter->name;
     fault->rule = parameter->rule;
     return query_refused(fault, label ? QUERY_UNSUPPORTED : QUERY_WRONG_VALUE, shown);

@@ -1,4 +1,5 @@
-typedef enum { QUERY_NUMBER, QUERY_FLAG, QUERY_LABEL } query_kind;
+/* A name is a label whose ASCII letters may be of either case. */
+typedef enum { QUERY_NUMBER, QUERY_FLAG, QUERY_LABEL, QUERY_NAME } query_kind;
 typedef struct {
     const char *name;
     size_t length;

@@ -7,6 +7,7 @@ from typing import Any
 
 from kerncast.evaluating.report.tables import plain_name
 from kerncast.evaluating.report.words import between, percent
+from kerncast.evaluating.text import unknown_sentence
 from kerncast.limits import sentence
 
 # Title, figure, whether less is better, what it means.
@@ -143,6 +144,8 @@ def warnings(summary: dict[str, Any]) -> list[str]:
         )
     elif seen:
         found.append(f"{seen:,} problems that the model was trained on were left out.")
+    if summary.get("unknown_configs"):
+        found.append(f"{unknown_sentence(summary['unknown_configs'])}.")
     if summary["overall"]["efficiency_mean"] is not None and summary["overall"].get("noise_ceiling") is None:
         found.append(
             "Too few problems were measured at two different times, so the noise ceiling is unknown: collect a second time, "

@@ -60,6 +60,8 @@ class PortfolioChoice:
     problems: int
     uncovered: int
     """Problems that some config solves, but none in the portfolio; each counts as a loss of 1."""
+    untried: int = 0
+    """Held-out problems on which no config of the set chosen without them was tried; each counts as a loss of 1."""
 
 
 def choose_portfolio(measured: Measured, loss: float = 0.002, most: int = 64, *, seed: int = 0) -> PortfolioChoice:
@@ -74,6 +76,7 @@ def choose_portfolio(measured: Measured, loss: float = 0.002, most: int = 64, *,
     solved = measured.solvable
     if not len(solved):
         raise InvalidValue("no config worked on any problem: there is nothing to choose a portfolio from")
+    tried = ~np.isnan(measured.shares[solved])
     shares = np.nan_to_num(measured.shares[solved])
     group = measured.group[solved]
     folds = min(FOLDS, len(np.unique(group)))
@@ -95,10 +98,12 @@ def choose_portfolio(measured: Measured, loss: float = 0.002, most: int = 64, *,
         curve.append(point)
         if point.loss <= loss:
             break
+    judged = [(growing, own) for growing, (_, own) in zip(held, splits, strict=True)]
+    untried = sum(int((~tried[own][:, growing.picked]).all(axis=1).sum()) for growing, own in judged)
     picked = _cover(shares, chosen.picked, most)
     left = int((shares[:, picked].max(axis=1) <= 0).sum())
     return PortfolioChoice(
-        tuple(_ordered(shares, picked)), tuple(curve), curve[-1].loss <= loss, len(splits), len(solved), left
+        tuple(_ordered(shares, picked)), tuple(curve), curve[-1].loss <= loss, len(splits), len(solved), left, untried
     )
 
 

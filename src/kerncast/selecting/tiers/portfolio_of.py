@@ -48,7 +48,7 @@ class Portfolio:
         return {
             "family": self.measured.family.id, "problems": found.problems, "configs": self.measured.configs.height,
             "loss_wanted": self.loss, "reached": found.reached, "folds": found.folds,
-            "problems_without_config": found.uncovered, "portfolio": self.configs,
+            "problems_without_config": found.uncovered, "problems_not_tried": found.untried, "portfolio": self.configs,
             **({} if self.measured.labels is None else {"labels": self.labels}),
             "curve": [point.as_json() for point in found.curve],
         }  # fmt: skip
@@ -57,7 +57,19 @@ class Portfolio:
         last = self.found.curve[-1]
         return (
             f"Portfolio of {self.measured.family.id}: {len(self.found.configs)} of {self.measured.configs.height:,} configs "
-            f"lose {last.loss:.2%} on held-out problems"
+            f"lose {last.loss:.2%} on held-out problems{f'; {self.caution}' if self.caution else ''}"
+        )
+
+    @property
+    def caution(self) -> str:
+        """Why the loss may say nothing about the configs, and what to do; empty if it does."""
+        found = self.found
+        if not found.untried:
+            return ""
+        return (
+            f"on {found.untried:,} of {found.problems:,} held-out problems none of the set was tried, which counts as a loss "
+            "of 100 %: if each problem has its own sample of configs, no set of them was tried on all problems; measure the "
+            "same configs on every problem (`configs=all`, or `configs=portfolio:FILE` with a list of yours)"
         )
 
 
