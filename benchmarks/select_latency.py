@@ -65,9 +65,13 @@ def made_up_rows() -> pl.DataFrame:
     for _ in range(PROBLEMS):
         shape = {f"problem.{name}": int(value) for name, value in zip("MNK", rng.choice(SIZES, 3), strict=True)}
         frames.append(pool.with_columns(pl.lit(value).alias(name) for name, value in {**shape, **FIXED}.items()))
-    frame = pl.concat(frames)
-    noisy = formula_ns(frame, family, device) * np.exp(0.01 * rng.standard_normal(frame.height))
-    return frame.with_columns(device=pl.lit(device.name), status=pl.lit("ok"), time_ns=pl.Series(noisy))
+    return timed(pl.concat(frames), family, device, rng)
+
+
+def timed(vectors: pl.DataFrame, family: Family, device: Device, rng: np.random.Generator) -> pl.DataFrame:
+    """Rows of these vectors that worked, with times from the formula and 1 % noise."""
+    noisy = formula_ns(vectors, family, device) * np.exp(0.01 * rng.standard_normal(vectors.height))
+    return vectors.with_columns(device=pl.lit(device.name), status=pl.lit("ok"), time_ns=pl.Series(noisy))
 
 
 def formula_ns(frame: pl.DataFrame, family: Family, device: Device) -> npt.NDArray[np.float64]:

@@ -23,15 +23,16 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 from reporting import Benchmark, Row, Target, finish, script_parser
-from select_latency import formula_ns
+from select_latency import formula_ns, timed
 
 import kerncast
 from kerncast import devices
 from kerncast.data import Dataset, schema
 from kerncast.models.answer import Answer, Tier
+from kerncast.models.tier import CHOOSING as TIERS
 from kerncast.op import Family, Problem
 from kerncast.registry import FAMILIES
-from kerncast.selecting.selector import TIERS, Selector
+from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions
 from kerncast.testing.runnable import made_up_dataset, made_up_rows, obeys, random_problems, unrunnable
 from kerncast.training.recipe import Recipe
@@ -81,23 +82,23 @@ def ck_model(folder: Path, name: str, multiples: tuple[int, ...]) -> kerncast.Mo
     pool = family.config.sample(CK_CONFIGS, 0, family.bindings({"dtype": "fp32"}, device))
     vectors = problems.join(pool.rename(lambda item: f"config.{item}"), how="cross", maintain_order="left_right")
     vectors = vectors.filter(pl.Series(obeys(family, vectors, device)))
-    noise = np.exp(0.01 * np.random.default_rng(0).standard_normal(vectors.height))
-    times = pl.Series(formula_ns(vectors, family, device) * noise)
-    rows = vectors.with_columns(device=pl.lit(device.name), status=pl.lit("ok"), time_ns=times)
     place = folder / name
-    Dataset.create(place / "data").append(family, rows)
+    Dataset.create(place / "data").append(family, timed(vectors, family, device, np.random.default_rng(0)))
     return train(place / "data", place / "model", Recipe("gbdt", threads=1, folds=2))
 
 
 def chosen_ns(model: kerncast.Model, answers: list[Answer]) -> np.ndarray:
     """The time of each answer's config by the formula; NaN without a config."""
-    family, kinds = model.family, schema.schema_of(model.family)
-    have = [place for place, answer in enumerate(answers) if answer.config is not None]
-    rows = [(*answers[place].problem.values(), *(answers[place].config or {}).values()) for place in have]
-    frame = pl.DataFrame(rows, schema={name: kinds[name] for name in schema.parameter_columns(family)}, orient="row")
     found = np.full(len(answers), np.nan)
-    found[have] = formula_ns(frame, family, model.device)
+    found[[answer.config is not None for answer in answers]] = formula_ns(chosen(model, answers), model.family, model.device)
     return found
+
+
+def chosen(model: kerncast.Model, answers: list[Answer]) -> pl.DataFrame:
+    """The problem and config of each answer that has one."""
+    kinds, columns = schema.schema_of(model.family), schema.parameter_columns(model.family)
+    rows = [(*answer.problem.values(), *answer.config.values()) for answer in answers if answer.config is not None]
+    return pl.DataFrame(rows, schema={name: kinds[name] for name in columns}, orient="row")
 
 
 def ck_like(folder: Path) -> list[Row]:
@@ -136,10 +137,7 @@ def ck_like(folder: Path) -> list[Row]:
 
 def runs(model: kerncast.Model, answers: list[Answer]) -> np.ndarray:
     """Which answers obey every constraint on the model's device."""
-    family, kinds = model.family, schema.schema_of(model.family)
-    rows = [(*answer.problem.values(), *answer.config.values()) for answer in answers if answer.config is not None]
-    frame = pl.DataFrame(rows, schema={name: kinds[name] for name in schema.parameter_columns(family)}, orient="row")
-    return obeys(family, frame, model.device)
+    return obeys(model.family, chosen(model, answers), model.device)
 
 
 if __name__ == "__main__":

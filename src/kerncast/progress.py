@@ -7,7 +7,18 @@ notebook is made by the public functions and the command line (`api/showing.py`,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict, Unpack
+
+
+class Facts(TypedDict, total=False):
+    """What may be known about a vector that has its final status."""
+
+    device: str
+    problem: Mapping[str, Any]
+    time_ns: float | None
+    samples: int
+    disturbed: int
+    """How many of the samples were taken while the machine was busy."""
 
 
 class Progress:
@@ -25,17 +36,8 @@ class Progress:
     def guess(self, seconds: float) -> None:
         """The work that begins now takes about `seconds`, by an estimate; a display prefers what it measures."""
 
-    def result(
-        self,
-        status: str,
-        *,
-        device: str = "",
-        problem: Mapping[str, Any] | None = None,
-        time_ns: float | None = None,
-        samples: int = 0,
-        disturbed: int = 0,
-    ) -> None:
-        """One vector has its final status; `disturbed` of its `samples` were taken while the machine was busy."""
+    def result(self, status: str, **facts: Unpack[Facts]) -> None:
+        """One vector has its final status."""
 
     def tick(self) -> None:
         """Called several times a second while the work goes on, so that a display can redraw."""

@@ -11,27 +11,8 @@ from kerncast.models.answer import Pin, Tier
 from kerncast.models.statuses import Answered
 from kerncast.models.tier import CHOOSING as TIERS
 from kerncast.selecting.selector import Selector
-from kerncast.selecting.tiers.build import TierOptions, build_tiers
-from kerncast.testing.models import synthetic_dataset
-from kerncast.training.recipe import Recipe
-from kerncast.training.train import train
 
 SHAPE = {"M": 1000, "N": 512, "K": 768, "dtype": "fp16", "layout": "rcr"}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("overrides")
-    return train(
-        synthetic_dataset(folder / "data"),
-        folder / "model",
-        Recipe("gbdt", {"trees": 10, "library_trees": 4, "leaves": 7}, folds=2),
-    )
-
-
-@pytest.fixture(scope="module")
-def tiers(model):
-    return build_tiers(model, TierOptions(samples=100))
 
 
 @pytest.fixture(params=[True, False], ids=["compiled", "interpreted"])

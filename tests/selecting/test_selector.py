@@ -21,28 +21,13 @@ from kerncast.op import Problem
 from kerncast.progress import Progress
 from kerncast.selecting.explain import explain
 from kerncast.selecting.selector import Selector
-from kerncast.selecting.tiers.build import TierOptions, build_tiers, read_tiers, tiers_of, write_tiers
+from kerncast.selecting.tiers.build import TierOptions, read_tiers, tiers_of, write_tiers
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
 
 SHAPE = {"M": 1000, "N": 512, "K": 768, "dtype": "fp16", "layout": "rcr"}
 needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="there is no C compiler")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("selector")
-    return train(
-        synthetic_dataset(folder / "data"),
-        folder / "model",
-        Recipe("gbdt", {"trees": 30, "library_trees": 4, "leaves": 15}, folds=2),
-    )
-
-
-@pytest.fixture(scope="module")
-def tiers(model):
-    return build_tiers(model, TierOptions(samples=200))
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 from kerncast.api.pace import LIVE_SECONDS, Pace, clock
 from kerncast.api.printing import echo
-from kerncast.progress import QUIET, Progress
+from kerncast.progress import QUIET, Facts, Progress
 from kerncast.writing.terminal import assignments, duration, line
 
 Wanted = Progress | Literal["auto"] | bool | None
@@ -123,23 +123,15 @@ class Account(Progress):
         with self.lock:
             self.pace.guessed = seconds
 
-    def result(
-        self,
-        status: str,
-        *,
-        device: str = "",
-        problem: Mapping[str, Any] | None = None,
-        time_ns: float | None = None,
-        samples: int = 0,
-        disturbed: int = 0,
-    ) -> None:
+    def result(self, status: str, **facts: Unpack[Facts]) -> None:
         """Count one more with its final status."""
+        problem, time_ns = facts.get("problem"), facts.get("time_ns")
         with self.lock:
             self.counting = True
             self.statuses[status] += 1
-            self.devices[device] += 1
-            self.disturbed_samples += disturbed
-            self.samples += samples
+            self.devices[facts.get("device", "")] += 1
+            self.disturbed_samples += facts.get("disturbed", 0)
+            self.samples += facts.get("samples", 0)
             if problem is not None and problem != self.problem:
                 self.problem, self.best_ns = problem, None
             if time_ns is not None:

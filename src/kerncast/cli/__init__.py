@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from contextvars import ContextVar
 from importlib import import_module
 from typing import Any, NoReturn
 
 import click
 
 import kerncast
-from kerncast.cli.printed import json_printed
+
+json_printed: ContextVar[bool] = ContextVar("json_printed", default=False)
+"""Whether a command has printed its result as JSON: standard output holds one JSON document, a result or an error."""
 
 # verb → module of this package (its function is `command`), and the line that `--help` shows.
 VERBS = {

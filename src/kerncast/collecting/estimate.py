@@ -12,7 +12,7 @@ import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import polars as pl
@@ -27,7 +27,7 @@ from kerncast.data.dataset import Dataset
 from kerncast.expr import Program
 from kerncast.files.atomic import scratch_folder
 from kerncast.op import Config, Family, Problem
-from kerncast.progress import Progress
+from kerncast.progress import Facts, Progress
 
 # The size of a row on disk.
 ROW_BYTES = 150
@@ -161,7 +161,7 @@ class _Watch(Progress):
         spent = time.time() - self.times[0] if self.times else 0.0
         return spent > TRIAL_SECONDS or time.monotonic() - self.began > LONGEST_TRIAL_SECONDS
 
-    def result(self, status: str, **facts: Any) -> None:
+    def result(self, status: str, **facts: Unpack[Facts]) -> None:
         self.times.append(time.time())
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from kerncast.expr import Expr, Namespace
 from kerncast.families.library_tiles import library_features
-from kerncast.op import Family
+from kerncast.op import Family, Op
 from kerncast.ops.concatenate_heads import concatenate_heads
 from kerncast.ops.create_qkv_heads import create_qkv_heads
 from kerncast.ops.eltwise_unary import eltwise_unary
@@ -23,36 +23,6 @@ from kerncast.ops.paged_sdpa_decode import paged_sdpa_decode
 
 DOC = "the device library's own kernel"
 PLAIN = "plain timings: whatever kernel ran"
-
-
-class EltwiseUnarySingle(Family):
-    id = "eltwise_unary/single"
-    doc = DOC
-    op = eltwise_unary
-
-
-class ConcatenateHeadsSingle(Family):
-    id = "concatenate_heads/single"
-    doc = DOC
-    op = concatenate_heads
-
-
-class CreateQkvHeadsSingle(Family):
-    id = "create_qkv_heads/single"
-    doc = DOC
-    op = create_qkv_heads
-
-
-class PagedSdpaDecodeSingle(Family):
-    id = "paged_sdpa_decode/single"
-    doc = DOC
-    op = paged_sdpa_decode
-
-
-class MatmulShardedSingle(Family):
-    id = "matmul_sharded/single"
-    doc = DOC
-    op = matmul_sharded
 
 
 class GemmSingle(Family):
@@ -73,38 +43,21 @@ class MixedMmSingle(Family):
         return library_features(p, hw, mixed_mm.work(p))
 
 
-class GroupedConvForwardSingle(Family):
-    id = "grouped_conv_forward/single"
-    doc = PLAIN
-    op = grouped_conv_forward
+def _single(op: Op, doc: str) -> Family:
+    """The family of an op's only kernel, with the features of the op alone."""
+    name = "".join(word.capitalize() for word in op.name.split("_"))
+    made: type[Family] = type(f"{name}Single", (Family,), {"id": f"{op.name}/single", "doc": doc, "op": op})
+    return made()
 
 
-class GroupedConvBwdDataSingle(Family):
-    id = "grouped_conv_bwd_data/single"
-    doc = PLAIN
-    op = grouped_conv_bwd_data
-
-
-class GroupedConvBwdWeightSingle(Family):
-    id = "grouped_conv_bwd_weight/single"
-    doc = PLAIN
-    op = grouped_conv_bwd_weight
-
-
-class FlexAttentionSingle(Family):
-    id = "flex_attention/single"
-    doc = PLAIN
-    op = flex_attention
-
-
-eltwise_unary_single = EltwiseUnarySingle()
-concatenate_heads_single = ConcatenateHeadsSingle()
-create_qkv_heads_single = CreateQkvHeadsSingle()
-paged_sdpa_decode_single = PagedSdpaDecodeSingle()
-matmul_sharded_single = MatmulShardedSingle()
+eltwise_unary_single = _single(eltwise_unary, DOC)
+concatenate_heads_single = _single(concatenate_heads, DOC)
+create_qkv_heads_single = _single(create_qkv_heads, DOC)
+paged_sdpa_decode_single = _single(paged_sdpa_decode, DOC)
+matmul_sharded_single = _single(matmul_sharded, DOC)
 gemm_single = GemmSingle()
 mixed_mm_single = MixedMmSingle()
-grouped_conv_forward_single = GroupedConvForwardSingle()
-grouped_conv_bwd_data_single = GroupedConvBwdDataSingle()
-grouped_conv_bwd_weight_single = GroupedConvBwdWeightSingle()
-flex_attention_single = FlexAttentionSingle()
+grouped_conv_forward_single = _single(grouped_conv_forward, PLAIN)
+grouped_conv_bwd_data_single = _single(grouped_conv_bwd_data, PLAIN)
+grouped_conv_bwd_weight_single = _single(grouped_conv_bwd_weight, PLAIN)
+flex_attention_single = _single(flex_attention, PLAIN)

@@ -9,20 +9,13 @@ import click
 
 from kerncast.cli import completing
 from kerncast.cli.views.evaluation import show
-from kerncast.cli.views.output import json_option, print_json, where_option, working
+from kerncast.cli.views.output import datasets_argument, json_option, print_json, where_option, working
 
 
 @click.command("compare")
 @click.argument("old", metavar="OLD", type=click.Path(path_type=Path), shell_complete=completing.model_folders)
 @click.argument("new", metavar="NEW", type=click.Path(path_type=Path), shell_complete=completing.model_folders)
-@click.argument(
-    "datasets",
-    metavar="DATASET...",
-    nargs=-1,
-    required=True,
-    type=click.Path(path_type=Path),
-    shell_complete=completing.dataset_folders,
-)
+@datasets_argument()
 @click.option("--max-mean", default=0.5, show_default=True, metavar="%", help="Allowed drop of the mean.")
 @click.option("--max-median", default=0.5, show_default=True, metavar="%", help="Allowed drop of the median.")
 @click.option("--max-p10", default=2.0, show_default=True, metavar="%", help="Allowed drop of the P10.")

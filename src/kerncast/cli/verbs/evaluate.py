@@ -11,19 +11,12 @@ from kerncast.api.printing import echo
 from kerncast.api.showing import shown
 from kerncast.cli import completing
 from kerncast.cli.views.evaluation import show
-from kerncast.cli.views.output import json_option, print_json, where_option
+from kerncast.cli.views.output import datasets_argument, json_option, print_json, where_option
 
 
 @click.command("evaluate")
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path), shell_complete=completing.model_folders)
-@click.argument(
-    "datasets",
-    metavar="DATASET...",
-    nargs=-1,
-    required=True,
-    type=click.Path(path_type=Path),
-    shell_complete=completing.dataset_folders,
-)
+@datasets_argument()
 @click.option(
     "--split",
     metavar="HOW",

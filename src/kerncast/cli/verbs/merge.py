@@ -8,20 +8,12 @@ from pathlib import Path
 import click
 
 from kerncast.api.printing import echo
-from kerncast.cli import completing
 from kerncast.cli.views.disagreements import disagreement_lines
-from kerncast.cli.views.output import json_option, print_json, say_unfinished, working
+from kerncast.cli.views.output import datasets_argument, json_option, print_json, say_unfinished, working
 
 
 @click.command("merge")
-@click.argument(
-    "paths",
-    metavar="DATASET...",
-    nargs=-1,
-    required=True,
-    type=click.Path(path_type=Path),
-    shell_complete=completing.dataset_folders,
-)
+@datasets_argument("paths")
 @click.option(
     "--out",
     required=True,

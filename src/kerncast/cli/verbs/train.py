@@ -12,7 +12,7 @@ from kerncast.api.showing import shown
 from kerncast.cli import completing
 from kerncast.cli.knobs import WithKnobs, given_knobs
 from kerncast.cli.views.evaluation import show
-from kerncast.cli.views.output import assignments, json_option, print_json, where_option
+from kerncast.cli.views.output import assignments, datasets_argument, json_option, print_json, where_option
 from kerncast.errors import InvalidValue
 from kerncast.writing.shell import word
 
@@ -25,14 +25,7 @@ OWN = {
 
 
 @click.command("train", cls=WithKnobs)
-@click.argument(
-    "datasets",
-    metavar="DATASET...",
-    nargs=-1,
-    required=True,
-    type=click.Path(path_type=Path),
-    shell_complete=completing.dataset_folders,
-)
+@datasets_argument()
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="MODELDIR", help="Where to write the model.")
 @click.option(
     "--model", metavar="KIND", shell_complete=completing.kinds,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from kerncast.api.printing import echo, echo_exactly
 from kerncast.api.showing import shown
-from kerncast.cli import completing
-from kerncast.cli.printed import json_printed
+from kerncast.cli import completing, json_printed
 from kerncast.errors import InvalidValue
 from kerncast.writing.terminal import TextTable, line
 from kerncast.writing.terminal import assignments as assignments
@@ -21,6 +21,8 @@ from kerncast.writing.terminal import duration as duration
 
 if TYPE_CHECKING:
     from kerncast.data.dataset import Dataset
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 where_option = click.option(
@@ -30,6 +32,18 @@ where_option = click.option(
     shell_complete=completing.conditions,
     help="Keep only some rows: dtype=fp8 (or problem.dtype=fp8), config.kind=triton, time_ns<1e6, M=1,2,4. May be repeated.",
 )
+
+
+def datasets_argument(name: str = "datasets") -> Callable[[Decorated], Decorated]:
+    """One dataset or several, or a folder of them."""
+    return click.argument(
+        name,
+        metavar="DATASET...",
+        nargs=-1,
+        required=True,
+        type=click.Path(path_type=Path),
+        shell_complete=completing.dataset_folders,
+    )
 
 
 def print_json(value: Any) -> None:
