@@ -9,9 +9,10 @@ import pytest
 from kerncast.compiling.build import find_compiler
 from kerncast.models.model import Model
 from kerncast.models.statuses import Answered
+from kerncast.models.tier import CHOOSING as TIERS
 from kerncast.op import Problem
 from kerncast.registry import FAMILIES
-from kerncast.selecting.selector import TIERS, Selector
+from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions
 from kerncast.testing.runnable import made_up_dataset, made_up_rows, random_problems, unrunnable
 from kerncast.training.recipe import Recipe

@@ -34,7 +34,7 @@ REFUSED = 1
     metavar="K",
     help="Show the K best configs by the model itself: those of the tier, then all others.",
 )
-@click.option("--tier", type=click.Choice(CHOOSING), default="portfolio", show_default=True,
+@click.option("--tier", type=click.Choice([tier.value for tier in CHOOSING]), default="portfolio", show_default=True,
               help="Where to look: the tree (about a microsecond), the portfolio, or every measured config.")  # fmt: skip
 @click.option("--explain", "explained", is_flag=True, help="Also say why: features, nearest measured problems, runners-up.")
 @click.option("--measure", "measured", is_flag=True, help="Time the configs that the model cannot tell apart, on this machine.")
