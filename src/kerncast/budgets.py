@@ -52,12 +52,9 @@ class Budget:
         raise BadFile(f"{what} has {has} {self.unit}{rule}: if it is meant to be that large, set {self.variable}")
 
 
-FILE_BYTES = Budget("file_bytes", 8 * 2**30, "bytes", "the size of one text, JSON or table file that is read whole")
 EXPANDED_BYTES = Budget("expanded_bytes", 4 * 2**30, "bytes", "what one compressed file (gzip, zip, npz) expands to")
 ZIP_MEMBERS = Budget("zip_members", 100_000, "members", "the files in one zip or npz archive")
 JSON_BYTES = Budget("json_bytes", 2 * 2**30, "bytes", "the size of one JSON or TOML file")
-JSON_DEPTH = Budget("json_depth", 200, "levels of nesting", "how deeply lists and objects of JSON or TOML nest")
-COLUMNS = Budget("columns", 20_000, "columns", "the columns of one table")
 FOREST_BYTES = Budget("forest_bytes", 2**30, "bytes", "the text of one forest of trees, expanded")
 
-ALL = (FILE_BYTES, EXPANDED_BYTES, ZIP_MEMBERS, JSON_BYTES, JSON_DEPTH, COLUMNS, FOREST_BYTES)
+ALL = (EXPANDED_BYTES, ZIP_MEMBERS, JSON_BYTES, FOREST_BYTES)

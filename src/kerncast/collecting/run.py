@@ -27,7 +27,6 @@ from kerncast.device import Device
 from kerncast.errors import CannotWrite, InvalidValue, KerncastError
 from kerncast.files.atomic import no_space, write_bytes
 from kerncast.files.lock import one_writer
-from kerncast.files.versioned import json_text
 from kerncast.progress import QUIET, Progress
 
 __all__ = ["Active", "Request", "Stop", "Summary", "collect", "locked", "never"]
@@ -137,7 +136,7 @@ def _collect(request: Request, blocks: Iterable[pl.DataFrame], collection: Colle
 
 def _note(collection: Collection, state: journals.State) -> None:
     """Record how far the collection is, for readers of an unfinished one."""
-    write_bytes(collection.dataset.path / journals.STATE, json_text(state))
+    write_bytes(collection.dataset.path / journals.STATE, journals.STATE_FILE.text(state))
 
 
 def _ended(collection: Collection) -> journals.Ended:

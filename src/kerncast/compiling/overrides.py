@@ -30,6 +30,7 @@ from kerncast.expr import Program
 from kerncast.models.model import Model
 from kerncast.models.rules import config_rules, family_rules, problem_rules
 from kerncast.op import Problem
+from kerncast.parsing import decode_toml
 from kerncast.space import Space
 from kerncast.writing.keys import key_rule
 from kerncast.writing.terminal import assignments
@@ -72,7 +73,7 @@ def read_overrides(source: Overrides | Mapping[str, Any] | str | Path) -> Overri
     try:
         if isinstance(source, Mapping):
             return msgspec.convert(dict(source), Overrides)
-        return msgspec.convert(tomllib.loads(Path(source).read_text(encoding="utf-8")), Overrides)
+        return msgspec.convert(decode_toml(Path(source).read_bytes()), Overrides)
     except OSError as error:
         raise NotFound(f"cannot read {source} ({error.strerror}): `overrides` is a TOML file") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:

@@ -8,7 +8,7 @@ it is finished; those results are rows like the others.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ from kerncast.declared.declaration import Declaration, declaration_of, joined_fa
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.files.atomic import copy_directory, drafted, file_checksum, refuse_existing, write_atomically, write_bytes
+from kerncast.files.checksums import differing
 from kerncast.files.lock import in_turn
-from kerncast.files.versioned import Versioned, json_text
+from kerncast.files.versioned import Versioned
 from kerncast.op import Family
 
 FORMAT = "kerncast-dataset"
@@ -158,6 +159,8 @@ class Dataset:
             )
         manifest = _FILE.read(path / MANIFEST)
         for part in manifest.parts:
+            if Path(part.file).is_absolute() or ".." in Path(part.file).parts:
+                raise BadFile(f"{path} is damaged: its part {part.file!r} is not a file in it; import the data again")
             if not (path / part.file).is_file():
                 raise BadFile(f"{path} is incomplete: {part.file} is missing; restore it, or import the data again")
         return cls(path, manifest, journal=journal)
@@ -261,6 +264,7 @@ class Dataset:
         """The rows of one family, lazily (the family may be left out when there is only one)."""
         found = self._family(family)
         parts = [part for part in self.contents.parts if part.family == found.id]
+        self._refuse_changed({part.file: part.checksum for part in parts})
         frames = [self._stored(found, part) for part in parts]
         if self._journaled is not None and self._journaled[0].id == found.id:
             frames.append(self._journaled[1].lazy())
@@ -353,11 +357,15 @@ class Dataset:
         files |= {item.file: item.checksum for item in self.contents.extra or ()}
         if not isinstance(self.contents.skipped, msgspec.UnsetType):
             files[self.contents.skipped.file] = self.contents.skipped.checksum
-        for file, checksum in files.items():
+        self._refuse_changed(files)
+
+    def _refuse_changed(self, files: Mapping[str, str]) -> None:
+        for file in files:
             if not (self.path / file).is_file():
                 raise BadFile(f"{self.path} is incomplete: {file} is missing; restore it, or import the data again")
-            if file_checksum(self.path / file) != checksum:
-                raise BadFile(f"{self.path / file} differs from its checksum: restore it, or import the data again")
+        changed = differing({self.path / file: checksum for file, checksum in files.items()})
+        if changed is not None:
+            raise BadFile(f"{changed} differs from its checksum: restore it, or import the data again")
 
     def _family(self, family: Family | str | None) -> Family:
         self.refuse_if_empty()
@@ -419,7 +427,7 @@ class Dataset:
             self._write_file(msgspec.structs.replace(self.contents, skipped=skipping.write_skipped(self.path, rows, kinds)))
 
     def _write_file(self, manifest: DatasetFile) -> None:
-        write_bytes(self.path / MANIFEST, json_text(manifest))
+        write_bytes(self.path / MANIFEST, _FILE.text(manifest))
         self.contents = manifest
 
     def _keep_extra(self, frame: pl.DataFrame) -> None:

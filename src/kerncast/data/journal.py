@@ -23,6 +23,7 @@ from kerncast.errors import BadFile
 from kerncast.files.lock import is_held
 from kerncast.files.versioned import Versioned
 from kerncast.op import Family
+from kerncast.parsing import decode_json
 from kerncast.space import Space
 
 NAME = "journal.jsonl"
@@ -110,7 +111,7 @@ def good_bytes(path: Path) -> int:
 
 def records_of(path: Path) -> Iterator[dict[str, Any]]:
     """Every record, one at a time."""
-    return (msgspec.json.decode(body) for body in _records(path))
+    return (decode_json(body) for body in _records(path))
 
 
 def journal_rows(path: Path, family: Family) -> tuple[Header, pl.DataFrame]:

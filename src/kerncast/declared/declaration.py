@@ -21,6 +21,7 @@ from kerncast.errors import BadFile, InvalidValue
 from kerncast.expr import Expr, Namespace, ceil_div, log2
 from kerncast.expr.nodes import Operand
 from kerncast.op import Family, Op
+from kerncast.parsing import decode_json
 from kerncast.registry import FAMILIES, OPS
 from kerncast.space import Bool, Categorical, Choice, Constraint, Int, Parameter
 
@@ -205,7 +206,7 @@ def _product(c: Namespace, names: Sequence[str]) -> Expr:
 
 @lru_cache(maxsize=64)
 def _built(text: bytes) -> DeclaredFamily:
-    declared = msgspec.json.decode(text, type=Declaration)
+    declared = decode_json(text, type=Declaration)
     for name in (declared.op, *declared.problem, *declared.config):
         if not re.fullmatch(NAME, name, re.ASCII):
             raise InvalidValue(f"a declared name is letters, digits and '_', got '{name}'")

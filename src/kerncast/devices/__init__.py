@@ -18,6 +18,7 @@ import msgspec
 
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.parsing import decode_toml
 from kerncast.writing.keys import key_rule
 
 LOCAL = "local"
@@ -41,7 +42,7 @@ class _Profile(msgspec.Struct, forbid_unknown_fields=True):
 def read_profile(path: Path | Traversable) -> Device:
     """A device from a TOML profile (the format of the files in this folder)."""
     try:
-        profile = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _Profile)
+        profile = msgspec.convert(decode_toml(path.read_bytes()), _Profile)
         return Device(
             name=profile.name,
             title=profile.title,

@@ -3,12 +3,14 @@
     dataset = Versioned("kerncast-dataset", 1, DatasetFile, "a kerncast dataset", "import the data again")
     dataset.read(path)
 
+`text` writes one with the checksum of its contents (`seal`), which `read` compares; files of earlier versions have none.
 A file of another format, of a version that this kerncast cannot read, or with other contents is refused with one sentence
 that names the file and the next step.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +19,11 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from kerncast.errors import BadFile
+from kerncast.parsing import decode_json
 from kerncast.writing.keys import key_rule
 
 T = TypeVar("T", bound=msgspec.Struct)
+SEAL = "seal"
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -39,6 +43,11 @@ class Versioned(Generic[T]):
     format_field: str = "format"
     version_field: str = "version"
 
+    def text(self, value: T, indent: int = 2) -> bytes:
+        """A file with this value and its checksum."""
+        data = msgspec.json.decode(msgspec.json.encode(value))
+        return json_text({**data, SEAL: _seal(data)}, indent)
+
     def read(self, file: Path, remedy: str | None = None) -> T:
         """The contents of a file; `remedy` replaces the usual one."""
         return self.decode(file.read_bytes(), file, remedy)
@@ -47,10 +56,16 @@ class Versioned(Generic[T]):
         """The contents of a text; `file` is named in errors."""
         remedy = remedy or self.remedy
         try:
-            data = msgspec.json.decode(text)
+            data = decode_json(text)
             if not isinstance(data, dict) or data.get(self.format_field) != self.format:
                 found = data.get(self.format_field, "unknown") if isinstance(data, dict) else type(data).__name__
                 raise BadFile(f"{file} is not {self.what}: its {self.format_field} is {found!r}, not '{self.format}'; {remedy}")
+            seal = data.pop(SEAL, None)
+            version = data.get(self.version_field)
+            # A later version may compute its checksum in another way; that it is later is said first.
+            later = isinstance(version, int) and version > self.version
+            if seal is not None and not later and seal != _seal(data):
+                raise BadFile(f"{file} differs from its checksum: {remedy}")
             return msgspec.convert(self._upgraded(data, file, remedy), self.contents)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadFile(f"{file} is damaged ({key_rule(error)}): {remedy}") from error
@@ -67,6 +82,10 @@ class Versioned(Generic[T]):
             data = {**self.upgrades[version](data), self.version_field: version + 1}
             version += 1
         return data
+
+
+def _seal(data: dict[str, Any]) -> str:
+    return hashlib.blake2b(msgspec.json.encode(data), digest_size=16).hexdigest()
 
 
 def json_text(value: Any, indent: int = 2) -> bytes:

@@ -23,6 +23,7 @@ from kerncast.budgets import FOREST_BYTES
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.files.expanding import gunzip
 from kerncast.learners.trees import Tree, cut, refuse_bad_trees
+from kerncast.parsing import decode_json
 
 if TYPE_CHECKING:
     from lightgbm import Booster
@@ -224,8 +225,8 @@ def _check_tail(tail: bytes) -> None:
     _require(found is not None, "what follows its trees is not as LightGBM writes it")
     assert found is not None
     try:
-        msgspec.json.decode(found["categories"] or b"null", type=list[list[str | float | bool | None]] | None)
-    except (msgspec.DecodeError, RecursionError) as error:
+        decode_json(found["categories"] if found["categories"] not in (None, b"null") else b"[]", list[list[Any]])
+    except msgspec.DecodeError as error:
         raise InvalidValue("its pandas_categorical is not a list of lists") from error
 
 

@@ -30,6 +30,7 @@ from kerncast.learners.lightgbm_text import load_forest
 from kerncast.learners.target import Target
 from kerncast.models.manifest import Data, Features, Manifest
 from kerncast.op import Family
+from kerncast.parsing import decode_json
 from kerncast.registry import FAMILIES
 from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import Table
@@ -176,7 +177,7 @@ def _refuse_other_names(path: Path, spec: FeatureSpec, booster: Booster) -> None
 
 def _read_spec(file: Path) -> FeatureSpec:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=FeatureSpec)
+        return decode_json(file.read_bytes(), type=FeatureSpec)
     except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise BadFile(f"{file} is not a feature spec of CK Tile's heuristics ({error})") from error
 

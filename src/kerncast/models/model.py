@@ -42,6 +42,7 @@ from kerncast.models.notes import data_notes
 from kerncast.models.predicting import Predictor
 from kerncast.models.rules import model_rules
 from kerncast.op import Family
+from kerncast.parsing import decode_json
 from kerncast.scoring.figures import Figures
 from kerncast.scoring.scorecard import Predicted
 from kerncast.tables.feature_rows import Featurizer, Rows
@@ -308,7 +309,7 @@ class Model:
     @cached_property
     def evaluation(self) -> dict[str, Any]:
         """The out-of-fold figures of the procedure that made it."""
-        data: dict[str, Any] = msgspec.json.decode((self.path / EVALUATION).read_bytes())
+        data: dict[str, Any] = decode_json((self.path / EVALUATION).read_bytes())
         return data
 
     @cached_property

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from kerncast.parsing import decode_json
+
 # The keys that best tell two versions of the same software apart, the most useful first.
 TELLING = ("commit", "kernels", "program", "version")
 # Commits may be abbreviated; fewer digits than this are ambiguous.
@@ -22,7 +24,7 @@ UNKNOWN = "unknown"
 def parts(text: str) -> dict[str, str]:
     """The named parts of a row's software text, values that are not strings as JSON; plain text has no parts."""
     try:
-        found = msgspec.json.decode(text)
+        found = decode_json(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return {}
     if not isinstance(found, dict):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +11,7 @@ import polars as pl
 
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.parameters import Bool, Categorical, Int, Parameter
+from kerncast.parsing import load_json
 from kerncast.problems.axes import required, sizes
 from kerncast.space import Space
 
@@ -61,7 +61,7 @@ def _read(path: Path, space: Space, prefix: str) -> dict[str, list[Any]]:
     """The raw columns of a file as Python values."""
     try:
         if path.suffix == ".json":
-            return _json_columns(json.loads(path.read_text(encoding="utf-8")), space, prefix)
+            return _json_columns(load_json(path.read_bytes()), space, prefix)
         if path.suffix == ".csv":
             frame = pl.read_csv(path, infer_schema=False)
             names = {name: name.removeprefix(prefix) for name in frame.columns}

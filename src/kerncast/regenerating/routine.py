@@ -16,6 +16,7 @@ import msgspec
 from kerncast.backends.command.benchmark import toml_text
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.learners.target import NAMES as TARGETS
+from kerncast.parsing import decode_toml
 from kerncast.store.store import check_name
 from kerncast.writing.keys import key_rule
 
@@ -133,7 +134,7 @@ def load(name: str, changes: Sequence[str] = ()) -> Routine:
     """A routine by name or by the path of its file, checked; `changes` are KEY=VALUE such as `sweep.max_problems=20`."""
     text = toml_text("routine", name, shipped())
     try:
-        data = tomllib.loads(text)
+        data = decode_toml(text)
         for change in changes:
             _change(data, change)
         routine = msgspec.convert(data, Routine)
@@ -149,7 +150,7 @@ def _change(data: dict[str, Any], change: str) -> None:
     if not (equals and key):
         raise InvalidValue(f"`set` takes KEY=VALUE such as sweep.max_problems=20, got '{change}'")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        value = decode_toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
     *folders, last = key.split(".")

@@ -13,7 +13,7 @@ import msgspec
 
 from kerncast.errors import InvalidValue
 from kerncast.files.atomic import is_draft, write_bytes
-from kerncast.files.versioned import Versioned, json_text
+from kerncast.files.versioned import Versioned
 from kerncast.regenerating.routine import Routine
 from kerncast.version import __version__
 
@@ -128,7 +128,7 @@ def read(folder: Path) -> State | None:
 
 def write(folder: Path, state: State) -> None:
     """Write the state, whole or not at all."""
-    write_bytes(folder / FILE, json_text(state))
+    write_bytes(folder / FILE, _FILE.text(state))
 
 
 def set_aside(folder: Path) -> None:

@@ -108,10 +108,10 @@ class ChoiceCache:
         ]
         measured = {_identity(choice) for choice in mine}
         choices = [choice for choice in self._read() if _identity(choice) not in measured] + mine
-        text = msgspec.json.encode(_File(KIND, SCHEMA, self.family.id, choices))
+        text = _FILE.text(_File(KIND, SCHEMA, self.family.id, choices), indent=1)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, lambda draft: draft.write_bytes(msgspec.json.format(text, indent=1)))
+            replace_file(path, lambda draft: draft.write_bytes(text))
         except OSError as error:
             raise CannotWrite(
                 f"measured choices cannot be kept in {path} ({error}): free space, or name another file"

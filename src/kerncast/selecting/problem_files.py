@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import polars as pl
 
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.op import Family
+from kerncast.parsing import load_json
 
 
 def read_problem_file(path: Path, family: Family) -> list[dict[str, Any]]:
@@ -27,7 +27,7 @@ def read_problem_file(path: Path, family: Family) -> list[dict[str, Any]]:
             known = [name for name in frame.columns if name.removeprefix("problem.") in family.problem.parameters]
             rows = frame.select(known).unique(maintain_order=True).to_dicts()
         else:
-            rows = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
+            rows = load_json(path.read_bytes(), _once)
     except (OSError, ValueError, RecursionError, pl.exceptions.PolarsError) as error:
         raise BadFile(
             f"{path} cannot be read as problems ({error}): give a JSON list of objects, or a parquet table"

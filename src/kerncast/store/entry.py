@@ -110,14 +110,14 @@ def place_of(family: str, devices: Sequence[str], software: Sequence[str], name:
     return (*family.split("/"), device, softwares.digest(software), name)
 
 
-_FILE = Versioned(FORMAT, VERSION, Record, "an entry of a kerncast store", "add the model again")
+ENTRY_FILE = Versioned(FORMAT, VERSION, Record, "an entry of a kerncast store", "add the model again")
 
 
 def read_entry(file: Path) -> Entry:
     """Read an entry, and refuse it unless it names a directory next to it and is in its right place."""
     remedy = f"remove {file.parent} and add the model again"
     try:
-        record = _FILE.read(file, remedy)
+        record = ENTRY_FILE.read(file, remedy)
     except OSError as error:
         raise BadFile(f"{file} cannot be read ({error.strerror}): {remedy}") from error
     # Path("").name and Path("..").name are unchanged, but neither names a directory next to this file.

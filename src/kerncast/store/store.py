@@ -28,13 +28,12 @@ from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.files.atomic import cannot_write, remove_directory, write_bytes
 from kerncast.files.lock import one_writer
 from kerncast.files.user_data import data_folder
-from kerncast.files.versioned import json_text
 from kerncast.models import software as softwares
 from kerncast.models import trust as trusting
 from kerncast.models.model import Model
 from kerncast.progress import QUIET, Progress
 from kerncast.registry import OPS
-from kerncast.store.entry import ENTRY, Entry, Record, place_of, read_entry
+from kerncast.store.entry import ENTRY, ENTRY_FILE, Entry, Record, place_of, read_entry
 from kerncast.writing.terminal import printable
 
 if TYPE_CHECKING:  # it imports collecting, which a store only needs for checks
@@ -288,7 +287,7 @@ class Store:
             record = msgspec.structs.replace(record, model=draft.name, bytes=_size(draft))
             entry = Entry(draft, record)
             entry.load()  # verify the copy
-            write_bytes(target / ENTRY, json_text(record))
+            write_bytes(target / ENTRY, ENTRY_FILE.text(record))
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise

@@ -18,7 +18,7 @@ from kerncast.data.schema import check_parameters, content_digest
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.files.atomic import file_checksum, write_atomically, write_bytes
 from kerncast.files.lock import one_writer
-from kerncast.files.versioned import Versioned, json_text
+from kerncast.files.versioned import Versioned
 from kerncast.op import Family
 from kerncast.progress import QUIET, Progress
 from kerncast.registry import FAMILIES
@@ -270,7 +270,7 @@ def _write_part(path: Path, name: str, rows: pl.DataFrame, layout: Format) -> Pa
 
 
 def _write_sweep_file(path: Path, manifest: SweepFile) -> None:
-    write_bytes(path / MANIFEST, json_text(manifest))
+    write_bytes(path / MANIFEST, _FILE.text(manifest))
 
 
 # -- reading -----------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import polars as pl
 from kerncast.data.schema import column_type, parameter_columns, with_optional
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.op import Family
+from kerncast.parsing import decode_json
 from kerncast.sweeping.pool import BLOCK_ROWS
 
 AGAIN = "fix it, or make the vectors again with `kerncast sweep`"
@@ -100,7 +101,7 @@ class Json(_Parts):
     def read(self, file: Path, family: Family) -> pl.DataFrame:
         columns = vector_columns(family)
         try:
-            rows = msgspec.json.decode(file.read_bytes(), type=list[dict[str, dict[str, Any]]])
+            rows = decode_json(file.read_bytes(), type=list[dict[str, dict[str, Any]]])
         except msgspec.DecodeError as error:
             raise BadFile(f"{file} is not a list of vectors ({error}): {AGAIN}") from error
         values: dict[str, list[Any]] = {name: [] for name in columns}

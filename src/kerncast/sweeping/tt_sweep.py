@@ -20,6 +20,7 @@ from kerncast.errors import BadFile, InvalidValue
 from kerncast.op import Family
 from kerncast.ops.ttnn import DTYPES as TTNN_DTYPES
 from kerncast.ops.ttnn import TILE
+from kerncast.parsing import decode_json
 from kerncast.sweeping.formats import Format, refuse, vector_columns
 from kerncast.sweeping.vectors import PROBLEM
 
@@ -122,7 +123,7 @@ class TtSweep(Format):
 
     def read(self, file: Path, family: Family) -> pl.DataFrame:
         try:
-            suites = msgspec.json.decode(file.read_bytes(), type=dict[str, dict[str, dict[str, Any]]])
+            suites = decode_json(file.read_bytes(), type=dict[str, dict[str, dict[str, Any]]])
             problems = [problem_of(vector, MODULE)[1] for suite in suites.values() for vector in suite.values()]
         except (msgspec.DecodeError, InvalidValue) as error:
             raise BadFile(f"{file} holds no reshard vectors of tt-metal ({error}): sweep again") from error

@@ -18,6 +18,7 @@ from msgspec import structs
 
 from kerncast.backends.command.template import Scope, check_names, leaves, names_in
 from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.parsing import decode_toml
 from kerncast.writing.keys import key_rule
 
 At = str | list[str | int]
@@ -165,7 +166,7 @@ def shipped() -> dict[str, str]:
 
 def shipped_for(family: str) -> list[str]:
     """The names of the shipped benchmarks that measure a family, some of them by a setting."""
-    forms = {name: names_of_family(tomllib.loads(text)["family"]) for name, text in shipped().items()}
+    forms = {name: names_of_family(decode_toml(text)["family"]) for name, text in shipped().items()}
     return [name for name, form in forms.items() if form.fullmatch(family)]
 
 
@@ -192,7 +193,7 @@ def load(name: str, settings: Mapping[str, str] | None = None) -> Benchmark:
 
     text = toml_text("benchmark", name, shipped())
     try:
-        benchmark = msgspec.convert(tomllib.loads(text), Benchmark)
+        benchmark = msgspec.convert(decode_toml(text), Benchmark)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise BadFile(f"{name} is not a benchmark: {key_rule(error)} (every key is explained in docs/command.md)") from error
     try:

@@ -26,6 +26,7 @@ from kerncast.errors import CannotWrite
 from kerncast.files.atomic import replace_file
 from kerncast.files.cache import cache_folder
 from kerncast.files.lock import in_turn
+from kerncast.parsing import decode_json
 
 
 class _Stamp(msgspec.Struct, frozen=True):
@@ -76,7 +77,7 @@ class Builder:
     def stamp(self, binary: Binary) -> _Stamp | None:
         """The stamp of a binary that exists and is unchanged, else None."""
         try:
-            stamp = msgspec.json.decode((self.root / f"{binary.digest}.json").read_bytes(), type=_Stamp)
+            stamp = decode_json((self.root / f"{binary.digest}.json").read_bytes(), type=_Stamp)
             found = binary.path.stat()
         except (OSError, msgspec.DecodeError):
             return None

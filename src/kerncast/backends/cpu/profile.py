@@ -18,6 +18,7 @@ import numpy as np
 from kerncast.backends.cpu.build import Library
 from kerncast.device import Device
 from kerncast.files.atomic import replace_file
+from kerncast.parsing import load_json
 
 SOURCE = "measured by the cpu backend's micro-benchmark"
 BURSTS = 200
@@ -67,7 +68,7 @@ def rates(library: Library, device: Device) -> dict[str, float]:
     cores = int(device.numbers.get("num_cus", 1))
     path = library.folder / f"rates-{_boot()}-{cores}.rates"
     try:
-        return {name: float(value) for name, value in json.loads(path.read_text()).items()}
+        return {name: float(value) for name, value in load_json(path.read_bytes()).items()}
     except (OSError, ValueError):
         pass
     # Twice the last-level cache in all, so that reads come from memory and not from the cache.

@@ -31,6 +31,7 @@ from kerncast.families.gemm_triton import triton
 from kerncast.families.mixed_mm_triton import mixed_mm_triton
 from kerncast.families.pad_mm_inductor import pad_mm_inductor
 from kerncast.op import Family
+from kerncast.parsing import decode_json
 
 DTYPES = dtypes.spelled("torch.float64", "torch.float32", "torch.float16", "torch.bfloat16", "torch.float8_e4m3fn",
                         "torch.float8_e5m2", "torch.int8", "torch.uint8")  # fmt: skip
@@ -141,7 +142,7 @@ def parse_log(data: bytes, skips: Skips, before: int = 0, where: str = "") -> Lo
     if not found or not first.startswith(b"{"):
         raise BadFile("line 1 must be AutoHeuristic's JSON line, and line 2 the names of the columns")
     try:
-        metadata = msgspec.json.decode(first, type=Metadata)
+        metadata = decode_json(first, type=Metadata)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadFile(f"line 1 is not AutoHeuristic's JSON line: {error}") from error
     second = rest[: rest.find(b"\n")] if b"\n" in rest else rest

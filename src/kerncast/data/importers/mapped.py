@@ -45,6 +45,7 @@ from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.op import Family
 from kerncast.parameters import Categorical, Parameter
+from kerncast.parsing import decode_toml
 from kerncast.registry import FAMILIES
 from kerncast.writing.keys import key_rule
 
@@ -99,7 +100,7 @@ def read_mapping(path: Path | None) -> Mapping:
     if path is None:
         raise InvalidValue("a csv or parquet table needs `mapping` FILE.toml; draft one with `guess`")
     try:
-        mapping = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Mapping)
+        mapping = msgspec.convert(decode_toml(path.read_bytes()), Mapping)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadFile(f"{path} is not a mapping file: {error}") from error
     except msgspec.ValidationError as error:

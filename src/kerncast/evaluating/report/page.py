@@ -8,7 +8,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import polars as pl
 
 from kerncast.evaluating.evaluation import Evaluation
@@ -21,6 +20,7 @@ from kerncast.evaluating.report.roofline import roofline_chart
 from kerncast.evaluating.report.words import assignments, part_of
 from kerncast.models.manifest import IMPORTANCES
 from kerncast.models.model import Model
+from kerncast.parsing import decode_json
 from kerncast.writing.html import visible
 
 MOST_IMPORTANCES = 20
@@ -159,6 +159,6 @@ def _facts(summary: dict[str, Any], model: Model | None, fixed: dict[str, Any]) 
 def _importances(model: Model | None) -> list[tables.Bar]:
     if model is None or not (model.path / IMPORTANCES).is_file():
         return []
-    found = msgspec.json.decode((model.path / IMPORTANCES).read_bytes(), type=dict[str, float])
+    found = decode_json((model.path / IMPORTANCES).read_bytes(), type=dict[str, float])
     ordered = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:MOST_IMPORTANCES]
     return [tables.bar(name, share, share / ordered[0][1]) for name, share in ordered if share > 0]

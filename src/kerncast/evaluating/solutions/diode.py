@@ -21,6 +21,7 @@ import msgspec
 from kerncast.errors import BadFile
 from kerncast.evaluating.solutions.solution import LeftOut, Solution, Target
 from kerncast.evaluating.solutions.torch_tiles import OPS, Tile, dtype_of, of_tile, require_triton
+from kerncast.parsing import decode_json
 from kerncast.writing.keys import key_rule
 
 FORMAT = "torch-diode file"
@@ -81,7 +82,7 @@ def _object(value: Any, what: str) -> dict[str, Any]:
     """An object, or the text of one."""
     if isinstance(value, str):
         try:
-            value = msgspec.json.decode(value)
+            value = decode_json(value)
         except (msgspec.DecodeError, RecursionError) as error:
             raise BadFile(f"{what} is text that is not JSON ({error}): '{value:.100}'") from error
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):

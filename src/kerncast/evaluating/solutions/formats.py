@@ -16,6 +16,7 @@ from kerncast.evaluating.solutions import diode, inductor, listed
 from kerncast.evaluating.solutions.records import columns_of, read_records
 from kerncast.evaluating.solutions.solution import Solutions, Target, gathered
 from kerncast.op import Family
+from kerncast.parsing import load_json
 
 PARQUET_MAGIC = b"PAR1"
 LONGEST_SENTENCE = 600
@@ -53,7 +54,7 @@ def _read(path: Path, data: bytes, target: Target) -> Solutions:
     if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"[", b"{"):
         try:
             # Not a strict parser: PyTorch writes Infinity for what did not run, which is not valid JSON.
-            content = json.loads(data)
+            content = load_json(data)
             # Half of a surrogate pair is valid JSON, but cannot be printed or compared as text.
             json.dumps(content, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:

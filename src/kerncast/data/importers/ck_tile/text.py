@@ -20,6 +20,7 @@ import msgspec
 import polars as pl
 
 from kerncast.data.skipping import LINE, Skips, bad_row
+from kerncast.parsing import decode_json
 
 _SHAPE = re.compile(r"Shape\s+\d+:\s+M=(\d{1,9})\s+N=(\d{1,9})\s+K=(\d{1,9})(?:\s+dtype=(\w+))?(?:\s+layout=(\w+))?")
 LARGEST = 2**31 - 1
@@ -74,7 +75,7 @@ def read_text(text: str, skips: Skips) -> Document:
     """A benchmark's JSON, results of a whole run, or a log with such blocks between other lines."""
     if text.lstrip()[:1] in ("{", "["):
         try:
-            whole = msgspec.json.decode(text)
+            whole = decode_json(text)
         except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
             return Document(list(_log(text, skips)))
         if isinstance(whole, dict) and "results" in whole:
@@ -143,7 +144,7 @@ def _log(text: str, skips: Skips) -> Iterator[Attempt]:
 
 def _decoded(text: str) -> Any:
     try:
-        return msgspec.json.decode(text)
+        return decode_json(text)
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
         return None
 

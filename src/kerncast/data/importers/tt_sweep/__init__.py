@@ -28,6 +28,7 @@ from kerncast.data.text_table import LINE
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.op import Family
 from kerncast.parameters import Value
+from kerncast.parsing import decode_json
 
 VECTORS, RESULTS = "vectors_export", "results_export"
 KERNEL_NS = "DEVICE KERNEL DURATION [ns]"
@@ -305,7 +306,7 @@ def _positive(value: Any) -> float | None:
 def _vectors(text: str, file: Path) -> dict[str, Mapping[str, Any]]:
     """Hash → vector, over all suites of a file."""
     try:
-        suites = msgspec.json.decode(text, type=dict[str, dict[str, dict[str, Any]]])
+        suites = decode_json(text, type=dict[str, dict[str, dict[str, Any]]])
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
         raise BadFile(f"{file} is not a vectors file, {{suite: {{hash: vector}}}} ({error})") from error
     return {key: vector for suite in suites.values() for key, vector in suite.items()}

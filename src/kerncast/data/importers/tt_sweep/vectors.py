@@ -18,6 +18,7 @@ from kerncast.families.single import eltwise_unary_single
 from kerncast.op import Family
 from kerncast.ops.ttnn import INPUT, NAMES, TILE
 from kerncast.parameters import Value
+from kerncast.parsing import decode_json
 
 LONGEST = 300
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -161,7 +162,7 @@ def _flat(value: Mapping[str, Any], name: str) -> str:
 
 def _json(text: str) -> Any:
     try:
-        return msgspec.json.decode(text)
+        return decode_json(text)
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
         return None
 

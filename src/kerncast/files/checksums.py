@@ -1,0 +1,47 @@
+"""Checksums of files, computed once per file and process: what was verified stays so until the file changes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from kerncast.files.atomic import file_checksum
+
+# Reading is about as fast as hashing, so a few threads are enough.
+THREADS = 4
+# Device, inode, size and time of the last change → checksum. A file that was changed or replaced has another key.
+_KNOWN: dict[tuple[int, int, int, int], str] = {}
+_LOCK = threading.Lock()
+
+
+def remembered_checksum(path: Path) -> str:
+    """The checksum of a file, computed if this process has not yet done so since the file was last changed."""
+    key = _state(path)
+    with _LOCK:
+        known = _KNOWN.get(key)
+    if known is None:
+        known = file_checksum(path)
+        # A file that changes while it is read has no checksum that could be kept.
+        if _state(path) == key:
+            with _LOCK:
+                _KNOWN[key] = known
+    return known
+
+
+def differing(files: Mapping[Path, str]) -> Path | None:
+    """The first file that differs from its checksum; None: all are as they should be."""
+    paths = list(files)
+    if len(paths) < 2:
+        found = [remembered_checksum(path) for path in paths]
+    else:
+        with ThreadPoolExecutor(min(THREADS, len(paths), os.cpu_count() or 1)) as pool:
+            found = list(pool.map(remembered_checksum, paths))
+    return next((path for path, own in zip(paths, found, strict=True) if own != files[path]), None)
+
+
+def _state(path: Path) -> tuple[int, int, int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

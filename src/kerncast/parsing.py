@@ -1,0 +1,55 @@
+"""JSON and TOML from files and other programs: too large, too deep or not text is an error like any other in it.
+
+Parsers raise several kinds of errors for damage: a high bit that was flipped is a `UnicodeDecodeError`, a million brackets are
+a `RecursionError`. Here each is the error for a bad document, which callers turn into their sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+from kerncast.budgets import JSON_BYTES
+
+T = TypeVar("T")
+
+TOO_DEEP = "it nests more deeply than can be read"
+
+
+@overload
+def decode_json(data: bytes | str) -> Any: ...
+@overload
+def decode_json(data: bytes | str, type: type[T]) -> T: ...
+def decode_json(data: bytes | str, type: Any = Any) -> Any:
+    """The value of strict JSON; `msgspec.DecodeError` if it is not."""
+    JSON_BYTES.refuse(len(data), "a JSON document")
+    try:
+        return msgspec.json.decode(data, type=type)
+    except RecursionError as error:
+        raise msgspec.DecodeError(TOO_DEEP) from error
+    except UnicodeError as error:
+        raise msgspec.DecodeError(str(error)) from error
+
+
+def load_json(data: bytes | str, hook: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """The value of JSON as Python reads it (Infinity, too); ValueError if it is not."""
+    JSON_BYTES.refuse(len(data), "a JSON document")
+    try:
+        return json.loads(data, object_pairs_hook=hook)
+    except RecursionError as error:
+        raise ValueError(TOO_DEEP) from error
+
+
+def decode_toml(data: bytes | str) -> dict[str, Any]:
+    """The tables of a TOML document; `tomllib.TOMLDecodeError` if it is not one."""
+    JSON_BYTES.refuse(len(data), "a TOML document")
+    try:
+        return tomllib.loads(data if isinstance(data, str) else data.decode())
+    except RecursionError as error:
+        raise tomllib.TOMLDecodeError(TOO_DEEP) from error
+    except UnicodeError as error:
+        raise tomllib.TOMLDecodeError(str(error)) from error
