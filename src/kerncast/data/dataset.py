@@ -275,6 +275,7 @@ class Dataset:
     def _stored(self, family: Family, part: Part) -> pl.LazyFrame:
         """The rows of one part, with the columns that its family has today."""
         file = self.path / part.file
+        self._refuse_changed({part.file: part.checksum})
         try:
             return schema.upgrade_columns(family, pl.scan_parquet(file, glob=False), str(file))
         except pl.exceptions.PolarsError as error:
