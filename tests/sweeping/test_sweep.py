@@ -315,6 +315,7 @@ def test_a_vector_outside_its_family_is_refused_by_file_and_row(half, change, wh
     rows[2][half] |= change
     part.write_text(json.dumps(rows))
     listed = json.loads(manifest.read_text())
+    del listed["seal"]  # as earlier versions wrote it
     listed["parts"][0] |= {"bytes": part.stat().st_size, "checksum": file_checksum(part)}
     manifest.write_text(json.dumps(listed))
     with pytest.raises(BadFile, match=f"part-00000.json, {why}.* make the vectors again with `kerncast sweep`"):
