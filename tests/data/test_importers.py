@@ -363,3 +363,33 @@ def test_a_status_column_decides_which_times_count(tmp_path, mapping):
     rows = imported(tmp_path, "csv", content.encode(), Options(device="a100", mapping=path)).read()
     assert rows["status"].to_list() == ["ok", "invalid", "ok", "launch_error"]
     assert rows["time_ns"].is_null().to_list() == [False, True, False, True]
+
+
+def test_a_draft_of_a_hostile_table_is_the_mapping_of_its_columns(tmp_path):
+    """Names and labels cannot leave their strings, in TOML or in a terminal; contradictory units are asked about."""
+    evil = ['x" ]\n[evil]\nx = 1 #', "a\u009b31m", "b\u202ec\u2028d", "e\x7f\x1b[2Jf", "g\0h", "'''", "\\", "#"]
+    table = pl.DataFrame({"m": [1], "n": [2], "k": [3], "dtype": ["half"], "ms_time_us": ["\u009bx"], "gpu": ["a100"]})
+    draft = draft_mapping(table.with_columns(pl.lit(1).alias(name) for name in evil))
+    assert draft.replace("\n", "").isprintable()
+    found = tomllib.loads(draft)
+    assert found["ignore"] == evil
+    assert found["time"] == {"column": "ms_time_us", "unit": "?", "failed": {"\u009bx": "launch_error"}}
+    assert sorted(found) == ["device", "family", "ignore", "problem", "time"]
+
+
+def test_thousands_of_columns_are_guessed_and_listed_in_part(tmp_path):
+    """Each column's name and cells are looked at once, not once for each family; a message lists some."""
+    wide = pl.DataFrame({f"c{number}": ["x"] for number in range(2000)})
+    with pytest.raises(InvalidValue, match=r"among the columns \(c0, c1, .*c39, …\)"):
+        draft_mapping(wide)
+    wide.with_columns(m=pl.lit(1), n=pl.lit(2), k=pl.lit(3), dtype=pl.lit("half"), ms=pl.lit(1.5)).write_csv(tmp_path / "t.csv")
+    mapping = (
+        'family = "gemm/single"\ntime = { column = "ms", unit = "ms" }\n[problem]\nM = "m"\nN = "n"\nK = "k"\ndtype = "dtype"\n'
+    )
+    (tmp_path / "t.toml").write_text(mapping + 'layout = { value = "rrr" }\n')
+    said = []
+    options = Options(mapping=tmp_path / "t.toml", device="a100")
+    import_files("csv", [tmp_path / "t.csv"], tmp_path / "out", options, report=said.append)
+    assert said[0].endswith(
+        "kept 2,000 columns that are not known here beside the rows: " + ", ".join(wide.columns[:40]) + ", …"
+    )

@@ -1,6 +1,7 @@
 """Rows that an import cannot represent: skipped, counted by kind, kept, and never the price of a table."""
 
 import json
+import re
 
 import polars as pl
 import pytest
@@ -125,3 +126,48 @@ def test_skipped_rows_and_unknown_columns_are_merged_verified_and_kept_on_append
     clean = read(table(name="c.csv"), tmp_path / "c")
     assert not (clean.path / "skipped.parquet").exists()
     assert b"skipped" not in (clean.path / "dataset.json").read_bytes()
+
+
+MAPPING = """family = "gemm/single"
+device = { column = "gpu" }
+problem = { M = "m", N = { value = 8 }, K = { value = 8 }, dtype = { value = "fp16" }, layout = { value = "rrr" } }
+time = { column = "ms", unit = "ms" }
+"""
+
+
+def test_wrong_devices_are_one_kind_and_no_cell_names_a_file(tmp_path):
+    """Each wrong name is not a pass over the table of its own; a profile's file that a table names is never read."""
+    profile = tmp_path / "mine.toml"
+    profile.write_text('name = "mine"\ntitle = "mine"\nkind = "gpu"\n')
+    (tmp_path / "m.toml").write_text(MAPPING)
+    names = [*["h100"] * 3000, *(f"box-{number}" for number in range(2000)), str(profile), "x" * 100_000, "local.toml"]
+    (tmp_path / "t.csv").write_text("m,ms,gpu\n" + "".join(f"8,1,{name}\n" for name in names))
+    dataset = kerncast.read(tmp_path / "t.csv", format="csv", mapping=tmp_path / "m.toml", out=tmp_path / "d")
+    (kind,) = dataset.skipped.kinds
+    assert (dataset.rows, kind.rows) == (3000, 2003)
+    assert kind.example.endswith("got 'box-0'; other rows have 'box-1', 'box-2', 'box-3', …")
+    assert dataset.read()["device"].unique().to_list() == ["h100"]
+
+
+def test_a_table_cut_in_many_lines_keeps_them_in_order(table, tmp_path, monkeypatch):
+    """Lines that are skipped one by one are kept in the order of the file, also between rows that are skipped together."""
+    monkeypatch.setattr("kerncast.data.skipping.FRAMED", 2)
+    dataset = read(table({3: "1,2\n", 5: "x,32,96,10,1\n", 6: '"\n', 7: "3,4\n", 9: "x,32,96,10,1\n"}), tmp_path / "d")
+    kept = dataset.skipped.frame()
+    assert kept["source_line"].to_list() == [3, 6, 7, 5, 9]
+    assert kept.filter(source_line=7).row(0, named=True) | {"source": ""} == {
+        "file": "t.csv", "source": "", "source_line": 7, "kind": "a line must have as many cells as the header", "row": "3,4\n",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"{'9' * 50_000}x,32,96,10,1\n", "m_size must be a whole number, got '9{60}…'$"),
+        (f"{'9' * 200_000},32,96,10,1\n", "line 5 has a cell that is too long"),
+    ],
+)
+def test_a_long_cell_is_quoted_in_part(table, tmp_path, text, said):
+    """What is said of a row stays one line that a person can read, however long the cell is."""
+    (kind,) = read(table({5: text}), tmp_path / "d").skipped.kinds
+    assert re.search(said, kind.example)

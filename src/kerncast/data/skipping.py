@@ -19,8 +19,12 @@ FILE = "skipped.parquet"
 # What is kept of a skipped row. `row` holds its cells as JSON, or its text, up to a length.
 COLUMNS = {"file": pl.String, "source": pl.String, LINE: pl.Int64, "kind": pl.String, "row": pl.String}
 LONGEST_ROW = 500
+# Characters of a cell that a message quotes.
+LONGEST_QUOTED = 60
 # Kinds that a message lists; the rest is counted.
 KINDS_SHOWN = 8
+# Rows skipped one by one that become a frame at a time.
+FRAMED = 10_000
 
 T = TypeVar("T")
 
@@ -43,7 +47,7 @@ class BadRows(BadFile, InvalidValue):
 
 def bad_row(line: int, kind: str, value: object = None) -> BadRows:
     """The error for one row: its line, the rule it breaks, the value that breaks it."""
-    got = "" if value is None else f", got {str(value)[:60]!r}"
+    got = "" if value is None else f", got {shortened(value)!r}"
     return BadRows(f"line {line}: {kind}{got}", kind, lines=[line])
 
 
@@ -95,6 +99,7 @@ class Skips:
     seen: int = 0
     """Rows of the file that were looked at, where an importer makes another number of rows of them; else 0."""
     _frames: list[pl.DataFrame] = field(default_factory=list)
+    _single: list[tuple[str | None, int, str, str]] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -115,6 +120,12 @@ class Skips:
         kind, example = (" ".join(text.encode("utf-8", "replace").decode().split()) for text in (kind, example))
         count, first = self.kinds.get(kind, (0, example))
         self.kinds[kind] = count + len(lines), first
+        if len(lines) == 1:  # a damaged file is skipped line by line: a frame for each would take a minute per 50,000
+            self._single.append((file, lines[0], kind, texts[0][:LONGEST_ROW]))
+            if len(self._single) == FRAMED:
+                self._frame_single()
+            return
+        self._frame_single()
         kept = pl.DataFrame({LINE: pl.Series(lines, dtype=pl.Int64), "row": pl.Series(texts, dtype=pl.String)})
         self._frames.append(
             kept.select(
@@ -122,6 +133,13 @@ class Skips:
                 pl.lit(kind).alias("kind"), pl.col("row").str.slice(0, LONGEST_ROW),
             )
         )  # fmt: skip
+
+    def _frame_single(self) -> None:
+        """Put rows that were skipped one by one into a frame."""
+        schema = {name: COLUMNS[name] for name in ("file", LINE, "kind", "row")}
+        rows = pl.DataFrame(self._single, schema=schema, orient="row")
+        self._frames.append(rows.with_columns(source=pl.lit(None, pl.String)).select(list(COLUMNS)))
+        self._single.clear()
 
     def one(self, error: BadRows, row: object, file: str | None = None) -> None:
         """Skip the one row that an error is about."""
@@ -138,7 +156,7 @@ class Skips:
         if not mask.any():
             return table
         row = mask.arg_max() or 0
-        got = f", got '{_short(table[column][row])}'" if column is not None else ""
+        got = f", got '{shortened(table[column][row])}'" if column is not None else ""
         said = example or f"line {table[LINE][row]}: {kind}{got}"
         dropped = table.filter(mask)
         self.add(kind, said, dropped[LINE], _cells(dropped))
@@ -190,6 +208,7 @@ class Skips:
 
     def frame(self, name: str, digest: str | None) -> pl.DataFrame:
         """The skipped rows of a file with this name and digest."""
+        self._frame_single()
         frame = pl.concat([pl.DataFrame(schema=COLUMNS), *self._frames])
         return frame.with_columns(pl.col("file").fill_null(name), source=pl.lit(digest or None, pl.String))
 
@@ -209,8 +228,10 @@ def joined(found: Sequence[Skipped]) -> tuple[pl.DataFrame, tuple[SkippedKind, .
     return rows, tuple(SkippedKind(kind, count, examples.get(kind, kind)) for kind, count in counted.iter_rows())
 
 
-def _short(value: Any) -> str:
-    return " ".join(str(value)[:60].split())
+def shortened(value: Any) -> str:
+    """What a message quotes of a cell: one line, not all of a long text."""
+    text = str(value)
+    return " ".join(text[:LONGEST_QUOTED].split()) + "…" * (len(text) > LONGEST_QUOTED)
 
 
 def _cells(table: pl.DataFrame) -> pl.Series:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from kerncast.data.skipping import LINE, BadRows, Skips
+from kerncast.data.skipping import LINE, BadRows, Skips, shortened
 from kerncast.errors import BadFile
 
 __all__ = [
@@ -50,7 +50,7 @@ def read_csv_text(path: Path, skips: Skips | None = None) -> pl.DataFrame:
         rows = _rows(file)
         first, row, text = next(rows, (1, [], ""))
         if not _is_text(text):
-            raise BadFile("not a text file (line 1 is not UTF-8): is it compressed?")
+            raise BadFile("line 1 is not text in UTF-8: unpack the file if it is compressed, or save it as UTF-8")
         if row is None:
             raise BadFile(f"line {first} is not CSV")
         header = [name.strip() for name in row]
@@ -109,7 +109,9 @@ def _no_row(line: int, row: list[str] | None, text: str, width: int) -> BadRows 
     if not _is_text(text):
         return BadRows(f"line {line} is not text in UTF-8", "a line must be text in UTF-8")
     if row is None:
-        return BadRows(f"line {line} is not CSV: is a quote missing?", "a line must be CSV")
+        long = len(text) > csv.field_size_limit()
+        said = "has a cell that is too long, or no end of a quote" if long else "is not CSV: is a quote missing?"
+        return BadRows(f"line {line} {said}", "a line must be CSV")
     if row and len(row) != width:
         kind = "a line must have as many cells as the header"
         return BadRows(f"line {line} has {len(row)} cells, the header has {width}: the file is cut or damaged", kind)
@@ -161,7 +163,7 @@ def refuse_rows(frame: pl.DataFrame, bad: pl.Series, kind: str, told: Callable[[
 
 def refuse_cells(frame: pl.DataFrame, bad: pl.Series, column: str, rule: str) -> None:
     """Refuse rows with a bad cell; the message quotes the first one with its line."""
-    refuse_rows(frame, bad, f"{column} {rule}", lambda row: f", got '{frame[column][row]}'")
+    refuse_rows(frame, bad, f"{column} {rule}", lambda row: f", got '{shortened(frame[column][row])}'")
 
 
 FLAGS = {"true": True, "false": False, "1": True, "0": False}

@@ -53,7 +53,7 @@ def read_profile(path: Path | Traversable) -> Device:
             peak_tflops={name: entry.value for name, entry in profile.peak_tflops.items()},
             sources={name: entry.source for name, entry in {**profile.numbers, **profile.peak_tflops}.items()},
         )
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError, InvalidValue) as error:
+    except (OSError, ValueError, RecursionError, msgspec.ValidationError) as error:
         raise BadFile(f"{path} is not a device profile: {key_rule(error)} (docs/devices.md shows one)") from error
 
 
@@ -101,24 +101,31 @@ def names_an_architecture(device: Device) -> bool:
     return device.name == device.architecture
 
 
-def get(name: str) -> Device:
-    """A profile by name or alias, `local` for this machine, or the path of a TOML profile."""
+def known(name: str) -> Device | None:
+    """The shipped profile of this name, or this machine, or None. No file is read, so the name may come from data."""
     if name == LOCAL:
         return local()
+    return named(name) or (local() if plain(name) in (LOCAL, plain(local().name)) else None)
+
+
+def get(name: str) -> Device:
+    """A profile by name or alias, `local` for this machine, or the path of a TOML profile."""
     if name.endswith(".toml"):
         return read_profile(Path(name))
-    device = named(name)
-    if device is None and plain(name) in (LOCAL, plain(local().name)):
-        device = local()
+    device = known(name)
     if device is not None:
         return device
+    raise unknown(name)
+
+
+def unknown(name: str) -> InvalidValue | NotFound:
+    """The error for a name that is no device."""
     sharing = ", ".join(item.name for item in parts(name))
     if sharing:
         # Never the only one that ships: other boards of the architecture have no profile here.
-        raise InvalidValue(f"'{name}' is an architecture, not a device: name one, such as {sharing}")
-    known = profiles()
-    aliases = [alias for item in known.values() for alias in item.aliases]
-    raise NotFound.named("device", name, [*known, *aliases, LOCAL], "kerncast devices")
+        return InvalidValue(f"'{name}' is an architecture, not a device: name one, such as {sharing}")
+    aliases = [alias for item in profiles().values() for alias in item.aliases]
+    return NotFound.named("device", name, [*profiles(), *aliases, LOCAL], "kerncast devices")
 
 
 def agreed(told: Device | None, asked: Device | None) -> Device | None:

@@ -25,6 +25,9 @@ from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.op import Family
 from kerncast.registry import discover
 
+# Columns that a message lists.
+COLUMNS_SHOWN = 40
+
 
 @dataclass(frozen=True)
 class Options:
@@ -86,6 +89,12 @@ class Importer:
     def recognises(self, head: Head) -> bool:
         """Whether a file that begins like this is certainly of this format."""
         return False
+
+
+def listed(columns: Iterable[str]) -> str:
+    """Columns in a message; a table may have thousands of them."""
+    names = [name for name in columns if name != LINE]
+    return ", ".join(names[:COLUMNS_SHOWN]) + ", …" * (len(names) > COLUMNS_SHOWN)
 
 
 def extra_columns(table: pl.DataFrame, known: Iterable[str]) -> pl.DataFrame | None:
@@ -182,7 +191,7 @@ def import_files(
                     _keep_extra(dataset, table.extra, checked, path, strict)
             skips.refuse_most(path, kept)
             if unknown:
-                notes.append(f"kept {len(unknown)} columns that are not known here beside the rows: {', '.join(unknown)}")
+                notes.append(f"kept {len(unknown):,} columns that are not known here beside the rows: {listed(unknown)}")
             if report is not None:
                 for note in dict.fromkeys(notes):
                     report(f"{path}: {note}")

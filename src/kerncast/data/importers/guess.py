@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 
 import polars as pl
 
 from kerncast import devices, dtypes
+from kerncast.data.importers import listed
 from kerncast.data.importers.mapped import NANOSECONDS, OPEN, OUTCOMES, OWN_FAMILY
 from kerncast.data.schema import Status
 from kerncast.data.text_table import LINE
@@ -66,10 +68,11 @@ _FITTING = 0.5
 _ODD = 0.01
 
 
-def _words(name: str) -> list[str]:
+@lru_cache(maxsize=100_000)
+def _words(name: str) -> tuple[str, ...]:
     """The words of a column's name; `latencyMs` has two."""
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", " ", name)
-    return [word for word in re.split(r"[^a-z0-9µ]+", parted.lower()) if word]
+    return tuple(word for word in re.split(r"[^a-z0-9µ]+", parted.lower()) if word)
 
 
 def _plain(name: str) -> str:
@@ -99,7 +102,8 @@ def guess_time(columns: Iterable[str]) -> tuple[str, str] | None:
         for name in names:
             words = _words(name)
             if any(word in part for part in words):
-                return name, next((_UNITS[part] for part in reversed(words) if part in _UNITS), OPEN)
+                units = {_UNITS[part] for part in words if part in _UNITS}
+                return name, units.pop() if len(units) == 1 else OPEN
     # A column named after a unit, such as `us`, is a time too.
     return next(((name, _UNITS[name.lower()]) for name in names if name.lower() in _UNITS), None)
 
@@ -127,14 +131,15 @@ def _fits(parameter: Parameter, cells: pl.Series) -> bool:
     return whole.sum() >= _FITTING * whole.len()
 
 
-def _holds(cells: pl.Series, meaning: Callable[[str], object]) -> bool:
+def _holds(cells: pl.Series, labels: Iterable[str], meaning: Callable[[str], object]) -> bool:
     """Whether most cells of a column are labels that are known."""
-    known = [text for text in _labels(cells) if meaning(text)]
+    known = [text for text in labels if meaning(text)]
     return bool(known) and cells.cast(pl.String).is_in(known).sum() >= _FITTING * cells.len()
 
 
-def _matches(family: Family, table: pl.DataFrame, columns: list[str]) -> dict[str, str]:
-    """Stored column → table column, by name; a dtype also by what the column holds."""
+def _matches(family: Family, table: pl.DataFrame, labels: Mapping[str, list[str]]) -> dict[str, str]:
+    """Stored column → table column, by name; a dtype also by what the column holds. `labels` are those of each column."""
+    columns = list(labels)
     by_plain = {_plain(name): name for name in reversed(columns)}
     found: dict[str, str] = {}
     for prefix, space in (("problem", family.problem), ("config", family.config)):
@@ -149,7 +154,7 @@ def _matches(family: Family, table: pl.DataFrame, columns: list[str]) -> dict[st
         if f"problem.{name}" not in found and name == "dtype" and isinstance(parameter, Categorical):
             spelled = dtypes.spellings_of(parameter)
             left = (column for column in columns if column not in found.values())
-            holding = [column for column in left if _holds(table[column], spelled)]
+            holding = [column for column in left if _holds(table[column], labels[column], spelled)]
             if len(holding) == 1:
                 found["problem.dtype"] = holding[0]
     return found
@@ -168,9 +173,9 @@ def _lacking(family: Family, found: Mapping[str, str], sizes: bool) -> list[str]
     ]
 
 
-def _best_family(table: pl.DataFrame, columns: list[str]) -> Family:
+def _best_family(table: pl.DataFrame, labels: Mapping[str, list[str]]) -> Family:
     """The family whose problem the table describes, without a size that would have to be invented."""
-    matches = {family.id: _matches(family, table, columns) for family in FAMILIES}
+    matches = {family.id: _matches(family, table, labels) for family in FAMILIES}
     # A size of the problem must be among them: every table has a column that could be some dtype or label.
     whole = [
         family
@@ -183,8 +188,7 @@ def _best_family(table: pl.DataFrame, columns: list[str]) -> Family:
         lacking = ", ".join(_lacking(near, matches[near.id], sizes=True))
         nearest = f"; the nearest is {near.op.name}, without a column for {lacking}" if matches[near.id] else ""
         raise InvalidValue(
-            f"no op has all its sizes among the columns ({', '.join(columns)}){nearest}: rename columns, or name one with "
-            "`family`"
+            f"no op has all its sizes among the columns ({listed(labels)}){nearest}: rename columns, or name one with `family`"
         )
 
     def rank(family: Family) -> tuple[int, int, int, int, bool, str]:
@@ -208,13 +212,12 @@ def _best_family(table: pl.DataFrame, columns: list[str]) -> Family:
     return max(whole, key=rank)
 
 
-def _device_line(table: pl.DataFrame, columns: list[str]) -> tuple[str, str | None]:
+def _device_line(table: pl.DataFrame, labels: Mapping[str, list[str]], columns: list[str]) -> tuple[str, str | None]:
     """The line of the draft that says what was measured on, and the column that it reads."""
     for column in columns:
         named = bool(set(_words(column)) & _DEVICE_WORDS)
-        labels = _labels(table[column])
-        known = {text: devices.named(text) for text in labels}
-        if not (any(known.values()) if named else _holds(table[column], devices.named)):
+        known = {text: devices.named(text) for text in labels[column]}
+        if not (any(known.values()) if named else _holds(table[column], labels[column], devices.named)):
             continue
         values = _asked({text: device.name if device else None for text, device in known.items()}, table[column])
         if OPEN not in values.values():
@@ -265,15 +268,16 @@ def _varies(table: pl.DataFrame, column: str, same: list[str]) -> bool:
 def draft_mapping(table: pl.DataFrame, family_name: str | None = None) -> str:
     """The text of a mapping file for `table`; what could not be guessed is marked `?`."""
     columns = [name for name in table.columns if name != LINE]
-    family = FAMILIES.get(family_name) if family_name is not None else _best_family(table, columns)
-    matches = _matches(family, table, columns)
+    labels = {name: _labels(table[name]) for name in columns}
+    family = FAMILIES.get(family_name) if family_name is not None else _best_family(table, labels)
+    matches = _matches(family, table, labels)
 
     def left(*taken: str | None) -> list[str]:
         return [name for name in columns if name not in matches.values() and name not in taken]
 
     time = guess_time(left())
     label, unit = time or (OPEN, OPEN)
-    device_line, device_column = _device_line(table, left(label))
+    device_line, device_column = _device_line(table, labels, left(label))
     status_line, status_column = _status_line(table, left(label, device_column))
     ignored = left(label, device_column, status_column)
     left_out = ", ".join(map(toml.string, ignored))

@@ -38,9 +38,9 @@ import polars as pl
 
 from kerncast import devices, dtypes
 from kerncast.data import schema
-from kerncast.data.importers import Imported, Importer, Options, extra_columns
-from kerncast.data.skipping import Skips
-from kerncast.data.text_table import LINE, read_csv_text, refuse_cells, respelled
+from kerncast.data.importers import Imported, Importer, Options, extra_columns, listed
+from kerncast.data.skipping import Skips, shortened
+from kerncast.data.text_table import LINE, read_csv_text, refuse_cells, refuse_rows, respelled
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.op import Family
@@ -51,6 +51,8 @@ from kerncast.writing.keys import key_rule
 
 # The next step for parameters of kernels that no family has.
 OWN_FAMILY = "a family of your own declares a kernel's parameters, see docs/ops-and-families.md"
+# Names of unknown devices that a message lists.
+OTHERS_SHOWN = 3
 # What a draft could not guess.
 OPEN = "?"
 # What columns say about the outcome of a run, in words that need no explanation.
@@ -173,8 +175,7 @@ def _column(
     else:
         assert cell.column is not None
         if cell.column not in table.columns:
-            there = ", ".join(name for name in table.columns if name != LINE)
-            raise BadFile(f"line 1: there is no column '{cell.column}' for {target} (columns: {there})")
+            raise BadFile(f"line 1: there is no column '{cell.column}' for {target} (columns: {listed(table.columns)})")
         texts = _as_text(table, cell.column)
         lines = table
     column = target if cell.value is not None else str(cell.column)
@@ -287,13 +288,27 @@ def _devices(table: pl.DataFrame, cell: Cell, options: Options) -> dict[str, Dev
         raise BadFile(f"line 1: there is no column '{cell.column}' for the device")
     texts = _as_text(table, cell.column)
     asked = devices.get(options.device) if options.device is not None else None
-    found = {}
+    found: dict[str, Device] = {}
+    wrong: dict[str, str] = {}
     for text in texts.unique(maintain_order=True):
         try:
-            found[text] = devices.agreed(devices.get(str((cell.values or {}).get(text, text))), asked)
-        except (NotFound, InvalidValue) as error:
-            refuse_cells(table, texts == text, cell.column, f"must be a device ({error}; or translate it under `values`)")
-    return {text: device for text, device in found.items() if device is not None}
+            # Only the mapping may name the file of a profile: what a table says is looked up, never read.
+            translated = (cell.values or {}).get(text)
+            device = devices.known(text) if translated is None else devices.get(str(translated))
+            if device is not None:
+                found[text] = devices.agreed(device, asked) or device
+                continue
+            # Suggestions take a millisecond each, and a table may have a million wrong names.
+            wrong[text] = "" if wrong else str(devices.unknown(shortened(text)))
+        except (InvalidValue, NotFound) as error:
+            wrong[text] = str(error)
+    if wrong:
+        first, *others = wrong
+        more = ", ".join(f"'{shortened(text)}'" for text in others[:OTHERS_SHOWN]) + ", …" * (len(others) > OTHERS_SHOWN)
+        said = f" ({wrong[first]}; or translate it under `values`), got '{shortened(first)}'"
+        told = said + f"; other rows have {more}" * bool(others)
+        refuse_rows(table, texts.is_in(list(wrong)), f"{cell.column} must be a device", lambda row: told)
+    return found
 
 
 class Csv(Importer):
