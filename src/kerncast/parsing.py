@@ -51,5 +51,7 @@ def decode_toml(data: bytes | str) -> dict[str, Any]:
         return tomllib.loads(data if isinstance(data, str) else data.decode())
     except RecursionError as error:
         raise tomllib.TOMLDecodeError(TOO_DEEP) from error
-    except UnicodeError as error:
-        raise tomllib.TOMLDecodeError(str(error)) from error
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError as error:  # not UTF-8, or a number of thousands of digits
+        raise tomllib.TOMLDecodeError(str(error).partition(";")[0]) from error

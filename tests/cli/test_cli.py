@@ -281,3 +281,32 @@ def test_tables_are_ruled_on_a_terminal_and_plain_in_a_pipe():
     shown = shown.decode()
     assert "┃" in shown
     assert "gemm" in shown
+
+
+def test_no_text_from_data_drives_the_terminal(tmp_path, run, monkeypatch):
+    """Names of files and columns with escapes, 8-bit controls and reversed text: each verb that quotes them escapes them."""
+    monkeypatch.setattr("click.utils.should_strip_ansi", lambda *given: False)  # as on a terminal
+    evil = "x\x1b[31m\u009b2J\u202ey"
+    table = tmp_path / f"{evil}.csv"
+    row = "1,2,3,fp16,rrr,5,h100,1\n"
+    table.write_text(f"M,N,K,dtype,layout,time_us,gpu,{evil}\n{row * 3}{row.replace('h100', evil)}")
+    (tmp_path / "m.toml").write_text(
+        'family = "gemm/single"\ndevice = { column = "gpu" }\ntime = { column = "time_us", unit = "us" }\n'
+        'problem = { M = "M", N = "N", K = "K", dtype = "dtype", layout = "layout" }\n'
+    )
+    seen: list[object] = []
+    out = tmp_path / f"data{evil}"
+    for args in (
+        ("import", "csv", table, "--guess"),
+        ("import", "csv", table, "--mapping", tmp_path / "m.toml", "--out", out),
+        ("inspect", out),
+        ("merge", out, "--out", tmp_path / f"merged{evil}"),
+        ("inspect", tmp_path / evil),
+        ("train", out, "--out", tmp_path / "model", "--where", f"dtype={evil}"),
+    ):
+        code, *said = run(*args)
+        assert code in (0, 2, 3)
+        seen += [args[0], *said]
+    text = "".join(map(str, seen)).replace("\n", "")
+    assert text.isprintable()
+    assert "beside the rows: x\\x1b[31m\\x9b2J\\u202ey" in text

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+import tomllib
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from kerncast.files import atomic
 from kerncast.files.atomic import build_directory, drafted, is_draft, refuse_unwritable, replace_file, write_text
 from kerncast.files.lock import in_turn
 from kerncast.files.versioned import Versioned, json_text
+from kerncast.parsing import decode_toml
 
 
 class Contents(msgspec.Struct, forbid_unknown_fields=True):
@@ -156,3 +158,10 @@ def test_other_files_are_refused_with_the_next_step(text, why, tmp_path):
     with pytest.raises(BadFile, match=why) as caught:
         KIND.read(file)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 5000 + "]" * 5000, "a = " + "{a = " * 3000, "a = " + "9" * 5000, "a = 1 2"])
+def test_toml_that_cannot_be_parsed_is_one_kind_of_error(text):
+    """Deep nesting and endless numbers are mistakes in a file like any other, not a crash of the parser."""
+    with pytest.raises(tomllib.TOMLDecodeError):
+        decode_toml(text)

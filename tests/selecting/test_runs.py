@@ -7,6 +7,8 @@ import polars as pl
 import pytest
 
 from kerncast.compiling.build import find_compiler
+from kerncast.compiling.overrides import decide
+from kerncast.errors import InvalidValue
 from kerncast.models.model import Model
 from kerncast.models.statuses import Answered
 from kerncast.models.tier import CHOOSING as TIERS
@@ -75,6 +77,21 @@ def test_rows_that_worked_against_a_constraint_abolish_it_only_if_they_are_many(
         said = [note for note in model.notes if "without pad_n" in note]
         assert len(said) == 1
         assert ("does not apply" in said[0]) == (name == "many")
+        # A pin obeys the rules that the model obeys: one that was abolished refuses none.
+        tight = next(row for row in model.candidates.iter_rows(named=True) if not row["config.pad_n"] and row["config.pad_k"])
+        whole = next(
+            row for row in mixed.filter(breaks).iter_rows(named=True)
+            if all(row[column] == value for column, value in tight.items() if column.startswith("config."))
+        )  # fmt: skip
+        pin = {
+            "problem": {"N": whole["problem.N"]},
+            "config": {key[7:]: value for key, value in tight.items() if key.startswith("config.") and value is not None},
+        }
+        if name == "many":
+            assert len(decide(model, {"pin": [pin]}).pinned) == 1
+        else:
+            with pytest.raises(InvalidValue, match="its kernel cannot run them"):
+                decide(model, {"pin": [pin]})
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from kerncast.compiling.encoding import MISSING, encode
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.expr import Program
 from kerncast.models.model import Model
-from kerncast.models.rules import config_rules, family_rules, problem_rules
+from kerncast.models.rules import Rule, config_rules, model_rules, problem_rules
 from kerncast.op import Problem
 from kerncast.parsing import decode_toml
 from kerncast.space import Space
@@ -208,6 +208,12 @@ class _Deciding:
             raise InvalidValue(f"{told}: its kernel is denied or not available; pin another, or allow it")
         return int(rows[0])
 
+    @cached_property
+    def _rules(self) -> list[tuple[Rule, Program]]:
+        """What a pinned kernel has to satisfy."""
+        rules = model_rules(self.model)
+        return [(rule, Program({rule.name: rule.holds})) for rule in (*problem_rules(rules), *config_rules(rules))]
+
     def _pattern(self, pin: Pin, row: int) -> list[int]:
         space, told = self.family.problem, f"the pin of {assignments(pin.problem) or 'all problems'}"
         unknown = [name for name in pin.problem if name not in space.parameters]
@@ -227,9 +233,7 @@ class _Deciding:
         except InvalidValue as error:
             raise InvalidValue(f"{told}: {error}") from error
         config = self.family.config.qualified({name: values[row] for name, values in self._columns.items()})
-        rules = family_rules(self.family, self.model.device, self.model.manifest.dtypes)
-        for rule in [*problem_rules(rules), *config_rules(rules)]:
-            program = Program({rule.name: rule.holds})
+        for rule, program in self._rules:
             # A rule that also reads what the pin leaves open is checked for each problem, when it is asked.
             complete = all(symbol.name in known or symbol.name in config for symbol in program.symbols)
             if complete and not program.scalar({**config, **known})[rule.name]:
