@@ -8,7 +8,6 @@ architecture, and any part of it agrees with it.
 from __future__ import annotations
 
 import re
-import tomllib
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable

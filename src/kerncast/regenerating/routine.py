@@ -138,7 +138,7 @@ def load(name: str, changes: Sequence[str] = ()) -> Routine:
         for change in changes:
             _change(data, change)
         routine = msgspec.convert(data, Routine)
-    except (TOMLDecodeError, msgspec.ValidationError) as error:
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise BadFile(f"{name} is not a routine for regenerating: {key_rule(error)} ({DOCS})") from error
     _check(routine, name)
     return routine
