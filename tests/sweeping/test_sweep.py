@@ -228,9 +228,11 @@ def test_other_sweeps_and_foreign_directories_are_refused_by_name(tmp_path):
             write_vectors(other, tmp_path / "v")
     manifest = tmp_path / "v" / "vectors.json"
     text = manifest.read_text()
+    unsealed = json.dumps({name: value for name, value in json.loads(text).items() if name != "seal"})
     for changed, words in (
         (text.replace("kerncast-vectors", "other"), "is not a list of vectors: its format is 'other'"),
         (text.replace(triton.config.digest, "0" * 32), "differs from its checksum"),
+        (unsealed.replace(triton.config.digest, "0" * 32), "another config space"),
         (text[:90], "is damaged"),
     ):
         manifest.write_text(changed)

@@ -24,7 +24,7 @@ from kerncast.backends.command.template import Scope
 from kerncast.backends.contract import CannotCompile, Ended
 from kerncast.errors import CannotWrite
 from kerncast.files.atomic import replace_file
-from kerncast.files.cache import cache_folder
+from kerncast.files.cache import private_cache
 from kerncast.files.lock import in_turn
 from kerncast.parsing import decode_json
 
@@ -52,7 +52,7 @@ class Builder:
 
     def __init__(self, build: Build, environment: dict[str, str], software: dict[str, str], programs: Programs) -> None:
         self.build, self.environment, self.software, self.programs = build, environment, software, programs
-        self.root = cache_folder("command")
+        self.root = private_cache("command")
         self.broken: dict[str, str] = {}
         self.jobs = 1
 

@@ -1,17 +1,18 @@
 """Compiling kernels into a few shared objects, cached by source, compiler, flags and instruction set.
 
     <cache>/cpu/<key>/<digest>.so      kernels of one compilation
-    <cache>/cpu/<key>/<digest>.json    their names
+    <cache>/cpu/<key>/<digest>.json    their names, and the checksum of the object
 
 Every file is written next to its place and renamed, so workers that build at the same time do no harm: at
-worst a kernel is compiled twice.
+worst a kernel is compiled twice. An object that differs from its checksum is removed and built again. The folder must be
+this user's alone, because what is in it is run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
-import json
 import os
 import shutil
 import subprocess
@@ -22,11 +23,14 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from kerncast.backends.contract import CannotCompile
 from kerncast.backends.environment import PLAIN_WORDS, fault_in
 from kerncast.errors import CannotWrite, NotFound
-from kerncast.files.atomic import replace_file
-from kerncast.files.cache import cache_folder
+from kerncast.files.atomic import file_checksum, replace_file
+from kerncast.files.cache import private_cache
+from kerncast.parsing import decode_json
 
 SOURCES = Path(__file__).parent
 # Enough kernels to spread the compiler's start-up, few enough to keep every core busy.
@@ -107,6 +111,13 @@ def translation_unit(kernels: Iterable[Kernel]) -> str:
     return '#include "kernels.h"\n\n' + "\n".join(kernel.source() for kernel in kernels)
 
 
+class _Index(msgspec.Struct, frozen=True):
+    """The contents of the file next to an object."""
+
+    names: list[str]
+    checksum: str
+
+
 class Library:
     """The kernels that are built for one compiler on one machine."""
 
@@ -114,10 +125,12 @@ class Library:
         """`sources` is a hash of what its kernels are generated from; None: those of the product of matrices."""
         self.compiler = compiler
         identity = "\n".join([sources or source_digest(), compiler.path, compiler.version, *compiler.flags, instruction_set()])
-        self.folder = (root or cache_folder("cpu")) / hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
+        self.folder = (root or private_cache("cpu")) / hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
         self.homes: dict[str, Path] = {}
         self.broken: dict[str, str] = {}
         self._loaded: dict[Path, ctypes.CDLL] = {}
+        self._checked: set[Path] = set()
+        """Objects whose bytes were compared with their checksum."""
 
     def missing(self, items: Iterable[Kernel]) -> list[Kernel]:
         """Those of the items that no object holds yet, each once, in a fixed order."""
@@ -166,8 +179,8 @@ class Library:
     def fixed(self, name: str) -> ctypes.CDLL:
         """A C file from this folder, compiled as it is."""
         path = self.folder / f"{name}.so"
-        if not path.exists():
-            self._compile((SOURCES / f"{name}.c").read_text(), path)
+        if self._names_in(path) is None:
+            self._compile((SOURCES / f"{name}.c").read_text(), path, [])
         return self._open(path)
 
     def _open(self, path: Path) -> ctypes.CDLL:
@@ -177,14 +190,35 @@ class Library:
 
     def _scan(self) -> None:
         for index in sorted(self.folder.glob("*.json")) if self.folder.is_dir() else ():
-            for name in json.loads(index.read_text()):
-                self.homes.setdefault(name, index.with_suffix(".so"))
+            path = index.with_suffix(".so")
+            if path not in self._checked:
+                for name in self._names_in(path) or ():
+                    self.homes.setdefault(name, path)
+
+    def _names_in(self, path: Path) -> list[str] | None:
+        """The kernels of an object; None, and it is removed, if it is not what was built."""
+        index = path.with_suffix(".json")
+        try:
+            found = decode_json(index.read_bytes(), _Index)
+            sound = path in self._checked or file_checksum(path) == found.checksum
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError):
+            sound = False
+        if not sound:
+            # The index first: an object without one is built again.
+            with contextlib.suppress(OSError):
+                index.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
+            return None
+        self._checked.add(path)
+        return found.names
 
     def _build_part(self, items: Sequence[Kernel]) -> None:
         source = translation_unit(items)
         digest = hashlib.blake2b(source.encode(), digest_size=10).hexdigest()
         try:
-            self._compile(source, self.folder / f"{digest}.so")
+            self._compile(source, self.folder / f"{digest}.so", [item.name for item in items])
         except CannotCompile as error:
             if len(items) == 1:
                 self.broken[items[0].name] = str(error)
@@ -192,10 +226,6 @@ class Library:
             middle = len(items) // 2
             self._build_part(items[:middle])
             self._build_part(items[middle:])
-            return
-        # The names come last: if they exist, the object is complete.
-        names = json.dumps([item.name for item in items])
-        self._write(self.folder / f"{digest}.json", lambda draft: draft.write_text(names))
 
     def _write(self, path: Path, write: Callable[[Path], object]) -> None:
         try:
@@ -206,7 +236,7 @@ class Library:
                 f"compiled kernels cannot be kept in {self.folder} ({error}): free space, or set KERNCAST_CACHE"
             ) from error
 
-    def _compile(self, source: str, path: Path) -> None:
+    def _compile(self, source: str, path: Path, names: list[str]) -> None:
         def made(draft: Path) -> None:
             command = [self.compiler.path, *self.compiler.flags, f"-I{SOURCES}", "-x", "c", "-", "-lm", "-o", str(draft)]
             done = subprocess.run(
@@ -230,3 +260,6 @@ class Library:
             self._write(path, made)
         except subprocess.TimeoutExpired as error:
             raise CannotCompile(f"the compiler took more than {COMPILE_SECONDS} s") from error
+        # The index comes last: if it exists, the object is complete.
+        index = msgspec.json.encode(_Index(names, file_checksum(path)))
+        self._write(path.with_suffix(".json"), lambda draft: draft.write_bytes(index))
