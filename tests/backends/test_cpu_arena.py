@@ -41,3 +41,17 @@ def test_operands_and_result_begin_in_different_cache_sets():
     places = [array.ctypes.data % HUGE_PAGE for array in (first, second, result)]
     assert places == [0, 64, 64 + 8192 + 64]
     assert not np.shares_memory(second, arena.keep(second))
+
+
+def test_operands_are_refilled_only_on_purpose():
+    """Python gets an error instead of a crash."""
+    arena = Arena([64], 64)
+    operand = arena.operand((16,), np.float32)
+    operand[0] = 1.0
+    arena.seal()
+    with pytest.raises(ValueError, match="read-only"):
+        operand[0] = 2.0
+    with arena.filling():
+        operand[0] = 3.0
+    assert not operand.flags.writeable
+    assert operand[0] == 3.0

@@ -37,7 +37,10 @@ class Mixed(Backend):
 
 
 class Vanishing(Mixed):
-    """The device with a file `falls0` ends its worker after M=64; the file becomes another: `gone0` keeps it away."""
+    """The device with a file `falls0` ends its worker after M=64; the file becomes another: `gone0` keeps it away.
+
+    With a file `waits`, device 0 goes on after M=64 only when there is a file `lost`.
+    """
 
     def __init__(self, index="0"):
         super().__init__(index)
@@ -51,6 +54,9 @@ class Vanishing(Mixed):
         return {"driver": "2" if (folder() / "updated").exists() else "1"}
 
     def prepare(self, problem, config):
+        if self.index == "0" and problem.M >= 65 and (folder() / "waits").exists():
+            while not (folder() / "lost").exists():
+                time.sleep(0.02)
         falls = folder() / f"falls{self.index}"
         if falls.exists() and problem.M >= 65:
             falls.rename(folder() / falls.read_text())

@@ -53,6 +53,18 @@ class Heard(Progress):
         self.said.append(text)
 
 
+class Lost(Heard):
+    """Tells the backend when a device was given up."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+
+    def say(self, text):
+        super().say(text)
+        (self.folder / "lost").touch()
+
+
 def measure(out, backend, devices=("0",), progress=QUIET, policy=QUICK, configs=4, **changes):
     request = Request(TRITON, f"odd_backends:{backend}", devices, out, policy, chunk_size=4, **changes)
     return collect(request, [vectors(configs)], progress=progress)
@@ -124,8 +136,9 @@ def test_the_command_ends_with_3_when_its_device_vanished_after_some_rows(odd, c
 def test_one_lost_device_of_several_leaves_the_others_at_work(odd):
     """It is named at once and in the summary; another device measures the vector that it was lost at."""
     (odd / "falls1").write_text("gone1")
-    heard = Heard()
-    summary = measure(odd / "d", "Vanishing", ("0", "1"), heard)
+    (odd / "waits").touch()
+    heard = Lost(odd)
+    summary = measure(odd / "d", "Vanishing", ("0", "1"), heard, PATIENT)
     assert list(summary.lost) == ["1"]
     assert "no such device" in summary.lost["1"]
     assert heard.said == [f"device 1 is lost: {summary.lost['1']}; the others go on (0)"]

@@ -330,7 +330,7 @@ BAD = {
     "csv: cut": (SOME + "\n1,2\n", "line 2 has 2 cells"),
     "parquet: damaged": (b"PAR1 and no more", "not a parquet file"),
     "msgpack: cut": (b"\x82\xa1", "msgpack file cannot be read"),
-    "not text": (b"\xff\xfe\x00", "not a text file"),
+    "not text": (b"\xff\xfe\x00", "is not text in UTF-8"),
 }  # fmt: skip
 
 

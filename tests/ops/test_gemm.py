@@ -14,6 +14,7 @@ from kerncast.data.dataset import merge
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.families.gemm_cpu import gemm_cpu
 from kerncast.families.gemm_triton import triton
+from kerncast.files.atomic import file_checksum
 from kerncast.op import Problem, key_text
 from kerncast.ops.gemm import gemm
 from kerncast.problems.tables import complete
@@ -199,5 +200,10 @@ def test_a_file_with_a_column_too_many_is_still_refused(tmp_path):
     data.append(triton, synthetic_rows(problems=1))
     file = data.path / data.contents.parts[0].file
     pl.read_parquet(file).with_columns(pl.lit(1).alias("problem.ldd")).write_parquet(file)
+    manifest = json.loads((data.path / "dataset.json").read_text())
+    del manifest["seal"]
+    manifest["parts"][0]["checksum"] = file_checksum(file)
+    (data.path / "dataset.json").write_text(json.dumps(manifest))
+    data = Dataset.open(data.path)
     with pytest.raises(BadFile, match=r"problem\.ldd"):
         data.read()

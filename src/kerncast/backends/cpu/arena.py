@@ -7,7 +7,7 @@ import ctypes
 import math
 import mmap
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from kerncast.arrays import Array
 ALIGNMENT = 64
 PAGE = 4096
 HUGE_PAGE = 2 * 2**20
-_NONE, _READ = 0, 1
+_NONE, _READ, _WRITE = 0, 1, 2
 
 
 def _rounded(size: int, unit: int) -> int:
@@ -58,11 +58,13 @@ class Arena:
         for at, size in ((start - PAGE, PAGE), (start + front, HUGE_PAGE), (behind + back, HUGE_PAGE)):
             self._protect(at, size, _NONE)
         self.nbytes = front + back
+        self._operands: list[Array] = []
 
     def operand(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
         """The next operand, to be filled before `seal`; it begins at a cache line."""
         found = self._view(self._used, shape, dtype)
         self._used += _room([found.nbytes])
+        self._operands.append(found)
         return found
 
     def keep(self, values: Array) -> Array:
@@ -76,8 +78,21 @@ class Arena:
         return self._view(self._result, shape, dtype)
 
     def seal(self) -> None:
-        """From now on, writing to an operand ends the process."""
+        """From now on, a kernel that writes to an operand ends the process, and Python refuses to."""
         self._protect(*self._front, _READ)
+        for operand in self._operands:
+            operand.flags.writeable = False
+
+    @contextlib.contextmanager
+    def filling(self) -> Iterator[None]:
+        """Give the operands other values; they are sealed again at the end."""
+        self._protect(*self._front, _READ | _WRITE)
+        for operand in self._operands:
+            operand.flags.writeable = True
+        try:
+            yield
+        finally:
+            self.seal()
 
     def _view(self, at: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
         count = math.prod(shape) * np.dtype(dtype).itemsize
