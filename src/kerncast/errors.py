@@ -13,6 +13,11 @@ from collections.abc import Iterable
 class KerncastError(Exception):
     """The base class: catch this to catch every error that kerncast raises on purpose."""
 
+    @property
+    def partial(self) -> bool:
+        """Whether a part of the result was kept and the same command continues."""
+        return False
+
 
 class InvalidValue(KerncastError, ValueError):
     """A value breaks a declared rule: change the value."""

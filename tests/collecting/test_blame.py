@@ -1,5 +1,6 @@
 """Blame: a vector gets a failed row only for what it does itself, and what gets no row is measured by the next call."""
 
+import json
 import os
 
 import polars as pl
@@ -9,6 +10,7 @@ import kerncast
 from kerncast.backends.contract import CannotCompile
 from kerncast.backends.cpu.build import Compiler, Library
 from kerncast.backends.memory import oom_kills
+from kerncast.cli import main
 from kerncast.collecting.errands import Inquiry
 from kerncast.collecting.messages import Item, Result
 from kerncast.collecting.plan import retried
@@ -152,3 +154,18 @@ def test_kills_for_want_of_memory_are_counted_by_the_machine_and_its_groups(tmp_
         (groups / path).write_text(text)
     (proc / "vmstat").write_text("pgfault 7\noom_kill 4\n")
     assert oom_kills(proc, groups) == 7
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "words"),
+    [("driver_broken", 2, "keep such rows as failures with --alike-failures 0"), ("no_descriptors", 3, "rows are safe in")],
+)
+def test_the_command_line_says_how_to_go_on(blamed, capfd, fault, code, words):
+    """In options, as JSON, and with the exit code of a part if there are rows."""
+    (blamed / fault).touch()
+    command = ["collect", "gemm/triton", "--backend", "blamed_backends:Blamed", "--problems", "grid:M=64,65;N=64;K=64"]
+    command += ["--vary", "dtype=fp16", "--vary", "layout=rcr", "--configs", "sample:12", "--chunk-size", "4"]
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--alike-failures", "4", "--json", "--out", str(blamed / "d")])
+    assert ended.value.code == code
+    assert words in json.loads(capfd.readouterr().out)["error"]

@@ -101,7 +101,7 @@ def _run(args: list[str] | None) -> None:
     except KerncastError as error:
         from kerncast.cli.options import called, in_options
 
-        _fail(in_options(str(error), called(program, given)), _kind(error), given)
+        _fail(in_options(str(error), called(program, given)), _kind(error), given, code=3 if error.partial else 2)
     except BrokenPipeError:  # `kerncast ... | head`
         sys.stderr.close()
         sys.exit(0)

@@ -59,6 +59,10 @@ class CannotGoOn(KerncastError):
     ended: journals.Ended = "environment"
     fix = "fix that and run the same command to go on"
 
+    @property
+    def partial(self) -> bool:
+        return self.rows > 0
+
 
 class DeviceLost(CannotGoOn):
     """No worker can be started any more."""

@@ -115,21 +115,14 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
         --vary dtype=fp16 --vary layout=rcr --configs sample:200 --build-jobs 16 --out mi300
     """
     from kerncast.api.collect import collect
-    from kerncast.collecting.supervisor import CannotGoOn
 
     options["verify"] = not options.pop("no_verify")
     if options["dry_run"]:
         estimate = collect(family_id, out=out, **options)
         print_json(estimate.as_json()) if as_json else echo(*str(estimate).split("\n"))
         return
-    try:
-        with shown(plain=True) as progress, polite_signals() as stop:
-            dataset = collect(family_id, out=out, progress=progress, stop=stop, **options)
-    except CannotGoOn as error:
-        if not error.rows:
-            raise
-        echo(f"kerncast: {error}", err=True)
-        raise SystemExit(3) from error
+    with shown(plain=True) as progress, polite_signals() as stop:
+        dataset = collect(family_id, out=out, progress=progress, stop=stop, **options)
     summary = dataset.collected.summary
     _report(summary, dataset.collected.vectors, as_json)
     if summary.without_a_row:
