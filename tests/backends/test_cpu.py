@@ -298,10 +298,10 @@ def test_a_kernel_that_does_not_compile_costs_only_itself(tmp_path: Path, monkey
     real = Library._compile
     bad = "outer_fp32_v16_5x2"
 
-    def compile_(self: Library, source: str, path: Path) -> None:
+    def compile_(self: Library, source: str, path: Path, names: list[str]) -> None:
         if bad in source:
             raise CannotCompile("error: no such register")
-        real(self, source, path)
+        real(self, source, path, names)
 
     monkeypatch.setattr(Library, "_compile", compile_)
     vectors = [(problem(40, 40, 8), config(mr=mr)) for mr in (4, 5, 2)]
