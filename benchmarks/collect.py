@@ -70,7 +70,7 @@ def faults() -> list[Row]:
     row = block.row(5, named=True)
     problem = {name.removeprefix("problem."): value for name, value in row.items() if name.startswith("problem.")}
     config = {name.removeprefix("config."): value for name, value in row.items() if name.startswith("config.")}
-    text = vector_text(Problem.trusted(TRITON, {n: problem[n] for n in TRITON.problem.parameters}), Config(TRITON, config))
+    text = vector_text(Problem.trusted(TRITON, {n: problem.get(n) for n in TRITON.problem.parameters}), Config(TRITON, config))
     policy = structs.replace(FAST, deadline_floor_ns=2_000_000_000, deadline_ceiling_ns=2_000_000_000)
     stated = []
     for fault, allowed, target, text_of in (

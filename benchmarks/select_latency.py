@@ -26,7 +26,7 @@ from kerncast import devices
 from kerncast.backends.cpu.build import find_compiler
 from kerncast.compiling.build import FLAGS
 from kerncast.compiling.lower import lower
-from kerncast.data import Dataset
+from kerncast.data import Dataset, schema
 from kerncast.device import Device
 from kerncast.exporting.project import write_project
 from kerncast.op import Family
@@ -76,7 +76,7 @@ def timed(vectors: pl.DataFrame, family: Family, device: Device, rng: np.random.
 
 def formula_ns(frame: pl.DataFrame, family: Family, device: Device) -> npt.NDArray[np.float64]:
     """Times without noise: tile and wave quantisation, instruction shape, pipeline and traffic."""
-    rows = Featurizer(family, device, ("fp16",)).describe(frame)
+    rows = Featurizer(family, device, ("fp16",)).describe(schema.with_optional(family, frame))
     x = dict(zip(rows.names, rows.features.T, strict=True))
     efficiency = (0.6 + 0.4 * np.tanh(x["num_warps"] / 4)) / (1 + 60 / x["tile_intensity"])
     efficiency *= (1 - 0.05 * (x["pipeline"] % 3)) * (1 - 0.03 * x["scheduler"]) * (1 - 0.02 * x["epilogue"])
@@ -92,11 +92,13 @@ def formula_ns(frame: pl.DataFrame, family: Family, device: Device) -> npt.NDArr
 
 
 def asked_problems(model: kerncast.Model, count: int) -> np.ndarray:
-    """Random problems within the trained ranges; columns are M, N, K, split_k, batch, dtype and layout."""
+    """Random problems within the trained ranges, as C takes them; columns are M, N, K, split_k, batch, dtype, layout …"""
     rng, spans = np.random.default_rng(1), [model.manifest.hull[name] for name in "MNK"]
     sizes = [np.exp(rng.uniform(np.log(span.low), np.log(span.high), count)).astype(np.int64).clip(span.low) for span in spans]
     dtype = dict(model.family.problem.parameters["dtype"].codes)["fp16"]
-    return np.column_stack([*sizes, np.ones((count, 2), np.int64), np.full(count, dtype), np.zeros(count, np.int64)])
+    # The optional parameters are at the end, where 0 means left out.
+    optional = np.zeros((count, len(model.family.problem.optional)), np.int64)
+    return np.column_stack([*sizes, np.ones((count, 2), np.int64), np.full(count, dtype), np.zeros(count, np.int64), optional])
 
 
 def run_c(folder: Path, problems: np.ndarray, *more: str) -> dict[str, list[float]]:
