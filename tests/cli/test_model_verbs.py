@@ -235,7 +235,7 @@ def test_an_op_with_nothing_to_choose_is_shown_by_its_times(home, run):
     assert "the only one" not in out
 
 
-def test_budget_and_somebody_elses_choices_are_shown_beside_the_model(home, run, tmp_path):
+def test_a_budget_and_other_choices_are_shown_beside_the_model(home, run, tmp_path):
     """Three more tables and one more line; both are in the JSON too."""
     shape = dict(zip("MNK", SHAPES.row(30), strict=True))
     choice = {"problem": {**shape, "dtype": "fp16", "layout": "rcr"}, "config": {"kind": "library"}}

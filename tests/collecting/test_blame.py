@@ -84,7 +84,7 @@ def test_a_compiler_without_disk_space_is_not_a_kernel_that_does_not_compile(tmp
             library.fixed("probe")
 
 
-def test_a_worker_that_somebody_kills_costs_no_row(blamed):
+def test_a_worker_that_is_killed_from_outside_costs_no_row(blamed):
     """The vector that ran is measured again alone: it is neither out_of_memory nor a crash."""
     (blamed / "killer").touch()
     assert measure(blamed).statuses == {"ok": VECTORS}

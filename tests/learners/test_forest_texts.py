@@ -72,7 +72,7 @@ def test_a_text_that_is_no_forest_is_refused(case):
 
 
 def test_a_model_whose_sealed_forest_reads_other_features_is_refused(tmp_path):
-    """Checksums do not help against whoever writes them: names that are not the manifest's, and unlisted weights."""
+    """An attacker writes the checksums, too: feature names other than the manifest's and unlisted weights are refused."""
     folder = tmp_path / "model"
     shutil.copytree(MODEL, folder)
     for name in read_manifest(MODEL).files:

@@ -20,7 +20,7 @@ from kerncast.selecting.tiers.build import plain_tiers
 from kerncast.store.store import Store
 from kerncast.training.train import Recipe, train
 
-# Somebody else made these models: this user did not train them.
+# Models that this user did not train.
 FOREIGN = Path(__file__).parents[1] / "fixtures" / "0.1"
 RECIPE = Recipe("gbdt", {"trees": 2, "leaves": 4}, folds=2, threads=1)
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="needs a C compiler")

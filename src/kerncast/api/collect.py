@@ -73,8 +73,8 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     collection ends in about a second; what has no row yet is left for the next call.
 
     `retry_failed` measures failed rows of `out` again: True for all of them, or the statuses that are meant. If
-    `alike_failures` configs in a row fail in the same way, something else than the kernels is the cause: it stops, and none
-    of them gets a row (0: never).
+    `alike_failures` configs in a row fail in the same way, the cause is not the kernels: the collection stops, and
+    none of them gets a row (0: never).
     """
     measuring = Measuring(samples, warmup, timeout, cache, memory, verify, reset_command)
     found = family if isinstance(family, Family) else FAMILIES.get(family)

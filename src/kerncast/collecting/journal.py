@@ -27,7 +27,7 @@ class Refused(CannotWrite):
 
 
 class Vanished(Refused):
-    """Somebody removed the journal while it was being written."""
+    """The journal was removed while it was being written."""
 
 
 def refused(path: Path, why: object, safe: str) -> Refused:
@@ -95,7 +95,7 @@ class Journal:
             self.sync()
 
     def sync(self) -> None:
-        """Force the written lines to the disk; refuse to go on if somebody removed the file."""
+        """Force the written lines to the disk; refuse to go on if the file was removed."""
         try:
             if not os.fstat(self.fd).st_nlink:
                 raise Vanished(

@@ -62,7 +62,7 @@ def collect(
         except Vanished:
             raise
         except Exception:
-            # A refusal before the first result leaves nothing behind. What somebody else put there meanwhile stays.
+            # A refusal before the first result leaves nothing behind. A folder that replaced ours meanwhile stays.
             if fresh and opened == _identity(dataset.path) and not _has_results(dataset.path):
                 shutil.rmtree(dataset.path)
             raise

@@ -259,7 +259,7 @@ class Store:
             raise cannot_write(f"the store {self.path}", error) from error
 
     def trust(self, model: Model | str | Path, *, revoke: bool = False) -> Model:
-        """Trust a model that somebody else made: it is compiled from now on, with what is in it. `revoke` takes that back.
+        """Trust a model that someone else made: from now on its code is compiled and run here. `revoke` takes that back.
 
         `model` is a model, its directory, or an id in this store.
         """

@@ -107,7 +107,7 @@ def add(
 
     \b
     kerncast models add model
-    kerncast models add --trust model        # trained on another machine, by you or by somebody you know
+    kerncast models add --trust model        # trained on another machine, by you or by someone you trust
     """
     from kerncast.api.results import named_values
     from kerncast.store.store import DEFAULT, Store
