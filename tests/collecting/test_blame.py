@@ -15,7 +15,7 @@ from kerncast.collecting.errands import Inquiry
 from kerncast.collecting.messages import Item, Result
 from kerncast.collecting.plan import retried
 from kerncast.collecting.run import Request, collect
-from kerncast.collecting.supervisor import CannotGoOn, FailedAlike
+from kerncast.collecting.stopping import CannotGoOn, FailedAlike
 from kerncast.data import Dataset
 from kerncast.errors import CannotWrite, KerncastError, NotFound
 from kerncast.testing.backends import QUICK

@@ -15,7 +15,7 @@ from kerncast.collecting.compact import compact
 from kerncast.collecting.journal import Journal
 from kerncast.collecting.messages import Item, Policy, Ready, Result
 from kerncast.collecting.run import Request, collect, locked
-from kerncast.collecting.supervisor import DeviceLost
+from kerncast.collecting.stopping import DeviceLost
 from kerncast.data import Dataset
 from kerncast.data.journal import NAME, Header, journal_rows, records_of
 from kerncast.data.schema import row_keys

@@ -12,7 +12,7 @@ import kerncast
 from kerncast.cli import main
 from kerncast.collecting.plan import Measuring
 from kerncast.collecting.run import Request, collect
-from kerncast.collecting.supervisor import DeviceLost
+from kerncast.collecting.stopping import DeviceLost
 from kerncast.data import Dataset
 from kerncast.data.journal import NAME, header_of, records_of
 from kerncast.errors import InvalidValue

@@ -10,7 +10,7 @@ from kerncast.collecting.collection import Collection
 from kerncast.collecting.compact import compact
 from kerncast.collecting.messages import Ready
 from kerncast.collecting.run import Request, collect, locked
-from kerncast.collecting.supervisor import DeviceLost
+from kerncast.collecting.stopping import DeviceLost
 from kerncast.data import Dataset
 from kerncast.data.journal import NAME, STATE, header_of
 from kerncast.sweeping import open_sweep, parse_selection

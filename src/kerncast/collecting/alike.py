@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from kerncast.collecting.messages import Item, Result
+from kerncast.collecting.stopping import FailedAlike
 
 Entry = tuple[Item, Result, int, str]
 """A vector, how it ended, its chunk and its device."""
@@ -20,10 +21,6 @@ CAUSES = {
 }
 OTHER_CAUSE = "the device, its driver or the backend"
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?(e[+-]?\d+)?")
-
-
-class TooManyAlike(Exception):
-    """The limit is reached; the message says what happened and the likely cause."""
 
 
 class AlikeFailures:
@@ -54,7 +51,7 @@ class AlikeFailures:
         if len(self._configs) >= self.limit:
             words = f"{result.status}: {result.error}" if result.error else result.status
             count, self.held = len(self._configs), []
-            raise TooManyAlike(
+            raise FailedAlike(
                 f"{count:,} configs in a row failed alike ({words}), so the likely cause is "
                 f"{CAUSES.get(result.status, OTHER_CAUSE)}; none of them got a row"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -114,3 +115,18 @@ def spawn(family: str, backend: str) -> Worker:
     for fd in inherited:
         os.close(fd)
     return Worker(process, order_write, result_read, position, last_words)
+
+
+def can_be_read(fd: int) -> bool:
+    """Whether a descriptor can be read at once."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(fd, selectors.EVENT_READ)
+        return bool(selector.select(0))
+
+
+def exit_words(code: int) -> str:
+    """How a process ended."""
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-code).name
+    return f"exit code {code}"

@@ -19,7 +19,8 @@ from kerncast.collecting.compact import compact
 from kerncast.collecting.journal import Refused, Vanished, refused
 from kerncast.collecting.messages import Ready, Start
 from kerncast.collecting.request import Active, Request, Stop, Summary, never
-from kerncast.collecting.supervisor import Abandoned, CannotGoOn, Supervisor
+from kerncast.collecting.stopping import Abandoned, CannotGoOn
+from kerncast.collecting.supervisor import Supervisor
 from kerncast.data import journal as journals
 from kerncast.data.dataset import Dataset
 from kerncast.data.schema import with_optional

@@ -9,7 +9,6 @@ blame, and the other devices go on. Only this process writes.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
 import signal
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from kerncast.backends.memory import oom_kills, resident_bytes
-from kerncast.collecting.alike import AlikeFailures, TooManyAlike
+from kerncast.collecting.alike import AlikeFailures
 from kerncast.collecting.errands import Errand, Inquiry
 from kerncast.collecting.messages import (
     Broken,
@@ -33,10 +32,11 @@ from kerncast.collecting.messages import (
     Start,
     Stuck,
 )
-from kerncast.collecting.process import Worker, spawn
-from kerncast.data import journal as journals
+from kerncast.collecting.process import Worker, can_be_read, exit_words, spawn
+from kerncast.collecting.stopping import Abandoned, CannotGoOn, DeviceLost
 from kerncast.errors import KerncastError
 from kerncast.progress import QUIET, Progress
+from kerncast.writing.terminal import assignments
 
 POLL_SECONDS = 0.05
 START_SECONDS = 300.0
@@ -45,37 +45,6 @@ START_SECONDS = 300.0
 TOGETHER_SECONDS = 30.0
 # A device whose backend does not come up this many times in a row is given up.
 FAILED_STARTS = 3
-
-
-class Abandoned(Exception):
-    """The collection was stopped: what is being measured is dropped."""
-
-
-class CannotGoOn(KerncastError):
-    """Something other than a kernel stops the collection: fix it, then resume."""
-
-    rows = 0
-    """Rows that are safe in the dataset."""
-    ended: journals.Ended = "environment"
-    fix = "fix that and run the same command to go on"
-
-    @property
-    def partial(self) -> bool:
-        return self.rows > 0
-
-
-class DeviceLost(CannotGoOn):
-    """No worker can be started any more."""
-
-    ended = "device_lost"
-    fix = "fix the device and run the same command to go on"
-
-
-class FailedAlike(CannotGoOn):
-    """So many vectors in a row failed in the same way that one cause must be behind them."""
-
-    ended = "alike_failures"
-    fix = "fix the cause and run the same command to go on, or keep such rows as failures with `alike_failures=0`"
 
 
 class Record(Protocol):
@@ -319,8 +288,7 @@ class Supervisor:
 
     def _convict(self, item: Item, witness: Item, number: int) -> None:
         """A vector that makes others compute wrong results is not correct, whatever its own result is."""
-        after = ", ".join(f"{name}={value}" for name, value in witness.config.items())
-        words = f"it spoils the process: a kernel that is right alone is wrong after it ({after})"
+        words = f"it spoils the process: a kernel that is right alone is wrong after it ({assignments(witness.config)})"
         self.convicted.add(item.key)
         self.record(item, Result(item.key, "wrong_result", error=words[:500]), number, next(iter(self.lanes)), overrules=True)
 
@@ -329,11 +297,7 @@ class Supervisor:
         self.struck.discard(item.key)
         if item.key in self.convicted:
             return
-        try:
-            entries = self.alike.take((item, result, chunk, device))
-        except TooManyAlike as error:
-            raise FailedAlike(str(error)) from error
-        for entry in entries:
+        for entry in self.alike.take((item, result, chunk, device)):
             self._record(*entry)
 
     def _release(self) -> None:
@@ -434,7 +398,7 @@ class Supervisor:
 
     def _drain(self, device: str, worker: Worker) -> None:
         """Results that are already in the pipe still count."""
-        while self.lanes.get(device) is worker and select_ready(worker.results):
+        while self.lanes.get(device) is worker and can_be_read(worker.results):
             data = os.read(worker.results, 1 << 20)
             if not data:
                 return
@@ -447,12 +411,12 @@ class Supervisor:
         worker = self.lanes[device]
         code = worker.process.wait()
         if worker.ready is None:
-            self._lost_start(device, f"the worker ended with {_exit_words(code)}: {worker.last_line()}")
+            self._lost_start(device, f"the worker ended with {exit_words(code)}: {worker.last_line()}")
             return
         # Killed, but not by us: the operating system does this when memory runs out, and counts it.
         status = "out_of_memory" if code == -signal.SIGKILL and oom_kills() > worker.oom_kills else "crash"
         words = worker.last_line()
-        self._culprit(device, status, f"the worker ended with {_exit_words(code)}" + (f": {words}" if words else ""))
+        self._culprit(device, status, f"the worker ended with {exit_words(code)}" + (f": {words}" if words else ""))
 
     def _lost_start(self, device: str, why: str) -> None:
         self.failed_starts[device] += 1
@@ -460,17 +424,3 @@ class Supervisor:
             self._lose(device, f"it does not come up ({why})")
         else:
             self._replace(device, f"it does not come up ({why})")
-
-
-def select_ready(fd: int) -> bool:
-    """Whether a descriptor can be read at once."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(fd, selectors.EVENT_READ)
-        return bool(selector.select(0))
-
-
-def _exit_words(code: int) -> str:
-    if code < 0:
-        with contextlib.suppress(ValueError):
-            return signal.Signals(-code).name
-    return f"exit code {code}"
