@@ -37,6 +37,11 @@ class Blamed(Backend):
     name = "blamed"
     families = ("*",)
 
+    def __init__(self, index="0"):
+        super().__init__(index)
+        if (folder() / "cache_open").exists():
+            raise CannotWrite("the cache is not used, because others may write to it: set KERNCAST_CACHE")
+
     def device(self):
         return get_device("a100")
 

@@ -53,12 +53,13 @@ def measure(folder, **changes):
 @pytest.mark.parametrize(
     ("fault", "message", "rows"),
     [
+        ("cache_open", r"^the cache is not used.*nothing was measured yet: fix that and run", 0),
         ("cache_full", r"No space left on device.*nothing was measured yet: fix that and run", 0),
         ("no_descriptors", r"Too many open files; \d+ rows are safe in .*: fix that and run the same command to go on", 12),
     ],
 )
 def test_the_environment_is_not_a_kernel(blamed, fault, message, rows):
-    """A full cache or no descriptors: the run stops with a sentence, no vector has a failed row, the next call completes it."""
+    """An unusable or full cache, no descriptors: it stops, no vector has a failed row, the next call completes it."""
     (blamed / fault).touch()
     with pytest.raises(CannotGoOn, match=message) as stopped:
         measure(blamed)

@@ -14,9 +14,9 @@ from kerncast.errors import BadFile, CannotWrite, NotFound
 # What a kernel cannot cause: space, quota, permissions, descriptors, a broken disk.
 CODES = (
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE,
-    errno.ENODEV,
 )  # fmt: skip
-_WORDS = tuple(os.strerror(code) for code in CODES if code not in (errno.EPERM, errno.ENODEV))
+# "Operation not permitted" is left out: assemblers say similar things of instructions.
+_WORDS = tuple(os.strerror(code) for code in CODES if code != errno.EPERM)
 # How gcc and clang say that the operating system ended one of their processes.
 _KILLED = ("Killed signal terminated program", "unable to execute command: Killed", "ld terminated with signal 9")
 # Makes a program say such things in the words above.

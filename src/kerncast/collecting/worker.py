@@ -46,7 +46,7 @@ from kerncast.collecting.messages import (
 from kerncast.collecting.pressure import watch
 from kerncast.collecting.timing import BlockTimer, Sentinel, Timed
 from kerncast.device import Device
-from kerncast.errors import KerncastError
+from kerncast.errors import KerncastError, NotFound
 from kerncast.expr import Program
 from kerncast.op import Config, Family, Problem
 from kerncast.registry import FAMILIES
@@ -389,7 +389,9 @@ def _start(message: Start, position: Position, send: Callable[[Reply], None]) ->
         limit_memory(message.policy)
         measurer = Measurer(backend, FAMILIES.get(message.family), message.policy, position, send, message.build_jobs)
     except Exception as error:  # reported to the supervisor, which decides what to do
-        send(Broken(_words(error)))
+        # A name that is not found may be a device: the others go on without it.
+        fault = None if isinstance(error, NotFound) else fault_of(error)
+        send(Broken(_words(error)) if fault is None else Stuck(fault))
         return None
     send(Ready(profile, software, isolated=isinstance(backend, TimesItself)))
     return measurer
