@@ -155,11 +155,11 @@ def _final_records(path: Path) -> Iterator[dict[str, Any]]:
     if again.any():
         last = {key_of.decode(body).key: body for body, held in zip(_records(path), again, strict=False) if held}
     for body, held in zip(_records(path), again, strict=False):
-        record = msgspec.json.decode(body)
+        record = decode_json(body)
         if not held:
             yield record
         elif record["key"] in last:
-            yield msgspec.json.decode(last.pop(record["key"]))
+            yield decode_json(last.pop(record["key"]))
 
 
 def _records(path: Path) -> Iterator[bytes]:

@@ -52,7 +52,7 @@ def read_profile(path: Path | Traversable) -> Device:
             peak_tflops={name: entry.value for name, entry in profile.peak_tflops.items()},
             sources={name: entry.source for name, entry in {**profile.numbers, **profile.peak_tflops}.items()},
         )
-    except (OSError, ValueError, RecursionError, msgspec.ValidationError) as error:
+    except (OSError, ValueError, msgspec.ValidationError) as error:
         raise BadFile(f"{path} is not a device profile: {key_rule(error)} (docs/devices.md shows one)") from error
 
 

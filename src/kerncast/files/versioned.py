@@ -67,7 +67,7 @@ class Versioned(Generic[T]):
             if seal is not None and not later and seal != _seal(data):
                 raise BadFile(f"{file} differs from its checksum: {remedy}")
             return msgspec.convert(self._upgraded(data, file, remedy), self.contents)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise BadFile(f"{file} is damaged ({key_rule(error)}): {remedy}") from error
 
     def _upgraded(self, data: dict[str, Any], file: Path, remedy: str) -> dict[str, Any]:

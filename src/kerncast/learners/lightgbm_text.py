@@ -94,9 +94,7 @@ def read_trees(text: str) -> tuple[Tree, ...]:
     return parse_forest(text).trees()
 
 
-def load_forest(
-    file: Path, names: Sequence[str] | None = None, remedy: str = "train the model again, or restore it"
-) -> Booster:
+def load_forest(file: Path, names: Sequence[str] | None = None, remedy: str = "train the model again") -> Booster:
     """The booster of a file (gzip, or plain text); its features must be `names`, if they are given."""
     from lightgbm import Booster
     from lightgbm.basic import LightGBMError
@@ -109,7 +107,7 @@ def load_forest(
         if names is not None:
             refuse_other_names(found.names, names)
         return Booster(model_str=text)
-    except (OSError, UnicodeDecodeError, ValueError, LightGBMError) as error:
+    except (OSError, ValueError, LightGBMError) as error:
         raise BadFile(f"{file} is damaged ({error}): restore it, or {remedy}") from error
 
 

@@ -178,7 +178,7 @@ def _refuse_other_names(path: Path, spec: FeatureSpec, booster: Booster) -> None
 def _read_spec(file: Path) -> FeatureSpec:
     try:
         return decode_json(file.read_bytes(), type=FeatureSpec)
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
+    except (OSError, msgspec.DecodeError) as error:
         raise BadFile(f"{file} is not a feature spec of CK Tile's heuristics ({error})") from error
 
 

@@ -25,7 +25,7 @@ def parts(text: str) -> dict[str, str]:
     """The named parts of a row's software text, values that are not strings as JSON; plain text has no parts."""
     try:
         found = decode_json(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except msgspec.DecodeError:
         return {}
     if not isinstance(found, dict):
         return {}

@@ -28,7 +28,7 @@ def read_problem_file(path: Path, family: Family) -> list[dict[str, Any]]:
             rows = frame.select(known).unique(maintain_order=True).to_dicts()
         else:
             rows = load_json(path.read_bytes(), _once)
-    except (OSError, ValueError, RecursionError, pl.exceptions.PolarsError) as error:
+    except (OSError, ValueError, pl.exceptions.PolarsError) as error:
         raise BadFile(
             f"{path} cannot be read as problems ({error}): give a JSON list of objects, or a parquet table"
         ) from error

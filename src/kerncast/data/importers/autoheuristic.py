@@ -143,7 +143,7 @@ def parse_log(data: bytes, skips: Skips, before: int = 0, where: str = "") -> Lo
         raise BadFile("line 1 must be AutoHeuristic's JSON line, and line 2 the names of the columns")
     try:
         metadata = decode_json(first, type=Metadata)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise BadFile(f"line 1 is not AutoHeuristic's JSON line: {error}") from error
     second = rest[: rest.find(b"\n")] if b"\n" in rest else rest
     names = second.decode("utf-8", "replace").rstrip("\r")

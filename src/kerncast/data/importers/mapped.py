@@ -103,7 +103,7 @@ def read_mapping(path: Path | None) -> Mapping:
         raise InvalidValue("a csv or parquet table needs `mapping` FILE.toml; draft one with `guess`")
     try:
         mapping = msgspec.convert(decode_toml(path.read_bytes()), Mapping)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, tomllib.TOMLDecodeError) as error:
         raise BadFile(f"{path} is not a mapping file: {error}") from error
     except msgspec.ValidationError as error:
         raise BadFile(f"{path} is not a mapping file: {key_rule(error)} (draft one with `guess`)") from error

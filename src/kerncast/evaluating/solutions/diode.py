@@ -83,7 +83,7 @@ def _object(value: Any, what: str) -> dict[str, Any]:
     if isinstance(value, str):
         try:
             value = decode_json(value)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except msgspec.DecodeError as error:
             raise BadFile(f"{what} is text that is not JSON ({error}): '{value:.100}'") from error
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
         raise BadFile(f"{what} must be an object, got {value!r:.100}")

@@ -76,7 +76,7 @@ def read_text(text: str, skips: Skips) -> Document:
     if text.lstrip()[:1] in ("{", "["):
         try:
             whole = decode_json(text)
-        except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        except msgspec.DecodeError:
             return Document(list(_log(text, skips)))
         if isinstance(whole, dict) and "results" in whole:
             metadata = _object(whole.get("metadata"))
@@ -145,7 +145,7 @@ def _log(text: str, skips: Skips) -> Iterator[Attempt]:
 def _decoded(text: str) -> Any:
     try:
         return decode_json(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+    except msgspec.DecodeError:
         return None
 
 

@@ -307,6 +307,6 @@ def _vectors(text: str, file: Path) -> dict[str, Mapping[str, Any]]:
     """Hash → vector, over all suites of a file."""
     try:
         suites = decode_json(text, type=dict[str, dict[str, dict[str, Any]]])
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
+    except msgspec.DecodeError as error:
         raise BadFile(f"{file} is not a vectors file, {{suite: {{hash: vector}}}} ({error})") from error
     return {key: vector for suite in suites.values() for key, vector in suite.items()}

@@ -163,7 +163,7 @@ def _flat(value: Mapping[str, Any], name: str) -> str:
 def _json(text: str) -> Any:
     try:
         return decode_json(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+    except msgspec.DecodeError:
         return None
 
 
