@@ -79,9 +79,15 @@ def _print_table(shapes: list[dict[str, Any]], totals: dict[str, Any]) -> None:
         f"{totals['best_against_blas']:.2f} x (geometric means).",
     )
     if totals["noise_ceiling"] is not None:
+        meaning = (
+            "No chooser can be expected to get more."
+            if totals["noise_ceiling"] >= totals["model_share_mean"]
+            else "The model's figure is above it, because the ceiling is of these few shapes alone: on a machine this busy, "
+            "both figures are rough."
+        )
         echo(
             f"Noise: {totals['problems_measured_twice']} shapes were measured twice; the fastest kernel of one time gets "
-            f"{totals['noise_ceiling']:.1%} of the best at the other (noise ceiling). No chooser can be expected to get more."
+            f"{totals['noise_ceiling']:.1%} of the best at the other (noise ceiling). {meaning}"
         )
     exported = totals["export"]
     quick = ", ".join(f"{tier} {duration(value * 1e3)}" for tier, value in exported["p50_us"].items())
