@@ -8,7 +8,7 @@ from kerncast.writing.terminal import line
 
 
 def echo(*lines: object, err: bool = False) -> None:
-    """Print each argument as one line, with control characters as codes; nothing prints an empty line."""
+    """Print each argument as one line, with control characters as codes; without arguments, an empty line."""
     for text in lines or ("",):
         click.echo(line(text), err=err)
 

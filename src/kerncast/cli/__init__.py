@@ -115,14 +115,13 @@ def _run(args: list[str] | None) -> None:
 
         error.show(usage := StringIO())
         echo(*usage.getvalue().rstrip("\n").split("\n"), err=True)
-        _fail(error.format_message(), "usage", given, shown=True)
+        _say_error(error.format_message(), "usage", given, shown=True)
+        sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         from kerncast.cli.signals import leave
 
-        try:
-            _fail("stopped", "stopped", given)
-        except SystemExit:
-            leave()
+        _say_error("stopped", "stopped", given)
+        leave()
 
 
 def _kind(error: Exception) -> str:
@@ -133,17 +132,21 @@ def _kind(error: Exception) -> str:
     return next((name for kind, name in kinds.items() if isinstance(error, kind)), "error")
 
 
-def _fail(said: str, kind: str, args: list[str], code: int = 2, shown: bool = False) -> NoReturn:
-    """Print an error and exit; a message may quote a file, so its control characters are escaped."""
+def _fail(said: str, kind: str, args: list[str], code: int = 2) -> NoReturn:
+    _say_error(said, kind, args)
+    sys.exit(code)
+
+
+def _say_error(said: str, kind: str, args: list[str], shown: bool = False) -> None:
+    """Print an error, on stderr unless it is `shown` there already, and with `--json` on stdout, too."""
     import json
 
     from kerncast.api.printing import echo, echo_exactly
     from kerncast.writing.terminal import line
 
-    lines = [line(text) for text in said.split("\n")]
     if not shown:
-        echo(f"kerncast: {lines[0]}", *lines[1:], err=True)
+        echo(*f"kerncast: {said}".split("\n"), err=True)
     options = args[: args.index("--")] if "--" in args else args
     if "--json" in options and not json_printed.get():
-        echo_exactly(json.dumps({"error": "\n".join(lines), "kind": kind}, indent=2))
-    sys.exit(code)
+        text = "\n".join(map(line, said.split("\n")))  # it may quote a file
+        echo_exactly(json.dumps({"error": text, "kind": kind}, indent=2))
