@@ -174,7 +174,7 @@ def test_validate_reports_every_broken_rule_at_once_in_words():
     assert "does not apply here" in inactive.sentence
     rules = space.validate({"kind": "tiled", "m": 6, "n": 8, "flag": False, "extra": 2})
     assert [item.sentence for item in rules] == ["m × n must be at most 12", "extra needs the flag"]
-    with pytest.raises(InvalidValue, match="must be at most 12; extra needs the flag"):
+    with pytest.raises(InvalidValue, match="must be at most 12, got m=6 n=8; extra needs the flag, got"):
         space.check({"kind": "tiled", "m": 6, "n": 8, "flag": False, "extra": 2})
     assert space.check({"kind": "library", "flag": True, "extra": 4})["m"] is None
 

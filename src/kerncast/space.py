@@ -17,7 +17,7 @@ from kerncast.errors import InvalidValue, NotFound
 from kerncast.expr import Expr, Namespace, Program, symbol
 from kerncast.parameters import Bool, Categorical, Choice, Int, Parameter, PowerOfTwo, Value
 from kerncast.writing import html
-from kerncast.writing.terminal import TextTable, printable
+from kerncast.writing.terminal import TextTable, assignments, printable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -61,9 +61,11 @@ class Violation:
 
     name: str
     sentence: str
+    got: str = ""
+    """What a constraint was about, as `M=128 K=64`."""
 
     def __str__(self) -> str:
-        return self.sentence
+        return f"{self.sentence}, got {self.got}" if self.got else self.sentence
 
 
 class Space:
@@ -242,8 +244,14 @@ class Space:
                     if program.symbols:
                         continue
                 if not program.scalar(numbers)[constraint.name]:
-                    broken.append(Violation(constraint.name, constraint.sentence))
+                    broken.append(Violation(constraint.name, constraint.sentence, self._got(constraint, point)))
         return broken
+
+    def _got(self, constraint: Constraint, point: Mapping[str, Any]) -> str:
+        """The values of this space that a constraint is about."""
+        read = {symbol.name for symbol in constraint.program.symbols}
+        own = {name: value for name, value in point.items() if f"{self.namespace}.{name}" in read and value is not None}
+        return assignments(own)
 
     def check(self, values: Mapping[str, Any], bindings: Bindings | None = None) -> Point:
         """The filled point, or an InvalidValue that names every broken rule."""

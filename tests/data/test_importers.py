@@ -280,6 +280,14 @@ def test_guess_marks_what_it_cannot_know_and_invents_no_size(tmp_path):
     assert "line 2: gpu must be a device (unknown device 'Voodoo'" in dataset.skipped.kinds[0].example
 
 
+def test_of_two_columns_with_one_name_the_exact_one_is_used_and_the_other_is_named():
+    """`m` beside `M`: which of them is the parameter is a question for the user, so the draft asks it."""
+    table = pl.DataFrame({"m": [1], "M": [2], "n": [3], "k": [4], "dtype": ["fp16"], "latency_ms": [0.1], "gpu": ["a100"]})
+    draft = draft_mapping(table)
+    assert 'M = "M"' in draft
+    assert '# "m" may mean the same as "M"' in draft
+
+
 def test_an_odd_row_does_not_cost_the_guess(tmp_path):
     """A column is judged by most of its cells; the draft imports as it stands, and the odd rows are skipped."""
     source, path = tmp_path / "t.csv", tmp_path / "t.toml"

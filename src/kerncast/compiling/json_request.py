@@ -273,7 +273,7 @@ def _reply(reader: RequestReader, select: Select, request: Token, tiers: Collect
 def _check(family: Family, values: dict[str, Any], asked: Asked) -> None:
     """Refuse a problem by the first rule that it breaks, in the order and the words of the engine."""
     space = family.problem
-    broken = {item.name: str(item) for item in space.validate(values)}
+    broken = {item.name: item.sentence for item in space.validate(values)}
     for name in space.reading_order:
         if name not in broken:
             continue

@@ -141,13 +141,14 @@ def _matches(family: Family, table: pl.DataFrame, labels: Mapping[str, list[str]
     """Stored column → table column, by name; a dtype also by what the column holds. `labels` are those of each column."""
     columns = list(labels)
     by_plain = {_plain(name): name for name in reversed(columns)}
+    exact = set(columns)
     found: dict[str, str] = {}
     for prefix, space in (("problem", family.problem), ("config", family.config)):
         for name, parameter in space.parameters.items():
             # `m_size` is M by its plain name; `numpy_dtype` is dtype because it is the only column with that word.
             worded = [column for column in columns if name.lower() in _words(column)]
             other = next((by_plain[word] for word in _SYNONYMS.get(name, ()) if word in by_plain), None)
-            column = by_plain.get(_plain(name)) or (worded[0] if len(worded) == 1 else other)
+            column = (name if name in exact else by_plain.get(_plain(name))) or (worded[0] if len(worded) == 1 else other)
             if column is not None and column not in found.values() and _fits(parameter, table[column]):
                 found[f"{prefix}.{name}"] = column
     for name, parameter in family.problem.parameters.items():
@@ -283,6 +284,12 @@ def draft_mapping(table: pl.DataFrame, family_name: str | None = None) -> str:
     left_out = ", ".join(map(toml.string, ignored))
     lines = [f"family = {toml.string(family.id)}", device_line, f"ignore = [{left_out}]"]
     same = [*matches.values(), *([device_column] if device_column is not None else [])]
+    twins = {
+        other: column for other in ignored for column in matches.values() if _plain(other) and _plain(other) == _plain(column)
+    }
+    for other, column in twins.items():
+        meant = f"{toml.string(other)} may mean the same as {toml.string(column)}, which is used below: check which is right"
+        lines.append(toml.comment(meant))
     varying = [toml.string(name) for name in ignored if _varies(table, name, same)]
     if varying:
         lines += [
