@@ -12,7 +12,7 @@ from kerncast.data import Dataset
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, KerncastError
 from kerncast.evaluating import evaluate
 from kerncast.expr import where
-from kerncast.learners import gbdt
+from kerncast.learners import gbdt, growing
 from kerncast.models.expectation import expectation_of
 from kerncast.models.model import Model
 from kerncast.op import Family
@@ -358,11 +358,11 @@ def test_an_interruption_of_folds_side_by_side_stops_them_all(home, tmp_path):
 
 def test_many_rows_of_many_groups_are_learned_from_without_a_search(tmp_path, monkeypatch):
     """The default number of trees is taken; where it is given, the groups set aside are asked as ever."""
-    monkeypatch.setattr(gbdt, "MANY_ROWS", 100)
+    monkeypatch.setattr(growing, "MANY_ROWS", 100)
     monkeypatch.setattr(gbdt, "MANY_GROUPS", 20)
     asked = []
-    rounds = gbdt._Grower.rounds
-    monkeypatch.setattr(gbdt._Grower, "rounds", lambda self, name, *rest: asked.append(name) or rounds(self, name, *rest))
+    rounds = growing.Grower.rounds
+    monkeypatch.setattr(growing.Grower, "rounds", lambda self, name, *rest: asked.append(name) or rounds(self, name, *rest))
     procedure = Procedure(Recipe("gbdt", {"bags": 1, "library_trees": 0}).resolved(synthetic_table(), None))
     assert procedure.fit(synthetic_table()).options.trees == 300
     assert asked == []

@@ -13,7 +13,6 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -22,7 +21,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from kerncast.arrays import Flags, Floats, Ints
+from kerncast.arrays import Flags, Floats
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.learners.contract import (
     WORTH_THREADS,
@@ -30,14 +29,14 @@ from kerncast.learners.contract import (
     Learner,
     Options,
     Output,
-    label_weights,
     read_arrays,
     set_aside,
     write_arrays,
 )
+from kerncast.learners.growing import Bins, Grower, Part, Task, has_many_rows, rank_task, time_task, valid_task
 from kerncast.learners.library_choice import grow_library_trees
 from kerncast.learners.lightgbm_text import load_forest, read_trees
-from kerncast.learners.ranking import BLEND, TEMPERATURE, ListwiseLoss
+from kerncast.learners.ranking import BLEND, TEMPERATURE
 from kerncast.learners.target import Target
 from kerncast.learners.trees import Tree, as_arrays, from_arrays, sum_of
 from kerncast.tables.feature_rows import Rows
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 
 
 FORESTS = ("time", "rank", "valid")
-FOREST_TITLES = {"time": "times", "rank": "order", "valid": "failures"}
 TARGET = "target.npz"
 LIBRARY = "library.npz"
 # Configs that are more likely to fail than not (negative log odds of working) come after all others.
@@ -56,28 +54,12 @@ LIKELY_TO_FAIL = 0.0
 BEHIND = 1e3
 # Fewer failures than this teach nothing that generalises to another problem.
 FEWEST_FAILURES = 20
-PATIENCE = 30
-# With fewer rows, a leaf of twenty would be a large part of them.
-FEW_ROWS = 1000
-# With more rows than this, and configs to choose from, features have fewer bins: a fifth to a quarter less work, and no
-# worse choices on A100 matmuls. Half of the features for each tree of the order, with 240 trees at a rate of 0.1, is cheaper
-# still, but on mixed-dtype ones P10 fell to 99.83 %, against 99.94 % with these. With fewer rows a fit takes seconds.
-MANY_ROWS = 20_000
-BINS, FEWER_BINS = 255, 63
 # With this many rows and groups the default number of trees is used without a search, which would double the work. On A100
 # matmuls (570 groups, five folds of another seed) the search chose 105 to 266 of 300 trees for the order, and the choices
 # were as good as with all 300: 0.000 % apart, 95 % interval -0.046 to 0.042.
 MANY_GROUPS = 200
 # A rough fit of many rows has a third of the trees at three times the rate.
 ROUGH = 3
-# Order depends on few rows, those near the top of each problem, so its leaves may be small; a leaf needs the curvature of
-# about one undecided config. With bagging the forest grown on everything differs little from those of the folds.
-RANKING = {"min_data_in_leaf": 10, "min_sum_hessian_in_leaf": 1.0, "bagging_fraction": 0.8, "bagging_freq": 1}
-REGRESSING = {"min_data_in_leaf": 20, "feature_fraction": 0.8}
-TIMES_ALONE = {"min_data_in_leaf": 5, "bagging_fraction": 0.8, "bagging_freq": 1}
-# Many features are nearly the same (the waves of ten tiles), so each tree sees this many of them: at least the first share,
-# so that it does not miss the few that matter, and at most the second, so that trees differ.
-FEATURES_SEEN, SHARE_SEEN = 50, (0.3, 0.8)
 
 
 def _resolved(options: GbdtOptions, table: Table, rough: bool) -> GbdtOptions:
@@ -98,14 +80,10 @@ def _resolved(options: GbdtOptions, table: Table, rough: bool) -> GbdtOptions:
     return msgspec.structs.replace(found, trees=-(-found.trees // ROUGH), lr=min(1.0, ROUGH * found.lr), bags=1)
 
 
-def _many(table: Table) -> bool:
-    return table.trials.choosing and len(table.ok) > MANY_ROWS
-
-
 def _search(given: GbdtOptions, table: Table) -> bool:
     """Whether to search for the number of trees. The default is good enough for many groups; a given one may not be."""
     open_ = given.trees is None and given.leaves is None and given.lr is None
-    return not (open_ and _many(table) and len(np.unique(table.group)) >= MANY_GROUPS)
+    return not (open_ and has_many_rows(table) and len(np.unique(table.group)) >= MANY_GROUPS)
 
 
 def bags_for(rows: int) -> int:
@@ -165,19 +143,19 @@ class Gbdt(Learner):
 
     def fit(self, table: Table, fitting: Fitting, base: Self | None = None) -> Self:
         assert isinstance(self.options, GbdtOptions)
-        rough = fitting.rough and _many(table)
+        rough = fitting.rough and has_many_rows(table)
         self.options, given = _resolved(self.options, table, rough), self.options
         self.names_, self.target_ = table.rows.names, fitting.target
         # What the base learned about failures or order is kept if the new data have nothing on it.
         self.forests_: dict[str, list[Booster]] = {} if base is None else dict(base.forests_)
         alone = not table.trials.choosing
         self.threads_ = fitting.threads or (1 if len(table.ok) < WORTH_THREADS else 0)
-        jobs: dict[str, Callable[[_Part], _Task]] = {"time": lambda part: _time_task(part, fitting, alone)}
+        jobs: dict[str, Callable[[Part], Task]] = {"time": lambda part: time_task(part, fitting, alone)}
         if self.options.blend != 0 and table.trials.choosing:
-            jobs["rank"] = lambda part: _rank_task(part, self._temperature)
+            jobs["rank"] = lambda part: rank_task(part, self._temperature)
         # What breaks a rule is never chosen: the forest learns from the others.
         if int((table.allowed & ~table.ok).sum()) >= FEWEST_FAILURES:
-            jobs["valid"] = _valid_task
+            jobs["valid"] = valid_task
         trees, leaves, lr, most = self.options.trees, self.options.leaves, self.options.lr, self.options.bags
         assert trees is not None  # decided above
         assert most is not None
@@ -186,10 +164,10 @@ class Gbdt(Learner):
         bags = {"time": most if alone else 1, "rank": most, "valid": 1}
         searched = base is not None or (_search(given, table) and not rough)
         aside = set_aside(table, fitting.seed) if searched else None
-        bins = _Bins(table, self.threads_, keep=base is not None)
+        bins = Bins(table, self.threads_, keep=base is not None)
         forests = sum((aside is not None) + bags[name] for name in jobs)
-        grower = _Grower(trees, leaves, lr, fitting, self.threads_, bins, forests)
-        whole = _Part(table, np.arange(len(table.ok)))
+        grower = Grower(trees, leaves, lr, fitting, self.threads_, bins, forests)
+        whole = Part(table, np.arange(len(table.ok)))
         for name, task in jobs.items():
             old: list[Booster | None] = [*self.forests_.get(name, []), *[None] * most]
             rounds = trees if aside is None else grower.rounds(name, task(whole.take(~aside)), task(whole.take(aside)), old[0])
@@ -294,138 +272,3 @@ class Gbdt(Learner):
     def size(self) -> dict[str, int]:
         grown = {f"{name}_trees": sum(forest.num_trees() for forest in bag) for name, bag in self.forests_.items()}
         return grown | ({"library_trees": len(self.library_)} if self.library_ else {})
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Some rows of the table that is fitted, and their positions in it."""
-
-    table: Table
-    rows: Ints
-
-    def take(self, mask: Flags) -> _Part:
-        """The rows that the mask keeps."""
-        return _Part(self.table.take(mask), self.rows[mask])
-
-
-class _Bins:
-    """The binned features of all rows, made once: each forest is grown on some of these rows."""
-
-    def __init__(self, table: Table, threads: int, keep: bool) -> None:
-        import lightgbm
-
-        # No pre-filter: features would differ between forests, and with few rows LightGBM would drop them all.
-        most = FEWER_BINS if _many(table) else BINS
-        own = {"verbosity": -1, "feature_pre_filter": False, "max_bin": most, "num_threads": threads}
-        self._all = lightgbm.Dataset(
-            table.rows.features,
-            np.zeros(len(table.ok)),
-            feature_name=list(table.rows.names),
-            # A warm start needs the raw rows, to predict them with its base.
-            free_raw_data=not keep,
-            params=own,
-        ).construct()
-
-    def of(self, task: _Task) -> Any:
-        """The rows of a task with its labels, as LightGBM takes them."""
-        data = self._all.subset(task.rows.tolist()).construct()
-        return data.set_label(task.labels).set_weight(task.weights)
-
-
-@dataclass(frozen=True)
-class _Task:
-    """What one forest is grown on."""
-
-    rows: Ints
-    labels: Floats
-    weights: Floats | None
-    objective: str
-    growing: dict[str, Any]
-    """How its trees are grown, as LightGBM calls it."""
-    ranking: ListwiseLoss | None = None
-    """Custom gradients instead of LightGBM's objective."""
-
-
-def _time_task(part: _Part, fitting: Fitting, alone: bool) -> _Task:
-    worked = part.take(part.table.ok)
-    ok = worked.table
-    labels = fitting.target.encode(ok.time_ns, ok.rows)
-    growing: dict[str, Any] = REGRESSING
-    if alone:
-        growing = {**TIMES_ALONE, "feature_fraction": float(np.clip(FEATURES_SEEN / len(ok.rows.names), *SHARE_SEEN))}
-    return _Task(worked.rows, labels, label_weights(ok), "regression", growing)
-
-
-def _rank_task(part: _Part, temperature: float) -> _Task:
-    return _Task(part.rows, np.zeros(len(part.rows)), None, "none", RANKING, ListwiseLoss(part.table, temperature))
-
-
-def _valid_task(part: _Part) -> _Task:
-    obeying = part.take(part.table.allowed)
-    return _Task(obeying.rows, obeying.table.ok.astype(np.float64), None, "binary", REGRESSING)
-
-
-@dataclass
-class _Grower:
-    """Grows the forests one by one and reports progress."""
-
-    trees: int
-    leaves: int
-    lr: float
-    fitting: Fitting
-    threads: int
-    bins: _Bins
-    forests: int
-    grown: int = 0
-
-    def _parameters(self, task: _Task, bag: int) -> dict[str, Any]:
-        return {
-            "objective": task.ranking.gradients if task.ranking is not None else task.objective,
-            "metric": "None" if task.ranking is not None else "",
-            "learning_rate": self.lr,
-            "num_leaves": self.leaves,
-            "lambda_l2": 1.0,
-            **task.growing,
-            **({"min_data_in_leaf": max(1, len(task.labels) // 100)} if len(task.labels) < FEW_ROWS else {}),
-            "seed": self.fitting.seed + bag,
-            "deterministic": True,
-            "force_row_wise": True,
-            "num_threads": self.threads,
-            "verbosity": -1,
-        }
-
-    def rounds(self, name: str, task: _Task, judge: _Task, base: Booster | None) -> int:
-        """The best number of trees on the validation groups."""
-        import lightgbm
-
-        forest = lightgbm.train(
-            self._parameters(task, 0),
-            self.bins.of(task),
-            self.trees,
-            valid_sets=[self.bins.of(judge)],
-            feval=None if judge.ranking is None else judge.ranking.error,
-            init_model=base,
-            callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False), self._tell(name, self.trees)],
-        )
-        self.grown += 1
-        # For a continued forest, LightGBM counts the trees of its base too.
-        before = 0 if base is None else base.num_trees()
-        best = forest.best_iteration
-        return max(1, best - before if best > before else best)
-
-    def grow(self, name: str, task: _Task, rounds: int, bag: int, base: Booster | None) -> Booster:
-        """One forest on all rows, continuing from `base`; the forests of a bag differ in the rows that each tree sees."""
-        import lightgbm
-
-        parameters, tell = self._parameters(task, bag), self._tell(name, rounds)
-        forest = lightgbm.train(parameters, self.bins.of(task), rounds, init_model=base, callbacks=[tell])
-        self.grown += 1
-        return forest
-
-    def _tell(self, name: str, rounds: int) -> Callable[[Any], None]:
-        def callback(env: Any) -> None:
-            share = (env.iteration + 1 - env.begin_iteration) / rounds
-            done = round((self.grown + min(1.0, share)) * self.trees)
-            self.fitting.progress.step(f"trees for {FOREST_TITLES[name]}", done, self.forests * self.trees)
-
-        return callback
