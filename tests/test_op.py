@@ -222,6 +222,14 @@ def test_two_packages_cannot_claim_one_name(monkeypatch):
         _ = Registry(Op, "kerncast.ops", "name", "kerncast ops").found
 
 
+def test_a_family_is_found_alone_as_it_is_among_all():
+    """Whether or not a module is named after it; an unknown name is refused with the nearest."""
+    for family in FAMILIES:
+        assert Registry(Family, "kerncast.families", "id", "kerncast families").alone(family.id) is family
+    with pytest.raises(NotFound, match="did you mean 'gemm/triton'"):
+        Registry(Family, "kerncast.families", "id", "kerncast families").alone("gemm/triten")
+
+
 def test_every_shipped_family_traces_and_names_its_split_group():
     """Each family's features compile, and its op's folds group by real parameters."""
     for family in FAMILIES:

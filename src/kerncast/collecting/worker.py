@@ -362,7 +362,7 @@ def main(orders: int, results: int, position_fd: int, family: str, backend: str)
     measurer: Measurer | None = None
     # A spare imports early what it will need; an error is reported when it is asked to start.
     with contextlib.suppress(Exception):
-        FAMILIES.get(family)
+        FAMILIES.alone(family)
         get_backend(backend)
     while data := os.read(orders, 1 << 20):
         for message in frames.feed(data):
@@ -387,7 +387,7 @@ def _start(message: Start, position: Position, send: Callable[[Reply], None]) ->
         }
         software = dict(backend.software(message.family))
         limit_memory(message.policy)
-        measurer = Measurer(backend, FAMILIES.get(message.family), message.policy, position, send, message.build_jobs)
+        measurer = Measurer(backend, FAMILIES.alone(message.family), message.policy, position, send, message.build_jobs)
     except Exception as error:  # reported to the supervisor, which decides what to do
         # A name that is not found may be a device: the others go on without it.
         fault = None if isinstance(error, NotFound) else fault_of(error)
