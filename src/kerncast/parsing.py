@@ -7,17 +7,21 @@ a `RecursionError`. Here each is the error for a bad document, which callers tur
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 import msgspec
 
-from kerncast.budgets import JSON_BYTES
+from kerncast.budgets import JSON_BYTES, TOML_BYTES, TOML_KEY_PARTS
 
 T = TypeVar("T")
 
 TOO_DEEP = "it nests more deeply than can be read"
+# One part of a dotted key with the dot after it, and where a key may begin. Nothing is tried twice.
+_KEY_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+"""
+_KEY_BEGINS = r"(?<![A-Za-z0-9_-])"
 
 
 @overload
@@ -46,9 +50,14 @@ def load_json(data: bytes | str, hook: Callable[[list[tuple[str, Any]]], Any] | 
 
 def decode_toml(data: bytes | str) -> dict[str, Any]:
     """The tables of a TOML document; `tomllib.TOMLDecodeError` if it is not one."""
-    JSON_BYTES.refuse(len(data), "a TOML document")
+    TOML_BYTES.refuse(len(data), "a TOML document")
+    parts = TOML_KEY_PARTS.limit
     try:
-        return tomllib.loads(data if isinstance(data, str) else data.decode())
+        text = data if isinstance(data, str) else data.decode()
+        # Python's parser takes a minute for one key of 50,000 parts.
+        if text.count(".") >= parts and re.search(f"{_KEY_BEGINS}(?:{_KEY_PART}){{{parts}}}", text):
+            TOML_KEY_PARTS.refuse(None, "a key in a TOML document")
+        return tomllib.loads(text)
     except RecursionError as error:
         raise tomllib.TOMLDecodeError(TOO_DEEP) from error
     except tomllib.TOMLDecodeError:

@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from kerncast.arrays import Flags, Ints
+from kerncast.budgets import TOML_BYTES
 from kerncast.compiling.encoding import MISSING, encode
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.expr import Program
@@ -73,7 +74,7 @@ def read_overrides(source: Overrides | Mapping[str, Any] | str | Path) -> Overri
     try:
         if isinstance(source, Mapping):
             return msgspec.convert(dict(source), Overrides)
-        return msgspec.convert(decode_toml(Path(source).read_bytes()), Overrides)
+        return msgspec.convert(decode_toml(TOML_BYTES.read(Path(source))), Overrides)
     except OSError as error:
         raise NotFound(f"cannot read {source} ({error.strerror}): `overrides` is a TOML file") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:

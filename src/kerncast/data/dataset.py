@@ -24,6 +24,7 @@ from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.files.atomic import copy_directory, drafted, file_checksum, refuse_existing, write_atomically, write_bytes
 from kerncast.files.checksums import differing
 from kerncast.files.lock import in_turn
+from kerncast.files.parquet import read_parquet, scan_parquet
 from kerncast.files.versioned import Versioned
 from kerncast.op import Family
 
@@ -222,7 +223,7 @@ class Dataset:
     def extra(self) -> pl.DataFrame:
         """The columns of the imported files that have no place in the rows; join them by `source` and `source_line`."""
         try:
-            frames = [pl.read_parquet(self.path / item.file, glob=False) for item in self.contents.extra or ()]
+            frames = [read_parquet(self.path / item.file) for item in self.contents.extra or ()]
             names = {
                 name: [frame.schema[name] for frame in frames if name in frame.columns]
                 for frame in frames
@@ -277,7 +278,7 @@ class Dataset:
         file = self.path / part.file
         self._refuse_changed({part.file: part.checksum})
         try:
-            return schema.upgrade_columns(family, pl.scan_parquet(file, glob=False), str(file))
+            return schema.upgrade_columns(family, scan_parquet(file), str(file))
         except pl.exceptions.PolarsError as error:
             raise BadFile(f"{file} is damaged ({_first_line(error)}): restore it, or import the data again") from error
 

@@ -13,6 +13,7 @@ import polars as pl
 
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.files.atomic import file_checksum, write_atomically
+from kerncast.files.parquet import read_parquet
 
 LINE = "source_line"
 FILE = "skipped.parquet"
@@ -81,7 +82,7 @@ class Skipped:
         if self.path is None:
             return pl.DataFrame(schema=COLUMNS)
         try:
-            return pl.read_parquet(self.path, glob=False)
+            return read_parquet(self.path)
         except (pl.exceptions.PolarsError, OSError) as error:
             first = (str(error).splitlines() or [type(error).__name__])[0]
             raise BadFile(f"{self.path} cannot be read ({first}): restore it, or import the data again") from error

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 import polars as pl
 
+from kerncast.budgets import COLUMNS, LINE_CHARACTERS, TABLE_CELLS
 from kerncast.data.skipping import LINE, BadRows, Skips, shortened
 from kerncast.errors import BadFile
 
@@ -47,7 +49,7 @@ def read_csv_text(path: Path, skips: Skips | None = None) -> pl.DataFrame:
 
     # A byte that is not UTF-8 becomes half of a surrogate pair, so that it costs its own row only.
     with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-        rows = _rows(file)
+        rows = _rows(_lines(file))
         first, row, text = next(rows, (1, [], ""))
         if not _is_text(text):
             raise BadFile("line 1 is not text in UTF-8: unpack the file if it is compressed, or save it as UTF-8")
@@ -55,7 +57,10 @@ def read_csv_text(path: Path, skips: Skips | None = None) -> pl.DataFrame:
             raise BadFile(f"line {first} is not CSV")
         header = [name.strip() for name in row]
         _check_header(header)
+        most = TABLE_CELLS.limit // len(header)
         for line, row, text in rows:
+            if line > most:
+                TABLE_CELLS.refuse(None, "the table")
             said = _no_row(line, row, text, len(header))
             if said is not None:
                 skips.seen += 1
@@ -67,6 +72,17 @@ def read_csv_text(path: Path, skips: Skips | None = None) -> pl.DataFrame:
                     flush()
     flush()
     return pl.concat(frames, rechunk=True)
+
+
+def _lines(file: IO[str]) -> Iterator[str]:
+    """The lines of a file, each no longer than a line may be."""
+    most = LINE_CHARACTERS.limit
+    number = 0
+    while line := file.readline(most + 1):
+        number += 1
+        if len(line) > most:
+            LINE_CHARACTERS.refuse(None, f"line {number}")
+        yield line
 
 
 def _rows(file: Iterable[str]) -> Iterator[tuple[int, list[str] | None, str]]:
@@ -134,11 +150,12 @@ def _plain(name: str) -> str:
 
 
 def _check_header(header: list[str]) -> None:
+    COLUMNS.refuse(len(header), "line 1")
     if not header or not all(header):
         raise BadFile("line 1 must name every column (is the file empty, or the header missing?)")
-    repeated = sorted({name for name in header if header.count(name) > 1})
+    repeated = sorted(name for name, count in Counter(header).items() if count > 1)
     if repeated:
-        raise BadFile(f"line 1 names the column '{repeated[0]}' twice: rename one")
+        raise BadFile(f"line 1 names the column '{shortened(repeated[0])}' twice: rename one")
     if LINE in header:
         raise BadFile(f"line 1 names a column '{LINE}', which is reserved for provenance: rename it")
     if all(_is_number(name) for name in header):

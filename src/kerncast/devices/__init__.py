@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from kerncast.budgets import TOML_BYTES
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.parsing import decode_toml
@@ -41,7 +42,7 @@ class _Profile(msgspec.Struct, forbid_unknown_fields=True):
 def read_profile(path: Path | Traversable) -> Device:
     """A device from a TOML profile (the format of the files in this folder)."""
     try:
-        profile = msgspec.convert(decode_toml(path.read_bytes()), _Profile)
+        profile = msgspec.convert(decode_toml(TOML_BYTES.read(path) if isinstance(path, Path) else path.read_bytes()), _Profile)
         return Device(
             name=profile.name,
             title=profile.title,

@@ -19,13 +19,13 @@ _LOCK = threading.Lock()
 
 def remembered_checksum(path: Path) -> str:
     """The checksum of a file, computed if this process has not yet done so since the file was last changed."""
-    key = _state(path)
+    key = file_state(path)
     with _LOCK:
         known = _KNOWN.get(key)
     if known is None:
         known = file_checksum(path)
         # A file that changes while it is read has no checksum that could be kept.
-        if _state(path) == key:
+        if file_state(path) == key:
             with _LOCK:
                 _KNOWN[key] = known
     return known
@@ -42,6 +42,7 @@ def differing(files: Mapping[Path, str]) -> Path | None:
     return next((path for path, own in zip(paths, found, strict=True) if own != files[path]), None)
 
 
-def _state(path: Path) -> tuple[int, int, int, int]:
+def file_state(path: Path) -> tuple[int, int, int, int]:
+    """What changes when a file is changed or replaced."""
     found = path.stat()
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

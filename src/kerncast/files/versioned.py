@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from kerncast.budgets import JSON_BYTES
 from kerncast.errors import BadFile
 from kerncast.parsing import decode_json
 from kerncast.writing.keys import key_rule
@@ -50,7 +51,7 @@ class Versioned(Generic[T]):
 
     def read(self, file: Path, remedy: str | None = None) -> T:
         """The contents of a file; `remedy` replaces the usual one."""
-        return self.decode(file.read_bytes(), file, remedy)
+        return self.decode(JSON_BYTES.read(file), file, remedy)
 
     def decode(self, text: bytes, file: Path, remedy: str | None = None) -> T:
         """The contents of a text; `file` is named in errors."""

@@ -100,8 +100,7 @@ def load_forest(file: Path, names: Sequence[str] | None = None, remedy: str = "t
     from lightgbm.basic import LightGBMError
 
     try:
-        data = gunzip(file, FOREST_BYTES) if file.suffix == ".gz" else file.read_bytes()
-        FOREST_BYTES.refuse(len(data), str(file))
+        data = gunzip(file, FOREST_BYTES) if file.suffix == ".gz" else FOREST_BYTES.read(file)
         text = data.decode()
         found = parse_forest(text)
         if names is not None:

@@ -20,6 +20,7 @@ from kerncast.arrays import Floats
 from kerncast.data import schema
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.expr import Expr
+from kerncast.files.parquet import read_parquet
 from kerncast.learners.c_source import CScope, CSource, learn_function
 from kerncast.learners.contract import Fitting, Learner, Options, Output
 from kerncast.learners.target import Target
@@ -110,7 +111,7 @@ class Linear(Learner):
     def load(cls, folder: Path, options: Options) -> Self:
         learner = cls(options)
         try:
-            lines = pl.read_parquet(folder / FILE)
+            lines = read_parquet(folder / FILE)
             learner.target_ = Target(lines["target"][0], bool(lines["target_log"][0]))
         except (OSError, pl.exceptions.PolarsError) as error:
             raise BadFile(f"{folder / FILE} is damaged ({error}): train the model again, or restore the file") from error

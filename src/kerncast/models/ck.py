@@ -19,6 +19,7 @@ import numpy as np
 
 from kerncast import devices
 from kerncast.arrays import Floats
+from kerncast.budgets import JSON_BYTES
 from kerncast.data.dataset import record_of
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
@@ -177,7 +178,7 @@ def _refuse_other_names(path: Path, spec: FeatureSpec, booster: Booster) -> None
 
 def _read_spec(file: Path) -> FeatureSpec:
     try:
-        return decode_json(file.read_bytes(), type=FeatureSpec)
+        return decode_json(JSON_BYTES.read(file), type=FeatureSpec)
     except (OSError, msgspec.DecodeError) as error:
         raise BadFile(f"{file} is not a feature spec of CK Tile's heuristics ({error})") from error
 

@@ -14,6 +14,7 @@ import polars as pl
 
 from kerncast import devices
 from kerncast.arrays import Flags, Floats
+from kerncast.budgets import JSON_BYTES
 from kerncast.data import schema
 from kerncast.declared.declaration import resolve
 from kerncast.device import Device
@@ -21,6 +22,7 @@ from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.expr import Program
 from kerncast.files.atomic import copy_directory
 from kerncast.files.given import given_path
+from kerncast.files.parquet import read_parquet
 from kerncast.learners.contract import Learner
 from kerncast.learners.kinds import learner_class
 from kerncast.learners.lightgbm_text import refuse_other_names
@@ -309,7 +311,7 @@ class Model:
     @cached_property
     def evaluation(self) -> dict[str, Any]:
         """The out-of-fold figures of the procedure that made it."""
-        data: dict[str, Any] = decode_json((self.path / EVALUATION).read_bytes())
+        data: dict[str, Any] = decode_json(JSON_BYTES.read(self.path / EVALUATION))
         return data
 
     @cached_property
@@ -346,7 +348,7 @@ def _among(rows: Rows, known: pl.DataFrame) -> Flags:
 
 def _read(file: Path) -> pl.DataFrame:
     try:
-        return pl.read_parquet(file)
+        return read_parquet(file)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise BadFile(f"{file} is damaged ({error}): train the model again, or restore the file") from error
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import polars as pl
 
+from kerncast.budgets import COLUMNS, JSON_BYTES, LINE_CHARACTERS
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
+from kerncast.files.parquet import read_parquet
 from kerncast.parameters import Bool, Categorical, Int, Parameter
 from kerncast.parsing import load_json
 from kerncast.problems.axes import required, sizes
@@ -61,19 +63,28 @@ def _read(path: Path, space: Space, prefix: str) -> dict[str, list[Any]]:
     """The raw columns of a file as Python values."""
     try:
         if path.suffix == ".json":
-            return _json_columns(load_json(path.read_bytes()), space, prefix)
+            return _json_columns(load_json(JSON_BYTES.read(path)), space, prefix)
         if path.suffix == ".csv":
-            frame = pl.read_csv(path, infer_schema=False)
+            frame = _csv(path)
             names = {name: name.removeprefix(prefix) for name in frame.columns}
             rules = {name: space.parameters.get(bare) for name, bare in names.items()}
             return {name: [_from_text(text, rules[name]) for text in frame[name]] for name in frame.columns}
         if not path.is_file():
             raise FileNotFoundError(2, "no such file")
-        return {column.name: _whole(column).to_list() for column in pl.read_parquet(path)}
+        return {column.name: _whole(column).to_list() for column in read_parquet(path)}
     except (pl.exceptions.PolarsError, ValueError) as error:
         if isinstance(error, KerncastError):
             raise
         raise BadFile(f"it is not a readable {path.suffix[1:]} file ({str(error).splitlines()[0]})") from error
+
+
+def _csv(path: Path) -> pl.DataFrame:
+    """A CSV table as text; a header that would take polars minutes is refused."""
+    with path.open("rb") as file:
+        header = file.readline(LINE_CHARACTERS.limit + 1)
+    LINE_CHARACTERS.refuse(len(header), "line 1")
+    COLUMNS.refuse(header.count(b",") + 1, "line 1")
+    return pl.read_csv(path, infer_schema=False, glob=False)
 
 
 def _whole(column: pl.Series) -> pl.Series:

@@ -7,7 +7,9 @@ from typing import Any
 
 import polars as pl
 
+from kerncast.budgets import JSON_BYTES
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.files.parquet import read_parquet
 from kerncast.op import Family
 from kerncast.parsing import load_json
 
@@ -23,11 +25,11 @@ def read_problem_file(path: Path, family: Family) -> list[dict[str, Any]]:
         )
     try:
         if path.suffix == ".parquet":
-            frame = pl.read_parquet(path)
+            frame = read_parquet(path)
             known = [name for name in frame.columns if name.removeprefix("problem.") in family.problem.parameters]
             rows = frame.select(known).unique(maintain_order=True).to_dicts()
         else:
-            rows = load_json(path.read_bytes(), _once)
+            rows = load_json(JSON_BYTES.read(path), _once)
     except (OSError, ValueError, pl.exceptions.PolarsError) as error:
         raise BadFile(
             f"{path} cannot be read as problems ({error}): give a JSON list of objects, or a parquet table"

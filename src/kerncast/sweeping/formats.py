@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 import msgspec
 import polars as pl
 
+from kerncast.budgets import JSON_BYTES
 from kerncast.data.schema import column_type, parameter_columns, with_optional
 from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.files.parquet import read_parquet
 from kerncast.op import Family
 from kerncast.parsing import decode_json
 from kerncast.sweeping.pool import BLOCK_ROWS
@@ -81,7 +83,7 @@ class Parquet(_Parts):
         rows.write_parquet(file, compression="zstd", row_group_size=BLOCK_ROWS)
 
     def read(self, file: Path, family: Family) -> pl.DataFrame:
-        found = with_optional(family, pl.read_parquet(file))
+        found = with_optional(family, read_parquet(file))
         wanted = vector_columns(family)
         for name in {*found.columns} ^ {*wanted}:
             what = "has the unknown column" if name in found.columns else "lacks the column"
@@ -101,7 +103,7 @@ class Json(_Parts):
     def read(self, file: Path, family: Family) -> pl.DataFrame:
         columns = vector_columns(family)
         try:
-            rows = decode_json(file.read_bytes(), type=list[dict[str, dict[str, Any]]])
+            rows = decode_json(JSON_BYTES.read(file), type=list[dict[str, dict[str, Any]]])
         except msgspec.DecodeError as error:
             raise BadFile(f"{file} is not a list of vectors ({error}): {AGAIN}") from error
         values: dict[str, list[Any]] = {name: [] for name in columns}

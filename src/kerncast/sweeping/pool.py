@@ -23,6 +23,7 @@ from kerncast.device import Device
 from kerncast.expr import Expr, Program
 from kerncast.files.atomic import replace_file
 from kerncast.files.cache import cache_folder
+from kerncast.files.parquet import read_parquet
 from kerncast.op import Family, hash_key, key_text
 from kerncast.parameters import Parameter
 from kerncast.sweeping.vectors import CONFIG, PROBLEM
@@ -72,7 +73,7 @@ def open_pool(family: Family, device: Device, labels: Mapping[str, Any], portfol
     check = _check(family, known, whole=False)
     file = cache_folder("pools") / f"{_identity(family, known)}.parquet"
     with contextlib.suppress(OSError, pl.exceptions.PolarsError):  # there is none, or it is damaged: it is made again
-        return ListedPool(family, _compact(family, pl.read_parquet(file, glob=False)), check)
+        return ListedPool(family, _compact(family, read_parquet(file)), check)
     size = family.config.count(known)
     if size > POOL_ROWS:
         return WalkedPool(family, device, known, size)

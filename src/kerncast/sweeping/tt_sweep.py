@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from kerncast.budgets import JSON_BYTES
 from kerncast.data.importers.tt_sweep.vectors import problem_of
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.op import Family
@@ -123,7 +124,7 @@ class TtSweep(Format):
 
     def read(self, file: Path, family: Family) -> pl.DataFrame:
         try:
-            suites = decode_json(file.read_bytes(), type=dict[str, dict[str, dict[str, Any]]])
+            suites = decode_json(JSON_BYTES.read(file), type=dict[str, dict[str, dict[str, Any]]])
             problems = [problem_of(vector, MODULE)[1] for suite in suites.values() for vector in suite.values()]
         except (msgspec.DecodeError, InvalidValue) as error:
             raise BadFile(f"{file} holds no reshard vectors of tt-metal ({error}): sweep again") from error

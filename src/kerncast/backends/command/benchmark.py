@@ -17,6 +17,7 @@ import msgspec
 from msgspec import structs
 
 from kerncast.backends.command.template import Scope, check_names, leaves, names_in
+from kerncast.budgets import TOML_BYTES
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.parsing import decode_toml
 from kerncast.writing.keys import key_rule
@@ -182,7 +183,7 @@ def toml_text(what: str, name: str, known: Mapping[str, str]) -> str:
     if not name.endswith(".toml") and "/" not in name:
         raise NotFound(f"{NotFound.named(what, name, known)}, or the path of a .toml file")
     try:
-        return Path(name).read_text(encoding="utf-8")
+        return TOML_BYTES.read(Path(name)).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise BadFile(f"the {what} {name} cannot be read ({error}): name a TOML file or one of {', '.join(known)}") from error
 

@@ -31,6 +31,7 @@ from kerncast.families.gemm_library import gemm_library
 from kerncast.families.library_tiles import KERNEL_SOURCES
 from kerncast.families.mixed_mm_library import mixed_mm_library
 from kerncast.files.atomic import scratch_folder
+from kerncast.files.expanding import refuse_large_members
 
 TEXTS = ("framework", "version", "device", "op_name", "kernel_source", "gemm_dtype")
 NEEDED = ("gemm_dtype", "m", "n", "k", "latency")
@@ -100,6 +101,7 @@ def _tables(path: Path, notes: list[str]) -> Iterator[tuple[str, Path, Path | No
     with scratch_folder() as folder:
         try:
             with zipfile.ZipFile(path) as archive:
+                refuse_large_members(archive, path)
                 names = sorted(name for name in archive.namelist())
         except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
             raise BadFile(f"the archive cannot be read ({error}): is it cut or damaged?") from error

@@ -21,6 +21,7 @@ import msgspec
 import polars as pl
 
 from kerncast import devices, dtypes
+from kerncast.budgets import JSON_BYTES
 from kerncast.data.importers import Head, Imported, Importer, Options, extra_columns, numbered_after
 from kerncast.data.schema import Status
 from kerncast.data.skipping import Skips
@@ -30,6 +31,7 @@ from kerncast.families.flex_attention_triton import flex_attention_triton
 from kerncast.families.gemm_triton import triton
 from kerncast.families.mixed_mm_triton import mixed_mm_triton
 from kerncast.families.pad_mm_inductor import pad_mm_inductor
+from kerncast.files.expanding import refuse_large_members
 from kerncast.op import Family
 from kerncast.parsing import decode_json
 
@@ -116,10 +118,11 @@ def _texts(path: Path) -> Iterator[tuple[str, bytes]]:
     with path.open("rb") as file:
         archived = file.read(2) == b"PK"
     if not archived:
-        yield "", path.read_bytes()
+        yield "", JSON_BYTES.read(path)
         return
     try:
         with zipfile.ZipFile(path) as archive:
+            refuse_large_members(archive, path)
             names = sorted(item.filename for item in archive.infolist() if not item.is_dir())
             # Files that macOS adds to an archive are not logs.
             names = [name for name in names if not name.startswith("__MACOSX/") and not Path(name).name.startswith(".")]

@@ -27,6 +27,7 @@ from typing import Any
 import polars as pl
 
 from kerncast import devices
+from kerncast.budgets import JSON_BYTES
 from kerncast.data.importers import Head, Imported, Importer, Options
 from kerncast.data.importers.unclosed_json import Entries, read_unclosed
 from kerncast.data.schema import MEASURED
@@ -44,6 +45,7 @@ from kerncast.declared.declaration import (
 )
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.files.expanding import GZIP, gunzip_beginning
 
 FAMILY = "kernel_tuner"
 # The errors in place of a time, or in `__error__`.
@@ -120,14 +122,11 @@ class _Cache:
 
 
 def _text(path: Path) -> str:
-    data = path.read_bytes()
-    parts = []
+    data = JSON_BYTES.read(path)
     try:
-        while data[:2] == b"\x1f\x8b":
-            stream = zlib.decompressobj(wbits=31)
-            parts.append(stream.decompress(data))
-            data = stream.unused_data
-        text = (b"".join(parts) if parts else data).decode("utf-8")
+        if data[:2] == GZIP:
+            data = gunzip_beginning(data, str(path))
+        text = data.decode("utf-8")
     except zlib.error as error:
         raise BadFile(f"the file is not valid gzip ({error}): is it damaged?") from error
     except UnicodeDecodeError as error:

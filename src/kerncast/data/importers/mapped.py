@@ -37,12 +37,14 @@ import msgspec
 import polars as pl
 
 from kerncast import devices, dtypes
+from kerncast.budgets import TOML_BYTES
 from kerncast.data import schema
 from kerncast.data.importers import Imported, Importer, Options, extra_columns, listed
 from kerncast.data.skipping import Skips, shortened
 from kerncast.data.text_table import LINE, read_csv_text, refuse_cells, refuse_rows, respelled
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
+from kerncast.files.parquet import read_parquet
 from kerncast.op import Family
 from kerncast.parameters import Categorical, Parameter
 from kerncast.parsing import decode_toml
@@ -102,7 +104,7 @@ def read_mapping(path: Path | None) -> Mapping:
     if path is None:
         raise InvalidValue("a csv or parquet table needs `mapping` FILE.toml; draft one with `guess`")
     try:
-        mapping = msgspec.convert(decode_toml(path.read_bytes()), Mapping)
+        mapping = msgspec.convert(decode_toml(TOML_BYTES.read(path)), Mapping)
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise BadFile(f"{path} is not a mapping file: {error}") from error
     except msgspec.ValidationError as error:
@@ -337,7 +339,7 @@ class Parquet(Importer):
 def read_parquet_table(path: Path) -> pl.DataFrame:
     """A parquet file with row numbers for lines."""
     try:
-        table = pl.read_parquet(path, glob=False)
+        table = read_parquet(path)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise BadFile(f"not a parquet file ({str(error).splitlines()[0]})") from error
     nested = [name for name, dtype in table.schema.items() if dtype.is_nested()]

@@ -13,6 +13,8 @@ import polars as pl
 
 from kerncast.data.importers import Head, importers
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.files.expanding import refuse_large_members
+from kerncast.files.parquet import refuse_large_table
 
 # Enough for a header and the first rows; an archive is not unpacked further.
 HEAD_BYTES = 65_536
@@ -52,6 +54,7 @@ def head_of(path: Path) -> Head:
         if data.startswith(b"PK"):
             return _archive(path)
         if data.startswith(b"PAR1"):
+            refuse_large_table(path)
             return Head(path, columns=tuple(pl.read_parquet_schema(path)))
         if data.startswith(b"\x1f\x8b"):
             with gzip.open(path) as file:
@@ -65,6 +68,7 @@ def head_of(path: Path) -> Head:
 
 def _archive(path: Path) -> Head:
     with zipfile.ZipFile(path) as archive:
+        refuse_large_members(archive, path)
         files = [item for item in archive.infolist() if not item.is_dir() and not item.filename.startswith("__MACOSX/")]
         names = tuple(item.filename for item in files)
         text = ""

@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from kerncast.budgets import JSON_BYTES
 from kerncast.evaluating.evaluation import Evaluation
 from kerncast.evaluating.report import charts, tables
 from kerncast.evaluating.report.budget import budget_charts
@@ -159,6 +160,6 @@ def _facts(summary: dict[str, Any], model: Model | None, fixed: dict[str, Any]) 
 def _importances(model: Model | None) -> list[tables.Bar]:
     if model is None or not (model.path / IMPORTANCES).is_file():
         return []
-    found = decode_json((model.path / IMPORTANCES).read_bytes(), type=dict[str, float])
+    found = decode_json(JSON_BYTES.read(model.path / IMPORTANCES), type=dict[str, float])
     ordered = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:MOST_IMPORTANCES]
     return [tables.bar(name, share, share / ordered[0][1]) for name, share in ordered if share > 0]

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from kerncast.budgets import JSON_BYTES
 from kerncast.data.importers.mapped import read_parquet_table
 from kerncast.data.text_table import LINE, read_csv_text
 from kerncast.errors import BadFile, KerncastError
@@ -30,7 +31,7 @@ def read_solutions(path: Path, family: Family, devices: Sequence[str]) -> Soluti
     """The choices of a file for a family on the devices of a model; errors say where the file is malformed."""
     target = Target(family, tuple(devices))
     try:
-        data = path.read_bytes()
+        data = JSON_BYTES.read(path)
     except OSError as error:
         raise BadFile(f"cannot read {path}: {error.strerror}") from error
     try:

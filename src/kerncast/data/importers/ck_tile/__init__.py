@@ -16,6 +16,7 @@ from typing import Any
 import polars as pl
 
 from kerncast import devices
+from kerncast.budgets import JSON_BYTES
 from kerncast.data import schema
 from kerncast.data.importers import Head, Imported, Importer, Options, extra_columns, measured_on
 from kerncast.data.importers.ck_tile.cells import in_range, typed
@@ -114,7 +115,7 @@ def _require(table: pl.DataFrame, where: str, names: Iterable[str]) -> None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+        return JSON_BYTES.read(path).decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise BadFile(f"not a text file ({error.reason} at byte {error.start}): is it compressed?") from error
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from kerncast.budgets import JSON_BYTES
 from kerncast.data.importers.unclosed_json import next_entry
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.families.reshard import reshard_single
@@ -31,7 +32,7 @@ UNARY = {"input_shape", "input_a_dtype", "input_a_memory_config"}
 def read_text(path: Path) -> str:
     """A file as text."""
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return JSON_BYTES.read(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadFile(f"{path} is not a text file ({error.reason} at byte {error.start}): is it compressed?") from error
 
