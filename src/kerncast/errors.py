@@ -9,6 +9,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+# Characters of a value that a message quotes, and names that it lists.
+LONGEST_VALUE = 200
+MOST_NAMES = 100
+
+
+def quoted(value: object, longest: int = LONGEST_VALUE) -> str:
+    """A value in a message: a long one is cut, with its length."""
+    text = str(value)
+    return text if len(text) <= longest else f"{text[:longest]}… ({len(text):,} characters)"
+
 
 class KerncastError(Exception):
     """The base class: catch this to catch every error that kerncast raises on purpose."""
@@ -31,10 +41,11 @@ class NotFound(KerncastError, LookupError):
         """An error that suggests the nearest known name, then lists all names (or says where to list them)."""
         names = sorted(known)
         same = [item for item in names if item.lower() == str(name).lower()]
-        near = same or difflib.get_close_matches(str(name), names, n=1)
-        hint = f"did you mean '{near[0]}'? " if near else ""
-        where = f"see `{listing}`" if listing else f"known: {', '.join(names) or 'none'}"
-        return cls(f"unknown {kind} '{name}': {hint}{where}")
+        near = same or difflib.get_close_matches(str(name)[:LONGEST_VALUE], names, n=1)
+        hint = f"did you mean '{quoted(near[0])}'? " if near else ""
+        more = f", … ({len(names) - MOST_NAMES:,} more)" if len(names) > MOST_NAMES else ""
+        where = f"see `{listing}`" if listing else f"known: {', '.join(map(quoted, names[:MOST_NAMES])) or 'none'}{more}"
+        return cls(f"unknown {kind} '{quoted(name)}': {hint}{where}")
 
 
 class BadFile(KerncastError):

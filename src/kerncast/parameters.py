@@ -8,10 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kerncast.errors import InvalidValue
+from kerncast.errors import InvalidValue, quoted
 from kerncast.expr import Expr, Namespace, Symbol
 
 Value = int | bool | str | None
+
+# Characters of a rule that a refusal says: a parameter may have thousands of labels.
+LONGEST_RULE = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +78,11 @@ class Parameter:
 
     def refusal(self, value: Any) -> str:
         """The rule, the value that breaks it, and the value that was probably meant."""
-        return f"must be {self.describe()}, got {value!r}{self.suggestion(value)}"
+        return f"must be {quoted(self.describe(), LONGEST_RULE)}, got {quoted(repr(value))}{self.suggestion(value)}"
 
     def suggestion(self, value: Any) -> str:
         """What an error adds about the value that was probably meant; empty if it is not clear."""
-        meant = None if self.spelled is None else self.spelled(str(value))
+        meant = None if self.spelled is None else self.spelled(str(value)[:LONGEST_RULE])
         return f": did you mean '{meant}'?" if meant is not None and self.index(meant) is not None else ""
 
     def nearest(self, value: Any) -> int:
@@ -288,7 +291,7 @@ class Categorical(Parameter):
         known = dict(self.labels)
         unknown = [label for label in labels if label not in known]
         if unknown:
-            raise InvalidValue(f"unknown labels {', '.join(unknown)}: {self.describe()}")
+            raise InvalidValue(f"unknown labels {quoted(', '.join(unknown))}: {quoted(self.describe(), LONGEST_RULE)}")
         shared = {item.name: getattr(self, item.name) for item in dataclasses.fields(Parameter)}
         return Categorical({label: known[label] for label in labels}, **{**shared, **changes})
 

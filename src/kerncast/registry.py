@@ -11,15 +11,38 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from importlib import metadata
 from typing import Any, Generic, TypeVar
 
-from kerncast.errors import BadFile, NotFound
+from kerncast.errors import BadFile, InvalidValue, NotFound, quoted
 from kerncast.op import Family, Op
 
 T = TypeVar("T", Op, Family)
+NAME = r"[A-Za-z_]\w*"
+# What is longer is no name that anybody gave, and would be written again and again.
+LONGEST_NAME, LONGEST_LABEL, LONGEST_DOC = 100, 2_000, 10_000
+
+
+def refuse_odd_names(op: str, family: str | None, parameters: Mapping[str, Iterable[str]], doc: str) -> None:
+    """Refuse names that are not letters, digits and '_', and long texts; `parameters` have their labels."""
+    for name in (op, *parameters):
+        if not re.fullmatch(NAME, name, re.ASCII):
+            raise InvalidValue(f"a name is letters, digits and '_', got '{quoted(name)}'")
+    if family is not None and not re.fullmatch(rf"{op}/{NAME}", family, re.ASCII):
+        raise InvalidValue(f"a family is called '{quoted(op)}/NAME', NAME in letters, digits and '_', got '{quoted(family)}'")
+    names = (op, *parameters, *(() if family is None else (family.rpartition("/")[2],)))
+    labels = (label for own in parameters.values() for label in own)
+    for what, longest, texts in (
+        ("name", LONGEST_NAME, names), ("label", LONGEST_LABEL, labels), ("description", LONGEST_DOC, (doc,)),
+    ):  # fmt: skip
+        for text in texts:
+            if len(text) > longest:
+                raise InvalidValue(
+                    f"a {what} has at most {longest:,} characters, got {len(text):,} ('{text[:40]}…'): shorten it"
+                )
 
 
 def discover(package: str) -> Iterator[tuple[str, Any]]:
@@ -62,6 +85,8 @@ class Registry(Generic[T]):
                     )
                 continue
             name = getattr(item, self.identity)
+            if source.startswith("entry point"):
+                _check(item, source)
             if found.setdefault(name, item) is not item:
                 raise BadFile(
                     f"{self.kind.__name__.lower()} '{name}' is declared by both {origin[name]} and {source}: rename one"
@@ -103,6 +128,17 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.found.values())
+
+
+def _check(item: Op | Family, source: str) -> None:
+    """Refuse an op or a family of another package whose names are none."""
+    op, family = (item, None) if isinstance(item, Op) else (item.op, item)
+    rules = {**op.parameters, **(family.parameters if family is not None else {})}
+    labels = {name: [label for label, _ in rule.codes] for name, rule in rules.items()}
+    try:
+        refuse_odd_names(op.name, family.id if family is not None else None, labels, item.doc)
+    except InvalidValue as error:
+        raise BadFile(f"{source}: {error}; fix or uninstall the package that declares it") from error
 
 
 OPS: Registry[Op] = Registry(Op, "kerncast.ops", "name", "kerncast ops")

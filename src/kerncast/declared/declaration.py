@@ -8,7 +8,6 @@ may hold different drafts of one kernel, and each uses its own.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, reduce
 from math import prod
@@ -22,13 +21,10 @@ from kerncast.expr import Expr, Namespace, ceil_div, log2
 from kerncast.expr.nodes import Operand
 from kerncast.op import Family, Op
 from kerncast.parsing import decode_json
-from kerncast.registry import FAMILIES, OPS
+from kerncast.registry import FAMILIES, OPS, refuse_odd_names
 from kerncast.space import Bool, Categorical, Choice, Constraint, Int, Parameter
 
-NAME = r"[A-Za-z_]\w*"
 LARGEST_SIZE = 2**53
-# What is longer is no name that anybody gave, and would be written again and again.
-LONGEST_NAME, LONGEST_LABEL, LONGEST_DOC = 100, 2_000, 10_000
 # Above this many combinations there is a check after each parameter, so that configs are listed step by step.
 CHECKED_AT_ONCE = 65_536
 AXES = ("x", "y", "z")
@@ -207,14 +203,8 @@ def _product(c: Namespace, names: Sequence[str]) -> Expr:
 @lru_cache(maxsize=64)
 def _built(text: bytes) -> DeclaredFamily:
     declared = decode_json(text, type=Declaration)
-    for name in (declared.op, *declared.problem, *declared.config):
-        if not re.fullmatch(NAME, name, re.ASCII):
-            raise InvalidValue(f"a declared name is letters, digits and '_', got '{name}'")
-    if not re.fullmatch(rf"{declared.op}/{NAME}", declared.family, re.ASCII):
-        raise InvalidValue(
-            f"a declared family is called '{declared.op}/NAME', NAME in letters, digits and '_', got '{declared.family}'"
-        )
-    _refuse_long(declared)
+    values = {**declared.problem, **declared.config}
+    refuse_odd_names(declared.op, declared.family, {name: item.labels for name, item in values.items()}, declared.doc)
     if declared.op in OPS.found:
         raise InvalidValue(f"the op '{declared.op}' is installed here and differs from the one drafted from a file")
     parts = {"declaration": declared, "doc": declared.doc}
@@ -225,19 +215,6 @@ def _built(text: bytes) -> DeclaredFamily:
     built = family()
     assert isinstance(built, DeclaredFamily)
     return built
-
-
-def _refuse_long(declared: Declaration) -> None:
-    names = (declared.op, declared.family.rpartition("/")[2], *declared.problem, *declared.config)
-    labels = (label for values in (*declared.problem.values(), *declared.config.values()) for label in values.labels)
-    for what, longest, texts in (
-        ("name", LONGEST_NAME, names), ("label", LONGEST_LABEL, labels), ("description", LONGEST_DOC, (declared.doc,)),
-    ):  # fmt: skip
-        for text in texts:
-            if len(text) > longest:
-                raise InvalidValue(
-                    f"a declared {what} has at most {longest:,} characters, got {len(text):,} ('{text[:40]}…'): shorten it"
-                )
 
 
 def declared_family(declared: Declaration) -> DeclaredFamily:

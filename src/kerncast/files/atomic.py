@@ -24,6 +24,8 @@ from kerncast.errors import CannotWrite, InvalidValue
 _NUMBERS = itertools.count()
 # Drafts that are being filled now, for a process that has to end at once.
 _LIVE: set[Path] = set()
+# Written where polars could not write and does not say why, to hear it from the system.
+PROBE_BYTES = 1 << 20
 
 
 # -- what went wrong -----------------------------------------------------------------------------------
@@ -40,6 +42,24 @@ def reason(error: BaseException) -> str:
     full = os.strerror(errno.ENOSPC)
     # Polars has no error type for a full disk: it wraps the system's message in several layers.
     return full if full in text else next(iter(text.splitlines()), type(error).__name__)
+
+
+def disk_error(error: BaseException, beside: Path) -> OSError | None:
+    """The system's error behind a failed write, if it is one: polars wraps it in errors of its own, or does not say it."""
+    if isinstance(error, OSError):
+        return error
+    if not type(error).__module__.startswith("polars"):
+        return None
+    said = re.search(r"\(os error (\d+)\)", str(error))
+    if said:
+        return OSError(int(said[1]), os.strerror(int(said[1])))
+    try:
+        with tempfile.TemporaryFile(dir=beside) as probe:
+            probe.write(bytes(PROBE_BYTES))
+    except OSError as refused:
+        return refused
+    # What was full may have room again; polars calls a write that failed a transport error.
+    return OSError(errno.EIO, reason(error)) if "transport error" in str(error) else None
 
 
 def cannot_write(path: Path | str, error: OSError) -> CannotWrite:
@@ -62,7 +82,13 @@ def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}.{next(_NUMBERS)}")
     _LIVE.add(draft)
     try:
-        write(draft)
+        try:
+            write(draft)
+        except Exception as error:
+            refused = disk_error(error, path.parent)
+            if refused is None or refused is error:
+                raise
+            raise refused from error
         _sync(draft)
         os.replace(draft, path)
         _sync(path.parent)
@@ -72,11 +98,9 @@ def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """`replace_file`, but an `OSError` becomes a `CannotWrite`."""
-    try:
+    """`replace_file`, but an error of the disk becomes a `CannotWrite`."""
+    with _said(path):
         replace_file(path, write)
-    except OSError as error:
-        raise cannot_write(path, error) from error
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -130,7 +154,10 @@ def drafted(out: Path) -> Iterator[Path]:
         draft = scratch / "draft"
         with _said(out):
             draft.mkdir()
-        yield draft
+        try:
+            yield draft
+        except CannotWrite as error:  # nobody knows the draft
+            raise CannotWrite(str(error).replace(str(draft), str(out))) from error.__cause__
         with _said(out):
             for folder, _, files in os.walk(draft, topdown=False):
                 for name in files:
@@ -200,5 +227,8 @@ def _scratch_beside(out: Path) -> Path:
 def _said(out: Path) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        raise cannot_write(out, error) from error
+    except Exception as error:
+        refused = disk_error(error, next(folder for folder in out.absolute().parents if folder.exists()))
+        if refused is None:
+            raise
+        raise cannot_write(out, refused) from refused

@@ -37,8 +37,6 @@ from kerncast.declared import diagram
 from kerncast.declared.declaration import (
     AXES,
     LARGEST_SIZE,
-    LONGEST_LABEL,
-    LONGEST_NAME,
     Declaration,
     Values,
     declared_family,
@@ -46,6 +44,7 @@ from kerncast.declared.declaration import (
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.files.expanding import GZIP, gunzip_beginning
+from kerncast.registry import LONGEST_LABEL, LONGEST_NAME
 
 FAMILY = "kernel_tuner"
 # The errors in place of a time, or in `__error__`.
