@@ -1,4 +1,7 @@
-"""Render docs/results.md from the files that `make bench` writes: `make results`, or `python benchmarks/render_results.py`."""
+"""Render docs/results.md, and the counts in docs/reliability.md, from the files that `make bench` writes.
+
+`make results`, or `python benchmarks/render_results.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ from pathlib import Path
 from reporting import RESULTS, ROOT, TOPICS, Result, Row, aim, measured, read, span, verdict
 
 PAGE = ROOT / "docs" / "results.md"
+RELIABILITY = ROOT / "docs" / "reliability.md"
+# Where tables of some scripts belong in a page that people write.
+BLOCK = re.compile(r"(<!-- results of: ([\w ]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 # Characters with a meaning in Markdown or HTML.
 SPECIAL = re.compile(r"[\\`*_\[\]<>&|~#]")
 URL = re.compile(r"https?://[^\s,;()]+")
@@ -142,13 +148,36 @@ def page(results: Sequence[Result], names: Sequence[str]) -> str:
     return "\n".join([*lines, *never_run(ordered, names)]).rstrip("\n") + "\n"
 
 
+def with_counts(words: str, results: Sequence[Result]) -> str:
+    """A page with the tables of the scripts that its blocks name; scripts without a result are left out."""
+
+    def fill(found: re.Match[str]) -> str:
+        lines = []
+        for name in found[2].split():
+            for result in results:
+                if result.benchmark.script == f"{name}.py":
+                    lines += ["", f"**{text(result.benchmark.title)}**", "", *table(result.rows)]
+        return "\n".join([found[1].rstrip("\n"), *lines, "", found[3]])
+
+    return BLOCK.sub(fill, words)
+
+
+def kept() -> list[Result]:
+    return [read(file) for file in sorted(RESULTS.glob("*.json"))]
+
+
 def rendered() -> str:
-    return page([read(file) for file in sorted(RESULTS.glob("*.json"))], listed(ROOT / "Makefile"))
+    return page(kept(), listed(ROOT / "Makefile"))
+
+
+def rendered_reliability() -> str:
+    return with_counts(RELIABILITY.read_text(encoding="utf-8"), kept())
 
 
 def main() -> int:
-    PAGE.write_text(rendered(), encoding="utf-8")
-    print(f"wrote {PAGE.relative_to(ROOT)}")
+    for file, words in ((PAGE, rendered()), (RELIABILITY, rendered_reliability())):
+        file.write_text(words, encoding="utf-8")
+        print(f"wrote {file.relative_to(ROOT)}")
     return 0
 
 

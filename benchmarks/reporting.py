@@ -36,6 +36,7 @@ TOPICS = (
     "Choosing kernels measured on a CPU",
     "CPU kernels against libraries",
     "Measuring",
+    "Reliability",
     "How long choosing and predicting take",
     "How long training takes",
     "Spaces, sweeps and imports",

@@ -17,8 +17,9 @@ from kerncast.collecting.plan import retried
 from kerncast.collecting.run import Request, collect
 from kerncast.collecting.stopping import CannotGoOn, FailedAlike
 from kerncast.data import Dataset
+from kerncast.data.schema import row_keys
 from kerncast.errors import CannotWrite, KerncastError, NotFound
-from kerncast.testing.backends import QUICK
+from kerncast.testing.backends import FAULTY, QUICK, planned, vector_texts
 
 TRITON = kerncast.get_family("gemm/triton")
 VECTORS = 36
@@ -90,6 +91,20 @@ def test_a_worker_that_is_killed_from_outside_costs_no_row(blamed):
     (blamed / "killer").touch()
     assert measure(blamed).statuses == {"ok": VECTORS}
     assert (blamed / "killed").exists()
+
+
+@pytest.mark.parametrize("place", [VECTORS - 1, 8, 7])
+def test_a_vector_that_spoils_others_is_found_wherever_it_is(tmp_path, place):
+    """Also the last of all, or of its chunk, after which nobody would notice: no row of its process counts before that."""
+    rows = vectors()
+    with planned("kerncast.testing.faults:Instant", {vector_texts(TRITON, rows)[place]: "spoil"}):
+        wanted = Request(TRITON, FAULTY, ("0",), tmp_path / "d", policy=QUICK, chunk_size=8)
+        summary = collect(wanted, [rows], total=VECTORS)
+    assert summary.statuses == {"ok": VECTORS - 1, "wrong_result": 1}
+    found = Dataset.open(tmp_path / "d").read().filter(pl.col("status") != "ok")
+    keys = list(row_keys(TRITON, rows.with_columns(device=pl.lit(found["device"][0]))))
+    assert found["key"].to_list() == [keys[place]]
+    assert "it spoils the process" in found["error"][0]
 
 
 def test_many_failures_alike_stop_the_run_and_get_no_row(blamed):

@@ -7,9 +7,9 @@ import pytest
 
 from kerncast.backends.contract import Prepared
 from kerncast.collecting.messages import Policy
+from kerncast.collecting.outcomes import result_of
 from kerncast.collecting.pressure import WINDOW_NS, CpuPressure, watch
 from kerncast.collecting.timing import BlockTimer, Sentinel, Timed
-from kerncast.collecting.worker import _result
 
 
 class Machine:
@@ -146,7 +146,7 @@ def threaded(waits, threads, samples=12, cpus=None):
     timer = BlockTimer(Policy(samples=samples), lambda index, expected: None, cpu_clock=False, pressure=pressure)
     vector = Timed(0, machine.kernel(30_000_000), Sentinel(None), threads=threads)
     timer.time([vector], lambda timed: None, random.Random(0))
-    return vector, _result("key", vector, timer, "")
+    return vector, result_of("key", vector, timer, "")
 
 
 @pytest.fixture

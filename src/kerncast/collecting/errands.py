@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from kerncast.collecting.messages import Chunk, Item, Result
 
+# How a vector that is right alone fails in a process that another one spoiled.
+SPOILED = ("wrong_result", "launch_error")
 # Vectors of a process that are remembered as possible causes of a wrong result.
 REMEMBERED = 256
 
@@ -18,8 +20,11 @@ class Inquiry:
     The one before it is tried first, then all the others together, then halves of what is left.
     """
 
-    def __init__(self, witness: Item, suspects: Sequence[Item]) -> None:
-        self.witness = witness
+    def __init__(self, witness: Item, suspects: Sequence[Item], held: Sequence[Item] = ()) -> None:
+        self.witness, self.held = witness, list(held)
+        """`held` are vectors that wait for the answer."""
+        self.broken = 0
+        """How often the process of this trial ended."""
         self.trying, self.rest = list(suspects[-1:]), list(suspects[:-1])
         self.wrong = False
         """Whether the witness was wrong in the last trial."""
@@ -32,11 +37,11 @@ class Inquiry:
     def hear(self, result: Result) -> None:
         """Take a result of the trial; only that of the witness counts."""
         if result.key == self.witness.key:
-            self.wrong = result.status == "wrong_result"
+            self.wrong = result.status in SPOILED
 
     def conclude(self) -> Item | None:
         """The one that did it; None: there are others to try, or it is over."""
-        wrong, self.wrong = self.wrong, False
+        wrong, self.wrong, self.broken = self.wrong, False, 0
         if not wrong:
             self.trying, self.rest = self.rest, []
         elif len(self.trying) == 1:

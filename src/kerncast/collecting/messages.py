@@ -107,6 +107,8 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
     number: int
     spoiled: bool = False
+    wrong: str = ""
+    """The key of a vector that was right in this process and is not any more; what has no result since then, gets none."""
 
 
 class Broken(msgspec.Struct, frozen=True, tag="broken"):
@@ -171,6 +173,8 @@ class Position:
     IDLE = -1
     ALL = -2
     """The step serves all vectors of the chunk at once: they are being compiled."""
+    PROOF = -3
+    """A vector of an earlier chunk shows whether the process is still sound."""
 
     def __init__(self, fd: int) -> None:
         self.memory = mmap.mmap(fd, self.SIZE)

@@ -224,7 +224,10 @@ class Supervisor:
             case Result():
                 self._result(device, worker, message)
             case Done():
-                if message.spoiled:
+                assert worker.errand is not None
+                if message.wrong and worker.errand.inquiry is None:
+                    self._disproved(device, worker, message.wrong)
+                elif message.spoiled and not message.wrong:
                     self._replace(device)
                 else:
                     self._done(worker)
@@ -278,16 +281,40 @@ class Supervisor:
             found = errand.inquiry.conclude()
             if found is None:
                 self._inquire(errand.inquiry, chunk.number)
-            else:
-                self._convict(found, errand.inquiry.witness, chunk.number)
+                return
+            self._convict(found, errand.inquiry.witness, chunk.number)
+            if errand.inquiry.held:
+                self.again.append(Errand.plain(Chunk(chunk.number, errand.inquiry.held)))
+
+    def _disproved(self, device: str, worker: Worker, key: str) -> None:
+        """A vector that was right in this process is not any more: what ran since then waits until it is known why."""
+        assert worker.chunk is not None
+        chunk, ran = worker.chunk, [*worker.earlier, *worker.chunk.items]
+        held, worker.waiting = list(worker.waiting.values()), {}
+        at = next((index for index, item in enumerate(ran) if item.key == key), None)
+        if at is None:
+            self._one_by_one(held, chunk.number)
+        else:
+            since = chunk.items if at >= len(worker.earlier) else ran[at:]
+            suspects = [item for item in since if item.key != key]
+            self._inquire(Inquiry(ran[at], suspects, held), chunk.number)
+        self._replace(device, reset=False)
 
     def _inquire(self, inquiry: Inquiry, number: int) -> None:
         """Look for the vector that spoiled a process, unless all were tried."""
-        if not inquiry.over:
+        if inquiry.over:
+            self._one_by_one(inquiry.held, number)
+        else:
             self.again.appendleft(Errand.trial(inquiry, number))
+
+    def _one_by_one(self, items: list[Item], number: int) -> None:
+        """Measure vectors in a process of its own each: together they are not sound, and nobody knows why."""
+        self.again.extend(Errand.alone(item, number) for item in items)
 
     def _convict(self, item: Item, witness: Item, number: int) -> None:
         """A vector that makes others compute wrong results is not correct, whatever its own result is."""
+        if item.key in self.convicted:
+            return
         words = f"it spoils the process: a kernel that is right alone is wrong after it ({assignments(witness.config)})"
         self.convicted.add(item.key)
         self.record(item, Result(item.key, "wrong_result", error=words[:500]), number, next(iter(self.lanes)), overrules=True)
@@ -323,13 +350,17 @@ class Supervisor:
         worker = self.lanes[device]
         if worker.chunk is not None:
             number = worker.chunk.number
+            if worker.position.read()[0] == Position.PROOF:
+                self._one_by_one(list(worker.waiting.values()), number)
+                worker.waiting = {}
             item = self._served(worker)
             if item is not None and worker.waiting.pop(item.key, None) is not None:
                 if item.key in self.struck:
                     self.blamed[device] = item, Result(item.key, status, error=error), number
                 else:
                     self.struck.add(item.key)
-                    self.again.appendleft(Errand.alone(item, number))
+                    suspects = worker.errand.suspects if worker.errand is not None else ()
+                    self.again.appendleft(Errand.alone(item, number, suspects))
         self._replace(device)
 
     def _served(self, worker: Worker) -> Item | None:
@@ -353,7 +384,17 @@ class Supervisor:
         worker = self._close_lane(device)
         if worker.chunk is not None and worker.waiting:
             self.again.append(Errand.plain(Chunk(worker.chunk.number, list(worker.waiting.values()))))
+        if worker.chunk is not None and worker.errand is not None and worker.errand.inquiry is not None:
+            self._broken_trial(worker.errand.inquiry, worker.chunk.number)
         worker.kill()
+
+    def _broken_trial(self, inquiry: Inquiry, number: int) -> None:
+        """Its process ended without an answer, perhaps by a signal from outside: once more, then it is given up."""
+        inquiry.broken += 1
+        if inquiry.broken > 1:
+            self._one_by_one(inquiry.held, number)
+        else:
+            self._inquire(inquiry, number)
 
     def _replace(self, device: str, why: str = "", *, reset: bool = True) -> None:
         """Start another worker, after a reset of the device; if that fails too, the message begins with `why`."""

@@ -10,13 +10,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import datetime
-import errno
 import math
 import os
 import random
 import resource
 import signal
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -37,13 +35,14 @@ from kerncast.collecting.messages import (
     Position,
     Ready,
     Reply,
-    Result,
     Start,
     Stuck,
     frame,
     order_decoder,
 )
+from kerncast.collecting.outcomes import EnvironmentFault, failure_of, refuse_environment, result_of, words_of
 from kerncast.collecting.pressure import watch
+from kerncast.collecting.proof import Disproved, Proof, Witness
 from kerncast.collecting.timing import BlockTimer, Sentinel, Timed
 from kerncast.device import Device
 from kerncast.errors import KerncastError, NotFound
@@ -63,10 +62,6 @@ def limit_memory(policy: Policy) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if policy.memory_bytes:
         resource.setrlimit(resource.RLIMIT_DATA, (policy.memory_bytes, policy.memory_bytes))
-
-
-class EnvironmentFault(Exception):
-    """The machine around the kernels failed; the message says how."""
 
 
 class Measurer:
@@ -91,6 +86,7 @@ class Measurer:
         # Other causes disturb memory-bound vectors, so these have their own sentinel.
         self.memory = Sentinel(backend.sentinel("memory"))
         self.memory_bound = _memory_bound(family, backend.device())
+        self.proof = Proof(backend, self._guard, self._close, send)
         self.leaking = False
         """Whether a kernel could not be closed; then the process is checked before it gets the next chunk."""
 
@@ -113,19 +109,23 @@ class Measurer:
             self._measure(chunk)
         except EnvironmentFault as fault:
             self.send(Stuck(str(fault)))
+        except Disproved as disproved:
+            self.position.idle()
+            self.send(Done(chunk.number, spoiled=True, wrong=disproved.key))
 
     def _measure(self, chunk: Chunk) -> None:
         vectors = [self._vector(item) for item in chunk.items]
+        self.proof.begin()
         self.position.at(Position.ALL, int(self.backend.compile_seconds(vectors, self.build_jobs) * 1e9))
         try:
             self.backend.compile(vectors, self.build_jobs)
         except Exception as error:  # a kernel that does not build fails when it is prepared
-            _refuse_environment(error)
+            refuse_environment(error)
         if isinstance(self.backend, TimesItself):
             try:
                 self._ask(self.backend, chunk.items, vectors)
             except KerncastError as error:  # the device cannot be brought back: nothing more to measure here
-                self.send(Broken(_words(error)))
+                self.send(Broken(words_of(error)))
                 return
             self.position.idle()
             self.send(Done(chunk.number))
@@ -133,6 +133,8 @@ class Measurer:
         width = max(1, self.backend.max_prepared)
         blocks = (range(start, min(start + width, len(vectors))) for start in range(0, len(vectors), width))
         spoiled = any(self._block(chunk.items, vectors, indices) for indices in blocks)
+        if not spoiled:
+            self.proof.settle()
         if self.leaking and not spoiled:
             self.leaking, spoiled = False, not self._healthy()
         self.position.idle()
@@ -147,8 +149,8 @@ class Measurer:
         waiting: dict[int, Timed] = {}
 
         def failed(index: int, error: Exception) -> bool:
-            _refuse_environment(error)
-            result = _failure(items[index].key, error, started)
+            refuse_environment(error)
+            result = failure_of(items[index].key, error, started)
             self.send(result)
             return result.status == "launch_error" and not self._healthy()
 
@@ -163,11 +165,13 @@ class Measurer:
             del waiting[timed.index]
             # Closed first: a kernel that crashes when it is closed has no result.
             self._close(timed.index, timed.kernel)
-            self.send(_result(items[timed.index].key, timed, self.timer, started))
+            self.proof.hold(result_of(items[timed.index].key, timed, self.timer, started))
 
         while waiting:
             try:
                 self.timer.time(list(waiting.values()), finish, self.rng)
+            except Disproved:
+                raise
             except Exception as error:
                 # The step that failed is the one announced last; the others are timed again without it.
                 index, _ = self.position.read()
@@ -194,6 +198,7 @@ class Measurer:
                 timed.max_abs_err = float(timed.kernel.check())
                 if not timed.max_abs_err <= self.backend.tolerance(vector[0]):  # also when it is NaN
                     raise WrongResult(timed.max_abs_err)
+                self.proof.right(Witness(index, item.key, vector))
             self.timer.warm_up(timed)
         except Exception:
             self._close(index, timed.kernel)
@@ -228,9 +233,9 @@ class Measurer:
                 index = order[position]
                 silent.discard(index)
                 if isinstance(answer, Failed):
-                    _refuse_environment(answer)
+                    refuse_environment(answer)
                     del waiting[index]
-                    self.send(_failure(items[index].key, answer, started))
+                    self.send(failure_of(items[index].key, answer, started))
                     continue
                 timed = waiting[index]
                 timed.quiet.append(answer.time_ns)
@@ -239,7 +244,7 @@ class Measurer:
                 timed.prepared_ns = answer.compile_ns or 0.0
             for index in silent:
                 del waiting[index]
-                self.send(_failure(items[index].key, Failed("the backend gave no answer"), started))
+                self.send(failure_of(items[index].key, Failed("the backend gave no answer"), started))
             self._settle(waiting, items, started)
 
     def _settle(self, waiting: dict[int, Timed], items: list[Item], started: str) -> None:
@@ -251,7 +256,7 @@ class Measurer:
             timed.best_ns = min(timed.best_ns or math.inf, best[timed.problem])
             if self.timer.enough(timed):
                 del waiting[index]
-                row = _result(items[index].key, timed, self.timer, started)
+                row = result_of(items[index].key, timed, self.timer, started)
                 # Only the program knows how often it was launched and how it was warmed up.
                 self.send(structs.replace(row, inner_loops=None, warmup_ns=None, compile_ns=timed.prepared_ns or None))
 
@@ -284,62 +289,6 @@ def _memory_bound(family: Family, device: Device) -> Callable[[Problem], bool]:
         return need["bytes"] > l2_bytes and need["bytes"] / (bandwidth * 1e9) > need["flops"] / (peak * 1e12)
 
     return bound
-
-
-def _refuse_environment(error: Exception) -> None:
-    fault = fault_of(error)
-    if fault is not None:
-        raise EnvironmentFault(fault) from error
-
-
-def _words(error: BaseException) -> str:
-    """The message of an exception, after its type unless it can be read alone (that of a KeyError is just a key)."""
-    text, kind = " ".join(str(error).split()), type(error).__name__
-    if text and isinstance(error, Failed | KerncastError):
-        return text[:500]
-    return f"{kind}: {text}"[:500] if text else kind
-
-
-def _failure(key: str, error: Exception, started: str) -> Result:
-    no_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
-    status = error.status if isinstance(error, Failed) else "out_of_memory" if no_memory else "launch_error"
-    wrong = error.max_abs_err if isinstance(error, WrongResult) and math.isfinite(error.max_abs_err) else None
-    return Result(key, status, max_abs_err=wrong, started_at=started, error=_words(error))
-
-
-def _result(key: str, timed: Timed, timer: BlockTimer, started: str) -> Result:
-    """The row of a timed vector: median and deviation of the accepted samples, mean and spread of all of them."""
-    everything = timed.quiet + timed.disturbed
-    accepted = timed.accepted(timer.policy.close)
-    middle = statistics.median(accepted)
-    return Result(
-        key=key,
-        status="ok",
-        time_ns=middle,
-        time_ns_min=min(everything),
-        time_ns_mean=statistics.fmean(everything),
-        time_ns_std=statistics.stdev(everything) if len(everything) > 1 else None,
-        time_ns_mad=statistics.median(abs(sample - middle) for sample in accepted),
-        samples=len(everything),
-        inner_loops=timed.loops,
-        warmup_ns=float(timed.warmup_ns),
-        compile_ns=timed.prepared_ns,
-        max_abs_err=timed.max_abs_err,
-        label=timed.label,
-        sentinel_ns=statistics.median(timed.sentinels) if any(timed.sentinels) else None,
-        started_at=started,
-        error=None if timer.confirmed(timed) else _crowded_words(timed),
-        disturbed_samples=len(timed.disturbed),
-        unsure=not timer.confirmed(timed) and not timer.given_up(timed),
-    )
-
-
-def _crowded_words(timed: Timed) -> str | None:
-    """The note in a row whose time has too few quiet samples because other processes wanted the CPUs."""
-    if not timed.pressures:
-        return None
-    share = statistics.fmean(timed.pressures)
-    return f"timed under CPU pressure: others wanted the CPUs of its {timed.threads} threads for {share:.0%} of the time"
 
 
 def _send_to(fd: int) -> Callable[[Reply], None]:
@@ -391,7 +340,7 @@ def _start(message: Start, position: Position, send: Callable[[Reply], None]) ->
     except Exception as error:  # reported to the supervisor, which decides what to do
         # A name that is not found may be a device: the others go on without it.
         fault = None if isinstance(error, NotFound) else fault_of(error)
-        send(Broken(_words(error)) if fault is None else Stuck(fault))
+        send(Broken(words_of(error)) if fault is None else Stuck(fault))
         return None
     send(Ready(profile, software, isolated=isinstance(backend, TimesItself)))
     return measurer
