@@ -26,9 +26,9 @@ import polars as pl
 from choosing import data_file, table_of
 from reporting import Benchmark, Interval, Row, Target, finish, format_figure, script_parser
 
+from kerncast.compiling.tiers import COMPARING
 from kerncast.data import schema
 from kerncast.learners.contract import Learner
-from kerncast.learners.trees import Tree, sum_of
 from kerncast.models.coverage import hull
 from kerncast.models.measured import Measured, measured_in_table
 from kerncast.models.reach import Tried
@@ -37,7 +37,7 @@ from kerncast.selecting.tiers.build import SAMPLES
 from kerncast.selecting.tiers.distill import Distilled, Ground, distill_from, evaluate
 from kerncast.selecting.tiers.portfolio import choose_portfolio
 from kerncast.selecting.tiers.problem_sampling import draw_problems
-from kerncast.selecting.tiers.small_forest import compact_forest
+from kerncast.selecting.tiers.small_forest import compact_forest, forest_scores
 from kerncast.tables.feature_rows import Featurizer
 from kerncast.tables.rules import family_rules, namespaces
 from kerncast.tables.table import Table
@@ -130,7 +130,9 @@ def run_fold(training: Table, held: Table, recipe: Recipe) -> FoldResult:
     tried = Tried.of(measured, portfolio).holds(asked)
     scores = np.where(tried | ~tried.any(axis=1, keepdims=True), scorer(asked), np.inf)
     small = compact_forest(scorer.features, scorer.names, scorer.configs, asked, scores)
-    distilled = distill_from(ground, portfolio, scorer, samples=SAMPLES)
+    assert small is not None
+    compare = forest_scores(small[:COMPARING], scorer.features, scorer.configs)
+    distilled = distill_from(ground, portfolio, scorer, samples=SAMPLES, compare=compare)
     spent = time.perf_counter() - start
     unseen = measured_in_table(held)
     shares = _shares(unseen, scorer.configs)
@@ -140,21 +142,16 @@ def run_fold(training: Table, held: Table, recipe: Recipe) -> FoldResult:
     full = unseen.trials.share[unseen.trials.choose(output.score)]
     exact = scorer(unseen.problems)
     model_choice = shares[rows, np.where(np.isnan(shares), np.inf, exact).argmin(axis=1)]
-    quick = np.where(np.isfinite(exact), _small_scores(small, scorer, unseen.problems), np.inf)
+    quick = np.where(np.isfinite(exact), forest_scores(small, scorer.features, scorer.configs)(unseen.problems), np.inf)
     second = shares[rows, np.where(np.isnan(shares), np.inf, quick).argmin(axis=1)]
-    chosen = _decide(distilled, unseen.problems, np.isfinite(exact) & Tried.of(measured, portfolio).holds(unseen.problems))
+    may = np.isfinite(exact) & Tried.of(measured, portfolio).holds(unseen.problems)
+    chosen = _decide(distilled, unseen.problems, may, compare(unseen.problems))
     got = shares[rows, np.maximum(chosen, 0)]
     untried = (chosen >= 0) & np.isnan(got)
     tree = np.where((chosen < 0) | untried, second, got)
     solved = unseen.trials.solvable
     kept = [np.nan_to_num(item)[solved] for item in (full, model_choice, second, tree)]
     return FoldResult(*kept, (chosen >= 0)[solved], untried[solved], len(portfolio), distilled, spent)
-
-
-def _small_scores(trees: tuple[Tree, ...] | None, scorer: Scorer, problems: pl.DataFrame) -> Floats:
-    assert trees is not None
-    rows = problems.join(scorer.configs, how="cross", maintain_order="left_right")
-    return -sum_of(trees, scorer.features(rows)).reshape(problems.height, -1)
 
 
 def _shares(unseen: Measured, configs: pl.DataFrame) -> Floats:
@@ -168,14 +165,18 @@ def _shares(unseen: Measured, configs: pl.DataFrame) -> Floats:
     return found
 
 
-def _decide(distilled: Distilled, problems: pl.DataFrame, may: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """By problem: the first place of its leaf's list that may be chosen, or -1."""
+def _decide(
+    distilled: Distilled, problems: pl.DataFrame, may: npt.NDArray[np.bool_], compared: Floats
+) -> npt.NDArray[np.int64]:
+    """By problem: the best of the first places of its leaf's list that may be chosen, as many as are compared; or -1."""
     tree = distilled.tree
     leaf = tree.tree.leaf_of(evaluate(tree.program, problems)) if tree.program.outputs else np.zeros(problems.height, np.int64)
-    chosen, rows = np.full(problems.height, -1), np.arange(problems.height)
-    for places in tree.ranked[leaf].T:
-        chosen = np.where((chosen < 0) & (places >= 0) & may[rows, np.maximum(places, 0)], places, chosen)
-    return chosen
+    places, most = tree.ranked[leaf], tree.compares[tree.tree.value.astype(np.int64)][leaf]
+    listed, rows = np.maximum(places, 0), np.arange(problems.height)
+    runs = (places >= 0) & may[rows[:, None], listed]
+    runs &= runs.cumsum(axis=1) <= most[:, None]
+    best = np.where(runs, np.take_along_axis(compared, listed, axis=1), np.inf).argmin(axis=1)
+    return np.where(runs.any(axis=1), listed[rows, best], -1)
 
 
 def loss(full: Floats, tier: Floats) -> tuple[float, float, float]:
@@ -196,7 +197,8 @@ def report(name: str, table: Table) -> list[Row]:
         results.append(done)
         lines = [f"{tier} loses {loss(done.full, getattr(done, tier))[0]:.3%}" for tier in TARGETS]
         grown = done.distilled
-        grew = f"{grown.leaves} leaves ({grown.unsure_leaves} unsure, {len(grown.tree.program.outputs)} features)"
+        kinds = f"{grown.unsure_leaves} unsure, {grown.comparing_leaves} comparing"
+        grew = f"{grown.leaves} leaves ({kinds}, {len(grown.tree.program.outputs)} features)"
         print(
             f"  fold {number + 1}: n {len(done.full):,}, full {done.full.mean():.2%}, {', '.join(lines)}; "
             f"portfolio of {done.size}, tree of {grew} from {grown.samples:,} problems in {done.build_s:.1f} s with "

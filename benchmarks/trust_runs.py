@@ -120,7 +120,7 @@ def ck_like(folder: Path) -> list[Row]:
             others = tree & ~like
             note = f"{1 - like.mean():.0%} of the shapes are out_of_range, unlike those: the tree answers "
             note += f"{others.sum() / (~like).sum():.0%} of them itself and loses {1 - kept[Tier.TREE][others].mean():.2%}"
-        latency = np.median(selector.latencies_us(inside[:300], Tier.TREE))
+        latency, other = (float(np.median(selector.latencies_us(inside[:300], tier))) for tier in (Tier.TREE, Tier.PORTFOLIO))
         print(
             f"  {name}: the tree answers {share:.1f} %, loses {loss[Tier.TREE]:.2f} %, p50 {latency:.2f} µs; {note}", flush=True
         )
@@ -130,6 +130,7 @@ def ck_like(folder: Path) -> list[Row]:
         rows += [
             Row(f"{title} choices of all tiers that break a constraint", wrong, "", Target(high=0), "", n, split, note=note),
             Row(f"{title} problems that the tree answers itself", share, "%", Target(low=90), "", n, split),
+            Row(f"{title} the portfolio's p50 ÷ the tree's", other / latency, "×", None, f"tree {latency:.2f} µs", n, split),
             Row(f"{title} speed lost by the tree's answers", loss[Tier.TREE], "%", Target(high=0.3), beside, n, split),
         ]  # fmt: skip
     return rows

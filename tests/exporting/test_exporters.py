@@ -14,6 +14,7 @@ from kerncast.exporting.project import write_project
 from kerncast.registry import FAMILIES
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions, build_tiers
+from kerncast.selecting.tiers.distill import COMPARED
 from kerncast.testing.exporters import COMPILERS, STRICT, ExporterContract
 from kerncast.testing.models import synthetic_dataset
 from kerncast.testing.repeats import repeats
@@ -58,6 +59,10 @@ class TestManyConfigs(ExporterContract):
         """So the battery tries that path too, and rounded sums with the library's trees among them."""
         assert exported.artefact.tiers.forest is not None
         assert "library" in exported.artefact.forests.trees
+
+    def test_some_leaves_of_the_tree_compare_configs(self, exported):
+        """So the battery compares compiled and interpreted comparisons, under masks too."""
+        assert set(exported.artefact.tiers.tree.compares.tolist()) == {1, COMPARED}
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")

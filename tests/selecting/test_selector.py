@@ -3,6 +3,7 @@
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -161,7 +162,9 @@ def test_a_config_of_ones_own_is_predicted(selector, model):
 
 
 def test_tiers_survive_the_way_to_disk(model, tiers, tmp_path):
-    """Portfolio, small forest and tree are the same after reading; a damaged file counts as none."""
+    """Portfolio, small forest and tree are the same after reading; a damaged file counts as none, and so does one whose tree
+    compares more configs than C has room for.
+    """
     write_tiers(tmp_path / "tiers.npz", tiers)
     back = read_tiers(tmp_path / "tiers.npz", model)
     assert back.portfolio == tiers.portfolio
@@ -169,6 +172,9 @@ def test_tiers_survive_the_way_to_disk(model, tiers, tmp_path):
     assert back.tree.program.digest == tiers.tree.program.digest
     assert (back.tree.tree.threshold == tiers.tree.tree.threshold).all()
     assert back.digest == tiers.digest
+    for wrong in (0 * tiers.tree.compares, tiers.tree.compares + 1_000, tiers.tree.compares[:-1]):
+        write_tiers(tmp_path / "tiers.npz", replace(tiers, tree=replace(tiers.tree, compares=wrong)))
+        assert read_tiers(tmp_path / "tiers.npz", model) is None
     (tmp_path / "tiers.npz").write_bytes(b"no longer")
     assert read_tiers(tmp_path / "tiers.npz", model) is None
 

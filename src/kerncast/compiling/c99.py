@@ -13,6 +13,7 @@ from msgspec import UNSET
 from kerncast.compiling.c_forest import ForestPlan
 from kerncast.compiling.c_formulas import failing, gbdt_combine, rough_bounds, target_functions
 from kerncast.compiling.c_spaces import rule_functions, space_tables, symbol_reader
+from kerncast.compiling.c_tree import tree_tables
 from kerncast.compiling.encoding import MISSING
 from kerncast.compiling.header import MOST_PINS
 from kerncast.compiling.lower import Artefact, encoded
@@ -59,10 +60,11 @@ def c_source(artefact: Artefact, prefix: str) -> str:
         writer.overrides(),
         writer.reach(),
         writer.packaged("configs.c"),
-        writer.tree(),
+        tree_tables(artefact, writer.sealed, writer.function),
         writer.answers(),
         writer.pools(),
         writer.packaged("checksum.c", parts=writer.sealed.parts, total=writer.sealed.total),
+        writer.comparing(),
         writer.packaged(
             "engine.c", status_names=", ".join(map(c_string, C_STATUSES)), tier_names=", ".join(map(c_string, C_TIERS))
         ),
@@ -119,7 +121,7 @@ class _Writer:
         """A file of `c/` under the artefact's prefix. Generated text is not changed: it may contain data."""
         return filled(packaged(name), self.prefix, **blocks)
 
-    def _function(self, name: str, outputs: dict[str, Expr], arguments: str) -> str:
+    def function(self, name: str, outputs: Mapping[str, Expr], arguments: str) -> str:
         tables, lines = statements(name, outputs, symbol_reader(self.family), lambda place: f"out[{place}]", self.tables)
         unused = [f"    (void){item.rsplit('*', 1)[1]};" for item in arguments.split(", ")]
         body = "\n".join([*unused, *lines])
@@ -141,11 +143,11 @@ class _Writer:
         return {name: place for place, name in enumerate(self.values)}
 
     def problem_values(self) -> str:
-        text = self._function("kc_problem_values", self.values, "const double *p")
+        text = self.function("kc_problem_values", self.values, "const double *p")
         return define(KC_VALUES=max(1, len(self.values))) + text
 
     def features(self) -> str:
-        text = self._function("kc_features", self.artefact.features, "const double *p, const double *c")
+        text = self.function("kc_features", self.artefact.features, "const double *p, const double *c")
         return define(KC_FEATURES=len(self.artefact.features)) + text
 
     # -- from what is learned to times and scores ------------------------------------------------------
@@ -241,18 +243,11 @@ class _Writer:
         kind = integer_type([len(first)], unsigned=True)[0]
         return text + self.sealed.array(kind, "kc_tried_band", self.artefact.bands)
 
-    def tree(self) -> str:
+    def comparing(self) -> str:
+        """Which candidates fit a problem; and, where the tree compares some, how."""
         tree = self.artefact.tiers.tree if "tree" in self.artefact.include else None
-        if tree is None:
-            return define(KC_HAS_TREE=0)
-        nodes = tree.tree
-        text = define(KC_HAS_TREE=1, KC_TREE_NODES=len(nodes.feature), KC_TREE_FEATURES=max(1, len(tree.program.outputs)))
-        text += self._function("kc_tree_values", tree.program.outputs, "const double *p")
-        for name in ("feature", "left", "right"):
-            text += self.sealed.array("int32_t", f"kc_tree_{name}", getattr(nodes, name))
-        text += define(KC_TREE_PLACES=tree.lists.shape[1])
-        text += self.sealed.array("int32_t", "kc_tree_choice", tree.ranked.ravel())
-        return text + self.sealed.array("double", "kc_tree_threshold", nodes.threshold)
+        compares = tree is not None and bool((tree.compares > 1).any())
+        return self.packaged("fits.c") + (self.packaged("comparing.c") if compares else "")
 
     def answers(self) -> str:
         interval, expected = self.model.manifest.interval, self.artefact.tiers.expectation
@@ -300,7 +295,7 @@ class _Writer:
             return define(KC_SIZE_BANDS=1)
         measure = beyond.sizes.measure
         text = define(KC_SIZE_BANDS=len(beyond.lower))
-        text += self._function("kc_size", {measure: self.artefact.work[measure]}, "const double *p")
+        text += self.function("kc_size", {measure: self.artefact.work[measure]}, "const double *p")
         text += array("double", "kc_size_edges", beyond.edges)
         text += array("double", "kc_size_lower", np.ravel(beyond.lower))
         return text + array("double", "kc_size_upper", np.ravel(beyond.upper))

@@ -71,8 +71,8 @@ class ForestPlan:
         nodes = np.concatenate([_nodes(forests, tree) for tree in trees])
         starts = np.cumsum([0, *(len(bag) for bags in forests.trees.values() for bag in bags)])
         most_rows = len(thresholds) + 2 * len(self.slots) + 2
-        text = f"typedef {_at_least_16(integer_type([most_rows], unsigned=True)[0])} {name}_id;\n"
-        text += f"typedef {_at_least_16(integer_type(nodes[:, 1:].ravel().tolist())[0])} {name}_child;\n"
+        text = f"typedef {at_least_16(integer_type([most_rows], unsigned=True)[0])} {name}_id;\n"
+        text += f"typedef {at_least_16(integer_type(nodes[:, 1:].ravel().tolist())[0])} {name}_child;\n"
         text += f"typedef struct {{ {name}_id condition; {name}_child left, right; }} {name}_node;\n"
         upper = name.upper()
         text += define(**{
@@ -146,7 +146,7 @@ class ForestPlan:
         pool = make_pool(self.stages, self.groups, self.artefact.configs, self.artefact.members(tier))
         names = [list(group.outputs) for group in self.groups] + [[name] for name in pool.static]
         groups = [*pool.groups, *pool.static.values()]
-        member = _at_least_16(integer_type([len(pool.rows)], unsigned=True)[0])
+        member = at_least_16(integer_type([len(pool.rows)], unsigned=True)[0])
         text, bits, row, entries = "", 0, 2, []
         slots: dict[str, list[tuple[int, ...]]] = {"slots": [], "static_slots": []}
         for number, (group, outputs) in enumerate(zip(groups, names, strict=True)):
@@ -176,7 +176,7 @@ class ForestPlan:
         upper, words, name = f"KC_{tier.upper()}", pool.words, f"kc_{self.name}"
         combinations = max([1, *(len(group.values) for group in (*pool.groups, *pool.static.values()))])
         bands, own = np.unique(self.artefact.bands[pool.rows], return_inverse=True)
-        kind = _at_least_16(integer_type([len(bands)], unsigned=True)[0])
+        kind = at_least_16(integer_type([len(bands)], unsigned=True)[0])
         text = array("int32_t", f"kc_{tier}_band_of", bands) + array(kind, f"kc_{tier}_band", own.ravel())
         text += define(**{
             f"{upper}_BANDS": len(bands), f"{upper}_WORDS": words, f"{upper}_GROUPS": groups,
@@ -191,7 +191,8 @@ class ForestPlan:
         return text + renamed(packaged("pool_state.c"), names)
 
 
-def _at_least_16(kind: str) -> str:
+def at_least_16(kind: str) -> str:
+    """An integer type of two bytes or more."""
     return kind.replace("int8_t", "int16_t")
 
 

@@ -55,6 +55,22 @@ class Interpreter(Candidates):
             score[allowed] = -sum_of(trees, described.features)
         return score
 
+    def tree_choice(self, values: Mapping[str, Any]) -> int | None:
+        """The candidate that the tree chooses; None if it is unsure, or nothing in its list can run the problem."""
+        tree = self.artefact.tiers.tree
+        if tree is None:
+            return None
+        places, most = tree.decide(self.model.family.problem.qualified(dict(values)))
+        rows = self.artefact.members("portfolio")[places]
+        if not len(rows):
+            return None
+        rows = rows[self.allowed(values, rows) & self.reached(values)[rows]]
+        if most > 1 and len(rows):
+            rows = rows[:most]
+            score = -sum_of(self.artefact.tiers.comparing, self.model.describe(self.vectors(values, rows)).features)
+            rows = rows[np.lexsort((rows, score))]
+        return next((int(row) for row in rows if self.runs(values, int(row))), None)
+
     def time_of(self, values: Mapping[str, Any], row: int) -> float:
         """The predicted time of one candidate, whether or not it is expected to run."""
         found = self.model.predict_rows(self.model.describe(self.vectors(values, np.array([row])))).time_ns

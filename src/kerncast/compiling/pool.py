@@ -63,8 +63,8 @@ def group_mixed(stages: Stages) -> list[Group]:
 def make_pool(stages: Stages, groups: list[Group], configs: pl.DataFrame, rows: Ints) -> Pool:
     """`configs`: all candidates under their symbol names (`c.*`)."""
     chosen = configs[rows] if configs.width else pl.DataFrame({"c.none": np.zeros(len(rows))})
-    parts = _columns(stages.config_parts, chosen, len(rows))
-    static = _columns(stages.config, chosen, len(rows))
+    parts = config_columns(stages.config_parts, chosen, len(rows))
+    static = config_columns(stages.config, chosen, len(rows))
     return Pool(
         rows,
         [_combinations(np.column_stack([parts[name] for name in group.parts])) for group in groups],
@@ -72,7 +72,8 @@ def make_pool(stages: Stages, groups: list[Group], configs: pl.DataFrame, rows: 
     )
 
 
-def _columns(outputs: Mapping[str, Expr], configs: pl.DataFrame, rows: int) -> dict[str, Floats]:
+def config_columns(outputs: Mapping[str, Expr], configs: pl.DataFrame, rows: int) -> dict[str, Floats]:
+    """Outputs that read configs alone, by name."""
     if not outputs:
         return {}
     frame = Program(outputs).frame(configs, trusted=True)

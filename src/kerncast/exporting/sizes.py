@@ -6,6 +6,7 @@ import numpy as np
 
 from kerncast.compiling.c_forest import ForestPlan
 from kerncast.compiling.lower import Artefact
+from kerncast.compiling.tiers import DecisionTree
 
 NODE, TREE_NODE, TREE_LEAF, NUMBER = 6, 20, 4, 8
 
@@ -18,12 +19,19 @@ def tier_bytes(artefact: Artefact) -> dict[str, int]:
     small = artefact.small_forest
     chosen = 2 * parameters * len(artefact.tiers.portfolio)
     portfolio = chosen + model + (_forest_bytes(ForestPlan(artefact, small, "small")) if small is not None else 0)
-    deciding = 0 if tree is None else TREE_NODE * len(tree.tree.feature) + TREE_LEAF * len(tree.tree.value)
+    deciding = 0 if tree is None else _tree_bytes(artefact, tree)
     return {
         "tree": chosen + deciding,
         "portfolio": portfolio,
         "full": model + 2 * parameters * artefact.candidates,
     }
+
+
+def _tree_bytes(artefact: Artefact, tree: DecisionTree) -> int:
+    """Nodes, leaves and their lists; and, if some configs are compared, the trees that do it."""
+    trees = artefact.tiers.comparing if (tree.compares > 1).any() else ()
+    own = TREE_NODE * len(tree.tree.feature) + TREE_LEAF * len(tree.tree.value) + tree.lists.size
+    return own + sum((NODE + NUMBER) * len(each.feature) + NUMBER * len(each.value) for each in trees)
 
 
 def _model_bytes(artefact: Artefact) -> int:

@@ -65,10 +65,6 @@ class Candidates:
             numbers.append(float(parameter.inactive if index is None else parameter.number(index)))
         return self.reach.holds(np.array(numbers))
 
-    def suits(self, values: Mapping[str, Any], row: int) -> bool:
-        """Whether one candidate can run the problem, is expected to, and was tried on similar ones."""
-        return bool(self.allowed(values, np.array([row]))[0] and self.reached(values)[row]) and self.runs(values, row)
-
     def runs(self, values: Mapping[str, Any], row: int) -> bool:
         """Whether the model expects one candidate to run, so far as it learned from failures."""
         return not self.model.learner.fails(self.model.describe(self.vectors(values, np.array([row])), self.device))[0]

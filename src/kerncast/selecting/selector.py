@@ -342,11 +342,10 @@ class Selector:
     def _first_tier(self, problem: Problem, tier: Tier) -> Answer:
         """The answer of the first tier, from the one asked for on, that has a config which can run."""
         values, portfolio = problem.as_dict(), self.artefact.members("portfolio")
-        if tier is Tier.TREE and self.tiers.tree is not None:
-            for place in self.tiers.tree.decide(self.model.family.problem.qualified(values)):
-                row = int(portfolio[place])
-                if self._interpreter.suits(values, row):
-                    return Answer(Answered.OK, problem, self.configs[row], tier=Tier.TREE, label=self._label(row, problem))
+        if tier is Tier.TREE:
+            row = self._interpreter.tree_choice(values)
+            if row is not None:
+                return Answer(Answered.OK, problem, self.configs[row], tier=Tier.TREE, label=self._label(row, problem))
         if tier is not Tier.FULL:
             scores = self._interpreter.quick_scores(values)
             if scores is None:

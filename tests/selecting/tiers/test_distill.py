@@ -55,7 +55,7 @@ def ground(home):
 
 def decided(tree, problems):
     rows = problems.rename(lambda name: f"p.{name.removeprefix('problem.')}").iter_rows(named=True)
-    return np.array([[*tree.decide(row), UNSURE][0] for row in rows])
+    return np.array([[*tree.decide(row)[0], UNSURE][0] for row in rows])
 
 
 def fresh(ground, count=400):
@@ -77,6 +77,23 @@ def test_the_tree_follows_the_score_on_problems_it_has_not_seen(ground):
     lost = regret[np.arange(len(chosen)), chosen][sure]
     assert lost.mean() < 0.015
     assert lost.mean() < regret.mean(axis=0).min() / 3
+
+
+def test_leaves_compare_configs_where_that_saves_enough(ground):
+    """With scores that know the truth every answer is nearly the best; with useless ones no leaf compares."""
+    portfolio = [0, 3, 5, 6, 7]
+    score = truth(ground.measured.configs[portfolio])
+    found = distill_from(ground, portfolio, score, samples=600, compare=score)
+    assert found.comparing_leaves > 0
+    problems = fresh(ground)
+    scores, rows = score(problems), problems.rename(lambda name: f"p.{name.removeprefix('problem.')}").iter_rows(named=True)
+    lost = []
+    for own, (places, most) in zip(scores, map(found.tree.decide, rows), strict=True):
+        listed = [place for place in places if np.isfinite(own[place])][:most]
+        lost += [1.0 - np.exp(own.min() - own[listed].min())] if listed else []
+    assert len(lost) > 0.95 * problems.height
+    assert np.mean(lost) < 0.003
+    assert distill_from(ground, portfolio, score, samples=600, compare=lambda frame: -score(frame)).comparing_leaves == 0
 
 
 def test_a_model_is_distilled_over_rows_of_its_candidates(home):

@@ -258,14 +258,8 @@ static int kc_decided_by_pin(const kerncast_context *context, const kc_problem *
 
 /* -- the tree --------------------------------------------------------------------------------------- */
 
-/* Whether a candidate may answer: if it is available, by the rules, by where it was tried, and by the forest for failures. */
-static int kc_suits(const kerncast_context *context, const double *p, int32_t candidate) {
-    double c[KC_CONFIG + 1];
-    kc_config_numbers(candidate, c);
-    return context->available[candidate] && kc_config_valid(p, c) && kc_within(kc_tried_band[candidate], p) && kc_runs(p, c);
-}
-
-/* The first candidate of the leaf's list that may answer, or -1: unsure. */
+/* The candidate that the leaf's list gives, or -1: unsure. It may answer if it is available, by the rules, by where it was
+   tried, and by the forest for failures. */
 static int32_t kc_decide(const kerncast_context *context, const double *p) {
 #if KC_HAS_TREE
     double value[KC_TREE_FEATURES];
@@ -273,11 +267,18 @@ static int32_t kc_decide(const kerncast_context *context, const double *p) {
     kc_tree_values(p, value);
     while (node >= 0)
         node = value[kc_tree_feature[node]] <= kc_tree_threshold[node] ? kc_tree_left[node] : kc_tree_right[node];
-    const int32_t *list = kc_tree_choice + (ptrdiff_t)(-1 - node) * KC_TREE_PLACES;
-    for (int32_t i = 0; i < KC_TREE_PLACES && list[i] >= 0; i++)
-        if (kc_suits(context, p, kc_portfolio_members[list[i]])) return kc_portfolio_members[list[i]];
+    const int32_t number = kc_tree_list[-1 - node];
+    const kc_place *list = kc_tree_lists + (ptrdiff_t)number * KC_TREE_PLACES;
+#if KC_MOST_COMPARED > 1
+    if (kc_tree_compares[number] > 1) return kc_compare(context, p, list, kc_tree_compares[number]);
+#endif
+    double c[KC_CONFIG + 1];
+    for (int32_t i = 0; i < KC_TREE_PLACES && list[i] >= 0; i++) {
+        const int32_t candidate = kc_portfolio_members[list[i]];
+        if (kc_fits(context, p, candidate, c) && kc_runs(p, c)) return candidate;
+    }
 #else
-    (void)context, (void)p, (void)kc_suits;
+    (void)context, (void)p, (void)kc_fits;
 #endif
     return -1;
 }

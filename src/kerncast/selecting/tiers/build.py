@@ -19,7 +19,7 @@ from kerncast.compiling.encoding import encode
 from kerncast.compiling.interpreter import Interpreter
 from kerncast.compiling.loading import NotTrusted, load
 from kerncast.compiling.lower import Artefact, lower
-from kerncast.compiling.tiers import UNSURE, DecisionTree, Tiers
+from kerncast.compiling.tiers import COMPARING, UNSURE, DecisionTree, Tiers
 from kerncast.errors import CannotWrite, InvalidValue, KerncastError
 from kerncast.expr import Program
 from kerncast.files.atomic import replace_file
@@ -30,10 +30,10 @@ from kerncast.models.expectation import Expectation, expectation_of
 from kerncast.models.model import Model
 from kerncast.models.reach import Reach, reach_of
 from kerncast.progress import QUIET, Progress
-from kerncast.selecting.tiers.distill import Ground, distill
+from kerncast.selecting.tiers.distill import COMPARED, Ground, distill
 from kerncast.selecting.tiers.portfolio import covered, model_portfolio
 from kerncast.selecting.tiers.problem_sampling import draw_problems
-from kerncast.selecting.tiers.small_forest import TREES, compact_forest
+from kerncast.selecting.tiers.small_forest import TREES, compact_forest, forest_scores
 
 LOSS, MOST = 0.002, 64
 # A model with fewer trees than this many times those of a small forest is quick enough itself.
@@ -60,7 +60,7 @@ class TierOptions:
     @property
     def identity(self) -> str:
         # The last word changes whenever tiers are built or kept differently.
-        return f"loss {self.loss} most {self.most} seed {self.seed} samples {self.samples} covered lists"
+        return f"loss {self.loss} most {self.most} seed {self.seed} samples {self.samples} compared lists"
 
 
 def tiers_of(model: Model, options: TierOptions | None = None, *, progress: Progress = QUIET) -> Tiers:
@@ -101,17 +101,21 @@ def build_tiers(model: Model, options: TierOptions, *, progress: Progress = QUIE
     score = PortfolioScores(lower(model, Tiers(portfolio, reach=reach), ["portfolio"]))
     problems = pl.concat([measured, drawn.select(columns)])
     scores = score(problems)
-    forest = None
+    forest, compare = None, None
     if isinstance(model.learner, Gbdt) and sum(model.learner.size().values()) > WORTH_IMITATING * TREES:
         progress.stage("teaching the small forest")
         names = [f"config.{name}" for name in model.family.config.parameters]
         configs = model.candidates.select(names)[list(portfolio)]
         features = model.manifest.features.names
-        forest = compact_forest(lambda rows: model.describe(rows).features, features, configs, problems, scores, options.seed)
+
+        def describe(rows: pl.DataFrame) -> Floats:
+            return model.describe(rows).features
+
+        forest = compact_forest(describe, features, configs, problems, scores, options.seed)
+        compare = None if forest is None else forest_scores(forest[:COMPARING], describe, configs)
     progress.stage("growing the tree")
-    return Tiers(
-        portfolio, distill(model, portfolio, score, seed=options.seed, samples=options.samples), forest, reach, expectation
-    )
+    tree = distill(model, portfolio, score, seed=options.seed, samples=options.samples, compare=compare)
+    return Tiers(portfolio, tree, forest, reach, expectation)
 
 
 class PortfolioScores:
@@ -163,6 +167,7 @@ def write_tiers(file: Path, tiers: Tiers) -> None:
     if tiers.tree is not None:
         arrays |= {f"tree.{name}": part for name, part in as_arrays([tiers.tree.tree]).items()}
         arrays |= {"tree.names": np.array(list(tiers.tree.program.outputs)), "tree.lists": tiers.tree.lists}
+        arrays["tree.compares"] = tiers.tree.compares
     write_arrays(file, arrays)
 
 
@@ -179,9 +184,13 @@ def read_tiers(file: Path, model: Model) -> Tiers | None:
             program = Ground.of(model).program(portfolio.tolist())
             names = [str(name) for name in arrays["tree.names"]]
             (nodes,), lists = _trees("tree.", arrays, len(names)), np.asarray(arrays["tree.lists"], np.int64)
+            compares = np.asarray(arrays["tree.compares"], np.int64)
             _refuse_outside(lists, UNSURE, len(portfolio))
             _refuse_outside(nodes.value, 0, len(lists))
-            tree = DecisionTree(Program({name: program.outputs[name] for name in names}), nodes, lists)
+            _refuse_outside(compares, 1, COMPARED + 1)
+            if len(compares) != len(lists) or ((compares > 1).any() and "forest.nodes" not in arrays):
+                raise InvalidValue("it does not say how to compare configs")
+            tree = DecisionTree(Program({name: program.outputs[name] for name in names}), nodes, lists, compares)
         forest = _trees("forest.", arrays, len(model.manifest.features.names)) if "forest.nodes" in arrays else None
         reach = None
         if "reach.low" in arrays:

@@ -42,6 +42,10 @@ FEWEST_GROUPS = 20
 PRIOR = 3.0
 # Configs that a leaf lists: the first that can run the problem is chosen.
 PLACES = 4
+# Leaves that compare configs: how many of those that can run the problem, and how many they list, as rules exclude some.
+COMPARED, LISTED = 8, 24
+# What a leaf must save by comparing, as a share of the time: it takes some microseconds instead of half of one.
+WORTH_COMPARING = 0.0005
 # What a config that cannot run costs while the tree grows.
 PASSED_OVER = 0.1
 # A leaf whose expected loss is this many times the tree's allowed mean loss is unsure, however rare it is.
@@ -101,6 +105,7 @@ class Distilled:
     tree: DecisionTree
     leaves: int
     unsure_leaves: int
+    comparing_leaves: int
     samples: int
     answered: float
     """The share of held-out problems that the tree answers itself."""
@@ -116,9 +121,11 @@ def distill(
     seed: int = 0,
     samples: int = SAMPLES,
     worst_loss: float = WORST_LOSS,
+    compare: Score | None = None,
 ) -> DecisionTree:
     """The tree of a trained model over its portfolio (rows of `model.candidates`)."""
-    return distill_from(Ground.of(model), portfolio, score, seed=seed, samples=samples, worst_loss=worst_loss).tree
+    ground = Ground.of(model)
+    return distill_from(ground, portfolio, score, seed=seed, samples=samples, worst_loss=worst_loss, compare=compare).tree
 
 
 def distill_from(
@@ -129,8 +136,11 @@ def distill_from(
     seed: int = 0,
     samples: int = SAMPLES,
     worst_loss: float = WORST_LOSS,
+    compare: Score | None = None,
 ) -> Distilled:
     """Grow a tree on measured and made-up problems; leaves that would lose too much are unsure.
+
+    `compare` has the scores of the trees that compare configs. A leaf uses them if that saves enough on held-out problems.
 
     The cost of a choice is its measured regret, or the model's estimate if it was not measured. Leaves that are expected
     to lose more than five times `worst_loss` are unsure. Then the most expensive of the others become unsure, as few as
@@ -151,13 +161,27 @@ def distill_from(
     grows, prunes, judges = _parts(lessons.group, seed)
     grown = grow(material.take(grows), MOST_LEAVES, LEAST_WEIGHT, material.take(prunes))
     leaf = grown.leaf_of(features)
-    lists = _lists(lessons, leaf, grown, grows)
-    sure, answered, loss = _sure_leaves(lessons, leaf, lists, prunes, judges, worst_loss)
-    lists = np.where(sure[:, None], _lists(lessons, leaf, grown, np.ones(len(leaf), dtype=bool)), UNSURE)
-    distinct, number = np.unique(lists, axis=0, return_inverse=True)
-    tree = _deciding(replace(grown, value=number.ravel().astype(np.float64)), program, distinct)
-    unsure = int((tree.choices == UNSURE).sum())
-    return Distilled(tree, len(tree.choices), unsure, len(features), answered, loss)
+    lists, compares = _lists(lessons, leaf, grown, grows), np.ones(len(grown.value), np.int64)
+    answers, lost = _outcome(lessons, lists[leaf])
+    if compare is not None:
+        wide = _wide_lists(lessons, leaf, grown, grows)
+        saving, compared = _compared(lessons, wide[leaf], compare, prunes | judges)
+        compares = _worth_comparing(lost - saving, leaf, prunes, len(lists))
+        answers, lost = (np.where(compares[leaf] > 1, b, a) for a, b in ((answers, compared), (lost, saving)))
+    sure, answered, loss = _sure_leaves(answers, lost, leaf, len(lists), prunes, judges, worst_loss)
+    everything = np.ones(len(leaf), dtype=bool)
+    lists = np.where(sure[:, None], _lists(lessons, leaf, grown, everything), UNSURE)
+    if (compares > 1).any():
+        wide = np.where(sure[:, None], _wide_lists(lessons, leaf, grown, everything), UNSURE)
+        short = np.pad(lists, ((0, 0), (0, wide.shape[1] - lists.shape[1])), constant_values=UNSURE)
+        lists = np.where(compares[:, None] > 1, wide, short)
+    compares = np.where(sure, compares, 1)
+    distinct, number = np.unique(np.column_stack([lists, compares]), axis=0, return_inverse=True)
+    tree = _deciding(
+        replace(grown, value=number.ravel().astype(np.float64)), program, distinct[:, :-1].copy(), distinct[:, -1].copy()
+    )
+    unsure, comparing = int((tree.choices == UNSURE).sum()), int((tree.compares[tree.tree.value.astype(np.int64)] > 1).sum())
+    return Distilled(tree, len(tree.choices), unsure, comparing, len(features), answered, loss)
 
 
 @dataclass(frozen=True)
@@ -252,6 +276,50 @@ def _lists(lessons: _Lessons, leaf: Ints, grown: Tree, used: Flags) -> Ints:
     return found
 
 
+def _wide_lists(lessons: _Lessons, leaf: Ints, grown: Tree, used: Flags) -> Ints:
+    """By leaf: up to LISTED configs, each the one that lowers the cost of the best of them most."""
+    width = min(LISTED, lessons.costs.shape[1])
+    found = np.full((len(grown.value), max(width, PLACES)), UNSURE)
+    for number in range(len(grown.value)):
+        rows = np.flatnonzero(used & (leaf == number))
+        if not len(rows):
+            found[number, 0] = int(grown.value[number])
+            continue
+        costs = lessons.costs[rows]
+        # Where several would do, the one that is better by itself.
+        least, alone = np.ones(len(rows)), 1e-3 * costs.sum(axis=0)
+        for place in range(width):
+            total = np.minimum(costs, least[:, None]).sum(axis=0) + alone
+            total[found[number, :place]] = np.inf
+            best = found[number, place] = int(total.argmin())
+            least = np.minimum(least, costs[:, best])
+    return found
+
+
+def _compared(lessons: _Lessons, lists: Ints, compare: Score, asked: Flags) -> tuple[Floats, Flags]:
+    """What the best of the first configs of a list that run loses, by the comparing scores; and whether there is one.
+
+    Only of the problems in `asked`; the others count as unanswered.
+    """
+    rows, listed = np.flatnonzero(asked), np.maximum(lists[asked], 0)
+    runs = (lists[asked] != UNSURE) & lessons.runs[rows[:, None], listed]
+    runs &= runs.cumsum(axis=1) <= COMPARED
+    scores = np.asarray(compare(lessons.problems[rows]), np.float64)
+    place = np.where(runs, np.take_along_axis(scores, listed, axis=1), np.inf).argmin(axis=1)
+    chosen = listed[np.arange(len(rows)), place]
+    answers, lost = np.zeros(len(asked), dtype=bool), np.zeros(len(asked))
+    answers[rows] = runs.any(axis=1)
+    lost[rows] = np.where(runs.any(axis=1), lessons.costs[rows, chosen] - lessons.own[rows], 0.0)
+    return lost, answers
+
+
+def _worth_comparing(saved: Floats, leaf: Ints, prunes: Flags, leaves: int) -> Ints:
+    """By leaf: how many configs it compares, 1 where that saves too little."""
+    count, mean = np.bincount(leaf[prunes], minlength=leaves), saved[prunes].mean()
+    expected = (np.bincount(leaf[prunes], saved[prunes], leaves) + PRIOR * mean) / (count + PRIOR)
+    return np.where(expected > WORTH_COMPARING, COMPARED, 1)
+
+
 def _outcome(lessons: _Lessons, lists: Ints) -> tuple[Flags, Floats]:
     """Whether a list (one per problem) has a config that runs, and what the first such loses to the model's own choice."""
     rows = np.arange(len(lists))
@@ -265,14 +333,12 @@ def _outcome(lessons: _Lessons, lists: Ints) -> tuple[Flags, Floats]:
 
 
 def _sure_leaves(
-    lessons: _Lessons, leaf: Ints, lists: Ints, prunes: Flags, judges: Flags, worst_loss: float
+    answers: Flags, lost: Floats, leaf: Ints, leaves: int, prunes: Flags, judges: Flags, worst_loss: float
 ) -> tuple[Flags, float, float]:
     """Which leaves are sure; the share of held-out problems that they answer, and the loss there.
 
     Leaves are ranked on one set of problems and judged on another, because some small leaves do well by luck.
     """
-    leaves = len(lists)
-    answers, lost = _outcome(lessons, lists[leaf])
     count = np.bincount(leaf[prunes], minlength=leaves)
     # A leaf that few problems reach is assumed to be as good as the average.
     mean = (np.bincount(leaf[prunes], lost[prunes], leaves) + PRIOR * lost[prunes].mean()) / (count + PRIOR)
@@ -283,14 +349,14 @@ def _sure_leaves(
     given_up = max(given_up, int((mean > WORST_LEAF * worst_loss).sum()))
     sure = np.ones(leaves, dtype=bool)
     sure[order[:given_up]] = False
-    answers &= sure[leaf]
+    answers = answers & sure[leaf]
     return sure, float(answers[judges].mean()), float(lost[judges & answers].sum() / judges.sum())
 
 
-def _deciding(tree: Tree, program: Program, lists: Ints) -> DecisionTree:
+def _deciding(tree: Tree, program: Program, lists: Ints, compares: Ints) -> DecisionTree:
     """The tree without splits whose two sides agree, and with only the features that it reads."""
     tree = tree.merged()
     used = sorted(set(tree.feature.tolist()))
     names = list(program.outputs)
     kept = Program({names[item]: program.outputs[names[item]] for item in used})
-    return DecisionTree(kept, replace(tree, feature=np.searchsorted(used, tree.feature).astype(np.int64)), lists)
+    return DecisionTree(kept, replace(tree, feature=np.searchsorted(used, tree.feature).astype(np.int64)), lists, compares)
