@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kerncast.api.regenerate import regenerate
     from kerncast.api.sweep import sweep
     from kerncast.api.train import train
+    from kerncast.api.verify import verify
     from kerncast.data.dataset import Dataset
     from kerncast.models.model import Model
     from kerncast.selecting.dispatch import Dispatcher
@@ -54,6 +55,7 @@ _HOMES = {
     "regenerate": "kerncast.api.regenerate",
     "sweep": "kerncast.api.sweep",
     "train": "kerncast.api.train",
+    "verify": "kerncast.api.verify",
 }
 
 __all__ = [
@@ -83,6 +85,7 @@ __all__ = [
     "regenerate",
     "sweep",
     "train",
+    "verify",
 ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from kerncast.api.results import Data, model_of, paths_of, texts
 from kerncast.evaluating.compare import Limits, Verdict
 from kerncast.evaluating.compare import compare as run
-from kerncast.files.atomic import write_atomically
+from kerncast.evaluating.predictions import write_predictions
 from kerncast.files.output_paths import check_place
 from kerncast.models.answer import Tier
 from kerncast.models.model import Model
@@ -40,5 +40,5 @@ def compare(
         model_of(old), model_of(new), paths_of(data), limits=limits, include_seen=include_seen, where=texts(where), tier=tier
     )
     if place is not None:
-        write_atomically(place, found.problems.write_parquet)
+        write_predictions(place, found.problems)
     return found

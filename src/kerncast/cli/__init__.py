@@ -38,6 +38,7 @@ VERBS = {
     "select": ("select", "Choose the config to run for a problem, in microseconds, or say why not."),
     "sweep": ("sweep", "List what to measure: problems × configs, checked, sampled, sliced, written to disk."),
     "train": ("train", "Train a model on measurements and say how good it is on problems it has not seen."),
+    "verify": ("verify", "Check an artefact whole (dataset, model, store, export …) and say what is wrong with it."),
 }
 
 

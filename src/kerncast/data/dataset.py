@@ -150,6 +150,15 @@ class Dataset:
 
         The results of an unfinished collection are rows too. Only the collector leaves them out, with `journal=False`.
         """
+        dataset = cls.of_manifest(path, journal=journal)
+        for part in dataset.contents.parts:
+            if not (dataset.path / part.file).is_file():
+                raise BadFile(dataset._missing(part.file))
+        return dataset
+
+    @classmethod
+    def of_manifest(cls, path: str | Path, *, journal: bool = True) -> Dataset:
+        """A dataset of which only `dataset.json` was looked at; parts may be missing."""
         path = Path(path)
         if not path.exists():
             raise NotFound(f"there is no dataset at {path}: make one with `kerncast import` or `kerncast collect`")
@@ -158,13 +167,11 @@ class Dataset:
                 f"{path} is not a kerncast dataset: it has no {MANIFEST}; make a dataset of another program's table with "
                 "`kerncast.read` or `kerncast import`"
             )
-        manifest = _FILE.read(path / MANIFEST)
-        for part in manifest.parts:
-            if Path(part.file).is_absolute() or ".." in Path(part.file).parts:
-                raise BadFile(f"{path} is damaged: its part {part.file!r} is not a file in it; import the data again")
-            if not (path / part.file).is_file():
-                raise BadFile(f"{path} is incomplete: {part.file} is missing; restore it, or import the data again")
-        return cls(path, manifest, journal=journal)
+        dataset = cls(path, _FILE.read(path / MANIFEST), journal=journal)
+        for file in dataset.checksums:
+            if Path(file).is_absolute() or ".." in Path(file).parts:
+                raise BadFile(f"{path} is damaged: its part {file!r} is not a file in it; import the data again")
+        return dataset
 
     # -- reading -------------------------------------------------------------------------------------
 
@@ -203,7 +210,7 @@ class Dataset:
         name = journal.header_of(path).family
         family = resolve(name, self.contents.declared.get(name), self.path)
         header, rows = journal.journal_rows(path, family)
-        parts = [self._stored(family, part) for part in self.contents.parts if part.family == name]
+        parts = [self.stored(family, part) for part in self.contents.parts if part.family == name]
         if parts:  # a crash after the rows became a part left them in both places
             both = pl.concat(parts).filter(pl.col("run_id") == header.run_id).select("key").collect()
             rows = rows.join(both, on="key", how="anti", maintain_order="left")
@@ -218,10 +225,11 @@ class Dataset:
         found = self.contents.skipped
         if isinstance(found, msgspec.UnsetType):
             return skipping.Skipped()
-        return skipping.Skipped(found.rows, found.kinds, self.path / found.file)
+        return skipping.Skipped(found.rows, found.kinds, self.path / found.file, found.checksum)
 
     def extra(self) -> pl.DataFrame:
         """The columns of the imported files that have no place in the rows; join them by `source` and `source_line`."""
+        self.refuse_changed({item.file: item.checksum for item in self.contents.extra or ()})
         try:
             frames = [read_parquet(self.path / item.file) for item in self.contents.extra or ()]
             names = {
@@ -265,18 +273,18 @@ class Dataset:
         """The rows of one family, lazily (the family may be left out when there is only one)."""
         found = self._family(family)
         parts = [part for part in self.contents.parts if part.family == found.id]
-        self._refuse_changed({part.file: part.checksum for part in parts})
-        frames = [self._stored(found, part) for part in parts]
+        self.refuse_changed({part.file: part.checksum for part in parts})
+        frames = [self.stored(found, part) for part in parts]
         if self._journaled is not None and self._journaled[0].id == found.id:
             frames.append(self._journaled[1].lazy())
         rows = pl.concat(frames)
         columns = {name: dtype() for name, dtype in schema.schema_of(found).items()}
         return rows.filter(filters.combine(where, columns)) if where else rows
 
-    def _stored(self, family: Family, part: Part) -> pl.LazyFrame:
+    def stored(self, family: Family, part: Part) -> pl.LazyFrame:
         """The rows of one part, with the columns that its family has today."""
         file = self.path / part.file
-        self._refuse_changed({part.file: part.checksum})
+        self.refuse_changed({part.file: part.checksum})
         try:
             return schema.upgrade_columns(family, scan_parquet(file), str(file))
         except pl.exceptions.PolarsError as error:
@@ -315,7 +323,7 @@ class Dataset:
         try:
             for part in self.contents.parts:
                 if part.family == found.id:
-                    stored = self._stored(found, part)
+                    stored = self.stored(found, part)
                     for start in range(0, part.rows, PIECE_ROWS):
                         yield stored.slice(start, PIECE_ROWS).filter(kept).collect()
         except pl.exceptions.PolarsError as error:
@@ -353,21 +361,30 @@ class Dataset:
                 return record.device
         return devices.get(name)
 
-    def verify(self) -> None:
-        """Compare every part with its checksum."""
+    @property
+    def checksums(self) -> dict[str, str]:
+        """The files beside `dataset.json` that it lists, with their checksums."""
         files = {part.file: part.checksum for part in self.contents.parts}
         files |= {item.file: item.checksum for item in self.contents.extra or ()}
         if not isinstance(self.contents.skipped, msgspec.UnsetType):
             files[self.contents.skipped.file] = self.contents.skipped.checksum
-        self._refuse_changed(files)
+        return files
 
-    def _refuse_changed(self, files: Mapping[str, str]) -> None:
+    def verify(self) -> None:
+        """Compare every part with its checksum."""
+        self.refuse_changed(self.checksums)
+
+    def refuse_changed(self, files: Mapping[str, str]) -> None:
+        """Refuse the first of some files that is missing or differs from its checksum."""
         for file in files:
             if not (self.path / file).is_file():
-                raise BadFile(f"{self.path} is incomplete: {file} is missing; restore it, or import the data again")
+                raise BadFile(self._missing(file))
         changed = differing({self.path / file: checksum for file, checksum in files.items()})
         if changed is not None:
             raise BadFile(f"{changed} differs from its checksum: restore it, or import the data again")
+
+    def _missing(self, file: str) -> str:
+        return f"{self.path} is incomplete: {file} is missing; restore it, or import the data again"
 
     def _family(self, family: Family | str | None) -> Family:
         self.refuse_if_empty()

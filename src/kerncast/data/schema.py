@@ -305,11 +305,16 @@ def row_keys(family: Family, frame: pl.DataFrame) -> pl.Series:
 
 def content_digest(frames: Iterable[pl.DataFrame]) -> str:
     """A hash of cell values, the same whatever the file layout, compression or library version."""
+    # In pieces: the text of a million rows takes half a gigabyte.
+    return pieces_digest(frame.iter_slices(PIECE_ROWS) if frame.height else (frame,) for frame in frames)
+
+
+def pieces_digest(frames: Iterable[Iterable[pl.DataFrame]]) -> str:
+    """The same of frames that are given in pieces, each of which has at least one row unless the frame has none."""
     hasher = hashlib.blake2b(digest_size=16)
-    for frame in frames:
+    for pieces in frames:
         header = True
-        # In pieces: the text of a million rows takes half a gigabyte.
-        for piece in frame.iter_slices(PIECE_ROWS) if frame.height else (frame,):
+        for piece in pieces:
             cells = io.BytesIO()
             piece.write_csv(cells, float_precision=None, include_header=header)
             hasher.update(cells.getbuffer())

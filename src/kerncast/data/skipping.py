@@ -13,6 +13,7 @@ import polars as pl
 
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.files.atomic import file_checksum, write_atomically
+from kerncast.files.checksums import remembered_checksum
 from kerncast.files.parquet import read_parquet
 
 LINE = "source_line"
@@ -76,12 +77,15 @@ class Skipped:
     rows: int = 0
     kinds: tuple[SkippedKind, ...] = ()
     path: Path | None = None
+    checksum: str | None = None
 
     def frame(self) -> pl.DataFrame:
         """The skipped rows: the file, the line, the kind and the cells."""
         if self.path is None:
             return pl.DataFrame(schema=COLUMNS)
         try:
+            if self.checksum is not None and remembered_checksum(self.path) != self.checksum:
+                raise BadFile(f"{self.path} differs from its checksum: restore it, or import the data again")
             return read_parquet(self.path)
         except (pl.exceptions.PolarsError, OSError) as error:
             first = (str(error).splitlines() or [type(error).__name__])[0]

@@ -5,13 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from kerncast.errors import InvalidValue
 from kerncast.files.atomic import write_bytes
-from kerncast.files.versioned import json_text
+from kerncast.files.versioned import Versioned
 from kerncast.models.model import Model
 from kerncast.version import __version__
 
 FORMAT = "kerncast-choices"
+VERSION = 1
+
+
+class ChoicesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The contents of a table of choices."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    kerncast: str
+    family: str
+    device: str
+    software: tuple[str, ...]
+    model: str
+    """The checksum of the model."""
+    choices: list[dict[str, Any]]
+    """What each answer says."""
+
+
+CHOICES_FILE = Versioned(FORMAT, VERSION, ChoicesFile, "a table of choices", "export the model again")
 
 
 def trained_problems(model: Model) -> list[dict[str, Any]]:
@@ -26,8 +47,8 @@ def trained_problems(model: Model) -> list[dict[str, Any]]:
 def write_table(out: Path, model: Model, answers: list[dict[str, Any]]) -> None:
     """One entry per problem, with everything that its answer says."""
     manifest = model.manifest
-    data = {
-        "format": FORMAT, "version": 1, "kerncast": __version__, "family": manifest.family,
-        "device": manifest.device.name, "software": list(manifest.software), "model": manifest.checksum, "choices": answers,
-    }  # fmt: skip
-    write_bytes(out, json_text(data, indent=1))
+    data = ChoicesFile(
+        kerncast=__version__, family=manifest.family, device=manifest.device.name, software=manifest.software,
+        model=manifest.checksum, choices=answers,
+    )  # fmt: skip
+    write_bytes(out, CHOICES_FILE.text(data, indent=1))

@@ -1,9 +1,11 @@
-"""A directory that other builds can use: sources, headers, self-test, CMake, pkg-config."""
+"""A directory that other builds can use: sources, headers, self-test, CMake, pkg-config, and their checksums."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+
+import msgspec
 
 from kerncast.compiling.c99 import c_source
 from kerncast.compiling.header import c_header
@@ -12,15 +14,33 @@ from kerncast.compiling.packaged import packaged
 from kerncast.errors import InvalidValue
 from kerncast.exporting.cpp import cpp_header
 from kerncast.exporting.golden import golden_vectors
-from kerncast.files.atomic import build_directory, refuse_existing
+from kerncast.files.atomic import build_directory, file_checksum, refuse_existing
+from kerncast.files.versioned import Versioned
 from kerncast.progress import QUIET, Progress
 from kerncast.version import __version__
 from kerncast.writing.c import KEYWORDS, c_integer, c_number, filled, plain_words
 
 # Names of other files, functions and namespaces.
 TAKEN = ("selftest", "main", "std")
+EXPORT = "export.json"
 # What CMake fills in when it configures the project.
 CMAKE_FILLS = ("cmake_install_prefix", "cmake_install_libdir", "cmake_install_includedir", "project_version")
+
+
+class ExportFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The contents of `export.json`: what the sources were made from, and their checksums. No build needs it."""
+
+    format: str = "kerncast-export"
+    version: int = 1
+    kerncast: str
+    family: str
+    device: str
+    model: str
+    """The checksum of the model."""
+    files: dict[str, str]
+
+
+EXPORT_FILE = Versioned("kerncast-export", 1, ExportFile, "the manifest of an exported model", "export the model again")
 
 
 def write_project(artefact: Artefact, out: Path, prefix: str = "kerncast", *, progress: Progress = QUIET) -> list[Path]:
@@ -44,9 +64,15 @@ def write_project(artefact: Artefact, out: Path, prefix: str = "kerncast", *, pr
     def fill(folder: Path) -> None:
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
+        manifest = artefact.model.manifest
+        written = ExportFile(
+            kerncast=__version__, family=manifest.family, device=manifest.device.name, model=manifest.checksum,
+            files={name: file_checksum(folder / name) for name in files},
+        )  # fmt: skip
+        (folder / EXPORT).write_bytes(EXPORT_FILE.text(written))
 
     build_directory(out, fill)
-    return [out / name for name in files]
+    return [out / name for name in (*files, EXPORT)]
 
 
 def self_test(artefact: Artefact, prefix: str) -> str:

@@ -47,7 +47,7 @@ class Versioned(Generic[T]):
     def text(self, value: T, indent: int = 2) -> bytes:
         """A file with this value and its checksum."""
         data = msgspec.json.decode(msgspec.json.encode(value))
-        return json_text({**data, SEAL: _seal(data)}, indent)
+        return json_text({**data, SEAL: seal_of(data)}, indent)
 
     def read(self, file: Path, remedy: str | None = None) -> T:
         """The contents of a file; `remedy` replaces the usual one."""
@@ -65,7 +65,7 @@ class Versioned(Generic[T]):
             version = data.get(self.version_field)
             # A later version may compute its checksum in another way; that it is later is said first.
             later = isinstance(version, int) and version > self.version
-            if seal is not None and not later and seal != _seal(data):
+            if seal is not None and not later and seal != seal_of(data):
                 raise BadFile(f"{file} differs from its checksum: {remedy}")
             return msgspec.convert(self._upgraded(data, file, remedy), self.contents)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -85,7 +85,14 @@ class Versioned(Generic[T]):
         return data
 
 
-def _seal(data: dict[str, Any]) -> str:
+def has_seal(file: Path) -> bool:
+    """Whether a file that can be read has a checksum of its own; those of earlier versions have none."""
+    data = decode_json(file.read_bytes())
+    return isinstance(data, dict) and SEAL in data
+
+
+def seal_of(data: dict[str, Any]) -> str:
+    """The checksum of contents."""
     return hashlib.blake2b(msgspec.json.encode(data), digest_size=16).hexdigest()
 
 

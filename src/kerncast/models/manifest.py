@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,14 @@ _FILE = Versioned(FORMAT, VERSION, Manifest, "a kerncast model's manifest", "res
 
 def read_manifest(path: Path) -> Manifest:
     """The manifest of a model directory; foreign, newer, damaged or incomplete ones are refused by name."""
+    manifest = manifest_alone(path)
+    for _, wrong in damaged_files(path, manifest):
+        raise BadFile(wrong)
+    return manifest
+
+
+def manifest_alone(path: Path) -> Manifest:
+    """The manifest of a model directory whose other files were not looked at."""
     if not path.exists():
         raise NotFound(f"there is no model at {path}: make one with `kerncast train`")
     file = path / MANIFEST
@@ -142,15 +151,20 @@ def read_manifest(path: Path) -> Manifest:
     manifest = _FILE.read(file)
     if manifest.checksum != manifest.sealed().checksum:
         raise BadFile(f"{file} differs from its checksum: restore it, or train the model again")
+    return manifest
+
+
+def damaged_files(path: Path, manifest: Manifest) -> Iterator[tuple[Path, str]]:
+    """The files of a model that are missing, changed or not listed, each with what is wrong with it."""
     for name, checksum in manifest.files.items():
         if "/" in name or not (path / name).is_file():
-            raise BadFile(f"{path} is incomplete: {name} is missing; restore it, or train the model again")
-        if file_checksum(path / name) != checksum:
-            raise BadFile(f"{path / name} differs from its checksum: restore it, or train the model again")
-    unlisted = [file.name for file in sorted(path.iterdir()) if file.suffix in WEIGHTS and file.name not in manifest.files]
-    if unlisted:
-        raise BadFile(f"{path} has a file {unlisted[0]} that its {MANIFEST} does not list: remove it, or train the model again")
-    return manifest
+            yield path / name, f"{path} is incomplete: {name} is missing; restore it, or train the model again"
+        elif file_checksum(path / name) != checksum:
+            yield path / name, f"{path / name} differs from its checksum: restore it, or train the model again"
+    for file in sorted(path.iterdir()):
+        if file.suffix in WEIGHTS and file.name not in manifest.files:
+            said = f"{path} has a file {file.name} that its {MANIFEST} does not list: remove it, or train the model again"
+            yield file, said
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:

@@ -39,15 +39,17 @@ class MeasuredChoice(msgspec.Struct, frozen=True):
     software: str
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MeasuredChoices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of a file."""
+
     kind: str
     schema: int
     family: str
     choices: list[MeasuredChoice]
 
 
-_FILE = Versioned(
-    KIND, SCHEMA, _File, "a file of measured choices", "remove it, or name another file",
+CHOICES = Versioned(
+    KIND, SCHEMA, MeasuredChoices, "a file of measured choices", "remove it, or name another file",
     format_field="kind", version_field="schema",
 )  # fmt: skip
 
@@ -94,9 +96,9 @@ class ChoiceCache:
         if self.path is None or not self.path.exists():
             return []
         try:
-            found = _FILE.read(self.path)
+            found = CHOICES.read(self.path)
         except OSError as error:
-            raise BadFile(f"{self.path} cannot be read ({error.strerror}): {_FILE.remedy}") from error
+            raise BadFile(f"{self.path} cannot be read ({error.strerror}): {CHOICES.remedy}") from error
         if found.family != self.family.id:
             raise BadFile(f"{self.path} holds choices of {found.family}, not of {self.family.id}: name another file")
         return found.choices
@@ -108,7 +110,7 @@ class ChoiceCache:
         ]
         measured = {_identity(choice) for choice in mine}
         choices = [choice for choice in self._read() if _identity(choice) not in measured] + mine
-        text = _FILE.text(_File(KIND, SCHEMA, self.family.id, choices), indent=1)
+        text = CHOICES.text(MeasuredChoices(KIND, SCHEMA, self.family.id, choices), indent=1)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, lambda draft: draft.write_bytes(text))

@@ -154,7 +154,7 @@ def _write(sweep: Sweep | SuiteSweep, path: Path, manifest: SweepFile, progress:
     layout, parts = format_named(manifest.header.file_format), list(manifest.parts)
     reused = sum(part.rows for part in parts)
     if not manifest.complete:
-        tally, unlisted = _Tally(), 0
+        tally, unlisted = Tally(), 0
         for number, (name, rows) in enumerate(layout.cut(sweep.iter_blocks())):
             tally.add(rows)
             if number >= len(parts):
@@ -201,7 +201,7 @@ def _begun(path: Path, fresh: SweepFile) -> SweepFile:
     if _untouched(path):
         _write_sweep_file(path, fresh)
         return fresh
-    found = _read_sweep_file(path)
+    found = read_sweep_file(path)
     for name in Header.__struct_fields__:
         theirs, ours = getattr(found.header, name), getattr(fresh.header, name)
         if theirs != ours:
@@ -229,7 +229,7 @@ def _fault(path: Path, part: Part) -> str:
     return "" if file_checksum(file) == part.checksum else f"{file} differs from its checksum"
 
 
-class _Tally:
+class Tally:
     """Distinct problems and configs, by 64-bit hash: eight bytes each, whatever the number of vectors."""
 
     def __init__(self) -> None:
@@ -279,11 +279,28 @@ def _write_sweep_file(path: Path, manifest: SweepFile) -> None:
 _FILE = Versioned(FORMAT, VERSION, SweepFile, "a list of vectors", "sweep again")
 
 
-def _read_sweep_file(path: Path) -> SweepFile:
-    file = path / MANIFEST
+def read_sweep_file(path: Path) -> SweepFile:
+    """The contents of `vectors.json`, which names only files in its own folder."""
+    file, remedy = path / MANIFEST, f"remove {path} and sweep again"
     if not file.is_file():
         raise BadFile(f"{path} is not a directory of vectors: it has no {MANIFEST}; make one with `kerncast sweep`")
-    return _FILE.read(file, f"remove {path} and sweep again")
+    found = _FILE.read(file, remedy)
+    for part in found.parts:
+        if Path(part.file).is_absolute() or ".." in Path(part.file).parts:
+            raise BadFile(f"{path} is damaged: its part {part.file!r} is not a file in it; {remedy}")
+    return found
+
+
+def family_of(path: Path, header: Header) -> Family:
+    """The family of some vectors; if it is declared differently now, they are refused."""
+    family = FAMILIES.get(header.family)
+    for what, theirs, ours in (
+        ("problem", header.problem_space, family.problem.digest),
+        ("config", header.config_space, family.config.digest),
+    ):
+        if theirs != ours:
+            raise BadFile(f"{path} was made for another {what} space of {family.id} ({theirs}, now {ours}): sweep again")
+    return family
 
 
 class Vectors:
@@ -303,15 +320,8 @@ class Vectors:
         path = Path(path)
         if not path.exists():
             raise NotFound(f"there are no vectors at {path}: make them with `kerncast sweep`")
-        manifest = _read_sweep_file(path)
-        header = manifest.header
-        family = FAMILIES.get(header.family)
-        for what, theirs, ours in (
-            ("problem", header.problem_space, family.problem.digest),
-            ("config", header.config_space, family.config.digest),
-        ):
-            if theirs != ours:
-                raise BadFile(f"{path} was made for another {what} space of {family.id} ({theirs}, now {ours}): sweep again")
+        manifest = read_sweep_file(path)
+        family = family_of(path, manifest.header)
         if not manifest.complete:
             raise BadFile(f"{path} is unfinished: run the same `kerncast sweep` again, it continues where it stopped")
         return cls(path, manifest, family)
@@ -327,12 +337,22 @@ class Vectors:
         """
         layout = format_named(self.contents.header.file_format)
         for part in self.contents.parts[::every]:
-            fault = _fault(self.path, part)
-            if fault:
-                raise BadFile(f"{fault}; run the same `kerncast sweep` again to restore it")
-            rows = layout.read(self.path / part.file, self.family)
-            try:
-                check_parameters(self.family, rows)
-            except InvalidValue as error:
-                raise BadFile(f"{self.path / part.file}, {error}: {AGAIN}") from error
-            yield from rows.iter_slices(BLOCK_ROWS)
+            yield from read_part(self.path, part, layout, self.family).iter_slices(BLOCK_ROWS)
+
+
+def read_part(path: Path, part: Part, layout: Format, family: Family) -> pl.DataFrame:
+    """The vectors of one part, checked."""
+    fault = _fault(path, part)
+    if fault:
+        raise BadFile(f"{fault}; run the same `kerncast sweep` again to restore it")
+    file = path / part.file
+    try:
+        rows = layout.read(file, family)
+        check_parameters(family, rows)
+    except InvalidValue as error:
+        raise BadFile(f"{file}, {error}: {AGAIN}") from error
+    except pl.exceptions.PolarsError as error:
+        raise BadFile(f"{file} is damaged ({(str(error).splitlines() or ['unreadable'])[0]}): {AGAIN}") from error
+    if rows.height != part.rows:
+        raise BadFile(f"{file} has {rows.height:,} vectors, and {MANIFEST} says {part.rows:,}: {AGAIN}")
+    return rows

@@ -45,8 +45,8 @@ def command(
     kerncast compare model model2 held_out --strict --max-p10 1 --json
     """
     from kerncast.api.compare import compare
+    from kerncast.evaluating.predictions import write_predictions
     from kerncast.evaluating.text import verdict_blocks
-    from kerncast.files.atomic import write_atomically
     from kerncast.files.output_paths import check_place
 
     check_place("save_predictions", save_predictions)
@@ -57,6 +57,6 @@ def command(
     else:
         show(verdict_blocks(found.verdict, found.reasons, found.as_json()))
     if save_predictions is not None:
-        write_atomically(save_predictions, found.problems.write_parquet)
+        write_predictions(save_predictions, found.problems)
     if found.verdict == "WORSE" or (strict and found.verdict == "AMBIGUOUS"):
         raise SystemExit(1)

@@ -1,0 +1,207 @@
+"""Datasets, and the collections in them that are not finished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import polars as pl
+
+from kerncast.data import journal, schema, skipping
+from kerncast.data.dataset import MANIFEST, PIECE_ROWS, Dataset, Part
+from kerncast.declared.declaration import resolve
+from kerncast.errors import BadFile, InvalidValue, KerncastError
+from kerncast.files.atomic import is_draft
+from kerncast.op import Family
+from kerncast.verifying.findings import Findings
+
+AGAIN = "restore it, or import the data again"
+
+
+def check_dataset(found: Findings) -> None:
+    """The manifest, every file that it lists, every row, and what a collection left."""
+    path = found.path
+    dataset: Dataset | None = None
+    with found.looking(path / MANIFEST):
+        dataset = Dataset.of_manifest(path, journal=False)
+        found.sealed(path / MANIFEST, "manifest")
+    if dataset is None:
+        return
+    sound = _files(found, dataset)
+    _families(found, dataset, sound)
+    _beside(found, dataset, sound)
+    if dataset.unfinished:
+        _collection(found, dataset)
+    _unlisted(found, dataset)
+
+
+def _files(found: Findings, dataset: Dataset) -> set[str]:
+    """The listed files that are there and have their checksums."""
+    sound, listed = set(), dataset.checksums
+    for number, (file, checksum) in enumerate(listed.items()):
+        found.progress.step("files", number, 2 * len(listed))
+        with found.looking(dataset.path / file):
+            dataset.refuse_changed({file: checksum})
+            sound.add(file)
+    if sound:
+        found.checks.append(f"checksums of {len(sound):,} {'file' if len(sound) == 1 else 'files'}")
+    return sound
+
+
+def _families(found: Findings, dataset: Dataset, sound: set[str]) -> None:
+    """The rows of each family whose files have their checksums: what is in a damaged file need not be said line by line."""
+    rows = done = 0
+    by_family: dict[str, list[Part]] = {}
+    for part in dataset.contents.parts:
+        by_family.setdefault(part.family, []).append(part)
+    known = {source.digest for source in dataset.contents.sources}
+    for name, parts in by_family.items():
+        runs: list[pl.DataFrame] = []
+        family: Family | None = None
+        with found.looking(dataset.path / MANIFEST):
+            family = resolve(name, dataset.contents.declared.get(name), dataset.path)
+        for part in parts:
+            done += 1
+            found.progress.step("files", len(dataset.checksums) + done, 2 * len(dataset.checksums))
+            if family is not None and part.file in sound:
+                with found.looking(dataset.path / part.file):
+                    runs.append(_part(dataset, family, part, known))
+                    rows += part.rows
+        if runs:
+            with found.looking(dataset.path / "rows"):
+                _refuse_doubled(dataset.path, name, pl.concat(runs))
+    if rows:
+        found.checks.append(f"{rows:,} rows: columns, values, statuses, times, keys")
+
+
+def _part(dataset: Dataset, family: Family, part: Part, known: set[str]) -> pl.DataFrame:
+    """Check the rows of a part, a bounded number at a time; return the keys of the runs that measured them."""
+    file = dataset.path / part.file
+    runs = [pl.DataFrame(schema={"run_id": pl.String, "key": pl.String})]
+    height = 0
+    try:
+        raw = pl.scan_parquet(file, glob=False)
+        if schema.pieces_digest([_pieces(raw)]) != part.content:
+            raise BadFile(f"the cells of {file} are not those that dataset.json lists: {AGAIN}")
+        for piece in _pieces(dataset.stored(family, part)):
+            height += piece.height
+            schema.conform(family, piece)
+            _refuse_wrong_names(piece, family, known, file)
+            runs.append(piece.filter(pl.col("run_id").is_not_null()).select("run_id", "key"))
+    except schema.Mislabelled as error:
+        raise BadFile(f"{file} is damaged, {error}: {AGAIN}") from error
+    except InvalidValue as error:
+        raise BadFile(f"{file}, {error}: {AGAIN}") from error
+    except pl.exceptions.PolarsError as error:
+        raise BadFile(f"{file} is damaged ({(str(error).splitlines() or ['unreadable'])[0]}): {AGAIN}") from error
+    if height != part.rows:
+        raise BadFile(f"{file} has {height:,} rows, and dataset.json says {part.rows:,}: {AGAIN}")
+    return pl.concat(runs)
+
+
+def _pieces(rows: pl.LazyFrame) -> Iterator[pl.DataFrame]:
+    start = 0
+    while True:
+        piece = rows.slice(start, PIECE_ROWS).collect()
+        if piece.height or not start:
+            yield piece
+        if piece.height < PIECE_ROWS:
+            return
+        start += PIECE_ROWS
+
+
+def _refuse_wrong_names(piece: pl.DataFrame, family: Family, known: set[str], file: Path) -> None:
+    """Refuse rows that name another op or family, or a source that the manifest does not list."""
+    for column, own in (("op", family.op.name), ("family", family.id)):
+        other = piece.filter(pl.col(column) != own)
+        if other.height:
+            raise BadFile(
+                f"{file}: {other.height:,} rows say that their {column} is '{other[column][0]}', not '{own}': {AGAIN}"
+            )
+    sources = set(piece["source"].drop_nulls().unique()) - known
+    if sources:
+        raise BadFile(f"{file}: rows are of the source {min(sources)}, which dataset.json does not list: {AGAIN}")
+
+
+def _refuse_doubled(path: Path, family: str, runs: pl.DataFrame) -> None:
+    """A run of a collection has one row per vector."""
+    doubled = runs.filter(runs.is_duplicated())
+    if doubled.height:
+        raise BadFile(
+            f"{path}: {doubled.height:,} rows of {family} have the same key and run as another row (first: "
+            f"{doubled['key'][0]}), so a measurement counts twice: merge finished datasets only, or collect again"
+        )
+
+
+def _beside(found: Findings, dataset: Dataset, sound: set[str]) -> None:
+    """The rows that an import skipped, and the columns that it did not know."""
+    contents = dataset.contents
+    for item in contents.extra or ():
+        if item.file in sound:
+            with found.looking(dataset.path / item.file, f"{item.rows:,} rows of other columns"):
+                frame = _read(dataset.path / item.file)
+                wanted = {"source", skipping.LINE, *item.columns}
+                _refuse_other(dataset.path / item.file, frame, item.rows, wanted)
+    if not isinstance(contents.skipped, msgspec.UnsetType) and contents.skipped.file in sound:
+        listed = contents.skipped
+        with found.looking(dataset.path / listed.file, f"{listed.rows:,} skipped rows"):
+            frame = dataset.skipped.frame()
+            _refuse_other(dataset.path / listed.file, frame, listed.rows, set(skipping.COLUMNS))
+            counted = dict(frame.group_by("kind").len().iter_rows())
+            if counted != {kind.kind: kind.rows for kind in listed.kinds}:
+                raise BadFile(f"{dataset.path / listed.file} has other kinds of rows than dataset.json lists: {AGAIN}")
+
+
+def _read(file: Path) -> pl.DataFrame:
+    try:
+        return pl.read_parquet(file, glob=False)
+    except pl.exceptions.PolarsError as error:
+        raise BadFile(f"{file} is damaged ({(str(error).splitlines() or ['unreadable'])[0]}): {AGAIN}") from error
+
+
+def _refuse_other(file: Path, frame: pl.DataFrame, rows: int, columns: set[str]) -> None:
+    if frame.height != rows or set(frame.columns) != columns:
+        raise BadFile(f"{file} has {frame.height:,} rows of {len(frame.columns)} columns, and dataset.json says {rows:,} of "
+                      f"{len(columns)}: {AGAIN}")  # fmt: skip
+
+
+def _collection(found: Findings, dataset: Dataset) -> None:
+    """The journal of a collection that was not finished, line by line, and its state."""
+    path = dataset.path / journal.NAME
+    found.kind = "unfinished collection"
+    if not journal.is_begun(path):
+        found.notes.append(f"{path} was cut before its first line was whole: the same `kerncast collect` begins again")
+        return
+    state, readable = dataset.path / journal.STATE, False
+    if state.exists():
+        with found.looking(state):
+            readable = journal.STATE_FILE.read(state) is not None
+            found.sealed(state, "state of the collection")
+    with found.looking(path):
+        name = journal.header_of(path).family
+        family = resolve(name, dataset.contents.declared.get(name), dataset.path)
+        whole = journal.good_bytes(path)
+        _, rows = journal.journal_rows(path, family)
+        try:
+            schema.conform(family, rows)
+        except KerncastError as error:
+            raise BadFile(f"{path} is damaged, {error}: move the file away to measure again, or restore it") from error
+        found.checks.append(f"journal of {rows.height:,} rows")
+        if whole < path.stat().st_size:
+            found.notes.append(f"the last line of {path} was cut off: readers leave it out, and resuming measures it again")
+        if readable:
+            said = journal.completeness(dataset.path, rows.height)
+            found.notes.append(f"{said}" + (f"; {said.next_step}" if said.next_step else ""))
+
+
+def _unlisted(found: Findings, dataset: Dataset) -> None:
+    """Files that nobody reads: a crash between two writes leaves them, and the next append writes over them."""
+    listed = {*dataset.checksums, MANIFEST, ".lock", journal.NAME, journal.STATE, journal.LOCK}
+    files = sorted(file.relative_to(dataset.path) for file in dataset.path.rglob("*") if file.is_file())
+    others = [file for file in files if file.as_posix() not in listed]
+    drafts = [file for file in others if any(is_draft(file.name, Path(name).name) for name in listed)]
+    for what, left in (("drafts of a killed process", drafts), ("files that dataset.json does not list", others)):
+        left = [file for file in left if file not in drafts] if left is others else left
+        if left:
+            found.notes.append(f"{len(left):,} {what}, which no reader uses (first: {left[0]})")
