@@ -9,6 +9,7 @@ import polars as pl
 from kerncast.data.schema import content_digest
 from kerncast.errors import BadFile
 from kerncast.files.atomic import write_atomically
+from kerncast.files.parquet import read_parquet
 
 KEY = "kerncast-predictions"
 
@@ -31,7 +32,7 @@ def read_predictions(path: Path) -> pl.DataFrame:
     """A table as it was written; one that was changed is refused."""
     again = "evaluate the model again"
     try:
-        content, frame = pl.read_parquet_metadata(path)[KEY], pl.read_parquet(path, glob=False)
+        content, frame = pl.read_parquet_metadata(path)[KEY], read_parquet(path)
     except (OSError, KeyError, pl.exceptions.PolarsError) as error:
         raise BadFile(f"{path} is damaged ({(str(error).splitlines() or ['unreadable'])[0]}): {again}") from error
     if content_digest([frame]) != content:

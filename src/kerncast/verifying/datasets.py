@@ -13,6 +13,7 @@ from kerncast.data.dataset import MANIFEST, PIECE_ROWS, Dataset, Part
 from kerncast.declared.declaration import resolve
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.files.atomic import is_draft
+from kerncast.files.parquet import read_parquet, scan_parquet
 from kerncast.op import Family
 from kerncast.verifying.findings import Findings
 
@@ -81,7 +82,7 @@ def _part(dataset: Dataset, family: Family, part: Part, known: set[str]) -> pl.D
     runs = [pl.DataFrame(schema={"run_id": pl.String, "key": pl.String})]
     height = 0
     try:
-        raw = pl.scan_parquet(file, glob=False)
+        raw = scan_parquet(file)
         if schema.pieces_digest([_pieces(raw)]) != part.content:
             raise BadFile(f"the cells of {file} are not those that dataset.json lists: {AGAIN}")
         for piece in _pieces(dataset.stored(family, part)):
@@ -155,7 +156,7 @@ def _beside(found: Findings, dataset: Dataset, sound: set[str]) -> None:
 
 def _read(file: Path) -> pl.DataFrame:
     try:
-        return pl.read_parquet(file, glob=False)
+        return read_parquet(file)
     except pl.exceptions.PolarsError as error:
         raise BadFile(f"{file} is damaged ({(str(error).splitlines() or ['unreadable'])[0]}): {AGAIN}") from error
 
