@@ -1,0 +1,158 @@
+"""Inductor's C++ matmul template with a given register tile, cache blocks and division among threads.
+
+Inductor decides all three inside its template, so a tile is a subclass that decides otherwise. torch is imported when the first
+template is asked for. Written for torch 2.13; `missing` says what another version lacks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from typing import Any
+from unittest.mock import patch
+
+from kerncast.errors import NotFound
+
+Values = Mapping[str, Any]
+"""A config of gemm/inductor_cpp."""
+
+
+@cache
+def inductor() -> Any:
+    """The module of the template. It can only be imported after `lowering`, which imports it back."""
+    import_module("torch._inductor.lowering")
+    return import_module("torch._inductor.codegen.cpp_gemm_template")
+
+
+@cache
+def missing() -> str | None:
+    """What this version of torch lacks, in a sentence; None if it has everything."""
+    try:
+        module = inductor()
+        base = module.CppGemmTemplate
+        parts = [(base, name) for name in ("add_choices", "render", "_thread_blocking", "_cache_blocking")]
+        lacking = [name for owner, name in [*parts, (module, "create_micro_gemm")] if not hasattr(owner, name)]
+        micro = import_module("torch._inductor.codegen.cpp_micro_gemm")
+        lacking += [name for name in ("CppMicroGemmFP32Vec", "GemmBlocking") if not hasattr(micro, name)]
+    except (ImportError, AttributeError) as error:
+        return f"Inductor's C++ matmul template cannot be loaded ({error}): use torch 2.13"
+    return f"Inductor's C++ matmul template has no {', '.join(lacking)}: use torch 2.13" if lacking else None
+
+
+def thread_factors(split: str, threads: int) -> tuple[int, int, int] | None:
+    """How many threads divide M, N and K; None: Inductor decides."""
+    if split == "default" or threads == 1:
+        return None
+    return (threads if split == "m" else 1, threads if split == "n" else 1, threads if split == "k" else 1)
+
+
+def template_class(config: tuple[tuple[str, Any], ...], name: str | None = None) -> Any:
+    """The template that gives the kernel of a config with kind `tile`; `name` is part of the kernel's own."""
+    why_not = missing()
+    if why_not is not None:
+        raise NotFound(why_not)
+    micro = import_module("torch._inductor.codegen.cpp_micro_gemm")
+    module, values = inductor(), dict(config)
+    base: Any = module.CppGemmTemplate
+    tile = micro.GemmBlocking(values["mr"], values["nr"], 1)
+
+    def micro_gemm(
+        name: str, m: Any, n: Any, k: Any, input_dtype: Any, input2_dtype: Any,
+        output_dtype: Any = None, compute_dtype: Any = None, alpha: Any = 1, **_: Any,
+    ) -> Any:  # fmt: skip
+        output = output_dtype or input_dtype
+        return micro.CppMicroGemmFP32Vec(name, input_dtype, input2_dtype, output, compute_dtype or output, tile, alpha)
+
+    @contextmanager
+    def tiled() -> Iterator[None]:
+        # Not thread-safe by itself: Inductor lowers and generates code under one lock.
+        with patch.object(module, "create_micro_gemm", micro_gemm):
+            yield
+
+    class Tiled(base):  # type: ignore[misc]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **(options if name is None else {**options, "name": name}))
+            self.kerncast_config = values
+
+        @classmethod
+        def add_choices(cls, *arguments: Any, **options: Any) -> Any:
+            with tiled():
+                return super().add_choices(*arguments, **options)
+
+        def render(self, *arguments: Any, **options: Any) -> Any:
+            with tiled():
+                return super().render(*arguments, **options)
+
+        def _thread_blocking(self, num_threads: int) -> Any:
+            factors = thread_factors(values["split"], num_threads)
+            if factors is None:
+                return super()._thread_blocking(num_threads)
+            blocks = (math.ceil(size / step) for size, step in zip((self.m, self.n, self.k), tile, strict=True))
+            return micro.GemmBlocking(*(math.ceil(block / factor) for block, factor in zip(blocks, factors, strict=True)))
+
+        def _cache_blocking(self, num_threads: int) -> Any:
+            own, threads = super()._cache_blocking(num_threads), self.thread_blocking(num_threads)
+            rows = own.block_m if values["mc"] == 0 else min(max(values["mc"] // tile.block_m, 1), threads.block_m)
+            depth = own.block_k if values["kc"] == 0 else min(values["kc"], threads.block_k)
+            return micro.GemmBlocking(rows, own.block_n, depth)
+
+    return Tiled
+
+
+def key_of(config: Values) -> tuple[tuple[str, Any], ...]:
+    """A config as `template_class` takes it."""
+    return tuple((name, config[name]) for name in ("mr", "nr", "mc", "kc", "split"))
+
+
+@contextmanager
+def product_of_constant(m: int, n: int, k: int, lda: int, dtype: Any) -> Iterator[tuple[Any, list[Any]]]:
+    """Inside Inductor, a product X · Wᵀ whose W is a constant: the layout of the result, and X and W as templates take them."""
+    import torch
+    from torch._inductor import ir
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.virtualized import V
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    graph = GraphLowering(make_fx(lambda: torch.zeros(1))())
+    cpu = torch.device("cpu")
+    with V.set_graph_handler(graph):
+        layout = ir.FixedLayout(cpu, dtype, [m, k], [lda, 1])
+        x = ir.TensorBox(ir.StorageBox(ir.InputBuffer(name="x", layout=layout)))
+        graph.graph_inputs["x"] = x
+        # Rendering reads its sizes alone.
+        w = graph.add_tensor_constant(torch.empty(n, k, dtype=dtype), "w")
+        yield ir.FixedLayout(cpu, dtype, [m, n], [n, 1]), [x, w]
+
+
+def sources(m: int, n: int, k: int, lda: int, dtype: Any, configs: Sequence[Values], names: Sequence[str]) -> list[str]:
+    """The C++ text of each config's kernel, an `extern "C"` function called `cpp_` and its name: (X, packed W, Y)."""
+    found = []
+    with product_of_constant(m, n, k, lda, dtype) as (layout, nodes):
+        for config, name in zip(configs, names, strict=True):
+            choices: list[Any] = []
+            template = template_class(key_of(config), name) if config["kind"] == "tile" else _named_default(name)
+            template.add_choices(choices, layout, nodes, trans_w=True, input_indices=[0, 1])
+            found.append(str(choices[0].bmreq.source_code))
+    return found
+
+
+def _named_default(name: str) -> Any:
+    base: Any = inductor().CppGemmTemplate
+
+    class Named(base):  # type: ignore[misc]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **{**options, "name": name})
+
+    return Named
+
+
+def default_columns(m: int, n: int, k: int, dtype: Any) -> int:
+    """The columns of the strips in which Inductor's own choice wants the weights."""
+    with product_of_constant(m, n, k, k, dtype):
+        module = inductor()
+        output, compute = module.get_gemm_template_output_and_compute_dtype(dtype)
+        chosen = module.create_micro_gemm("", m, n, k, dtype, dtype, output_dtype=output, compute_dtype=compute)
+        return int(chosen.register_blocking.block_n)
