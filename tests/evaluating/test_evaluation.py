@@ -9,11 +9,13 @@ from kerncast.data import Dataset, schema
 from kerncast.errors import InvalidValue
 from kerncast.evaluating import evaluate
 from kerncast.evaluating.evaluation import _remembered, folds_of, refitted
-from kerncast.evaluating.unseen import table_for
+from kerncast.evaluating.unseen import folded_for, table_for
+from kerncast.models import model as models
 from kerncast.models.measured import measured_by_model
 from kerncast.models.model import Model
 from kerncast.progress import Progress
 from kerncast.registry import FAMILIES
+from kerncast.tables.feature_rows import Featurizer
 from kerncast.tables.table import build_table
 from kerncast.testing.models import FAMILY, synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
@@ -83,7 +85,7 @@ def test_splitting_the_training_data_by_problem_fits_nothing_and_equals_a_refit_
     kept = evaluate(model, [home / "d"], split="problem", progress=heard)
     assert stages == []
     assert kept.as_json()["overall"] == model.evaluation["overall"]
-    table = table_for(model, OLD)
+    table = table_for(model, folded_for(model, [Dataset.open(home / "d")]))
     again, fold = refitted(model, table, "problem", 1, progress=heard)
     assert stages == ["fold 1 of 3", "fold 2 of 3", "fold 3 of 3"]
     ok = table.ok
@@ -112,7 +114,7 @@ def test_the_out_of_fold_predictions_of_a_pooled_model_keep_their_device(tmp_pat
     kept = model.out_of_fold
     assert kept.group_by("device").len().sort("device").rows() == [("a100", rows.height), ("h100", rows.height)]
     assert measured_by_model(model).problems.height == 16
-    table = table_for(model, Dataset.open(tmp_path / "d").read())
+    table = table_for(model, folded_for(model, [Dataset.open(tmp_path / "d")]))
     predicted, fold = _remembered(model, table)
     assert (predicted.time_ns == kept["time_ns"].to_numpy()).all()
     assert (fold == kept["fold"].to_numpy()).all()
@@ -304,3 +306,20 @@ def test_pooled_devices_and_a_directory_of_datasets_are_judged_together(tmp_path
     parts = {line["value"]: line["n_problems"] for line in summary["slices"] if line["by"] == "device"}
     assert parts == {"a100": UNSEEN_PROBLEMS, "h100": UNSEEN_PROBLEMS}
     assert evaluate(tmp_path / "m", [tmp_path / "d"], include_seen=True).as_json()["problems_seen_in_training"] == 48
+
+
+def test_features_are_computed_for_few_rows_at_a_time_and_the_answers_are_the_same(tmp_path, monkeypatch):
+    """Those of a million rows take gigabytes; a pooled model describes each row by the device that it is of."""
+    other = UNSEEN.with_columns(device=pl.lit("h100"), time_ns=pl.col("time_ns") / 2)
+    synthetic_dataset(tmp_path / "d", pl.concat([OLD, OLD.with_columns(device=pl.lit("h100"))]))
+    synthetic_dataset(tmp_path / "new", pl.concat([UNSEEN, other]))
+    train(tmp_path / "d", tmp_path / "m", RECIPE, pool=True)
+    whole, heights = evaluate(tmp_path / "m", tmp_path / "new"), []
+    compute = Featurizer._features
+    monkeypatch.setattr(models, "BLOCK_ROWS", 50)
+    monkeypatch.setattr(Featurizer, "_features", lambda *given: heights.append(given[1].height) or compute(*given))
+    again = evaluate(tmp_path / "m", tmp_path / "new")
+    assert max(heights) == 50
+    assert sum(heights) == whole.rows.height + whole.failures.height
+    assert again.as_json() == whole.as_json()
+    assert again.rows.equals(whole.rows)

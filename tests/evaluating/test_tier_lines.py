@@ -6,11 +6,14 @@ import pytest
 
 from kerncast.evaluating import evaluate
 from kerncast.evaluating.text import tier_blocks
+from kerncast.evaluating.tier_choices import NOT_TRIED, Tried
 from kerncast.evaluating.tier_lines import _line, tier_lines
 from kerncast.models.answer import Tier
+from kerncast.op import Config
+from kerncast.registry import FAMILIES
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions
-from kerncast.testing.models import synthetic_dataset, synthetic_rows
+from kerncast.testing.models import FAMILY, synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
 
 
@@ -79,3 +82,25 @@ def test_a_tier_whose_choices_were_mostly_not_measured_is_not_judged(measured, j
     assert (line["n_problems"], line["not_tried"]) == (measured, 20 - measured)
     (text,) = [block for block in tier_blocks([{**line, "tier": "tree"}]) if str(block).startswith("a tier")] or [None]
     assert (text is None) == judged
+
+
+def test_the_row_of_a_config_is_that_of_the_problem_it_was_tried_on(lines):
+    """Among millions, without an object per row: a config that was tried elsewhere or nowhere has none; the last row counts."""
+    family, found = FAMILIES.get(FAMILY), lines[0]
+    names = list(family.config.parameters)
+    vectors = found.rows.select("number", "measured_ns", *(f"config.{name}" for name in names)).sample(fraction=0.5, seed=0)
+    vectors = pl.concat(
+        [vectors, vectors.head(40).reverse(), vectors.head(1).with_columns(number=10**6)], how="vertical_relaxed"
+    )
+    problems = found.problems.reverse()
+    tried = Tried.of(family, problems, vectors)
+    expected = {}
+    for row, (number, _, *values) in enumerate(vectors.iter_rows()):
+        expected[number, Config.trusted(family, dict(zip(names, values, strict=True)))] = row
+    configs = {config for _, config in expected}
+    assert len(configs) > 5
+    for place, number in enumerate(problems["number"]):
+        for config in configs:
+            assert tried.row(place, config) == expected.get((number, config), NOT_TRIED)
+    nowhere = Config.trusted(family, dict.fromkeys(names, 7))
+    assert tried.row(0, nowhere) == NOT_TRIED

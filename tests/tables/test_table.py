@@ -10,6 +10,7 @@ from kerncast.data import schema
 from kerncast.errors import InvalidValue
 from kerncast.registry import FAMILIES
 from kerncast.tables.assess import attempts
+from kerncast.tables.measurements import rows_where, stacked
 from kerncast.tables.table import build_table
 from kerncast.testing.models import FAMILY, synthetic_rows
 
@@ -163,6 +164,34 @@ def test_the_figures_of_configs_are_those_of_the_rows_at_hand_though_their_numbe
     part = whole.take(whole.config % 3 == 1)
     assert_frame_equal(attempts(part, 4), attempts(part.renumbered(), 4))
     assert attempts(part, 4).height == len(np.unique(part.config)) < attempts(whole, 4).height
+
+
+def test_the_features_of_several_devices_are_computed_when_needed_each_row_by_its_own_device():
+    """In any order and any part: the same as all at once."""
+    rows = synthetic_rows(problems=6)
+    both = pl.concat([rows, rows.with_columns(device=pl.lit("h100"))]).drop("key", "op", "family")
+    pooled = table_of(schema.conform(TRITON, both), {**A100, "h100": devices.get("h100")}).rows
+    alone = [
+        table_of(schema.conform(TRITON, both.filter(device=name)), {name: devices.get(name)}).rows for name in ("a100", "h100")
+    ]
+    truth = np.concatenate([part.only(pooled.names).features for part in alone])
+    assert (truth[: len(alone[0])] != truth[len(alone[0]) :]).any()
+    index = np.random.default_rng(0).permutation(len(pooled))[:200]
+    np.testing.assert_array_equal(pooled.take(index).features, truth[index])
+    np.testing.assert_array_equal(np.concatenate([block.features for block in pooled.blocks(37)]), truth)
+
+
+def test_pieces_become_one_frame_of_contiguous_columns_and_are_not_kept():
+    """So that a million rows are in memory once."""
+    whole = synthetic_rows(problems=6)
+    pieces = list(whole.iter_slices(7))
+    made = stacked(pieces)
+    assert pieces == []
+    assert made.n_chunks("all") == [1] * made.width
+    columns, kept = made.get_columns(), pl.Series(np.arange(made.height) % 3 == 0)
+    assert_frame_equal(made, whole)
+    assert_frame_equal(rows_where(columns, kept), whole.filter(kept))
+    assert columns == []
 
 
 @pytest.mark.parametrize("computed", [False, True])

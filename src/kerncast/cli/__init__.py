@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextvars import ContextVar
 from importlib import import_module
@@ -10,6 +11,10 @@ from typing import Any, NoReturn
 import click
 
 import kerncast
+
+# Polars' allocator keeps what is freed for half a second: on a million rows that is as much again as is in use. It reads this
+# when polars is loaded, which is later.
+os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")
 
 json_printed: ContextVar[bool] = ContextVar("json_printed", default=False)
 """Whether a command has printed its result as JSON: standard output holds one JSON document, a result or an error."""

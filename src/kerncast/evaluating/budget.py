@@ -12,7 +12,7 @@ import numpy as np
 from kerncast.arrays import Flags, Floats, Ints
 from kerncast.collecting.active import by_turns
 from kerncast.errors import InvalidValue
-from kerncast.evaluating.unseen import Paths, open_all, recipe_of, rows_for, table_for
+from kerncast.evaluating.unseen import Paths, folded_for, open_all, recipe_of, table_for
 from kerncast.models.model import Model
 from kerncast.progress import QUIET, Progress
 from kerncast.scoring.metrics import figure, resampled
@@ -34,7 +34,7 @@ def budget_curves(
 ) -> dict[str, Any]:
     """The three curves, each point the mean efficiency on problems held out from it."""
     model = model if isinstance(model, Model) else Model.load(model)
-    table = table_for(model, rows_for(model, open_all(datasets), where))
+    table = table_for(model, folded_for(model, open_all(datasets), where))
     if not table.trials.choosing:
         raise InvalidValue(f"a budget curve needs several configs per problem, {table.family.id} has one here")
     groups = len(np.unique(table.group[table.ok]))

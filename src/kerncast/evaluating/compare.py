@@ -218,7 +218,7 @@ def _facts(models: Sequence[Model], datasets: Paths, found: Judged) -> dict[str,
 
 def _predictions(models: Sequence[Model], found: Judged) -> list[Predicted]:
     """The predictions of each model, with its own features and the device numbers that it was trained with."""
-    tables = [found.table, *(table_for(model, found.rows) for model in models[1:])]
+    tables = [found.table, *(table_for(model, found.measured) for model in models[1:])]
     return [model.rank_rows(table.rows) for model, table in zip(models, tables, strict=True)]
 
 

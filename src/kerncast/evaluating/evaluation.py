@@ -18,11 +18,11 @@ from kerncast.evaluating.slices import slices
 from kerncast.evaluating.unseen import (
     Paths,
     digest_of,
+    folded_for,
     judged,
     listed,
     open_all,
     recipe_of,
-    rows_for,
     table_for,
     unknown_configs,
 )
@@ -91,7 +91,7 @@ def cross_validated(
     progress: Progress = QUIET,
 ) -> tuple[Table, Predicted, Ints]:  # fmt: skip
     """Rows with the out-of-fold predictions of the model's recipe: those of its training, if it split the same rows so."""
-    table = table_for(model, rows_for(model, opened, where))
+    table = table_for(model, folded_for(model, opened, where))
     same_data = digest_of(model, opened) == model.manifest.data.digest and tuple(where) == model.manifest.data.where
     same = same_data and split == model.manifest.recipe.get("hold_out", "problem")
     predicted, fold = (_remembered(model, table) if same else None) or refitted(model, table, split, threads, progress=progress)

@@ -13,7 +13,7 @@ from kerncast.arrays import Floats
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.evaluation import cross_validated
 from kerncast.evaluating.tier_choices import TierChoices, Tried, tier_choices, tiers_in
-from kerncast.evaluating.unseen import Paths, open_all, recipe_of, rows_for, table_for
+from kerncast.evaluating.unseen import Paths, folded_for, open_all, recipe_of, table_for
 from kerncast.models.answer import Tier
 from kerncast.models.model import Model
 from kerncast.progress import QUIET, Progress
@@ -40,7 +40,7 @@ def off_grid(
 ) -> list[dict[str, Any]]:
     """A line per kind: the model's recipe fitted without that kind, and scored on it, whatever the status of its answers."""
     opened = open_all(datasets)
-    table = table_for(model, rows_for(model, opened, where))
+    table = table_for(model, folded_for(model, opened, where))
     kinds = kinds_of(table)
     if not kinds:  # refused before anything is fitted
         raise InvalidValue(

@@ -13,7 +13,7 @@ from kerncast.models.answer import Answer, Tier
 from kerncast.models.tier import CHOOSING
 from kerncast.op import Config, Family, Problem
 from kerncast.selecting.selector import Selector
-from kerncast.tables.table import Table
+from kerncast.tables.table import Table, row_numbers
 
 # The row of a config that was not tried on the problem, and of a problem without any config to run.
 NOT_TRIED, NOTHING = -1, -2
@@ -24,8 +24,13 @@ class Tried:
     """Problems on which something worked, and the row of every config that was tried on each."""
 
     problems: Sequence[Problem]
-    rows: Sequence[Mapping[Config | None, int]]
-    """By problem: config → its row in `time_ns`."""
+    configs: Mapping[Config, int]
+    """A number for every config that was tried anywhere."""
+    tried: Ints
+    """Sorted: the problem's place times the number of configs, plus the config's number. A million dictionaries of configs
+    would take a gigabyte."""
+    rows: Ints
+    """The row of each entry of `tried` in `time_ns`."""
     time_ns: Floats
     """By row; infinite where it failed."""
     best_ns: Floats
@@ -34,18 +39,33 @@ class Tried:
     @classmethod
     def of(cls, family: Family, problems: pl.DataFrame, vectors: pl.DataFrame) -> Tried:
         """`problems`: `problem.*`, `number`, `best_ns`. `vectors`: `config.*`, `number`, `measured_ns` (infinite: failed)."""
-        names = list(family.problem.parameters)
+        names, keys = list(family.problem.parameters), list(family.config.parameters)
         asked = [
             Problem.trusted(family, dict(zip(names, values, strict=True)))
             for values in problems.select(f"problem.{name}" for name in names).iter_rows()
         ]
-        found: dict[int, dict[Config | None, int]] = {number: {} for number in problems["number"].to_list()}
-        keys = list(family.config.parameters)
-        frame = vectors.select("number", *(f"config.{name}" for name in keys))
-        for row, (number, *values) in enumerate(frame.iter_rows()):
-            if number in found:
-                found[number][Config.trusted(family, dict(zip(keys, values, strict=True)))] = row
-        return cls(asked, list(found.values()), vectors["measured_ns"].to_numpy(), problems["best_ns"].to_numpy())
+        columns = [f"config.{name}" for name in keys]
+        config = row_numbers(vectors, columns)
+        _, first = np.unique(config, return_index=True)
+        configs = {
+            Config.trusted(family, dict(zip(keys, values, strict=True))): number
+            for number, (_, *values) in enumerate(vectors.select("number", *columns)[first].iter_rows())
+        }
+        places = pl.DataFrame({"number": problems["number"], "__place": np.arange(problems.height)})
+        place = vectors.select("number").join(places, on="number", how="left", maintain_order="left")["__place"]
+        rows = np.flatnonzero(place.is_not_null().to_numpy())
+        tried = place.fill_null(0).to_numpy()[rows] * len(configs) + config[rows]
+        order = np.argsort(tried, kind="stable")
+        return cls(asked, configs, tried[order], rows[order], vectors["measured_ns"].to_numpy(), problems["best_ns"].to_numpy())
+
+    def row(self, place: int, config: Config) -> int:
+        """The row of a config on the problem at a place; `NOT_TRIED` if there is none."""
+        number = self.configs.get(config)
+        if number is None:
+            return NOT_TRIED
+        key = place * len(self.configs) + number
+        at = int(np.searchsorted(self.tried, key, side="right")) - 1
+        return int(self.rows[at]) if at >= 0 and self.tried[at] == key else NOT_TRIED
 
     @classmethod
     def in_table(cls, table: Table) -> Tried:
@@ -80,7 +100,7 @@ def tiers_in(selector: Selector) -> list[Tier]:
 def tier_choices(selector: Selector, tried: Tried, tier: Tier) -> TierChoices:
     """The choices of a tier, whatever the status: outside the trained range the fallback is what runs."""
     answers = selector.select_many(tried.problems, tier)
-    rows = np.array([_row(answer, known) for answer, known in zip(answers, tried.rows, strict=True)], np.int64)
+    rows = np.array([_row(answer, tried, place) for place, answer in enumerate(answers)], np.int64)
     efficiency = np.where(rows == NOT_TRIED, np.nan, 0.0)
     efficiency[rows >= 0] = tried.best_ns[rows >= 0] / tried.time_ns[rows[rows >= 0]]
     ok = np.array([answer.ok for answer in answers], dtype=bool)
@@ -88,6 +108,6 @@ def tier_choices(selector: Selector, tried: Tried, tier: Tier) -> TierChoices:
     return TierChoices(tier, rows, efficiency, ok, itself)
 
 
-def _row(answer: Answer, known: Mapping[Config | None, int]) -> int:
+def _row(answer: Answer, tried: Tried, place: int) -> int:
     config = answer.config if answer.config is not None else answer.fallback
-    return NOTHING if config is None else known.get(config, NOT_TRIED)
+    return NOTHING if config is None else tried.row(place, config)

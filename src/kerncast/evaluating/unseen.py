@@ -11,8 +11,8 @@ import polars as pl
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.models.model import Model
-from kerncast.tables.measurements import read_measurements
-from kerncast.tables.table import MIXTURES, Table, build_table, refuse_mixtures, tried_rows
+from kerncast.tables.measurements import Folded, read_measurements, rows_where
+from kerncast.tables.table import MIXTURES, Table, refuse_mixtures, table_of, tried_rows
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import expand
 
@@ -24,7 +24,7 @@ class Judged:
     """A table for some models, and what was left out of it."""
 
     table: Table
-    rows: pl.DataFrame
+    measured: Folded
     """What the table was made from: another model reads it with its own features and device numbers."""
     seen_problems: int
     """Problems left out because a model was trained on their group (or kept, with `include_seen`)."""
@@ -67,8 +67,8 @@ def rows_for(model: Model, datasets: Sequence[Dataset], where: Sequence[str] = (
     if not holders:
         held = sorted({item.id for dataset in datasets for item in dataset.families})
         raise InvalidValue(f"{model.path} is a model of {model.family.id}; the data holds {', '.join(held) or 'no rows'}")
-    rows = read_measurements(model.family, holders, where)
-    rows = tried_rows(rows, where, model.family.id, f"there is nothing to judge {model.path} by")
+    pieces = read_measurements(model.family, holders, where)
+    rows = tried_rows(pieces, where, model.family.id, f"there is nothing to judge {model.path} by")
     own = {record.name for record in model.manifest.devices}
     _refuse_others(rows["device"], own, f"{model.path} was trained on", "device")
     if model.manifest.dtypes:
@@ -88,12 +88,17 @@ def _refuse_others(values: pl.Series, own: set[str], who: str, column: str) -> N
         )
 
 
-def table_for(model: Model, rows: pl.DataFrame) -> Table:
-    """Rows as this model reads them: its own device numbers, its own features in its own order."""
-    present = set(rows["device"].unique())
+def folded_for(model: Model, datasets: Sequence[Dataset], where: Sequence[str] = ()) -> Folded:
+    """The rows of `rows_for`, with their repeats folded."""
+    return Folded.of(model.family, rows_for(model, datasets, where).get_columns())
+
+
+def table_for(model: Model, measured: Folded) -> Table:
+    """Measurements as this model reads them: its own device numbers, its own features in its own order."""
+    present = set(measured.frame["device"].unique())
     machines = {item.name: item.device for item in model.manifest.devices if item.name in present}
     names = model.manifest.features.names
-    table = build_table(model.family, rows, machines, "", kept=names)
+    table = table_of(model.family, measured, machines, "", kept=names)
     return replace(table, rows=table.rows.only(names))
 
 
@@ -125,16 +130,18 @@ def judged(models: Sequence[Model], datasets: Sequence[Dataset], where: Sequence
     rows = rows_for(models[0], datasets, where)
     for model in models[1:]:
         rows_for(model, datasets, where)
-    columns = models[0].seen.columns
-    seen = pl.concat([model.seen.select(columns) for model in models]).unique()
+    group = models[0].seen.columns
+    seen = pl.concat([model.seen.select(group) for model in models]).unique()
     problem = ["device", *(name for name in rows.columns if name.startswith("problem."))]
-    joined = rows.select(columns).join(
-        seen.with_columns(__seen=True), on=columns, how="left", nulls_equal=True, maintain_order="left"
+    joined = rows.select(group).join(
+        seen.with_columns(__seen=True), on=group, how="left", nulls_equal=True, maintain_order="left"
     )
     trained_on = joined["__seen"].fill_null(False)
     known = rows.select(problem).filter(trained_on).n_unique() if trained_on.any() else 0
-    if not include_seen:
-        rows = rows.filter(~trained_on) if known else rows
+    if known and not include_seen:
+        columns = rows.get_columns()
+        del rows
+        rows = rows_where(columns, ~trained_on)
         if not (rows["status"] == "ok").any():
             names = " or ".join(str(model.path) for model in models)
             rest = f", and nothing worked on the other {rows.select(problem).n_unique():,}" if rows.height else ""
@@ -143,4 +150,7 @@ def judged(models: Sequence[Model], datasets: Sequence[Dataset], where: Sequence
                 f"{'all ' if rows.is_empty() else ''}{known:,} problems were trained on by {names}{rest}: give other data, "
                 f"{split}or look at the training data with `include_seen`"
             )
-    return Judged(table_for(models[0], rows), rows, known, include_seen and known > 0)
+    columns = rows.get_columns()
+    del rows
+    measured = Folded.of(models[0].family, columns)
+    return Judged(table_for(models[0], measured), measured, known, include_seen and known > 0)

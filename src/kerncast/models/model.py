@@ -52,7 +52,7 @@ from kerncast.tables.never_worked import chosen_last
 from kerncast.writing.keys import key_rule
 from kerncast.writing.terminal import printable
 
-BLOCK_ROWS = 65_536
+BLOCK_ROWS = 16_384
 
 
 class Model:

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from kerncast import limits
-from kerncast.arrays import Array, Flags, Floats
+from kerncast.arrays import Array, Flags, Floats, Ints
 from kerncast.data import schema
 from kerncast.device import Device, hardware_namespace
 from kerncast.errors import InvalidValue
@@ -20,6 +20,7 @@ from kerncast.op import Family
 WORK = ("roofline_ns", "expected_ns", "flops", "bytes")
 # About the time of an empty launch, by kind of device: a constant for learning, not a property of the hardware.
 LAUNCH_NS = {"gpu": 5000.0, "npu": 1000.0, "cpu": 50.0}
+Describe = Callable[[pl.DataFrame, "Ints | None"], Floats]
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class Rows:
     family: Family
     frame: pl.DataFrame
     """`problem.*` and `config.*`, as stored in a dataset."""
-    described: Floats | Callable[[pl.DataFrame], Floats]
-    """The features, or what computes them for a frame like this one."""
+    described: Floats | Describe
+    """The features, or what computes them for a frame like this one (and the `device` of its rows)."""
     names: tuple[str, ...]
     codes: dict[str, tuple[int, ...]]
     """The features that are a categorical parameter unchanged, with the codes it may have."""
@@ -43,11 +44,13 @@ class Rows:
     floor_ns: Floats | None = None
     peak_share: Floats | None = None
     """What no kernel can beat with the cores in use (`kerncast.limits`): a yardstick, never learned from."""
+    device: Ints | None = None
+    """Which of several devices each row is of; None: all are of one."""
 
     @cached_property
     def features(self) -> Floats:
         """One row per vector, one column per name. Computed when it is first needed: it takes most of the memory."""
-        return self.described(self.frame) if callable(self.described) else self.described
+        return self.described(self.frame, self.device) if callable(self.described) else self.described
 
     def __len__(self) -> int:
         return self.frame.height
@@ -75,6 +78,7 @@ class Rows:
             limit_ns=part(self.limit_ns),
             floor_ns=part(self.floor_ns),
             peak_share=part(self.peak_share),
+            device=None if self.device is None else self.device[mask],
         )
 
     @property
@@ -101,10 +105,40 @@ class Rows:
         whole = self.described
         return replace(
             self,
-            described=lambda frame: np.ascontiguousarray(whole(frame)[:, places]),
+            described=lambda frame, device: np.ascontiguousarray(whole(frame, device)[:, places]),
             names=tuple(names),
             codes=codes,
         )
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """The rows of several devices, one device after the other; only what is known for all of them is kept."""
+    if len(parts) == 1:
+        return parts[0]
+    names = [name for name in parts[0].names if all(name in part.names for part in parts)]
+    known = [part.only(names) for part in parts]
+
+    def both(name: str) -> Floats | None:
+        values = [getattr(part, name) for part in known]
+        return None if any(item is None for item in values) else np.concatenate(values)
+
+    def describe(frame: pl.DataFrame, device: Ints | None) -> Floats:
+        features = np.empty((frame.height, len(names)))
+        for number, part in enumerate(known):
+            own = np.flatnonzero(device == number)
+            if len(own):
+                features[own] = replace(part, frame=frame[own]).features
+        return features
+
+    return Rows(
+        parts[0].family,
+        pl.concat([part.frame for part in known]),
+        describe,
+        known[0].names,
+        known[0].codes,
+        **{name: both(name) for name in (*WORK, *limits.OUTPUTS)},
+        device=np.repeat(np.arange(len(known)), [len(part) for part in known]),
+    )
 
 
 @dataclass(frozen=True)
@@ -162,7 +196,7 @@ class Featurizer:
         }
         return Rows(self.family, frame.select(columns), self._features, tuple(program.outputs), codes, **parts)
 
-    def _features(self, frame: pl.DataFrame) -> Floats:
+    def _features(self, frame: pl.DataFrame, _: Ints | None = None) -> Floats:
         computed = self.program.frame(schema.symbol_columns(self.family, frame), trusted=True)
         features = np.ascontiguousarray(computed.to_numpy()) if computed.width else np.empty((frame.height, 0))
         features = features.astype(np.float64, copy=False)
@@ -177,8 +211,9 @@ def _hardware_symbols(program: Program) -> list[str]:
 def _refuse_unusable(features: Floats, names: Sequence[str], frame: pl.DataFrame) -> None:
     """Refuse a feature that is not finite, by name and with the row that shows it."""
     # Expressions saturate instead of becoming infinite, so the largest float counts as infinite.
-    bad = ~(np.abs(features) < np.finfo(np.float64).max)
-    if bad.any():
+    largest = np.finfo(np.float64).max
+    if features.size and not (features.min() > -largest and features.max() < largest):
+        bad = ~(np.abs(features) < largest)
         row, column = (int(place[0]) for place in np.nonzero(bad))
         values = {name: value for name, value in frame.row(row, named=True).items() if name.startswith(("problem.", "config."))}
         shown = " ".join(f"{name}={value}" for name, value in values.items() if value is not None)

@@ -6,7 +6,8 @@ a time, only what a table needs is kept, and repeats are folded some keys at a t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -16,6 +17,7 @@ from kerncast.data import schema
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.op import Family
+from kerncast.tables.label_table import label_table
 
 # From the median absolute deviation to a standard deviation, for normal errors.
 MAD_TO_SIGMA = 1.4826
@@ -33,14 +35,52 @@ VISIT = "__visit"
 FOLDED_ROWS = 200_000
 
 
-def read_measurements(family: Family, datasets: Iterable[Dataset], where: Sequence[str]) -> pl.DataFrame:
-    """The rows of some datasets, with the columns that a table reads."""
-    pieces = [_narrowed(family, piece) for dataset in datasets for piece in dataset.pieces(family, where)]
-    return pl.concat(pieces) if len(pieces) > 1 else pieces[0]
+def read_measurements(family: Family, datasets: Iterable[Dataset], where: Sequence[str]) -> Iterator[pl.DataFrame]:
+    """The rows of some datasets, a piece at a time, with the columns that a table reads."""
+    return (_narrowed(family, piece) for dataset in datasets for piece in dataset.pieces(family, where))
+
+
+def stacked(pieces: list[pl.DataFrame]) -> pl.DataFrame:
+    """One frame of some pieces, which are taken from the list.
+
+    Its columns are contiguous: else most operations would first copy the whole frame to make them so. They are made one at a
+    time, so that not all rows are in memory twice.
+    """
+    names, columns = pieces[0].columns, [piece.get_columns() for piece in pieces]
+    pieces.clear()
+    return pl.DataFrame([pl.concat([column.pop(0) for column in columns], rechunk=True) for _ in names])
+
+
+def rows_where(columns: list[pl.Series], kept: pl.Series) -> pl.DataFrame:
+    """Some of the rows whose columns are in a list. The list is emptied, so that not all rows are in memory twice."""
+    return pl.DataFrame([columns.pop(0).filter(kept).rechunk() for _ in range(len(columns))])
 
 
 def _narrowed(family: Family, rows: pl.DataFrame) -> pl.DataFrame:
     return rows.select(*schema.parameter_columns(family), *READ, rows.hash_rows(seed=0).alias(CELLS))
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Measurements with their repeats folded: what a table is made of, in less than half the memory of the rows."""
+
+    frame: pl.DataFrame
+    """One row per key: `device`, `problem.*`, `config.*`, by which it is sorted; `time_ns` (null: it failed), `noise`,
+    `half_a`, `half_b`."""
+    software: tuple[str, ...]
+    labels: pl.DataFrame | None
+    """What each config is called (see `label_table`)."""
+
+    @classmethod
+    def of(cls, family: Family, columns: list[pl.Series]) -> Folded:
+        """The measurements of some rows, given as a list of their columns, which is emptied: sorting them takes as much
+        memory again."""
+        rows = pl.DataFrame(columns)
+        columns.clear()
+        software, labels = tuple(sorted(rows["software"].drop_nulls().unique())), label_table(family, rows)
+        frame = fold_repeats(family, rows)
+        del rows
+        return cls(frame.sort("device", *schema.parameter_columns(family), nulls_last=True), software, labels)
 
 
 def fold_repeats(family: Family, rows: pl.DataFrame) -> pl.DataFrame:

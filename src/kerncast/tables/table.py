@@ -9,7 +9,6 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from kerncast import limits
 from kerncast.arrays import Array, Flags, Floats, Ints
 from kerncast.data.dataset import Dataset
 from kerncast.device import Device
@@ -17,9 +16,8 @@ from kerncast.errors import InvalidValue
 from kerncast.expr import Program
 from kerncast.op import Family
 from kerncast.scoring.trials import Trials
-from kerncast.tables.feature_rows import Featurizer, Rows
-from kerncast.tables.label_table import label_table
-from kerncast.tables.measurements import fold_repeats, read_measurements
+from kerncast.tables.feature_rows import Featurizer, Rows, joined
+from kerncast.tables.measurements import Folded, read_measurements, stacked
 from kerncast.tables.rules import Broken, judge_rules
 
 # Statuses that say nothing about the kernel, because it was never really tried.
@@ -120,32 +118,35 @@ def load_table(
     pool: bool = False,
     kept: Collection[str] = (),
 ) -> Table:
-    """The rows of one family from one or several datasets; for `kept`, see `build_table`."""
+    """The rows of one family from one or several datasets; for `kept`, see `table_of`."""
     found = _one_family(datasets, family)
     holders = [dataset for dataset in datasets if found.id in {item.id for item in dataset.families}]
     at = ", ".join(str(dataset.path) for dataset in datasets)
-    rows = read_measurements(found, holders, where)
-    rows = tried_rows(rows, where, f"{found.id} in {at}", "there is nothing to learn from")
+    pieces = read_measurements(found, holders, where)
+    rows = tried_rows(pieces, where, f"{found.id} in {at}", "there is nothing to learn from")
     if not pool:
         refuse_mixtures(rows, MIXTURES, cure=", or train on all of them together with `pool`")
     machines = {name: _machine(name, found, holders, where) for name in sorted(rows["device"].unique())}
     digest = "+".join(sorted(dataset.digest for dataset in holders))
-    return build_table(found, rows, machines, digest, kept)
+    columns = rows.get_columns()
+    del rows
+    return table_of(found, Folded.of(found, columns), machines, digest, kept)
 
 
-def build_table(
-    family: Family, rows: pl.DataFrame, machines: dict[str, Device], digest: str, kept: Collection[str] = ()
-) -> Table:
-    """Fold repeats, number problems, groups and configs, compute features.
+def build_table(family: Family, rows: pl.DataFrame, machines: dict[str, Device], digest: str) -> Table:
+    """The table of some rows, as a dataset stores them."""
+    return table_of(family, Folded.of(family, rows.get_columns()), machines, digest)
+
+
+def table_of(family: Family, measured: Folded, machines: dict[str, Device], digest: str, kept: Collection[str] = ()) -> Table:
+    """Number problems, groups and configs, describe them for a model.
 
     Features of optional parameters that no row gives are left out, so that a new parameter of an op changes no model that
     does not need it; those in `kept` stay.
     """
-    software, labels = tuple(sorted(rows["software"].drop_nulls().unique())), label_table(family, rows)
-    folded = fold_repeats(family, rows)
     problem_columns = [f"problem.{name}" for name in family.problem.parameters]
     config_columns = [f"config.{name}" for name in family.config.parameters]
-    folded = folded.sort("device", *problem_columns, *config_columns, nulls_last=True)
+    folded = measured.frame
     # In the order of the rows.
     machines = {name: machines[name] for name in sorted(machines)}
     featurizers = {name: Featurizer(family, device, _dtypes(folded, name)) for name, device in machines.items()}
@@ -154,23 +155,23 @@ def build_table(
     broken, allowed = _judged(family, machines, folded, parts)
     left_out = {feature: needs for item in featurizers.values() for feature, needs in item.left_out.items()}
     return Table(
-        rows=_without_unused(_joined(list(described.values())), kept),
+        rows=_without_unused(joined(list(described.values())), kept),
         devices=tuple(machines.values()),
-        software=software,
+        software=measured.software,
         left_out=dict(sorted(left_out.items())),
         time_ns=folded["time_ns"].cast(pl.Float64).fill_null(float("nan")).to_numpy().copy(),
         noise=folded["noise"].fill_null(float("nan")).to_numpy().copy(),
         half_a=folded["half_a"].fill_null(float("nan")).to_numpy().copy(),
         half_b=folded["half_b"].fill_null(float("nan")).to_numpy().copy(),
         problem=_stretches(folded, ["device", *problem_columns]),
-        group=_numbers(folded, [f"problem.{name}" for name in family.op.split_group]),
-        config=_numbers(folded, config_columns),
+        group=row_numbers(folded, [f"problem.{name}" for name in family.op.split_group]),
+        config=row_numbers(folded, config_columns),
         device=_stretches(folded, ["device"]),
         weight=np.ones(folded.height),
         allowed=allowed,
         broken=broken,
         digest=digest,
-        labels=labels,
+        labels=measured.labels,
     )
 
 
@@ -218,16 +219,19 @@ def _one_family(datasets: Sequence[Dataset], family: str | None) -> Family:
     raise InvalidValue(f"{where} holds no rows of {family}, only of {', '.join(sorted(known))}")
 
 
-def tried_rows(rows: pl.DataFrame, where: Sequence[str], of: str, so: str) -> pl.DataFrame:
+def tried_rows(pieces: Iterable[pl.DataFrame], where: Sequence[str], of: str, so: str) -> pl.DataFrame:
     """The rows that were tried; if none worked, the error says whether the conditions or the data are the reason."""
     asked = " and ".join(f"`where` '{condition}'" for condition in where)
-    if asked and rows.is_empty():
+    matching, kept = 0, []
+    for piece in pieces:
+        untried = piece["status"].is_in(NOT_TRIED)
+        kept.append(piece.filter(~untried) if untried.any() else piece)
+        matching += piece.height
+    if asked and not matching:
         raise InvalidValue(f"no row of {of} matches {asked}: ask for less, or look with `kerncast inspect`")
-    untried = rows["status"].is_in(NOT_TRIED)
-    tried = rows.filter(~untried) if untried.any() else rows
-    if not (tried["status"] == "ok").any():
+    if not any((piece["status"] == "ok").any() for piece in kept):
         raise InvalidValue(f"no row of {of}{f' that matches {asked}' if asked else ''} has status ok: {so}")
-    return tried
+    return stacked(kept)
 
 
 def refuse_mixtures(rows: pl.DataFrame, columns: Iterable[str], pooled: Collection[str] = (), cure: str = "") -> None:
@@ -258,39 +262,14 @@ def _without_unused(rows: Rows, kept: Collection[str]) -> Rows:
     return rows if len(names) == len(rows.names) else rows.only(names)
 
 
-def _joined(parts: list[Rows]) -> Rows:
-    """Combine rows of several devices; only what is known for all of them is kept."""
-    if len(parts) == 1:
-        return parts[0]
-    names = [name for name in parts[0].names if all(name in part.names for part in parts)]
-    parts = [part.only(names) for part in parts]
-
-    def both(name: str) -> Floats | None:
-        values = [getattr(part, name) for part in parts]
-        return None if any(item is None for item in values) else np.concatenate(values)
-
-    return Rows(
-        parts[0].family,
-        pl.concat([part.frame for part in parts]),
-        np.concatenate([part.features for part in parts]),
-        parts[0].names,
-        parts[0].codes,
-        both("roofline_ns"),
-        both("expected_ns"),
-        both("flops"),
-        both("bytes"),
-        *(both(name) for name in limits.OUTPUTS),
-    )
-
-
 def _stretches(frame: pl.DataFrame, columns: list[str]) -> Ints:
-    """The same as `_numbers`, for columns by which the frame is sorted."""
+    """The same as `row_numbers`, for columns by which the frame is sorted."""
     changed = frame.select(pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in columns)).to_series()
     numbers = np.cumsum(changed.to_numpy())
     return np.asarray(numbers - numbers[:1].sum(), dtype=np.int64)
 
 
-def _numbers(frame: pl.DataFrame, columns: list[str]) -> Ints:
+def row_numbers(frame: pl.DataFrame, columns: list[str]) -> Ints:
     """0, 1, 2 … for the distinct values of some columns, in sorted order."""
     if not columns:
         return np.zeros(frame.height, dtype=np.int64)
