@@ -16,8 +16,9 @@ from pathlib import Path
 from kerncast.backends.contract import CannotCompile
 from kerncast.backends.cpu.build import Compiler, find_compiler, instruction_set
 from kerncast.errors import CannotWrite
-from kerncast.files.atomic import file_checksum, replace_file, scratch_folder
+from kerncast.files.atomic import replace_file, scratch_folder
 from kerncast.files.cache import private_cache
+from kerncast.files.checksums import is_intact, keep_sum
 
 # No contraction: a fused multiply-add rounds once where Python rounds twice.
 FLAGS = ("-std=c99", "-O3", "-march=native", "-ffp-contract=off", "-fPIC", "-shared")
@@ -52,7 +53,7 @@ def compiled(identity: str, source: str, header: str, *, flags: tuple[str, ...] 
         return None
     folder = folder_for("artefact", identity, compiler.path, compiler.version, *flags, instruction_set())
     made = folder / "artefact.so"
-    if not _intact(made):
+    if not is_intact(made):
         build(compiler, flags, source, header, made)
     return made
 
@@ -63,14 +64,7 @@ def kept(identity: str, flags: tuple[str, ...] = FLAGS) -> Path | None:
     if compiler is None:
         return None
     folder = folder_for("artefact", identity, compiler.path, compiler.version, *flags, instruction_set())
-    return folder / "artefact.so" if _intact(folder / "artefact.so") else None
-
-
-def _intact(file: Path) -> bool:
-    try:
-        return file.is_file() and file_checksum(file) == file.with_suffix(".sum").read_text()
-    except OSError:
-        return False
+    return folder / "artefact.so" if is_intact(folder / "artefact.so") else None
 
 
 def build(compiler: Compiler, flags: tuple[str, ...], source: str, header: str, made: Path) -> None:
@@ -85,9 +79,8 @@ def build(compiler: Compiler, flags: tuple[str, ...], source: str, header: str, 
             if done.returncode:
                 reasons = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
                 raise CannotCompile(f"the exported C does not compile with {compiler.version}: {(reasons or ['no reason'])[0]}")
-            checksum = file_checksum(draft / "artefact.so")
             replace_file(made, (draft / "artefact.so").rename)
-            replace_file(made.with_suffix(".sum"), lambda path: path.write_text(checksum))
+            keep_sum(made)
     except subprocess.TimeoutExpired as error:
         raise CannotCompile(f"the compiler took more than {COMPILE_SECONDS} s") from error
     except OSError as error:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from kerncast.files.atomic import file_checksum
+from kerncast.files.atomic import file_checksum, replace_file
 
 # Reading is about as fast as hashing, so a few threads are enough.
 THREADS = 4
@@ -40,6 +40,20 @@ def differing(files: Mapping[Path, str]) -> Path | None:
         with ThreadPoolExecutor(min(THREADS, len(paths), os.cpu_count() or 1)) as pool:
             found = list(pool.map(remembered_checksum, paths))
     return next((path for path, own in zip(paths, found, strict=True) if own != files[path]), None)
+
+
+def keep_sum(file: Path) -> None:
+    """Write the checksum of a file beside it (`.sum`). The caller handles an `OSError`."""
+    checksum = file_checksum(file)
+    replace_file(file.with_suffix(".sum"), lambda draft: draft.write_text(checksum))
+
+
+def is_intact(file: Path) -> bool:
+    """Whether a file is there and as it was when `keep_sum` wrote its checksum."""
+    try:
+        return file.is_file() and file_checksum(file) == file.with_suffix(".sum").read_text(errors="replace")
+    except OSError:
+        return False
 
 
 def file_state(path: Path) -> tuple[int, int, int, int]:

@@ -20,9 +20,11 @@ import polars as pl
 from kerncast.arrays import Flags, Ints
 from kerncast.data.schema import column_type
 from kerncast.device import Device
+from kerncast.errors import KerncastError
 from kerncast.expr import Expr, Program
 from kerncast.files.atomic import replace_file
 from kerncast.files.cache import cache_folder
+from kerncast.files.checksums import is_intact, keep_sum
 from kerncast.files.parquet import read_parquet
 from kerncast.op import Family, hash_key, key_text
 from kerncast.parameters import Parameter
@@ -72,8 +74,9 @@ def open_pool(family: Family, device: Device, labels: Mapping[str, Any], portfol
         return ListedPool(family, pl.DataFrame({_INDEX: [0]}), _check(family, known, whole=True))
     check = _check(family, known, whole=False)
     file = cache_folder("pools") / f"{_identity(family, known)}.parquet"
-    with contextlib.suppress(OSError, pl.exceptions.PolarsError):  # there is none, or it is damaged: it is made again
-        return ListedPool(family, _compact(family, read_parquet(file)), check)
+    kept = kept_configs(file)
+    if kept is not None:
+        return ListedPool(family, _compact(family, kept), check)
     size = family.config.count(known)
     if size > POOL_ROWS:
         return WalkedPool(family, device, known, size)
@@ -81,7 +84,7 @@ def open_pool(family: Family, device: Device, labels: Mapping[str, Any], portfol
     frames = [_compact(family, frame) for frame in itertools.chain([nothing], family.config.frames(known))]
     configs = pl.concat(frames)
     if size >= KEPT_ROWS:
-        _keep(file, configs.rename(lambda name: name.removeprefix(CONFIG)))
+        keep_configs(file, configs.rename(lambda name: name.removeprefix(CONFIG)))
     return ListedPool(family, configs, check)
 
 
@@ -93,13 +96,22 @@ def _identity(family: Family, known: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
-def _keep(file: Path, configs: pl.DataFrame) -> None:
+def kept_configs(file: Path) -> pl.DataFrame | None:
+    """A list of configs that `keep_configs` wrote; None: there is none, or it is damaged and made again."""
+    with contextlib.suppress(OSError, KerncastError, pl.exceptions.PolarsError):
+        return read_parquet(file) if is_intact(file) else None
+    return None
+
+
+def keep_configs(file: Path, configs: pl.DataFrame) -> None:
     """Write a list of configs for the next command, which then opens it in a tenth of the time; only the last ones stay."""
     with contextlib.suppress(OSError, pl.exceptions.PolarsError):  # a full or read-only disk costs time, nothing else
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(file, lambda draft: configs.write_parquet(draft, compression="zstd"))
+        keep_sum(file)
         found = sorted(file.parent.glob("*.parquet"), key=lambda path: path.stat().st_mtime)
         for old in found[:-KEPT_FILES]:
+            old.with_suffix(".sum").unlink(missing_ok=True)
             old.unlink(missing_ok=True)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import polars as pl
 
 import kerncast
 from kerncast.collecting.run import Request, collect
@@ -17,10 +18,10 @@ from kerncast.op import Config, Problem
 from kerncast.progress import Progress
 from kerncast.regenerating import routine, state
 from kerncast.registry import FAMILIES
-from kerncast.selecting.choice_cache import CHOICES, KIND, SCHEMA, MeasuredChoice, MeasuredChoices
+from kerncast.selecting.choice_cache import ChoiceCache
 from kerncast.store.store import Store
 from kerncast.sweeping import open_sweep, parse_selection
-from kerncast.testing.backends import QUICK
+from kerncast.testing.backends import QUICK, Instant
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
@@ -119,7 +120,7 @@ class _Counting(Progress):
 
 def trained_model(path: Path, kind: str = "gbdt") -> None:
     """A model of made-up measurements."""
-    knobs: dict[str, dict[str, Any]] = {"gbdt": {"trees": 8, "library_trees": 2, "leaves": 7}, "mlp": {"max_iter": 20}}
+    knobs: dict[str, dict[str, Any]] = {"gbdt": {"trees": 8, "library_trees": 2, "leaves": 7}, "mlp": {"epochs": 5}}
     data = synthetic_dataset(path.with_name(f"{path.name}.data"), synthetic_rows(24))
     train(data, path, Recipe(kind, knobs.get(kind, {}), folds=2, threads=1))
 
@@ -146,18 +147,11 @@ def swept(path: Path, form: str) -> None:
 def measured_choices(path: Path) -> None:
     """Two choices that were made by measuring."""
     family = FAMILIES.get("gemm/triton")
-    rows = synthetic_rows(2).filter(status="ok").unique("problem.M", maintain_order=True)
-    chosen = []
-    for row in rows.iter_rows(named=True):
-        halves = [
-            {name.removeprefix(f"{half}."): value for name, value in row.items()
-             if name.startswith(f"{half}.") and value is not None}
-            for half in ("problem", "config")
-        ]  # fmt: skip
-        problem, config = Problem(family, halves[0]), Config(family, halves[1])
-        known = [{name: value for name, value in part.items() if value is not None} for part in (problem, config)]
-        chosen.append(MeasuredChoice(known[0], known[1], row["time_ns"], "a100", "0123456789abcdef"))
-    path.write_bytes(CHOICES.text(MeasuredChoices(KIND, SCHEMA, family.id, chosen), indent=1))
+    kept = ChoiceCache(family, Instant(), path)
+    for size, config in zip((64, 128), vectors().filter(pl.col("config.kind") == "triton").iter_rows(named=True), strict=False):
+        values = {name.removeprefix("config."): value for name, value in config.items() if name.startswith("config.")}
+        problem = Problem(family, {**SHAPE, "M": size})
+        kept.put(problem, Config(family, {name: value for name, value in values.items() if value is not None}), 1e3 * size)
 
 
 def regeneration(path: Path) -> None:

@@ -7,18 +7,20 @@ per boot and kept next to the compiled kernels.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from kerncast.backends.cpu.build import Library
 from kerncast.device import Device
 from kerncast.files.atomic import replace_file
-from kerncast.parsing import load_json
+from kerncast.files.versioned import SEAL, json_text, seal_of
+from kerncast.parsing import decode_json
 
 SOURCE = "measured by the cpu backend's micro-benchmark"
 BURSTS = 200
@@ -67,16 +69,30 @@ def rates(library: Library, device: Device) -> dict[str, float]:
     """The measured rates, from disk when this boot has them."""
     cores = int(device.numbers.get("num_cus", 1))
     path = library.folder / f"rates-{_boot()}-{cores}.rates"
-    try:
-        return {name: float(value) for name, value in load_json(path.read_bytes()).items()}
-    except (OSError, ValueError):
-        pass
+    kept = kept_rates(path)
+    if kept is not None:
+        return kept
     # Twice the last-level cache in all, so that reads come from memory and not from the cache.
     cache_bytes = int(device.numbers.get("l3_cache_kb", 32 * 1024)) * 1024
     found = measure(library, cores, max(2 * cache_bytes // cores, 16 * 2**20) // 4096 * 4096)
     with contextlib.suppress(OSError):  # measuring again costs less than a failure here
-        replace_file(path, lambda draft: draft.write_text(json.dumps(found)))
+        keep_rates(path, found)
     return found
+
+
+def keep_rates(path: Path, found: dict[str, float]) -> None:
+    """Write the rates, with their checksum."""
+    plain = {name: float(value) for name, value in found.items()}
+    replace_file(path, lambda draft: draft.write_bytes(json_text({**plain, SEAL: seal_of(plain)})))
+
+
+def kept_rates(path: Path) -> dict[str, float] | None:
+    """The rates that `keep_rates` wrote; None: there are none, or they are damaged and measured again."""
+    try:
+        found = decode_json(path.read_bytes(), dict[str, Any])
+        return found if found.pop(SEAL, None) == seal_of(found) else None
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def measured(library: Library, device: Device) -> Device:
