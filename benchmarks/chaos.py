@@ -28,6 +28,7 @@ FAULTS = {
     "garbage": "kernels with a wrong result",
     "poison": "kernels that fail and spoil their process",
     "spoil": "kernels that are right and spoil the results of others",
+    "break": "kernels that are right and make others fail",
     "compile_segfault": "kernels that crash the compilation",
     "close_segfault": "kernels that crash when they are closed",
     "slow": "slow kernels",

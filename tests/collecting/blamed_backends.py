@@ -59,6 +59,10 @@ class Blamed(Backend):
             raise Failed(f"the driver says 0x{problem.M:x}")
         if (folder() / "killer").exists() and problem.M == 65 and first_time("killed"):
             os.kill(os.getpid(), signal.SIGKILL)
+        if (folder() / "ends").exists() and problem.M == 65:
+            if not first_time("first") and first_time("second"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            os._exit(5)
         if (folder() / "journal_gone").exists() and problem.M == 65:
             for file in Path((folder() / "journal_gone").read_text()).iterdir():
                 file.unlink() if file.is_file() else None

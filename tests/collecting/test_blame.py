@@ -93,11 +93,20 @@ def test_a_worker_that_is_killed_from_outside_costs_no_row(blamed):
     assert (blamed / "killed").exists()
 
 
-@pytest.mark.parametrize("place", [VECTORS - 1, 8, 7])
-def test_a_vector_that_spoils_others_is_found_wherever_it_is(tmp_path, place):
-    """Also the last of all, or of its chunk, after which nobody would notice: no row of its process counts before that."""
+def test_a_kernel_is_blamed_for_its_own_end_and_not_for_that_of_a_signal(blamed):
+    """Killed from outside when it is run again: only ends of the same kind count together."""
+    (blamed / "ends").touch()
+    request = Request(TRITON, "blamed_backends:Blamed", ("0",), blamed / "d", QUICK, chunk_size=8)
+    assert collect(request, [vectors()[10:13]], total=3).statuses == {"ok": 2, "crash": 1}
+    assert (blamed / "second").exists()
+    assert Dataset.open(blamed / "d").read()["error"].drop_nulls().to_list() == ["the worker ended with exit code 5"]
+
+
+@pytest.mark.parametrize(("fault", "place"), [("spoil", VECTORS - 1), ("break", VECTORS - 1), ("break", 8), ("spoil", 7)])
+def test_a_vector_that_spoils_others_is_found_wherever_it_is(tmp_path, fault, place):
+    """Their results are wrong or their launches fail; it is the last of all or of its chunk, so that nobody comes after it."""
     rows = vectors()
-    with planned("kerncast.testing.faults:Instant", {vector_texts(TRITON, rows)[place]: "spoil"}):
+    with planned("kerncast.testing.faults:Instant", {vector_texts(TRITON, rows)[place]: fault}):
         wanted = Request(TRITON, FAULTY, ("0",), tmp_path / "d", policy=QUICK, chunk_size=8)
         summary = collect(wanted, [rows], total=VECTORS)
     assert summary.statuses == {"ok": VECTORS - 1, "wrong_result": 1}

@@ -232,6 +232,7 @@ class Collection:
         assert self.journal is not None
         fields = msgspec.to_builtins(result)
         fields.pop("type")
+        fields.pop("broken_by", None)
         self.summary.disturbed_samples += fields.pop("disturbed_samples", 0)
         self.summary.samples += result.samples or 0
         self._explain_disturbed()

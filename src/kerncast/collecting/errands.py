@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kerncast.collecting.messages import Chunk, Item, Result
@@ -79,3 +79,56 @@ class Errand:
         """The suspects, then the witness. Two chunks, so that the suspects have been timed before the witness is checked."""
         chunks = deque([Chunk(number, inquiry.trying), Chunk(number, [inquiry.witness])])
         return cls(chunks, fresh=True, inquiry=inquiry)
+
+
+class Errands:
+    """What waits besides the chunks: vectors to measure again, and trials."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Errand] = deque()
+        self.convicted: set[str] = set()
+        """Vectors that spoil the results of others; they are not run again."""
+
+    def next(self, chunks: Iterator[Chunk]) -> Errand | None:
+        """What to do now; None: nothing waits, and there are no more chunks."""
+        while True:
+            if self.waiting:
+                errand = self.waiting.popleft()
+            elif (chunk := next(chunks, None)) is not None:
+                errand = Errand.plain(chunk)
+            else:
+                return None
+            if errand.inquiry or not self.convicted:
+                return errand
+            left = [Chunk(chunk.number, [i for i in chunk.items if i.key not in self.convicted]) for chunk in errand.chunks]
+            errand.chunks = deque(chunk for chunk in left if chunk.items)
+            if errand.chunks:
+                return errand
+
+    def first(self, errand: Errand) -> None:
+        """Do it before everything else."""
+        self.waiting.appendleft(errand)
+
+    def last(self, items: list[Item], number: int) -> None:
+        """Measure vectors in any process, after what waits already."""
+        if items:
+            self.waiting.append(Errand.plain(Chunk(number, items)))
+
+    def one_by_one(self, items: list[Item], number: int) -> None:
+        """Measure vectors in a process of its own each: together they are not sound, and nobody knows why."""
+        self.waiting.extend(Errand.alone(item, number) for item in items)
+
+    def inquire(self, inquiry: Inquiry, number: int) -> None:
+        """Look for the vector that spoiled a process, unless all were tried."""
+        if inquiry.over:
+            self.one_by_one(inquiry.held, number)
+        else:
+            self.first(Errand.trial(inquiry, number))
+
+    def broken(self, inquiry: Inquiry, number: int) -> None:
+        """The process of a trial ended without an answer, perhaps by a signal from outside: once more, then it is given up."""
+        inquiry.broken += 1
+        if inquiry.broken > 1:
+            self.one_by_one(inquiry.held, number)
+        else:
+            self.inquire(inquiry, number)

@@ -66,6 +66,8 @@ class Chunk(msgspec.Struct, frozen=True, tag="chunk"):
 
     number: int
     items: list[Item]
+    witness: Item | None = None
+    """A vector that was right in another process, in case this one has none that can show whether it is still sound."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -98,6 +100,9 @@ class Result(msgspec.Struct, frozen=True, tag="result", omit_defaults=True):
     label: str | None = None
     disturbed_samples: int = 0
     """Samples that were taken while the machine was disturbed; not stored, shown live."""
+    broken_by: int = 0
+    """The process cannot run the sentinel any more, or has none: one of so many first vectors of the chunk, or an earlier one,
+    broke it. 0: it can. Not stored."""
     unsure: bool = False
     """Too few quiet samples: worth another visit when everything else is done."""
 

@@ -72,10 +72,10 @@ class Worker:
         self.errand = self.chunk = None
         self.waiting = {}
 
-    def before(self, item: Item) -> list[Item]:
-        """The vectors that it ran before one of its chunk, the last one last."""
+    def before(self, item: Item, ran: int = 0) -> list[Item]:
+        """The vectors that it ran before one of its chunk, the last one last; `ran` of the chunk, if that is known."""
         assert self.chunk is not None
-        at = next(index for index, each in enumerate(self.chunk.items) if each.key == item.key)
+        at = ran or next(index for index, each in enumerate(self.chunk.items) if each.key == item.key)
         return [each for each in (*self.earlier, *self.chunk.items[:at]) if each.key != item.key]
 
     def kill(self) -> None:

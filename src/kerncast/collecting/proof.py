@@ -37,7 +37,7 @@ class Witness:
 
 
 class Proof:
-    """Holds results back until the witness was right again: the first right vector of the chunk, or one of an earlier chunk."""
+    """Holds results back until a witness was right again: the first right vector of the chunk, or one from elsewhere."""
 
     def __init__(
         self,
@@ -54,10 +54,10 @@ class Proof:
         self.held: list[Result] = []
         self.settled = time.monotonic()
 
-    def begin(self) -> None:
-        """A chunk begins."""
-        witness = self._witness() or self.first
-        self.earlier = None if witness is None else Witness(Position.PROOF, witness.key, witness.vector)
+    def begin(self, given: Witness | None) -> None:
+        """A chunk begins. `given` was right in another process; one that was right in this one is better."""
+        own = self.first or self.earlier
+        self.earlier = given if own is None else Witness(Position.PROOF, own.key, own.vector)
         self.first, self.several, self.held = None, False, []
         self.settled = time.monotonic()
 

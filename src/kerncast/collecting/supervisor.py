@@ -1,10 +1,10 @@
 """The supervisor: hands chunks to workers, takes results by key, and survives whatever happens to a worker.
 
-A vector that crashes, hangs or exhausts memory affects only its own row: its worker is killed by pid, the spare
-takes over, and the rest of the chunk goes on. It is blamed only if it does so twice, the second time alone in a fresh
-process. A wrong result counts only from a fresh process, too: if it is right there, an inquiry looks for the vector before
-it that spoiled the process. A device that does not come back is lost: the vector that ran at that moment is not to
-blame, and the other devices go on. Only this process writes.
+A vector that crashes, hangs or exhausts memory affects only its own row: its worker is killed by pid, the spare takes over, and
+the rest of the chunk goes on. It is blamed only if it does so twice in the same way, the second time alone in a fresh process. A
+wrong result, or a failure that leaves the process broken, counts only from a fresh process, too: if the vector is right there, an
+inquiry looks for the one before it that spoiled the process. A device that does not come back is lost: the vector that ran at
+that moment is not to blame, and the other devices go on. Only this process writes.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import os
 import selectors
 import signal
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from msgspec import structs
+
 from kerncast.backends.memory import oom_kills, resident_bytes
 from kerncast.collecting.alike import AlikeFailures
-from kerncast.collecting.errands import Errand, Inquiry
+from kerncast.collecting.errands import Errand, Errands, Inquiry
 from kerncast.collecting.messages import (
     Broken,
     Chunk,
@@ -45,6 +46,8 @@ START_SECONDS = 300.0
 TOGETHER_SECONDS = 30.0
 # A device whose backend does not come up this many times in a row is given up.
 FAILED_STARTS = 3
+# A vector at which a worker ended twice in the same way is to blame, or if one did so this many times.
+MOST_STRIKES = 3
 
 
 class Record(Protocol):
@@ -79,16 +82,16 @@ class Supervisor:
         self.lanes: dict[str, Worker] = {}
         self.spare: Worker | None = None
         self.selector = selectors.DefaultSelector()
-        self.again: deque[Errand] = deque()
+        self.errands = Errands()
         self.failed_starts = dict.fromkeys(devices, 0)
         self.connected = False
         self.alike = alike or AlikeFailures(0)
-        self.struck: set[str] = set()
-        """Vectors at which a worker ended once."""
+        self.struck: dict[str, list[str]] = {}
+        """Vectors at which a worker ended, and how."""
         self.blamed: dict[str, tuple[Item, Result, int]] = {}
         """By device: the vector at which a worker ended twice. It gets its row if the device comes up again."""
-        self.convicted: set[str] = set()
-        """Vectors that spoil the results of others; they are not run again."""
+        self.right: Item | None = None
+        """A vector that computed the right result in some process."""
         self.lost: dict[str, str] = {}
         """Devices that were given up, and why."""
         self.unblamed = 0
@@ -156,38 +159,23 @@ class Supervisor:
             for device, worker in list(self.lanes.items()):
                 if worker.ready is None or worker.errand is not None or stopping:
                     continue
-                errand = self._next_errand(chunks)
+                errand = self.errands.next(chunks)
                 if errand is None:
                     exhausted = True
                     break
                 if not worker.fresh and (errand.fresh or worker.doubtful):
-                    self.again.appendleft(errand)
+                    self.errands.first(errand)
                     self._replace(device, reset=False)
                     continue
                 worker.errand = errand
-                worker.give(errand.chunks.popleft())
+                worker.give(structs.replace(errand.chunks.popleft(), witness=None if errand.inquiry else self.right))
             busy = bool(self.blamed) or any(worker.errand is not None for worker in self.lanes.values())
-            finished = exhausted and not self.again
+            finished = exhausted and not self.errands.waiting
             if not busy and (stopping or finished):
                 self._release()
                 return finished
             self._keep_spare()
             self._step(POLL_SECONDS)
-
-    def _next_errand(self, chunks: Iterator[Chunk]) -> Errand | None:
-        while True:
-            if self.again:
-                errand = self.again.popleft()
-            elif (chunk := next(chunks, None)) is not None:
-                errand = Errand.plain(chunk)
-            else:
-                return None
-            if errand.inquiry or not self.convicted:
-                return errand
-            left = [Chunk(chunk.number, [i for i in chunk.items if i.key not in self.convicted]) for chunk in errand.chunks]
-            errand.chunks = deque(chunk for chunk in left if chunk.items)
-            if errand.chunks:
-                return errand
 
     def _step(self, seconds: float) -> None:
         """Take replies, check deadlines and flush the journal."""
@@ -225,12 +213,12 @@ class Supervisor:
                 self._result(device, worker, message)
             case Done():
                 assert worker.errand is not None
-                if message.wrong and worker.errand.inquiry is None:
-                    self._disproved(device, worker, message.wrong)
-                elif message.spoiled and not message.wrong:
-                    self._replace(device)
-                else:
+                if worker.errand.inquiry is not None or not message.spoiled:
                     self._done(worker)
+                elif message.wrong:
+                    self._disproved(device, worker, message.wrong)
+                else:
+                    self._replace(device)
             case Ready():
                 worker.ready, self.failed_starts[device] = message, 0
                 worker.starting_bytes = resident_bytes(worker.process.pid)
@@ -256,16 +244,16 @@ class Supervisor:
         if item is None:
             return
         assert worker.ready is not None
-        if result.status == "wrong_result" and not worker.ready.isolated:
+        if (result.status == "wrong_result" or result.broken_by) and not worker.ready.isolated:
             worker.doubtful = True
-            if suspects := worker.before(item):
+            if suspects := worker.before(item, result.broken_by):
                 # One of them may have spoiled this process: it is measured again without them.
-                self.again.appendleft(Errand.alone(item, worker.chunk.number, suspects))
+                self.errands.first(Errand.alone(item, worker.chunk.number, suspects))
                 self._replace(device, reset=False)
                 return
         self._final(item, result, worker.chunk.number, device)
         if worker.errand.suspects and result.status == "ok":
-            self._inquire(Inquiry(item, worker.errand.suspects), worker.chunk.number)
+            self.errands.inquire(Inquiry(item, worker.errand.suspects), worker.chunk.number)
 
     def _done(self, worker: Worker) -> None:
         """A chunk is finished: the next one of its errand, or what follows from an inquiry."""
@@ -280,50 +268,43 @@ class Supervisor:
             worker.doubtful = True
             found = errand.inquiry.conclude()
             if found is None:
-                self._inquire(errand.inquiry, chunk.number)
+                self.errands.inquire(errand.inquiry, chunk.number)
                 return
             self._convict(found, errand.inquiry.witness, chunk.number)
-            if errand.inquiry.held:
-                self.again.append(Errand.plain(Chunk(chunk.number, errand.inquiry.held)))
+            self.errands.last(errand.inquiry.held, chunk.number)
 
     def _disproved(self, device: str, worker: Worker, key: str) -> None:
         """A vector that was right in this process is not any more: what ran since then waits until it is known why."""
         assert worker.chunk is not None
         chunk, ran = worker.chunk, [*worker.earlier, *worker.chunk.items]
         held, worker.waiting = list(worker.waiting.values()), {}
-        at = next((index for index, item in enumerate(ran) if item.key == key), None)
-        if at is None:
-            self._one_by_one(held, chunk.number)
+        given = [chunk.witness] if chunk.witness is not None else []
+        witness = next((item for item in (*ran, *given) if item.key == key), None)
+        if witness is None:  # it ran too long ago
+            self.errands.one_by_one(held, chunk.number)
         else:
-            since = chunk.items if at >= len(worker.earlier) else ran[at:]
+            since = ran[ran.index(witness) :] if witness in worker.earlier else chunk.items
             suspects = [item for item in since if item.key != key]
-            self._inquire(Inquiry(ran[at], suspects, held), chunk.number)
+            self.errands.inquire(Inquiry(witness, suspects, held), chunk.number)
         self._replace(device, reset=False)
-
-    def _inquire(self, inquiry: Inquiry, number: int) -> None:
-        """Look for the vector that spoiled a process, unless all were tried."""
-        if inquiry.over:
-            self._one_by_one(inquiry.held, number)
-        else:
-            self.again.appendleft(Errand.trial(inquiry, number))
-
-    def _one_by_one(self, items: list[Item], number: int) -> None:
-        """Measure vectors in a process of its own each: together they are not sound, and nobody knows why."""
-        self.again.extend(Errand.alone(item, number) for item in items)
 
     def _convict(self, item: Item, witness: Item, number: int) -> None:
         """A vector that makes others compute wrong results is not correct, whatever its own result is."""
-        if item.key in self.convicted:
+        if item.key in self.errands.convicted:
             return
         words = f"it spoils the process: a kernel that is right alone is wrong after it ({assignments(witness.config)})"
-        self.convicted.add(item.key)
+        self.errands.convicted.add(item.key)
+        if self.right is not None and self.right.key == item.key:
+            self.right = None
         self.record(item, Result(item.key, "wrong_result", error=words[:500]), number, next(iter(self.lanes)), overrules=True)
 
     def _final(self, item: Item, result: Result, chunk: int, device: str) -> None:
         """Record a vector's status, unless too many others ended alike."""
-        self.struck.discard(item.key)
-        if item.key in self.convicted:
+        self.struck.pop(item.key, None)
+        if item.key in self.errands.convicted:
             return
+        if result.status == "ok":
+            self.right = item
         for entry in self.alike.take((item, result, chunk, device)):
             self._record(*entry)
 
@@ -345,22 +326,27 @@ class Supervisor:
 
     # -- what can happen to a worker -------------------------------------------------------------------
 
-    def _culprit(self, device: str, status: str, error: str) -> None:
-        """The vector that was running is measured again alone; if it was before, it gets its row. The others go on."""
+    def _culprit(self, device: str, status: str, error: str, way: str = "") -> None:
+        """The vector that was running is measured again alone; if it ended a worker in this way before, it gets its row.
+
+        The others go on.
+        """
         worker = self.lanes[device]
         if worker.chunk is not None:
             number = worker.chunk.number
             if worker.position.read()[0] == Position.PROOF:
-                self._one_by_one(list(worker.waiting.values()), number)
+                self.errands.one_by_one(list(worker.waiting.values()), number)
                 worker.waiting = {}
             item = self._served(worker)
             if item is not None and worker.waiting.pop(item.key, None) is not None:
-                if item.key in self.struck:
+                ways = self.struck.setdefault(item.key, [])
+                # Two different ways: one of them may have been a signal from outside.
+                if (status + way) in ways or len(ways) + 1 >= MOST_STRIKES:
                     self.blamed[device] = item, Result(item.key, status, error=error), number
                 else:
-                    self.struck.add(item.key)
+                    ways.append(status + way)
                     suspects = worker.errand.suspects if worker.errand is not None else ()
-                    self.again.appendleft(Errand.alone(item, number, suspects))
+                    self.errands.first(Errand.alone(item, number, suspects))
         self._replace(device)
 
     def _served(self, worker: Worker) -> Item | None:
@@ -376,25 +362,17 @@ class Supervisor:
         half = max(1, len(left) // 2)
         for part in (left[half:], left[:half]):
             if part:
-                self.again.appendleft(Errand.plain(Chunk(worker.chunk.number, part)))
+                self.errands.first(Errand.plain(Chunk(worker.chunk.number, part)))
         return None
 
     def _end(self, device: str) -> None:
         """End the device's worker; the next one measures what is left."""
         worker = self._close_lane(device)
-        if worker.chunk is not None and worker.waiting:
-            self.again.append(Errand.plain(Chunk(worker.chunk.number, list(worker.waiting.values()))))
-        if worker.chunk is not None and worker.errand is not None and worker.errand.inquiry is not None:
-            self._broken_trial(worker.errand.inquiry, worker.chunk.number)
+        if worker.chunk is not None:
+            self.errands.last(list(worker.waiting.values()), worker.chunk.number)
+            if worker.errand is not None and worker.errand.inquiry is not None:
+                self.errands.broken(worker.errand.inquiry, worker.chunk.number)
         worker.kill()
-
-    def _broken_trial(self, inquiry: Inquiry, number: int) -> None:
-        """Its process ended without an answer, perhaps by a signal from outside: once more, then it is given up."""
-        inquiry.broken += 1
-        if inquiry.broken > 1:
-            self._one_by_one(inquiry.held, number)
-        else:
-            self._inquire(inquiry, number)
 
     def _replace(self, device: str, why: str = "", *, reset: bool = True) -> None:
         """Start another worker, after a reset of the device; if that fails too, the message begins with `why`."""
@@ -457,7 +435,8 @@ class Supervisor:
         # Killed, but not by us: the operating system does this when memory runs out, and counts it.
         status = "out_of_memory" if code == -signal.SIGKILL and oom_kills() > worker.oom_kills else "crash"
         words = worker.last_line()
-        self._culprit(device, status, f"the worker ended with {exit_words(code)}" + (f": {words}" if words else ""))
+        how = exit_words(code)
+        self._culprit(device, status, f"the worker ended with {how}" + (f": {words}" if words else ""), how)
 
     def _lost_start(self, device: str, why: str) -> None:
         self.failed_starts[device] += 1

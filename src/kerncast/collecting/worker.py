@@ -115,7 +115,8 @@ class Measurer:
 
     def _measure(self, chunk: Chunk) -> None:
         vectors = [self._vector(item) for item in chunk.items]
-        self.proof.begin()
+        given = chunk.witness if self.policy.verify else None
+        self.proof.begin(None if given is None else Witness(Position.PROOF, given.key, self._vector(given)))
         self.position.at(Position.ALL, int(self.backend.compile_seconds(vectors, self.build_jobs) * 1e9))
         try:
             self.backend.compile(vectors, self.build_jobs)
@@ -148,17 +149,18 @@ class Measurer:
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         waiting: dict[int, Timed] = {}
 
-        def failed(index: int, error: Exception) -> bool:
+        def failed(index: int, error: Exception, ran: int) -> bool:
             refuse_environment(error)
             result = failure_of(items[index].key, error, started)
-            self.send(result)
-            return result.status == "launch_error" and not self._healthy()
+            broken = result.status == "launch_error" and not self._healthy()
+            self.send(structs.replace(result, broken_by=ran if broken else 0))
+            return broken
 
         for index in indices:
             try:
                 waiting[index] = self._prepare(index, items[index], vectors[index])
             except Exception as error:  # whatever a kernel or its library throws
-                if failed(index, error):
+                if failed(index, error, index + 1):
                     return True
 
         def finish(timed: Timed) -> None:
@@ -178,7 +180,7 @@ class Measurer:
                 if index not in waiting:  # it has its row: the sentinel failed after it
                     return True
                 self._close(index, waiting.pop(index).kernel)
-                if failed(index, error):
+                if failed(index, error, indices.stop):
                     return True
                 for timed in waiting.values():
                     timed.forget()

@@ -33,6 +33,7 @@ EXPECTED = {
     "hang": "timeout",
     "leak": "out_of_memory",
     "spoil": "wrong_result",
+    "break": "wrong_result",
     "print": "ok",
     "garbage": "wrong_result",
     "throw": "launch_error",
@@ -135,6 +136,7 @@ class Faulty(Backend):
     name = "faulty"
     families = ("*",)
     poisoned = False
+    """Whether a kernel broke this process: the launches of all others fail from then on."""
     spoiled = False
     """Whether a kernel changed what the others use: their results are wrong from then on, its own are right."""
 
@@ -177,7 +179,7 @@ class _Faulty(Prepared):
         self.kernel, self.fault = kernel, fault
 
     def run(self, launches: int) -> int:
-        if Faulty.poisoned:
+        if Faulty.poisoned and self.fault != "break":
             raise Failed("an earlier kernel poisoned this process")
         match self.fault:
             case "segfault":
@@ -199,6 +201,8 @@ class _Faulty(Prepared):
             case "poison":
                 Faulty.poisoned = True
                 raise Failed("the kernel poisoned its process")
+            case "break":
+                Faulty.poisoned = True
             case "print":
                 os.write(1, b"noise on standard output\n")
             case "slow":
@@ -206,7 +210,7 @@ class _Faulty(Prepared):
         return self.kernel.run(launches)
 
     def check(self) -> float:
-        if Faulty.poisoned:
+        if Faulty.poisoned and self.fault != "break":
             raise Failed("an earlier kernel poisoned this process")
         if self.fault == "spoil":
             Faulty.spoiled = True
