@@ -1,10 +1,10 @@
 """The supervisor: hands chunks to workers, takes results by key, and survives whatever happens to a worker.
 
-A vector that crashes, hangs or exhausts memory affects only its own row: its worker is killed by pid, the spare takes over, and
-the rest of the chunk goes on. It is blamed only if it does so twice in the same way, the second time alone in a fresh process. A
-wrong result, or a failure that leaves the process broken, counts only from a fresh process, too: if the vector is right there, an
-inquiry looks for the one before it that spoiled the process. A device that does not come back is lost: the vector that ran at
-that moment is not to blame, and the other devices go on. Only this process writes.
+A vector that crashes, hangs or exhausts memory affects only its own row: its worker is killed by pid, the spare takes over,
+and the rest of the chunk goes on. It is blamed only if it does so twice in the same way, the second time alone in a fresh
+process. A wrong result, or a failure that leaves the process broken, counts only from a fresh process, too: if the vector is
+right there, an inquiry looks for the one that spoiled the old process. A device that does not come back is lost: the vector
+that ran at that moment is not to blame, and the other devices go on. Only this process writes.
 """
 
 from __future__ import annotations
