@@ -1,6 +1,11 @@
 """The battery: a backend full of faults, and everything that can happen to a process and a machine, in one collection."""
 
+import subprocess
+import sys
+import time
+
 from kerncast.testing import chaos
+from kerncast.testing.machine import Machine
 from kerncast.testing.repeats import repeats
 
 # Gives each fault about its share of 1,000 vectors.
@@ -15,3 +20,31 @@ def test_every_vector_ends_as_injected_whatever_happens_meanwhile(tmp_path):
     assert report.vectors == vectors
     assert set(report.injected) == set(chaos.SHARES)
     assert report.episodes["kill"] == kills
+
+
+def test_a_machine_has_the_clock_and_the_disk_that_it_was_given(tmp_path):
+    """Its processes see both, others do not; what is left of it is found."""
+    machine = Machine(tmp_path / "machine")
+    machine.set_clock(-86400)
+    machine.set_disk(5)
+    code = (
+        "import os, sys, tempfile, time\n"
+        "open(sys.argv[1] + '/elsewhere', 'w').write('0123456789')\n"
+        "tempfile.mkstemp()\n"
+        "print(time.time(), flush=True)\n"
+        "try:\n"
+        "    with open(sys.argv[1] + '/disk', 'wb', buffering=0) as file: file.write(b'0123456789'), file.write(b'01234')\n"
+        "except OSError as error: print(error.strerror, flush=True)\n"
+        "sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env=machine.environment(str(tmp_path / "disk")), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    now = float(process.stdout.readline())
+    assert -90_000 < now - time.time() < -80_000
+    assert process.stdout.readline().strip() == chaos.NO_SPACE
+    assert (tmp_path / "disk").read_bytes() == b"01234"
+    assert machine.processes(b"elsewhere") == [process.pid]
+    process.communicate("")
+    assert (machine.processes(), machine.shared_memory(), len(machine.files())) == ([], [], 1)

@@ -14,6 +14,9 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from kerncast.backends.cpu.build import find_compiler
+from kerncast.errors import NotFound
+
 _SOURCE = Path(__file__).with_name("machine.c")
 _SHARED_MEMORY = Path("/dev/shm")
 
@@ -26,8 +29,10 @@ class Machine:
         self.temporary = folder / "temporary"
         self.temporary.mkdir(parents=True)
         self.library = folder / "machine.so"
-        compiler = os.environ.get("CC", "cc")
-        subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", self.library, _SOURCE, "-ldl"], check=True)
+        compiler = find_compiler()
+        if compiler is None:
+            raise NotFound("there is no C compiler to build the library of a test machine: install gcc")
+        subprocess.run([compiler.path, "-O1", "-shared", "-fPIC", "-o", self.library, _SOURCE, "-ldl"], check=True)
         self.state = folder / "machine.bin"
         self.state.write_bytes(struct.pack("<qq", 0, -1))
         with self.state.open("r+b") as file:
