@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast.collecting.collection import Collection, _Ties
+from kerncast.collecting.collection import Collection
 from kerncast.collecting.compact import compact
 from kerncast.collecting.journal import Journal
 from kerncast.collecting.messages import Item, Policy, Ready, Result
@@ -122,7 +122,9 @@ def test_a_torn_tail_is_cut_and_damage_elsewhere_is_refused(tmp_path):
         path.write_bytes(whole[:cut])
         again, records = Journal.resume(path, header)
         again.close()
-        assert [record["key"] for record in records] == ["0", "1"]
+        placed = list(records)
+        assert [record["key"] for _, record in placed] == ["0", "1"]
+        assert [whole[at:].split(b"\n")[0].count(f'"key":"{record["key"]}"'.encode()) for at, record in placed] == [1, 1]
         assert whole.startswith(path.read_bytes())
     damaged = bytearray(whole)
     damaged[len(whole) // 2] ^= 1
@@ -214,7 +216,8 @@ def test_measuring_again_never_worsens_a_label(tmp_path):
         collection.record(item, Result("k", status, time_ns=time_ns, time_ns_mad=0.0, unsure=time_ns == 100.0), 0, "0")
     collection.journal.close()
     assert [record["time_ns"] for record in records_of(tmp_path / "d" / NAME)] == [100.0, 90.0]
-    assert collection.unsure == {}
+    assert collection.labels.unsure(8).vectors == 0
+    assert collection.labels.best_ns({"M": 1}) == 90.0
 
 
 def test_a_disturbed_machine_is_explained_once_and_doubtful_labels_are_counted(tmp_path):
@@ -235,7 +238,7 @@ def test_a_disturbed_machine_is_explained_once_and_doubtful_labels_are_counted(t
     assert "its label may be too slow" in said[0]
     quiet = Result("3", "ok", time_ns=105.0, time_ns_mad=0.0, samples=4)
     collection.record(Item("3", {"M": 1}, {"a": 3}), quiet, 0, "0")
-    assert len(collection.doubtful) == 29
+    assert collection.labels.doubtful == 29
     collection.journal.close()
 
 
@@ -246,16 +249,6 @@ def test_a_finished_dataset_of_another_compiler_is_not_extended(tmp_path):
     Dataset.create(tmp_path / "d").append(TRITON, rows)
     with pytest.raises(InvalidValue, match=r'was measured on .* with \{"instant":"0"\}, but this is'):
         collect(request(tmp_path / "d", extend=True), [vectors(6)])
-
-
-def test_a_vector_does_not_race_against_itself():
-    """A second, faster time replaces the first."""
-    ties = _Ties()
-    for time_ns in (100.0, 99.0):
-        ties.add(Item("k", {"M": 1}, {"a": 1}), time_ns, 1.0)
-    assert list(ties.chunks(0)) == []
-    ties.add(Item("l", {"M": 1}, {"a": 2}), 100.0, 1.0)
-    assert [[item.key for item in chunk.items] for chunk in ties.chunks(0)] == [["k", "l"]]
 
 
 def test_near_ties_are_raced_again(tmp_path):

@@ -34,7 +34,7 @@ def measure_rounds(
     """Measure until the limit is reached; False when the budget (or Ctrl-C) ended it earlier."""
     vectors = _distinct(collection, blocks)
     summary = collection.summary
-    rest = np.flatnonzero(~vectors["key"].is_in(list(collection.done)).to_numpy())
+    rest = np.flatnonzero(~collection.labels.done(vectors["key"]))
     summary.already_there = vectors.height - len(rest)
     limit = min(active.max_vectors or vectors.height, vectors.height)
     first = _first_round(vectors, limit, active.seed)

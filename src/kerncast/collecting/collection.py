@@ -5,17 +5,16 @@ from __future__ import annotations
 import datetime
 import math
 import os
-import random
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
 
 import msgspec
 import polars as pl
 
 from kerncast.backends import get_backend
 from kerncast.collecting.journal import Journal
+from kerncast.collecting.labels import DONE, DOUBTFUL, Groups, Labels
 from kerncast.collecting.messages import Chunk, Item, Ready, Result
 from kerncast.collecting.request import Request, Stop, Summary, never
 from kerncast.collecting.supervisor import Supervisor
@@ -26,44 +25,8 @@ from kerncast.data.journal import journal_rows, software_text
 from kerncast.errors import InvalidValue
 from kerncast.progress import QUIET, Progress
 
-# After the sweep, vectors this close to the best of their problem (or within three MADs) are raced again.
-NEAR = 0.02
-RACED_PER_PROBLEM = 12
 # From this share of disturbed samples on, after this many samples, it is said what that means.
 EXPLAINED_SHARE, EXPLAINED_SAMPLES = 0.3, 200
-
-
-class _Ties:
-    """The fastest few of each problem, for the race."""
-
-    def __init__(self) -> None:
-        self.best: dict[tuple[Any, ...], list[tuple[float, float, Item]]] = {}
-
-    def add(self, item: Item, time_ns: float, mad: float) -> None:
-        problem = tuple(item.problem.items())
-        others = [entry for entry in self.best.get(problem, []) if entry[2].key != item.key]
-        near = [*others, (time_ns, mad, item)]
-        limit = 2 * min(near, key=lambda entry: entry[0])[0]
-        self.best[problem] = sorted((entry for entry in near if entry[0] <= limit), key=lambda e: (e[0], e[2].key))[
-            :RACED_PER_PROBLEM
-        ]
-
-    def remove(self, key: str, problem: Mapping[str, Any]) -> None:
-        place = tuple(problem.items())
-        self.best[place] = [entry for entry in self.best.get(place, []) if entry[2].key != key]
-
-    def best_ns(self, problem: tuple[Any, ...]) -> float:
-        entries = self.best.get(problem)
-        return entries[0][0] if entries else 0.0
-
-    def chunks(self, first_number: int) -> Iterator[Chunk]:
-        """One chunk per problem that has near-ties."""
-        for number, entries in enumerate(filter(None, self.best.values()), first_number):
-            best, mad, _ = entries[0]
-            limit = best * (1 + max(NEAR, 3 * mad / best))
-            items = [item for time_ns, _, item in entries if time_ns <= limit]
-            if len(items) > 1:
-                yield Chunk(number, items)
 
 
 class Collection:
@@ -72,13 +35,8 @@ class Collection:
     def __init__(self, request: Request, dataset: Dataset, *, progress: Progress = QUIET, stop: Stop = never) -> None:
         self.request, self.dataset, self.progress, self.asked = request, dataset, progress, stop
         self.summary = Summary(dataset.path)
-        self.ties = _Ties()
-        self.unsure: dict[str, Item] = {}
-        self.doubtful: set[str] = set()
-        """Vectors whose last visit had too few quiet samples."""
-        self.times: dict[str, float] = {}
-        """Labels so far. Measuring again can only improve them, because noise only makes kernels slower."""
-        self.done: set[str] = set()
+        self.labels = Labels()
+        """What is known of each vector. Measuring again can only improve its time: noise only makes kernels slower."""
         self.total: int | None = None
         """How many vectors were asked for."""
         self.order = 0
@@ -117,8 +75,8 @@ class Collection:
         path = self.dataset.path / journals.NAME
         if journals.is_begun(path):
             self.journal, records = Journal.resume(path, header)
-            for record in records:
-                self._remember(record)
+            for at, record in records:
+                self._remember(record, at)
         else:
             path.unlink(missing_ok=True)
             self.journal = Journal.begin(path, header)
@@ -141,7 +99,8 @@ class Collection:
                 f"{software}: resume it there, or collect into another dataset"
             )
         rows = self._stored(header).filter(~pl.col("status").is_in(list(self.request.retry)))
-        self.done |= set(rows.select("key").collect().to_series())
+        for key in rows.select("key").collect().to_series():
+            self.labels.mark(key, DONE)
 
     def _stored(self, header: journals.Header) -> pl.LazyFrame:
         """The rows of the dataset that this collection would repeat."""
@@ -160,32 +119,17 @@ class Collection:
             rows = pl.concat([self._stored(header).collect(), rows])
         return rows
 
-    def _remember(self, record: dict[str, Any]) -> None:
-        (self.done.discard if record["status"] in self.request.retry else self.done.add)(record["key"])
+    def _remember(self, record: dict[str, Any], at: int) -> None:
+        key = record["key"]
+        self.labels.mark(key, DONE, record["status"] not in self.request.retry)
         self.order = max(self.order, record["order"] + 1)
         self.chunks_made = max(self.chunks_made, record["block"] + 1)
         if record["status"] == "ok":
-            (self.doubtful.add if record.get("unsure") else self.doubtful.discard)(record["key"])
-            item = Item(record["key"], record["problem"], record["config"])
-            self._label(item, record["time_ns"], record["time_ns_mad"], record.get("unsure", False))
+            unsure = record.get("unsure", False)
+            self.labels.mark(key, DOUBTFUL, unsure)
+            self.labels.add(key, record["problem"], record["time_ns"], record["time_ns_mad"], at, unsure)
         else:
-            self._forget(record["key"], record["problem"])
-
-    def _forget(self, key: str, problem: Mapping[str, Any]) -> None:
-        """A vector turned out to be wrong: its time does not count any more."""
-        if self.times.pop(key, None) is not None:
-            self.ties.remove(key, problem)
-            self.unsure.pop(key, None)
-            self.doubtful.discard(key)
-
-    def _label(self, item: Item, time_ns: float, mad: float, unsure: bool) -> None:
-        """Note a vector's time for the race, and for a second visit if it is unsure."""
-        self.times[item.key] = time_ns
-        self.ties.add(item, time_ns, mad)
-        if unsure:
-            self.unsure[item.key] = item
-        else:
-            self.unsure.pop(item.key, None)
+            self.labels.forget(key, record["problem"])
 
     @property
     def device(self) -> str:
@@ -202,21 +146,21 @@ class Collection:
             frame = block.with_columns(device=pl.lit(device))
             keys = schema.row_keys(family, frame)
             pending: list[Item] = []
-            current: tuple[Any, ...] | None = None
+            current: dict[str, Any] | None = None
             columns = [*(f"problem.{name}" for name in problem_names), *(f"config.{name}" for name in config_names)]
             for key, row in zip(keys, frame.select(columns).iter_rows(), strict=True):
-                if key in self.done:
+                if self.labels.has(key, DONE):
                     self.summary.already_there += 1
                     continue
-                self.done.add(key)
-                problem = tuple(zip(problem_names, row, strict=False))
+                self.labels.mark(key, DONE)
+                problem = dict(zip(problem_names, row, strict=False))
                 enough = self.request.chunk_size if problem == current else self.request.chunk_size // 4
                 if pending and len(pending) >= max(enough, 1):
                     yield self._chunk(pending)
                     pending = []
                 current = problem
                 values = dict(zip(config_names, row[len(problem_names) :], strict=True))
-                pending.append(Item(key, dict(problem), values, self.ties.best_ns(problem)))
+                pending.append(Item(key, problem, values, self.labels.best_ns(problem)))
             if pending:
                 yield self._chunk(pending)
 
@@ -226,8 +170,7 @@ class Collection:
 
     def record(self, item: Item, result: Result, block: int, device_index: str, overrules: bool = False) -> None:
         """Record a final status in the journal, the summary and the near-ties."""
-        if overrules and item.key in self.times:
-            self._forget(item.key, item.problem)
+        if overrules and self.labels.forget(item.key, item.problem):
             self.summary.statuses["ok"] -= 1
         assert self.journal is not None
         fields = msgspec.to_builtins(result)
@@ -236,20 +179,20 @@ class Collection:
         self.summary.disturbed_samples += fields.pop("disturbed_samples", 0)
         self.summary.samples += result.samples or 0
         self._explain_disturbed()
-        (self.doubtful.add if result.unsure else self.doubtful.discard)(result.key)
-        earlier = self.times.get(result.key)
+        self.labels.mark(result.key, DOUBTFUL, result.unsure)
+        earlier = self.labels.time_ns(result.key)
         if earlier is not None and (result.time_ns is None or result.time_ns >= earlier):
             return
         fields |= {"problem": item.problem, "config": item.config, "order": self.order, "block": block, "worker": device_index}
         fields["cache"] = self.request.policy.cache
-        self.journal.add(fields)
+        at = self.journal.add(fields)
         self.order += 1
         self.summary.statuses[result.status] += 1
         if result.status == "ok":
             assert result.time_ns is not None
-            self._label(item, result.time_ns, result.time_ns_mad or 0.0, result.unsure)
+            self.labels.add(item.key, item.problem, result.time_ns, result.time_ns_mad or 0.0, at, result.unsure)
         else:
-            self.summary.errors[result.status, result.error or ""] += 1
+            self.summary.count_error(result.status, result.error or "")
 
     def _explain_disturbed(self) -> None:
         """Say once what a high share of disturbed samples means for the labels."""
@@ -292,35 +235,43 @@ class Collection:
         budget = self.request.budget_seconds
         return self.stopping or (budget is not None and time.monotonic() - self.began > budget)
 
-    def _again(self, supervisor: Supervisor, what: str, chunks: list[Chunk], seconds: float = math.inf) -> int:
+    def _again(self, supervisor: Supervisor, what: str, groups: Groups, seconds: float = math.inf) -> int:
         """Measure vectors that have a row again and return their number; a faster record replaces the earlier one."""
         before, until = self.summary.statuses.copy(), time.monotonic() + seconds
-        planned = sum(len(chunk.items) for chunk in chunks)
         if math.isinf(seconds):
-            self.progress.expect(what, planned)
+            self.progress.expect(what, groups.vectors)
         else:  # the time ends it, not the count
             self.progress.expect(what, None)
-            self.progress.guess(seconds if planned else 0.0)
-        left = deque(chunks)
-        waiting = iter(lambda: left.popleft() if left else None, None)
+            self.progress.guess(seconds if groups.vectors else 0.0)
+        self.flush()  # the vectors are read from the journal
+        taken = 0
+
+        def chunks(file: IO[bytes]) -> Iterator[Chunk]:
+            nonlocal taken
+            for places in groups:
+                taken += len(places)
+                yield self._chunk([self._item(file, at) for at in places.tolist()])
+
         try:
-            supervisor.run(waiting, lambda: self.stop() or time.monotonic() > until)
+            with (self.dataset.path / journals.NAME).open("rb") as file:
+                supervisor.run(chunks(file), lambda: self.stop() or time.monotonic() > until)
         finally:
             self.summary.statuses = before  # the same vectors again, not more of them
-        return planned - sum(len(chunk.items) for chunk in left)
+        return taken
+
+    def _item(self, file: IO[bytes], at: int) -> Item:
+        record = journals.record_at(self.dataset.path / journals.NAME, file, at)
+        return Item(record["key"], record["problem"], record["config"], self.labels.best_ns(record["problem"]))
 
     def revisit(self, supervisor: Supervisor) -> None:
         """Measure vectors with too few quiet samples again later: a slow mode may last longer than a block."""
-        items, self.unsure = list(self.unsure.values()), {}
-        size = self.request.chunk_size
-        chunks = [self._chunk(items[start : start + size]) for start in range(0, len(items), size)]
+        groups = self.labels.unsure(self.request.chunk_size)
         limit = self.request.second_visit_seconds
         if limit is not None:  # some of every kind rather than the first ones
-            random.Random(self.request.policy.seed).shuffle(chunks)
+            groups = groups.shuffled(self.request.policy.seed)
         seconds = math.inf if limit is None else limit
-        self.summary.revisited = self._again(supervisor, "disturbed vectors measured again", chunks, seconds)
+        self.summary.revisited = self._again(supervisor, "disturbed vectors measured again", groups, seconds)
 
     def race(self, supervisor: Supervisor) -> None:
         """Measure the near-ties again, side by side."""
-        contests = list(self.ties.chunks(self.chunks_made))
-        self.summary.raced = self._again(supervisor, "near-ties raced again", contests)
+        self.summary.raced = self._again(supervisor, "near-ties raced again", self.labels.near_ties())

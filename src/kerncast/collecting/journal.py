@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from kerncast.data.journal import Header, good_bytes, header_of, records_of
+from kerncast.data.journal import Header, good_bytes, header_of, placed_records
 from kerncast.errors import CannotWrite, InvalidValue
 
 SYNC_SECONDS = 1.0
@@ -41,6 +41,8 @@ class Journal:
     def __init__(self, path: Path, header: Header, fd: int) -> None:
         self.path, self.header, self.fd = path, header, fd
         self.pending: list[bytes] = []
+        self.size = os.fstat(fd).st_size
+        """How long the file is when everything pending is written."""
         self.synced = time.monotonic()
 
     @classmethod
@@ -51,7 +53,7 @@ class Journal:
         except OSError as error:
             raise refused(path, error.strerror, "nothing new was measured yet") from error
         journal = cls(path, header, fd)
-        journal.pending.append(_line(header))
+        journal._append(header)
         try:
             journal.flush()
             journal.sync()
@@ -62,8 +64,8 @@ class Journal:
         return journal
 
     @classmethod
-    def resume(cls, path: Path, expected: Header) -> tuple[Journal, Iterator[dict[str, Any]]]:
-        """Continue a journal, with a torn tail cut off; refuse it if its header does not match."""
+    def resume(cls, path: Path, expected: Header) -> tuple[Journal, Iterator[tuple[int, dict[str, Any]]]]:
+        """Continue a journal, with a torn tail cut off, and read its records; refuse it if its header does not match."""
         header = header_of(path)
         for name in ("family", "backend", "device", "software"):
             then, now = getattr(header, name), getattr(expected, name)
@@ -73,11 +75,17 @@ class Journal:
                     "resume it there, or collect into another dataset"
                 )
         os.truncate(path, good_bytes(path))
-        return cls(path, header, os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)), records_of(path)
+        return cls(path, header, os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)), placed_records(path)
 
-    def add(self, record: dict[str, Any]) -> None:
-        """Add a result; `flush` writes it."""
-        self.pending.append(_line(record))
+    def add(self, record: dict[str, Any]) -> int:
+        """Add a result, which `flush` writes; returns the position of its line."""
+        return self._append(record)
+
+    def _append(self, value: Any) -> int:
+        line, at = _line(value), self.size
+        self.pending.append(line)
+        self.size += len(line)
+        return at
 
     def flush(self) -> None:
         """Hand the pending lines to the operating system, which keeps them even if this process is killed."""

@@ -85,6 +85,10 @@ class Request:
             )
 
 
+# Different texts of errors that are counted: if each vector has its own, they take more memory than the vectors.
+MOST_ERRORS = 10_000
+
+
 @dataclass
 class Summary:
     """The outcome of a collection."""
@@ -108,3 +112,8 @@ class Summary:
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)
     lost: dict[str, str] = field(default_factory=dict)
     """Devices (by index) that were given up while others went on, and why."""
+
+    def count_error(self, status: str, error: str) -> None:
+        """Count an error by its text, for the most frequent ones; of very many different texts, the late ones by status."""
+        known = len(self.errors) < MOST_ERRORS or (status, error) in self.errors
+        self.errors[status, error if known else "other errors"] += 1

@@ -119,7 +119,7 @@ def _collect(request: Request, blocks: Iterable[pl.DataFrame], collection: Colle
                 collection.journal.close()
     summary = collection.summary
     summary.lost = supervisor.lost
-    summary.unsure = len(collection.doubtful)
+    summary.unsure = collection.labels.doubtful
     summary.measured = summary.statuses.total()
     summary.interrupted = collection.stopping
     # An active choice is meant to stop early: when its budget ends, it is finished.

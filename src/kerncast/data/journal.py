@@ -114,6 +114,25 @@ def records_of(path: Path) -> Iterator[dict[str, Any]]:
     return (decode_json(body) for body in _records(path))
 
 
+def placed_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Every record with the position of its line."""
+    at = 0
+    for body, end in _bodies(path):
+        if body:
+            yield at, decode_json(body)
+        at = end
+
+
+def record_at(path: Path, file: IO[bytes], at: int) -> dict[str, Any]:
+    """The record whose line is at a position of an open journal."""
+    file.seek(at)
+    body = checked(file.readline())
+    if body is None:
+        raise BadFile(f"{path} is damaged at byte {at:,}: move the file away to start again, or restore it")
+    record: dict[str, Any] = decode_json(body)
+    return record
+
+
 def journal_rows(path: Path, family: Family) -> tuple[Header, pl.DataFrame]:
     """The journal's final records as rows of a dataset."""
     return header_of(path), pl.concat([pl.DataFrame(schema=schema.schema_of(family)), *final_rows(path, family)])
