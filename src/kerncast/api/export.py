@@ -10,9 +10,10 @@ from kerncast.api.results import model_of
 from kerncast.api.showing import Wanted, shown
 from kerncast.compiling.lower import lower
 from kerncast.compiling.overrides import Overrides, decide
-from kerncast.errors import CannotWrite, InvalidValue
+from kerncast.errors import InvalidValue
 from kerncast.exporting.json_table import trained_problems, write_table
 from kerncast.exporting.project import write_project
+from kerncast.files.atomic import refuse_existing, write_atomically
 from kerncast.learners.linear import Linear
 from kerncast.models.model import Model
 from kerncast.models.tier import CHOOSING
@@ -60,8 +61,7 @@ def export(
         raise InvalidValue("`problems` is only for `to=json`: leave it out")
     if to == "csv" and overrides is not None:
         raise InvalidValue("`overrides` are for `to=c` and `to=json`: leave them out")
-    if place.exists():
-        raise InvalidValue(f"{place} exists already: choose another name, or remove it first")
+    refuse_existing(place)
     loaded, options = model_of(model), TierOptions(loss, max)
     with shown(progress) as show:
         if to == "json":
@@ -93,8 +93,5 @@ def _csv(loaded: Model, out: Path) -> list[Path]:
         raise InvalidValue(
             f"`to=csv` writes the lines of a linear model; {loaded.path} is {loaded.manifest.kind}: use c or json"
         )
-    try:
-        loaded.learner.table().write_csv(out)
-    except OSError as error:
-        raise CannotWrite(f"could not write {out}: {error.strerror or error}") from error
+    write_atomically(out, loaded.learner.table().write_csv)
     return [out]

@@ -33,8 +33,9 @@ def compact(dataset: Dataset, family: Family, ready: Ready) -> None:
     except (OSError, CannotWrite, pl.exceptions.ComputeError) as error:  # polars raises the last one for a full disk
         why = error.__cause__ or error if isinstance(error, CannotWrite) else error
         raise refused(dataset.path, reason(why), f"all {_count(path, family):,} rows are safe in {path}") from error
-    path.unlink()
+    # The journal goes last: as long as it is there, the same command finishes this.
     (dataset.path / STATE).unlink(missing_ok=True)
+    path.unlink()
 
 
 def _parts(batches: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:

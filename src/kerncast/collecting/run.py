@@ -26,7 +26,7 @@ from kerncast.data.dataset import Dataset
 from kerncast.data.schema import with_optional
 from kerncast.device import Device
 from kerncast.errors import CannotWrite, InvalidValue, KerncastError
-from kerncast.files.atomic import no_space, write_bytes
+from kerncast.files.atomic import no_space, sweep, write_bytes
 from kerncast.files.lock import one_writer
 from kerncast.progress import QUIET, Progress
 
@@ -174,13 +174,9 @@ def _measure(
 
 def _open(request: Request) -> Dataset:
     """A new dataset, an unfinished one, or (with `extend`) a finished one."""
+    sweep(request.out.absolute().parent)
     if not request.out.exists():
-        try:
-            return Dataset.create(request.out, journal=False)
-        except CannotWrite:
-            # A folder without `dataset.json` would be refused the next time.
-            request.out.rmdir()
-            raise
+        return Dataset.create(request.out, journal=False)
     dataset = Dataset.open(request.out, journal=False)
     if not (request.out / journals.NAME).exists() and dataset.rows and not request.extend:
         raise InvalidValue(

@@ -71,7 +71,7 @@ def build(compiler: Compiler, flags: tuple[str, ...], source: str, header: str, 
     """Compile to a temporary folder and rename; the checksum is written last, so if it exists the object is complete."""
     try:
         made.parent.mkdir(parents=True, exist_ok=True)
-        with scratch_folder(made.parent, prefix=".") as draft:
+        with scratch_folder(made.parent) as draft:
             (draft / "kerncast.c").write_text(source, encoding="utf-8")
             (draft / "kerncast.h").write_text(header, encoding="utf-8")
             command = [compiler.path, *flags, f"-I{draft}", str(draft / "kerncast.c"), "-o", str(draft / "artefact.so"), "-lm"]

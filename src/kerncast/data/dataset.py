@@ -124,9 +124,9 @@ class Dataset:
         """An empty dataset in a directory that does not exist yet; `journal` as for `open`."""
         path = Path(path)
         refuse_existing(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir()
-        return cls._begun(path, journal)
+        with drafted(path) as folder:
+            draft = cls._begun(folder)
+        return cls(path, draft.contents, journal=journal)
 
     @classmethod
     def build(cls, path: str | Path, fill: Callable[[Dataset], None]) -> Dataset:
@@ -139,8 +139,8 @@ class Dataset:
         return cls(path, draft.contents)
 
     @classmethod
-    def _begun(cls, folder: Path, journal: bool = True) -> Dataset:
-        dataset = cls(folder, DatasetFile(), journal=journal)
+    def _begun(cls, folder: Path) -> Dataset:
+        dataset = cls(folder, DatasetFile())
         dataset._write_file(dataset.contents)
         return dataset
 

@@ -1,13 +1,14 @@
 """Files and directories that appear whole or not at all, and the error message for a failed write.
 
 A draft is written next to its place, flushed to disk and renamed: after a crash the name holds the old bytes or the new
-ones, never a mixture.
+ones, never a mixture. The draft itself is left then; the next process that writes into the folder removes it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import itertools
 import os
@@ -24,6 +25,10 @@ from kerncast.errors import CannotWrite, InvalidValue
 _NUMBERS = itertools.count()
 # Drafts that are being filled now, for a process that has to end at once.
 _LIVE: set[Path] = set()
+# Folders from which drafts of killed processes were removed.
+_SWEPT: set[Path] = set()
+# The draft of a file, and a scratch folder.
+_DRAFT = re.compile(r"\..+\.(?P<pid>\d{1,9})\.\d+\.kerncast|\.?kerncast-scratch-(?P<by>\d{1,9})-[a-z0-9_]{8}", re.DOTALL)
 # Written where polars could not write and does not say why, to hear it from the system.
 PROBE_BYTES = 1 << 20
 
@@ -70,6 +75,7 @@ def cannot_write(path: Path | str, error: OSError) -> CannotWrite:
 
 def refuse_existing(out: Path) -> None:
     """Refuse a path that exists: nothing is replaced."""
+    sweep(out.absolute().parent)
     if out.exists():
         raise InvalidValue(f"{out} exists already: choose another name, or remove it first")
 
@@ -79,7 +85,9 @@ def refuse_existing(out: Path) -> None:
 
 def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
     """Give `write` a draft to fill, then put it in place of `path`. The caller handles an `OSError`."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{next(_NUMBERS)}")
+    sweep(path.parent)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{next(_NUMBERS)}.kerncast")
+    held = _held(draft, os.O_RDWR | os.O_CREAT)
     _LIVE.add(draft)
     try:
         try:
@@ -94,6 +102,7 @@ def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
         _sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+        os.close(held)
         _LIVE.discard(draft)
 
 
@@ -115,13 +124,69 @@ def write_text(path: Path, text: str) -> None:
 
 def is_draft(name: str, of: str) -> bool:
     """Whether a file is a draft of the file `of` that a killed process left."""
-    return re.fullmatch(rf"\.{re.escape(of)}(\.\d+)+", name) is not None
+    return re.fullmatch(rf"\.{re.escape(of)}(\.\d+)+(\.kerncast)?", name) is not None
+
+
+def sweep(folder: Path) -> None:
+    """Remove drafts that killed processes left in a folder; a process looks once into each."""
+    if folder in _SWEPT:
+        return
+    _SWEPT.add(folder)
+    with contextlib.suppress(OSError):
+        for item in list(os.scandir(folder)):
+            found = _DRAFT.fullmatch(item.name)
+            if found and not _is_running(int(found["pid"] or found["by"])):
+                _remove_dead(Path(item.path))
+
+
+def _remove_dead(draft: Path) -> None:
+    """Remove a draft, unless a process that is not seen from here holds it: on another machine or in a container."""
+    with contextlib.suppress(OSError):
+        if draft.stat(follow_symlinks=False).st_uid != os.geteuid():
+            return
+        held = _held(draft, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            if draft.is_dir():
+                shutil.rmtree(draft, ignore_errors=True)
+            else:
+                draft.unlink()
+        finally:
+            os.close(held)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
+
+
+def _held(draft: Path, flags: int) -> int:
+    """A draft, opened and locked: as long as it is, nobody takes it for one that was left behind."""
+    fd = os.open(draft, flags | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def file_checksum(path: Path) -> str:
     """A hash of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def sync_tree(folder: Path) -> None:
+    """Flush everything in a folder to disk."""
+    for inside, _, files in os.walk(folder, topdown=False):
+        for name in files:
+            _sync(Path(inside, name))
+        _sync(Path(inside))
 
 
 def _sync(path: Path) -> None:
@@ -149,6 +214,7 @@ def refuse_unwritable(out: Path) -> None:
 def drafted(out: Path) -> Iterator[Path]:
     """Yield an empty directory to fill, which becomes `out` at the end. After an error nothing of it remains."""
     scratch = _scratch_beside(out)
+    held = _held(scratch, os.O_RDONLY)
     _LIVE.add(scratch)
     try:
         draft = scratch / "draft"
@@ -159,28 +225,33 @@ def drafted(out: Path) -> Iterator[Path]:
         except CannotWrite as error:  # nobody knows the draft
             raise CannotWrite(str(error).replace(str(draft), str(out))) from error.__cause__
         with _said(out):
-            for folder, _, files in os.walk(draft, topdown=False):
-                for name in files:
-                    _sync(Path(folder, name))
-                _sync(Path(folder))
+            sync_tree(draft)
             out.parent.mkdir(parents=True, exist_ok=True)
             os.rename(draft, out)
             _sync(out.parent)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+        os.close(held)
         _LIVE.discard(scratch)
 
 
 @contextlib.contextmanager
-def scratch_folder(within: Path | None = None, prefix: str = "kerncast-") -> Iterator[Path]:
-    """Yield a folder that is removed at the end, however the work in it ends."""
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=within))
+def scratch_folder(within: Path | None = None) -> Iterator[Path]:
+    """Yield a folder, hidden `within` another one, that is removed at the end, however the work in it ends."""
+    folder = _scratch(within or Path(tempfile.gettempdir()), "" if within is None else ".")
+    held = _held(folder, os.O_RDONLY)
     _LIVE.add(folder)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
         _LIVE.discard(folder)
+
+
+def _scratch(within: Path, hidden: str = ".") -> Path:
+    sweep(within)
+    return Path(tempfile.mkdtemp(prefix=f"{hidden}kerncast-scratch-{os.getpid()}-", dir=within))
 
 
 def discard_drafts() -> None:
@@ -220,7 +291,7 @@ def _scratch_beside(out: Path) -> Path:
     """A scratch directory in the nearest existing folder above `out`, so that a failure leaves no new folder behind."""
     with _said(out):
         beside = next(folder for folder in out.absolute().parents if folder.exists())
-        return Path(tempfile.mkdtemp(prefix=".kerncast-", dir=beside))
+        return _scratch(beside)
 
 
 @contextlib.contextmanager

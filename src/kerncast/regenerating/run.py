@@ -17,6 +17,7 @@ import msgspec
 
 from kerncast.collecting.run import Request, Stop, collect, never
 from kerncast.errors import BadFile, CannotWrite, NotFound
+from kerncast.files.atomic import write_bytes
 from kerncast.files.lock import one_writer
 from kerncast.files.versioned import json_text
 from kerncast.models.model import Model
@@ -209,7 +210,7 @@ class _Run:
             why = "there is no problem on which both models can be judged without having seen it"
             return {**facts, "verdict": NOT_COMPARABLE, "reasons": [why]}
         report = found.as_json()
-        (self.folder / "comparison.json").write_bytes(json_text(report))
+        write_bytes(self.folder / "comparison.json", json_text(report))
         return {**facts, "verdict": found.verdict, "reasons": list(found.reasons), "problems": found.n}
 
     def _replace(self) -> dict[str, Any] | None:

@@ -25,7 +25,7 @@ import msgspec
 from kerncast import devices as profiles
 from kerncast.collecting.request import Stop, never
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.files.atomic import cannot_write, remove_directory, write_bytes
+from kerncast.files.atomic import cannot_write, remove_directory, sync_tree, write_bytes
 from kerncast.files.lock import one_writer
 from kerncast.files.user_data import data_folder
 from kerncast.models import software as softwares
@@ -287,6 +287,7 @@ class Store:
             record = msgspec.structs.replace(record, model=draft.name, bytes=_size(draft))
             entry = Entry(draft, record)
             entry.load()  # verify the copy
+            sync_tree(draft)
             write_bytes(target / ENTRY, ENTRY_FILE.text(record))
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)

@@ -16,7 +16,7 @@ import polars as pl
 
 from kerncast.data.schema import check_parameters, content_digest
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
-from kerncast.files.atomic import file_checksum, write_atomically, write_bytes
+from kerncast.files.atomic import cannot_write, file_checksum, is_draft, write_atomically, write_bytes
 from kerncast.files.lock import one_writer
 from kerncast.files.versioned import Versioned
 from kerncast.op import Family
@@ -192,8 +192,8 @@ def _make_directory(path: Path) -> None:
 
 
 def _untouched(path: Path) -> bool:
-    """Whether nothing but a lock is there yet."""
-    return all(item.name == LOCK for item in path.iterdir())
+    """Whether nothing but a lock, or what a killed process drafted, is there yet."""
+    return all(item.name == LOCK or is_draft(item.name, MANIFEST) for item in path.iterdir())
 
 
 def _begun(path: Path, fresh: SweepFile) -> SweepFile:
@@ -260,12 +260,11 @@ def _hashes(rows: pl.DataFrame, prefix: str) -> pl.Series:
 
 def _write_part(path: Path, name: str, rows: pl.DataFrame, layout: Format) -> Part:
     file = path / name
-
-    def write(scratch: Path) -> None:
-        scratch.parent.mkdir(parents=True, exist_ok=True)
-        layout.write(rows, scratch)
-
-    write_atomically(file, write)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(file, error) from error
+    write_atomically(file, lambda draft: layout.write(rows, draft))
     return Part(name, rows.height, file.stat().st_size, file_checksum(file))
 
 

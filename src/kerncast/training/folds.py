@@ -36,6 +36,10 @@ class Predictions:
     score: Floats
 
 
+# Of the hash in the name of the folder of kept folds.
+DIGEST_BYTES = 6
+
+
 @dataclass(frozen=True)
 class Partial:
     """Finished folds, kept next to the model's future directory: an interrupted training continues from them."""
@@ -45,7 +49,7 @@ class Partial:
     @classmethod
     def beside(cls, out: Path, table: Table, recipe: Recipe) -> Partial:
         """The folder is named by a hash of everything that decides the predictions, so nothing stale is reused."""
-        hasher = hashlib.blake2b(digest_size=6)
+        hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
         program = table.family.feature_program.digest
         hasher.update(f"{__version__}|{table.digest}|{program}|{table.rows.names}|{recipe.as_options()}".encode())
         # The rows themselves too: a filter or a device's numbers can change them while the dataset stays the same.
@@ -74,11 +78,12 @@ class Partial:
         except OSError:
             return
 
-    def discard(self) -> None:
-        """Remove the folds of a finished model, and those of earlier attempts under its name."""
-        name = self.folder.name.rsplit(".", 2)[0]
-        for folder in self.folder.parent.glob(f"{glob.escape(name)}.*.folds"):
-            shutil.rmtree(folder, ignore_errors=True)
+
+def discard_folds(out: Path) -> None:
+    """Remove the folds that trainings of a model kept next to its directory."""
+    kept = "[0-9a-f]" * (2 * DIGEST_BYTES)
+    for folder in out.absolute().parent.glob(f".{glob.escape(out.name)}.{kept}.folds"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def cross_validate(

@@ -38,7 +38,7 @@ from kerncast.progress import QUIET, Progress
 from kerncast.tables.feature_rows import Featurizer
 from kerncast.tables.label_table import with_earlier
 from kerncast.tables.table import Table, load_table
-from kerncast.training.folds import Partial, validate_and_fit
+from kerncast.training.folds import Partial, discard_folds, validate_and_fit
 from kerncast.training.judging import Trained, judge
 from kerncast.training.procedure import Procedure
 from kerncast.training.recipe import Recipe
@@ -72,6 +72,8 @@ def train(
     fitted once, on everything, and is not evaluated: it has no figures and no interval.
     """
     out = Path(out)
+    if out.exists():  # a training that was killed right after it had written the model
+        discard_folds(out)
     refuse_unwritable(out)
     paths = [datasets] if isinstance(datasets, str | Path) else list(datasets)
     where = (where,) if isinstance(where, str) else tuple(where)
@@ -108,7 +110,7 @@ def train(
         _write(folder, table, procedure, trained, where, base)
 
     build_directory(out, fill)
-    Partial.beside(out, table, recipe).discard()
+    discard_folds(out)
     model = Model.load(out)
     try:
         trust.trust(model)
@@ -142,7 +144,7 @@ def fit_table(table: Table, procedure: Procedure, out: Path, *, evaluated: bool 
     table = table.renumbered()
     trained = _from_scratch(table, procedure, out) if evaluated else _not_judged(table, procedure, None)
     build_directory(out, lambda folder: _write(folder, table, procedure, trained, (), None))
-    Partial.beside(out, table, procedure.recipe).discard()
+    discard_folds(out)
     model = Model.load(out)
     trust.hold(model)
     return model
