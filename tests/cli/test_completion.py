@@ -1,6 +1,7 @@
 """What Tab offers, and the scripts that make a shell ask for it."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from kerncast.cli import program
 from kerncast.cli.completing import SHELLS, VARIABLE
+from kerncast.testing.hostile import TEXTS
 
 HEADER = "input_shape_1,input_shape_2,input_shape_3,input_shape_4,bfloat16,input_DRAM,input_L1,kernel_duration"
 
@@ -61,6 +63,20 @@ def test_tab_offers_names_that_exist_and_never_an_error(folder):
         "kerncast devices nowhere/",
     ):
         assert offered(line, folder) == set()
+
+
+def test_tab_offers_no_name_that_a_shell_would_obey(tmp_path):
+    """Folders that a stranger named: shells insert what is offered unquoted, and a line end in it would be another offer."""
+    for text in TEXTS:
+        name = f"x{text}".replace("/", "").replace("\0", "")
+        (tmp_path / name).mkdir(exist_ok=True)
+    (tmp_path / "x1").mkdir()
+    (tmp_path / "x1" / "y\n$(touch stranger).toml").touch()
+    found = offered("kerncast inspect x", tmp_path)
+    assert {"x/", "x1/"} <= found
+    assert "".join(found).isprintable()
+    assert not re.search(r"""[$`\\"'!&|;<>(){}*?#~]|stranger""", "".join(found)), found
+    assert offered("kerncast devices x1/", tmp_path) == set()
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -14,6 +14,9 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+# What a shell would obey in a word without quotes.
+OBEYED = frozenset("$`\\\"'!&|;<>()[]{}*?#~^")
+
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_KERNCAST_COMPLETE"
 # The file that a folder of a kind has; named here because the modules that write them load polars.
@@ -127,13 +130,18 @@ def _given(context: click.Context, names: tuple[str, ...]) -> list[Any]:
     return [item for value in values if value for item in (value if isinstance(value, tuple) else (value,))]
 
 
+def _harmless(item: Path) -> bool:
+    """Whether a name can stand in a command line as it is: shells insert it unquoted, and a line end would be another item."""
+    return item.name.isprintable() and not OBEYED & set(item.name) and not item.name.startswith("-")
+
+
 def _folders(incomplete: str, mark: str) -> list[CompletionItem]:
     """Folders with a certain file, offered as words; others as folders to go into."""
     start = Path(incomplete)
     within = start if incomplete.endswith("/") or not incomplete else start.parent
     prefix = "" if incomplete.endswith("/") or not incomplete else start.name
     found = sorted(item for item in within.iterdir() if item.is_dir() and item.name.startswith(prefix))
-    shown = [item for item in found if prefix.startswith(".") or not item.name.startswith(".")]
+    shown = [item for item in found if _harmless(item) and (prefix.startswith(".") or not item.name.startswith("."))]
     return [CompletionItem(str(item) if (item / mark).is_file() else f"{item}/") for item in shown]
 
 
@@ -143,7 +151,7 @@ def _paths(incomplete: str, suffix: str) -> list[CompletionItem]:
         return []
     start = Path(incomplete)
     within, prefix = (start, "") if incomplete.endswith("/") else (start.parent, start.name)
-    found = sorted(item for item in within.iterdir() if item.name.startswith(prefix))
+    found = sorted(item for item in within.iterdir() if item.name.startswith(prefix) and _harmless(item))
     folders = [CompletionItem(f"{item}/") for item in found if item.is_dir()]
     return [*(CompletionItem(str(item)) for item in found if item.name.endswith(suffix)), *folders]
 

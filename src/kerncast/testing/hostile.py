@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kerncast.testing.repeats import repeats
+
 TEXTS = (
     "*/ int stranger; /*",
     "*\\\n/ int stranger; /*",
@@ -27,4 +29,4 @@ TEXTS = (
     " ",
     "é 語 🙂",
 )
-LONG = "x" * 5_000_000
+LONG = "x" * repeats(5_000_000, 50_000_000)
