@@ -1,6 +1,7 @@
-"""What a verb may cost: peak memory on a million rows, seconds to end after SIGTERM, and how good `--dry-run`'s estimate is.
+"""What a verb may cost: peak memory on a million rows, seconds to end after SIGTERM, and how good `--dry-run`'s estimate is;
+what a collection of millions of vectors may cost.
 
-    python benchmarks/limits.py [memory] [signals] [estimate]
+    python benchmarks/limits.py [memory] [signals] [estimate] [active] [supervisor] [compaction]
 
 The table of a million rows is made here: gemm/triton times by a formula, with noise. Everything else is measured with the
 command line in processes of their own.
@@ -10,12 +11,15 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +27,26 @@ import polars as pl
 from reporting import Benchmark, Row, Target, finish, script_parser
 
 import kerncast
-from kerncast.data import Dataset
+from kerncast.collecting.journal import Journal
+from kerncast.collecting.known import digest
+from kerncast.collecting.labels import DONE, DOUBTFUL, Labels
+from kerncast.data import Dataset, schema
+from kerncast.data import journal as journals
 
 BENCHMARK = Benchmark(__file__, "Measuring", "Limits: memory, stopping, and the estimate of a dry run")
 ROWS = 1_000_000
+VECTORS = 1_000_000
+JOURNAL_ROWS = 3_000_000
+HALVES = ("problem", "config")
+COMPACT = """
+import sys
+import kerncast
+from kerncast.collecting.compact import compact
+from kerncast.collecting.messages import Ready
+from kerncast.data import Dataset
+ready = Ready({"name": "a100", "title": "A100", "kind": "gpu"}, {})
+compact(Dataset.open(sys.argv[1], journal=False), kerncast.get_family("gemm/triton"), ready)
+"""
 MEGABYTES = Target(high=1000)
 SECONDS = Target(high=1)
 TRITON = kerncast.get_family("gemm/triton")
@@ -59,6 +79,12 @@ def million(folder: Path, rows: int = ROWS) -> tuple[Path, Path]:
     return folder / "million", folder / "million.csv"
 
 
+def apart(rows: int, folder: Path) -> tuple[Path, Path]:
+    """`million` in a process of its own: the peak of a process that is started later would count this one's memory, too."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(million, folder, rows).result()
+
+
 def as_collected(table: pl.DataFrame) -> pl.DataFrame:
     """The rows with everything that a collection writes down: most of the memory is in these columns."""
     rng, time_ns = np.random.default_rng(1), pl.col("time_ns")
@@ -78,19 +104,24 @@ def as_collected(table: pl.DataFrame) -> pl.DataFrame:
 
 def peak(*arguments: object) -> float:
     """The peak memory of a verb in MB; it must succeed."""
-    process = subprocess.Popen([*VERB, *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return run([*VERB, *map(str, arguments)], str(arguments[0]))
+
+
+def run(command: list[str], name: str) -> float:
+    """The peak memory of a command in MB; it must succeed."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert process.stderr is not None
     said = process.stderr.read()
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise SystemExit(f"{' '.join(map(str, arguments))} failed: {said.decode()[-500:]}")
-    print(f"{arguments[0]}: {used.ru_maxrss / 1024:.0f} MB", file=sys.stderr, flush=True)
+        raise SystemExit(f"{shlex.join(command)} failed: {said.decode()[-500:]}")
+    print(f"{name}: {used.ru_maxrss / 1024:.0f} MB", file=sys.stderr, flush=True)
     return used.ru_maxrss / 1024
 
 
 def memory(folder: Path) -> list[Row]:
-    dataset, table = million(folder)
+    dataset, table = apart(ROWS, folder)
     small, _ = million(Path(tempfile.mkdtemp(dir=folder)), 40_000)
     kerncast.train(small, out=folder / "model", folds=3, trees=60)
     runs: dict[str, tuple[object, ...]] = {
@@ -193,12 +224,73 @@ def estimate(folder: Path) -> list[Row]:
     return rows
 
 
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def bytes_per_vector(vectors: int, configs: int) -> float:
+    """How much the memory of a supervisor grows with each vector that it has measured, all of them unsure."""
+    labels, before = Labels(), 0
+    for number in range(vectors):
+        if number == vectors // 5:  # what does not grow with the vectors is there by now
+            before = resident()
+        key, problem = (
+            digest(str(number)).hex(),
+            {"M": number // configs, "N": 1024, "K": 1024, "dtype": "fp16", "layout": "rcr"},
+        )
+        labels.mark(key, DONE)
+        labels.mark(key, DOUBTFUL)
+        labels.add(key, problem, 100.0 + number, 1.0, number, unsure=True)
+    return (resident() - before) / (vectors - vectors // 5)
+
+
+def active(folder: Path) -> list[Row]:
+    """A collection that chooses its vectors from all configs."""
+    budget = 20.0
+    start = time.perf_counter()
+    used = peak(*COLLECT, "--active", "--budget", f"{budget:.0f}s", "--out", folder / "chosen")
+    beyond = time.perf_counter() - start - budget
+    name, n = "collect --active over all configs", f"budget {budget:.0f} s"
+    return [
+        Row(f"{name}: seconds beyond its budget", beyond, "s", Target(high=5), n=n),
+        Row(f"peak memory of {name}", used, "MB", MEGABYTES, n=n),
+    ]
+
+
+def supervisor(_: Path) -> list[Row]:
+    """What a supervisor knows of very many vectors."""
+    grown = bytes_per_vector(VECTORS, 200)
+    return [Row("memory of a supervisor per vector", grown, "bytes", Target(high=64), n=f"{VECTORS:,} vectors")]
+
+
+def compaction(folder: Path) -> list[Row]:
+    """From a journal to a dataset, in a process of its own."""
+    table, _ = apart(JOURNAL_ROWS // 3, folder)
+    dataset = Dataset.create(folder / "d", journal=False)
+    journal = Journal.begin(dataset.path / journals.NAME, journals.Header(TRITON.id, "triton", "a100", {}, "r"))
+    order = 0
+    for turn in range(3):
+        for piece in Dataset.open(table).pieces(TRITON):
+            # Other problems in each turn: the batch is part of a problem.
+            rows = piece.with_columns(pl.lit(turn + 1).alias("problem.batch"))
+            for key, row in zip(schema.row_keys(TRITON, rows), rows.iter_rows(named=True), strict=True):
+                parts = {half: {name: row[f"{half}.{name}"] for name in getattr(TRITON, half).parameters} for half in HALVES}
+                measured = {name: row[name] for name in ("status", "time_ns", "time_ns_mad", "samples", "max_abs_err")}
+                journal.add({"key": key, **measured, **parts, "order": order, "block": order // 200, "worker": "0"})
+                order += 1
+            journal.flush()
+    journal.close()
+    used = run([sys.executable, "-c", COMPACT, str(dataset.path)], "compaction")
+    return [Row("peak memory of compaction", used, "MB", MEGABYTES, n=f"{order:,} rows")]
+
+
 def main() -> int:
     parser = script_parser(__doc__)
-    parser.add_argument("parts", nargs="*", choices=[[], "memory", "signals", "estimate"])
+    all_parts = (memory, signals, estimate, active, supervisor, compaction)
+    parser.add_argument("parts", nargs="*", choices=[[], *(part.__name__ for part in all_parts)])
     given = parser.parse_args()
     rows: list[Row] = []
-    for part in (memory, signals, estimate):
+    for part in all_parts:
         if not given.parts or part.__name__ in given.parts:
             with tempfile.TemporaryDirectory() as folder:
                 rows += part(Path(folder))
