@@ -260,7 +260,8 @@ def active(folder: Path) -> list[Row]:
 def supervisor(_: Path) -> list[Row]:
     """What a supervisor knows of very many vectors."""
     grown = bytes_per_vector(VECTORS, 200)
-    return [Row("memory of a supervisor per vector", grown, "bytes", Target(high=64), n=f"{VECTORS:,} vectors")]
+    n = f"{VECTORS:,} vectors, 200 per problem"
+    return [Row("memory of a supervisor per vector", grown, "bytes", Target(high=64), n=n)]
 
 
 def compaction(folder: Path) -> list[Row]:
