@@ -7,9 +7,9 @@ from pathlib import Path
 import polars as pl
 
 from kerncast.data.schema import content_digest
-from kerncast.errors import BadFile
+from kerncast.errors import BadFile, KerncastError
 from kerncast.files.atomic import write_atomically
-from kerncast.files.parquet import read_parquet
+from kerncast.files.parquet import parquet_metadata, read_parquet
 
 KEY = "kerncast-predictions"
 
@@ -23,8 +23,8 @@ def write_predictions(path: Path, frame: pl.DataFrame) -> None:
 def is_predictions(path: Path) -> bool:
     """Whether a parquet file says that it is such a table."""
     try:
-        return KEY in pl.read_parquet_metadata(path)
-    except (OSError, pl.exceptions.PolarsError):
+        return KEY in parquet_metadata(path)
+    except (OSError, KerncastError, pl.exceptions.PolarsError):
         return False
 
 
@@ -32,7 +32,7 @@ def read_predictions(path: Path) -> pl.DataFrame:
     """A table as it was written; one that was changed is refused."""
     again = "evaluate the model again"
     try:
-        content, frame = pl.read_parquet_metadata(path)[KEY], read_parquet(path)
+        content, frame = parquet_metadata(path)[KEY], read_parquet(path)
     except (OSError, KeyError, pl.exceptions.PolarsError) as error:
         raise BadFile(f"{path} is damaged ({(str(error).splitlines() or ['unreadable'])[0]}): {again}") from error
     if content_digest([frame]) != content:

@@ -6,6 +6,7 @@ expands to is added up from the headers of its pages, which a reader has to foll
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +31,31 @@ _KNOWN: set[tuple[int, int, int, int]] = set()
 def read_parquet(file: Path) -> pl.DataFrame:
     """A table; BadFile above a budget, OSError or polars' errors if it cannot be read."""
     refuse_large_table(file)
-    return pl.read_parquet(file, glob=False)
+    with _panics_are_errors():
+        return pl.read_parquet(file, glob=False)
+
+
+def parquet_columns(file: Path) -> tuple[str, ...]:
+    """The names of a table's columns; errors as from `read_parquet`."""
+    refuse_large_table(file)
+    with _panics_are_errors():
+        return tuple(pl.read_parquet_schema(file))
+
+
+def parquet_metadata(file: Path) -> dict[str, str]:
+    """What the writer of a table noted in it; errors as from `read_parquet`."""
+    refuse_large_table(file)
+    with _panics_are_errors():
+        return pl.read_parquet_metadata(file)
+
+
+@contextlib.contextmanager
+def _panics_are_errors() -> Iterator[None]:
+    """Polars ends with a panic, which is no `Exception`, where the parts of a damaged table contradict each other."""
+    try:
+        yield
+    except pl.exceptions.PanicException as error:
+        raise pl.exceptions.ComputeError("its parts contradict each other") from error
 
 
 def scan_parquet(file: Path) -> pl.LazyFrame:

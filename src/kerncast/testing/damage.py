@@ -111,7 +111,9 @@ def damaged(subject: Subject, folder: Path, *, cuts: int, flips: int, seed: int 
                 after = _used(use, place, subject.artefact, file, data)
             except KerncastError:
                 counts.named += 1
-            except Exception as error:
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # a panic of polars is no `Exception`
                 counts.tracebacks.append(f"{said}: {type(error).__name__}: {error}"[:300])
             else:
                 if _same(before[name], after):

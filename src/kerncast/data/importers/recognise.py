@@ -14,7 +14,7 @@ import polars as pl
 from kerncast.data.importers import Head, importers
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.files.expanding import refuse_large_members
-from kerncast.files.parquet import refuse_large_table
+from kerncast.files.parquet import parquet_columns
 
 # Enough for a header and the first rows; an archive is not unpacked further.
 HEAD_BYTES = 65_536
@@ -54,8 +54,7 @@ def head_of(path: Path) -> Head:
         if data.startswith(b"PK"):
             return _archive(path)
         if data.startswith(b"PAR1"):
-            refuse_large_table(path)
-            return Head(path, columns=tuple(pl.read_parquet_schema(path)))
+            return Head(path, columns=parquet_columns(path))
         if data.startswith(b"\x1f\x8b"):
             with gzip.open(path) as file:
                 data = file.read(HEAD_BYTES)
