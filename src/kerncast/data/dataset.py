@@ -23,6 +23,7 @@ from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.files.atomic import copy_directory, drafted, file_checksum, refuse_existing, write_atomically, write_bytes
 from kerncast.files.checksums import differing
+from kerncast.files.given import names_a_file_inside
 from kerncast.files.lock import in_turn
 from kerncast.files.parquet import read_parquet, scan_parquet
 from kerncast.files.versioned import Versioned
@@ -169,7 +170,7 @@ class Dataset:
             )
         dataset = cls(path, _FILE.read(path / MANIFEST), journal=journal)
         for file in dataset.checksums:
-            if Path(file).is_absolute() or ".." in Path(file).parts:
+            if not names_a_file_inside(file):
                 raise BadFile(f"{path} is damaged: its part {file!r} is not a file in it; import the data again")
         return dataset
 

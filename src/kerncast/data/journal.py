@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -25,6 +25,7 @@ from kerncast.files.versioned import Versioned
 from kerncast.op import Family
 from kerncast.parsing import decode_json
 from kerncast.space import Space
+from kerncast.writing.keys import key_rule
 
 NAME = "journal.jsonl"
 FORMAT = "kerncast-journal"
@@ -111,7 +112,35 @@ def good_bytes(path: Path) -> int:
 
 def records_of(path: Path) -> Iterator[dict[str, Any]]:
     """Every record, one at a time."""
-    return (decode_json(body) for body in _records(path))
+    return (_record(path, body) for body in _records(path))
+
+
+def _record(path: Path, body: bytes) -> dict[str, Any]:
+    """One record; what has a fitting checksum and is not a result was written by another program."""
+    try:
+        found = decode_json(body, dict[str, Any])
+        msgspec.convert(found, _Result)
+    except msgspec.DecodeError as error:
+        raise _foreign(path, key_rule(error)) from error
+    return found
+
+
+def _foreign(path: Path, why: str) -> BadFile:
+    return BadFile(f"{path} has a line that is not a result ({why}): move the file away to start again, or restore it")
+
+
+class _Result(msgspec.Struct):
+    """What every reader needs of a record, in its type."""
+
+    key: str
+    status: str
+    problem: dict[str, int | bool | str | None]
+    config: dict[str, int | bool | str | None]
+    order: int = 0
+    block: int = 0
+    time_ns: float | None = None
+    time_ns_mad: float | None = None
+    unsure: bool = False
 
 
 def placed_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -145,10 +174,17 @@ def final_rows(path: Path, family: Family) -> Iterator[pl.DataFrame]:
     for record in _final_records(path):
         batch.append(_row(family, header, record))
         if len(batch) == BATCH:
-            yield pl.DataFrame(batch, schema={**wanted}, orient="row")
+            yield _frame(path, batch, wanted)
             batch = []
     if batch:
-        yield pl.DataFrame(batch, schema={**wanted}, orient="row")
+        yield _frame(path, batch, wanted)
+
+
+def _frame(path: Path, rows: list[dict[str, Any]], wanted: Mapping[str, Any]) -> pl.DataFrame:
+    try:
+        return pl.DataFrame(rows, schema={**wanted}, orient="row")
+    except (pl.exceptions.PolarsError, TypeError, OverflowError) as error:
+        raise _foreign(path, next(iter(str(error).splitlines()), type(error).__name__)) from error
 
 
 class _Key(msgspec.Struct):
@@ -163,7 +199,10 @@ def _final_records(path: Path) -> Iterator[dict[str, Any]]:
     The journal is read up to three times, so that only the records of keys that occur again are held, and of the others a hash.
     """
     key_of = msgspec.json.Decoder(_Key)
-    hashes = np.fromiter((hash(key_of.decode(body).key) for body in _records(path)), np.int64)
+    try:
+        hashes = np.fromiter((hash(key_of.decode(body).key) for body in _records(path)), np.int64)
+    except msgspec.DecodeError as error:
+        raise _foreign(path, key_rule(error)) from error
     order = np.argsort(hashes, kind="stable")
     same = hashes[order][1:] == hashes[order][:-1]
     again = np.zeros(len(hashes), dtype=bool)
@@ -174,11 +213,11 @@ def _final_records(path: Path) -> Iterator[dict[str, Any]]:
     if again.any():
         last = {key_of.decode(body).key: body for body, held in zip(_records(path), again, strict=False) if held}
     for body, held in zip(_records(path), again, strict=False):
-        record = decode_json(body)
+        record = _record(path, body)
         if not held:
             yield record
         elif record["key"] in last:
-            yield decode_json(last.pop(record["key"]))
+            yield _record(path, last.pop(record["key"]))
 
 
 def _records(path: Path) -> Iterator[bytes]:

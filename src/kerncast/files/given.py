@@ -8,9 +8,19 @@ from typing import Any
 
 from kerncast.errors import InvalidValue
 
+# Of a part of a path, in bytes, on all common file systems.
+LONGEST_NAME = 255
+
 
 def given_path(given: Any, rule: str, next_step: str) -> Path:
     """The path; a value of another kind (a frame, a mapping) is refused with what was expected and what to do instead."""
     if not isinstance(given, str | os.PathLike):
         raise InvalidValue(f"{rule} was expected, got {type(given).__name__}: {next_step}")
     return Path(given)
+
+
+def names_a_file_inside(name: str) -> bool:
+    """Whether a name that a manifest lists can be that of a file in its folder."""
+    place = Path(name)
+    short = all(0 < len(os.fsencode(part)) <= LONGEST_NAME for part in place.parts)
+    return bool(place.parts) and short and "\0" not in name and not place.is_absolute() and ".." not in place.parts

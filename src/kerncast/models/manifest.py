@@ -14,6 +14,7 @@ from kerncast.declared.declaration import Declaration
 from kerncast.device import Device
 from kerncast.errors import BadFile, NotFound
 from kerncast.files.atomic import file_checksum
+from kerncast.files.given import names_a_file_inside
 from kerncast.files.versioned import Versioned, json_text
 from kerncast.models.conformal import Interval
 
@@ -151,13 +152,33 @@ def manifest_alone(path: Path) -> Manifest:
     manifest = _FILE.read(file)
     if manifest.checksum != manifest.sealed().checksum:
         raise BadFile(f"{file} differs from its checksum: restore it, or train the model again")
+    wrong = _contradiction(manifest)
+    if wrong:
+        raise BadFile(f"{file} contradicts itself ({wrong}): restore it, or train the model again")
     return manifest
+
+
+def _contradiction(manifest: Manifest) -> str:
+    """What a manifest says that cannot be, though its checksum fits."""
+    if not manifest.devices:
+        return "it has no device"
+    interval = manifest.interval
+    if interval is None:
+        return ""
+    bands = len(interval.edges_ns) + 1
+    rows = [interval.lower, interval.upper]
+    if not isinstance(interval.widening, msgspec.UnsetType):
+        rare = len(interval.widening.edges_bits) + 1
+        if {len(interval.widening.lower), len(interval.widening.upper)} != {rare}:
+            return "its interval widens by other bands than it lists"
+        rows += [*interval.widening.lower, *interval.widening.upper]
+    return "" if all(len(row) == bands for row in rows) else f"its interval has {bands} bands and other factors"
 
 
 def damaged_files(path: Path, manifest: Manifest) -> Iterator[tuple[Path, str]]:
     """The files of a model that are missing, changed or not listed, each with what is wrong with it."""
     for name, checksum in manifest.files.items():
-        if "/" in name or not (path / name).is_file():
+        if "/" in name or not names_a_file_inside(name) or not (path / name).is_file():
             yield path / name, f"{path} is incomplete: {name} is missing; restore it, or train the model again"
         elif file_checksum(path / name) != checksum:
             yield path / name, f"{path / name} differs from its checksum: restore it, or train the model again"

@@ -17,6 +17,7 @@ import polars as pl
 from kerncast.data.schema import check_parameters, content_digest
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.files.atomic import cannot_write, file_checksum, is_draft, write_atomically, write_bytes
+from kerncast.files.given import names_a_file_inside
 from kerncast.files.lock import one_writer
 from kerncast.files.versioned import Versioned
 from kerncast.op import Family
@@ -285,7 +286,7 @@ def read_sweep_file(path: Path) -> SweepFile:
         raise BadFile(f"{path} is not a directory of vectors: it has no {MANIFEST}; make one with `kerncast sweep`")
     found = _FILE.read(file, remedy)
     for part in found.parts:
-        if Path(part.file).is_absolute() or ".." in Path(part.file).parts:
+        if not names_a_file_inside(part.file):
             raise BadFile(f"{path} is damaged: its part {part.file!r} is not a file in it; {remedy}")
     return found
 
