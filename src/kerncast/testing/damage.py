@@ -39,7 +39,7 @@ from kerncast.regenerating import routine, state
 from kerncast.registry import FAMILIES
 from kerncast.selecting.choice_cache import ChoiceCache
 from kerncast.selecting.selector import Selector
-from kerncast.selecting.tiers.build import TierOptions, plain_tiers, read_tiers, tiers_of, write_tiers
+from kerncast.selecting.tiers.build import TierOptions, keep_tiers, kept_tiers, plain_tiers, tiers_of, write_tiers
 from kerncast.store.store import Store
 from kerncast.sweeping import Vectors
 from kerncast.sweeping.pool import keep_configs, kept_configs
@@ -376,17 +376,18 @@ def _choices(cache: ChoiceCache, family: Any) -> Iterator[tuple[Any, float]]:
 def _caches(made: Mapping[str, Path], folder: Path) -> Iterator[Subject]:
     """What can be made again: damage is repaired by making it again."""
     model = Model.load(made["model"])
-    file = folder / "tiers.npz"
-    write_tiers(file, tiers_of(model, TierOptions()))
+    kept = folder / "tiers"
+    keep_tiers(kept, tiers_of(model, TierOptions()))
 
     def tiers(path: Path) -> Any:
-        found = read_tiers(path, model)
+        found = kept_tiers(path / "tiers.npz", model)
         if found is None:
             return None
         write_tiers(path.with_name("tiers.again.npz"), found)
         return path.with_name("tiers.again.npz").read_bytes()
 
-    yield Subject("cache of tiers", file, "", {"select": tiers}, repaired=lambda whole, after: after is None)
+    for file in ("tiers.npz", "tiers.sum"):
+        yield Subject(f"cache of {file}", kept, file, {"select": tiers}, repaired=lambda whole, after: after is None)
 
     configs = folder / "configs.parquet"
     (folder / "pools").mkdir()

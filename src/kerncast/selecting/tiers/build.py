@@ -23,6 +23,7 @@ from kerncast.compiling.tiers import COMPARING, UNSURE, DecisionTree, Tiers
 from kerncast.errors import CannotWrite, InvalidValue, KerncastError
 from kerncast.expr import Program
 from kerncast.files.atomic import replace_file
+from kerncast.files.checksums import is_intact, keep_sum
 from kerncast.learners.contract import read_arrays, write_arrays
 from kerncast.learners.gbdt import Gbdt
 from kerncast.learners.trees import Tree, as_arrays, from_arrays
@@ -70,10 +71,10 @@ def tiers_of(model: Model, options: TierOptions | None = None, *, progress: Prog
         folder = folder_for("tiers", model.manifest.checksum, options.identity)
     except CannotWrite:  # then they are built each time
         return build_tiers(model, options, progress=progress)
-    found = read_tiers(folder / "tiers.npz", model)
+    found = kept_tiers(folder / "tiers.npz", model)
     if found is None:
         found = build_tiers(model, options, progress=progress)
-        _keep(folder, found)
+        keep_tiers(folder, found)
     return found
 
 
@@ -171,6 +172,11 @@ def write_tiers(file: Path, tiers: Tiers) -> None:
     write_arrays(file, arrays)
 
 
+def kept_tiers(file: Path, model: Model) -> Tiers | None:
+    """The cached tiers, if the file is as it was written: a damaged name of an array in it would leave a part of them out."""
+    return read_tiers(file, model) if is_intact(file) else None
+
+
 def read_tiers(file: Path, model: Model) -> Tiers | None:
     """The cached tiers; None if there are none, or they are unusable."""
     if not file.is_file():
@@ -214,9 +220,11 @@ def _refuse_outside(places: npt.NDArray[Any], low: int, high: int) -> None:
         raise InvalidValue("it names a place that does not exist")
 
 
-def _keep(folder: Path, tiers: Tiers) -> None:
+def keep_tiers(folder: Path, tiers: Tiers) -> None:
+    """Write the tiers to the cache, with their checksum."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / "tiers.npz", lambda draft: write_tiers(draft, tiers))
+        keep_sum(folder / "tiers.npz")
     except OSError:  # then they are built again next time
         return
