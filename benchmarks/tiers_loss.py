@@ -26,7 +26,7 @@ import polars as pl
 from choosing import data_file, table_of
 from reporting import Benchmark, Interval, Row, Target, finish, format_figure, script_parser
 
-from kerncast.compiling.tiers import COMPARING
+from kerncast.compiling.tiers import COMPARING, COMPARING_FIRST
 from kerncast.data import schema
 from kerncast.learners.contract import Learner
 from kerncast.models.coverage import hull
@@ -34,7 +34,7 @@ from kerncast.models.measured import Measured, measured_in_table
 from kerncast.models.reach import Tried
 from kerncast.scoring.splits import folds_by_group
 from kerncast.selecting.tiers.build import SAMPLES
-from kerncast.selecting.tiers.distill import Distilled, Ground, distill_from, evaluate
+from kerncast.selecting.tiers.distill import Distilled, Ground, best_compared, distill_from, evaluate
 from kerncast.selecting.tiers.portfolio import choose_portfolio
 from kerncast.selecting.tiers.problem_sampling import draw_problems
 from kerncast.selecting.tiers.small_forest import compact_forest, forest_scores
@@ -131,7 +131,7 @@ def run_fold(training: Table, held: Table, recipe: Recipe) -> FoldResult:
     scores = np.where(tried | ~tried.any(axis=1, keepdims=True), scorer(asked), np.inf)
     small = compact_forest(scorer.features, scorer.names, scorer.configs, asked, scores)
     assert small is not None
-    compare = forest_scores(small[:COMPARING], scorer.features, scorer.configs)
+    compare = forest_scores([small[:COMPARING_FIRST], small[:COMPARING]], scorer.features, scorer.configs)
     distilled = distill_from(ground, portfolio, scorer, samples=SAMPLES, compare=compare)
     spent = time.perf_counter() - start
     unseen = measured_in_table(held)
@@ -142,7 +142,7 @@ def run_fold(training: Table, held: Table, recipe: Recipe) -> FoldResult:
     full = unseen.trials.share[unseen.trials.choose(output.score)]
     exact = scorer(unseen.problems)
     model_choice = shares[rows, np.where(np.isnan(shares), np.inf, exact).argmin(axis=1)]
-    quick = np.where(np.isfinite(exact), forest_scores(small, scorer.features, scorer.configs)(unseen.problems), np.inf)
+    quick = np.where(np.isfinite(exact), forest_scores([small], scorer.features, scorer.configs)(unseen.problems)[0], np.inf)
     second = shares[rows, np.where(np.isnan(shares), np.inf, quick).argmin(axis=1)]
     may = np.isfinite(exact) & Tried.of(measured, portfolio).holds(unseen.problems)
     chosen = _decide(distilled, unseen.problems, may, compare(unseen.problems))
@@ -175,8 +175,7 @@ def _decide(
     listed, rows = np.maximum(places, 0), np.arange(problems.height)
     runs = (places >= 0) & may[rows[:, None], listed]
     runs &= runs.cumsum(axis=1) <= most[:, None]
-    best = np.where(runs, np.take_along_axis(compared, listed, axis=1), np.inf).argmin(axis=1)
-    return np.where(runs.any(axis=1), listed[rows, best], -1)
+    return np.where(runs.any(axis=1), listed[rows, best_compared(runs, listed, compared)], -1)
 
 
 def loss(full: Floats, tier: Floats) -> tuple[float, float, float]:

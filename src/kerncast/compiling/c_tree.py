@@ -11,7 +11,7 @@ from kerncast.compiling.c_forest import at_least_16
 from kerncast.compiling.lower import Artefact
 from kerncast.compiling.pool import config_columns
 from kerncast.compiling.stages import cut
-from kerncast.compiling.tiers import DecisionTree
+from kerncast.compiling.tiers import COMPARED_BY_ALL, COMPARING_FIRST, DecisionTree
 from kerncast.expr import Expr
 from kerncast.expr.to_c import statements
 from kerncast.learners.trees import Tree
@@ -93,7 +93,9 @@ class _Joined:
     def tables(self, sealed: Sealed) -> str:
         kind = at_least_16(integer_type(self.nodes.ravel().tolist())[0])
         text = f"typedef struct {{ {kind} feature, left, right; }} kc_comparing_node;\n"
-        text += define(KC_COMPARING=len(self.root)) + sealed.array("int32_t", "kc_comparing_root", self.root)
+        first = min(COMPARING_FIRST, len(self.root))
+        text += define(KC_COMPARING=len(self.root), KC_COMPARING_FIRST=first, KC_COMPARED_BY_ALL=COMPARED_BY_ALL)
+        text += sealed.array("int32_t", "kc_comparing_root", self.root)
         text += sealed.triples("kc_comparing_node", "kc_comparing_nodes", ("feature", "left", "right"), self.nodes)
         text += sealed.array("double", "kc_comparing_threshold", self.threshold)
         return text + sealed.array("double", "kc_comparing_leaves", self.leaves)

@@ -10,6 +10,7 @@ import polars as pl
 
 from kerncast.arrays import Floats, Ints
 from kerncast.compiling.lower import Artefact
+from kerncast.compiling.tiers import COMPARED_BY_ALL, COMPARING_FIRST
 from kerncast.learners.trees import sum_of
 from kerncast.models.candidates import Candidates
 
@@ -66,9 +67,12 @@ class Interpreter(Candidates):
             return None
         rows = rows[self.allowed(values, rows) & self.reached(values)[rows]]
         if most > 1 and len(rows):
-            rows = rows[:most]
-            score = -sum_of(self.artefact.tiers.comparing, self.model.describe(self.vectors(values, rows)).features)
-            rows = rows[np.lexsort((rows, score))]
+            rows, trees = rows[:most], self.artefact.tiers.comparing
+            features = self.model.describe(self.vectors(values, rows)).features
+            order = np.lexsort((rows, -sum_of(trees[:COMPARING_FIRST], features)))
+            few = order[:COMPARED_BY_ALL]
+            few = few[np.lexsort((rows[few], -sum_of(trees, features[few])))]
+            rows = rows[np.r_[few, order[COMPARED_BY_ALL:]]]
         return next((int(row) for row in rows if self.runs(values, int(row))), None)
 
     def time_of(self, values: Mapping[str, Any], row: int) -> float:

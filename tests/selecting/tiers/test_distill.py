@@ -83,7 +83,11 @@ def test_leaves_compare_configs_where_that_saves_enough(ground):
     """With scores that know the truth every answer is nearly the best; with useless ones no leaf compares."""
     portfolio = [0, 3, 5, 6, 7]
     score = truth(ground.measured.configs[portfolio])
-    found = distill_from(ground, portfolio, score, samples=600, compare=score)
+
+    def compare(frame):
+        return np.stack([score(frame)] * 2)
+
+    found = distill_from(ground, portfolio, score, samples=600, compare=compare)
     assert found.comparing_leaves > 0
     problems = fresh(ground)
     scores, rows = score(problems), problems.rename(lambda name: f"p.{name.removeprefix('problem.')}").iter_rows(named=True)
@@ -93,7 +97,8 @@ def test_leaves_compare_configs_where_that_saves_enough(ground):
         lost += [1.0 - np.exp(own.min() - own[listed].min())] if listed else []
     assert len(lost) > 0.95 * problems.height
     assert np.mean(lost) < 0.003
-    assert distill_from(ground, portfolio, score, samples=600, compare=lambda frame: -score(frame)).comparing_leaves == 0
+    useless = distill_from(ground, portfolio, score, samples=600, compare=lambda frame: -compare(frame))
+    assert useless.comparing_leaves == 0
 
 
 def test_a_model_is_distilled_over_rows_of_its_candidates(home):

@@ -19,7 +19,7 @@ from kerncast.compiling.encoding import encode
 from kerncast.compiling.interpreter import Interpreter
 from kerncast.compiling.loading import NotTrusted, load
 from kerncast.compiling.lower import Artefact, lower
-from kerncast.compiling.tiers import COMPARING, UNSURE, DecisionTree, Tiers
+from kerncast.compiling.tiers import COMPARING, COMPARING_FIRST, UNSURE, DecisionTree, Tiers
 from kerncast.errors import CannotWrite, InvalidValue, KerncastError
 from kerncast.expr import Program
 from kerncast.files.atomic import replace_file
@@ -40,7 +40,7 @@ LOSS, MOST = 0.002, 64
 # A model with fewer trees than this many times those of a small forest is quick enough itself.
 WORTH_IMITATING = 2
 # Problems that the model answers to teach the tree and the small forest.
-SAMPLES = 6_000
+SAMPLES = 12_000
 # How many of them the portfolio must have configs for, by the rules.
 COVERED = 200
 
@@ -61,7 +61,7 @@ class TierOptions:
     @property
     def identity(self) -> str:
         # The last word changes whenever tiers are built or kept differently.
-        return f"loss {self.loss} most {self.most} seed {self.seed} samples {self.samples} compared lists"
+        return f"loss {self.loss} most {self.most} seed {self.seed} samples {self.samples} raced lists"
 
 
 def tiers_of(model: Model, options: TierOptions | None = None, *, progress: Progress = QUIET) -> Tiers:
@@ -113,7 +113,8 @@ def build_tiers(model: Model, options: TierOptions, *, progress: Progress = QUIE
             return model.describe(rows).features
 
         forest = compact_forest(describe, features, configs, problems, scores, options.seed)
-        compare = None if forest is None else forest_scores(forest[:COMPARING], describe, configs)
+        if forest is not None:
+            compare = forest_scores([forest[:COMPARING_FIRST], forest[:COMPARING]], describe, configs)
     progress.stage("growing the tree")
     tree = distill(model, portfolio, score, seed=options.seed, samples=options.samples, compare=compare)
     return Tiers(portfolio, tree, forest, reach, expectation)

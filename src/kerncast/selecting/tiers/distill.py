@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from kerncast.arrays import Flags, Floats, Ints
-from kerncast.compiling.tiers import UNSURE, DecisionTree
+from kerncast.compiling.tiers import COMPARED_BY_ALL, UNSURE, DecisionTree
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.expr import Program
@@ -27,13 +27,17 @@ from kerncast.selecting.tiers.problem_sampling import draw_problems
 Score = Callable[[pl.DataFrame], Floats]
 """Problems (`problem.*`) → [problem, place in the portfolio]: log times up to a constant per problem, low is chosen;
 infinite where a rule forbids the config."""
+Compare = Callable[[pl.DataFrame], Floats]
+"""Problems → [2, problem, place]: the scores by which all configs of a list are compared, and those for the best of them."""
 
 SAMPLES = 5_000
-# What the answers of a tree may lose, on average, to the model's own choice in the portfolio.
-WORST_LOSS = 0.003
+# What the answers of a tree may lose, on average, to the model's own choice in the portfolio, which loses some 0.1 % itself.
+WORST_LOSS = 0.002
 MOST_LEAVES = 1_024
 # A leaf of fewer problems than this would describe single problems, not a region.
 LEAST_WEIGHT = 3.0
+# Leaves that may compare configs are larger: a longer list needs more problems to learn from.
+LEAST_COMPARING_WEIGHT = 12.0
 # The share of problems held out to prune the tree, and again to estimate its loss.
 HELD_OUT = 0.2
 # Fewer groups of problems than this cannot be divided into three.
@@ -43,7 +47,7 @@ PRIOR = 3.0
 # Configs that a leaf lists: the first that can run the problem is chosen.
 PLACES = 4
 # Leaves that compare configs: how many of those that can run the problem, and how many they list, as rules exclude some.
-COMPARED, LISTED = 8, 24
+COMPARED, LISTED = 12, 24
 # What a leaf must save by comparing, as a share of the time: it takes some microseconds instead of half of one.
 WORTH_COMPARING = 0.0005
 # What a config that cannot run costs while the tree grows.
@@ -121,7 +125,7 @@ def distill(
     seed: int = 0,
     samples: int = SAMPLES,
     worst_loss: float = WORST_LOSS,
-    compare: Score | None = None,
+    compare: Compare | None = None,
 ) -> DecisionTree:
     """The tree of a trained model over its portfolio (rows of `model.candidates`)."""
     ground = Ground.of(model)
@@ -136,14 +140,14 @@ def distill_from(
     seed: int = 0,
     samples: int = SAMPLES,
     worst_loss: float = WORST_LOSS,
-    compare: Score | None = None,
+    compare: Compare | None = None,
 ) -> Distilled:
     """Grow a tree on measured and made-up problems; leaves that would lose too much are unsure.
 
-    `compare` has the scores of the trees that compare configs. A leaf uses them if that saves enough on held-out problems.
+    `compare` has the scores of the trees that compare configs. A leaf compares if that saves enough on held-out problems.
 
     The cost of a choice is its measured regret, or the model's estimate if it was not measured. Leaves that are expected
-    to lose more than five times `worst_loss` are unsure. Then the most expensive of the others become unsure, as few as
+    to lose more than WORST_LEAF times `worst_loss` are unsure. Then the most expensive of the others become unsure, as few as
     needed for the loss on held-out problems to be at most `worst_loss`.
     """
     if not portfolio or samples < 0 or not worst_loss > 0:
@@ -159,7 +163,8 @@ def distill_from(
         features, np.where(lessons.runs, lessons.costs, np.minimum(lessons.costs, PASSED_OVER)), np.ones(len(features))
     )
     grows, prunes, judges = _parts(lessons.group, seed)
-    grown = grow(material.take(grows), MOST_LEAVES, LEAST_WEIGHT, material.take(prunes))
+    weight = LEAST_WEIGHT if compare is None else LEAST_COMPARING_WEIGHT
+    grown = grow(material.take(grows), MOST_LEAVES, weight, material.take(prunes))
     leaf = grown.leaf_of(features)
     lists, compares = _lists(lessons, leaf, grown, grows), np.ones(len(grown.value), np.int64)
     answers, lost = _outcome(lessons, lists[leaf])
@@ -296,7 +301,7 @@ def _wide_lists(lessons: _Lessons, leaf: Ints, grown: Tree, used: Flags) -> Ints
     return found
 
 
-def _compared(lessons: _Lessons, lists: Ints, compare: Score, asked: Flags) -> tuple[Floats, Flags]:
+def _compared(lessons: _Lessons, lists: Ints, compare: Compare, asked: Flags) -> tuple[Floats, Flags]:
     """What the best of the first configs of a list that run loses, by the comparing scores; and whether there is one.
 
     Only of the problems in `asked`; the others count as unanswered.
@@ -304,13 +309,19 @@ def _compared(lessons: _Lessons, lists: Ints, compare: Score, asked: Flags) -> t
     rows, listed = np.flatnonzero(asked), np.maximum(lists[asked], 0)
     runs = (lists[asked] != UNSURE) & lessons.runs[rows[:, None], listed]
     runs &= runs.cumsum(axis=1) <= COMPARED
-    scores = np.asarray(compare(lessons.problems[rows]), np.float64)
-    place = np.where(runs, np.take_along_axis(scores, listed, axis=1), np.inf).argmin(axis=1)
-    chosen = listed[np.arange(len(rows)), place]
+    chosen = listed[np.arange(len(rows)), best_compared(runs, listed, compare(lessons.problems[rows]))]
     answers, lost = np.zeros(len(asked), dtype=bool), np.zeros(len(asked))
     answers[rows] = runs.any(axis=1)
     lost[rows] = np.where(runs.any(axis=1), lessons.costs[rows, chosen] - lessons.own[rows], 0.0)
     return lost, answers
+
+
+def best_compared(runs: Flags, listed: Ints, scores: Floats) -> Ints:
+    """By problem: which of the `listed` places with `runs` is chosen: a few trees compare all of them, more trees the best."""
+    first, more = (np.where(runs, np.take_along_axis(part, listed, axis=1), np.inf) for part in scores)
+    few = np.argsort(first, axis=1, kind="stable")[:, :COMPARED_BY_ALL]
+    best = np.take_along_axis(more, few, axis=1).argmin(axis=1)
+    return np.asarray(few[np.arange(len(few)), best])
 
 
 def _worth_comparing(saved: Floats, leaf: Ints, prunes: Flags, leaves: int) -> Ints:
