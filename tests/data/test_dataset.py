@@ -257,6 +257,15 @@ def test_a_path_is_a_path_and_not_a_pattern(tmp_path):
     assert Dataset.open(tmp_path / "d[1]").read()["time_ns"].to_list() == [1.0, 2.0, 3.0]
 
 
+def test_many_rows_are_several_parts(tmp_path, monkeypatch):
+    """No part holds more rows than can be read at once; in order, they are the rows that were given."""
+    monkeypatch.setattr(dataset, "ROWS_PER_PART", 2)
+    made = Dataset.create(tmp_path / "d")
+    made.append(TRITON, rows())
+    assert [part.rows for part in made.contents.parts] == [2, 1]
+    assert Dataset.open(tmp_path / "d").read()["time_ns"].to_list() == rows()["time_ns"].to_list()
+
+
 def test_two_writers_lose_nothing(tmp_path):
     """An append starts from what is on disk, not from what was there when the dataset was opened."""
     make(tmp_path / "d")

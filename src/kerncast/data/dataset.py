@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ VERSION = 1
 MANIFEST = "dataset.json"
 # Rows of which all columns are in memory, where that would be too much for all rows.
 PIECE_ROWS = 131_072
+# A part is read as a whole, and what it expands to has a limit (`budgets`).
+ROWS_PER_PART = 2_000_000
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -424,15 +426,15 @@ class Dataset:
         known |= {source.digest: source for source in sources}
         # The first record of a device stays: measured clocks and rates differ a little from run to run.
         recorded = {record.name: record for record in (*machines, *self.contents.devices)}
-        if rows.height:
+        target = self.path / "rows" / Path(*family.id.split("/"))
+        for start in range(0, rows.height, ROWS_PER_PART):
             number = sum(part.family == family.id for part in parts)
-            file = Path("rows", *family.id.split("/"), f"part-{number:05d}.parquet")
-            target = self.path / file
-            target.parent.mkdir(parents=True, exist_ok=True)
-            stored = schema.without_empty_labels(rows)
-            write_atomically(target, lambda path: stored.write_parquet(path, compression="zstd", statistics=True))
+            stored = schema.without_empty_labels(rows[start : start + ROWS_PER_PART])
+            file = target / f"part-{number:05d}.parquet"
+            target.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, partial(stored.write_parquet, compression="zstd", statistics=True))
             content = schema.content_digest([stored])
-            parts.append(Part(family.id, file.as_posix(), rows.height, content, file_checksum(target)))
+            parts.append(Part(family.id, file.relative_to(self.path).as_posix(), stored.height, content, file_checksum(file)))
         sources_in_order = tuple(known[digest] for digest in sorted(known))
         machines_in_order = tuple(recorded[name] for name in sorted(recorded))
         declarations = _with_declaration(self.contents, family)
