@@ -33,7 +33,7 @@ from kerncast.models.coverage import hull
 from kerncast.models.measured import Measured, measured_in_table
 from kerncast.models.reach import Tried
 from kerncast.scoring.splits import folds_by_group
-from kerncast.selecting.tiers.build import SAMPLES
+from kerncast.selecting.tiers.build import samples_for
 from kerncast.selecting.tiers.distill import Distilled, Ground, best_compared, distill_from, evaluate
 from kerncast.selecting.tiers.portfolio import choose_portfolio
 from kerncast.selecting.tiers.problem_sampling import draw_problems
@@ -124,7 +124,8 @@ def run_fold(training: Table, held: Table, recipe: Recipe) -> FoldResult:
     mixed = tuple(rule for rule in family_rules(family, device, dtypes) if namespaces(rule.holds) == {"p", "c"})
     ground = Ground(measured, device, dtypes, hull(training, None), mixed)
     start = time.perf_counter()
-    drawn = draw_problems(family, measured.problems, ground.hull, SAMPLES, np.random.default_rng(0))
+    samples = samples_for(len(portfolio))
+    drawn = draw_problems(family, measured.problems, ground.hull, samples, np.random.default_rng(0))
     asked = pl.concat([measured.problems, drawn.select(measured.problems.columns)])
     # As in a selector: only configs that were tried on similar problems, unless there are none.
     tried = Tried.of(measured, portfolio).holds(asked)
@@ -132,7 +133,7 @@ def run_fold(training: Table, held: Table, recipe: Recipe) -> FoldResult:
     small = compact_forest(scorer.features, scorer.names, scorer.configs, asked, scores)
     assert small is not None
     compare = forest_scores([small[:COMPARING_FIRST], small[:COMPARING]], scorer.features, scorer.configs)
-    distilled = distill_from(ground, portfolio, scorer, samples=SAMPLES, compare=compare)
+    distilled = distill_from(ground, portfolio, scorer, samples=samples, compare=compare)
     spent = time.perf_counter() - start
     unseen = measured_in_table(held)
     shares = _shares(unseen, scorer.configs)

@@ -93,11 +93,11 @@ def test_a_full_disk_is_one_sentence_and_the_same_call_goes_on(place, tmp_path, 
 
 def test_a_line_that_was_written_in_part_does_not_damage_the_journal(tmp_path, monkeypatch):
     """The disk filled up in the middle of a line: closing, which tries again, goes on within it."""
-    header = Header("f", "b", "d", {}, "r")
+    header, rest = Header("f", "b", "d", {}, "r"), {"status": "ok", "problem": {}, "config": {}}
     journal = Journal.begin(tmp_path / NAME, header)
-    journal.add({"key": "a"})
+    journal.add({"key": "a", **rest})
     journal.flush()
-    journal.add({"key": "b"})
+    journal.add({"key": "b", **rest})
     write, left = os.write, [5, 0]
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[: left.pop(0)]) if left[0] else refuse(FULL)())
     with pytest.raises(CannotWrite):
