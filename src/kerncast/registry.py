@@ -31,6 +31,8 @@ def refuse_odd_names(op: str, family: str | None, parameters: Mapping[str, Itera
     for name in (op, *parameters):
         if not re.fullmatch(NAME, name, re.ASCII):
             raise InvalidValue(f"a name is letters, digits and '_', got '{quoted(name)}'")
+        if name.startswith("__"):  # those are Python's own
+            raise InvalidValue(f"a name must not begin with '__', got '{quoted(name)}'")
     if family is not None and not re.fullmatch(rf"{op}/{NAME}", family, re.ASCII):
         raise InvalidValue(f"a family is called '{quoted(op)}/NAME', NAME in letters, digits and '_', got '{quoted(family)}'")
     names = (op, *parameters, *(() if family is None else (family.rpartition("/")[2],)))

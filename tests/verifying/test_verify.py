@@ -165,6 +165,16 @@ def test_a_journal_is_checked_line_by_line_and_a_torn_tail_is_no_damage(copy):
     assert any("collection.json" in text and "remove the file" in text for text in said)
 
 
+def test_rows_that_a_collection_had_and_are_gone_are_told(copy):
+    """A line taken out of the journal, or all of it: the state says how many vectors had a row."""
+    path = copy("unfinished collection")
+    lines = (path / NAME).read_bytes().splitlines(keepends=True)
+    (path / NAME).write_bytes(b"".join(lines[:2] + lines[3:]))
+    assert any("vectors have a row" in fault.sentence for fault in faults(path))
+    (path / NAME).unlink()
+    assert any("and 0 rows are there" in fault.sentence for fault in faults(path))
+
+
 def test_a_manifest_with_a_fitting_checksum_that_contradicts_itself_is_told(copy):
     """A stranger computes checksums, too: ranges that cannot be, counts that are wrong, files elsewhere."""
     model = copy("model")

@@ -44,9 +44,19 @@ def _open_to_others(folder: Path) -> str | None:
             return f"another user owns {own}"
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return f"others may write to {own}"
-    # Above it, a folder may belong to anybody, but not everybody may rename what is in it (as the sticky bit of /tmp forbids).
     for above in {*folder.parent.absolute().parents, *folder.parent.resolve().parents}:
-        mode = above.stat().st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            return f"others may write to {above}"
+        why = open_above(above)
+        if why is not None:
+            return why
+    return None
+
+
+def open_above(folder: Path) -> str | None:
+    """Who else could rename what is in a folder above; None: nobody but root and this user (the sticky bit forbids it, too)."""
+    found = folder.stat()
+    if found.st_uid not in (0, os.geteuid()):
+        return f"another user owns {folder}"
+    writers = stat.S_IWOTH if found.st_gid == os.getegid() else stat.S_IWOTH | stat.S_IWGRP
+    if found.st_mode & writers and not found.st_mode & stat.S_ISVTX:
+        return f"others may write to {folder}"
     return None

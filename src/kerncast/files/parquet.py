@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import polars as pl
 
 from kerncast.budgets import COLUMNS, EXPANDED_BYTES, TABLE_PAGES
+from kerncast.errors import BadFile, quoted
 from kerncast.files.checksums import file_state
 
 MAGIC = b"PAR1"
@@ -65,7 +66,11 @@ def scan_parquet(file: Path) -> pl.LazyFrame:
 
 
 def refuse_large_table(file: Path) -> None:
-    """Refuse a table with more columns, pages or bytes than the budgets allow."""
+    """Refuse a table with more columns, pages or bytes than the budgets allow, and names that polars cannot open."""
+    try:
+        str(file).encode()
+    except UnicodeEncodeError:
+        raise BadFile(f"{quoted(str(file))} has a name that is not UTF-8: rename it") from None
     key = file_state(file)
     if key in _KNOWN:
         return

@@ -51,6 +51,8 @@ class Versioned(Generic[T]):
 
     def read(self, file: Path, remedy: str | None = None) -> T:
         """The contents of a file; `remedy` replaces the usual one."""
+        if file.exists() and not file.is_file():  # a pipe would never end
+            raise BadFile(f"{file} is not a file: {remedy or self.remedy}")
         return self.decode(JSON_BYTES.read(file), file, remedy)
 
     def decode(self, text: bytes, file: Path, remedy: str | None = None) -> T:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kerncast.errors import BadFile, CannotWrite
+from kerncast.files.cache import open_above
 from kerncast.files.user_data import data_folder
 from kerncast.writing.shell import word
 from kerncast.writing.terminal import printable
@@ -63,7 +64,7 @@ def trust(model: Model) -> None:
     path, digest = list_path(), model.manifest.checksum
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
             known = _read(file, path)
@@ -85,7 +86,7 @@ def revoke(model: Model) -> bool:
     path, digest = list_path(), model.manifest.checksum
     _HELD.discard(digest)
     try:
-        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -110,7 +111,7 @@ def revoke(model: Model) -> bool:
 def _listed(path: Path) -> tuple[frozenset[str], str | None]:
     """The digests on the list, and why it is not used."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return frozenset(), None
     except OSError as error:
@@ -132,11 +133,10 @@ def _read(file: int, path: Path) -> bytes:
         raise BadFile(
             f"the list of trusted models {path} may be written by others: look at what it has, then `chmod 600 {word(path)}`"
         )
-    above = path.parent.stat().st_mode
-    if above & stat.S_IWOTH and not above & stat.S_ISVTX:
-        raise BadFile(
-            f"the list of trusted models {path} is in a folder that others may write to: `chmod o-w {word(path.parent)}`"
-        )
+    for above in {*path.absolute().parents, *path.resolve().parents}:
+        why = open_above(above)
+        if why is not None:
+            raise BadFile(f"the list of trusted models {path} is not used, because {why}: set {VARIABLE} to a file of your own")
     return os.pread(file, found.st_size, 0)
 
 

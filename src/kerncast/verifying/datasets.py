@@ -34,6 +34,9 @@ def check_dataset(found: Findings) -> None:
     _beside(found, dataset, sound)
     if dataset.unfinished:
         _collection(found, dataset)
+    elif (path / journal.STATE).exists():
+        with found.looking(path / journal.STATE):
+            _refuse_missing(dataset, 0)
     _unlisted(found, dataset)
 
 
@@ -189,11 +192,24 @@ def _collection(found: Findings, dataset: Dataset) -> None:
         except KerncastError as error:
             raise BadFile(f"{path} is damaged, {error}: move the file away to measure again, or restore it") from error
         found.checks.append(f"journal of {rows.height:,} rows")
-        if whole < path.stat().st_size:
+        torn = whole < path.stat().st_size
+        if torn:
             found.notes.append(f"the last line of {path} was cut off: readers leave it out, and resuming measures it again")
         if readable:
+            _refuse_missing(dataset, rows.height + torn)
             said = journal.completeness(dataset.path, rows.height)
             found.notes.append(f"{said}" + (f"; {said.next_step}" if said.next_step else ""))
+
+
+def _refuse_missing(dataset: Dataset, journaled: int) -> None:
+    """Refuse fewer rows than a collection had when it ended."""
+    file = dataset.path / journal.STATE
+    there, said = journaled + sum(part.rows for part in dataset.contents.parts), journal.STATE_FILE.read(file).measured
+    if said is not None and there < said:
+        raise BadFile(
+            f"{file} says that {said:,} vectors have a row, and {there:,} rows are there: restore {journal.NAME}, or run the "
+            "same `kerncast collect`, which measures what is missing"
+        )
 
 
 def _unlisted(found: Findings, dataset: Dataset) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kerncast.data import journal
 from kerncast.data.dataset import MANIFEST as DATASET
-from kerncast.errors import KerncastError, NotFound
+from kerncast.errors import BadFile, KerncastError, NotFound
 from kerncast.evaluating.predictions import is_predictions
 from kerncast.exporting.json_table import FORMAT as TABLE
 from kerncast.exporting.project import EXPORT
@@ -27,6 +27,7 @@ from kerncast.verifying.models import check_model, check_store
 
 # Bytes of a file that say what it is.
 HEAD = 4096
+DEEPEST = 100
 CHECKS: dict[str, Callable[[Findings], None]] = {
     "dataset": check_dataset,
     "model": check_model,
@@ -70,7 +71,7 @@ def verify(path: Path, progress: Progress = QUIET) -> tuple[tuple[Checked, ...],
     return tuple(checked), tuple(item for item, kind in found if kind is None)
 
 
-def artefacts(path: Path) -> Iterator[tuple[Path, str | None]]:
+def artefacts(path: Path, depth: int = 0) -> Iterator[tuple[Path, str | None]]:
     """The artefacts at a path with their kinds, in order of their names; None: a file that is not one."""
     if path.is_file():
         yield path, file_kind(path)
@@ -85,7 +86,9 @@ def artefacts(path: Path) -> Iterator[tuple[Path, str | None]]:
         inside = sorted(Path(item.path) for item in entries if not item.is_symlink() and not item.name.startswith("."))
     for item in inside:
         if item.is_dir():
-            yield from artefacts(item)
+            if depth == DEEPEST:
+                raise BadFile(f"{item} is more than {DEEPEST} folders deep: verify a folder further down")
+            yield from artefacts(item, depth + 1)
         elif item.is_file() and not (kind == "regeneration" and item.name == state.FILE):
             yield item, file_kind(item)
 

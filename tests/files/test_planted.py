@@ -1,0 +1,45 @@
+"""What somebody else put into a folder: links in place of locks, pipes in place of files, folders that others can change."""
+
+import os
+
+import pytest
+
+from kerncast.errors import BadFile
+from kerncast.files.cache import open_above
+from kerncast.files.lock import in_turn, is_held, one_writer
+from kerncast.files.versioned import Versioned
+
+
+def test_a_lock_that_is_a_link_leaves_what_it_leads_to(tmp_path):
+    """Taking a lock empties it: through a link, that would be another file."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "x.lock").symlink_to(victim)
+    with pytest.raises(BadFile, match="is a link"), one_writer(tmp_path, "x.lock", "wait"):
+        pass
+    with pytest.raises(BadFile, match="is a link"), in_turn(tmp_path / "x.lock"):
+        pass
+    assert victim.read_text() == "mine"
+    assert not is_held(tmp_path / "x.lock")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    """Nobody writes to it, so reading it would never end."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(BadFile, match="is not a file"), one_writer(tmp_path, "pipe", "wait"):
+        pass
+    with pytest.raises(BadFile, match="is not a file"):
+        Versioned("f", 1, dict, "a thing", "restore it").read(pipe)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to give a folder away")
+def test_a_folder_above_must_not_be_anothers(tmp_path):
+    """Who owns it, or may write to it, can put another folder in the place of what is in it."""
+    assert open_above(tmp_path) is None
+    tmp_path.chmod(0o777)
+    assert "others may write" in open_above(tmp_path)
+    tmp_path.chmod(0o1777)
+    assert open_above(tmp_path) is None
+    os.chown(tmp_path, 65534, 65534)
+    assert "another user owns" in open_above(tmp_path)
