@@ -5,6 +5,7 @@ import os
 import pytest
 
 from kerncast.errors import BadFile
+from kerncast.files.atomic import remove_directory
 from kerncast.files.cache import open_above
 from kerncast.files.lock import in_turn, is_held, one_writer
 from kerncast.files.versioned import Versioned
@@ -21,6 +22,16 @@ def test_a_lock_that_is_a_link_leaves_what_it_leads_to(tmp_path):
         pass
     assert victim.read_text() == "mine"
     assert not is_held(tmp_path / "x.lock")
+
+
+def test_nothing_is_removed_through_a_link(tmp_path):
+    """A folder of somebody's store may be a link to a folder that has nothing to do with it."""
+    (tmp_path / "store").mkdir()
+    (tmp_path / "outside" / "model").mkdir(parents=True)
+    (tmp_path / "store" / "gemm").symlink_to(tmp_path / "outside")
+    with pytest.raises(BadFile, match="leads out of"):
+        remove_directory(tmp_path / "store" / "gemm" / "model", tmp_path / "store")
+    assert (tmp_path / "outside" / "model").exists()
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):

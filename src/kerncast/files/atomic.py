@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kerncast.errors import CannotWrite, InvalidValue
+from kerncast.errors import BadFile, CannotWrite, InvalidValue
 
 # Threads of one process may write the same file at the same time: each draft has its own number.
 _NUMBERS = itertools.count()
@@ -282,6 +282,8 @@ def copy_into(source: Path, folder: Path) -> None:
 
 def remove_directory(folder: Path, within: Path) -> None:
     """Rename a directory out of the way in one step, then delete it; `within` is on the same disk."""
+    if within.resolve() not in folder.resolve().parents:
+        raise BadFile(f"{folder} leads out of {within} by a link, so it is not removed: remove the link")
     aside = Path(tempfile.mkdtemp(prefix=".removed-", dir=within))
     os.rename(folder, aside / "entry")
     shutil.rmtree(aside)
