@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+import kerncast
 from kerncast.errors import BadFile
 from kerncast.files.atomic import remove_directory
 from kerncast.files.cache import open_above
@@ -54,3 +55,13 @@ def test_a_folder_above_must_not_be_anothers(tmp_path):
     assert open_above(tmp_path) is None
     os.chown(tmp_path, 65534, 65534)
     assert "another user owns" in open_above(tmp_path)
+
+
+def test_a_table_whose_name_is_not_text_is_imported(tmp_path):
+    """A name is bytes to the file system; the dataset says it as well as it can."""
+    table = tmp_path / os.fsdecode(b"t\xff.csv")
+    table.write_text("m,n,k,dtype,latency_ms,gpu\n1,2,3,fp16,0.1,a100\n")
+    mapping = tmp_path / "mapping.toml"
+    mapping.write_text(kerncast.Dataset.guess_mapping(table))
+    found = kerncast.read(table, format="csv", mapping=mapping, out=tmp_path / "d")
+    assert [source.name for source in found.contents.sources] == ["t\ufffd.csv"]

@@ -19,6 +19,11 @@ def given_path(given: Any, rule: str, next_step: str) -> Path:
     return Path(given)
 
 
+def as_text(name: str) -> str:
+    """A file's name as text that can be written down; a name need not be UTF-8."""
+    return os.fsencode(name).decode(errors="replace")
+
+
 def names_a_file_inside(name: str) -> bool:
     """Whether a name that a manifest lists can be that of a file in its folder."""
     place = Path(name)

@@ -22,6 +22,7 @@ from kerncast.data.dataset import Dataset, Source, record_of
 from kerncast.data.skipping import LINE, BadRows, SkippedKind, Skips
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
+from kerncast.files.given import as_text
 from kerncast.op import Family
 from kerncast.registry import discover
 
@@ -246,9 +247,9 @@ def _sourced(
 ) -> tuple[pl.DataFrame, list[Source]]:
     """Rows with the digest of the file that each came from, and these files."""
     if not files:
-        return rows.with_columns(source=pl.lit(digest)), [Source(digest, path.name, format_name)]
+        return rows.with_columns(source=pl.lit(digest)), [Source(digest, as_text(path.name), format_name)]
     names = [file.relative_to(path).as_posix() if file.is_relative_to(path) and file != path else file.name for file in files]
-    sources = [Source(file_digest(file), name, format_name) for file, name in zip(files, names, strict=True)]
+    sources = [Source(file_digest(file), as_text(name), format_name) for file, name in zip(files, names, strict=True)]
     digests = {place: source.digest for place, source in enumerate(sources)}
     return rows.with_columns(pl.col("source").replace_strict(digests, return_dtype=pl.String)), sources
 
