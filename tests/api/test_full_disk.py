@@ -13,23 +13,8 @@ from kerncast.models.model import Model
 from kerncast.op import Op, Problem
 from kerncast.registry import OPS, Registry
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
+from kerncast.testing.routines import tiny_routine
 from kerncast.training.train import Recipe, train
-
-ROUTINE = """
-name = "tiny"
-families = ["gemm/triton"]
-[sweep]
-problems = ["lognormal:4;M=16:512;N=16:512;K=16:512"]
-vary = ["dtype=fp16", "layout=rcr"]
-configs = "sample:4"
-[collect]
-backend = "kerncast.testing.backends:Analytic"
-samples = 2
-[train]
-folds = 2
-threads = 1
-knobs = { trees = 2, leaves = 4, lr = 0.3 }
-"""
 
 
 @contextlib.contextmanager
@@ -54,7 +39,7 @@ def home(tmp_path_factory):
     head = {"device_name": "Some GPU", "kernel_name": "blur", "problem_size": [1024, 512], "objective": "time",
             "tune_params_keys": ["block_size_x"], "tune_params": {}}  # fmt: skip
     (folder / "cache.json").write_text(json.dumps({**head, "cache": entries}))
-    (folder / "tiny.toml").write_text(ROUTINE)
+    (folder / "tiny.toml").write_text(tiny_routine())
     return folder
 
 

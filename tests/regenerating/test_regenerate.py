@@ -19,24 +19,11 @@ from kerncast.registry import FAMILIES
 from kerncast.store.store import ENTRY, Store
 from kerncast.testing.backends import Analytic
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
+from kerncast.testing.routines import tiny_routine
 from kerncast.training.train import Recipe as Recipe
 from kerncast.training.train import train
 
-TINY = """
-name = "tiny"
-families = ["gemm/triton"]
-[sweep]
-problems = ["lognormal:24;M=16:512;N=16:512;K=16:512"]
-vary = ["dtype=fp16", "layout=rcr"]
-configs = "sample:16"
-[collect]
-backend = "kerncast.testing.backends:Analytic"
-samples = 2
-[train]
-folds = 2
-threads = 1
-knobs = { trees = 12, leaves = 7, lr = 0.3 }
-"""
+TINY = tiny_routine(problems=24, configs=16, trees=12, leaves=7)
 
 POOR = ["train.knobs={trees = 1, leaves = 2}"]
 

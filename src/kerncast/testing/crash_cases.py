@@ -17,25 +17,11 @@ from kerncast.store.store import Store
 from kerncast.sweeping.files import Vectors
 from kerncast.testing.crashing import DEAD, ended
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
+from kerncast.testing.routines import tiny_routine
 
 PROBLEMS = ["--problems", "lognormal:3;M=16:512;N=16:512;K=16:512", "--vary", "dtype=fp16", "--vary", "layout=rcr"]
 BACKEND = ["--backend", "kerncast.testing.backends:Instant", "--devices", "0", "--samples", "1"]
 TRAINED = ["--model", "gbdt", "--trees", "2", "--leaves", "4", "--folds", "2", "--threads", "1"]
-ROUTINE = """
-name = "tiny"
-families = ["gemm/triton"]
-[sweep]
-problems = ["lognormal:4;M=16:512;N=16:512;K=16:512"]
-vary = ["dtype=fp16", "layout=rcr"]
-configs = "sample:4"
-[collect]
-backend = "kerncast.testing.backends:Analytic"
-samples = 2
-[train]
-folds = 2
-threads = 1
-knobs = { trees = 2, leaves = 4, lr = 0.3 }
-"""
 CACHE = {
     "device_name": "Some GPU", "kernel_name": "blur", "problem_size": [1024, 512], "objective": "time",
     "tune_params_keys": ["block_size_x"], "tune_params": {},
@@ -130,7 +116,7 @@ def prepare(home: Path) -> None:
     synthetic_dataset(home / "d", synthetic_rows(problems=8, repeats=1))
     shutil.copytree(home / "d", home / "d2")
     (home / "cache.json").write_text(json.dumps(CACHE))
-    (home / "tiny.toml").write_text(ROUTINE)
+    (home / "tiny.toml").write_text(tiny_routine())
     for name, trees in (("m", "2"), ("m2", "3")):
         done = ended(["train", "d", *TRAINED, "--trees", trees, "--out", name], home)
         assert done.code == 0, done.said
