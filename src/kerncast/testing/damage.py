@@ -151,7 +151,7 @@ def _damages(whole: bytes, cuts: int, flips: int, draw: random.Random) -> Iterat
 
 
 def _used(use: Use, place: Path, artefact: Path, file: Path, data: bytes) -> Any:
-    """What a use makes of the artefact with these bytes in a file. A use may write: the artefact is made anew if it did."""
+    """What a use makes of the artefact with these bytes in a file. A use may write: the artefact is then made again."""
     # Uses that write leave another modification time than this one on some file, or another set of files.
     if _state(place) != _KNOWN_STATE.get(place):
         _copy(artefact, place)

@@ -81,7 +81,7 @@ def cards(summary: dict[str, Any]) -> list[Card]:
         if figure == "top1" and overall.get("top1_ties"):
             meaning += f"; {percent(overall['top1_ties']['value'])} counting ties within the noise"
         if figure == "noise_ceiling" and overall["efficiency_mean"] and value["value"] < overall["efficiency_mean"]["value"]:
-            meaning = "rough: the model scored more, so the problems measured twice are not like the others"
+            meaning = "rough: it is of the few problems measured twice, and on all problems the model scored more"
         found.append(Card(title, percent(value["value"]), between(value), beside, meaning))
     return [*found[1:], found[0]]
 
