@@ -1,0 +1,35 @@
+"""torch.compile: record what it autotunes, choose its kernels, compare both.
+
+Importing this package imports neither torch nor Inductor, and changes nothing in them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kerncast.inductor.enabling import choices, enable
+    from kerncast.inductor.observing import observe
+    from kerncast.inductor.reporting import report
+    from kerncast.inductor.shapes import shapes_of
+
+_HOMES = {
+    "choices": "enabling",
+    "enable": "enabling",
+    "observe": "observing",
+    "report": "reporting",
+    "shapes_of": "shapes",
+}
+
+__all__ = ["choices", "enable", "observe", "report", "shapes_of"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"kerncast.inductor.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'kerncast.inductor' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
