@@ -156,6 +156,8 @@ class Family:
     parameters: ClassVar[Mapping[str, Parameter]] = {}
     library: ClassVar[Mapping[str, Value]] = {}
     """The parameters that identify the config of the vendor library's own choice; empty if there is none."""
+    always: ClassVar[tuple[Mapping[str, Value], ...]] = ()
+    """Parameters of configs that belong to every sample: choices are compared with them."""
 
     can_fail: ClassVar[bool] = True
     """Whether a config may fail although it obeys the constraints; False: they are known to be complete."""

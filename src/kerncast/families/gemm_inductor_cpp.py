@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from kerncast.expr import Expr, Namespace, ceil_div, log2, maximum, minimum, where
 from kerncast.op import Family
-from kerncast.ops.gemm import gemm, no_epilogue
+from kerncast.ops.gemm import gemm
 from kerncast.parameters import Categorical, Choice, Int
 from kerncast.space import Constraint
 
@@ -35,7 +35,8 @@ def lanes(hw: Namespace) -> Expr:
 class InductorCpp(Family):
     id = "gemm/inductor_cpp"
     doc = (
-        "PyTorch Inductor's C++ matmul with a constant right operand: register tiles, cache blocks, threads, and ATen's kernel"
+        "PyTorch Inductor's C++ matmul with a constant right operand, its epilogue included: register tiles, cache blocks, "
+        "threads, and ATen's kernel"
     )
     op = gemm
     can_fail = False
@@ -51,6 +52,7 @@ class InductorCpp(Family):
         ),
     }
     library = {"kind": "aten"}
+    always = ({"kind": "default"}, {"kind": "aten"})
 
     def constraints(self, p: Namespace, c: Namespace, hw: Namespace) -> Iterable[Constraint]:
         vectors = lanes(hw)
@@ -61,7 +63,6 @@ class InductorCpp(Family):
         yield Constraint("one_product", "gemm/inductor_cpp computes one product: leave batch and split_k at 1",
                          (p.batch == 1) & (p.split_k == 1))  # fmt: skip
         yield Constraint("packed", "weights and results are packed: leave out ldb and ldc", (p.ldb == 0) & (p.ldc == 0))
-        yield no_epilogue(p, self.id)
         yield Constraint(
             "whole_vectors", "nr must be whole vectors", ~is_tiled(c) | (c.nr == vectors * ceil_div(c.nr, vectors))
         )

@@ -162,6 +162,13 @@ class ListedPool:
 
     def __init__(self, family: Family, configs: pl.DataFrame, check: Program | None) -> None:
         self.family, self.configs, self.check = family, configs, check
+        columns = {name.removeprefix(CONFIG): configs[name] for name in configs.columns}
+        wanted = [
+            np.logical_and.reduce([(columns[name] == value).fill_null(False).to_numpy() for name, value in values.items()])
+            for values in family.always
+        ]
+        self.always: Ints = np.flatnonzero(np.logical_or.reduce(wanted)) if wanted else np.zeros(0, dtype=np.int64)
+        """Rows that every sample begins with, if the problem allows them."""
 
     @property
     def size(self) -> int:
@@ -170,6 +177,10 @@ class ListedPool:
     @property
     def checks_problems(self) -> bool:
         return self.check is not None
+
+    def _first(self, rows: Ints) -> Ints:
+        """The rows in their order, after those that belong to every sample."""
+        return rows if not len(self.always) else np.concatenate([self.always, rows[~np.isin(rows, self.always)]])
 
     def counts(self, problems: pl.DataFrame, at_most: int | None, seed: int) -> Ints:
         if self.check is None:
@@ -211,14 +222,16 @@ class ListedPool:
         for start in range(0, problems.height, width):
             piece, sizes = problems.slice(start, width), tries[start : start + width]
             streams = [_generator(seed, self.family, row) for row in piece.iter_rows(named=True)]
-            tried = [stream.choice(total, size, replace=False) for stream, size in zip(streams, sizes, strict=True)]
+            tried = [self._first(stream.choice(total, size, replace=False)) for stream, size in zip(streams, sizes, strict=True)]
+            sizes = np.array([len(rows) for rows in tried])
             rows = np.repeat(np.arange(piece.height), sizes)
             holds = np.split(self._holds(piece[rows], self.configs[np.concatenate(tried)]), np.cumsum(sizes)[:-1])
             for row, stream in enumerate(streams):
                 wanted, found = int(take[start + row]), tried[row][holds[row]]
                 if len(found) < wanted and sizes[row] < total:
                     everything = np.flatnonzero(self._mask(piece[row]))
-                    found = everything[stream.permutation(len(everything))]
+                    mixed = self._first(everything[stream.permutation(len(everything))])
+                    found = mixed[np.isin(mixed, everything)]
                 yield np.sort(found[:wanted])
 
     def _picks(self, problems: pl.DataFrame, take: Ints | None, seed: int) -> Iterator[tuple[Ints, Ints]]:

@@ -6,6 +6,7 @@ loaded when a kernel is asked for, not on import.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -16,8 +17,9 @@ from typing import Any
 
 from kerncast.backends.contract import Backend, Prepared, Unsupported
 from kerncast.backends.cpu import CpuBackend
-from kerncast.backends.inductor.build import Kernels, Product
-from kerncast.backends.inductor.operands import Operands, library_call
+from kerncast.backends.inductor.build import Kernels
+from kerncast.backends.inductor.operands import LARGEST_VALUE, Operands, library_call
+from kerncast.backends.inductor.templates import Product
 from kerncast.device import Device
 from kerncast.op import Config, Problem
 
@@ -100,6 +102,15 @@ class InductorBackend(Backend):
         known: tuple[Mapping[str, Any], ...] = ({"kind": "default"}, {"kind": "aten"}, *tiles)
         first = [Config(family, values) for values in known if not family.config.validate(values, bindings)]
         yield from dict.fromkeys([*first, *super().first_configs(problem)])
+
+    def tolerance(self, problem: Problem) -> float:
+        """Whole numbers are exact in any order; what rounds is the exponential function, and bf16 before a bias is added."""
+        product = Product.of(problem)
+        if product.activation in ("none", "relu") and not (product.bias and product.dtype == "bf16"):
+            return 0.0
+        # Sums of random signs: few are larger than four times their spread.
+        usual = 4 * LARGEST_VALUE**2 * math.sqrt(product.k) + LARGEST_VALUE
+        return usual * (2**-7 if product.dtype == "bf16" else 2**-20)
 
     def sentinel(self, kind: str) -> Prepared | None:
         return self._cpu.sentinel(kind)

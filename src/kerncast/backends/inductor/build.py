@@ -18,44 +18,46 @@ from typing import Any
 from kerncast.backends.contract import CannotCompile, Unsupported
 from kerncast.backends.environment import PLAIN_WORDS, fault_in
 from kerncast.backends.inductor import templates
+from kerncast.backends.inductor.templates import Product
 from kerncast.errors import CannotWrite
 from kerncast.files.cache import private_cache
-from kerncast.op import Problem
 
-DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 KERNELS_PER_UNIT = 16
-# Launches in C: a call from Python takes longer than a small product.
+# Launches in C: a call from Python takes longer than a small product. A kernel without a bias takes three pointers.
 REPEAT = """
-extern "C" void kerncast_repeat(void (*kernel)(const void*, const void*, void*), const void* x, const void* w, void* y, long n)
+extern "C" void kerncast_repeat(void* kernel, const void* x, const void* w, const void* b, void* y, long n)
 {
-    for (long i = 0; i < n; i++) kernel(x, w, y);
+    if (b)
+        for (long i = 0; i < n; i++) ((void (*)(const void*, const void*, const void*, void*))kernel)(x, w, b, y);
+    else
+        for (long i = 0; i < n; i++) ((void (*)(const void*, const void*, void*))kernel)(x, w, y);
 }
 """
+# What follows ATen's product if it has no epilogue itself: one pass over Y, as Inductor generates it.
+PASS = """
+#include <torch/csrc/inductor/cpp_prefix.h>
+extern "C" void kerncast_pass(float* y, const float* bias, long m, long n)
+{{
+    using Lanes = at::vec::Vectorized<float>;
+    #pragma omp parallel for num_threads({threads})
+    for (long i = 0; i < m; i++) {{
+        for (long j = 0; j < n; j += Lanes::size()) {{
+            const int lanes = std::min<long>(Lanes::size(), n - j);
+            auto v = Lanes::loadu(y + i * n + j, lanes);
+            {bias}
+            {activation}
+            v.store(y + i * n + j, lanes);
+        }}
+    }}
+}}
+"""
+ACTIVATIONS = {
+    "none": "",
+    "relu": "v = at::vec::maximum(v, Lanes(0.f));",
+    "gelu": "v = v * Lanes(0.5f) * ((v * Lanes(0.7071067811865476f)).erf() + Lanes(1.f));",
+    "silu": "v = v / (Lanes(1.f) + v.neg().exp());",
+}
 INCLUDE = re.compile(r"^\s*#include.*$", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Product:
-    """The part of a problem that its kernels are generated for."""
-
-    m: int
-    n: int
-    k: int
-    lda: int
-    dtype: str
-    threads: int
-
-    @classmethod
-    def of(cls, problem: Problem) -> Product:
-        values: Mapping[str, Any] = problem.as_dict()
-        return cls(values["M"], values["N"], values["K"], values.get("lda") or values["K"], values["dtype"], values["threads"])
-
-    @property
-    def torch_type(self) -> Any:
-        """The torch dtype of the operands."""
-        import torch
-
-        return getattr(torch, DTYPES[self.dtype])
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,9 @@ class Kernel:
     columns: int
     """The columns of the strips that it wants the weights packed in."""
 
-    def repeat(self, launches: int, x: int, w: int, y: int) -> None:
-        """Launch it so many times."""
-        self.loop(self.function, x, w, y, launches)
+    def repeat(self, launches: int, x: int, w: int, bias: int, y: int) -> None:
+        """Launch it so many times; `bias` is 0 if there is none."""
+        self.loop(self.function, x, w, bias, y, launches)
 
 
 class Kernels:
@@ -123,24 +125,34 @@ class Kernels:
         import torch
 
         torch.set_num_threads(product.threads)
-        texts = templates.sources(
-            product.m, product.n, product.k, product.lda, product.torch_type, list(wanted.values()), list(wanted)
-        )
+        texts = templates.sources(product, list(wanted.values()), list(wanted))
         includes = dict.fromkeys(line.strip() for text in texts for line in INCLUDE.findall(text))
         return "\n".join([*includes, *(INCLUDE.sub("", text) for text in texts), REPEAT])
 
     def _keep(self, loaded: Any, product: Product, wanted: Mapping[str, templates.Values]) -> None:
         loop = loaded.kerncast_repeat
-        loop.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long]
+        loop.argtypes = [*[ctypes.c_void_p] * 5, ctypes.c_long]
         loop.restype = None
         for name, values in wanted.items():
             function = ctypes.cast(getattr(loaded, f"cpp_{name}"), ctypes.c_void_p)
             columns = (
                 values["nr"]
                 if values["kind"] == "tile"
-                else templates.default_columns(product.m, product.n, product.k, product.torch_type)
+                else templates.default_columns(product)
             )
             self._kernels[name] = Kernel(function, loop, columns)
+
+
+def epilogue_pass(product: Product) -> Any:
+    """A compiled function that adds the bias to fp32 sums and applies the activation: (Y, bias, M, N)."""
+    text = PASS.format(
+        threads=product.threads,
+        bias="v = v + Lanes::loadu(bias + j, lanes);" if product.bias else "",
+        activation=ACTIVATIONS[product.activation],
+    )
+    function = _loaded(text).kerncast_pass
+    function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_long], None
+    return function
 
 
 def name_of(product: Product, values: templates.Values) -> str:

@@ -7,17 +7,51 @@ template is asked for. Written for torch 2.13; `missing` says what another versi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any
-from unittest.mock import patch
 
 from kerncast.errors import NotFound
+from kerncast.op import Problem
 
 Values = Mapping[str, Any]
 """A config of gemm/inductor_cpp."""
+DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+# gemm's activations, as Inductor's epilogues are called.
+EPILOGUES = {"relu": "relu", "gelu": "gelu", "silu": "swish"}
+
+
+@dataclass(frozen=True)
+class Product:
+    """The part of a problem that its kernels are generated for."""
+
+    m: int
+    n: int
+    k: int
+    lda: int
+    dtype: str
+    threads: int
+    bias: bool = False
+    activation: str = "none"
+
+    @classmethod
+    def of(cls, problem: Problem) -> Product:
+        values: Mapping[str, Any] = problem.as_dict()
+        return cls(
+            values["M"], values["N"], values["K"], values.get("lda") or values["K"], values["dtype"], values["threads"],
+            bool(values.get("bias")), values.get("activation") or "none",
+        )  # fmt: skip
+
+    @property
+    def torch_type(self) -> Any:
+        """The torch dtype of the operands."""
+        import torch
+
+        return getattr(torch, DTYPES[self.dtype])
 
 
 @cache
@@ -49,11 +83,28 @@ def thread_factors(split: str, threads: int) -> tuple[int, int, int] | None:
     return (threads if split == "m" else 1, threads if split == "n" else 1, threads if split == "k" else 1)
 
 
+_micro_gemm: ContextVar[Callable[..., Any] | None] = ContextVar("kerncast_micro_gemm", default=None)
+"""What makes the micro-kernel of the tile that is being rendered in this thread; None: Inductor decides."""
+
+
+@cache
+def _let_tiles_decide() -> None:
+    """Put a function in front of Inductor's that makes micro-kernels. It asks Inductor's own unless a tile is rendered."""
+    module = inductor()
+    own = module.create_micro_gemm
+
+    def create_micro_gemm(*arguments: Any, **options: Any) -> Any:
+        return (_micro_gemm.get() or own)(*arguments, **options)
+
+    module.create_micro_gemm = create_micro_gemm
+
+
 def template_class(config: tuple[tuple[str, Any], ...], name: str | None = None) -> Any:
     """The template that gives the kernel of a config with kind `tile`; `name` is part of the kernel's own."""
     why_not = missing()
     if why_not is not None:
         raise NotFound(why_not)
+    _let_tiles_decide()
     micro = import_module("torch._inductor.codegen.cpp_micro_gemm")
     module, values = inductor(), dict(config)
     base: Any = module.CppGemmTemplate
@@ -68,9 +119,11 @@ def template_class(config: tuple[tuple[str, Any], ...], name: str | None = None)
 
     @contextmanager
     def tiled() -> Iterator[None]:
-        # Not thread-safe by itself: Inductor lowers and generates code under one lock.
-        with patch.object(module, "create_micro_gemm", micro_gemm):
+        token = _micro_gemm.set(micro_gemm)
+        try:
             yield
+        finally:
+            _micro_gemm.reset(token)
 
     class Tiled(base):  # type: ignore[misc]
         def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -108,8 +161,9 @@ def key_of(config: Values) -> tuple[tuple[str, Any], ...]:
 
 
 @contextmanager
-def product_of_constant(m: int, n: int, k: int, lda: int, dtype: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """Inside Inductor, a product X · Wᵀ whose W is a constant: the layout of the result, and X and W as templates take them."""
+def product_of_constant(product: Product) -> Iterator[tuple[Any, list[Any]]]:
+    """Inside Inductor, a product X · Wᵀ whose W is a constant: the layout of the result, and X, W and the bias as templates
+    take them."""
     import torch
     from torch._inductor import ir
     from torch._inductor.graph import GraphLowering
@@ -117,26 +171,41 @@ def product_of_constant(m: int, n: int, k: int, lda: int, dtype: Any) -> Iterato
     from torch.fx.experimental.proxy_tensor import make_fx
 
     graph = GraphLowering(make_fx(lambda: torch.zeros(1))())
-    cpu = torch.device("cpu")
+    cpu, dtype = torch.device("cpu"), product.torch_type
+    m, n, k = product.m, product.n, product.k
+
+    def given(name: str, sizes: list[int], strides: list[int]) -> Any:
+        box = ir.TensorBox(ir.StorageBox(ir.InputBuffer(name=name, layout=ir.FixedLayout(cpu, dtype, sizes, strides))))
+        graph.graph_inputs[name] = box
+        return box
+
     with V.set_graph_handler(graph):
-        layout = ir.FixedLayout(cpu, dtype, [m, k], [lda, 1])
-        x = ir.TensorBox(ir.StorageBox(ir.InputBuffer(name="x", layout=layout)))
-        graph.graph_inputs["x"] = x
+        x = given("x", [m, k], [product.lda, 1])
         # Rendering reads its sizes alone.
         w = graph.add_tensor_constant(torch.empty(n, k, dtype=dtype), "w")
-        yield ir.FixedLayout(cpu, dtype, [m, n], [n, 1]), [x, w]
+        bias = [given("b", [n], [1])] if product.bias else []
+        yield ir.FixedLayout(cpu, dtype, [m, n], [n, 1]), [x, w, *bias]
 
 
-def sources(m: int, n: int, k: int, lda: int, dtype: Any, configs: Sequence[Values], names: Sequence[str]) -> list[str]:
-    """The C++ text of each config's kernel, an `extern "C"` function called `cpp_` and its name: (X, packed W, Y)."""
+def sources(product: Product, configs: Sequence[Values], names: Sequence[str]) -> list[str]:
+    """The C++ text of each config's kernel, an `extern "C"` function called `cpp_` and its name: (X, packed W, [bias,] Y)."""
     found = []
-    with product_of_constant(m, n, k, lda, dtype) as (layout, nodes):
+    options: dict[str, Any] = {"trans_w": True, "input_indices": [2, 0, 1] if product.bias else [0, 1], "has_bias": product.bias}
+    if product.activation != "none":
+        options["epilogue_creator"] = _epilogue(EPILOGUES[product.activation])
+    with product_of_constant(product) as (layout, nodes):
         for config, name in zip(configs, names, strict=True):
             choices: list[Any] = []
             template = template_class(key_of(config), name) if config["kind"] == "tile" else _named_default(name)
-            template.add_choices(choices, layout, nodes, trans_w=True, input_indices=[0, 1])
+            template.add_choices(choices, layout, nodes, **options)
             found.append(str(choices[0].bmreq.source_code))
     return found
+
+
+def _epilogue(attribute: str) -> Callable[[Any], Any]:
+    """What the kernel does to each sum, as Inductor writes it."""
+    create = import_module("torch._inductor.codegen.cpp_utils").create_epilogue_with_attr
+    return lambda buffer: create(buffer, attribute, scalars=[], algorithm="none")
 
 
 def _named_default(name: str) -> Any:
@@ -149,10 +218,13 @@ def _named_default(name: str) -> Any:
     return Named
 
 
-def default_columns(m: int, n: int, k: int, dtype: Any) -> int:
+def default_columns(product: Product) -> int:
     """The columns of the strips in which Inductor's own choice wants the weights."""
-    with product_of_constant(m, n, k, k, dtype):
+    dtype = product.torch_type
+    with product_of_constant(product):
         module = inductor()
         output, compute = module.get_gemm_template_output_and_compute_dtype(dtype)
-        chosen = module.create_micro_gemm("", m, n, k, dtype, dtype, output_dtype=output, compute_dtype=compute)
+        chosen = module.create_micro_gemm(
+            "", product.m, product.n, product.k, dtype, dtype, output_dtype=output, compute_dtype=compute
+        )
         return int(chosen.register_blocking.block_n)
