@@ -222,7 +222,8 @@ class ListedPool:
         for start in range(0, problems.height, width):
             piece, sizes = problems.slice(start, width), tries[start : start + width]
             streams = [_generator(seed, self.family, row) for row in piece.iter_rows(named=True)]
-            tried = [self._first(stream.choice(total, size, replace=False)) for stream, size in zip(streams, sizes, strict=True)]
+            drawn = [stream.choice(total, size, replace=False) for stream, size in zip(streams, sizes, strict=True)]
+            tried = [self._first(rows) for rows in drawn]
             sizes = np.array([len(rows) for rows in tried])
             rows = np.repeat(np.arange(piece.height), sizes)
             holds = np.split(self._holds(piece[rows], self.configs[np.concatenate(tried)]), np.cumsum(sizes)[:-1])

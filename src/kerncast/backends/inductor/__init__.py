@@ -17,7 +17,7 @@ from typing import Any
 
 from kerncast.backends.contract import Backend, Prepared, Unsupported
 from kerncast.backends.cpu import CpuBackend
-from kerncast.backends.inductor.build import Kernels
+from kerncast.backends.inductor.build import Kernels, cpu_software
 from kerncast.backends.inductor.operands import LARGEST_VALUE, Operands, library_call
 from kerncast.backends.inductor.templates import Product
 from kerncast.device import Device
@@ -74,7 +74,8 @@ class InductorBackend(Backend):
         return self._cpu.device()
 
     def software(self, family: str) -> Mapping[str, str]:
-        return self._kernels.software()
+        assert self._kernels  # sets where Inductor keeps what it compiles
+        return cpu_software()
 
     def compile(self, vectors: Sequence[tuple[Problem, Config]], jobs: int = 1) -> None:
         for product, configs in _by_product(vectors):

@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from kerncast.backends.contract import CannotCompile, Unsupported
@@ -74,6 +75,18 @@ class Kernel:
         self.loop(self.function, x, w, bias, y, launches)
 
 
+@cache
+def cpu_software() -> Mapping[str, str]:
+    """What else decides the times of kernels: torch, its instruction set, and the compiler."""
+    import torch
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    shown = subprocess.run([get_cpp_compiler(), "--version"], capture_output=True, text=True, check=True, timeout=30).stdout
+    compiler = shown.splitlines()[0].strip()
+    return {"torch": str(torch.__version__), "isa": str(pick_vec_isa()), "compiler": compiler}
+
+
 class Kernels:
     """The kernels of this process."""
 
@@ -87,16 +100,6 @@ class Kernels:
         if why_not is not None:
             raise Unsupported(why_not)
         self._kernels: dict[str, Kernel] = {}
-
-    def software(self) -> dict[str, str]:
-        """What else decides the times: torch, its instruction set, and the compiler."""
-        import torch
-        from torch._inductor.cpp_builder import get_cpp_compiler
-        from torch._inductor.cpu_vec_isa import pick_vec_isa
-
-        shown = subprocess.run([get_cpp_compiler(), "--version"], capture_output=True, text=True, check=True, timeout=30).stdout
-        compiler = shown.splitlines()[0].strip()
-        return {"torch": str(torch.__version__), "isa": str(pick_vec_isa()), "compiler": compiler}
 
     def lacking(self, product: Product, configs: Iterable[templates.Values]) -> int:
         """How many of the configs are not compiled yet."""
@@ -135,11 +138,7 @@ class Kernels:
         loop.restype = None
         for name, values in wanted.items():
             function = ctypes.cast(getattr(loaded, f"cpp_{name}"), ctypes.c_void_p)
-            columns = (
-                values["nr"]
-                if values["kind"] == "tile"
-                else templates.default_columns(product)
-            )
+            columns = values["nr"] if values["kind"] == "tile" else templates.default_columns(product)
             self._kernels[name] = Kernel(function, loop, columns)
 
 

@@ -190,7 +190,11 @@ def product_of_constant(product: Product) -> Iterator[tuple[Any, list[Any]]]:
 def sources(product: Product, configs: Sequence[Values], names: Sequence[str]) -> list[str]:
     """The C++ text of each config's kernel, an `extern "C"` function called `cpp_` and its name: (X, packed W, [bias,] Y)."""
     found = []
-    options: dict[str, Any] = {"trans_w": True, "input_indices": [2, 0, 1] if product.bias else [0, 1], "has_bias": product.bias}
+    options: dict[str, Any] = {
+        "trans_w": True,
+        "input_indices": [2, 0, 1] if product.bias else [0, 1],
+        "has_bias": product.bias,
+    }
     if product.activation != "none":
         options["epilogue_creator"] = _epilogue(EPILOGUES[product.activation])
     with product_of_constant(product) as (layout, nodes):

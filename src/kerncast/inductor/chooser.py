@@ -1,0 +1,187 @@
+"""What a model decides about one product of torch.compile. It knows nothing of torch: problems and configs in, configs out."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from kerncast.errors import InvalidValue
+from kerncast.inductor.confidence import Confidence
+from kerncast.inductor.decisions import ABSTAINED, CHOSEN, TIMED, Decision
+from kerncast.models import software as softwares
+from kerncast.models.answer import Answer
+from kerncast.models.model import Model
+from kerncast.op import Config, Problem
+from kerncast.selecting.selector import Selector
+from kerncast.selecting.tiers.build import plain_tiers
+from kerncast.writing.terminal import assignments, known
+
+EPILOGUE = ("bias", "activation")
+# What must be as it was when the model's data were measured.
+SAME_SOFTWARE = ("torch", "isa", "compiler", "triton")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How much is left to Inductor."""
+
+    top_k: int = 1
+    """Kernels that are left; with more than one, Inductor times them."""
+    any_software: bool = False
+    """Whether the model is used although torch, the instruction set or the compiler is not that of its data."""
+    widen: bool = True
+    """Whether configs are ranked that Inductor by itself does not offer."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.top_k, int) or isinstance(self.top_k, bool) or self.top_k < 1:
+            raise InvalidValue(f"`top_k` is a whole number, at least 1, got {self.top_k!r}")
+
+    @property
+    def identity(self) -> str:
+        return f"top{self.top_k}{'-any' if self.any_software else ''}{'' if self.widen else '-stock'}"
+
+
+@dataclass(frozen=True)
+class Picked:
+    """The kernels to render, best first, whether the library's stays, and what to report."""
+
+    decision: Decision
+    configs: tuple[Mapping[str, Any], ...] = ()
+    library: bool = True
+
+    @property
+    def abstained(self) -> bool:
+        return self.decision.status == ABSTAINED
+
+
+@dataclass
+class Chooser:
+    """One model and a policy. Opening the model takes a moment, so it happens at the first question."""
+
+    model: Model
+    policy: Policy = field(default_factory=Policy)
+
+    @property
+    def family(self) -> str:
+        return self.model.family.id
+
+    @cached_property
+    def digest(self) -> str:
+        """What decides the choices: the model's contents and the policy."""
+        text = f"{self.model.manifest.checksum} {self.policy.identity}"
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    @cached_property
+    def selector(self) -> Selector:
+        return Selector(self.model, tier="full", tiers=plain_tiers(self.model))
+
+    @cached_property
+    def confidence(self) -> Confidence:
+        return Confidence.of(self.model)
+
+    @cached_property
+    def _library(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        wanted = self.model.family.library
+        return np.array([all(config[name] == value for name, value in wanted.items()) for config in self.selector.configs])
+
+    def mismatch(self, device: str, software: Mapping[str, str]) -> str | None:
+        """Why the model is not for this machine; None if it is."""
+        known_devices = [record.name for record in self.model.manifest.devices]
+        if device not in known_devices:
+            return f"the model is for {', '.join(known_devices)}, and this is {device}"
+        if self.policy.any_software:
+            return None
+        trained = [softwares.parts(text) for text in self.model.manifest.software]
+        for name in SAME_SOFTWARE:
+            values = {parts[name] for parts in trained if name in parts}
+            if name in software and values and software[name] not in values:
+                return f"the model was trained with {name} {', '.join(sorted(values))}, and this is {software[name]}"
+        return None
+
+    def decide(
+        self,
+        op: str,
+        problem: Mapping[str, Any],
+        *,
+        library: bool,
+        offered: Callable[[Mapping[str, Any]], bool] | None = None,
+    ) -> Picked:
+        """The configs to render for a problem. `library`: whether the library's kernel may be chosen; `offered`: which of the
+        others may be."""
+        assert self.selector  # opening the model is not part of deciding
+        began = time.perf_counter()
+
+        def abstain(reason: str) -> Picked:
+            return Picked(self.abstention(op, reason, problem, time.perf_counter() - began))
+
+        try:
+            asked, answer = self._answered(problem)
+        except InvalidValue as error:
+            return abstain(str(error))
+        if not answer.ok:
+            return abstain(answer.reason or str(answer.status))
+        scores, times = self.selector.scores(asked)
+        open_to = np.isfinite(scores) & (library | ~self._library)
+        if offered is not None:
+            open_to &= np.array([offered(config) for config in self.selector.configs])
+        if not open_to.any():
+            return abstain("no config that the model knows can run it")
+        rows = np.lexsort((np.arange(len(scores)), scores))
+        rows = rows[open_to[rows]]
+        return self._picked(op, asked, rows, times, library, began)
+
+    def _answered(self, problem: Mapping[str, Any]) -> tuple[Problem, Answer]:
+        """The problem and the model's answer; if the model knows no such epilogue, those of the product alone.
+
+        An epilogue costs all generated kernels the same, and the library's one more pass over the result.
+        """
+        asked = self.selector.problem(problem)
+        answer = self.selector.select(asked)
+        alone = {name: value for name, value in problem.items() if name not in EPILOGUE}
+        if answer.outside is not None and answer.outside.parameter in EPILOGUE and len(alone) < len(problem):
+            asked = self.selector.problem(alone)
+            answer = self.selector.select(asked)
+        return asked, answer
+
+    def _picked(self, op: str, asked: Problem, rows: Any, times: Any, library: bool, began: float) -> Picked:
+        """Top k of the ranking; the library's kernel stays beside the best tile unless one of the two is surely better."""
+        best, ours = rows[: self.policy.top_k], rows[~self._library[rows]]
+        reason, keep = "", bool(self._library[best].any())
+        if library and len(ours) and self._library.any():
+            theirs = rows[self._library[rows]]
+            first = ours[0]
+            if len(theirs) and not self.confidence.sure(float(times[theirs[0]]), float(times[first])):
+                keep, best = True, np.array([first, *(row for row in best if row != first)])[: max(self.policy.top_k, 1)]
+                reason = "the model cannot tell the library's kernel from its own choice"
+        configs = [self.selector.configs[row] for row in best if not self._library[row]]
+        kept = len(configs) + keep
+        chosen = best[0] if configs or keep else rows[0]
+        decision = Decision(
+            op=op,
+            family=self.family,
+            problem=known(asked),
+            candidates=len(rows),
+            kept=kept,
+            chosen=", ".join([*map(in_words, configs), *(["library"] if keep else [])]),
+            config=self.selector.configs[chosen].as_dict(),
+            predicted_ns=float(times[chosen]),
+            status=CHOSEN if kept == 1 else TIMED,
+            reason=reason or (f"top_k={self.policy.top_k}" if kept > 1 else ""),
+            seconds=time.perf_counter() - began,
+        )
+        return Picked(decision, tuple(config.as_dict() for config in configs), keep)
+
+    def abstention(self, op: str, reason: str, problem: Mapping[str, Any] | None = None, seconds: float = 0.0) -> Decision:
+        """A decision that leaves everything to Inductor."""
+        return Decision(op, self.family, problem, 0, 0, "", None, None, ABSTAINED, reason, seconds)
+
+
+def in_words(config: Config) -> str:
+    """A config for the report."""
+    return assignments(known(config))

@@ -1,0 +1,137 @@
+"""Where Inductor is asked to choose: its C++ template, its Triton templates, and the list of choices before they are timed.
+
+The hooks are put in place once and stay. Without an active factory each of them calls what it stands before, and nothing else.
+An exception of ours means stock behaviour and one line in the log, never a failed compilation.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from functools import cache, wraps
+from importlib import import_module
+from typing import Any
+
+from kerncast import devices
+from kerncast.backends.inductor import templates
+from kerncast.backends.inductor.build import cpu_software
+from kerncast.errors import NotFound
+from kerncast.inductor import cpu_problem, decisions
+from kerncast.inductor.chooser import Chooser, Picked
+from kerncast.inductor.factory import Factory, active, log
+
+CPU_FAMILY = "gemm/inductor_cpp"
+MARK = "kerncast_picked"
+_installing = threading.Lock()
+
+
+def install() -> None:
+    """Put the hooks in place, once in a process."""
+    with _installing:
+        _install()
+
+
+@cache
+def _install() -> None:
+    selecting = import_module("torch._inductor.select_algorithm")
+    if not hasattr(selecting, "add_preprocessing_fn"):
+        raise NotFound(
+            "this torch cannot be told which kernels to try (it has no add_preprocessing_fn): use torch 2.9 or newer"
+        )
+    selecting.add_preprocessing_fn(keep_picked)
+    why_not = templates.missing()
+    if why_not is None:
+        _before_cpp_template(templates.inductor().CppGemmTemplate)
+    else:
+        log.info("kernels for CPUs are not chosen: %s", why_not)
+
+
+# -- C++ templates ---------------------------------------------------------------------------------
+
+
+def _before_cpp_template(template: Any) -> None:
+    """Decide before anything is rendered: a kernel takes a tenth of a second to render, and its ranking a tenth of that."""
+    own: Callable[..., Any] = template.__dict__["add_choices"].__func__
+
+    @wraps(own)
+    def add_choices(cls: Any, choices: list[Any], layout: Any, input_nodes: Any, *rest: Any, **options: Any) -> Any:
+        factory = active()
+        if factory is None or cls is not template or rest or CPU_FAMILY not in factory.choosers:
+            return own(cls, choices, layout, input_nodes, *rest, **options)
+        before = len(choices)
+        try:
+            picked = pick_for_cpu(factory, layout, input_nodes, options)
+            if not picked.abstained:
+                for config in picked.configs:
+                    if config["kind"] == "default":
+                        own(cls, choices, layout, input_nodes, **options)
+                    else:
+                        tile = templates.template_class(templates.key_of(config))
+                        tile.add_choices(choices, layout, input_nodes, **options)
+                for choice in choices[before:]:
+                    setattr(choice, MARK, picked)
+                decisions.note(picked.decision)
+                return None
+            decisions.note(picked.decision)
+        except Exception as error:
+            del choices[before:]
+            log.warning("kerncast left a choice to Inductor: %s: %s", type(error).__name__, error)
+        return own(cls, choices, layout, input_nodes, **options)
+
+    template.add_choices = classmethod(add_choices)
+
+
+def pick_for_cpu(factory: Factory, layout: Any, nodes: Any, options: dict[str, Any]) -> Picked:
+    """What the model says about a product that the C++ template could compute."""
+    chooser = factory.choosers[CPU_FAMILY]
+    name = _op_name()
+    why_not = _not_this_cpu(chooser)
+    if why_not is not None:
+        return Picked(chooser.abstention(name, why_not))
+    utilities = import_module("torch._inductor.utils")
+    problem = cpu_problem.problem_of(layout, nodes, int(utilities.parallel_num_threads()), _node(), **options)
+    if isinstance(problem, str):
+        return Picked(chooser.abstention(name, problem))
+    offered = None if factory.policy.widen else _offered_by_inductor
+    return chooser.decide(name, problem, library=bool(utilities.use_aten_gemm_kernels()), offered=offered)
+
+
+def _offered_by_inductor(config: Mapping[str, Any]) -> bool:
+    return bool(config["kind"] != "tile")
+
+
+def _not_this_cpu(chooser: Chooser) -> str | None:
+    """Asked once for each model: the machine does not change."""
+    found = _mismatches.get(chooser.digest)
+    if found is None:
+        found = chooser.mismatch(devices.local().name, cpu_software()) or ""
+        _mismatches[chooser.digest] = found
+    return found or None
+
+
+_mismatches: dict[str, str] = {}
+
+
+def _node() -> Any:
+    """The operator that is being lowered; None where Inductor does not say."""
+    virtualized = import_module("torch._inductor.virtualized")
+    return getattr(getattr(virtualized.V, "graph", None), "current_node", None)
+
+
+def _op_name() -> str:
+    return cpu_problem.name_of(_node()) or "mm"
+
+
+# -- before choices are timed ------------------------------------------------------------------------
+
+
+def keep_picked(choices: list[Any]) -> list[Any]:
+    """Of a list that a hook has added to: what it picked, and the library's kernel if that was to stay."""
+    if active() is None:
+        return choices
+    picked = next((vars(choice).get(MARK) for choice in choices if MARK in vars(choice)), None)
+    if picked is None:
+        return choices
+    extern = import_module("torch._inductor.select_algorithm").ExternKernelCaller
+    kept = [choice for choice in choices if MARK in vars(choice) or (picked.library and isinstance(choice, extern))]
+    return kept or choices

@@ -1,0 +1,83 @@
+"""`kerncast.inductor.report()`: what was chosen in this process, and what that saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kerncast.inductor import decisions
+from kerncast.inductor.decisions import ABSTAINED, CHOSEN, TIMED, Decision
+from kerncast.writing import html
+from kerncast.writing.terminal import assignments, duration, printable
+
+# Compiling and timing one C++ kernel of a GEMM alone, in CPU seconds: benchmarks/inductor.py measures it.
+SECONDS_PER_KERNEL = 4.0
+HEADERS = ("op", "problem", "ranked", "left", "decision", "predicted", "chosen")
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """The decisions of this process, oldest first."""
+
+    decisions: tuple[Decision, ...]
+
+    @property
+    def seconds_saved(self) -> float:
+        """About what compiling and timing all ranked kernels would have taken, less what was left to do."""
+        return sum(SECONDS_PER_KERNEL * (item.candidates - item.kept) for item in self.decisions if item.status != ABSTAINED)
+
+    @property
+    def seconds_spent(self) -> float:
+        """What deciding took."""
+        return sum(item.seconds for item in self.decisions)
+
+    def count(self, status: str) -> int:
+        """How many were `chosen`, `timed` or `abstained`."""
+        return sum(item.status == status for item in self.decisions)
+
+    def as_json(self) -> dict[str, Any]:
+        """For other programs."""
+        return {
+            **{status: self.count(status) for status in (CHOSEN, TIMED, ABSTAINED)},
+            "seconds_saved": self.seconds_saved,
+            "seconds_spent": self.seconds_spent,
+            "decisions": [item.as_json() for item in self.decisions],
+        }
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
+            (
+                item.op,
+                "" if item.problem is None else assignments(item.problem),
+                f"{item.candidates:,}",
+                f"{item.kept:,}" if item.status != ABSTAINED else "all",
+                item.status,
+                "" if item.predicted_ns is None else duration(item.predicted_ns),
+                item.chosen if item.status != ABSTAINED else item.reason,
+            )
+            for item in self.decisions
+        ]
+
+    def _headline(self) -> str:
+        if not self.decisions:
+            return "nothing was decided in this process: compile something with max-autotune while a model is enabled"
+        return (
+            f"{self.count(CHOSEN):,} chosen, {self.count(TIMED):,} left to timing, {self.count(ABSTAINED):,} abstained; "
+            f"about {self.seconds_saved:,.0f} CPU seconds of compiling saved, {self.seconds_spent * 1e3:,.1f} ms spent deciding"
+        )
+
+    def __repr__(self) -> str:
+        if not self.decisions:
+            return self._headline()
+        rows = [HEADERS, *self._rows()]
+        widths = [max(len(row[at]) for row in rows) for at in range(len(HEADERS) - 1)]
+        lines = ["  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]]) for row in rows]
+        return "\n".join(map(printable, [*lines, self._headline()]))
+
+    def _repr_html_(self) -> str:
+        return html.panel("torch.compile", html.note(self._headline()), html.table(HEADERS, self._rows()))
+
+
+def report() -> Report:
+    """What was decided for every product that torch.compile lowered in this process."""
+    return Report(tuple(decisions.made()))

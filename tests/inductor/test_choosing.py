@@ -1,0 +1,206 @@
+"""torch.compile with a model that chooses: which kernels end in the code, and when it keeps out."""
+
+import copy
+import pickle
+import threading
+
+import pytest
+import torch
+import torch._inductor.config as config
+
+import kerncast.inductor as ki
+from kerncast.inductor import decisions
+from kerncast.inductor.chooser import Chooser
+
+# torch warns about itself.
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore::{kind}:torch") for kind in ("DeprecationWarning", "UserWarning", "FutureWarning")
+]
+X = torch.ones(16, 32)
+# Inductor caches such graphs; those with fp32 weights, which MKL has packed, it does not.
+HALF = X.to(torch.bfloat16)
+
+
+@pytest.fixture(autouse=True)
+def _new_report():
+    decisions.forget()
+
+
+def linear(columns=48, bias=True, activation=torch.relu):
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(32, columns, bias=bias)
+
+        def forward(self, x):
+            return activation(self.linear(x))
+
+    torch.manual_seed(0)
+    return Layer().eval()
+
+
+def test_each_model_chooses_for_its_own_compilations(made_up, compiling):
+    """A, then B, then stock, then A again in one process, with Inductor's caches on: each runs its own kernel."""
+    layer, a, b = linear().to(HALF.dtype), ki.choices(made_up((4, 16))), ki.choices(made_up((6, 8)))
+    assert compiling(layer, HALF, inductor_choices_class=a).kernels == [(4, 16)]
+    assert compiling(layer, HALF, inductor_choices_class=b).kernels == [(6, 8)]
+    stock = compiling(layer, HALF)
+    assert stock.kernels not in ([(4, 16)], [(6, 8)])
+    assert compiling(layer, HALF, inductor_choices_class=a).kernels == [(4, 16)]
+    with ki.enable(made_up((6, 8))):
+        assert compiling(layer, HALF).kernels == [(6, 8)]
+    assert compiling(layer, HALF).kernels == stock.kernels
+    assert config.inductor_choices_class is None
+
+
+def test_without_the_key_a_removed_model_would_still_choose(made_up, compiling, monkeypatch):
+    """What keeps compilations apart is the uuid: with an empty one, the cache replays the kernel of another model."""
+    layer, a, b = linear().to(HALF.dtype), ki.choices(made_up((4, 16))), ki.choices(made_up((6, 8)))
+    assert a.uuid() != b.uuid()
+    monkeypatch.setattr(type(a), "uuid", lambda self: "same")
+    assert compiling(layer, HALF, inductor_choices_class=a).kernels == [(4, 16)]
+    replayed = compiling(layer, HALF, inductor_choices_class=b)
+    if replayed.offered:
+        pytest.skip("Inductor does not cache this graph here: its weights are oneDNN's")
+    assert replayed.kernels == [(4, 16)]
+
+
+def test_the_report_says_what_was_decided(made_up, compiling):
+    """One decision per product: candidates, what is left, the prediction; it prints, and is JSON."""
+    compiling(linear(), X, inductor_choices_class=ki.choices(made_up((4, 16))))
+    (found,) = ki.report().decisions
+    assert (found.status, found.kept, found.config["mr"], found.config["nr"]) == ("chosen", 1, 4, 16)
+    assert {name: found.problem[name] for name in "MNK"} == {"M": 16, "N": 48, "K": 32}
+    assert found.op == "_mkl_linear"
+    assert found.candidates == 8
+    assert found.predicted_ns > 0
+    assert "1 chosen" in repr(ki.report())
+    assert ki.report().as_json()["decisions"][0]["chosen"].startswith("kind=tile mr=4 nr=16")
+
+
+def test_the_library_is_kept_unless_the_model_is_sure(made_up, compiling):
+    """Preferred by far: ATen alone, and no C++ kernel is rendered. Nearly as good as a tile: both are left to be timed."""
+    favourite = compiling(linear(), X, inductor_choices_class=ki.choices(made_up("aten")))
+    assert (favourite.kernels, favourite.offered) == (["aten"], [1])
+    several = compiling(linear(), X, inductor_choices_class=ki.choices(made_up((4, 16)), top_k=3))
+    assert several.offered == [3]
+    unsure = Chooser(made_up((4, 16)))
+    object.__setattr__(unsure.confidence, "error", 10.0)
+    picked = unsure.decide("mm", {"M": 16, "N": 48, "K": 32, "dtype": "fp32", "layout": "rcr", "threads": 1}, library=True)
+    assert (picked.library, len(picked.configs), picked.decision.status) == (True, 1, "timed")
+
+
+def test_only_what_inductor_offers(made_up, compiling):
+    """`widen=False` ranks Inductor's own C++ kernel and ATen's, and renders no other."""
+    factory = ki.choices(made_up("default"), widen=False)
+    found = compiling(linear(), X, inductor_choices_class=factory)
+    assert found.kernels == compiling(linear(), X, max_autotune_gemm_backends="CPP").kernels
+    assert ki.report().decisions[0].candidates == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda ask: ask(columns=4000), "N was trained"),
+        (lambda ask: ask(software={"torch": "1.0", "isa": "avx2", "compiler": "g++"}), "trained with torch 1.0"),
+        (lambda ask: ask(x=torch.ones(16, 32, dtype=torch.float16)), "float16"),
+    ],
+)
+def test_it_keeps_out_where_it_does_not_know(made_up, compiling, change, reason):
+    """Out of range, other software, another dtype: stock autotuning happens, and the report says why."""
+
+    def ask(columns=48, x=X, **options):
+        layer, given = linear(columns).to(x.dtype), made_up((4, 16), **{k: tuple(v.items()) for k, v in options.items()})
+        return compiling(layer, x, inductor_choices_class=ki.choices(given)).kernels, compiling(layer, x).kernels
+
+    chosen, stock = change(ask)
+    assert chosen == stock
+    assert reason in ki.report().decisions[0].reason
+
+
+def test_a_model_of_other_software_may_be_used_anyway(made_up, compiling):
+    """`any_software=True` is the user's word that the model still holds."""
+    model = made_up((4, 16), software=tuple({"torch": "1.0"}.items()))
+    assert compiling(linear(), X, inductor_choices_class=ki.choices(model, any_software=True)).kernels == [(4, 16)]
+
+
+def test_dynamic_shapes_are_left_to_inductor(made_up, compiling):
+    """A size that is only known at run time has no best kernel."""
+    with config.patch(freezing=True):
+        torch._dynamo.mark_dynamic(x := torch.ones(16, 32), 0)
+        compiling(linear(), x, inductor_choices_class=ki.choices(made_up((4, 16))))
+    assert "dynamic" in ki.report().decisions[0].reason
+
+
+def test_an_exception_means_stock_behaviour(made_up, compiling, monkeypatch, caplog):
+    """Whatever goes wrong in choosing is one line in the log, and the compilation goes on."""
+
+    def broken(*arguments, **options):
+        raise RuntimeError("planted")
+
+    layer = linear()
+    stock = compiling(layer, X).kernels
+    monkeypatch.setattr(Chooser, "decide", broken)
+    assert compiling(layer, X, inductor_choices_class=ki.choices(made_up((4, 16)))).kernels == stock
+    assert "planted" in caplog.text
+
+
+def test_the_switch_turns_it_off(made_up, compiling, monkeypatch):
+    """KERNCAST_DISABLE=1 wins over everything, and its kernels are not those of the cache."""
+    layer, a = linear(), ki.choices(made_up((4, 16)))
+    assert compiling(layer, X, inductor_choices_class=a).kernels == [(4, 16)]
+    monkeypatch.setenv("KERNCAST_DISABLE", "1")
+    assert compiling(layer, X, inductor_choices_class=a).kernels == compiling(layer, X).kernels
+
+
+def test_another_handler_stays_in_charge_of_the_rest(made_up, compiling):
+    """A handler that was installed before is below ours: its key is part of ours, its methods are called."""
+    from torch._inductor.choices import InductorChoices
+
+    asked = []
+
+    class Theirs(InductorChoices):
+        def uuid(self):
+            return "theirs"
+
+        def triton_kernel_kwargs(self, *arguments, **options):
+            asked.append("theirs")
+            return super().triton_kernel_kwargs(*arguments, **options)
+
+    with config.patch(inductor_choices_class=Theirs):
+        factory = ki.choices(made_up((4, 16)))
+    assert "theirs" in factory.uuid()
+    assert isinstance(factory(), Theirs)
+    assert compiling(linear(), X, inductor_choices_class=factory).kernels == [(4, 16)]
+    assert factory.uuid() != ki.choices(made_up((4, 16))).uuid()
+
+
+def test_a_factory_is_found_again_by_copies_and_processes(made_up):
+    """Inductor copies its settings and sends them to workers."""
+    factory = ki.choices(made_up((4, 16)), top_k=2)
+    assert copy.deepcopy(factory) is factory
+    assert pickle.loads(pickle.dumps(factory)).uuid() == factory.uuid()
+
+
+def test_threads_choose_for_themselves(made_up):
+    """Two threads with two models at once, a third without: settings are those of the thread."""
+    from kerncast.inductor.factory import active
+
+    found, met = {}, threading.Barrier(3)
+
+    def run(name, model):
+        if model is None:
+            met.wait(60)
+            found[name] = active()
+            return
+        with ki.enable(model) as factory:
+            met.wait(60)
+            found[name] = active() is factory
+
+    tasks = [("a", made_up((4, 16))), ("b", made_up((6, 8))), ("none", None)]
+    threads = [threading.Thread(target=run, args=task) for task in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == {"a": True, "b": True, "none": None}
