@@ -36,6 +36,9 @@ from kerncast.parsing import decode_json
 
 BACKEND = "torch.compile"
 FAILED = "Inductor could not run it, and does not say why"
+# What a line with a right checksum and foreign contents may cause.
+UNFIT = (KerncastError, pl.exceptions.PolarsError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError)
+LONGEST_REASON = 200
 CACHED = "times from Inductor's cache"
 PERHAPS_CACHED = "times that may be from Inductor's cache: this torch does not say"
 # Operators whose C++ kernel takes packed weights, as those of gemm/inductor_cpp do.
@@ -183,29 +186,30 @@ def _this_cpu() -> Device:
 def _sort(item: Autotune, run: str, cpu: Device | None, found: _Sorted) -> None:
     """One autotune: its rows, or why it has none."""
     if item.timed is not True:
-        why = (
-            "times from Inductor's cache" if item.timed is False else "times of which torch does not say whether it cached them"
-        )
-        found.left_out[why] += len(item.choices)
+        found.left_out[CACHED if item.timed is False else PERHAPS_CACHED] += len(item.choices)
         return
+    left_out: Counter[str] = Counter()
     try:
-        place = _place(item, cpu)
-    except (KerncastError, TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
-        place = f"values of another kind ({type(error).__name__})"
+        _keep_rows(item, run, cpu, found, left_out)
+    except UNFIT as error:
+        said = str(error) if isinstance(error, KerncastError) else f"values of another kind ({type(error).__name__})"
+        left_out = Counter({said.splitlines()[0][:LONGEST_REASON]: len(item.choices)})
+    found.left_out.update(left_out)
+
+
+def _keep_rows(item: Autotune, run: str, cpu: Device | None, found: _Sorted, left_out: Counter[str]) -> None:
+    place = _place(item, cpu)
     if isinstance(place, str):
-        found.left_out[place] += len(item.choices)
+        left_out[place[:LONGEST_REASON]] += len(item.choices)
         return
     family, problem, device = place
-    rows = list(_rows(item, family, problem, device, found.left_out))
+    rows = list(_rows(item, family, problem, device, left_out))
     if not rows:
         return
+    began = datetime.fromtimestamp(item.at, UTC).isoformat(timespec="seconds")
     shared = {"device": device.name, "backend": BACKEND, "software": software_text(item.software), "run_id": run,
-              "started_at": datetime.fromtimestamp(item.at, UTC).isoformat(timespec="seconds")}  # fmt: skip
-    try:
-        frame = schema.conform(family, pl.DataFrame([{**row, **shared} for row in rows], infer_schema_length=None))
-    except (KerncastError, pl.exceptions.PolarsError, TypeError, OverflowError) as error:
-        found.left_out[str(error).splitlines()[0][:200]] += len(rows)
-        return
+              "started_at": began}  # fmt: skip
+    frame = schema.conform(family, pl.DataFrame([{**row, **shared} for row in rows], infer_schema_length=None))
     found.machines.setdefault(device.name, device)
     found.frames.setdefault(family.id, []).append(frame)
 

@@ -23,7 +23,10 @@ def software(device: str) -> dict[str, str]:
     torch = sys.modules["torch"]
     found = {"torch": str(torch.__version__)}
     if device == "cpu":
-        return found | _cpu()
+        try:
+            return found | _cpu()
+        except Exception:  # no compiler, or a torch that names these functions otherwise: the times are recorded all the same
+            return found
     triton = sys.modules.get("triton")
     if triton is not None:
         found["triton"] = str(triton.__version__)
@@ -39,7 +42,8 @@ def _cpu() -> dict[str, str]:
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
     found = {"isa": str(pick_vec_isa())}
-    shown = subprocess.run([get_cpp_compiler(), "--version"], capture_output=True, text=True, check=True, timeout=30).stdout
+    command = [get_cpp_compiler(), "--version"]
+    shown = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=30).stdout
     return {**found, "compiler": shown.splitlines()[0].strip()}
 
 
@@ -52,9 +56,12 @@ def _read(path: str) -> str:
 
 @cache
 def gpu(device: str) -> dict[str, Any]:
-    """What torch says about a GPU."""
+    """What torch says about a GPU; nothing if it fails."""
     torch = sys.modules["torch"]
-    properties = torch.cuda.get_device_properties(device)
+    try:
+        properties = torch.cuda.get_device_properties(device)
+    except Exception:
+        return {}
     found = {name: getattr(properties, name, None) for name in PROPERTIES}
     if not getattr(torch.version, "hip", None):
         found["gcnArchName"] = None
