@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kerncast.errors import InvalidValue
+
 FOLDER = "observed"
 FORMAT, VERSION = "kerncast-observed", 1
 # Of a process that has not ended or not been read yet, and of one whose records became rows as far as families go.
@@ -82,6 +84,16 @@ def _append(fd: int, record: Mapping[str, Any]) -> None:
     except OSError:
         os.ftruncate(fd, before)
         raise
+
+
+def refuse_foreign(path: Path) -> None:
+    """A path must be a dataset, empty, or new."""
+    if path.exists() and not path.is_dir():
+        raise InvalidValue(f"{path} is not a folder: give the folder of a dataset, or a new name")
+    if path.is_dir() and not (path / "dataset.json").exists():
+        others = [item.name for item in path.iterdir() if item.name not in (FOLDER, ".lock")]
+        if others:
+            raise InvalidValue(f"{path} is not a kerncast dataset and holds {others[0]}: give a dataset, or a new name")
 
 
 def logs_of(dataset: Path, *, kept: bool = False) -> list[Path]:

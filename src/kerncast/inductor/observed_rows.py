@@ -30,7 +30,7 @@ from kerncast.families.flex_attention_triton import flex_attention_triton
 from kerncast.families.gemm_inductor_cpp import gemm_inductor_cpp
 from kerncast.families.gemm_triton import triton
 from kerncast.inductor.describing import flex_problem, gemm_problem, triton_config
-from kerncast.inductor.observed_log import FORMAT, VERSION, claimed, keep, logs_of, token_of
+from kerncast.inductor.observed_log import FORMAT, VERSION, claimed, keep, logs_of, refuse_foreign, token_of
 from kerncast.op import Family
 from kerncast.parsing import decode_json
 
@@ -101,6 +101,7 @@ def gather(path: str | Path, *, again: bool = False) -> Gathered:
 
     `again` also reads the logs that were read before: a later kerncast may represent more of them.
     """
+    refuse_foreign(Path(path))
     dataset = Dataset.ensured(path)
     found = _Sorted()
     with ExitStack() as held:

@@ -20,9 +20,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kerncast.errors import InvalidValue, NotFound
+from kerncast.errors import NotFound
 from kerncast.inductor.describing import describe_choice, describe_inputs, describe_layout
-from kerncast.inductor.observed_log import FOLDER, Log
+from kerncast.inductor.observed_log import FOLDER, Log, refuse_foreign
 from kerncast.inductor.observed_software import gpu, software
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Observer:
     def start(self) -> Observer:
         """Begin to listen."""
         if self._listener is None:
-            _refuse_foreign(self.path)
+            refuse_foreign(self.path)
             self._listener = _Listener.at(self.path)
             if self.again:
                 self._patches.enter_context(_without_cached_timings())
@@ -95,6 +95,7 @@ class Observer:
 
 def observe_from_environment(path: str) -> None:
     """Listen until the process ends, for a program that one cannot edit."""
+    refuse_foreign(Path(path).absolute())
     listener = _Listener.at(Path(path).absolute())
     atexit.register(_end, listener)
 
@@ -211,16 +212,6 @@ def _selecting() -> Any:
     if not hasattr(getattr(module, "AlgorithmSelectorCache", None), "add_feedback_saver"):
         raise NotFound("torch.compile cannot be observed: this torch has no add_feedback_saver; use torch 2.7 or later")
     return module
-
-
-def _refuse_foreign(path: Path) -> None:
-    """A path must be a dataset, empty, or new."""
-    if path.exists() and not path.is_dir():
-        raise InvalidValue(f"{path} is not a folder: give the folder of a dataset, or a new name")
-    if path.is_dir() and not (path / "dataset.json").exists():
-        others = [item.name for item in path.iterdir() if item.name not in (FOLDER, ".lock")]
-        if others:
-            raise InvalidValue(f"{path} is not a kerncast dataset and holds {others[0]}: give a dataset, or a new name")
 
 
 @contextlib.contextmanager
