@@ -194,15 +194,20 @@ def _uid(choice: Any) -> str:
 def _params(choice: Any) -> Described:
     params = _get(choice, "params")
     found = _called(params, "to_serializeable_dict") or _called(params, "to_kwargs") or {}
-    return {str(name): plain(value) for name, value in found.items()}
+    # Those that all choices of a template share: ALLOW_TF32, alpha and beta of addmm; functions and layouts among them are not
+    # parameters.
+    shared = _get(choice, "extra_kwargs") or {}
+    scalars = {name: value for name, value in shared.items() if isinstance(value, bool | int | float | str)}
+    return {str(name): plain(value) for name, value in {**scalars, **found}.items()}
 
 
 def _triton(choice: Any, name: str) -> Described:
     """Template and parameters: as torch 2.10 and later keep them, else from the choice's own notes."""
     annotations = _get(choice, "annotations")
     source = annotations.get("ktc") if isinstance(annotations, dict) else None
+    told = {key: _worded(value) for key, value in ASSIGNMENT.findall(str(_get(choice, "description") or ""))}
     if source is not None:
-        return {"template": _uid(source), "params": _params(source)}
+        return {"template": _uid(source), "params": {**told, **_params(source)}}
     # `triton_mm_12` is the twelfth kernel of the template `mm`.
     template = re.sub(r"_\d+$", "", name.removeprefix("triton_"))
     params: Described = {}
@@ -214,8 +219,7 @@ def _triton(choice: Any, name: str) -> Described:
     params |= {key: plain(value) for key, value in info.items() if key not in ("tile_shape", "backend")}
     if "allow_tf32" in params:
         params["ALLOW_TF32"] = params.pop("allow_tf32")
-    params |= {key: _worded(value) for key, value in ASSIGNMENT.findall(str(_get(choice, "description") or ""))}
-    return {"template": f"triton::{template}", "params": {key: _worded(value) for key, value in params.items()}}
+    return {"template": f"triton::{template}", "params": {**{key: _worded(value) for key, value in params.items()}, **told}}
 
 
 def _worded(value: Any) -> Any:
