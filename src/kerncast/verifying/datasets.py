@@ -14,6 +14,7 @@ from kerncast.declared.declaration import resolve
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.files.atomic import is_draft
 from kerncast.files.parquet import read_parquet, scan_parquet
+from kerncast.inductor import observed_log
 from kerncast.op import Family
 from kerncast.verifying.findings import Findings
 
@@ -216,6 +217,7 @@ def _unlisted(found: Findings, dataset: Dataset) -> None:
     """Files that nobody reads: a crash between two writes leaves them, and the next append writes over them."""
     listed = {*dataset.checksums, MANIFEST, ".lock", journal.NAME, journal.STATE, journal.LOCK}
     files = sorted(file.relative_to(dataset.path) for file in dataset.path.rglob("*") if file.is_file())
+    files = [file for file in files if file.parts[0] != observed_log.FOLDER]  # what torch.compile timed, as it was recorded
     others = [file for file in files if file.as_posix() not in listed]
     drafts = [file for file in others if any(is_draft(file.name, Path(name).name) for name in listed)]
     for what, left in (("drafts of a killed process", drafts), ("files that dataset.json does not list", others)):
