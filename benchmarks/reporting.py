@@ -34,6 +34,7 @@ TOPICS = (
     "Predicting times, on public data",
     "Finding wrong labels in public tables",
     "Choosing kernels measured on a CPU",
+    "Choosing kernels inside torch.compile",
     "CPU kernels against libraries",
     "Measuring",
     "Reliability",

@@ -7,7 +7,9 @@ An exception of ours means stock behaviour and one line in the log, never a fail
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache, wraps
 from importlib import import_module
 from typing import Any
@@ -58,9 +60,10 @@ def _before_cpp_template(template: Any) -> None:
         factory = active()
         if factory is None or cls is not template or rest or CPU_FAMILY not in factory.choosers:
             return own(cls, choices, layout, input_nodes, *rest, **options)
-        before = len(choices)
+        before, began = len(choices), time.perf_counter()
         try:
             picked = pick_for_cpu(factory, layout, input_nodes, options)
+            decision = replace(picked.decision, seconds=time.perf_counter() - began)
             if not picked.abstained:
                 for config in picked.configs:
                     if config["kind"] == "default":
@@ -70,9 +73,9 @@ def _before_cpp_template(template: Any) -> None:
                         tile.add_choices(choices, layout, input_nodes, **options)
                 for choice in choices[before:]:
                     setattr(choice, MARK, picked)
-                decisions.note(picked.decision)
+                decisions.note(decision)
                 return None
-            decisions.note(picked.decision)
+            decisions.note(decision)
         except Exception as error:
             del choices[before:]
             log.warning("kerncast left a choice to Inductor: %s: %s", type(error).__name__, error)
