@@ -7,6 +7,7 @@ traced.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
+from unittest.mock import patch
 
 from kerncast.errors import InvalidValue, NotFound
 
@@ -22,7 +24,7 @@ NOT_INSTALLED = "the shapes of a model need torch, which is not installed: pip i
 PRODUCTS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2), "_int_mm": (0, 1), "_scaled_mm": (0, 1)}
 BIASED = ("addmm", "baddbmm")
 # Operators with arithmetic like a product's that are none of the above: they are counted by name.
-OTHERS = re.compile(r"conv|attention|linear|matmul|rnn|lstm|(?:^|_)gru|cdist|(?:mm|mv|dot|addr)(?:_|$)")
+OTHERS = re.compile(r"conv|attention|transformer|linear|matmul|rnn|lstm|(?:^|_)gru|cdist|(?:mm|mv|dot|addr)(?:_|$)")
 NOT_OTHERS = re.compile(r"^upsample|^_?prelu")
 
 
@@ -72,12 +74,13 @@ def trace(model: Any, inputs: Any, *, backward: bool) -> Seen:
     with ExitStack() as stack, _explained(model):
         stack.callback(torch.clear_autocast_cache)  # it must not keep fake weights
         stack.enter_context(_unchanged(model))
-        stack.enter_context(_without_fused_layers())
+        stack.enter_context(_as_compiled())
+        stack.enter_context(_without_its_log())
         converted = _Converter(fake)
         args, kwargs = converted.tree(args), converted.tree(kwargs)
         call = _functional(model, converted)
         # With the Python dispatcher, composite operators are taken apart as torch.compile takes them apart.
-        for context in (enable_python_dispatcher(), fake, _recorder(seen), torch.set_grad_enabled(backward)):
+        for context in (enable_python_dispatcher(), fake, _recorder(seen, converted), torch.set_grad_enabled(backward)):
             stack.enter_context(context)
         result = call(*args, **kwargs)
         if backward:
@@ -120,10 +123,13 @@ class _Converter:
         return self.known[id(given)][1]
 
     def tree(self, given: Any) -> Any:
-        import torch
+        from torch._subclasses.fake_tensor import FakeTensor
         from torch.utils._pytree import tree_map_only
 
-        return tree_map_only(torch.Tensor, self.tensor, given)
+        def converted(tensor: Any) -> Any:
+            return tensor if isinstance(tensor, FakeTensor) else self.tensor(tensor)
+
+        return tree_map_only(import_module("torch").Tensor, converted, given)
 
 
 def _functional(model: Any, converted: _Converter) -> Callable[..., Any]:
@@ -139,13 +145,17 @@ def _functional(model: Any, converted: _Converter) -> Callable[..., Any]:
     return lambda *args, **kwargs: torch.func.functional_call(model, weights, args, kwargs)
 
 
-def _recorder(seen: Seen) -> Any:
+def _recorder(seen: Seen, converted: _Converter) -> Any:
     """A dispatch mode that counts products."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Recorder(TorchDispatchMode):
+        supports_higher_order_operators = True
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
+            if not hasattr(func, "_schema"):
+                return self._whole(func, args, kwargs)
             # In inference mode, composite operators come here whole.
             if func.namespace != "prim" and func._can_decompose():
                 with self:
@@ -153,22 +163,31 @@ def _recorder(seen: Seen) -> Any:
                 if result is not NotImplemented:
                     return result
             name = func._schema.name.rpartition("::")[2].removesuffix("_")
+            if not name.startswith("lift"):  # of `torch.tensor(3)`: its value is known and may be read
+                # What a function refers to is real: an operator in place must not change it.
+                args, kwargs = converted.tree(args), converted.tree(kwargs)
             if name in PRODUCTS:
-                call = _call(name, args, kwargs)
-                # Inductor takes apart only products with a side of 1; loading its rules takes a second.
-                sides = (*call.a.size[-2:], call.b.size[-1])
-                if 1 in sides and self._folded(func, args, kwargs):
-                    seen.folded[name] += 1
-                else:
-                    seen.calls[call] += 1
+                self._product(name, func, args, kwargs)
             elif OTHERS.search(name) and not NOT_OTHERS.search(name):
                 seen.others[name] += 1
             return func(*args, **kwargs)
 
-        def _folded(self, func: Any, args: Any, kwargs: Any) -> bool:
-            """Whether Inductor's own rules replace this product by elementwise operators."""
-            rule = _inductor_rules().get(func)
-            return rule is not None and rule(*args, **kwargs) is not NotImplemented
+        def _product(self, name: str, func: Any, args: Any, kwargs: Any) -> None:
+            call = _call(name, args, kwargs)
+            # Inductor takes apart only products with a side of 1; loading its rules takes a second.
+            rule = _inductor_rules().get(func) if 1 in (*call.a.size[-2:], call.b.size[-1]) else None
+            if rule is not None and rule(*args, **kwargs) is not NotImplemented:
+                seen.folded[name] += 1
+            else:
+                seen.calls[call] += 1
+
+        def _whole(self, func: Any, args: Any, kwargs: Any) -> Any:
+            """An operator that takes functions: attention is counted, what others compute inside is not seen here."""
+            name = str(func.name())
+            if "attention" not in name:
+                raise InvalidValue(f"{name} computes with functions that are not looked into: give the part of the model inside it")
+            seen.others[name] += 1
+            return func(*args, **kwargs)
 
     return Recorder()
 
@@ -246,19 +265,25 @@ def _unchanged(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _without_fused_layers() -> Iterator[None]:
-    """torch.compile does not use the fused transformer layers that eager PyTorch has for inference."""
-    try:
-        mha = import_module("torch.backends.mha")
-        before = mha.get_fastpath_enabled()
-    except (ImportError, AttributeError):
+def _as_compiled() -> Iterator[None]:
+    """MultiheadAttention is one fused operator for inference, but not under torch.compile: it asks this function."""
+    module, name = import_module("torch.nn.modules.activation"), "_is_make_fx_tracing"
+    if not hasattr(module, name):
         yield
         return
-    mha.set_fastpath_enabled(False)
+    with patch.object(module, name, lambda: True):
+        yield
+
+
+@contextmanager
+def _without_its_log() -> Iterator[None]:
+    """PyTorch logs a traceback where an operator refuses fake tensors; here that is one sentence."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
     try:
         yield
     finally:
-        mha.set_fastpath_enabled(before)
+        log.disabled = before
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from kerncast.inductor.shape_tracing import Matrix, Seen, trace
 from kerncast.parameters import Value
 from kerncast.writing.html import note, panel
 from kerncast.writing.html import table as html_table
-from kerncast.writing.terminal import TextTable
+from kerncast.writing.terminal import TextTable, line
 
 NOT_A_PRODUCT = "no matrix product"
 FOLDED = "Inductor computes it elementwise"
@@ -104,10 +104,12 @@ class Shapes:
 
     @property
     def _title(self) -> str:
-        return f"{self.count:,} matrix products, {len(self):,} different problems"
+        if not self.products:
+            return "no matrix product"
+        return f"{_counted(self.count, 'matrix product')}, {_counted(len(self), 'different problem')}"
 
     def __repr__(self) -> str:
-        return "\n".join([str(self.table), *TextTable(("",), [(text,) for text in self.notes]).__str__().split("\n")[1:]])
+        return "\n".join([str(self.table) if self.products else self._title, *map(line, self.notes)])
 
     def _repr_html_(self) -> str:
         table = self.table
@@ -125,7 +127,6 @@ def shapes_of(model: Any, inputs: Any, *, backward: bool = False, bias: bool = T
 
 
 def _listed(seen: Seen, bias: bool) -> Shapes:
-    found: dict[Product, int] = {}
     left_out: Counter[tuple[str, str]] = Counter()
     counted: Counter[tuple[Any, ...]] = Counter()
     parts: dict[tuple[Any, ...], Product] = {}
@@ -145,6 +146,10 @@ def _listed(seen: Seen, bias: bool) -> Shapes:
         tuple(replace(product, count=counted[key]) for key, product in parts.items()),
         tuple(LeftOut(op, why, count) for (op, why), count in left_out.items()),
     )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _shown(value: Value | None) -> str:
