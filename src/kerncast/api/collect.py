@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from kerncast.api.active import worth_by_model
-from kerncast.api.results import PROBLEMS, assignments, named_values, place_of, texts
+from kerncast.api.results import Problems, assignments, named_values, place_of, problem_texts
 from kerncast.api.showing import Wanted, shown
 from kerncast.collecting.active import MOST_CANDIDATES
 from kerncast.collecting.alike import LIMIT
@@ -36,7 +36,7 @@ def collect(family: Family | str, *, dry_run: Literal[False] = False, **options:
 def collect(  # type: ignore[misc]  # the overloads name what decides the result, not all options
     family: Family | str,
     *,
-    problems: str | Sequence[str] = (),
+    problems: Problems = (),
     vary: Mapping[str, Any] | Sequence[str] | None = None,
     max_flops: float | None = None,
     configs: str | None = None,
@@ -98,7 +98,7 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     )
     kernels = runs.backend()
     wanted = planned(
-        found, vectors=None if vectors is None else Path(vectors), problems=texts(problems, PROBLEMS), vary=assignments(vary),
+        found, vectors=None if vectors is None else Path(vectors), problems=problem_texts(problems), vary=assignments(vary),
         configs=configs, max_flops=max_flops, seed=seed, max_vectors=None if active else max_vectors,
         device=runs.device(kernels), most_candidates=MOST_CANDIDATES if active else None,
     )  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kerncast import devices as profiles
-from kerncast.api.results import PROBLEMS, assignments, texts
+from kerncast.api.results import Problems, assignments, problem_texts, problems_described
 from kerncast.api.showing import Wanted, shown
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
@@ -20,7 +20,7 @@ from kerncast.sweeping import Slice, SuiteSweep, Sweep, Vectors, open_sweep, par
 def sweep(
     family: Family | str,
     *,
-    problems: str | Sequence[str],
+    problems: Problems,
     vary: Mapping[str, Any] | Sequence[str] | None = None,
     x: int | None = None,
     y: int | None = None,
@@ -44,12 +44,12 @@ def sweep(
     profile = device if isinstance(device, Device) else profiles.get(device)
     axes = (*assignments(vary), *_input_grids(found, x, y))
     opened = open_sweep(
-        found, profile, texts(problems, PROBLEMS), parse_vary(found, axes), parse_selection(found, configs), seed=seed,
+        found, profile, problem_texts(problems), parse_vary(found, axes), parse_selection(found, configs), seed=seed,
         part=Slice.parse(slice) if slice else None, max_vectors=max_vectors, max_flops=max_flops, max_bytes=max_bytes,
     )  # fmt: skip
     if out is None:
         return opened
-    described = {"problems": " ".join(texts(problems)), "vary": " ".join(axes), "configs": configs}
+    described = {"problems": problems_described(problems), "vary": " ".join(axes), "configs": configs}
     with shown(progress) as show:
         summary = write_vectors(opened, Path(out), file_format=format, described=described, progress=show)
     vectors = Vectors.open(out)

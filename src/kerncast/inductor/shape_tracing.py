@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -266,12 +267,18 @@ def _unchanged(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _as_compiled() -> Iterator[None]:
-    """MultiheadAttention is one fused operator for inference, but not under torch.compile: it asks this function."""
-    module, name = import_module("torch.nn.modules.activation"), "_is_make_fx_tracing"
-    if not hasattr(module, name):
-        yield
-        return
-    with patch.object(module, name, lambda: True):
+    """Layers that ask whether they are compiled get the answer that torch.compile gives them.
+
+    Eager MultiheadAttention is one fused operator for inference, and eager flex attention compiles itself.
+    """
+    answers = (
+        ("torch.nn.modules.activation", "_is_make_fx_tracing", lambda: True),
+        ("torch.nn.attention.flex_attention", "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True),
+    )
+    with ExitStack() as stack:
+        for module, name, answer in answers:
+            if hasattr(sys.modules.get(module), name):
+                stack.enter_context(patch.object(sys.modules[module], name, answer))
         yield
 
 
