@@ -12,7 +12,7 @@ from kerncast.api.showing import Wanted, shown
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.op import Family
-from kerncast.problems import parse_vary
+from kerncast.problems import parse_vary, problem_notes
 from kerncast.registry import FAMILIES
 from kerncast.sweeping import Slice, SuiteSweep, Sweep, Vectors, open_sweep, parse_selection, write_vectors
 
@@ -43,10 +43,14 @@ def sweep(
     found = family if isinstance(family, Family) else FAMILIES.get(family)
     profile = device if isinstance(device, Device) else profiles.get(device)
     axes = (*assignments(vary), *_input_grids(found, x, y))
+    specs = problem_texts(problems)
     opened = open_sweep(
-        found, profile, problem_texts(problems), parse_vary(found, axes), parse_selection(found, configs), seed=seed,
+        found, profile, specs, parse_vary(found, axes), parse_selection(found, configs), seed=seed,
         part=Slice.parse(slice) if slice else None, max_vectors=max_vectors, max_flops=max_flops, max_bytes=max_bytes,
     )  # fmt: skip
+    with shown(progress) as show:
+        for note in problem_notes(found, specs):
+            show.say(note)
     if out is None:
         return opened
     described = {"problems": problems_described(problems), "vary": " ".join(axes), "configs": configs}
