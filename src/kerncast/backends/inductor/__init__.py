@@ -16,6 +16,7 @@ from typing import Any
 
 from kerncast.backends.contract import Backend, Prepared, Unsupported
 from kerncast.backends.cpu import CpuBackend
+from kerncast.backends.inductor import illegal
 from kerncast.backends.inductor.build import Kernels, Product
 from kerncast.backends.inductor.operands import Operands, library_call
 from kerncast.device import Device
@@ -54,6 +55,10 @@ class InductorBackend(Backend):
     @classmethod
     def unavailable(cls) -> str | None:
         return NOT_INSTALLED if find_spec("torch") is None else CpuBackend.unavailable()
+
+    @classmethod
+    def advice(cls, how: str) -> str:
+        return illegal.advice(how)
 
     def __init__(self, index: str = "0") -> None:
         super().__init__(index)
