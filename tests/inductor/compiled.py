@@ -41,7 +41,7 @@ def reported(model, args, *, backward=False):
     select_algorithm.AlgorithmSelectorCache.__call__, GraphLowering.codegen = select, stop
     torch._dynamo.reset()
     try:
-        with config.patch(max_autotune=True, freezing=not backward, fx_graph_cache=False), torch.set_grad_enabled(backward):
+        with config.patch(max_autotune=True, max_autotune_gemm_backends="ATEN", freezing=not backward, fx_graph_cache=False), torch.set_grad_enabled(backward):
             result = torch.compile(model, backend=backend)(*args)
             if backward:
                 result.backward(torch.ones_like(result))

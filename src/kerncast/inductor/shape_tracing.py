@@ -7,6 +7,7 @@ traced.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 import sys
@@ -250,11 +251,23 @@ def _leaves(outputs: list[Any]) -> list[Any]:
     return list(found.values())
 
 
+def _referred(model: Any) -> list[Any]:
+    """The module itself, or those that a function refers to by name."""
+    import torch
+
+    found: list[Any] = [model, getattr(model, "__self__", None), *getattr(model, "args", ())]
+    inner = getattr(model, "func", model)  # of functools.partial
+    found += [inner, getattr(inner, "__self__", None)]
+    if inspect.isfunction(inner):
+        names = inspect.getclosurevars(inner)
+        found += [*names.nonlocals.values(), *names.globals.values()]
+    return [item for item in found if isinstance(item, torch.nn.Module)]
+
+
 @contextmanager
 def _unchanged(model: Any) -> Iterator[None]:
     """Put back what the modules kept of the call: a cache of fake tensors would break the next real one."""
-    modules = list(model.modules()) if hasattr(model, "modules") else []
-    tables = [vars(module) for module in modules]
+    tables = [vars(module) for owner in _referred(model) for module in owner.modules()]
     tables += [table[name] for table in tables for name in ("_parameters", "_buffers", "_modules") if name in table]
     kept = [(table, dict(table)) for table in tables]
     try:
