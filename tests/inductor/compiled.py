@@ -41,7 +41,10 @@ def reported(model, args, *, backward=False):
     select_algorithm.AlgorithmSelectorCache.__call__, GraphLowering.codegen = select, stop
     torch._dynamo.reset()
     try:
-        with config.patch(max_autotune=True, max_autotune_gemm_backends="ATEN", freezing=not backward, fx_graph_cache=False), torch.set_grad_enabled(backward):
+        with (
+            config.patch(max_autotune=True, max_autotune_gemm_backends="ATEN", freezing=not backward, fx_graph_cache=False),
+            torch.set_grad_enabled(backward),
+        ):
             result = torch.compile(model, backend=backend)(*args)
             if backward:
                 result.backward(torch.ones_like(result))
@@ -60,7 +63,15 @@ def _facts(name, nodes, layout):
     operands = nodes[:1] if packed else nodes[-2:]
     strides = tuple(strides_of(tuple(map(int, node.get_size())), tuple(map(int, node.get_stride()))) for node in operands)
     k = int(operands[0].get_size()[-1])
-    return (batch[0] if batch else 1, m, n, k, str(layout.dtype).removeprefix("torch."), strides[0], None if packed else strides[1])
+    return (
+        batch[0] if batch else 1,
+        m,
+        n,
+        k,
+        str(layout.dtype).removeprefix("torch."),
+        strides[0],
+        None if packed else strides[1],
+    )
 
 
 def strides_of(size, stride):

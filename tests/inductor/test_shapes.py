@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not
 if find_spec("torch") is not None:
     import torch
     from torch import nn
-    from torch.nn import functional as F
+    from torch.nn import functional
 
     class Everything(nn.Module):
         """Linear with and without bias and with tied weights, attention, einsum, gaps, single rows, autocast, convolution."""
@@ -39,7 +39,7 @@ if find_spec("torch") is not None:
 
         def forward(self, tokens):
             x = self.words(tokens)
-            y = self.down(F.relu(self.up(x)))
+            y = self.down(functional.relu(self.up(x)))
             flat = y.reshape(-1, 32)
             q = y.view(2, 6, 4, 8).transpose(1, 2)
             scores = (q @ q.transpose(-1, -2)).tanh() @ q
@@ -47,7 +47,7 @@ if find_spec("torch") is not None:
                 low = self.up(x)
             return (
                 self.head(y), self.head(x.transpose(0, 1)), scores, low,
-                torch.einsum("bij,bkj->bik", y, y), F.scaled_dot_product_attention(q, q, q),
+                torch.einsum("bij,bkj->bik", y, y), functional.scaled_dot_product_attention(q, q, q),
                 flat[:, :16] @ self.square[:16], flat.t() @ flat, flat[:1] @ self.square,
                 self.one(flat), self.one(flat[:1]), self.tiny(flat[:1, :8]), torch.dot(flat[0], flat[1]),
                 self.attention(y, y, y, need_weights=False)[0], self.conv(y[:, None]),

@@ -25,7 +25,9 @@ def example_of(spec: str) -> tuple[Any, Any]:
     if not callable(getattr(module, function, None)):
         names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
         if function == FUNCTION:
-            raise InvalidValue(f"{path} has no function {FUNCTION}() that returns (model, inputs): add it, or name one after a ':'")
+            raise InvalidValue(
+                f"{path} has no function {FUNCTION}() that returns (model, inputs): add it, or name one after a ':'"
+            )
         raise NotFound.named(f"function in {path}", function, names)
     try:
         given = getattr(module, function)()
@@ -39,7 +41,8 @@ def example_of(spec: str) -> tuple[Any, Any]:
 def _module(path: Path) -> Any:
     """The file as a module; it may import its neighbours, as it could with `python FILE.py`."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)

@@ -142,16 +142,18 @@ def _functional(model: Any, converted: _Converter) -> Callable[..., Any]:
         return model  # type: ignore[no-any-return]
     found = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     if any(torch.nn.parameter.is_lazy(tensor) for _, tensor in found):
-        raise InvalidValue("the model has lazy layers, whose sizes are not known yet: call it once, or give the layers their sizes")
+        raise InvalidValue(
+            "the model has lazy layers, whose sizes are not known yet: call it once, or give the layers their sizes"
+        )
     weights = {name: converted.tensor(tensor) for name, tensor in found}
     return lambda *args, **kwargs: torch.func.functional_call(model, weights, args, kwargs)
 
 
 def _recorder(seen: Seen, converted: _Converter) -> Any:
     """A dispatch mode that counts products."""
-    from torch.utils._python_dispatch import TorchDispatchMode
+    base: Any = import_module("torch.utils._python_dispatch").TorchDispatchMode
 
-    class Recorder(TorchDispatchMode):
+    class Recorder(base):  # type: ignore[misc]
         supports_higher_order_operators = True
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -187,7 +189,9 @@ def _recorder(seen: Seen, converted: _Converter) -> Any:
             """An operator that takes functions: attention is counted, what others compute inside is not seen here."""
             name = str(func.name())
             if "attention" not in name:
-                raise InvalidValue(f"{name} computes with functions that are not looked into: give the part of the model inside it")
+                raise InvalidValue(
+                    f"{name} computes with functions that are not looked into: give the part of the model inside it"
+                )
             seen.others[name] += 1
             return func(*args, **kwargs)
 

@@ -42,7 +42,8 @@ class ShapeSet:
 
     def __str__(self) -> str:
         reasons = "; ".join(f"{count:,} {why}" for why, count in self.left_out.items())
-        return f"{sum(self.left_out.values()):,} of {len(self.problems) + sum(self.left_out.values()):,} shapes left out: {reasons}"
+        unused = sum(self.left_out.values())
+        return f"{unused:,} of {len(self.problems) + unused:,} shapes left out: {reasons}"
 
 
 def read_shapeset(text: str, space: Space) -> ShapeSet:
@@ -97,7 +98,7 @@ def _sets(content: Any) -> dict[str, list[Any]]:
     rule = 'a shape set is {"operations": {"mm": {"shapes": […]}}} or {"shapes": […]}'
     if not isinstance(content, dict):
         raise BadFile(f"{rule}, it is {type(content).__name__}")
-    by_name = content["operations"] if "operations" in content else {ANY: content}
+    by_name = content.get("operations", {ANY: content})
     if not isinstance(by_name, dict):
         raise BadFile(f"{rule}; `operations` is {type(by_name).__name__}")
     found = {}
