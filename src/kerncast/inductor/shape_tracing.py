@@ -11,6 +11,7 @@ import inspect
 import logging
 import re
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -28,6 +29,9 @@ BIASED = ("addmm", "baddbmm")
 # Operators with arithmetic like a product's that are none of the above: they are counted by name.
 OTHERS = re.compile(r"conv|attention|transformer|linear|matmul|rnn|lstm|(?:^|_)gru|cdist|(?:mm|mv|dot|addr)(?:_|$)")
 NOT_OTHERS = re.compile(r"^upsample|^_?prelu")
+
+# A trace swaps the weights of a module and answers for PyTorch's own functions: one at a time.
+_ALONE = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ def trace(model: Any, inputs: Any, *, backward: bool) -> Seen:
     args, kwargs = arguments(inputs)
     seen = Seen()
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    with ExitStack() as stack, _explained(model):
+    with _ALONE, ExitStack() as stack, _explained(model):
         stack.callback(torch.clear_autocast_cache)  # it must not keep fake weights
         stack.enter_context(_unchanged(model))
         stack.enter_context(_as_compiled())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,8 +10,9 @@ from types import MappingProxyType
 from typing import Any
 
 from kerncast.errors import InvalidValue
-from kerncast.files.atomic import write_text
+from kerncast.files.atomic import write_bytes
 from kerncast.files.given import given_path
+from kerncast.files.versioned import json_text
 from kerncast.inductor.shape_problems import problem_of
 from kerncast.inductor.shape_tracing import Matrix, Seen, trace
 from kerncast.parameters import Value
@@ -88,7 +88,7 @@ class Shapes:
             raise InvalidValue(f"a problem set is read by its ending, which must be .json: got '{out}'")
         if not self.products:
             raise InvalidValue(f"the model has no matrix product, so there is nothing to write to '{out}'")
-        write_text(out, json.dumps([item.as_json() for item in self.products], indent=1) + "\n")
+        write_bytes(out, json_text([item.as_json() for item in self.products]))
         return out
 
     @property
