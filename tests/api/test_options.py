@@ -8,6 +8,7 @@ import pytest
 import kerncast
 from kerncast.cli import VERBS, program
 from kerncast.cli.options import in_options, keyword
+from kerncast.inductor.shapes import Shapes, shapes_of
 from kerncast.op import Family
 from kerncast.selecting.search import search
 
@@ -24,6 +25,8 @@ HOMES = {
     "export": [kerncast.export],
     "families": [kerncast.get_family, Family.bindings],
     "import": [kerncast.read, kerncast.Dataset.guess_mapping],
+    "inductor": [],
+    "inductor shapes": [shapes_of, Shapes.save],
     "inspect": [kerncast.Dataset.inspect],
     "merge": [kerncast.Dataset.merge],
     "models": [kerncast.Store.open],
@@ -54,6 +57,7 @@ ELSEWHERE = {
     ("import", "guess"): kerncast.Dataset.guess_mapping,
     ("inspect", "top"): kerncast.Dataset.inspect,
     ("compare", "strict"): kerncast.compare,
+    ("inductor shapes", "out"): Shapes.save,
 }
 
 

@@ -56,7 +56,7 @@ def test_a_store_says_where_it_is_and_what_it_holds(tmp_path):
 FRAME = pl.DataFrame([PROBLEM])
 TILE = {"kind": "triton", "BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_K": 32, "num_stages": 3, "num_warps": 4}
 WRONG_KINDS = {
-    "problems as mappings": (lambda d, m: kc.collect("gemm/cpu", problems=[PROBLEM]), "path of a table.* got dict"),
+    "problems as numbers": (lambda d, m: kc.collect("gemm/cpu", problems=[8, 8, 8]), "path of a table.* got int"),
     "problems as a frame": (lambda d, m: kc.collect("gemm/cpu", problems=FRAME), "path of a table.* got DataFrame"),
     "configs as a number": (lambda d, m: kc.collect("gemm/cpu", problems="llm", configs=6), "sample:N.* got '6'"),
     "samples as a text": (lambda d, m: kc.collect("gemm/cpu", problems="llm", samples="3"), "whole number.* got '3'"),

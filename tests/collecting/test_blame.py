@@ -9,6 +9,7 @@ import pytest
 import kerncast
 from kerncast.backends.contract import CannotCompile
 from kerncast.backends.cpu.build import Compiler, Library
+from kerncast.backends.inductor import InductorBackend, illegal
 from kerncast.backends.memory import oom_kills
 from kerncast.cli import main
 from kerncast.collecting.errands import Inquiry
@@ -100,6 +101,20 @@ def test_a_kernel_is_blamed_for_its_own_end_and_not_for_that_of_a_signal(blamed)
     assert collect(request, [vectors()[10:13]], total=3).statuses == {"ok": 2, "crash": 1}
     assert (blamed / "second").exists()
     assert Dataset.open(blamed / "d").read()["error"].drop_nulls().to_list() == ["the worker ended with exit code 5"]
+
+
+def test_the_row_of_an_illegal_instruction_says_what_helps(blamed, monkeypatch):
+    """A crash row with the variable that PyTorch's bf16 products need on some machines; not once it is set, nor otherwise."""
+    monkeypatch.delenv(illegal.VARIABLE, raising=False)
+    (blamed / "illegal").touch()
+    request = Request(TRITON, "blamed_backends:Illegal", ("0",), blamed / "d", QUICK, chunk_size=8)
+    assert collect(request, [vectors()[10:13]], total=3).statuses == {"ok": 2, "crash": 1}
+    (error,) = Dataset.open(blamed / "d").read()["error"].drop_nulls()
+    assert error.startswith("the worker ended with SIGILL: on some virtual machines")
+    assert "set ONEDNN_MAX_CPU_ISA=AVX10_1_512 before torch is imported" in error
+    assert InductorBackend.advice("SIGSEGV") == ""
+    monkeypatch.setenv(illegal.VARIABLE, illegal.VALUE)
+    assert InductorBackend.advice("SIGILL") == ""
 
 
 @pytest.mark.parametrize(("fault", "place"), [("spoil", VECTORS - 1), ("break", VECTORS - 1), ("break", 8), ("spoil", 7)])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from kerncast.api.active import worth_by_model
-from kerncast.api.results import PROBLEMS, assignments, named_values, place_of, texts
+from kerncast.api.results import Problems, assignments, named_values, place_of, problem_texts
 from kerncast.api.showing import Wanted, shown
 from kerncast.collecting.active import MOST_CANDIDATES
 from kerncast.collecting.alike import LIMIT
@@ -18,6 +18,7 @@ from kerncast.collecting.request import Active, Request, Summary, never
 from kerncast.collecting.run import collect as run
 from kerncast.data.dataset import Dataset
 from kerncast.op import Family
+from kerncast.problems import problem_notes
 from kerncast.registry import FAMILIES
 
 
@@ -36,7 +37,7 @@ def collect(family: Family | str, *, dry_run: Literal[False] = False, **options:
 def collect(  # type: ignore[misc]  # the overloads name what decides the result, not all options
     family: Family | str,
     *,
-    problems: str | Sequence[str] = (),
+    problems: Problems = (),
     vary: Mapping[str, Any] | Sequence[str] | None = None,
     max_flops: float | None = None,
     configs: str | None = None,
@@ -96,12 +97,15 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
         memory_bytes=memory_bytes(memory),
         active=Active(worth_by_model(found, seed), seed, max_vectors) if active else None,
     )
-    kernels = runs.backend()
+    kernels, specs = runs.backend(), problem_texts(problems)
     wanted = planned(
-        found, vectors=None if vectors is None else Path(vectors), problems=texts(problems, PROBLEMS), vary=assignments(vary),
+        found, vectors=None if vectors is None else Path(vectors), problems=specs, vary=assignments(vary),
         configs=configs, max_flops=max_flops, seed=seed, max_vectors=None if active else max_vectors,
         device=runs.device(kernels), most_candidates=MOST_CANDIDATES if active else None,
     )  # fmt: skip
+    with shown(progress) as show:
+        for note in problem_notes(found, specs):
+            show.say(note)
     if dry_run:
         return estimate(request, kernels, wanted)
     if runs.benchmark is not None:

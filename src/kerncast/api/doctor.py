@@ -7,11 +7,13 @@ import shutil
 import subprocess
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from typing import Any
 
 from kerncast import devices
 from kerncast.backends import backends
 from kerncast.backends.contract import Backend
+from kerncast.backends.inductor.illegal import bf16_products
 from kerncast.errors import KerncastError
 from kerncast.registry import FAMILIES, OPS
 from kerncast.version import __version__
@@ -21,7 +23,7 @@ CORE = ("click", "jinja2", "lightgbm", "msgspec", "numpy", "plotly", "polars", "
 EXTRAS = {
     "optuna": ("tune", "kerncast train --tune"),
     "pyopencl": ("opencl", "the backend opencl"),
-    "torch": ("torch", "training deep models"),
+    "torch": ("torch", "training deep models, the backend inductor, kerncast inductor"),
     "triton": ("triton", "the backend triton"),
 }
 # Command → the package that brings it.
@@ -79,6 +81,7 @@ def doctor() -> Diagnosis:
             *(_compiler(name) for name in COMPILERS),
             Check(device.name, "device", not unknown, title),
             *(_backend(kind) for kind in backends().values()),
+            *_bf16_products(),
             Check("plug-ins", "registry", True, plugins),
         )
     )
@@ -108,6 +111,11 @@ def _compiler(name: str) -> Check:
         return Check(name, "compiler", answer.returncode == 0, first[0])
     except (OSError, subprocess.TimeoutExpired) as error:
         return Check(name, "compiler", False, f"{path} does not run: {error}")
+
+
+def _bf16_products() -> tuple[Check, ...]:
+    """Only where torch is installed: a second or two."""
+    return () if find_spec("torch") is None else (Check("bf16", "torch", *bf16_products()),)
 
 
 def _backend(kind: type[Backend]) -> Check:

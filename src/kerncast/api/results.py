@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import reprlib
 import tempfile
@@ -17,7 +18,9 @@ from kerncast.models.model import Model
 Data = Dataset | str | Path | Sequence[Dataset | str | Path]
 """A dataset, its path, or several of either."""
 
-PROBLEMS = "`problems`: a text (llm, grid:M=1,2;N=8;K=8, or the path of a table) or a list of texts"
+PROBLEMS = "`problems`: a text (llm, grid:M=1,2;N=8;K=8, or the path of a table), a mapping of parameters, or a list of these"
+Problems = str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]]
+"""What `problems` takes: specifications and single problems."""
 
 # Removed when the process ends: `.save(path)` keeps a result.
 _temporary: list[tempfile.TemporaryDirectory[str]] = []
@@ -60,6 +63,29 @@ def texts(given: str | Sequence[str] | None, rule: str = "a text or a list of te
         if not isinstance(item, str | os.PathLike):
             raise InvalidValue(f"{rule} was expected, got {type(item).__name__} {' '.join(reprlib.repr(item).split())}")
     return tuple(map(str, found))
+
+
+def problem_texts(given: Problems | None) -> tuple[str, ...]:
+    """Specifications of problems as texts; problems that are given by their parameters become a table of their own."""
+    items = [] if given is None else listed(given)
+    single = [dict(item) for item in items if isinstance(item, Mapping)]
+    said = texts([item for item in items if not isinstance(item, Mapping)], PROBLEMS)
+    if not single:
+        return said
+    table = place_of(None, "problems.json")
+    try:
+        table.write_text(json.dumps(single))
+    except TypeError as error:
+        raise InvalidValue(f"the values of a problem are whole numbers, texts and booleans: {error}") from error
+    return (*said, str(table))
+
+
+def problems_described(given: Problems) -> str:
+    """What was asked for, in a line that says the same in every run."""
+    items = listed(given)
+    single = sum(isinstance(item, Mapping) for item in items)
+    said = texts([item for item in items if not isinstance(item, Mapping)], PROBLEMS)
+    return " ".join([*said, f"{single} given by their parameters"] if single else said)
 
 
 def assignments(given: Mapping[str, Any] | Sequence[str] | str | None) -> tuple[str, ...]:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from kerncast import devices as profiles
-from kerncast.api.results import PROBLEMS, assignments, texts
+from kerncast.api.results import Problems, assignments, problem_texts, problems_described
 from kerncast.api.showing import Wanted, shown
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.op import Family
-from kerncast.problems import parse_vary
+from kerncast.problems import parse_vary, problem_notes
 from kerncast.registry import FAMILIES
 from kerncast.sweeping import Slice, SuiteSweep, Sweep, Vectors, open_sweep, parse_selection, write_vectors
 
@@ -20,7 +20,7 @@ from kerncast.sweeping import Slice, SuiteSweep, Sweep, Vectors, open_sweep, par
 def sweep(
     family: Family | str,
     *,
-    problems: str | Sequence[str],
+    problems: Problems,
     vary: Mapping[str, Any] | Sequence[str] | None = None,
     x: int | None = None,
     y: int | None = None,
@@ -43,13 +43,17 @@ def sweep(
     found = family if isinstance(family, Family) else FAMILIES.get(family)
     profile = device if isinstance(device, Device) else profiles.get(device)
     axes = (*assignments(vary), *_input_grids(found, x, y))
+    specs = problem_texts(problems)
     opened = open_sweep(
-        found, profile, texts(problems, PROBLEMS), parse_vary(found, axes), parse_selection(found, configs), seed=seed,
+        found, profile, specs, parse_vary(found, axes), parse_selection(found, configs), seed=seed,
         part=Slice.parse(slice) if slice else None, max_vectors=max_vectors, max_flops=max_flops, max_bytes=max_bytes,
     )  # fmt: skip
+    with shown(progress) as show:
+        for note in problem_notes(found, specs):
+            show.say(note)
     if out is None:
         return opened
-    described = {"problems": " ".join(texts(problems)), "vary": " ".join(axes), "configs": configs}
+    described = {"problems": problems_described(problems), "vary": " ".join(axes), "configs": configs}
     with shown(progress) as show:
         summary = write_vectors(opened, Path(out), file_format=format, described=described, progress=show)
     vectors = Vectors.open(out)

@@ -135,6 +135,11 @@ class Backend(abc.ABC):
         """Why this backend cannot work on this machine and what to do about it; None when it can."""
         return None
 
+    @classmethod
+    def advice(cls, how: str) -> str:
+        """What to do about a worker that ended in this way (`SIGILL`, `exit code 3`), where that is known; else nothing."""
+        return ""
+
     def __init__(self, index: str = "0") -> None:
         self.index = index
 

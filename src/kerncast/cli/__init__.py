@@ -30,6 +30,7 @@ VERBS = {
     "export": ("export", "Write a model out as C99 with a C++ header, or as a JSON table of choices."),
     "families": ("families", "List kernel families, or show one: parameters, constraints, features."),
     "import": ("import_", "Convert another tool's table of measurements into a dataset."),
+    "inductor": ("inductor", "torch.compile: list the matrix products that a PyTorch model computes."),
     "inspect": ("inspect", "Show what a dataset holds, how noisy it is and what is wrong with it."),
     "merge": ("merge", "Join datasets into one; exact duplicates are kept once."),
     "models": ("models", "List the models in the store; add, remove, find one, or check whether it is still fresh."),

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from msgspec import structs
 
+from kerncast.backends import get_backend
 from kerncast.backends.memory import oom_kills, resident_bytes
 from kerncast.collecting.alike import AlikeFailures
 from kerncast.collecting.errands import Errand, Errands, Inquiry
@@ -434,9 +435,9 @@ class Supervisor:
             return
         # Killed, but not by us: the operating system does this when memory runs out, and counts it.
         status = "out_of_memory" if code == -signal.SIGKILL and oom_kills() > worker.oom_kills else "crash"
-        words = worker.last_line()
         how = exit_words(code)
-        self._culprit(device, status, f"the worker ended with {how}" + (f": {words}" if words else ""), how)
+        said = [f"the worker ended with {how}", worker.last_line(), get_backend(self.start(device).backend).advice(how)]
+        self._culprit(device, status, ": ".join(filter(None, said)), how)
 
     def _lost_start(self, device: str, why: str) -> None:
         self.failed_starts[device] += 1

@@ -21,14 +21,16 @@ from kerncast.op import Family, Op
 from kerncast.parameters import Value
 from kerncast.problems.axes import check_axes, parse_axes, required
 from kerncast.problems.samplers import PROBLEMS_LIMIT, cross, grid, lognormal
+from kerncast.problems.shapesets import KIND as SHAPESET
+from kerncast.problems.shapesets import read_shapeset, shapeset_points
 from kerncast.problems.tables import complete, is_table, read_points, rows_of
 from kerncast.registry import entry_points
 from kerncast.space import Space
 
-__all__ = ["affordable", "named_sets", "parse_vary", "problem_set"]
+__all__ = ["affordable", "named_sets", "parse_vary", "problem_notes", "problem_set"]
 
 Rule = Callable[[], Iterable[tuple[int, ...]]]
-_OTHERS = ("lognormal:N", "grid:AXES", "a .json, .parquet or .csv file")
+_OTHERS = ("lognormal:N", "grid:AXES", "shapeset:FILE", "a .json, .parquet or .csv file")
 
 
 @cache
@@ -101,6 +103,16 @@ def problem_set(
     return kept
 
 
+def problem_notes(target: Op | Family, specs: Iterable[str]) -> list[str]:
+    """What specifications hold that is not a problem of `target`, a sentence for each of them."""
+    found = []
+    for spec in specs:
+        kind, _, rest = spec.partition(":")
+        if kind == SHAPESET and (shapes := read_shapeset(rest, target.problem)).left_out:
+            found.append(f"{spec}: {shapes}")
+    return found
+
+
 def _one(op: Op, space: Space, spec: str, seed: int) -> tuple[pl.DataFrame, bool]:
     """The columns that one specification gives, and whether it is a list that must be valid as it is."""
     kind, separator, rest = spec.partition(":")
@@ -108,6 +120,8 @@ def _one(op: Op, space: Space, spec: str, seed: int) -> tuple[pl.DataFrame, bool
         return grid(space, rest), False
     if kind == "lognormal":
         return lognormal(space, rest, seed), False
+    if separator and kind == SHAPESET:
+        return shapeset_points(read_shapeset(rest, space), space), False
     if is_table(spec):
         return read_points(Path(spec), space, "problem."), True
     axes, sets = _named().get(op.name, ((), {}))

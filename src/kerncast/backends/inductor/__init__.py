@@ -17,6 +17,7 @@ from typing import Any
 
 from kerncast.backends.contract import Backend, Prepared, Unsupported
 from kerncast.backends.cpu import CpuBackend
+from kerncast.backends.inductor import illegal
 from kerncast.backends.inductor.build import Kernels, cpu_software
 from kerncast.backends.inductor.operands import LARGEST_VALUE, Operands, library_call
 from kerncast.backends.inductor.templates import Product
@@ -56,6 +57,10 @@ class InductorBackend(Backend):
     @classmethod
     def unavailable(cls) -> str | None:
         return NOT_INSTALLED if find_spec("torch") is None else CpuBackend.unavailable()
+
+    @classmethod
+    def advice(cls, how: str) -> str:
+        return illegal.advice(how)
 
     def __init__(self, index: str = "0") -> None:
         super().__init__(index)

@@ -41,7 +41,8 @@ def _result(sweep: Sweep | SuiteSweep, summary: Summary) -> dict[str, Any]:
     required=True,
     metavar="SPEC",
     help="A named set (gemm: cubes, llm, tall_skinny, k_heavy, primes, edge, wide; reshard: published, fitting), "
-    "lognormal:N, 'grid:M=1,2,4;N=256:4096:256', or a .json, .parquet or .csv file. May be repeated.",
+    "lognormal:N, 'grid:M=1,2,4;N=256:4096:256', shapeset:FILE of torch-diode, or a .json, .parquet or .csv file. "
+    "May be repeated.",
 )
 @click.option(
     "--vary",
