@@ -6,9 +6,12 @@ import click
 import pytest
 
 import kerncast
+import kerncast.inductor as ki
+from kerncast.api.validate import validate
 from kerncast.cli import VERBS, program
 from kerncast.cli.options import in_options, keyword
 from kerncast.inductor.shapes import Shapes, shapes_of
+from kerncast.inductor.validation import Validation
 from kerncast.op import Family
 from kerncast.selecting.search import search
 
@@ -26,7 +29,9 @@ HOMES = {
     "families": [kerncast.get_family, Family.bindings],
     "import": [kerncast.read, kerncast.Dataset.guess_mapping],
     "inductor": [],
+    "inductor report": [ki.report],
     "inductor shapes": [shapes_of, Shapes.save],
+    "inductor validate": [validate],
     "inspect": [kerncast.Dataset.inspect],
     "merge": [kerncast.Dataset.merge],
     "models": [kerncast.Store.open],
@@ -58,6 +63,7 @@ ELSEWHERE = {
     ("inspect", "top"): kerncast.Dataset.inspect,
     ("compare", "strict"): kerncast.compare,
     ("inductor shapes", "out"): Shapes.save,
+    ("inductor validate", "worst"): Validation.worst,
 }
 
 

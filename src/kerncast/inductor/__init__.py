@@ -15,19 +15,21 @@ if TYPE_CHECKING:
     from kerncast.inductor.shapes import shapes_of
 
 _HOMES = {
-    "choices": "enabling",
-    "enable": "enabling",
-    "observe": "observing",
-    "report": "reporting",
-    "shapes_of": "shapes",
+    "choices": "kerncast.inductor.enabling",
+    "enable": "kerncast.inductor.enabling",
+    "observe": "kerncast.inductor.observing",
+    "report": "kerncast.inductor.reporting",
+    "shapes_of": "kerncast.inductor.shapes",
+    # It shows its progress, so it stands with the other public functions.
+    "validate": "kerncast.api.validate",
 }
 
-__all__ = ["choices", "enable", "observe", "report", "shapes_of"]
+__all__ = ["choices", "enable", "observe", "report", "shapes_of", "validate"]  # noqa: F822
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(f"kerncast.inductor.{_HOMES[name]}"), name)
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'kerncast.inductor' has no attribute '{name}'")
 
 

@@ -121,7 +121,7 @@ class Chooser:
             return Picked(self.abstention(op, reason, problem, time.perf_counter() - began))
 
         try:
-            asked, answer = self._answered(problem)
+            asked, answer = self.answered(problem)
         except InvalidValue as error:
             return abstain(str(error))
         if not answer.ok:
@@ -136,7 +136,7 @@ class Chooser:
         rows = rows[open_to[rows]]
         return self._picked(op, asked, rows, times, library, began)
 
-    def _answered(self, problem: Mapping[str, Any]) -> tuple[Problem, Answer]:
+    def answered(self, problem: Mapping[str, Any]) -> tuple[Problem, Answer]:
         """The problem and the model's answer; if the model knows no such epilogue, those of the product alone.
 
         An epilogue costs all generated kernels the same, and the library's one more pass over the result.

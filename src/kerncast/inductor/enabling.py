@@ -15,6 +15,7 @@ from kerncast.inductor import hooks
 from kerncast.inductor.chooser import Policy
 from kerncast.inductor.entry import MODEL
 from kerncast.inductor.factory import SETTING, Factory, _without_setting, has_setting, keys_caches, log, turned_off
+from kerncast.inductor.reporting import write_at_exit
 from kerncast.models.model import Model
 from kerncast.store.store import Store
 
@@ -129,6 +130,7 @@ def enable_from_environment() -> None:
         log.warning("%s is set, but nothing is chosen: %s", MODEL, error)
         return
     make_default(factory)
+    write_at_exit()
     config = import_module("torch._inductor.config")
     for name, what in (("max_autotune", "TORCHINDUCTOR_MAX_AUTOTUNE=1"), ("freezing", "TORCHINDUCTOR_FREEZING=1")):
         if not getattr(config, name, True):

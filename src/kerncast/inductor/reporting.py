@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from kerncast.budgets import JSON_BYTES
+from kerncast.errors import BadFile
+from kerncast.files.atomic import write_bytes
+from kerncast.files.versioned import json_text
 from kerncast.inductor import decisions
 from kerncast.inductor.decisions import ABSTAINED, CHOSEN, TIMED, Decision
+from kerncast.parsing import decode_json
 from kerncast.writing import html
-from kerncast.writing.terminal import assignments, duration, printable
+from kerncast.writing.terminal import TextTable, assignments, duration, printable
 
 # Compiling and timing one C++ kernel of a GEMM alone, in CPU seconds: benchmarks/inductor.py measures it.
 SECONDS_PER_KERNEL = 4.0
+VARIABLE = "KERNCAST_REPORT"
 HEADERS = ("op", "problem", "ranked", "left", "decision", "predicted", "chosen")
 
 
@@ -58,6 +69,15 @@ class Report:
             for item in self.decisions
         ]
 
+    @classmethod
+    def read(cls, path: Path) -> Report:
+        """What a process with KERNCAST_REPORT wrote."""
+        try:
+            found = decode_json(JSON_BYTES.read(path), type=_Written)
+        except (msgspec.DecodeError, OSError) as error:
+            raise BadFile(f"{path} is no report ({error}): name the file that KERNCAST_REPORT named") from error
+        return cls(found.decisions)
+
     def _headline(self) -> str:
         if not self.decisions:
             return "nothing was decided in this process: compile something with max-autotune while a model is enabled"
@@ -69,13 +89,21 @@ class Report:
     def __repr__(self) -> str:
         if not self.decisions:
             return self._headline()
-        rows = [HEADERS, *self._rows()]
-        widths = [max(len(row[at]) for row in rows) for at in range(len(HEADERS) - 1)]
-        lines = ["  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]]) for row in rows]
-        return "\n".join(map(printable, [*lines, self._headline()]))
+        return f"{TextTable(HEADERS, self._rows(), right=('ranked', 'left', 'predicted'))}\n{printable(self._headline())}"
 
     def _repr_html_(self) -> str:
         return html.panel("torch.compile", html.note(self._headline()), html.table(HEADERS, self._rows()))
+
+
+class _Written(msgspec.Struct, frozen=True):
+    decisions: tuple[Decision, ...]
+
+
+def write_at_exit() -> None:
+    """Write the report to the file that KERNCAST_REPORT names when the process ends."""
+    path = os.environ.get(VARIABLE)
+    if path:
+        atexit.register(lambda: write_bytes(Path(path), json_text(report().as_json())))
 
 
 def report() -> Report:

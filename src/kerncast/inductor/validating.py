@@ -70,9 +70,10 @@ def _products(
         chosen = [Config(family, item) for item in picked.configs] + (stock[-1:] if picked.library else [])
         others = random.Random(seed).sample(chooser.selector.configs, min(sample, len(chooser.selector.configs)))
         others = [config for config in others if not family.config.validate(config.as_dict(), bindings)]
+        configs = list(dict.fromkeys([*chosen, *stock, *others]))
         try:
-            # Everything is timed: nothing is left out for being far behind at the first visit.
-            timed = measure_top(backend, problem, dict.fromkeys([*chosen, *stock, *others]), seconds * (3 + len(others)))
+            backend.compile([(problem, config) for config in configs])  # the seconds are for measuring
+            timed = measure_top(backend, problem, configs, seconds * len(configs))
         except KerncastError as error:
             yield Product(dict(values), "failed", str(error))
             continue
@@ -94,7 +95,8 @@ def _judged(
         return Product(values, "failed", "none of the chosen kernels ran")
     # Of several kernels that are left, Inductor takes the one that it finds fastest.
     best_of_mine = min(mine, key=lambda config: times[config])
-    predicted = [chooser.model.predict(chooser.selector.problem(values), config).time_ns for config in times]
+    asked, _ = chooser.answered(values)
+    predicted = [chooser.model.predict(asked, config).time_ns for config in times]
     errors = [
         math.log(guess / times[config])
         for guess, config in zip(predicted, times, strict=True)

@@ -12,6 +12,7 @@ from kerncast.writing.html import escape
 from kerncast.writing.terminal import assignments, duration, printable
 
 PRODUCT_HEADERS = ("problem", "decision", "chosen", "time", "max-autotune", "speed", "of the best")
+AS_GOOD = 0.97
 MODE_HEADERS = ("compiled with", "compile CPU s", "compile s", "run", "speed", "kernels timed")
 
 
@@ -88,6 +89,13 @@ class Validation:
         errors = [error for item in self.products for error in item.log_errors]
         return math.sqrt(statistics.fmean(error**2 for error in errors)) if errors else None
 
+    @property
+    def as_good(self) -> bool:
+        """Whether the chosen kernels, and each whole model, have at least 97 % of the speed of max-autotune's."""
+        times = {item.name: item.run_ns for item in self.modes}
+        networks = [times["max-autotune"] / times["kerncast"]] if {"max-autotune", "kerncast"} <= set(times) else []
+        return all(found is None or found >= AS_GOOD for found in (geometric_mean(self.speeds), *networks))
+
     def worst(self, count: int = 5) -> list[Product]:
         """The products whose chosen kernel is furthest behind max-autotune's."""
         return sorted((item for item in self.products if item.speed is not None), key=lambda item: item.speed or 0)[:count]
@@ -148,7 +156,7 @@ class Validation:
         return (
             f"{len(self.products):,} products, {decided:,} chosen without timing: {geometric_mean(self.speeds):.2f} x the "
             f"speed of max-autotune's kernels (geometric mean; worst {worst:.2f} x){best}; "
-            f"log-RMSE of predictions {self.rmse_log or 0.0:.2f}"
+            f"log-RMSE of predictions {'unknown' if self.rmse_log is None else format(self.rmse_log, '.2f')}"
         )
 
     def __repr__(self) -> str:

@@ -1,0 +1,77 @@
+"""`kerncast inductor validate`: a model's choices against max-autotune on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from kerncast.api.results import assignments
+from kerncast.api.showing import Wanted, shown
+from kerncast.errors import InvalidValue, NotFound
+from kerncast.files.atomic import write_bytes
+from kerncast.inductor.enabling import models_of
+from kerncast.inductor.shape_files import example_of
+from kerncast.inductor.validation import Validation
+from kerncast.models.model import Model
+from kerncast.problems import parse_vary, problem_set
+
+
+def validate(
+    model: Model | str | Path,
+    *,
+    model_file: str | None = None,
+    shapes: str | Sequence[Mapping[str, Any]] | None = None,
+    vary: Mapping[str, Any] | Sequence[str] | None = None,
+    threads: int | None = None,
+    top_k: int = 1,
+    sample: int = 0,
+    exhaustive: int = 0,
+    any_software: bool = False,
+    picture: str | Path | None = None,
+    seed: int = 0,
+    progress: Wanted = "auto",
+) -> Validation:
+    """Measure what a model chooses and what max-autotune would: for the products of `shapes`, or for those of a network.
+
+    `model_file` is `FILE.py[:function]`; the function returns a module and its inputs, which are compiled in each way and run
+    in turns. `picture` is written as SVG.
+    """
+    if find_spec("torch") is None:
+        raise NotFound("validating needs torch, which is not installed: pip install 'kerncast[torch]'")
+    if (model_file is None) == (shapes is None):
+        raise InvalidValue("give either `model_file` or `shapes`")
+    if model_file is None and (exhaustive or picture is not None):
+        raise InvalidValue("`exhaustive` and `picture` are for `model_file`: leave them out")
+    from kerncast.inductor.validating import validate as run
+
+    torch, (loaded,) = import_module("torch"), models_of(model)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    example = None if model_file is None else example_of(model_file)
+    problems = _products_of(example) if example is not None else _given(loaded, shapes, vary, seed)
+    with shown(progress) as show:
+        found = run(
+            loaded, problems, example, top_k=top_k, sample=sample, exhaustive=exhaustive, any_software=any_software, seed=seed,
+            progress=show,
+        )  # fmt: skip
+    if picture is not None:
+        write_bytes(Path(picture), found.picture().encode())
+    return found
+
+
+def _products_of(example: tuple[Any, Any]) -> list[dict[str, Any]]:
+    """The products of a network with their weights as Inductor packs them, on as many threads as torch has."""
+    from kerncast.inductor.shapes import shapes_of
+
+    threads = import_module("torch").get_num_threads()
+    return [{**dict(item), "threads": threads} for item in shapes_of(*example) if item.get("batch", 1) == 1]
+
+
+def _given(model: Model, shapes: Any, vary: Any, seed: int) -> list[dict[str, Any]]:
+    if not isinstance(shapes, str):
+        return [dict(item) for item in shapes]
+    frame = problem_set(model.family, [shapes], parse_vary(model.family, assignments(vary)), seed=seed)
+    return [{name: value for name, value in row.items() if value is not None} for row in frame.iter_rows(named=True)]
