@@ -123,7 +123,12 @@ def _lookup_table(
 ) -> list[Path]:
     wanted = _asked(loaded, problems)
     selector = Selector(
-        loaded, tiers=plain_tiers(loaded), tier="full", overrides=overrides, compile=len(wanted) > WORTH_COMPILING, progress=show
+        loaded,
+        tiers=plain_tiers(loaded),
+        tier="full",
+        overrides=overrides,
+        compile=len(wanted) > WORTH_COMPILING,
+        progress=show,
     )
     asked = [selector.problem(item) for item in wanted]
     show.stage(f"deciding {len(asked):,} problems")

@@ -29,7 +29,7 @@ from kerncast.models.reach import reach_of
 from kerncast.progress import QUIET, Progress
 from kerncast.selecting.tiers.build import PortfolioScores, TierOptions
 from kerncast.selecting.tiers.cart import Material, grow
-from kerncast.selecting.tiers.distill import LEAST_WEIGHT, Ground, Lessons, lessons_of, parts_of
+from kerncast.selecting.tiers.distill import LEAST_WEIGHT, Ground, lessons_of, parts_of
 from kerncast.selecting.tiers.portfolio import model_portfolio
 from kerncast.version import __version__
 from kerncast.writing.python import comment, literal
@@ -74,9 +74,7 @@ class Heuristic:
         )
 
 
-def distill_heuristic(
-    model: Model, options: TierOptions, listed: int = LISTED, *, progress: Progress = QUIET
-) -> Heuristic:
+def distill_heuristic(model: Model, options: TierOptions, listed: int = LISTED, *, progress: Progress = QUIET) -> Heuristic:
     """Teach a tree what the model would choose for `mm`, on measured and made-up problems."""
     if model.family.id != FAMILY:
         raise InvalidValue(f"AutoHeuristic's mm chooses configs of {FAMILY}, but the model is for {model.family.id}")
