@@ -39,8 +39,9 @@ def update(
     """
     opened = store if isinstance(store, Store) else Store.open(store)
     limits = Limits(max_mean / 100, max_median / 100, max_p10 / 100, max_problem / 100)
+    place = None if out is None else Path(out)
     with shown(progress) as show:
         return run(
-            model, open_all(paths_of(data)), opened, out=None if out is None else Path(out), pool=pool, limits=limits, seed=seed,
-            threads=threads, dry_run=dry_run, progress=show,
+            model, open_all(paths_of(data)), opened, out=place, pool=pool, limits=limits, seed=seed, threads=threads,
+            dry_run=dry_run, progress=show,
         )  # fmt: skip

@@ -29,7 +29,7 @@ VERBS = {
     "evaluate": ("evaluate", "Score a model on problems it has not seen, next to the baselines; write a report."),
     "export": (
         "export",
-        "Write a model out as C99 with a C++ header, a JSON table of choices, or files for PyTorch's Inductor.",
+        "Write a model out as C99 with a C++ header, a JSON table, or files for PyTorch's Inductor.",
     ),
     "families": ("families", "List kernel families, or show one: parameters, constraints, features."),
     "import": ("import_", "Convert another tool's table of measurements into a dataset."),

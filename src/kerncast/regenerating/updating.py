@@ -1,7 +1,8 @@
 """Learning on: continue a model with what was measured since, and keep the result only if it is not worse.
 
 The model keeps the rows that it was trained on. It is continued on them and on the new ones, so that it does not forget, and
-judged on held-out problems of the new data and on the old data. Rows that the model has learned from already are recognised by their problem and config.
+judged on held-out problems of the new data and on the old data. Rows that the model has learned from already are recognised by
+their problem and config.
 
 Times of another backend, software or cache state are not repeats of the model's: Inductor's own timer says another number
 for the same kernel than the collector does. Such rows are left out, unless `pool` asks for them. Then they are scaled by one
@@ -178,7 +179,7 @@ def _scaled(model: Model, rows: pl.DataFrame, own: pl.Expr) -> tuple[pl.DataFram
             unscaled += part.height
             continue
         machine = next(item.device for item in model.manifest.devices if item.name == part["device"][0])
-        predicted = model.predict_rows(model.describe(worked.select(schema.parameter_columns(model.family)), machine)).time_ns
+        predicted = model.predict_rows(model.describe(worked.select(*schema.parameter_columns(model.family)), machine)).time_ns
         assert predicted is not None
         factor = float(np.exp(np.median(np.log(worked["time_ns"].to_numpy() / predicted))))
         said = [str(part[name][0]) for name in CONDITIONS if part[name][0] is not None]
@@ -273,6 +274,8 @@ class Place:
     store: Store
     entry: Entry | None = None
     out: Path | None = None
+    mark: str | None = None
+    """That of the entry, from before the work."""
 
     @classmethod
     def of(cls, model: Model | str | Path, store: Store, out: Path | None) -> Place:
@@ -281,15 +284,17 @@ class Place:
             refuse_unwritable(out)
         if not isinstance(model, Model) and not Path(model).is_dir():
             entry = store.get(str(model))
-            return cls(entry.load(), store, entry, out)
+            loaded = entry.load()
+            there = store.at(loaded, entry.record.name)
+            # A model whose data do not name their software may have been added with a name for it: it is elsewhere then.
+            own = there is not None and there.id == entry.id
+            return cls(loaded, store, entry, out, store.mark(loaded, entry.record.name) if own else None)
         loaded = model if isinstance(model, Model) else Model.load(model)
         place = cls(loaded, store, None, out)
         if out is None and (loaded.path.parent / ENTRY).exists():
             raise InvalidValue(f"{loaded.path} is a model of a store: update it by its id (`kerncast models`), or give `out`")
         if out is None and place.aside.exists() and not (place.aside / MANIFEST).is_file():
-            raise InvalidValue(
-                f"the old model would be kept as {place.aside}, where something else is: move it away, or give `out`"
-            )
+            raise InvalidValue(f"the old model would be kept as {place.aside}, but something else is there: give `out`")
         return place
 
     @property
@@ -316,14 +321,12 @@ class Place:
 
     def _put_in_store(self, entry: Entry, new: Model, told: Updated) -> Updated:
         name, record = entry.record.name, entry.record
-        # A model whose data do not name their software may have been added with a name for it.
-        stated = None if self.model.manifest.software or not record.software else softwares.parts(record.software[0])
-        mark = self.store.mark(self.model, name) if stated is None else None
+        stated = softwares.parts(record.software[0]) if self.mark is None and record.software else None
         if self.store.get(entry.id).record.checksum != record.checksum:
             raise Changed(f"{entry.id} was replaced while it was being updated: run the same command again")
         kept = self.store.add(self.model, name=f"{name}.previous", replace=True, software=stated)
         origin = {**record.origin, "updated": told.verdict}
-        added = self.store.add(new, name=name, replace=True, software=stated, origin=origin, over=mark)
+        added = self.store.add(new, name=name, replace=True, software=stated, origin=origin, over=self.mark)
         return replace(told, replaced=True, model=added.id, previous=kept.id)
 
 
