@@ -185,6 +185,19 @@ def test_what_cannot_be_updated_is_refused_before_any_work(home, place, tmp_path
         kc.update(place, home / "new", **QUICK)
 
 
+def test_a_link_to_a_model_stays_a_link(home, place, canned, tmp_path):
+    """The directory behind it is replaced, twice."""
+    canned()
+    link = tmp_path / "current"
+    link.symlink_to(place)
+    first = kc.update(link, home / "new", **QUICK)
+    assert (link.is_symlink(), place.is_symlink(), first.previous) == (True, False, str(place.with_name("m.previous")))
+    shutil.rmtree(place)
+    shutil.copytree(home / "m", place)
+    assert kc.update(link, home / "new", **QUICK).replaced
+    assert bytes_of(place) == bytes_of(home / "next")
+
+
 def test_data_of_some_dtypes_continue_a_model_of_more(tmp_path):
     """The model still answers for those that the new data lack."""
     rows = synthetic_rows(12)

@@ -293,20 +293,24 @@ class Place:
         place = cls(loaded, store, None, out)
         if out is None and (loaded.path.parent / ENTRY).exists():
             raise InvalidValue(f"{loaded.path} is a model of a store: update it by its id (`kerncast models`), or give `out`")
-        if out is None and place.aside.exists() and not (place.aside / MANIFEST).is_file():
+        if out is None and place.aside.exists() and (place.aside.is_symlink() or not (place.aside / MANIFEST).is_file()):
             raise InvalidValue(f"the old model would be kept as {place.aside}, but something else is there: give `out`")
         return place
 
     @property
+    def directory(self) -> Path:
+        """The model's directory itself: a link to it stays a link."""
+        return self.model.path.resolve()
+
+    @property
     def aside(self) -> Path:
         """Where the old directory is kept."""
-        path = self.model.path.absolute()
-        return path.with_name(f"{path.name}.previous")
+        return self.directory.with_name(f"{self.directory.name}.previous")
 
     @property
     def beside(self) -> Path | None:
         """The folder for the work: on the disk of what is replaced."""
-        return None if self.entry is not None or self.out is not None else self.model.path.absolute().parent
+        return None if self.entry is not None or self.out is not None else self.directory.parent
 
     def put(self, new: Model, told: Updated) -> Updated:
         """Put the new model there; raises `Changed` if another process has replaced the old one meanwhile."""
@@ -315,7 +319,7 @@ class Place:
         if self.entry is None:
             if manifest_alone(self.model.path).checksum != self.model.manifest.checksum:
                 raise Changed(f"{self.model.path} was replaced while it was being updated: run the same command again")
-            replace_directory(new.path, self.model.path, self.aside)
+            replace_directory(new.path, self.directory, self.aside)
             return replace(told, replaced=True, model=str(self.model.path), previous=str(self.aside))
         return self._put_in_store(self.entry, new, told)
 
