@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kerncast.api.regenerate import regenerate
     from kerncast.api.sweep import sweep
     from kerncast.api.train import train
+    from kerncast.api.update import update
     from kerncast.api.verify import verify
     from kerncast.data.dataset import Dataset
     from kerncast.models.model import Model
@@ -55,6 +56,7 @@ _HOMES = {
     "regenerate": "kerncast.api.regenerate",
     "sweep": "kerncast.api.sweep",
     "train": "kerncast.api.train",
+    "update": "kerncast.api.update",
     "verify": "kerncast.api.verify",
 }
 
@@ -85,6 +87,7 @@ __all__ = [
     "regenerate",
     "sweep",
     "train",
+    "update",
     "verify",
 ]
 

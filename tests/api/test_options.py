@@ -51,6 +51,7 @@ HOMES = {
     "select": [kerncast.Selector, kerncast.Selector.rank, kerncast.Selector.measure],
     "sweep": [kerncast.sweep],
     "train": [kerncast.train],
+    "update": [kerncast.update],
     "verify": [kerncast.verify],
 }
 # Where an option is something else in Python than an argument of the same name.

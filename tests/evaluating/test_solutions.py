@@ -203,7 +203,7 @@ def test_a_lookup_table_of_inductor_is_read_by_its_keys(tmp_path, found):
         key(0, device="NVIDIA A100-SXM4-80GB"): [template(GOOD, "triton::mm_persistent_tma"), template(GOOD)],
         key(1): [{"template_id": "aten::mm"}, template(GOOD, "mm")],
         key(2, device="gfx942:sramecc+:xnack-"): [template(GOOD)],
-        key(3, op="alpha=1&beta=1+addmm"): [template(GOOD)],
+        key(3, op="alpha=2&beta=1+addmm"): [template(GOOD)],
         key(4, a_stride=[99999, 1]): [template(GOOD)],
     }
     got = scored(tmp_path, found, data)

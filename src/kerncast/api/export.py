@@ -11,20 +11,33 @@ from kerncast.api.showing import Wanted, shown
 from kerncast.compiling.lower import lower
 from kerncast.compiling.overrides import Overrides, decide
 from kerncast.errors import InvalidValue
+from kerncast.exporting.autoheuristic import LISTED, distill_heuristic, refuse_name, write_heuristic
 from kerncast.exporting.json_table import trained_problems, write_table
+from kerncast.exporting.lookup_table import lookup_table, write_lookup_table
 from kerncast.exporting.project import write_project
 from kerncast.files.atomic import refuse_existing, write_atomically
 from kerncast.learners.linear import Linear
 from kerncast.models.model import Model
 from kerncast.models.tier import CHOOSING
-from kerncast.op import Problem
+from kerncast.op import Config, Problem
 from kerncast.progress import Progress
 from kerncast.selecting.problem_files import read_problem_file
 from kerncast.selecting.selector import Selector
-from kerncast.selecting.tiers.build import TierOptions, tiers_of
+from kerncast.selecting.tiers.build import TierOptions, plain_tiers, tiers_of
 
 TIERS = ",".join(CHOOSING)
-FORMS = ("c", "json", "csv")
+FORMS = ("c", "json", "csv", "lookup-table", "autoheuristic")
+# Compiling a model takes as long as ranking about this many problems in Python.
+WORTH_COMPILING = 500
+# The forms that each of these options is for.
+ONLY = {
+    "prefix": ("c",),
+    "tiers": ("c",),
+    "problems": ("json", "lookup-table"),
+    "overrides": ("c", "json", "lookup-table"),
+    "top_k": ("lookup-table", "autoheuristic"),
+    "device_name": ("lookup-table",),
+}
 
 
 def export(
@@ -38,13 +51,17 @@ def export(
     loss: float = 0.002,
     max: int = 64,
     overrides: Overrides | Mapping[str, Any] | str | Path | None = None,
+    top_k: int | None = None,
+    device_name: str | None = None,
     progress: Wanted = "auto",
 ) -> list[Path]:
     """Write a model out, and return the files.
 
     `c`: one .c and one .h without any dependency beyond libm, a C++17 header, a self-test with golden vectors,
     CMakeLists.txt and a pkg-config file; it chooses exactly what Python chooses. `json`: a table of choices. `csv`: the lines
-    of a linear model.
+    of a linear model. `lookup-table`: a table for `torch._inductor.lookup_table`, with the `top_k` best configs of each problem
+    (1); keys begin with `device_name` if it is given. `autoheuristic`: a module for `torch._inductor.autoheuristic`, with
+    `top_k` kernels in each leaf (20).
 
     `overrides` is an `overrides.toml` (or a mapping of the same form) that says which kernels exist and which choices are
     fixed: the model need not be trained again for it.
@@ -55,12 +72,14 @@ def export(
     )
     if to not in FORMS:
         raise InvalidValue(f"`to` is one of {', '.join(FORMS)}, got '{to}'")
-    if to != "c" and (prefix != "kerncast" or wanted != TIERS.split(",")):
-        raise InvalidValue("`prefix` and `tiers` are only for `to=c`: leave them out")
-    if to != "json" and problems is not None:
-        raise InvalidValue("`problems` is only for `to=json`: leave it out")
-    if to == "csv" and overrides is not None:
-        raise InvalidValue("`overrides` are for `to=c` and `to=json`: leave them out")
+    _refuse_others(to, {
+        "prefix": prefix != "kerncast", "tiers": wanted != TIERS.split(","), "problems": problems is not None,
+        "overrides": overrides is not None, "top_k": top_k is not None, "device_name": device_name is not None,
+    })  # fmt: skip
+    if top_k is not None and top_k < 1:
+        raise InvalidValue(f"`top_k` must be at least 1, got {top_k}")
+    if to == "autoheuristic":
+        refuse_name(place)
     refuse_existing(place)
     loaded, options = model_of(model), TierOptions(loss, max)
     with shown(progress) as show:
@@ -68,6 +87,13 @@ def export(
             return _json(loaded, place, problems, options, overrides, show)
         if to == "csv":
             return _csv(loaded, place)
+        if to == "lookup-table":
+            return _lookup_table(loaded, place, problems, overrides, top_k or 1, device_name, show)
+        if to == "autoheuristic":
+            heuristic = distill_heuristic(loaded, options, top_k or LISTED, progress=show)
+            write_heuristic(place, loaded, heuristic)
+            show.say(str(heuristic))
+            return [place]
         decided = None if overrides is None else decide(loaded, overrides)
         for note in decided.notes if decided is not None else ():
             show.say(note)
@@ -79,12 +105,44 @@ def export(
 
 def _json(loaded: Model, out: Path, problems: Any, options: TierOptions, overrides: Any, show: Progress) -> list[Path]:
     selector = Selector(loaded, tier="full", options=options, overrides=overrides, progress=show)
-    if problems is None:
-        asked: Sequence[Any] = trained_problems(loaded)
-    else:
-        asked = read_problem_file(Path(problems), loaded.family) if isinstance(problems, str | Path) else problems
+    asked = _asked(loaded, problems)
     show.stage(f"deciding {len(asked):,} problems")
     write_table(out, loaded, [answer.as_json() for answer in selector.select_many(asked)])
+    return [out]
+
+
+def _asked(loaded: Model, problems: Any) -> Sequence[Any]:
+    """The problems to choose for: those given, else the training problems."""
+    if problems is None:
+        return trained_problems(loaded)
+    return read_problem_file(Path(problems), loaded.family) if isinstance(problems, str | Path) else list(problems)
+
+
+def _lookup_table(
+    loaded: Model, out: Path, problems: Any, overrides: Any, top_k: int, device_name: str | None, show: Progress
+) -> list[Path]:
+    wanted = _asked(loaded, problems)
+    selector = Selector(
+        loaded,
+        tiers=plain_tiers(loaded),
+        tier="full",
+        overrides=overrides,
+        compile=len(wanted) > WORTH_COMPILING,
+        progress=show,
+    )
+    asked = [selector.problem(item) for item in wanted]
+    show.stage(f"deciding {len(asked):,} problems")
+
+    def best(problem: Problem, count: int) -> list[Config]:
+        return [answer.config for answer in selector.rank(problem, count) if answer.ok and answer.config is not None]
+
+    table = lookup_table(
+        loaded.family, ((problem, best(problem, top_k)) for problem in asked),
+        lambda problem: best(problem, len(selector.configs)), device_name,
+    )  # fmt: skip
+    write_lookup_table(out, table)
+    for note in table.notes():
+        show.say(note)
     return [out]
 
 
@@ -95,3 +153,10 @@ def _csv(loaded: Model, out: Path) -> list[Path]:
         )
     write_atomically(out, loaded.learner.table().write_csv)
     return [out]
+
+
+def _refuse_others(to: str, given: Mapping[str, bool]) -> None:
+    """Refuse an option that is for another form."""
+    for name in (name for name, is_given in given.items() if is_given):
+        if to not in ONLY[name]:
+            raise InvalidValue(f"`{name}` is only for {' and '.join(f'`to={form}`' for form in ONLY[name])}: leave it out")

@@ -27,7 +27,10 @@ VERBS = {
     "devices": ("devices", "List hardware profiles, or show one with the source of each number."),
     "doctor": ("doctor", "Say what works on this machine, and what to install for the rest."),
     "evaluate": ("evaluate", "Score a model on problems it has not seen, next to the baselines; write a report."),
-    "export": ("export", "Write a model out as C99 with a C++ header, or as a JSON table of choices."),
+    "export": (
+        "export",
+        "Write a model out as C99 with a C++ header, a JSON table, or files for PyTorch's Inductor.",
+    ),
     "families": ("families", "List kernel families, or show one: parameters, constraints, features."),
     "import": ("import_", "Convert another tool's table of measurements into a dataset."),
     "inductor": ("inductor", "torch.compile: list the matrix products that a PyTorch model computes."),
@@ -44,6 +47,7 @@ VERBS = {
     "select": ("select", "Choose the config to run for a problem, in microseconds, or say why not."),
     "sweep": ("sweep", "List what to measure: problems × configs, checked, sampled, sliced, written to disk."),
     "train": ("train", "Train a model on measurements and say how good it is on problems it has not seen."),
+    "update": ("update", "Learn from what was measured since, and replace the model if that makes it no worse."),
     "verify": ("verify", "Check an artefact whole (dataset, model, store, export …) and say what is wrong with it."),
 }
 

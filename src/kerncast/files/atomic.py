@@ -7,6 +7,7 @@ ones, never a mixture. The draft itself is left then; the next process that writ
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -267,6 +268,34 @@ def build_directory(out: Path, fill: Callable[[Path], None]) -> None:
     """Build a directory that appears whole or not at all; `fill` only writes files."""
     with drafted(out) as draft, _said(out):
         fill(draft)
+
+
+def replace_directory(new: Path, place: Path, aside: Path) -> None:
+    """Put a directory in the place of another one on the same disk, which is kept as `aside`; an older `aside` is removed.
+
+    Where the system can swap two names, one of both is at `place` at every moment.
+    """
+    with _said(place):
+        sync_tree(new)
+        if _swap(new, place):
+            before = new
+        else:
+            before = new.with_name(f"{new.name}.before")
+            os.rename(place, before)
+            os.rename(new, place)
+        if aside.exists():
+            shutil.rmtree(aside)
+        os.rename(before, aside)
+        _sync(place.parent)
+
+
+def _swap(one: Path, other: Path) -> bool:
+    """Exchange two names in one step; False: this system or file system cannot."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    at_cwd, exchange = -100, 2
+    return bool(rename(at_cwd, os.fsencode(one.absolute()), at_cwd, os.fsencode(other.absolute()), exchange) == 0)
 
 
 def copy_directory(source: Path, out: Path) -> None:

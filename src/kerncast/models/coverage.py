@@ -20,6 +20,8 @@ MOST_PLACES = 64
 # what random values would have in common with more than this probability, is no fact.
 POWERS = (16, 8, 4, 2)
 FEWEST_VALUES, CHANCE = 20, 1e-6
+# The `fold` of a prediction that an earlier model made, in the predictions of a warm start.
+CARRIED = -1
 
 
 def seen_groups(table: Table, base: Model | None) -> pl.DataFrame:
@@ -29,6 +31,41 @@ def seen_groups(table: Table, base: Model | None) -> pl.DataFrame:
     if base is not None:
         groups = pl.concat([groups, base.seen]).unique()
     return groups.sort(columns)
+
+
+def conditions(table: Table, base: Model | None) -> dict[str, tuple[str, ...]]:
+    """The backends and cache states of the data, the base's included."""
+    known = {} if base is None else base.manifest.known_conditions
+    return {
+        name: tuple(sorted({*table.conditions.get(name, ()), *known.get(name, ())}))
+        for name in sorted({*table.conditions, *known})
+    }
+
+
+def with_base(predictions: pl.DataFrame, table: Table, base: Model | None) -> pl.DataFrame:
+    """The out-of-fold predictions of a training, with everything else that was measured: tiers are built from all of it.
+
+    The vectors of the base keep the predictions that the base made out of fold. Those that a warm start was continued on, but
+    not judged by, have the base's prediction, which was made before it saw them. Their `fold` is `CARRIED`.
+    """
+    if base is None or base.out_of_fold is None or "device" not in base.out_of_fold.columns:
+        return predictions
+    keys = ["device", *table.rows.frame.columns]
+    measured = table.rows.frame.with_columns(
+        device=table.device_names,
+        measured_ns=pl.Series(table.time_ns).fill_nan(None),
+        noise=pl.Series(table.noise).fill_nan(None),
+    )
+    # A vector that was measured again has its new time.
+    before = base.out_of_fold.join(measured.select(keys), on=keys, how="anti", nulls_equal=True)
+    again = base.out_of_fold.drop("measured_ns", "noise").join(measured, on=keys, how="inner", nulls_equal=True)
+    parts = [predictions, before, again]
+    if predictions.height < measured.height:
+        said = base.rank_rows(table.rows)
+        parts.append(measured.with_columns(time_ns=pl.Series(said.time_ns), score=pl.Series(said.score)))
+    carried = [part.with_columns(fold=pl.lit(CARRIED, pl.Int64)) for part in parts[1:]]
+    both = pl.concat([predictions, *carried], how="diagonal_relaxed").select(predictions.columns)
+    return both.unique(keys, keep="first", maintain_order=True).sort(keys, nulls_last=True)
 
 
 def hull(table: Table, base: Model | None) -> dict[str, Range]:

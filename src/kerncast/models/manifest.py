@@ -103,6 +103,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The declaration of an op that was drafted from a file; left out for an installed op."""
     facts: dict[str, Fact] | msgspec.UnsetType = msgspec.UNSET
     """What the measured values of some sizes have in common, though the op allows others; left out: nothing."""
+    conditions: dict[str, tuple[str, ...]] | msgspec.UnsetType = msgspec.UNSET
+    """How the training data were measured: their `backend` and `cache`; left out: the data do not say."""
     contradicted: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """Rules of the family that the measurements contradict, so that the model does not obey them; left out: none."""
     format: str = FORMAT
@@ -119,6 +121,11 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def known_facts(self) -> dict[str, Fact]:
         """By parameter: what all its measured values have in common."""
         return {} if isinstance(self.facts, msgspec.UnsetType) else self.facts
+
+    @property
+    def known_conditions(self) -> dict[str, tuple[str, ...]]:
+        """The backends and cache states of the training data, where they say."""
+        return {} if isinstance(self.conditions, msgspec.UnsetType) else self.conditions
 
     @property
     def contradicted_rules(self) -> tuple[str, ...]:

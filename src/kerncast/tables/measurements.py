@@ -6,8 +6,8 @@ a time, only what a table needs is kept, and repeats are folded some keys at a t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -28,6 +28,8 @@ READ = (
     "key", "device", "status", "time_ns", "time_ns_std", "time_ns_mad", "samples", "backend", "software", "cache", "source",
     "source_line", "run_id", "order", schema.LABEL,
 )  # fmt: skip
+# What besides device and software makes times that are not repeats of each other.
+CONDITIONS = ("backend", "cache")
 # A hash of all cells of a row, also of those that are not read: 64 bits, next to the cells that are.
 CELLS = "__cells"
 VISIT = "__visit"
@@ -70,6 +72,8 @@ class Folded:
     software: tuple[str, ...]
     labels: pl.DataFrame | None
     """What each config is called (see `label_table`)."""
+    conditions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """How it was measured: the different values of CONDITIONS, where the rows say them."""
 
     @classmethod
     def of(cls, family: Family, columns: list[pl.Series]) -> Folded:
@@ -78,9 +82,11 @@ class Folded:
         rows = pl.DataFrame(columns)
         columns.clear()
         software, labels = tuple(sorted(rows["software"].drop_nulls().unique())), label_table(family, rows)
+        said = {name: tuple(sorted(rows[name].drop_nulls().unique())) for name in CONDITIONS if name in rows.columns}
         frame = fold_repeats(family, rows)
         del rows
-        return cls(frame.sort("device", *schema.parameter_columns(family), nulls_last=True), software, labels)
+        sorted_rows = frame.sort("device", *schema.parameter_columns(family), nulls_last=True)
+        return cls(sorted_rows, software, labels, {name: values for name, values in said.items() if values})
 
 
 def fold_repeats(family: Family, rows: pl.DataFrame) -> pl.DataFrame:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -52,6 +52,8 @@ class Table:
     digest: str
     labels: pl.DataFrame | None = None
     """What each config is called (see `label_table`); None: the data name no kernels."""
+    conditions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The backends and cache states that the times are of, where the data say."""
 
     @property
     def family(self) -> Family:
@@ -172,6 +174,7 @@ def table_of(family: Family, measured: Folded, machines: dict[str, Device], dige
         broken=broken,
         digest=digest,
         labels=measured.labels,
+        conditions=measured.conditions,
     )
 
 

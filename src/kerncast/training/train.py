@@ -210,12 +210,13 @@ def _write(
         said = {"fold": trained.fold, "time_ns": trained.predictions.time_ns, "score": trained.predictions.score}
         said |= {"lower_ns": judged.lower_ns, "upper_ns": judged.upper_ns} if judged.lower_ns is not None else {}
     types = {"fold": pl.Int64, "time_ns": pl.Float64, "score": pl.Float64}
-    held.rows.frame.with_columns(
+    predictions = held.rows.frame.with_columns(
         device=held.device_names,
         **{name: pl.lit(None, types[name]) if values is None else pl.Series(values) for name, values in said.items()},
         measured_ns=pl.Series(held.time_ns).fill_nan(None),
         noise=pl.Series(held.noise).fill_nan(None),
-    ).write_parquet(folder / PREDICTIONS)
+    )
+    coverage.with_base(predictions, table, base).write_parquet(folder / PREDICTIONS)
     (folder / EVALUATION).write_bytes(json_text(evaluation))
     (folder / IMPORTANCES).write_bytes(json_text(importances))
     manifest = _manifest(folder, table, procedure, trained.learner, where, base)
@@ -239,7 +240,11 @@ def _manifest(
     recipe, names = procedure.recipe, table.rows.names
     constant = tuple(name for name, low, high in zip(names, table.rows.features.min(0), table.rows.features.max(0), strict=True)
                      if low == high)  # fmt: skip
-    dtypes = table.rows.frame["problem.dtype"].unique().sort().to_list() if "problem.dtype" in table.rows.frame.columns else []
+    dtypes = table.rows.frame["problem.dtype"].unique().to_list() if "problem.dtype" in table.rows.frame.columns else []
+    # What its base was trained on counts too: the model answers for both.
+    dtypes = sorted({*dtypes, *(() if base is None else base.manifest.dtypes)})
+    software = {*table.software, *(() if base is None else base.manifest.software)}
+    conditions = coverage.conditions(table, base)
     featurizer = Featurizer(table.family, table.devices[0], tuple(dtypes) or None)
     assert recipe.target is not None
     assert recipe.target_log is not None
@@ -249,7 +254,7 @@ def _manifest(
         family=table.family.id,
         devices=tuple(record_of(device) for device in table.devices),
         dtypes=tuple(dtypes),
-        software=table.software,
+        software=tuple(sorted(software)),
         features=Features(names, feature_digest(featurizer, names), table.left_out, constant, aliased_rows(table)),
         target=recipe.target,
         target_log=recipe.target_log,
@@ -269,6 +274,7 @@ def _manifest(
         recipe=recipe.as_options(),
         declaration=declaration_of(table.family) or msgspec.UNSET,
         facts=coverage.facts(table, base) or msgspec.UNSET,
+        conditions=conditions or msgspec.UNSET,
         contradicted=_contradicted(table, base) or msgspec.UNSET,
         warm_start=() if base is None else (*base.manifest.warm_start, base.manifest.data.digest),
     )  # fmt: skip

@@ -73,14 +73,15 @@ def refuse_strangers(table: Table, procedure: Procedure, base: Model) -> None:
         raise InvalidValue(f"a {manifest.kind} model cannot be continued: train it from scratch, without `warm_start`")
     dtypes = tuple(table.rows.frame["problem.dtype"].unique().sort()) if "problem.dtype" in table.rows.frame.columns else ()
     device = {item.name for item in table.devices}
-    featurizer = Featurizer(table.family, table.devices[0], dtypes or None)
+    featurizer = Featurizer(table.family, table.devices[0], manifest.dtypes or dtypes or None)
     same = (
         ("op", manifest.op, table.family.op.name),
         ("family", manifest.family, table.family.id),
         ("target", f"{manifest.target}{'' if manifest.target_log else ' (raw)'}",
          f"{recipe.target}{'' if recipe.target_log else ' (raw)'}"),
         ("device", ", ".join(sorted(item.name for item in manifest.devices)), ", ".join(sorted(device))),
-        ("dtypes", ", ".join(manifest.dtypes), ", ".join(dtypes)),
+        # Data of some of its dtypes are enough: the others keep what the base learned of them.
+        ("dtypes", ", ".join(manifest.dtypes), ", ".join(manifest.dtypes if {*dtypes} <= {*manifest.dtypes} else dtypes)),
     )  # fmt: skip
     if recipe.kind != manifest.kind:
         raise InvalidValue(

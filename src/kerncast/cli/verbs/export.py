@@ -18,8 +18,10 @@ from kerncast.writing.shell import word
 
 @click.command("export")
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path), shell_complete=completing.model_folders)
-@click.option("--to", type=click.Choice(["c", "json", "csv"]), default="c", show_default=True,
-              help="C99 with a C++17 header, a plain JSON table of choices, or the lines of a linear model.")  # fmt: skip
+@click.option(
+    "--to", type=click.Choice(["c", "json", "csv", "lookup-table", "autoheuristic"]), default="c", show_default=True,
+    help="C99 with a C++17 header, a JSON table of choices, the lines of a linear model, or files for PyTorch's Inductor.",
+)  # fmt: skip
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), metavar="DIR|FILE", help="The path to write; it must not exist."
 )
@@ -28,12 +30,16 @@ from kerncast.writing.shell import word
 @click.option("--prefix", default="kerncast", show_default=True, metavar="NAME",
               help="With c: prefix of functions, types and files; each artefact in a program needs its own.")  # fmt: skip
 @click.option("--problems", type=click.Path(path_type=Path), metavar="FILE",
-              help="With json: the problems to choose for (.json or .parquet). [default: the training problems]")  # fmt: skip
+              help="With json, lookup-table: the problems (.json or .parquet). [default: the training problems]")  # fmt: skip
 @click.option("--loss", default=0.002, show_default=True, type=click.FloatRange(0, 1, min_open=True, max_open=True),
               help="Allowed loss of the portfolio, as a share.")  # fmt: skip
 @click.option("--max", default=64, show_default=True, type=click.IntRange(min=1), help="Maximum configs in the portfolio.")
 @click.option("--overrides", type=click.Path(path_type=Path), metavar="FILE.toml",
               help="Which kernels exist and which choices are fixed: `available`, `deny`, [[pin]].")  # fmt: skip
+@click.option("--top-k", type=click.IntRange(min=1), metavar="K",
+              help="With lookup-table, autoheuristic: configs for each problem or leaf. [default: 1, 20]")  # fmt: skip
+@click.option("--device-name", metavar="NAME",
+              help="With lookup-table: torch's name of the GPU, for every key. [default: keys for any device]")  # fmt: skip
 @json_option
 def command(model: Path, out: Path, to: str, as_json: bool, **options: Any) -> None:
     """Write a model out for programs that do not have Python.
@@ -47,6 +53,8 @@ def command(model: Path, out: Path, to: str, as_json: bool, **options: Any) -> N
     kerncast export model --to c --out picker --overrides overrides.toml
     kerncast export model --to json --out choices.json
     kerncast export lines --to csv --out lines.csv
+    kerncast export a100 --to lookup-table --out table.json --device-name 'NVIDIA A100-SXM4-80GB'
+    kerncast export a100 --to autoheuristic --out _KerncastMM.py
     """
     from kerncast.api.export import export
     from kerncast.learners.linear import Linear

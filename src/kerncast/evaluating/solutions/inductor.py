@@ -20,6 +20,7 @@ from typing import Any
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating.solutions.solution import LeftOut, Solution, Target
 from kerncast.evaluating.solutions.torch_tiles import OPS, Tile, choice, dtype_of, of_tile, require_triton, storage_of
+from kerncast.exporting.lookup_table import SCALARS
 
 TABLE = "PyTorch Inductor lookup table"
 LOG = "PyTorch Inductor max-autotune log"
@@ -32,6 +33,8 @@ LOGGED = re.compile(r"\(([^,()]+), ([^,()]+), ([^,()]+)\)")
 # The only template that belongs to the family; persistent and TMA variants, decompose_k, CUTLASS … are other kernels.
 PLAIN = tuple(f"{prefix}{op}" for prefix in ("triton::", "") for op in OPS)
 LIBRARY_PREFIX = "aten::"
+# A product with a bias, neither scaled: the bias is the first operand, a vector or the same spread over C.
+BIASED = "addmm"
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Key:
     device: str
     inputs: str
     op: str
+    scalars: str = ""
 
     @classmethod
     def read(cls, text: str) -> Key:
@@ -50,7 +54,7 @@ class Key:
             raise BadFile(
                 f"a key of a lookup table is [device+]((torch.dtype, [sizes], [strides]), …)[+scalars]+op, got '{text:.200}'"
             )
-        return cls(text, found["device"] or "", found["inputs"], found["op"])
+        return cls(text, found["device"] or "", found["inputs"], found["op"], found["scalars"] or "")
 
 
 def is_lookup_table(data: Mapping[Any, Any]) -> bool:
@@ -75,7 +79,7 @@ def read_lookup_table(data: Mapping[str, Any], target: Target) -> Iterator[Solut
         count = len(configs)
         if key.device and not target.is_on(key.device):
             yield LeftOut("device", key.device, count)
-        elif key.op not in OPS:
+        elif key.op not in (*OPS, BIASED) or (key.scalars and key.scalars != SCALARS):
             yield LeftOut("op", key.op, count)
         elif not key.device and (key.inputs, key.op) in answered:
             yield LeftOut("superseded", count=count)
@@ -106,7 +110,8 @@ def _problem(key: Key) -> dict[str, Any] | LeftOut:
     parts = list(INPUT.finditer(key.inputs))
     shapes = [tuple(map(int, part[2].split(", "))) for part in parts]
     strides = [tuple(map(int, part[3].split(", "))) for part in parts]
-    rank = 2 + OPS.index(key.op)
+    rank, bias = 3 if key.op == "bmm" else 2, key.op == BIASED
+    added = (shapes.pop(0), strides.pop(0)) if bias and len(shapes) == 3 else None
     if f"({', '.join(part[0] for part in parts)})" != key.inputs or [len(item) for item in (*shapes, *strides)] != [rank] * 4:
         raise BadFile(f"{key.op} has two operands of {rank} dimensions, sizes and strides in brackets, got '{key.text:.200}'")
     (*batch, m, k), (*same_batch, also_k, n) = shapes
@@ -114,8 +119,10 @@ def _problem(key: Key) -> dict[str, Any] | LeftOut:
         raise BadFile(f"the sizes of the operands do not match in '{key.text:.200}'")
     dtypes = [part[1] for part in parts]
     dtype = dtype_of(dtypes[0])
-    if dtype is None or dtypes[0] != dtypes[1]:
+    if dtype is None or len(set(dtypes)) > 1:
         return LeftOut("dtype", ", ".join(dtypes))
+    if bias and added not in (((n,), (1,)), ((m, n), (0, 1))):
+        return LeftOut("layout", key.text)
     letters = [_storage(shape, stride) for shape, stride in zip(shapes, strides, strict=True)]
     if None in letters:
         return LeftOut("layout", key.text)
@@ -126,6 +133,7 @@ def _problem(key: Key) -> dict[str, Any] | LeftOut:
         "batch": batch[0] if batch else 1,
         "dtype": dtype,
         "layout": "".join(map(str, letters)) + "r",
+        **({"bias": True} if bias else {}),
     }
 
 

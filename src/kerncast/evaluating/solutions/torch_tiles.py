@@ -14,7 +14,7 @@ from kerncast.families.gemm_triton import triton
 from kerncast.ops.gemm import gemm
 from kerncast.writing.keys import key_rule
 
-# A product with a bias, a scale or another output type is a different kernel from those that were measured.
+# A product with a scale or another output type is a different kernel from those that were measured.
 OPS = ("mm", "bmm")
 FLAGS = {"True": True, "False": False}
 

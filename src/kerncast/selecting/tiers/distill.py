@@ -155,14 +155,14 @@ def distill_from(
             f"a tree needs a portfolio of at least one config, samples ≥ 0 and a loss above 0, got {len(portfolio)} configs, "
             f"{samples} samples and a loss of {worst_loss}"
         )
-    lessons = _lessons(ground, portfolio, score, samples, np.random.default_rng(seed))
+    lessons = lessons_of(ground, portfolio, score, samples, np.random.default_rng(seed))
     program = ground.program(portfolio)
     features = evaluate(program, lessons.problems)
     # What cannot run is passed over, so it costs about what the next config of a list does.
     material = Material(
         features, np.where(lessons.runs, lessons.costs, np.minimum(lessons.costs, PASSED_OVER)), np.ones(len(features))
     )
-    grows, prunes, judges = _parts(lessons.group, seed)
+    grows, prunes, judges = parts_of(lessons.group, seed)
     weight = LEAST_WEIGHT if compare is None else LEAST_COMPARING_WEIGHT
     grown = grow(material.take(grows), MOST_LEAVES, weight, material.take(prunes))
     leaf = grown.leaf_of(features)
@@ -190,7 +190,9 @@ def distill_from(
 
 
 @dataclass(frozen=True)
-class _Lessons:
+class Lessons:
+    """What a tree learns from: measured and made-up problems, and what every choice costs on them."""
+
     problems: pl.DataFrame
     costs: Floats
     """[problem, place]: 1 − best over own time; 1 for what fails or must not be chosen."""
@@ -202,7 +204,8 @@ class _Lessons:
     """By problem: its group, which must not be split; each made-up problem is its own group."""
 
 
-def _lessons(ground: Ground, portfolio: Sequence[int], score: Score, samples: int, rng: np.random.Generator) -> _Lessons:
+def lessons_of(ground: Ground, portfolio: Sequence[int], score: Score, samples: int, rng: np.random.Generator) -> Lessons:
+    """The measured problems on which something worked, then `samples` made-up ones."""
     measured = ground.measured
     drawn = draw_problems(measured.family, measured.problems, ground.hull, samples, rng)
     solved = measured.solvable
@@ -221,7 +224,7 @@ def _lessons(ground: Ground, portfolio: Sequence[int], score: Score, samples: in
         chosen[: len(solved)] = _chosen_unseen(measured, portfolio)[solved]
     own = np.where(np.isfinite(scores).any(axis=1), costs[np.arange(len(costs)), chosen], 0.0)
     group = np.r_[measured.group[solved], measured.group.max() + 1 + np.arange(drawn.height)]
-    return _Lessons(problems, costs, own, np.isfinite(scores), group)
+    return Lessons(problems, costs, own, np.isfinite(scores), group)
 
 
 def _regret(scores: Floats) -> Floats:
@@ -248,7 +251,7 @@ def evaluate(program: Program, problems: pl.DataFrame) -> Floats:
     return np.ascontiguousarray(program.frame(symbols, trusted=True).to_numpy(), dtype=np.float64)
 
 
-def _parts(group: Ints, seed: int) -> tuple[Flags, Flags, Flags]:
+def parts_of(group: Ints, seed: int) -> tuple[Flags, Flags, Flags]:
     """Whole groups to grow on, to prune by, and to judge by; with too few groups, all are used for everything."""
     if len(np.unique(group)) < FEWEST_GROUPS:
         everything = np.ones(len(group), dtype=bool)
@@ -259,7 +262,7 @@ def _parts(group: Ints, seed: int) -> tuple[Flags, Flags, Flags]:
     return ~aside, prunes, aside & ~prunes
 
 
-def _lists(lessons: _Lessons, leaf: Ints, grown: Tree, used: Flags) -> Ints:
+def _lists(lessons: Lessons, leaf: Ints, grown: Tree, used: Flags) -> Ints:
     """By leaf: up to PLACES configs, each the best on the problems of the leaf that none before it can run."""
     found = np.full((len(grown.value), PLACES), UNSURE)
     order = np.argsort(leaf[used], kind="stable")
@@ -281,7 +284,7 @@ def _lists(lessons: _Lessons, leaf: Ints, grown: Tree, used: Flags) -> Ints:
     return found
 
 
-def _wide_lists(lessons: _Lessons, leaf: Ints, grown: Tree, used: Flags) -> Ints:
+def _wide_lists(lessons: Lessons, leaf: Ints, grown: Tree, used: Flags) -> Ints:
     """By leaf: up to LISTED configs, each the one that lowers the cost of the best of them most."""
     width = min(LISTED, lessons.costs.shape[1])
     found = np.full((len(grown.value), max(width, PLACES)), UNSURE)
@@ -301,7 +304,7 @@ def _wide_lists(lessons: _Lessons, leaf: Ints, grown: Tree, used: Flags) -> Ints
     return found
 
 
-def _compared(lessons: _Lessons, lists: Ints, compare: Compare, asked: Flags) -> tuple[Floats, Flags]:
+def _compared(lessons: Lessons, lists: Ints, compare: Compare, asked: Flags) -> tuple[Floats, Flags]:
     """What the best of the first configs of a list that run loses, by the comparing scores; and whether there is one.
 
     Only of the problems in `asked`; the others count as unanswered.
@@ -331,7 +334,7 @@ def _worth_comparing(saved: Floats, leaf: Ints, prunes: Flags, leaves: int) -> I
     return np.where(expected > WORTH_COMPARING, COMPARED, 1)
 
 
-def _outcome(lessons: _Lessons, lists: Ints) -> tuple[Flags, Floats]:
+def _outcome(lessons: Lessons, lists: Ints) -> tuple[Flags, Floats]:
     """Whether a list (one per problem) has a config that runs, and what the first such loses to the model's own choice."""
     rows = np.arange(len(lists))
     answers, lost = np.zeros(len(lists), dtype=bool), np.zeros(len(lists))
