@@ -1,6 +1,7 @@
 """torch.compile with a model that chooses: which kernels end in the code, and when it keeps out."""
 
 import copy
+import json
 import pickle
 import threading
 
@@ -11,6 +12,7 @@ import torch._inductor.config as config
 import kerncast.inductor as ki
 from kerncast.inductor import decisions
 from kerncast.inductor.chooser import Chooser
+from kerncast.testing.repeats import soaking
 
 # torch warns about itself.
 pytestmark = [
@@ -204,3 +206,136 @@ def test_threads_choose_for_themselves(made_up):
     for thread in threads:
         thread.join(60)
     assert found == {"a": True, "b": True, "none": None}
+
+
+def test_without_the_setting_a_block_still_chooses(made_up, compiling, monkeypatch):
+    """torch before 2.10 has no setting and before 2.13 no key in its caches: `enable` chooses, with the graph cache off."""
+    from kerncast.inductor import enabling, factory
+
+    for module in (factory, enabling):
+        monkeypatch.setattr(module, "has_setting", lambda: False)
+        monkeypatch.setattr(module, "keys_caches", lambda: False)
+    layer = linear().to(HALF.dtype)
+    with ki.enable(made_up((4, 16))):
+        assert not config.fx_graph_cache
+        assert compiling(layer, HALF).kernels == [(4, 16)]
+    assert config.fx_graph_cache
+    assert compiling(layer, HALF).kernels != [(4, 16)]
+
+
+def test_arguments_of_a_later_torch_are_passed_on(made_up, monkeypatch):
+    """What a later version adds to the methods before which the hooks stand reaches them; a positional one means: keep out."""
+    from types import SimpleNamespace
+
+    from kerncast.inductor import hooks, triton_hooks
+
+    seen = []
+
+    class Template:
+        @classmethod
+        def add_choices(cls, choices, layout, input_nodes, *rest, **options):
+            seen.append((rest, options))
+
+    class Handler:
+        def _finalize_template_configs(self, *arguments, **named):
+            seen.append((arguments, named))
+            return ["stock"]
+
+        def get_flex_attention_fwd_configs(self, *arguments, **named):
+            seen.append((arguments, named))
+            return ["stock"]
+
+    hooks._before_cpp_template(Template)
+    triton_hooks.before_templates(Handler)
+    nodes = [SimpleNamespace(get_dtype=lambda: torch.float64)] * 2
+    with ki.enable(made_up((4, 16))):
+        Template.add_choices([], SimpleNamespace(dtype=torch.float64), nodes, later="option")
+        Template.add_choices([], None, nodes, "positional")
+        assert Handler()._finalize_template_configs({}, None, [], "mm", None, later=1) == ["stock"]
+        assert Handler().get_flex_attention_fwd_configs(64, torch.float16, later=1) == ["stock"]
+    assert [options.get("later") for _, options in seen] == ["option", None, 1, 1]
+
+
+def test_a_product_is_described_with_its_epilogue():
+    """Bias, activation, gaps between rows, symbols: as the operator and its users say."""
+    from types import SimpleNamespace
+
+    from kerncast.inductor.cpu_problem import problem_of
+
+    def operand(sizes, strides=None, dtype=torch.float32):
+        return SimpleNamespace(get_size=lambda: sizes, get_dtype=lambda: dtype, maybe_get_stride=lambda: strides)
+
+    def operator(name, *users, args=()):
+        target = SimpleNamespace(overloadpacket=SimpleNamespace(__name__=name))
+        return SimpleNamespace(target=target, users=dict.fromkeys(users), args=args)
+
+    class Operator(SimpleNamespace):
+        __hash__ = object.__hash__
+
+    def user(name, *users):
+        return Operator(**vars(operator(name, *users)))
+
+    out, x, w = SimpleNamespace(dtype=torch.float32), operand([16, 32], [40, 1]), operand([48, 32])
+    given = {"trans_w": True, "input_indices": [0, 2]}
+    bare = {"M": 16, "N": 48, "K": 32, "dtype": "fp32", "layout": "rcr", "threads": 2, "lda": 40}
+    assert problem_of(out, [x, None, w], 2, None, **given) == bare
+    gelu = user("view", user("mul"), user("mul"))
+    node = operator("_mkl_linear", gelu, args=(0, 0, 0, "bias", 16))
+    assert problem_of(out, [x, None, w], 2, node, **given) == {**bare, "bias": True, "activation": "gelu"}
+    fused = operator("_linear_pointwise", args=(0, 0, None, "swish", [], ""))
+    assert problem_of(out, [x, None, w], 2, fused, **given) == {**bare, "activation": "silu"}
+    read_twice = operator("mm", user("relu"), user("relu"))
+    assert problem_of(out, [x, None, w], 2, read_twice, **given) == bare
+    assert "dynamic" in problem_of(out, [operand(["s0", 32]), None, w], 2, None, **given)
+    assert "contiguous" in problem_of(out, [operand([16, 32], [1, 16]), None, w], 2, None, **given)
+    assert "float64" in problem_of(out, [operand([16, 32], dtype=torch.float64), None, w], 2, None, **given)
+    assert "dimensions" in problem_of(out, [operand([2, 16, 32]), None, w], 2, None, **given)
+
+
+def test_chosen_kernels_compute_what_the_module_does(made_up, tmp_path):
+    """Really compiled, on two threads, with bias and activation: results are right, and the report is written."""
+    from torch._inductor.utils import fresh_cache
+
+    from kerncast.inductor.reporting import Report
+
+    torch.set_num_threads(2)
+    torch._dynamo.reset()
+    layer = linear(activation=torch.nn.functional.gelu)
+    x = torch.randn(16, 32)
+    with fresh_cache(), torch.no_grad(), config.patch(freezing=True, compile_threads=1):
+        compiled = torch.compile(layer, backend="kerncast", options={"model": made_up((4, 16))}, dynamic=False)
+        assert torch.allclose(compiled(x), layer(x), atol=1e-5)
+    torch._dynamo.reset()
+    (found,) = ki.report().decisions
+    assert (found.status, found.config["mr"], found.problem["threads"]) == ("chosen", 4, 2)
+    file = tmp_path / "decided.json"
+    file.write_text(json.dumps(ki.report().as_json()))
+    assert Report.read(file).decisions[0].chosen == found.chosen
+
+
+@pytest.mark.skipif(not soaking(), reason="compiles for a minute, in `make soak`")
+def test_backward_and_threads_compute_the_same(made_up):
+    """With gradients, with another size, and two threads that compile at once with two models: all results are right."""
+    from torch._inductor.utils import fresh_cache
+
+    def run(model, found):
+        layer, x = linear(), torch.randn(16, 32)
+        with ki.enable(model), config.patch(max_autotune=True, freezing=False):
+            compiled = torch.compile(layer)
+            for rows in (16, 24):
+                layer.zero_grad()
+                compiled(x[:rows] if rows <= 16 else torch.cat([x, x[:8]])).sum().backward()
+            grad = layer.linear.weight.grad.clone()
+            layer.zero_grad()
+            layer(torch.cat([x, x[:8]])).sum().backward()
+            found.append(torch.allclose(grad, layer.linear.weight.grad, atol=1e-4))
+
+    found = []
+    torch._dynamo.reset()
+    with fresh_cache():
+        threads = [threading.Thread(target=run, args=(made_up(tile), found)) for tile in ((4, 16), (6, 8))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(600)
+    assert found == [True, True]

@@ -24,7 +24,7 @@ _HOMES = {
     "validate": "kerncast.api.validate",
 }
 
-__all__ = ["choices", "enable", "observe", "report", "shapes_of", "validate"]  # noqa: F822
+__all__ = ["choices", "enable", "observe", "report", "shapes_of", "validate"]
 
 
 def __getattr__(name: str) -> Any:

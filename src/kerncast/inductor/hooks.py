@@ -21,6 +21,7 @@ from kerncast.errors import NotFound
 from kerncast.inductor import cpu_problem, decisions
 from kerncast.inductor.chooser import Chooser, Picked
 from kerncast.inductor.factory import Factory, active, log
+from kerncast.inductor.triton_hooks import before_templates, settle_rendered
 
 CPU_FAMILY = "gemm/inductor_cpp"
 MARK = "kerncast_picked"
@@ -41,6 +42,7 @@ def _install() -> None:
             "this torch cannot be told which kernels to try (it has no add_preprocessing_fn): use torch 2.9 or newer"
         )
     selecting.add_preprocessing_fn(keep_picked)
+    before_templates(import_module("torch._inductor.choices").InductorChoices)
     why_not = templates.missing()
     if why_not is None:
         _before_cpp_template(templates.inductor().CppGemmTemplate)
@@ -134,7 +136,15 @@ def keep_picked(choices: list[Any]) -> list[Any]:
         return choices
     picked = next((vars(choice).get(MARK) for choice in choices if MARK in vars(choice)), None)
     if picked is None:
-        return choices
+        return _settled(choices)
     extern = import_module("torch._inductor.select_algorithm").ExternKernelCaller
     kept = [choice for choice in choices if MARK in vars(choice) or (picked.library and isinstance(choice, extern))]
     return kept or choices
+
+
+def _settled(choices: list[Any]) -> list[Any]:
+    try:
+        return settle_rendered(choices)
+    except Exception as error:
+        log.warning("kerncast left a choice to Inductor: %s: %s", type(error).__name__, error)
+        return choices

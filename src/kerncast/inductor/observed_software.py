@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from kerncast.backends.inductor.build import cpu_software
 
 DRIVERS = ("/sys/module/nvidia/version", "/sys/module/amdgpu/version")
 # What `backends.triton.device_profile` reads of a GPU.
@@ -24,7 +25,7 @@ def software(device: str) -> dict[str, str]:
     found = {"torch": str(torch.__version__)}
     if device == "cpu":
         try:
-            return found | _cpu()
+            return {**found, **cpu_software()}
         except Exception:  # no compiler, or a torch that names these functions otherwise: the times are recorded all the same
             return found
     triton = sys.modules.get("triton")
@@ -35,16 +36,6 @@ def software(device: str) -> dict[str, str]:
         found["runtime"] = f"rocm {version.hip}" if version.hip else f"cuda {version.cuda}"
     driver = next((text for text in map(_read, DRIVERS) if text), None)
     return found | ({"driver": driver} if driver else {})
-
-
-def _cpu() -> dict[str, str]:
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.cpu_vec_isa import pick_vec_isa
-
-    found = {"isa": str(pick_vec_isa())}
-    command = [get_cpp_compiler(), "--version"]
-    shown = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=30).stdout
-    return {**found, "compiler": shown.splitlines()[0].strip()}
 
 
 def _read(path: str) -> str:

@@ -82,7 +82,8 @@ def cpu_software() -> Mapping[str, str]:
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
-    shown = subprocess.run([get_cpp_compiler(), "--version"], capture_output=True, text=True, check=True, timeout=30).stdout
+    command = [get_cpp_compiler(), "--version"]
+    shown = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=30).stdout
     compiler = shown.splitlines()[0].strip()
     return {"torch": str(torch.__version__), "isa": str(pick_vec_isa()), "compiler": compiler}
 
