@@ -133,7 +133,8 @@ class Sweep:
     @property
     def problems_digest(self) -> str:
         """A hash of the problems."""
-        return content_digest([without_unused(self.family, self.problems, "")])
+        own = {name: (self.family.problem, name) for name in self.family.problem.parameters}
+        return content_digest([without_unused(self.family, self.problems, own)])
 
     @cached_property
     def _groups(self) -> list[_Group]:
