@@ -21,7 +21,15 @@ from kerncast.data import filters, journal, schema, skipping
 from kerncast.declared.declaration import Declaration, declaration_of, joined_family, refuse_another_draft, resolve
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.files.atomic import copy_directory, drafted, file_checksum, refuse_existing, write_atomically, write_bytes
+from kerncast.files.atomic import (
+    cannot_write,
+    copy_directory,
+    drafted,
+    file_checksum,
+    refuse_existing,
+    write_atomically,
+    write_bytes,
+)
 from kerncast.files.checksums import differing
 from kerncast.files.given import names_a_file_inside
 from kerncast.files.lock import in_turn
@@ -130,6 +138,19 @@ class Dataset:
         with drafted(path) as folder:
             draft = cls._begun(folder)
         return cls(path, draft.contents, journal=journal)
+
+    @classmethod
+    def ensured(cls, path: str | Path) -> Dataset:
+        """The dataset in a folder; an empty one is made there first if there is none. Several processes may ask at once."""
+        path = Path(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        with in_turn(path / ".lock"):
+            if not (path / MANIFEST).exists():
+                cls._begun(path)
+        return cls.open(path, journal=False)
 
     @classmethod
     def build(cls, path: str | Path, fill: Callable[[Dataset], None]) -> Dataset:

@@ -1,13 +1,100 @@
-"""What `import torch` calls (entry point `torch.backends`): nothing happens unless an environment variable asks for it."""
+"""What `import torch` calls (entry point `torch.backends`): nothing happens unless an environment variable asks for it.
+
+torch is half imported then, and Inductor is imported much later or never. So a finder on `sys.meta_path` waits for the module
+that selects kernels, and our functions run right after it.
+"""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import logging
 import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
 
 OBSERVE, MODEL, DISABLE = "KERNCAST_OBSERVE", "KERNCAST_INDUCTOR", "KERNCAST_DISABLE"
+SELECTING = "torch._inductor.select_algorithm"
+SAYS = logging.getLogger("kerncast.inductor")
 
 
 def autoload() -> None:
-    """Return at once unless `KERNCAST_OBSERVE` or `KERNCAST_INDUCTOR` is set."""
-    if not (os.environ.get(OBSERVE) or os.environ.get(MODEL)):
+    """Return at once unless `KERNCAST_OBSERVE` or `KERNCAST_INDUCTOR` is set; never raise: that would break `import torch`."""
+    if not (os.environ.get(OBSERVE) or os.environ.get(MODEL)) or os.environ.get(DISABLE) == "1":
         return
+    try:
+        after_import(SELECTING, begin)
+    except Exception as error:
+        _say(error)
+
+
+def begin() -> None:
+    """Do what the variables ask for."""
+    if os.environ.get(DISABLE) == "1":
+        return
+    path, model = os.environ.get(OBSERVE), os.environ.get(MODEL)
+    if path:
+        _call("kerncast.inductor.observing", "observe_from_environment", path)
+    if model:
+        _call("kerncast.inductor.enabling", "enable_from_environment")
+
+
+def _call(module: str, function: str, *arguments: str) -> None:
+    try:
+        getattr(importlib.import_module(module), function)(*arguments)
+    except Exception as error:
+        _say(error)
+
+
+def _say(error: Exception) -> None:
+    SAYS.warning("kerncast does nothing in this process (%s: %s)", type(error).__name__, error)
+
+
+def after_import(name: str, function: Callable[[], None]) -> None:
+    """Call a function once, right after a module was imported; at once if it is there already."""
+    if name in sys.modules:
+        function()
+    elif not any(isinstance(item, _Waiting) and item.name == name for item in sys.meta_path):
+        sys.meta_path.insert(0, _Waiting(name, function))
+
+
+class _Waiting:
+    """A finder that lets the others find a module, and changes only what happens after it was executed."""
+
+    def __init__(self, name: str, function: Callable[[], None]) -> None:
+        self.name, self.function = name, function
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec that the other finders have, with a loader that calls us."""
+        if fullname != self.name:
+            return None
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)  # once, and the search below must not come back here
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Calling(spec.loader, self.function)  # type: ignore[assignment]
+        return spec
+
+
+class _Calling:
+    """A loader that is another one, but for a call after the module was executed."""
+
+    def __init__(self, loader: Any, function: Callable[[], None]) -> None:
+        self._loader, self._function = loader, function
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Execute the module as its own loader does, then call the function."""
+        # What the module is asked about itself must be answered by its own loader.
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._function()

@@ -19,7 +19,7 @@ from typing import Any
 
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating.solutions.solution import LeftOut, Solution, Target
-from kerncast.evaluating.solutions.torch_tiles import OPS, Tile, choice, dtype_of, of_tile, require_triton
+from kerncast.evaluating.solutions.torch_tiles import OPS, Tile, choice, dtype_of, of_tile, require_triton, storage_of
 
 TABLE = "PyTorch Inductor lookup table"
 LOG = "PyTorch Inductor max-autotune log"
@@ -130,17 +130,12 @@ def _problem(key: Key) -> dict[str, Any] | LeftOut:
 
 
 def _storage(shape: tuple[int, ...], stride: tuple[int, ...]) -> str | None:
-    """`r` or `c` for a packed matrix, under the rules of the importer of AutoHeuristic's logs; None: it is not packed."""
-    *batch, rows, columns = shape
-    *outermost, outer, inner = stride
-    if batch and batch[0] != 1 and outermost[0] != rows * columns:
+    """`r` or `c` for a packed matrix; None: it is not packed."""
+    found = storage_of(shape, stride)
+    if found is None:
         return None
-    if (outer, inner) == (columns, 1):
-        return "r"
-    if (outer, inner) == (1, rows):
-        return "c"
-    # The stride of a dimension of size 1 does not matter.
-    return "r" if (inner == 1 and rows == 1) or (outer == 1 and columns == 1) else None
+    letter, leading = found
+    return letter if leading == (shape[-1] if letter == "r" else shape[-2]) else None
 
 
 def read_log(data: Sequence[Any], target: Target) -> Iterator[Solution | LeftOut]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -63,6 +63,30 @@ def dtype_of(name: str) -> str | None:
     """gemm's name for `torch.float16` or `float16`; None: gemm has no such dtype."""
     known = DTYPES.get(f"torch.{name.removeprefix('torch.')}")
     return known if known is not None and gemm.problem.parameters["dtype"].index(known) is not None else None
+
+
+def storage_of(shape: Sequence[int], stride: Sequence[int]) -> tuple[str, int] | None:
+    """`r` or `c` and the leading dimension of a matrix, or of a batch of them; None: it is stored in neither way.
+
+    The rules are those of the importer of AutoHeuristic's logs.
+    """
+    *batch, rows, columns = shape
+    *outermost, outer, inner = stride
+    if (outer, inner) == (columns, 1):
+        found = ("r", columns)
+    elif (outer, inner) == (1, rows):
+        found = ("c", rows)
+    elif (inner == 1 and rows == 1) or (outer == 1 and columns == 1):
+        found = ("r", columns)  # the stride of a dimension of size 1 does not matter
+    elif inner == 1 and outer > columns:
+        found = ("r", outer)
+    elif outer == 1 and inner > rows:
+        found = ("c", inner)
+    else:
+        return None
+    letter, leading = found
+    apart = leading * (rows if letter == "r" else columns)
+    return found if not batch or batch[0] == 1 or outermost[0] == apart else None
 
 
 def choice(problem: Mapping[str, Any], config: Mapping[str, Any]) -> Solution | LeftOut:

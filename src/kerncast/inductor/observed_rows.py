@@ -1,0 +1,316 @@
+"""From raw logs to rows: what an autotune timed, as measurements of the families that have such kernels.
+
+A log is read when its process has ended, by whoever comes next. Every autotune is a run of its own, named after its log and its
+line, so a log that is read twice adds nothing. What no family can represent stays in the log and is counted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from kerncast import devices
+from kerncast.data import schema
+from kerncast.data.dataset import Dataset, record_of
+from kerncast.data.journal import checked, software_text
+from kerncast.device import Device
+from kerncast.errors import KerncastError
+from kerncast.families.flex_attention_triton import flex_attention_triton
+from kerncast.families.gemm_inductor_cpp import gemm_inductor_cpp
+from kerncast.families.gemm_triton import triton
+from kerncast.inductor.describing import flex_problem, gemm_problem, triton_config
+from kerncast.inductor.observed_log import FORMAT, VERSION, claimed, keep, logs_of, token_of
+from kerncast.op import Family
+from kerncast.parsing import decode_json
+
+BACKEND = "torch.compile"
+FAILED = "Inductor could not run it, and does not say why"
+CACHED = "times from Inductor's cache"
+PERHAPS_CACHED = "times that may be from Inductor's cache: this torch does not say"
+# Operators whose C++ kernel takes packed weights, as those of gemm/inductor_cpp do.
+PACKED = ("packed_linear", "linear_unary", "mm", "addmm")
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What became of raw logs."""
+
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """New rows by family."""
+    autotunes: int = 0
+    """Autotunes that were read."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Choices that no family represents, by reason; they are still in the logs."""
+
+    def __str__(self) -> str:
+        rows = ", ".join(f"{count:,} rows of {name}" for name, count in self.rows.items()) or "no rows"
+        left = f", {sum(self.left_out.values()):,} choices only in the log" if self.left_out else ""
+        return f"{self.autotunes:,} autotunes: {rows}{left}"
+
+
+class Header(msgspec.Struct, frozen=True):
+    """The first line of a log."""
+
+    format: str
+    version: int
+    cpu: dict[str, Any] = {}
+
+
+class Autotune(msgspec.Struct, frozen=True):
+    """A line of a log; every key is optional, because a later version may leave it out."""
+
+    op: str = ""
+    at: float = 0.0
+    timed: bool | None = None
+    inputs: list[dict[str, Any]] = []
+    output: dict[str, Any] = {}
+    choices: list[dict[str, Any]] = []
+    threads: int = 1
+    precision: str = "highest"
+    software: dict[str, str] = {}
+    gpu: dict[str, Any] = {}
+    mod: dict[str, int] = {}
+
+
+@dataclass
+class _Sorted:
+    """Rows and what is left, while logs are read."""
+
+    frames: dict[str, list[pl.DataFrame]] = field(default_factory=dict)
+    machines: dict[str, Device] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
+    autotunes: int = 0
+
+
+def gather(path: str | Path, *, again: bool = False) -> Gathered:
+    """Turn the logs of processes that have ended into rows of the dataset at `path`, which is made if there is none.
+
+    `again` also reads the logs that were read before: a later kerncast may represent more of them.
+    """
+    dataset = Dataset.ensured(path)
+    found = _Sorted()
+    with ExitStack() as held:
+        read = []
+        for log in logs_of(dataset.path, kept=again):
+            fd = claimed(log)
+            if fd is None:
+                continue
+            held.callback(os.close, fd)
+            if _read_log(log, dataset, found):
+                read.append(log)
+        rows = {name: _added(dataset, name, pl.concat(frames), found) for name, frames in sorted(found.frames.items())}
+        for log in read:
+            keep(log)
+    return Gathered({name: count for name, count in rows.items() if count}, found.autotunes, dict(found.left_out))
+
+
+def _added(dataset: Dataset, name: str, rows: pl.DataFrame, found: _Sorted) -> int:
+    """Append rows, without those of runs that are there: a crash after the last time left their log unread."""
+    family = FAMILIES[name]
+    parts = [dataset.stored(family, part) for part in dataset.contents.parts if part.family == name]
+    if parts:
+        known = pl.concat(parts).select("run_id").drop_nulls().unique().collect()
+        rows = rows.join(known, on="run_id", how="anti", maintain_order="left")
+    if rows.height:
+        used = rows["device"].unique().to_list()
+        dataset.append(family, rows, machines=[record_of(found.machines[name]) for name in used if name in found.machines])
+    return rows.height
+
+
+def _read_log(path: Path, dataset: Dataset, found: _Sorted) -> bool:
+    """Sort the records of a log; False: it has to wait for its own machine."""
+    lines = [checked(line) for line in path.read_bytes().splitlines(keepends=True)]
+    try:
+        header = msgspec.convert(decode_json(lines[0] or b"", dict[str, Any]) if lines else {}, Header)
+    except msgspec.DecodeError:
+        header = None
+    if header is None or header.format != FORMAT or header.version > VERSION:
+        found.left_out["a log whose first line is damaged or of a later version"] += 1
+        return False
+    records = [(number, line) for number, line in enumerate(lines[1:], 1)]
+    parsed = [(number, _autotune(line)) for number, line in records]
+    cpu = _cpu_of(header, dataset)
+    if cpu is None and any(item is not None and _is_on_cpu(item) for _, item in parsed):
+        found.left_out["a log of another machine, which is left for it"] += 1
+        return False
+    for number, item in parsed:
+        if item is None:
+            found.left_out["a line that was cut off or is damaged"] += 1
+            continue
+        found.autotunes += 1
+        _sort(item, f"{token_of(path)}-{number}", cpu, found)
+    return True
+
+
+def _autotune(line: bytes | None) -> Autotune | None:
+    try:
+        return None if line is None else msgspec.convert(decode_json(line, dict[str, Any]), Autotune)
+    except msgspec.DecodeError:
+        return None
+
+
+def _is_on_cpu(item: Autotune) -> bool:
+    return item.output.get("device") == "cpu"
+
+
+def _cpu_of(header: Header, dataset: Dataset) -> Device | None:
+    """The CPU that a log was written on: this one, with its measured speed, or one that the dataset knows already."""
+    name = header.cpu.get("name")
+    if name == devices.local().name:
+        return _this_cpu()
+    return next((item.device for item in dataset.contents.devices if item.name == name), None)
+
+
+@cache
+def _this_cpu() -> Device:
+    """As the `inductor` backend names and measures it; without a compiler its speed stays unknown."""
+    from kerncast.backends.cpu import CpuBackend
+
+    return devices.local() if CpuBackend.unavailable() else CpuBackend().device()
+
+
+def _sort(item: Autotune, run: str, cpu: Device | None, found: _Sorted) -> None:
+    """One autotune: its rows, or why it has none."""
+    if item.timed is not True:
+        why = (
+            "times from Inductor's cache" if item.timed is False else "times of which torch does not say whether it cached them"
+        )
+        found.left_out[why] += len(item.choices)
+        return
+    try:
+        place = _place(item, cpu)
+    except (KerncastError, TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
+        place = f"values of another kind ({type(error).__name__})"
+    if isinstance(place, str):
+        found.left_out[place] += len(item.choices)
+        return
+    family, problem, device = place
+    rows = list(_rows(item, family, problem, device, found.left_out))
+    if not rows:
+        return
+    shared = {"device": device.name, "backend": BACKEND, "software": software_text(item.software), "run_id": run,
+              "started_at": datetime.fromtimestamp(item.at, UTC).isoformat(timespec="seconds")}  # fmt: skip
+    try:
+        frame = schema.conform(family, pl.DataFrame([{**row, **shared} for row in rows], infer_schema_length=None))
+    except (KerncastError, pl.exceptions.PolarsError, TypeError, OverflowError) as error:
+        found.left_out[str(error).splitlines()[0][:200]] += len(rows)
+        return
+    found.machines.setdefault(device.name, device)
+    found.frames.setdefault(family.id, []).append(frame)
+
+
+# -- what an autotune timed ----------------------------------------------------------------------------
+
+
+def _place(item: Autotune, cpu: Device | None) -> tuple[Family, dict[str, Any], Device] | str:
+    """The family, the problem and the device of an autotune; a text says why there is none."""
+    on_cpu, on_gpu = _is_on_cpu(item), bool(item.gpu)
+    family: Family = gemm_inductor_cpp if on_cpu else triton
+    if on_gpu and item.op == "flex_attention":
+        family, problem = flex_attention_triton, flex_problem(item.inputs, item.mod)
+    elif on_gpu or (on_cpu and item.op in PACKED):
+        problem = gemm_problem(item.op, item.inputs, item.output, item.choices)
+    else:
+        return f"{item.op} on {item.output.get('device')}"
+    if isinstance(problem, str):
+        return problem
+    device = _gpu(item.gpu) if on_gpu else cpu
+    assert device is not None
+    problem |= _environment(item, family, problem)
+    broken = family.problem.validate(problem)
+    if not broken:
+        # What forbids the problem whatever the config is: the constraints that a library's kernel breaks.
+        broken = family.config.validate(family.library, family.bindings(problem, device)) if family.library else []
+    return str(broken[0]) if broken else (family, problem, device)
+
+
+def _environment(item: Autotune, family: Family, problem: Mapping[str, Any]) -> dict[str, Any]:
+    if "threads" in family.environment.parameters:
+        told = [choice["num_threads"] for choice in item.choices if isinstance(choice.get("num_threads"), int)]
+        return {"threads": told[0] if told else item.threads}
+    if "tf32" in family.environment.parameters:
+        return {"tf32": problem["dtype"] == "fp32" and item.precision != "highest"}
+    return {}
+
+
+def _gpu(properties: Mapping[str, Any]) -> Device:
+    from kerncast.backends.triton import device_profile
+
+    return device_profile(SimpleNamespace(**properties), str(properties.get("gcnArchName") or ""))
+
+
+def _rows(
+    item: Autotune, family: Family, problem: Mapping[str, Any], device: Device, left_out: Counter[str]
+) -> Iterator[dict[str, Any]]:
+    """A row for each choice that the family has."""
+    # Rules about the hardware are not asked of families whose configs may fail: what ran is a fact.
+    bindings = family.bindings(problem, None if family.can_fail else device)
+    library = _library(item)
+    seen = set()
+    for order, choice in enumerate(item.choices):
+        config = _config(family, choice, order == library)
+        if isinstance(config, str):
+            left_out[config] += 1
+            continue
+        broken = family.config.validate(config, bindings)
+        label = _label(choice)
+        chosen = repr(sorted(config.items()))
+        if broken or label is None or chosen in seen:
+            left_out[str(broken[0]) if broken else "not timed" if label is None else "a config that occurs twice"] += 1
+            continue
+        seen.add(chosen)
+        yield {
+            **{f"problem.{name}": value for name, value in problem.items()},
+            **{f"config.{name}": config.get(name) for name in family.config.parameters},
+            "order": order,
+            **label,
+        }
+
+
+def _library(item: Autotune) -> int | None:
+    """Which choice is the library's: the one named as the operator, else the first; a second one would share its config."""
+    externs = [order for order, choice in enumerate(item.choices) if choice.get("kind") == "extern"]
+    named = [order for order in externs if item.choices[order].get("name") == item.op]
+    return next(iter(named or externs), None)
+
+
+def _config(family: Family, choice: Mapping[str, Any], is_library: bool) -> dict[str, Any] | str:
+    """The config of a choice; a text says why there is none."""
+    kind = choice.get("kind")
+    if kind == "extern":
+        return dict(family.library) if is_library and family.library else "a second library kernel"
+    if family is gemm_inductor_cpp and kind == "default" and choice.get("template") == "CppGemmTemplate":
+        return {"kind": "default"}
+    if family is gemm_inductor_cpp and kind == "tile" and isinstance(choice.get("config"), dict):
+        return dict(choice["config"])
+    if kind == "triton" and isinstance(choice.get("params"), dict):
+        template, params = str(choice.get("template")), choice["params"]
+        if family is triton:
+            return triton_config(template, params) or f"template {template} with parameters that {family.id} lacks"
+        if family is flex_attention_triton and template == "triton::flex_attention":
+            return {name: params.get(name) for name in family.config.parameters}
+    return f"{kind} is no kernel of {family.id}"
+
+
+def _label(choice: Mapping[str, Any]) -> dict[str, Any] | None:
+    """`status` and `time_ns`; None: it was not timed."""
+    if "ms" not in choice:
+        return None
+    ms = choice["ms"]
+    if ms is None:
+        return {"status": str(schema.Status.LAUNCH_ERROR), "time_ns": None, "error": FAILED}
+    return {"status": str(schema.Status.OK), "time_ns": float(ms) * 1e6, "error": None}
+
+
+FAMILIES: Mapping[str, Family] = {item.id: item for item in (gemm_inductor_cpp, triton, flex_attention_triton)}
