@@ -40,9 +40,9 @@ def config_of(template_uid: str, arguments: Mapping[str, Any]) -> dict[str, Any]
         return None
     without_tile = template in ("decompose_k", "contiguous")
     config: dict[str, Any] = {"kind": "library" if without_tile else "triton", "template": template}
-    for key in TILE if not without_tile else ("k_split",):
+    for key in () if template == "contiguous" else ("k_split",) if without_tile else TILE:
         value = arguments.get(key)
-        if value is None and key in TEMPLATE_PARAMETERS:
+        if value is None and key in TEMPLATE_PARAMETERS and key != "k_split":
             continue
         if triton.parameters[key].index(value) is None:
             return None
