@@ -20,7 +20,9 @@ def log(folder, *, tiles=((64, 32, 64), (32, 32, 128), (128, 32, 64))):
     about = {"name": "mm", "shared_memory": 166912, "device_capa": [8, 0], "numerical_features": ["m", "k", "n"],
              "categorical_features": ["mat1_dtype"]}  # fmt: skip
     lines = [json.dumps(about), HEADER]
-    for at, (m, n, k) in enumerate([(128, 256, 512), (256, 256, 256), (512, 128, 1024), (1024, 512, 256), (64, 512, 512), (2048, 64, 128)]):
+    for at, (m, n, k) in enumerate(
+        [(128, 256, 512), (256, 256, 256), (512, 128, 1024), (1024, 512, 256), (64, 512, 512), (2048, 64, 128)]
+    ):
         own = f"{m},{k},{n},torch.float16,{k},1,1,{k}"
         work = m * n * k / 1e9
         lines += [
@@ -66,7 +68,7 @@ def test_what_cannot_be_imported_is_refused_at_once(tmp_path):
     store = Store.open(tmp_path / "store")
     with pytest.raises(InvalidValue, match=r"reads files that you have \(a100_mm.zip, .*`set` import.files=FILE"):
         plan(load("a100-mm"), store)
-    with pytest.raises(NotFound, match="there is no .*nope.zip, which import.files names"):
+    with pytest.raises(NotFound, match=r"there is no .*nope.zip, which import.files names"):
         plan(load("a100-mm", ["import.files=nope.zip"]), store)
     with pytest.raises(NotFound, match="unknown device"):
         plan(load("a100-mm", [f"import.files={log(tmp_path)}", "import.device=a1000"]), store)

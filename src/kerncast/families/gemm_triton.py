@@ -108,7 +108,9 @@ def _template_features(p: Namespace, c: Namespace, hw: Namespace, size: Operands
         "log2_group_strip_bytes": where(is_triton(c), log2(1 + strip), 0),
         "k_part": where(c.k_split > 1, part, 0),
         "log2_partial_sums_ns": log2(1 + where(c.k_split > 1, 2 * partial_sums / hw.memory_bandwidth_gb_s, 0)),
-        "products_over_cus": where(c.k_split > 1, c.k_split * ceil_div(p.M, 64) * ceil_div(p.N, 64) / maximum(hw.num_cus, 1), 0),
+        "products_over_cus": where(
+            c.k_split > 1, c.k_split * ceil_div(p.M, 64) * ceil_div(p.N, 64) / maximum(hw.num_cus, 1), 0
+        ),
     }
 
 

@@ -220,7 +220,12 @@ def prune_flex(
 
 
 def _flex_config(config: Any) -> dict[str, Any]:
-    return {"BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "num_stages": config.num_stages, "num_warps": config.num_warps}
+    return {
+        "BLOCK_M": config.block_m,
+        "BLOCK_N": config.block_n,
+        "num_stages": config.num_stages,
+        "num_warps": config.num_warps,
+    }
 
 
 def _divides(config: Any, blocks: tuple[int, int]) -> bool:
@@ -342,9 +347,7 @@ def _decided(
     )
 
 
-def _abstained(
-    ask: Ask, op: str, problem: Mapping[str, Any] | None, offered: int, error: Exception, began: float
-) -> Decision:
+def _abstained(ask: Ask, op: str, problem: Mapping[str, Any] | None, offered: int, error: Exception, began: float) -> Decision:
     said = str(error) if isinstance(error, _Abstain | KerncastError) else f"{type(error).__name__}: {error}"
     seconds = time.perf_counter() - began
     return Decision(op, ask.model.family.id, problem, 0, offered, "", None, None, ABSTAINED, said[:LONGEST_REASON], seconds)

@@ -67,7 +67,9 @@ class Offered:
 def offered(family: Family, space: str) -> Offered:
     """Inductor's search space by name, for the family that it is of."""
     if family.id != FAMILY:
-        raise InvalidValue(f"`configs=inductor` lists what Inductor offers for {FAMILY}, not for {family.id}: use all or sample:N")
+        raise InvalidValue(
+            f"`configs=inductor` lists what Inductor offers for {FAMILY}, not for {family.id}: use all or sample:N"
+        )
     if space not in SPACES:
         raise InvalidValue(f"Inductor's search space is {' or '.join(SPACES)}, got '{space}'")
     return Offered(space)
@@ -108,7 +110,9 @@ def _made(kind: Any, device: Device) -> Any:
         return kind()
     except RuntimeError as error:
         # AMD's lists depend on what the driver says.
-        raise KerncastError(f"Inductor cannot list its configs for {device.name} here ({error}): ask on a machine with it") from error
+        raise KerncastError(
+            f"Inductor cannot list its configs for {device.name} here ({error}): ask on a machine with it"
+        ) from error
 
 
 class OfferedPool:

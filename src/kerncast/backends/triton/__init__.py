@@ -201,7 +201,9 @@ class TritonBackend(Backend):
         dtype = str(values["dtype"])
         template = chosen.get("template")
         if template is not None:
-            raise Unsupported(f"backend triton runs the plain template, not {template}: time that one in Inductor and observe it")
+            raise Unsupported(
+                f"backend triton runs the plain template, not {template}: time that one in Inductor and observe it"
+            )
         given = [name for name in AMD if chosen.get(name) is not None]
         if given and not self._architecture:
             raise Unsupported(f"{given[0]} is an argument of AMD's compiler: leave it out on other GPUs")
