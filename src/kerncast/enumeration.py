@@ -3,6 +3,9 @@
 Parameters are bound one after another and a constraint is applied as soon as its last parameter is bound,
 on whole blocks of partial points at a time. Parameters that no constraint connects are independent: they
 are listed separately and multiplied, so counting and sampling never walk the full product.
+
+Optional parameters are not searched: they are left out, or as a projection is given them. What was listed before such a
+parameter existed is listed now.
 """
 
 from __future__ import annotations
@@ -55,8 +58,11 @@ class _Window:
 class Enumeration:
     """One search: a space whose outside symbols (`p`, `hw`) are bound as far as they are known."""
 
-    def __init__(self, space: Space, bindings: Mapping[str, Any]) -> None:
+    def __init__(self, space: Space, bindings: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> None:
+        """`given` are values of optional parameters."""
         self.space = space
+        self.fixed = {name: (given or {}).get(name) for name in space.optional}
+        self.searched = {name: parameter for name, parameter in space.parameters.items() if name not in self.fixed}
         own = {f"{space.namespace}.{name}": name for name in space.parameters}
         searched = sorted(set(own) & set(bindings))
         if searched:
@@ -66,7 +72,7 @@ class Enumeration:
         checks: list[tuple[frozenset[str], Program]] = []
         self.impossible = False
         for constraint in space.constraints:
-            program = constraint.program.bind(bindings)
+            program = constraint.program.bind({**bindings, **space.qualified(self.fixed)})
             reads = {declared.name for declared in program.symbols}
             if not reads:
                 self.impossible |= not program.scalar({})[constraint.name]
@@ -79,7 +85,7 @@ class Enumeration:
 
     def _connected(self, checks: list[tuple[frozenset[str], Program]]) -> list[list[str]]:
         """The parameters, grouped by what reads them together; each group in declared order."""
-        group = {name: {name} for name in self.space.parameters}
+        group = {name: {name} for name in self.searched}
         edges = [names for names, _ in checks] + [reads | {name} for name, reads in self.conditions.items()]
         for names in edges:
             merged = set().union(*(group[name] for name in names))
@@ -88,7 +94,7 @@ class Enumeration:
         seen: set[str] = set()
         groups: list[list[str]] = []
         free: list[str] = []
-        for name, parameter in self.space.parameters.items():
+        for name, parameter in self.searched.items():
             if name in seen:
                 continue
             seen |= group[name]
@@ -96,7 +102,7 @@ class Enumeration:
             if len(group[name]) == 1 and size <= FREE_ROWS and not any(name in names for names in edges):
                 free.append(name)
             else:
-                groups.append([other for other in self.space.parameters if other in group[name]])
+                groups.append([other for other in self.searched if other in group[name]])
         return [*groups, free] if free else groups
 
     def _plan(self, names: list[str], checks: list[tuple[frozenset[str], Program]]) -> _Component:
@@ -196,14 +202,18 @@ class Enumeration:
     def decoded(self, block: pl.DataFrame) -> pl.DataFrame:
         """A block as people see it: plain names in declared order, labels and flags."""
         columns = []
-        for name, parameter in self.space.parameters.items():
+        for name, parameter in self.searched.items():
             column = pl.col(self._column(name))
             if parameter.codes:
                 column = column.replace_strict({code: label for label, code in parameter.codes}, return_dtype=pl.String)
             elif isinstance(parameter.value(0), bool):
                 column = column.cast(pl.Boolean)
             columns.append(column.alias(name))
-        return block.select(columns)
+        for name, value in self.fixed.items():
+            labels, flags = self.space.parameters[name].codes, isinstance(self.space.parameters[name].value(0), bool)
+            kind = pl.String if labels else pl.Boolean if flags else pl.Int64
+            columns.append(pl.lit(value, dtype=kind).alias(name))
+        return block.with_columns(columns).select(list(self.space.parameters))
 
     # -- what a space offers -------------------------------------------------------------------------
 
@@ -257,13 +267,13 @@ class Enumeration:
         return self.decoded(found.head(n))
 
     def _nothing(self) -> pl.DataFrame:
-        return pl.DataFrame(schema={self._column(name): pl.Int64 for name in self.space.parameters})
+        return pl.DataFrame(schema={self._column(name): pl.Int64 for name in self.searched})
 
     def project(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
         """The nearest valid point: each component apart, the radius doubled until something is found."""
         centre = {
             name: None if values.get(name) is None else parameter.nearest(values[name])
-            for name, parameter in self.space.parameters.items()
+            for name, parameter in self.searched.items()
         }
         if self.impossible:
             return None
@@ -280,7 +290,7 @@ class Enumeration:
                 if radius >= furthest and found.is_empty():
                     return None
                 radius = min(max(2 * radius, 1), furthest) if furthest else 0
-            declared = [self._column(name) for name in self.space.parameters if name in component.names]
+            declared = [self._column(name) for name in self.searched if name in component.names]
             best.append(found.sort([STEPS, *declared], nulls_last=True).head(1).drop(STEPS))
         return self.decoded(pl.concat(best, how="horizontal")).row(0, named=True) if best else {}
 

@@ -358,7 +358,10 @@ class Problem(_Values):
 
 
 class Config(_Values):
-    """Which kernel: `Config(family, {...})`, validated; `config.tile_m` reads a value."""
+    """Which kernel: `Config(family, {...})`, validated; `config.tile_m` reads a value.
+
+    An optional parameter that is left out reads as None but is not listed: configs look as they did before it existed.
+    """
 
     __slots__ = ("family",)
     family: Family
@@ -373,15 +376,30 @@ class Config(_Values):
     ) -> None:
         checked = family.config.check(values or {}, family.bindings(problem, device))
         object.__setattr__(self, "family", family)
-        object.__setattr__(self, "_values", tuple(checked.items()))
+        object.__setattr__(self, "_values", _given(family, checked))
 
     @classmethod
     def trusted(cls, family: Family, values: Mapping[str, Value]) -> Config:
         """A config from values that were validated before, in declared order: no check, for the hot path."""
         config = object.__new__(cls)
         object.__setattr__(config, "family", family)
-        object.__setattr__(config, "_values", tuple(values.items()))
+        object.__setattr__(config, "_values", _given(family, values))
         return config
+
+    def as_dict(self) -> dict[str, Value]:
+        """The values by name, in declared order; inactive ones, and optional ones that are left out, are None."""
+        return dict.fromkeys(self.family.config.parameters) | dict(self._values)
+
+    def items(self) -> ItemsView[str, Value]:
+        return dict(self._values).items()
+
+    def __getitem__(self, name: str) -> Value:
+        for known, value in self._values:
+            if known == name:
+                return value
+        if name in self.family.config.optional:
+            return None
+        raise KeyError(name)
 
     def __getattr__(self, name: str) -> Any:
         values = self.as_dict() if not name.startswith("_") else {}
@@ -397,6 +415,14 @@ class Config(_Values):
 
     def __repr__(self) -> str:
         return f"Config({self.family.id}, {_assignments(self._values)})"
+
+
+def _given(family: Family, values: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:
+    """The values of a config without the optional ones that are left out."""
+    optional = family.config.optional
+    if not optional:
+        return tuple(values.items())
+    return tuple((name, value) for name, value in values.items() if value is not None or name not in optional)
 
 
 def _assignments(values: Iterable[tuple[str, Value]]) -> str:

@@ -279,10 +279,10 @@ class Space:
             frame = frame.with_columns(pl.when(~same).then(pl.col(column)).alias(column))
         return frame
 
-    def _search(self, bindings: Bindings | None) -> Enumeration:
+    def _search(self, bindings: Bindings | None, given: Point | None = None) -> Enumeration:
         from kerncast.enumeration import Enumeration
 
-        return Enumeration(self, bindings or {})
+        return Enumeration(self, bindings or {}, given)
 
     def frames(self, bindings: Bindings | None = None) -> Iterator[pl.DataFrame]:
         """The valid points as dataframes, lazily, in a fixed order. Columns are named like parameters.
@@ -309,13 +309,20 @@ class Space:
     def project(self, values: Mapping[str, Any], bindings: Bindings | None = None) -> Point | None:
         """The valid point with the fewest index steps from `values`; None when there is no valid point.
 
-        A change of a label or a flag is one step. A parameter given as None may become anything at no cost.
+        A change of a label or a flag is one step. A parameter given as None may become anything at no cost; an optional
+        one stays as it is given.
         Ties go to the point whose values come first in declared order.
         """
         unknown = [name for name in values if name not in self.parameters]
         if unknown:
             raise NotFound.named(f"parameter of {self.owner}", unknown[0], self.parameters)
-        return self._search(bindings).project(values)
+        near = {
+            name: rule.value(rule.nearest(values[name]))
+            for name, rule in self.parameters.items()
+            if name in self.optional and values.get(name) is not None
+        }
+        given = {name: value for name, value in self.fill({**values, **near}).items() if name in self.optional}
+        return self._search(bindings, given).project(values)
 
 
 def _shown(default: Value) -> str:

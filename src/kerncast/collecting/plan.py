@@ -9,7 +9,7 @@ import itertools
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from kerncast.device import Device
 from kerncast.errors import InvalidValue, KerncastError, NotFound
 from kerncast.op import Family
 from kerncast.problems import parse_vary
-from kerncast.sweeping import Selection, SuiteSweep, Sweep, Vectors, open_sweep, parse_selection
+from kerncast.sweeping import SuiteSweep, Sweep, Vectors, open_sweep, parse_selection
 from kerncast.writing.shell import word
 
 # An active choice compares at least so many configs of each problem.
@@ -282,7 +282,7 @@ def planned(
     )  # fmt: skip
     if most_candidates is not None and selection.portfolio is None and family.config.parameters:
         share = max(FEWEST_CANDIDATES, most_candidates // max(1, sweep.problem_count))
-        selection = Selection(min(share, selection.per_problem or share))
+        selection = replace(selection, per_problem=min(share, selection.per_problem or share))
         sweep = open_sweep(
             family, local, problems, axes, selection, seed=seed, max_flops=max_flops,
             max_vectors=most_candidates if share * sweep.problem_count > most_candidates else None,

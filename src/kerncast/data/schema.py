@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -103,17 +103,35 @@ def symbol_columns(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
     return frame.select(list(names)).rename(names)
 
 
-def with_optional(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame with empty columns for the optional parameters that it lacks: those of files that have no use for them."""
-    kinds = {f"problem.{name}": column_type(family.problem.parameters[name]) for name in family.problem.optional}
-    added = [pl.lit(None, kind).alias(name) for name, kind in kinds.items() if name not in frame.columns]
+def with_optional(family: Family, frame: pl.DataFrame, of: str = "") -> pl.DataFrame:
+    """The frame with empty columns for the optional parameters that it lacks: those of files that have no use for them.
+
+    `of` may limit it to one half, "problem." or "config.".
+    """
+    added = [
+        pl.lit(None, column_type(space.parameters[name])).alias(column)
+        for column, (space, name) in parameter_columns(family).items()
+        if name in space.optional and column.startswith(of) and column not in frame.columns
+    ]
     return frame.with_columns(added) if added else frame
 
 
-def without_unused(family: Family, frame: pl.DataFrame, prefix: str = "problem.") -> pl.DataFrame:
-    """The frame without optional parameters that are nowhere given: files and digests stay as they were without them."""
-    optional = [f"{prefix}{name}" for name in family.problem.optional]
-    return frame.drop([name for name in optional if name in frame.columns and frame[name].null_count() == frame.height])
+def without_unused(family: Family, frame: pl.DataFrame, columns: Mapping[str, tuple[Space, str]] | None = None) -> pl.DataFrame:
+    """The frame without optional parameters that are nowhere given: files and digests stay as they were without them.
+
+    `columns` says which column holds which parameter of which space; unless given, they are named as stored.
+    """
+    named = (parameter_columns(family) if columns is None else columns).items()
+    optional = [column for column, (space, name) in named if name in space.optional and column in frame.columns]
+    return frame.drop([column for column in optional if frame[column].null_count() == frame.height])
+
+
+def is_library(family: Family) -> pl.Expr:
+    """Whether a row has the config that is the vendor library's own choice; for families that declare one."""
+    named = [pl.col(f"config.{name}") == value for name, value in family.library.items()]
+    # An optional parameter that is given makes it another config: the library's kernel on parts of K, say.
+    usual = [pl.col(f"config.{name}").is_null() for name in family.config.optional if name not in family.library]
+    return pl.all_horizontal(*named, *usual)
 
 
 def _outside(parameter: Parameter, column: pl.Expr) -> pl.Expr:
@@ -223,6 +241,7 @@ def conform(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
         _refuse_first(frame, ~possible, f"must be a positive number of nanoseconds ({shortest:g} to {longest:g})", name)
     check_parameters(family, frame)
     frame = family.problem.without_usual(frame, "problem.")
+    frame = family.config.without_usual(frame, "config.")
     frame = _with_plain_labels(frame)
     keys = row_keys(family, frame)
     _refuse_mislabelled(frame["key"], keys)

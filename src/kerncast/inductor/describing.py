@@ -232,21 +232,10 @@ def _worded(value: Any) -> Any:
 
 
 def triton_config(template_uid: str, params: Mapping[str, object]) -> dict[str, Any] | None:
-    """The config of `gemm/triton` that a template with these parameters is; None: the family has no such config.
+    """The config of `gemm/triton` that a template with these parameters is; None: the family has no such config."""
+    from kerncast.families.inductor_templates import config_of
 
-    Parameters that the family does not declare are ignored. Once it declares `template`, every template is asked for.
-    """
-    from kerncast.evaluating.solutions.torch_tiles import OPS
-    from kerncast.families.gemm_triton import triton
-
-    declared = triton.config.parameters
-    template = template_uid.removeprefix("triton::")
-    config: dict[str, Any] = {"kind": "triton", **{name: _worded(params[name]) for name in declared if name in params}}
-    if "template" in declared:
-        config["template"] = template
-    elif template not in OPS:
-        return None
-    return None if triton.config.validate(config) else config
+    return config_of(template_uid, {name: _worded(value) for name, value in params.items()})
 
 
 # -- products ------------------------------------------------------------------------------------------

@@ -67,12 +67,17 @@ class Linear(Learner):
     def fit(self, table: Table, fitting: Fitting, base: Self | None = None) -> Self:
         ok = table.take(table.ok)
         self.target_ = fitting.target
-        groups = {name: ok.rows.frame[name] for name in group_columns(table.family)}
+        known = schema.without_unused(table.family, ok.rows.frame)
+        groups = {name: known[name] for name in group_columns(table.family) if name in known.columns}
         frame = pl.DataFrame({**groups, "size": sizes(ok.rows), "time_ns": ok.time_ns})
-        self.lines_ = self._lines(frame, group_columns(table.family))
+        self.lines_ = self._lines(frame, list(groups))
         pooled = self._lines(frame.select("size", "time_ns"), [])
-        self.lines_ = pl.concat([self.lines_, pooled], how="diagonal") if group_columns(table.family) else pooled
+        self.lines_ = pl.concat([self.lines_, pooled], how="diagonal") if groups else pooled
         return self
+
+    def _columns(self, family: Family) -> list[str]:
+        """The columns of its groups; optional parameters that no row gave are not among them."""
+        return [name for name in group_columns(family) if name in self.lines_.columns]
 
     @staticmethod
     def _lines(frame: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
@@ -85,7 +90,7 @@ class Linear(Learner):
         return lines.drop("__all", strict=False).with_columns(pooled=pl.lit(not columns))
 
     def predict(self, rows: Rows) -> Output:
-        columns = group_columns(rows.family)
+        columns = self._columns(rows.family)
         size = sizes(rows)
         pooled = self.lines_.filter("pooled").row(0, named=True)
         found = rows.frame.with_row_index("__row").select("__row", *columns)
@@ -139,7 +144,7 @@ class Linear(Learner):
         return {} if program is None else {"line_size": program.outputs["size"]}
 
     def c_source(self, scope: CScope) -> CSource:
-        family, columns = scope.family, group_columns(scope.family)
+        family, columns = scope.family, self._columns(scope.family)
         size = next((name for name in ("line_size", "roofline_ns", "bytes", "flops") if name in scope.values), None)
         if size is None:
             raise _no_size(family)

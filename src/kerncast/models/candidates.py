@@ -90,11 +90,10 @@ class Candidates:
 
 def library_rows(model: Model) -> list[int]:
     """The candidates that are the vendor library's own choice; empty if the family declares none."""
-    library = model.family.library
-    if not library:
+    if not model.family.library:
         return []
-    same = [pl.col(f"config.{name}") == value for name, value in library.items()]
-    return [int(row) for row in model.candidates.with_row_index("__row").filter(pl.all_horizontal(same))["__row"].to_list()]
+    found = model.candidates.with_row_index("__row").filter(schema.is_library(model.family))
+    return [int(row) for row in found["__row"].to_list()]
 
 
 def by_share(model: Model) -> Ints:

@@ -272,7 +272,7 @@ class Model:
             columns = {name: dtype for name, dtype in schema.schema_of(self.family).items() if name.startswith("config.")}
             counts = {"ok": pl.Int64, "failed": pl.Int64, "share": pl.Float64, "portfolio_place": pl.Int64}
             return pl.DataFrame(schema={**columns, **counts})
-        return _read(self.path / CANDIDATES)
+        return schema.with_optional(self.family, _read(self.path / CANDIDATES), "config.")
 
     @property
     def label_table(self) -> pl.DataFrame | None:

@@ -284,6 +284,7 @@ class Predictor:
         frame = self._without_inactive(frame, absent)
         schema.check_parameters(self.family, frame)
         frame = self.family.problem.without_usual(frame, "problem.")
+        frame = self.family.config.without_usual(frame, "config.")
         symbols = schema.symbol_columns(self.family, frame)
         for constraint in self.family.problem.constraints:
             bad = np.flatnonzero(~_holds(Rule(constraint.name, constraint.sentence, constraint.holds), symbols))

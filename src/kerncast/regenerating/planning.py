@@ -9,13 +9,14 @@ import numpy as np
 
 from kerncast import devices
 from kerncast.collecting.plan import Measuring, Runner, runner
+from kerncast.data.importers import get_importer
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.evaluating import Limits
 from kerncast.learners.kinds import learner_class
 from kerncast.op import Family
 from kerncast.problems import parse_vary
-from kerncast.regenerating.routine import Routine
+from kerncast.regenerating.routine import Import, Routine
 from kerncast.registry import FAMILIES
 from kerncast.store.store import Store
 from kerncast.sweeping import SuiteSweep, Sweep, open_sweep, parse_selection
@@ -29,10 +30,11 @@ class Planned:
     """What a regeneration would do for one family."""
 
     family: str
-    problems: int
-    vectors: int
+    problems: int | None
+    vectors: int | None
+    """None: what the files of an import have."""
     seconds: float | None
-    """Measuring time if every kernel is shorter than a sample; unknown for an external benchmark."""
+    """Measuring time if every kernel is shorter than a sample; unknown for an external benchmark, none for an import."""
     old: str | None
     """The model that the new one would be compared with."""
 
@@ -40,6 +42,13 @@ class Planned:
 def plan(routine: Routine, store: Store) -> list[Planned]:
     """What a regeneration would do; nothing is written or measured."""
     found = []
+    if routine.imported is not None:
+        check(routine)
+        device = devices.get(routine.imported.device) if routine.imported.device is not None else None
+        for name in routine.families:
+            old = None if device is None else _old(routine, store, FAMILIES.get(name), device)
+            found.append(Planned(name, None, None, 0.0, old))
+        return found
     for sweep in check(routine):
         benchmark = runner_of(routine, sweep.family).benchmark
         vectors, policy = sweep.count(), measuring_of(routine).policy(benchmark)
@@ -66,9 +75,15 @@ def check(routine: Routine, swept: Collection[str] = ()) -> list[Sweep | SuiteSw
     Procedure(wanted).options()
     if wanted.tune:
         tuning_ranges(learner_class(wanted.kind))
-    sweeps = []
+    sweeps: list[Sweep | SuiteSweep] = []
+    if routine.imported is not None:
+        _check_import(routine, routine.imported)
     for name in routine.families:
         family = FAMILIES.get(name)
+        if routine.imported is not None:
+            if wanted.target is not None:
+                _check_target(wanted.target, family)
+            continue
         runs = runner_of(routine, family)
         if wanted.target is not None:
             _check_target(wanted.target, family)
@@ -76,6 +91,19 @@ def check(routine: Routine, swept: Collection[str] = ()) -> list[Sweep | SuiteSw
             sweeps.append(sweep_of(routine, family, device_of(runs)))
             _check_sweep(routine, sweeps[-1])
     return sweeps
+
+
+def _check_import(routine: Routine, wanted: Import) -> None:
+    """Refuse an import whose files are not named or not there."""
+    get_importer(wanted.format)
+    if wanted.device is not None:
+        devices.get(wanted.device)
+    if not wanted.paths:
+        where = f" ({wanted.source})" if wanted.source else ""
+        raise InvalidValue(f"routine {routine.name} reads files that you have{where}: name them with `set` import.files=FILE")
+    missing = [path for path in wanted.paths if not path.exists()]
+    if missing:
+        raise NotFound(f"there is no {missing[0]}, which import.files names")
 
 
 def _check_target(target: str, family: Family) -> None:
@@ -127,6 +155,7 @@ def device_of(runs: Runner) -> Device:
 def sweep_of(routine: Routine, family: Family, device: Device) -> Sweep | SuiteSweep:
     """The vectors of one family."""
     wanted = routine.sweep
+    assert wanted is not None
     found = open_sweep(
         family, device, wanted.problems, parse_vary(family, wanted.vary), parse_selection(family, wanted.configs),
         seed=wanted.seed, max_vectors=wanted.max_vectors, max_flops=wanted.max_flops, max_bytes=wanted.max_bytes,

@@ -9,6 +9,7 @@ import hashlib
 import tomllib
 from collections.abc import Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -30,7 +31,7 @@ Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**30)]
 Threads = Annotated[int, msgspec.Meta(ge=0, le=1024)]
 # The keys that decide the measurements. `train` only decides the model; `compare`, `store` and `doc` decide neither.
-_MEASURES = ("name", "families", "sweep", "collect")
+_MEASURES = ("name", "families", "sweep", "collect", "import")
 
 
 class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,6 +59,21 @@ class Collect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     samples: Positive | None = None
     cache: Literal["warm", "cold"] | None = None
     build_jobs: Positive = 2
+
+
+class Import(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Measurements that others made, in the words of `kerncast import`: read instead of swept and collected."""
+
+    format: str
+    files: list[str] | str = []
+    device: str | None = None
+    software: dict[str, str] = {}
+    source: str = ""
+    """Where the files can be had, for whoever has not named any."""
+
+    @property
+    def paths(self) -> list[Path]:
+        return [Path(name) for name in ([self.files] if isinstance(self.files, str) else self.files)]
 
 
 class Train(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,12 +106,14 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = "default"
 
 
-class Routine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Routine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"imported": "import"}):
     """Everything about one regeneration; each family gets its own vectors, dataset and model."""
 
     name: str
     families: Annotated[list[str], msgspec.Meta(min_length=1)]
-    sweep: Sweep
+    sweep: Sweep | None = None
+    imported: Import | None = None
+    """Instead of `sweep` and `collect`."""
     doc: str = ""
     collect: Collect = Collect()
     train: Train = Train()
@@ -106,7 +124,7 @@ class Routine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def measures(self) -> str:
         """A hash of what decides the measurements."""
         body = msgspec.to_builtins(self)
-        return _hash({name: body[name] for name in _MEASURES})
+        return _hash({name: body[name] for name in _MEASURES if name != "import" or body[name] is not None})
 
     @property
     def learns(self) -> str:
@@ -165,6 +183,8 @@ def _check(routine: Routine, where: str) -> None:
     """Check what the types cannot express."""
     if not routine.name.replace("-", "").replace("_", "").replace(".", "").isalnum() or routine.name.startswith("."):
         raise BadFile(f"routine {where}: name is letters, digits, '-', '_' and '.', got '{routine.name}'")
+    if (routine.sweep is None) == (routine.imported is None):
+        raise BadFile(f"routine {where}: it has either a [sweep] to measure or an [import] of what others measured ({DOCS})")
     if len(set(routine.families)) < len(routine.families):
         raise BadFile(f"routine {where}: families names one twice: keep one")
     if routine.collect.benchmark and routine.collect.backend not in (None, "command"):

@@ -16,6 +16,8 @@ from typing import Any
 import msgspec
 
 from kerncast.collecting.run import Request, Stop, collect, never
+from kerncast.data.dataset import Dataset
+from kerncast.data.importers import Options, import_files
 from kerncast.errors import BadFile, CannotWrite, NotFound
 from kerncast.files.atomic import write_bytes
 from kerncast.files.lock import one_writer
@@ -26,7 +28,7 @@ from kerncast.progress import QUIET, Progress
 from kerncast.regenerating import planning
 from kerncast.regenerating import state as states
 from kerncast.regenerating.comparing import compare_fairly
-from kerncast.regenerating.routine import Routine
+from kerncast.regenerating.routine import Import, Routine
 from kerncast.registry import FAMILIES
 from kerncast.store.store import Changed, Entry, Store
 from kerncast.sweeping import Vectors, write_vectors
@@ -161,6 +163,8 @@ class _Run:
     # -- the stages: facts for the state, or None where it was interrupted ---------------------------------
 
     def _sweep(self) -> dict[str, Any] | None:
+        if self.routine.imported is not None:
+            return {"files": [str(path) for path in self.routine.imported.paths]}
         vectors = self.folder / "vectors"
         # Half a sweep is not worth continuing: a sweep takes seconds, and this machine's numbers may have changed.
         shutil.rmtree(vectors, ignore_errors=True)
@@ -169,6 +173,8 @@ class _Run:
         return {"problems": written.problems, "configs": written.configs, "vectors": written.vectors}
 
     def _collect(self) -> dict[str, Any] | None:
+        if self.routine.imported is not None:
+            return self._imported(self.routine.imported)
         wanted = self.routine.collect
         runner = planning.runner_of(self.routine, self.family)
         vectors = Vectors.open(self.folder / "vectors")
@@ -182,6 +188,15 @@ class _Run:
         if summary.without_a_row:
             return None
         return {"device": summary.device, "measured": summary.measured, "statuses": dict(summary.statuses)}
+
+    def _imported(self, wanted: Import) -> dict[str, Any]:
+        """The rows of files, which are there whole or not at all."""
+        path = self.folder / "dataset"
+        if not path.exists():
+            import_files(wanted.format, wanted.paths, path, Options(wanted.device, wanted.software), self.progress.say)
+        rows = Dataset.open(path).read(self.family, columns=["device", "status"])
+        return {"device": sorted(rows["device"].unique()), "measured": rows.height,
+                "statuses": dict(sorted(rows["status"].value_counts().iter_rows()))}  # fmt: skip
 
     def _train(self) -> dict[str, Any] | None:
         out = self.folder / "model"

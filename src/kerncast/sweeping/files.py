@@ -106,7 +106,8 @@ class Summary:
 
 def header_of(sweep: Sweep | SuiteSweep, file_format: str) -> Header:
     """The identity of a sweep."""
-    family, portfolio = sweep.family, sweep.selection.portfolio
+    family, portfolio, offer = sweep.family, sweep.selection.portfolio, sweep.selection.offered
+    given = offer.identity if offer is not None else None if portfolio is None else content_digest([portfolio])
     return Header(
         op=family.op.name,
         family=family.id,
@@ -115,7 +116,7 @@ def header_of(sweep: Sweep | SuiteSweep, file_format: str) -> Header:
         problem_space=family.problem.digest,
         config_space=family.config.digest,
         problems=sweep.problems_digest,
-        portfolio=None if portfolio is None else content_digest([portfolio]),
+        portfolio=given,
         per_problem=sweep.selection.per_problem,
         max_vectors=sweep.max_vectors,
         seed=sweep.seed,

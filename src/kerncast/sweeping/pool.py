@@ -69,19 +69,19 @@ def open_pool(family: Family, device: Device, labels: Mapping[str, Any], portfol
     """The pool of a group: listed if it fits in memory, else walked."""
     known = family.bindings(labels, device)
     if portfolio is not None:
-        return ListedPool(family, _compact(family, portfolio), _check(family, known, whole=True))
+        return ListedPool(family, compact(family, portfolio), check_of(family, known, whole=True))
     if not family.config.parameters:
-        return ListedPool(family, pl.DataFrame({_INDEX: [0]}), _check(family, known, whole=True))
-    check = _check(family, known, whole=False)
+        return ListedPool(family, pl.DataFrame({_INDEX: [0]}), check_of(family, known, whole=True))
+    check = check_of(family, known, whole=False)
     file = cache_folder("pools") / f"{_identity(family, known)}.parquet"
     kept = kept_configs(file)
     if kept is not None:
-        return ListedPool(family, _compact(family, kept), check)
+        return ListedPool(family, compact(family, kept), check)
     size = family.config.count(known)
     if size > POOL_ROWS:
         return WalkedPool(family, device, known, size)
     nothing = pl.DataFrame(schema=dict.fromkeys(family.config.parameters, pl.Int64))
-    frames = [_compact(family, frame) for frame in itertools.chain([nothing], family.config.frames(known))]
+    frames = [compact(family, frame) for frame in itertools.chain([nothing], family.config.frames(known))]
     configs = pl.concat(frames)
     if size >= KEPT_ROWS:
         keep_configs(file, configs.rename(lambda name: name.removeprefix(CONFIG)))
@@ -115,7 +115,7 @@ def keep_configs(file: Path, configs: pl.DataFrame) -> None:
             old.unlink(missing_ok=True)
 
 
-def _check(family: Family, known: Mapping[str, Any], *, whole: bool) -> Program | None:
+def check_of(family: Family, known: Mapping[str, Any], *, whole: bool) -> Program | None:
     """What is left to check for a problem and a config; `whole` includes what listing the space applies."""
     own = {f"c.{name}" for name in family.config.parameters}
     readable = own | {f"p.{name}" for name in family.problem.parameters}
@@ -128,7 +128,8 @@ def _check(family: Family, known: Mapping[str, Any], *, whole: bool) -> Program 
     return Program({"holds": reduce(lambda a, b: a & b, due)}) if due else None
 
 
-def _compact(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
+def compact(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
+    """Configs in small types, under the names that columns of vectors have."""
     items = family.config.parameters.items()
     return frame.select(pl.col(name).cast(_small_type(item)).alias(CONFIG + name) for name, item in items)
 
@@ -277,8 +278,8 @@ class WalkedPool:
     def _draw(self, seed: int) -> ListedPool:
         """Configs to sample from. A uniform sample of a uniform draw is uniform, and a draw per problem costs 0.1 s."""
         if self._drawn is None or self._drawn[0] != seed:
-            configs = _compact(self.family, self.family.config.sample(DRAWN_ROWS, seed, self.known))
-            self._drawn = seed, ListedPool(self.family, configs, _check(self.family, self.known, whole=False))
+            configs = compact(self.family, self.family.config.sample(DRAWN_ROWS, seed, self.known))
+            self._drawn = seed, ListedPool(self.family, configs, check_of(self.family, self.known, whole=False))
         return self._drawn[1]
 
     def counts(self, problems: pl.DataFrame, at_most: int | None, seed: int) -> Ints:

@@ -1,4 +1,4 @@
-"""Which configs of a family a sweep takes: all, a sample per problem, or a portfolio from a file."""
+"""Which configs of a family a sweep takes: all, a sample per problem, a portfolio from a file, or what Inductor offers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import polars as pl
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.op import Family
 from kerncast.problems.tables import complete, is_table, read_points
+from kerncast.sweeping.offered import Offered, offered
 
 
 @dataclass(frozen=True)
 class Selection:
-    """`per_problem` limits the configs of each problem; `portfolio` replaces the family's own configs."""
+    """`per_problem` limits the configs of each problem; `portfolio` or `offered` replaces the family's own configs."""
 
     per_problem: int | None = None
     portfolio: pl.DataFrame | None = None
+    offered: Offered | None = None
 
 
 def parse_selection(family: Family, text: str) -> Selection:
-    """`all`, `sample:N` or `portfolio:FILE`."""
+    """`all`, `sample:N`, `portfolio:FILE`, `inductor` or `inductor:exhaustive`."""
     kind, _, rest = str(text).partition(":")
     if text == "all":
         return Selection()
@@ -29,8 +31,11 @@ def parse_selection(family: Family, text: str) -> Selection:
         return Selection(per_problem=int(rest))
     if kind == "portfolio" and is_table(rest):
         return Selection(portfolio=read_portfolio(family, Path(rest)))
+    if kind == "inductor":
+        return Selection(offered=offered(family, rest or "default"))
     raise InvalidValue(
-        f"configs are all, sample:N (N ≥ 1, per problem) or portfolio:FILE (.json, .parquet, .csv), got '{text}'"
+        "configs are all, sample:N (N ≥ 1, per problem), portfolio:FILE (.json, .parquet, .csv), inductor or "
+        f"inductor:exhaustive, got '{text}'"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,7 @@ from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.op import Family
 from kerncast.problems.tables import complete
+from kerncast.sweeping.offered import OfferedPool
 from kerncast.sweeping.pool import TRIES, ListedPool, Pool, open_pool
 from kerncast.sweeping.selection import Selection
 from kerncast.writing.terminal import printable
@@ -107,6 +108,8 @@ class Sweep:
         parts = [f"{self.problem_count:,} problems"]
         if self.selection.portfolio is not None:
             parts.append(f"{self.selection.portfolio.height:,} given configs")
+        elif self.selection.offered is not None:
+            parts.append(f"Inductor's {self.selection.offered.space} configs of each")
         elif self.selection.per_problem is not None:
             parts.append(f"a sample of {self.selection.per_problem:,} configs of each")
         else:
@@ -133,7 +136,8 @@ class Sweep:
     @property
     def problems_digest(self) -> str:
         """A hash of the problems."""
-        return content_digest([without_unused(self.family, self.problems, "")])
+        own = {name: (self.family.problem, name) for name in self.family.problem.parameters}
+        return content_digest([without_unused(self.family, self.problems, own)])
 
     @cached_property
     def _groups(self) -> list[_Group]:
@@ -161,12 +165,17 @@ class Sweep:
     def _pool(self, index: int) -> Pool:
         """The pool of a group; the last ones are kept, but there may be many and each may be large."""
         if index not in self._pools:
-            pool = open_pool(self.family, self.device, self._groups[index].labels, self.selection.portfolio)
+            pool = self._opened(self._groups[index].labels)
             kept = sum(other.size for other in self._pools.values() if isinstance(other, ListedPool))
             if kept + pool.size > KEPT_CONFIGS:
                 self._pools.clear()
             self._pools[index] = pool
         return self._pools[index]
+
+    def _opened(self, labels: dict[str, Any]) -> Pool:
+        if self.selection.offered is not None:
+            return OfferedPool(self.family, self.device, self.family.bindings(labels, self.device), self.selection.offered)
+        return open_pool(self.family, self.device, labels, self.selection.portfolio)
 
     @cached_property
     def _takes_long(self) -> bool:
@@ -236,7 +245,7 @@ class Sweep:
         per_problem = max(1, vectors // max(1, problems.height))
         if self.selection.per_problem is not None:
             per_problem = min(per_problem, self.selection.per_problem)
-        selection = Selection(per_problem, self.selection.portfolio)
+        selection = replace(self.selection, per_problem=per_problem)
         return Sweep(self.family, self.device, problems, selection, seed=self.seed)
 
     def count(self) -> int:

@@ -89,11 +89,9 @@ class Rows:
     @cached_property
     def is_library(self) -> Flags:
         """The rows of the vendor library's own choice, if the family declares which config that is."""
-        declared = self.family.library
-        if not declared:
+        if not self.family.library:
             return np.zeros(len(self), dtype=bool)
-        same = [pl.col(f"config.{name}") == value for name, value in declared.items()]
-        return self.frame.select(pl.all_horizontal(same)).to_series().fill_null(False).to_numpy()
+        return self.frame.select(schema.is_library(self.family)).to_series().fill_null(False).to_numpy()
 
     def only(self, names: Sequence[str]) -> Rows:
         """The same rows with some of the features, in that order."""

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from kerncast.arrays import Array, Flags, Floats, Ints
+from kerncast.data import schema
 from kerncast.data.dataset import Dataset
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
@@ -257,7 +258,8 @@ def _dtypes(rows: pl.DataFrame, device: str) -> tuple[str, ...] | None:
 
 def _without_unused(rows: Rows, kept: Collection[str]) -> Rows:
     """The rows without features that read optional parameters, none of which is given in any row."""
-    optional = {f"p.{name}": f"problem.{name}" for name in rows.family.problem.optional}
+    named = schema.parameter_columns(rows.family).items()
+    optional = {f"{space.namespace}.{name}": column for column, (space, name) in named if name in space.optional}
     given = {symbol for symbol, column in optional.items() if rows.frame[column].null_count() < rows.frame.height}
     outputs = rows.family.feature_program.outputs
     read = {name: {item.name for item in Program({name: outputs[name]}).symbols} & optional.keys() for name in rows.names}

@@ -17,7 +17,7 @@ from typing import Any
 
 from kerncast.backends.contract import Backend, CannotCompile, OutOfMemory, Prepared, Unsupported
 from kerncast.backends.gpu_profile import shipped, slug
-from kerncast.backends.triton.product import OUTPUT_TYPES, Tensors, launch_library, launch_triton, tensors, torch_type
+from kerncast.backends.triton.product import AMD, OUTPUT_TYPES, Tensors, launch_library, launch_triton, tensors, torch_type
 from kerncast.device import Device
 from kerncast.families.gemm_triton import triton as gemm_triton
 from kerncast.op import Config, Problem
@@ -199,6 +199,14 @@ class TritonBackend(Backend):
 
     def _refuse(self, values: Mapping[str, Any], chosen: Mapping[str, Any]) -> None:
         dtype = str(values["dtype"])
+        template = chosen.get("template")
+        if template is not None:
+            raise Unsupported(
+                f"backend triton runs the plain template, not {template}: time that one in Inductor and observe it"
+            )
+        given = [name for name in AMD if chosen.get(name) is not None]
+        if given and not self._architecture:
+            raise Unsupported(f"{given[0]} is an argument of AMD's compiler: leave it out on other GPUs")
         if torch_type(dtype, self._architecture) is None:
             raise Unsupported(f"backend triton has no {dtype}: torch {_torch().__version__} has no such type")
         if values["split_k"] != 1:

@@ -21,7 +21,9 @@ CDNA3_TYPES = {"fp8": "float8_e4m3fnuz", "bf8": "float8_e5m2fnuz"}
 # What is stored: fp8 products go out as fp16 (E4M3 holds no more than 448), int8 ones as the sums they are.
 OUTPUT_TYPES = {"fp8": "float16", "bf8": "float16", "int8": "int32"}
 LARGEST_VALUE = 3
+# What a config means that does not say it; AMD's arguments are then the compiler's own business.
 GROUP_M = 8
+AMD = ("matrix_instr_nonkdim", "waves_per_eu", "kpack")
 # Sums of whole numbers that fp32 holds exactly.
 EXACT = 2**24
 # Smooth activations are not exact: a share of a number by its type.
@@ -116,10 +118,12 @@ def launch_triton(on: Tensors, config: Mapping[str, Any]) -> None:
     whole = not on.c.dtype.is_floating_point
     kernel.matmul[grid](
         on.a, on.b, on.c, on.c if on.bias is None else on.bias, m, n, k, *on.a.stride(), *on.b.stride(), *on.c.stride(),
-        BLOCK_M=config["BLOCK_M"], BLOCK_N=config["BLOCK_N"], BLOCK_K=config["BLOCK_K"], GROUP_M=GROUP_M,
+        BLOCK_M=config["BLOCK_M"], BLOCK_N=config["BLOCK_N"], BLOCK_K=config["BLOCK_K"],
+        GROUP_M=config.get("GROUP_M") or GROUP_M,
         EVEN_K=k % config["BLOCK_K"] == 0, SUM=tl.int32 if whole else tl.float32, PRECISION="tf32" if on.tf32 else "ieee",
         BIAS=on.bias is not None, ACTIVATION=on.activation or "none",
         num_stages=config["num_stages"], num_warps=config["num_warps"],
+        **{name: config[name] for name in AMD if config.get(name) is not None},
     )  # fmt: skip
 
 

@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 @click.option(
     "--max-flops", type=float, callback=above_zero, metavar="FLOP", help="Leave out problems with more arithmetic than this."
 )
-@click.option("--configs", metavar="SPEC", help="all, sample:N (per problem) or portfolio:FILE. [default: all]")
+@click.option(
+    "--configs",
+    metavar="SPEC",
+    help="all, sample:N (per problem), portfolio:FILE, or for gemm/triton what Inductor offers: "
+    "inductor, inductor:exhaustive. [default: all]",
+)
 @click.option(
     "--vectors",
     type=click.Path(path_type=Path),

@@ -40,7 +40,7 @@ def command(
 ) -> None:
     """Measure, train and compare again, and put the model into the store if it is not worse than the one there.
 
-    ROUTINE is one that ships (conv-cpu, gemm-cpu, reshard-cpu) or a TOML file (docs/regenerating.md). If it is
+    ROUTINE is one that ships (a100-mm, conv-cpu, gemm-cpu, reshard-cpu) or a TOML file (docs/regenerating.md). If it is
     killed, run the same command to continue with the current stage. Exit code 1 when a new model was not put into
     the store, 3 when the run was stopped before the end.
 
@@ -66,13 +66,17 @@ def command(
         raise SystemExit(1)
 
 
+def _counted(number: int | None) -> str:
+    return "as in the files" if number is None else f"{number:,}"
+
+
 def _show_plan(planned: list[Planned], as_json: bool) -> None:
     if as_json:
         print_json([asdict(item) for item in planned])
         return
     columns = ("family", "problems", "vectors", "measuring", "compared with")
     lines = [
-        (item.family, f"{item.problems:,}", f"{item.vectors:,}",
+        (item.family, _counted(item.problems), _counted(item.vectors),
          "unknown" if item.seconds is None else f"at least {item.seconds / 60:,.0f} min", item.old or "nothing: it is new")
         for item in planned
     ]  # fmt: skip

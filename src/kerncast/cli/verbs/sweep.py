@@ -63,7 +63,8 @@ def _result(sweep: Sweep | SuiteSweep, summary: Summary) -> dict[str, Any]:
     default="all",
     show_default=True,
     metavar="SPEC",
-    help="all, sample:N (per problem, uniform over the valid ones) or portfolio:FILE (.json, .parquet, .csv).",
+    help="all, sample:N (per problem, uniform over the valid ones), portfolio:FILE (.json, .parquet, .csv), or for gemm/triton "
+    "what Inductor offers: inductor, inductor:exhaustive.",
 )
 @click.option(
     "--device",

@@ -31,10 +31,11 @@ class Ground:
     def __init__(self, family: Family, problem: Problem, device: Device) -> None:
         self.space = family.config
         self.bindings = family.bindings(problem, device)
-        self.parameters = self.space.parameters
-        self.schema = {name: schema.column_type(parameter) for name, parameter in self.parameters.items()}
+        self.schema = {name: schema.column_type(parameter) for name, parameter in self.space.parameters.items()}
         self._search = Enumeration(self.space, self.bindings)
-        own = {f"c.{name}" for name in self.parameters}
+        self.parameters = self._search.searched
+        """What is searched: optional parameters stay left out."""
+        own = {f"c.{name}" for name in self.space.parameters}
         bound = [constraint.program.bind(self.bindings) for constraint in self.space.constraints]
         due = [check for check in bound if check.symbols and {item.name for item in check.symbols} <= own]
         rules = [rule for check in due for rule in check.outputs.values()]
