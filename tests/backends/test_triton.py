@@ -53,6 +53,8 @@ def test_the_kernel_is_exact_in_every_layout_and_at_every_edge():
     vectors = [(problem(*shape, layout), CONFIG) for layout in ("rcr", "rrr", "crr", "ccr") for shape in shapes]
     vectors += [(problem(20, 40, 24, "rcr", batch=3), CONFIG), ({**problem(20, 40, 24), "tf32": True}, CONFIG)]
     vectors += [(problem(40, 40, 70), {**CONFIG, "BLOCK_M": 32, "BLOCK_K": 64})]
+    # GROUP_M only changes the order of blocks: one row, a number that does not divide the rows, more than there are.
+    vectors += [(problem(70, 40, 31, batch=2), {**CONFIG, "GROUP_M": group}) for group in (1, 3, 64, None)]
     found = interpreted(vectors)
     assert [error for error, _ in found] == ["0.0"] * len(vectors)
     strides = {p["layout"]: text for (p, _), (_, text) in zip(vectors[:20], found[:20], strict=True) if p["M"] == 17}
@@ -62,6 +64,22 @@ def test_the_kernel_is_exact_in_every_layout_and_at_every_edge():
         "crr": "[323, 1, 17] [627, 33, 1]",
         "ccr": "[323, 1, 17] [627, 1, 19]",
     }
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"template": "persistent_tma"}, "runs the plain template, not persistent_tma"),
+        ({"kpack": 2}, "kpack is an argument of AMD's compiler"),
+    ],
+)
+def test_other_templates_are_unsupported(given, why):
+    """The sentence is that of the row; nothing is asked of a GPU before."""
+    backend = TritonBackend()
+    backend.__dict__["_properties"] = SimpleNamespace(gcnArchName="")
+    with pytest.raises(Unsupported, match=why):
+        backend.prepare(Problem(gemm_triton, problem(64, 64, 64)), Config(gemm_triton, {**CONFIG, **given}))
 
 
 @needs_triton
