@@ -29,6 +29,7 @@ from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
 from kerncast.writing.python import comment, literal
+from kerncast.writing.terminal import known
 
 NO_TORCH = any(importlib.util.find_spec(name) is None for name in ("torch", "triton"))
 needs_torch = pytest.mark.skipif(NO_TORCH, reason="torch or triton is not installed")
@@ -264,9 +265,9 @@ def test_the_commands_write_both_files(model, run, tmp_path):
     for item in read:
         named = {name: value for name, value in item.problem.items() if value is not None}
         asked = selector.problem({**named, "tf32": False})
-        ranked = [dict(answer.config) for answer in selector.rank(asked, 2)]
+        ranked = [known(answer.config) for answer in selector.rank(asked, 2)]
         if asked not in seen:  # a bias has a second key, with the best tile
-            assert dict(item.config) == ranked[0]
+            assert known(item.config) == ranked[0]
         seen.add(asked)
     assert len(seen) == model.out_of_fold.select(pl.col("^problem.*$")).unique().height
     assert {bool(item["bias"]) for item in seen} == {True, False}
@@ -290,7 +291,7 @@ def test_what_a_key_cannot_say_is_left_out_and_counted():
 
 def test_values_that_a_family_declares_go_before_the_usual_ones():
     """GROUP_M and the template by name; EVEN_K always follows from K; a template that torch lacks has no entry."""
-    config = {**TILE, "GROUP_M": 4, "template": "mm_persistent_tma", "EVEN_K": True}
+    config = {**TILE, "GROUP_M": 4, "template": "persistent_tma", "EVEN_K": True}
     (made,) = table_of((problem(64, 64, 40), config)).values()
     assert (made[0]["template_id"], made[0]["GROUP_M"], made[0]["EVEN_K"]) == ("triton::mm_persistent_tma", 4, False)
     with pytest.raises(InvalidValue, match="the chosen template has no entry"):

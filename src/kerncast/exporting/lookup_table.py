@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kerncast.errors import InvalidValue
+from kerncast.families import inductor_templates
 from kerncast.files.atomic import write_bytes
 from kerncast.files.versioned import json_text
 from kerncast.op import Family, Problem
@@ -34,9 +35,9 @@ ARGUMENTS = (
 )  # fmt: skip
 # What Inductor's own heuristics give a template for which nothing else was measured.
 USUAL = {"GROUP_M": 8, "USE_FAST_ACCUM": False}
-# Names of a family's `template` parameter that mean the plain tiled product; other names are those of torch's templates.
-PLAIN = (None, "mm", "bmm", "plain")
-TEMPLATES = ("mm_persistent_tma", "mm_persistent", "blackwell_ws_persistent_device_tma")
+# Values of `template` that mean the plain tiled product; the others by torch's names.
+PLAIN = (None, "mm")
+TEMPLATES = {ours: name for name, ours in inductor_templates.TEMPLATES.items() if name.startswith(("mm_", "blackwell_"))}
 SCALARS = "alpha=1&beta=1"
 
 Config = Mapping[str, Any]
@@ -168,12 +169,12 @@ def _entries(problem: Problem, configs: Sequence[Config], more: More) -> dict[st
 def entry_of(problem: Mapping[str, Any], config: Config) -> dict[str, Any] | None:
     """A config as an entry; None: torch has no such template."""
     op = op_of(problem)
-    if config["kind"] == "library":
-        return {"template_id": f"aten::{op}"}
     template = config.get("template")
+    if config["kind"] == "library":
+        return {"template_id": f"aten::{op}"} if template in PLAIN else None
     if template not in PLAIN and (template not in TEMPLATES or op == "bmm"):
         return None
-    name = ("bmm" if op == "bmm" else "mm") if template in PLAIN else template
+    name = ("bmm" if op == "bmm" else "mm") if template in PLAIN else TEMPLATES[template]
     given = {name: config[name] for name in ARGUMENTS if config.get(name) is not None}
     dtype = problem["dtype"]
     derived = {"EVEN_K": problem["K"] % config["BLOCK_K"] == 0, "ACC_TYPE": ACCUMULATORS[dtype]}

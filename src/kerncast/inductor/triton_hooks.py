@@ -29,7 +29,9 @@ def _before_products(handler: Any) -> None:
     own = handler._finalize_template_configs
 
     @wraps(own)
-    def finalize(self: Any, template_choices: Any, kernel_inputs: Any, templates: Any, op_name: str, *rest: Any, **named: Any) -> Any:
+    def finalize(
+        self: Any, template_choices: Any, kernel_inputs: Any, templates: Any, op_name: str, *rest: Any, **named: Any
+    ) -> Any:
         stock = own(self, template_choices, kernel_inputs, templates, op_name, *rest, **named)
         chooser = _chooser(GEMM)
         if chooser is None or not stock:
