@@ -30,6 +30,24 @@ def made_up(tmp_path_factory):
     return model
 
 
+@pytest.fixture(autouse=True)
+def _asked_in_python(request, monkeypatch):
+    """Models answer without being compiled to C, which takes seconds for each, unless a test is about real kernels."""
+    from kerncast.inductor.chooser import Chooser
+    from kerncast.selecting.selector import Selector
+    from kerncast.selecting.tiers.build import plain_tiers
+
+    if "compiling" in request.fixturenames:
+        kept = {}
+
+        def selector(chooser):
+            if chooser.digest not in kept:
+                kept[chooser.digest] = Selector(chooser.model, tier="full", tiers=plain_tiers(chooser.model), compile=False)
+            return kept[chooser.digest]
+
+        monkeypatch.setattr(Chooser, "selector", property(selector))
+
+
 @pytest.fixture
 def compiling(tmp_path, monkeypatch):
     """`compiling(module, x)` compiles with max-autotune and says which kernels are in the code: `(4, 16)`, `aten`, ….

@@ -80,11 +80,11 @@ def test_a_program_that_one_cannot_edit_leaves_a_dataset(observed):
 
 def test_software_is_what_the_backend_says(observed):
     """Rows that were listened to and rows that were collected agree about torch, instruction set and compiler."""
-    from kerncast.backends.inductor.build import Kernels
+    from kerncast.backends.inductor.build import cpu_software
     from kerncast.data.journal import software_text
 
     rows = Dataset.open(observed).read()
-    assert set(rows["software"]) == {software_text(Kernels.software(None))}
+    assert set(rows["software"]) == {software_text(cpu_software())}
 
 
 # -- the function that Inductor calls ------------------------------------------------------------------
