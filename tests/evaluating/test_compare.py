@@ -186,7 +186,7 @@ def test_a_tier_is_judged_by_what_it_would_run(home):
             problem = {name.removeprefix("problem."): value for name, value in point.items() if name.startswith("problem.")}
             answer = selector.select(problem, "tree")
             statuses.add(str(answer.status))
-            chosen = tuple((answer.config or answer.fallback).values())
+            chosen = tuple((answer.config or answer.fallback).as_dict().values())
             np.testing.assert_allclose(point[f"{side}_efficiency"], min(own.values()) / own[chosen])
     assert statuses == {"ok", "out_of_range"}
     assert compare(home / "a", home / "a", [home / "all"], tier="portfolio").verdict == "SAME"

@@ -20,13 +20,14 @@ FLAGS = {"True": True, "False": False}
 
 
 class Tile(msgspec.Struct, frozen=True):
-    """The arguments of a Triton template; those that the family lacks (GROUP_M, EVEN_K, ACC_TYPE …) are ignored."""
+    """The arguments of a plain Triton template; those that the family lacks (EVEN_K, ACC_TYPE …) are ignored."""
 
     block_m: int
     block_n: int
     block_k: int
     num_stages: int
     num_warps: int
+    group_m: int | None = None
     allow_tf32: bool | str | None = None
 
     @classmethod
@@ -47,7 +48,7 @@ class Tile(msgspec.Struct, frozen=True):
     @property
     def config(self) -> dict[str, Any]:
         return {"kind": "triton", "BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k,
-                "num_stages": self.num_stages, "num_warps": self.num_warps}  # fmt: skip
+                "num_stages": self.num_stages, "num_warps": self.num_warps, "GROUP_M": self.group_m}  # fmt: skip
 
 
 def require_triton(target: Target, format_name: str) -> None:
