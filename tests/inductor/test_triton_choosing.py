@@ -253,3 +253,33 @@ def test_flex_attention_is_read_from_the_graph():
     assert problem["mod_nodes"] > 5
     assert all(size > 0 for size in blocks)
     assert flex_asked(SimpleNamespace(args=()))[0].startswith("the operator cannot be read")
+
+
+@needs_triton
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_enabled_model_prunes_before_anything_is_rendered(model, monkeypatch):
+    """Through the hooks that every handler has: enabled it chooses, on another GPU it abstains, then it is stock again."""
+    import torch
+
+    import kerncast.inductor as ki
+    from kerncast.inductor import decisions, hooks, triton_hooks
+
+    hooks.install()
+    a, b = torch.randn(M, K, dtype=torch.float16), torch.randn(N, K, dtype=torch.float16).t()
+
+    def compiled():
+        decisions.forget()
+        with triton_on_cpu() as left:
+            assert torch.equal(torch.compile(torch.mm)(a, b), torch.mm(a, b))
+        return [len(names) for names in left], decisions.made()
+
+    monkeypatch.setattr(triton_hooks, "local_gpu", lambda: ("a100", {}))
+    with ki.enable(model, top_k=2):
+        left, (found,) = compiled()
+    assert found.candidates > 300
+    assert (left, found.kept, found.op, found.status) == ([3], 3, "mm", "timed")  # the library stays: it is not sure
+    monkeypatch.setattr(triton_hooks, "local_gpu", lambda: ("h100", {}))
+    with ki.enable(model):
+        left, (found,) = compiled()
+    assert (left, found.reason) == ([21], "the model is for a100, and this is h100")
+    assert compiled() == ([21], [])

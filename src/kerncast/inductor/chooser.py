@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from kerncast.arrays import Flags
+from kerncast.data import schema
 from kerncast.errors import InvalidValue
 from kerncast.inductor.confidence import Confidence
 from kerncast.inductor.decisions import ABSTAINED, CHOSEN, TIMED, Decision
@@ -86,9 +88,9 @@ class Chooser:
         return Confidence.of(self.model)
 
     @cached_property
-    def _library(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        wanted = self.model.family.library
-        return np.array([all(config[name] == value for name, value in wanted.items()) for config in self.selector.configs])
+    def _library(self) -> Flags:
+        """Which candidates are the library's kernel."""
+        return self.model.candidates.select(schema.is_library(self.model.family).fill_null(False)).to_series().to_numpy()
 
     def mismatch(self, device: str, software: Mapping[str, str]) -> str | None:
         """Why the model is not for this machine; None if it is."""

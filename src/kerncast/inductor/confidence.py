@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from kerncast.data import schema
 from kerncast.models.model import Model
 
 # How often the ratio of two predicted times was within the error, out of fold.
@@ -28,11 +29,11 @@ class Confidence:
     @classmethod
     def of(cls, model: Model) -> Confidence:
         """Measured on the model's own training problems, each predicted by a model that had not seen it."""
-        rows, library = model.out_of_fold, model.family.library
-        if rows is None or not library or "time_ns" not in rows.columns:
+        rows = model.out_of_fold
+        if rows is None or not model.family.library or "time_ns" not in rows.columns:
             return cls(math.inf, 0)
         usable = rows.filter(pl.col("measured_ns").is_not_null() & pl.col("time_ns").is_not_null())
-        is_library = pl.all_horizontal(pl.col(f"config.{name}") == value for name, value in library.items())
+        is_library = schema.is_library(model.family).fill_null(False)
         problem = [name for name in rows.columns if name.startswith("problem.") or name == "device"]
 
         def ratio(column: str) -> pl.Expr:

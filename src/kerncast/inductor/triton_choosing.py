@@ -35,6 +35,8 @@ SEARCH_SPACES = ("max_autotune_gemm_search_space", "max_autotune_flex_search_spa
 # What a model that never saw an epilogue ranks without: it costs all tiles the same.
 EPILOGUE = ("bias", "activation")
 LONGEST_REASON = 300
+# Inductor asks for ATen's kernels apart where there is a bias: nothing was to be decided.
+NOTHING_OFFERED = "no template is offered"
 
 
 def _never_sure(library_ns: float, tile_ns: float) -> bool:
@@ -89,7 +91,7 @@ def prune(
     problem: dict[str, Any] | None = None
     try:
         if all(_is_aten(item) for item in choices):
-            raise _Abstain("no template is offered")
+            raise _Abstain(NOTHING_OFFERED)
         problem = _product(choices, kernel_inputs, op_name)
         asked = _in_range(ask.model, problem)
         every = [*choices, *_others(more, choices)]

@@ -12,7 +12,7 @@ from kerncast.inductor.chooser import Chooser
 from kerncast.inductor.factory import active
 from kerncast.inductor.flex_asking import flex_asked
 from kerncast.inductor.observed_software import software
-from kerncast.inductor.triton_choosing import Ask, exhaustively, prune, prune_flex, settle, widened
+from kerncast.inductor.triton_choosing import NOTHING_OFFERED, Ask, exhaustively, prune, prune_flex, settle, widened
 
 GEMM, FLEX = "gemm/triton", "flex_attention/triton"
 
@@ -39,7 +39,8 @@ def _before_products(handler: Any) -> None:
         overrides = rest[0] if rest else named.get("kwarg_overrides")
         more = widened(self, kernel_inputs, templates, op_name, overrides) if chooser.policy.widen else ()
         kept, decision = prune(_ask(chooser), stock, kernel_inputs, op_name, more)
-        decisions.note(decision)
+        if decision.reason != NOTHING_OFFERED:
+            decisions.note(decision)
         return kept
 
     handler._finalize_template_configs = finalize
@@ -65,7 +66,7 @@ def _before_flex(handler: Any) -> None:
 
 def settle_rendered(choices: list[Any]) -> list[Any]:
     """Of rendered choices of a product with a bias, whose ATen kernels Inductor lists apart, what the model leaves of all."""
-    chooser = _chooser(GEMM)
+    chooser = _chooser(GEMM, said=True)
     if chooser is None or len(choices) < 2:
         return choices
     found = settle(_ask(chooser), choices, "addmm" if len(choices[0].input_nodes) == 3 else "mm")
@@ -79,17 +80,16 @@ def _ask(chooser: Chooser) -> Ask:
     return Ask(chooser.model, chooser.policy.top_k, chooser.confidence.sure)
 
 
-def _chooser(family: str) -> Chooser | None:
-    """The active model of a family, if it is for the GPU of this machine."""
+def _chooser(family: str, said: bool = False) -> Chooser | None:
+    """The active model of a family, if it is for the GPU of this machine; if not, that is reported unless it was `said`."""
     factory = active()
     chooser = None if factory is None else factory.choosers.get(family)
     if chooser is None:
         return None
     why_not = chooser.mismatch(*local_gpu())
-    if why_not is None:
-        return chooser
-    decisions.note(chooser.abstention(family, why_not))
-    return None
+    if why_not is not None and not said:
+        decisions.note(chooser.abstention(family, why_not))
+    return chooser if why_not is None else None
 
 
 @cache
