@@ -8,6 +8,8 @@ from kerncast.api.results import Data, paths_of
 from kerncast.api.showing import Wanted, shown
 from kerncast.evaluating.compare import Limits
 from kerncast.evaluating.unseen import open_all
+from kerncast.inductor.observed_log import FOLDER
+from kerncast.inductor.observed_rows import gather
 from kerncast.models.model import Model
 from kerncast.regenerating.updating import Updated
 from kerncast.regenerating.updating import update as run
@@ -40,8 +42,12 @@ def update(
     opened = store if isinstance(store, Store) else Store.open(store)
     limits = Limits(max_mean / 100, max_median / 100, max_p10 / 100, max_problem / 100)
     place = None if out is None else Path(out)
+    paths = paths_of(data)
+    for path in paths:
+        if not dry_run and (path / FOLDER).is_dir():
+            gather(path)  # what processes recorded that were killed
     with shown(progress) as show:
         return run(
-            model, open_all(paths_of(data)), opened, out=place, pool=pool, limits=limits, seed=seed, threads=threads,
+            model, open_all(paths), opened, out=place, pool=pool, limits=limits, seed=seed, threads=threads,
             dry_run=dry_run, progress=show,
         )  # fmt: skip
