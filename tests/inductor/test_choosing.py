@@ -8,6 +8,7 @@ import threading
 import pytest
 import torch
 import torch._inductor.config as config
+from torch._inductor.choices import InductorChoices
 
 import kerncast.inductor as ki
 from kerncast.inductor import decisions
@@ -155,26 +156,29 @@ def test_the_switch_turns_it_off(made_up, compiling, monkeypatch):
     assert compiling(layer, X, inductor_choices_class=a).kernels == compiling(layer, X).kernels
 
 
+class Theirs(InductorChoices):
+    """A handler of another package, which needs an argument and keeps something."""
+
+    def __init__(self, kept):
+        super().__init__()
+        self.kept = kept
+
+    def uuid(self):
+        return f"theirs-{self.kept}"
+
+    def triton_kernel_kwargs(self, *arguments, **options):
+        return self.kept
+
+
 def test_another_handler_stays_in_charge_of_the_rest(made_up, compiling):
-    """A handler that was installed before is below ours: its key is part of ours, its methods are called."""
-    from torch._inductor.choices import InductorChoices
-
-    asked = []
-
-    class Theirs(InductorChoices):
-        def uuid(self):
-            return "theirs"
-
-        def triton_kernel_kwargs(self, *arguments, **options):
-            asked.append("theirs")
-            return super().triton_kernel_kwargs(*arguments, **options)
-
-    with config.patch(inductor_choices_class=Theirs):
+    """A handler that was installed before is below ours: its key is part of ours, and it keeps its methods and its state."""
+    with config.patch(inductor_choices_class=lambda: Theirs("state")):
         factory = ki.choices(made_up((4, 16)))
-    assert "theirs" in factory.uuid()
+    assert factory.uuid() == factory().uuid() != ki.choices(made_up((4, 16))).uuid()
+    assert "theirs-state" in factory.uuid()
     assert isinstance(factory(), Theirs)
+    assert factory().triton_kernel_kwargs() == "state"
     assert compiling(linear(), X, inductor_choices_class=factory).kernels == [(4, 16)]
-    assert factory.uuid() != ki.choices(made_up((4, 16))).uuid()
 
 
 def test_a_factory_is_found_again_by_copies_and_processes(made_up):
@@ -272,20 +276,20 @@ def test_a_product_is_described_with_its_epilogue():
     class Operator(SimpleNamespace):
         __hash__ = object.__hash__
 
-    def user(name, *users):
-        return Operator(**vars(operator(name, *users)))
+    def user(name, *users, by=None):
+        return Operator(**vars(operator(name, *users, args=() if by is None else (0, by))))
 
     out, x, w = SimpleNamespace(dtype=torch.float32), operand([16, 32], [40, 1]), operand([48, 32])
     given = {"trans_w": True, "input_indices": [0, 2]}
     bare = {"M": 16, "N": 48, "K": 32, "dtype": "fp32", "layout": "rcr", "threads": 2, "lda": 40}
     assert problem_of(out, [x, None, w], 2, None, **given) == bare
-    gelu = user("view", user("mul"), user("mul"))
+    gelu = user("view", user("mul", by=0.5), user("mul", by=0.70710678))
     node = operator("_mkl_linear", gelu, args=(0, 0, 0, "bias", 16))
     assert problem_of(out, [x, None, w], 2, node, **given) == {**bare, "bias": True, "activation": "gelu"}
     fused = operator("_linear_pointwise", args=(0, 0, None, "swish", [], ""))
     assert problem_of(out, [x, None, w], 2, fused, **given) == {**bare, "activation": "silu"}
-    read_twice = operator("mm", user("relu"), user("relu"))
-    assert problem_of(out, [x, None, w], 2, read_twice, **given) == bare
+    for users in ((user("relu"), user("relu")), (user("mul"), user("mul", by=0.5))):
+        assert problem_of(out, [x, None, w], 2, operator("mm", *users), **given) == bare
     assert "dynamic" in problem_of(out, [operand(["s0", 32]), None, w], 2, None, **given)
     assert "contiguous" in problem_of(out, [operand([16, 32], [1, 16]), None, w], 2, None, **given)
     assert "float64" in problem_of(out, [operand([16, 32], dtype=torch.float64), None, w], 2, None, **given)

@@ -59,7 +59,10 @@ def test_a_module_that_fails_fails_as_ever(module, tmp_path):
 
 def test_variables_decide(monkeypatch, caplog, module):
     """Without them, or disabled, nothing waits; what fails later is one line of the log."""
+    second = f"{module}_too"
+    Path(find_spec(module).origin).with_name(f"{second}.py").write_text(SOURCE)
     monkeypatch.setattr(entry, "SELECTING", module)
+    monkeypatch.setattr(entry, "COMPILING", second)
     before = list(sys.meta_path)
     for variables in ({}, {entry.OBSERVE: "data", entry.DISABLE: "1"}, {entry.OBSERVE: ""}):
         for name in (entry.OBSERVE, entry.MODEL, entry.DISABLE):
@@ -80,6 +83,8 @@ def test_variables_decide(monkeypatch, caplog, module):
     entry.autoload()
     monkeypatch.setattr(entry.importlib, "import_module", call)
     __import__(module)
+    __import__(second)
+    del sys.modules[second]
     assert asked == ["kerncast.inductor.observing", "kerncast.inductor.enabling"]
     assert len([record for record in caplog.records if "no such model" in record.message]) == 2
 

@@ -31,6 +31,7 @@ def validate(
     exhaustive: int = 0,
     any_software: bool = False,
     picture: str | Path | None = None,
+    store: str | Path | None = None,
     seed: int = 0,
     progress: Wanted = "auto",
 ) -> Validation:
@@ -43,15 +44,17 @@ def validate(
         raise NotFound("validating needs torch, which is not installed: pip install 'kerncast[torch]'")
     if (model_file is None) == (shapes is None):
         raise InvalidValue("give either `model_file` or `shapes`")
-    if model_file is None and (exhaustive or picture is not None):
-        raise InvalidValue("`exhaustive` and `picture` are for `model_file`: leave them out")
+    if model_file is None and (exhaustive or picture is not None or threads is not None):
+        raise InvalidValue("`exhaustive`, `picture` and `threads` are for `model_file`: leave them out")
+    if model_file is not None and vary:
+        raise InvalidValue("`vary` is for `shapes`: leave it out")
     from kerncast.inductor.validating import validate as run
 
-    torch, (loaded,) = import_module("torch"), models_of(model)
+    torch, (loaded,) = import_module("torch"), models_of(model, store)
     if threads is not None:
         torch.set_num_threads(threads)
     example = None if model_file is None else example_of(model_file)
-    problems = _products_of(example) if example is not None else _given(loaded, shapes, vary, seed)
+    problems = _products_of(loaded, example) if example is not None else _given(loaded, shapes, vary, seed)
     with shown(progress) as show:
         found = run(
             loaded, problems, example, top_k=top_k, sample=sample, exhaustive=exhaustive, any_software=any_software, seed=seed,
@@ -62,12 +65,15 @@ def validate(
     return found
 
 
-def _products_of(example: tuple[Any, Any]) -> list[dict[str, Any]]:
-    """The products of a network with their weights as Inductor packs them, on as many threads as torch has."""
+def _products_of(model: Model, example: tuple[Any, Any]) -> list[dict[str, Any]]:
+    """The products of a network, on as many threads as torch has. On a CPU, Inductor packs weights whatever their layout is."""
     from kerncast.inductor.shapes import shapes_of
 
-    threads = import_module("torch").get_num_threads()
-    return [{**dict(item), "threads": threads} for item in shapes_of(*example) if item.get("batch", 1) == 1]
+    if "threads" not in model.family.environment.parameters:
+        return [dict(item) for item in shapes_of(*example)]
+    packed = {"layout": "rcr", "ldb": None, "threads": import_module("torch").get_num_threads()}
+    found = [{**item, **packed} for item in shapes_of(*example) if item.get("batch", 1) == 1]
+    return [{name: value for name, value in item.items() if value is not None} for item in found]
 
 
 def _given(model: Model, shapes: Any, vary: Any, seed: int) -> list[dict[str, Any]]:

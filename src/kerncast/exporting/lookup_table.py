@@ -32,6 +32,7 @@ ACCUMULATORS = {"fp64": "tl.float64", "fp32": "tl.float32", "fp16": "tl.float32"
 # of the process: torch adds it itself, and refuses a config that has it too.
 ARGUMENTS = (
     "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "num_stages", "num_warps", "waves_per_eu", "matrix_instr_nonkdim", "kpack",
+    "EPILOGUE_SUBTILE",
 )  # fmt: skip
 # What Inductor's own heuristics give a template for which nothing else was measured.
 USUAL = {"GROUP_M": 8, "USE_FAST_ACCUM": False}

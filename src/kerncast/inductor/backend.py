@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from kerncast.errors import KerncastError
-from kerncast.inductor.factory import log
+from kerncast.inductor.factory import log, say
 
 OWN_OPTIONS = ("model", "top_k", "widen", "any_software", "store")
 
@@ -26,13 +26,16 @@ def kerncast(graph: Any, example_inputs: Any, *, mode: str | None = None, option
     patches = {**(list_mode_options(mode) if mode else {}), "max_autotune": True, **given}
     with ExitStack() as stack:
         try:
-            from kerncast.inductor.enabling import active_here, choices
+            from kerncast.inductor.enabling import active_here, choices, settings_of
 
-            stack.enter_context(active_here(choices(own.pop("model", None), **own)))
-        except KerncastError as error:
-            if own:
-                raise
-            log.warning("kernels are not chosen, Inductor times them: %s", error)
+            factory = choices(own.get("model"), **{name: value for name, value in own.items() if name != "model"})
+            # As settings of the compilation, too: the backward pass is compiled later, outside of this block.
+            patches |= settings_of(factory)
+            stack.enter_context(active_here(factory))
+        except Exception as error:
+            if own and isinstance(error, KerncastError):
+                raise  # what the user asked for cannot be done
+            say("kernels are not chosen, Inductor times them", error)
         _say_what_is_off()
         return compile_fx(graph, example_inputs, config_patches=patches)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from kerncast.arrays import Flags
 from kerncast.data import schema
+from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.inductor.confidence import Confidence
 from kerncast.inductor.decisions import ABSTAINED, CHOSEN, TIMED, Decision
@@ -92,6 +93,10 @@ class Chooser:
         """Which candidates are the library's kernel."""
         return self.model.candidates.select(schema.is_library(self.model.family).fill_null(False)).to_series().to_numpy()
 
+    def device(self, name: str) -> Device:
+        """The model's device of this name."""
+        return next(record.device for record in self.model.manifest.devices if record.name == name)
+
     def mismatch(self, device: str, software: Mapping[str, str]) -> str | None:
         """Why the model is not for this machine; None if it is."""
         known_devices = [record.name for record in self.model.manifest.devices]
@@ -155,10 +160,10 @@ class Chooser:
         """Top k of the ranking; the library's kernel stays beside the best tile unless one of the two is surely better."""
         best, ours = rows[: self.policy.top_k], rows[~self._library[rows]]
         reason, keep = "", bool(self._library[best].any())
-        if library and len(ours) and self._library.any():
+        if library and len(ours):
             theirs = rows[self._library[rows]]
             first = ours[0]
-            if len(theirs) and not self.confidence.sure(float(times[theirs[0]]), float(times[first])):
+            if not len(theirs) or not self.confidence.sure(float(times[theirs[0]]), float(times[first])):
                 keep, best = True, np.array([first, *(row for row in best if row != first)])[: max(self.policy.top_k, 1)]
                 reason = "the model cannot tell the library's kernel from its own choice"
         configs = [self.selector.configs[row] for row in best if not self._library[row]]

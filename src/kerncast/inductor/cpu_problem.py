@@ -14,7 +14,7 @@ ATTRIBUTES = {spelled: name for name, spelled in EPILOGUES.items()}
 ACTIVATIONS = {
     ("relu",): "relu",
     ("gelu",): "gelu",
-    ("mul", "mul"): "gelu",
+    ("mul 0.5", "mul 0.7071"): "gelu",
     ("silu",): "silu",
     ("div", "neg"): "silu",
     ("mul", "sigmoid"): "silu",
@@ -64,9 +64,15 @@ def epilogue_of(node: Any, has_bias: bool = False) -> dict[str, Any]:
     activation = ATTRIBUTES.get(node.args[ATTRIBUTE[name]]) if name in ATTRIBUTE and len(node.args) > ATTRIBUTE[name] else None
     while activation is None and node is not None:
         users = list(getattr(node, "users", ()))
-        activation = ACTIVATIONS.get(tuple(sorted(map(name_of, users))))
+        activation = ACTIVATIONS.get(tuple(sorted(map(_use, users))))
         node = users[0] if len(users) == 1 and name_of(users[0]) in PASSED else None
     return ({"bias": True} if bias else {}) | ({"activation": activation} if activation else {})
+
+
+def _use(node: Any) -> str:
+    """An operator with the number that it multiplies by."""
+    numbers = [item for item in getattr(node, "args", ()) if isinstance(item, float)]
+    return f"{name_of(node)} {numbers[0]:.4g}" if numbers else name_of(node)
 
 
 def name_of(node: Any) -> str:

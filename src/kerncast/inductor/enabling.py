@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from kerncast import devices
+from kerncast.backends.inductor.build import cpu_software
 from kerncast.errors import KerncastError, NotFound
 from kerncast.inductor import hooks
-from kerncast.inductor.chooser import Policy
-from kerncast.inductor.entry import MODEL
-from kerncast.inductor.factory import SETTING, Factory, _without_setting, has_setting, keys_caches, log, turned_off
+from kerncast.inductor.chooser import Chooser, Policy
+from kerncast.inductor.entry import MODEL, turned_off
+from kerncast.inductor.factory import SETTING, Factory, _without_setting, has_setting, keys_caches, log, say
 from kerncast.inductor.reporting import write_at_exit
+from kerncast.inductor.triton_hooks import local_gpu
 from kerncast.models.model import Model
 from kerncast.store.store import Store
 
@@ -36,7 +38,10 @@ def choices(
     """
     hooks.install()
     policy = Policy(top_k, any_software, widen)
-    return Factory(models_of(model, store), policy, _handler_below())
+    factory = Factory(models_of(model, store), policy, _handler_below())
+    log.info("kernels are chosen by %s", factory.identity)
+    write_at_exit()
+    return factory
 
 
 @contextmanager
@@ -55,17 +60,22 @@ def enable(
 @contextmanager
 def active_here(factory: Factory) -> Iterator[None]:
     """Make a factory the setting in this thread."""
-    config = import_module("torch._inductor.config")
     with ExitStack() as stack:
-        patches: dict[str, Any] = {SETTING: factory} if has_setting() else {}
-        if not keys_caches():
-            # Otherwise a kernel that this model chose would be found in the cache by a compilation without it.
-            patches |= {name: False for name in ("fx_graph_cache", "fx_graph_remote_cache") if hasattr(config, name)}
         if not has_setting():
             token = _without_setting.set(factory)
             stack.callback(_without_setting.reset, token)
-        stack.enter_context(config.patch(patches))
+        stack.enter_context(import_module("torch._inductor.config").patch(settings_of(factory)))
         yield
+
+
+def settings_of(factory: Factory) -> dict[str, Any]:
+    """Inductor's settings while a factory's models choose."""
+    config = import_module("torch._inductor.config")
+    settings: dict[str, Any] = {SETTING: factory} if has_setting() else {}
+    if not keys_caches():
+        # Otherwise a kernel that this model chose would be found in the cache by a compilation without it.
+        settings |= {name: False for name in ("fx_graph_cache", "fx_graph_remote_cache") if hasattr(config, name)}
+    return settings
 
 
 def models_of(given: Given, store: str | Path | None = None) -> list[Model]:
@@ -85,11 +95,14 @@ def stored_models(store: str | Path | None = None) -> list[Model]:
     opened, found = Store.open(store), []
     for family in FAMILIES:
         for device in local_devices():
-            try:
-                found.append(opened.find(family.split("/")[0], family, device).load())
+            entries = [entry for entry in opened.survey(family.split("/")[0])[0]
+                       if entry.family == family and device in entry.record.devices]  # fmt: skip
+            if entries:
+                # Newest first; one that was measured with this torch and compiler before all others.
+                models = [entry.load() for entry in entries]
+                fitting = [model for model in models if Chooser(model).mismatch(device, _software(family)) is None]
+                found.append((fitting or models)[0])
                 break
-            except NotFound:
-                continue
     if not found:
         raise NotFound(
             f"the store {opened.path} has no model of {' or '.join(FAMILIES)} for {' or '.join(local_devices())}: make one "
@@ -98,15 +111,14 @@ def stored_models(store: str | Path | None = None) -> list[Model]:
     return found
 
 
+def _software(family: str) -> Mapping[str, str]:
+    return cpu_software() if family == hooks.CPU_FAMILY else local_gpu()[1]
+
+
 def local_devices() -> list[str]:
     """This machine's processor and, if torch sees one, its first GPU, as models name them."""
-    torch = import_module("torch")
-    names = [devices.local().name]
-    if torch.cuda.is_available():
-        title = torch.cuda.get_device_name(0)
-        gpu = devices.named(title)
-        names.insert(0, gpu.name if gpu is not None else title)
-    return names
+    gpu = [local_gpu()[0]] if import_module("torch").cuda.is_available() else []
+    return [*gpu, devices.local().name]
 
 
 def _handler_below() -> Any:
@@ -127,10 +139,9 @@ def enable_from_environment() -> None:
     try:
         factory = choices(None if given in FROM_STORE else given)
     except KerncastError as error:
-        log.warning("%s is set, but nothing is chosen: %s", MODEL, error)
+        say(f"{MODEL} is set, but nothing is chosen", error)
         return
     make_default(factory)
-    write_at_exit()
     config = import_module("torch._inductor.config")
     for name, what in (("max_autotune", "TORCHINDUCTOR_MAX_AUTOTUNE=1"), ("freezing", "TORCHINDUCTOR_FREEZING=1")):
         if not getattr(config, name, True):

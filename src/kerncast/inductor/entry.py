@@ -18,27 +18,37 @@ from typing import Any
 
 OBSERVE, MODEL, DISABLE = "KERNCAST_OBSERVE", "KERNCAST_INDUCTOR", "KERNCAST_DISABLE"
 SELECTING = "torch._inductor.select_algorithm"
+# When this one has been imported, no module of Inductor that choosing needs is still half imported.
+COMPILING = "torch._inductor.compile_fx"
 SAYS = logging.getLogger("kerncast.inductor")
 
 
 def autoload() -> None:
     """Return at once unless `KERNCAST_OBSERVE` or `KERNCAST_INDUCTOR` is set; never raise: that would break `import torch`."""
-    if not (os.environ.get(OBSERVE) or os.environ.get(MODEL)) or os.environ.get(DISABLE) == "1":
+    if not (os.environ.get(OBSERVE) or os.environ.get(MODEL)) or turned_off():
         return
     try:
-        after_import(SELECTING, begin)
+        after_import(SELECTING, begin_observing)
+        after_import(COMPILING, begin_choosing)
     except Exception as error:
         _say(error)
 
 
-def begin() -> None:
-    """Do what the variables ask for."""
-    if os.environ.get(DISABLE) == "1":
-        return
-    path, model = os.environ.get(OBSERVE), os.environ.get(MODEL)
-    if path:
+def turned_off() -> bool:
+    """Whether the user has turned everything off, with any value of `KERNCAST_DISABLE` but 0."""
+    return os.environ.get(DISABLE, "") not in ("", "0")
+
+
+def begin_observing() -> None:
+    """Record, if the variable asks for it."""
+    path = os.environ.get(OBSERVE)
+    if path and not turned_off():
         _call("kerncast.inductor.observing", "observe_from_environment", path)
-    if model:
+
+
+def begin_choosing() -> None:
+    """Choose, if the variable asks for it."""
+    if os.environ.get(MODEL) and not turned_off():
         _call("kerncast.inductor.enabling", "enable_from_environment")
 
 
@@ -50,7 +60,8 @@ def _call(module: str, function: str, *arguments: str) -> None:
 
 
 def _say(error: Exception) -> None:
-    SAYS.warning("kerncast does nothing in this process (%s: %s)", type(error).__name__, error)
+    said = "".join(letter if letter.isprintable() else "?" for letter in str(error))
+    SAYS.warning("kerncast does nothing in this process (%s: %s)", type(error).__name__, said)
 
 
 def after_import(name: str, function: Callable[[], None]) -> None:

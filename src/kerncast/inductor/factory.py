@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from functools import cached_property
@@ -13,9 +12,10 @@ from typing import Any
 
 from kerncast.errors import InvalidValue
 from kerncast.inductor.chooser import Chooser, Policy
-from kerncast.inductor.entry import DISABLE
+from kerncast.inductor.entry import turned_off
 from kerncast.models.model import Model
 from kerncast.version import __version__
+from kerncast.writing.terminal import line
 
 log = logging.getLogger("kerncast.inductor")
 SETTING = "inductor_choices_class"
@@ -23,9 +23,10 @@ _without_setting: ContextVar[Factory | None] = ContextVar("kerncast_factory", de
 """What is active with a torch that has no such setting (before 2.10)."""
 
 
-def turned_off() -> bool:
-    """Whether the user has turned choosing off."""
-    return os.environ.get(DISABLE, "") not in ("", "0")
+def say(why: str, error: object) -> None:
+    """One line in the log; texts of files and of other programs are made printable."""
+    told = f"{type(error).__name__}: {error}" if isinstance(error, Exception) else str(error)
+    log.warning("%s: %s", why, line(told))
 
 
 class Factory:
@@ -47,43 +48,45 @@ class Factory:
     def identity(self) -> str:
         """What makes two compilations differ: versions, models, policy and the handler below."""
         models = "+".join(f"{name}:{chooser.digest}" for name, chooser in sorted(self.choosers.items()))
-        below = getattr(self.parent(), "uuid", str) if self.parent is not None else str
+        below = getattr(self._below(), "uuid", str)
         return f"kerncast-{__version__}:{models}:{below()}"
 
     def uuid(self) -> str:
         """The key for Inductor's caches; while choosing is turned off, that of the kernels without it."""
         return self.identity + (":off" if turned_off() else "")
 
+    def _below(self) -> Any:
+        return self.parent() if self.parent is not None else import_module("torch._inductor.choices").InductorChoices()
+
     def __call__(self) -> Any:
-        handler = self.parent() if self.parent is not None else import_module("torch._inductor.choices").InductorChoices()
-        return _handler_class(type(handler))(self)
+        """The handler below with our key. It keeps its class's methods and its state."""
+        handler = self._below()
+        handler.__class__ = _handler_class(type(handler))
+        handler.kerncast_factory = self
+        return handler
 
     def __deepcopy__(self, memo: Any) -> Factory:
         # Inductor copies its settings; the factory is compared by identity.
         return self
 
     def __reduce__(self) -> Any:
-        return _again, (tuple(str(c.model.path) for c in self.choosers.values()), self.policy)
+        return _again, (tuple(str(c.model.path) for c in self.choosers.values()), self.policy, self.parent)
 
     def __repr__(self) -> str:
         return f"kerncast.inductor.choices({self.identity})"
 
 
-def _again(paths: Sequence[str], policy: Policy) -> Factory:
+def _again(paths: Sequence[str], policy: Policy, parent: Any) -> Factory:
     """The same factory in another process."""
-    return Factory([Model.load(Path(path)) for path in paths], policy)
+    return Factory([Model.load(Path(path)) for path in paths], policy, parent)
 
 
 def _handler_class(base: Any) -> Any:
     """The class of the handler below, with the key. What it chooses is decided in `hooks`, for every handler alike."""
 
     class KerncastChoices(base):  # type: ignore[misc]
-        def __init__(self, factory: Factory) -> None:
-            super().__init__()
-            self._kerncast_factory = factory
-
         def uuid(self) -> str:
-            return self._kerncast_factory.uuid()
+            return str(self.kerncast_factory.uuid())
 
     return KerncastChoices
 

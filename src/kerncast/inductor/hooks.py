@@ -20,11 +20,12 @@ from kerncast.backends.inductor.build import cpu_software
 from kerncast.errors import NotFound
 from kerncast.inductor import cpu_problem, decisions
 from kerncast.inductor.chooser import Chooser, Picked
-from kerncast.inductor.factory import Factory, active, log
+from kerncast.inductor.factory import Factory, active, say
 from kerncast.inductor.triton_hooks import before_templates, settle_rendered
 
 CPU_FAMILY = "gemm/inductor_cpp"
 MARK = "kerncast_picked"
+LEFT = "kerncast left a choice to Inductor"
 _installing = threading.Lock()
 
 
@@ -41,13 +42,13 @@ def _install() -> None:
         raise NotFound(
             "this torch cannot be told which kernels to try (it has no add_preprocessing_fn): use torch 2.9 or newer"
         )
+    handler, why_not = import_module("torch._inductor.choices").InductorChoices, templates.missing()
     selecting.add_preprocessing_fn(keep_picked)
-    before_templates(import_module("torch._inductor.choices").InductorChoices)
-    why_not = templates.missing()
+    before_templates(handler)
     if why_not is None:
         _before_cpp_template(templates.inductor().CppGemmTemplate)
     else:
-        log.info("kernels for CPUs are not chosen: %s", why_not)
+        say("kernels for CPUs are not chosen", why_not)
 
 
 # -- C++ templates ---------------------------------------------------------------------------------
@@ -73,6 +74,8 @@ def _before_cpp_template(template: Any) -> None:
                     else:
                         tile = templates.template_class(templates.key_of(config))
                         tile.add_choices(choices, layout, input_nodes, **options)
+                if picked.configs and len(choices) == before:
+                    raise RuntimeError("the template rendered none of the chosen configs")
                 for choice in choices[before:]:
                     setattr(choice, MARK, picked)
                 decisions.note(decision)
@@ -80,7 +83,7 @@ def _before_cpp_template(template: Any) -> None:
             decisions.note(decision)
         except Exception as error:
             del choices[before:]
-            log.warning("kerncast left a choice to Inductor: %s: %s", type(error).__name__, error)
+            say(LEFT, error)
         return own(cls, choices, layout, input_nodes, **options)
 
     template.add_choices = classmethod(add_choices)
@@ -110,6 +113,8 @@ def _not_this_cpu(chooser: Chooser) -> str | None:
     found = _mismatches.get(chooser.digest)
     if found is None:
         found = chooser.mismatch(devices.local().name, cpu_software()) or ""
+        if not found and len(chooser.model.manifest.devices) > 1:
+            found = "the model is for several devices: train one for this CPU alone"
         _mismatches[chooser.digest] = found
     return found or None
 
@@ -146,5 +151,5 @@ def _settled(choices: list[Any]) -> list[Any]:
     try:
         return settle_rendered(choices)
     except Exception as error:
-        log.warning("kerncast left a choice to Inductor: %s: %s", type(error).__name__, error)
+        say(LEFT, error)
         return choices

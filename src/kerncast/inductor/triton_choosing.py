@@ -99,9 +99,8 @@ def prune(
         ranked = _rank(ask, asked, configs)
         kept, reason = _top(ask, ranked, [config is not None and _is_library(ask, config) for config in configs])
         kept |= {place for place in ranked.unknown if place < len(choices)}
-        if len(kept) == 1:
-            (only,) = kept
-            _refuse_unrenderable(every[only], kernel_inputs)
+        if not any(_renders(every[place], kernel_inputs) for place in sorted(kept)):  # ATen comes first
+            raise _Abstain("Inductor cannot render what the model chose")
         best = next(place for place in ranked.order if place in kept)
         words = [_words(every[place], configs[place]) for place in sorted(kept)]
         decision = _decided(ask, op_name, asked, ranked, words, configs[best], ranked.time_ns[best], reason, began)
@@ -180,14 +179,13 @@ def _identity(choice: Any) -> tuple[str, str]:
     return str(choice.template.uid), repr(sorted(_arguments(choice).items()))
 
 
-def _refuse_unrenderable(choice: Any, kernel_inputs: Any) -> None:
+def _renders(choice: Any, kernel_inputs: Any) -> bool:
     """A template may refuse its arguments when it is rendered. If nothing else is left, that would end the compilation."""
     if _is_aten(choice):
-        return
+        return True
     # A copy: the layout of the original is not decided yet.
     layout = kernel_inputs.output_layout(flexible=False)
-    if type(choice)(choice.template, choice.params, choice.extra_kwargs, layout, choice.inputs).choice is None:
-        raise _Abstain("Inductor cannot render the config that the model chose")
+    return type(choice)(choice.template, choice.params, choice.extra_kwargs, layout, choice.inputs).choice is not None
 
 
 # -- flex attention ------------------------------------------------------------------------------------

@@ -9,12 +9,15 @@ from typing import Any
 from kerncast import devices
 from kerncast.inductor import decisions
 from kerncast.inductor.chooser import Chooser
-from kerncast.inductor.factory import active
+from kerncast.inductor.factory import active, say
 from kerncast.inductor.flex_asking import flex_asked
 from kerncast.inductor.observed_software import software
 from kerncast.inductor.triton_choosing import NOTHING_OFFERED, Ask, exhaustively, prune, prune_flex, settle, widened
 
 GEMM, FLEX = "gemm/triton", "flex_attention/triton"
+# Products with a bias, of matrices and of batches of them: three operands.
+BIASED, WITH_BIAS = ("addmm", "baddbmm"), 3
+LEFT = "kerncast left a choice to Inductor"
 
 
 def before_templates(handler: Any) -> None:
@@ -33,15 +36,20 @@ def _before_products(handler: Any) -> None:
         self: Any, template_choices: Any, kernel_inputs: Any, templates: Any, op_name: str, *rest: Any, **named: Any
     ) -> Any:
         stock = own(self, template_choices, kernel_inputs, templates, op_name, *rest, **named)
-        chooser = _chooser(GEMM)
-        if chooser is None or not stock:
+        try:
+            chooser = _chooser(GEMM)
+            if chooser is None or not stock:
+                return stock
+            overrides = rest[0] if rest else named.get("kwarg_overrides")
+            more = widened(self, kernel_inputs, templates, op_name, overrides) if chooser.policy.widen else ()
+            kept, decision = prune(_ask(chooser), stock, kernel_inputs, op_name, more)
+            # With a bias, the library's kernels are listed apart: what is left of both is said when all are rendered.
+            if decision.reason != NOTHING_OFFERED and (op_name not in BIASED or decision.status == decisions.ABSTAINED):
+                decisions.note(decision)
+            return kept
+        except Exception as error:
+            say(LEFT, error)
             return stock
-        overrides = rest[0] if rest else named.get("kwarg_overrides")
-        more = widened(self, kernel_inputs, templates, op_name, overrides) if chooser.policy.widen else ()
-        kept, decision = prune(_ask(chooser), stock, kernel_inputs, op_name, more)
-        if decision.reason != NOTHING_OFFERED:
-            decisions.note(decision)
-        return kept
 
     handler._finalize_template_configs = finalize
 
@@ -52,14 +60,18 @@ def _before_flex(handler: Any) -> None:
     @wraps(own)
     def configs(self: Any, *arguments: Any, **named: Any) -> Any:
         stock = own(self, *arguments, **named)
-        chooser = _chooser(FLEX)
-        if chooser is None or not stock:
+        try:
+            chooser = _chooser(FLEX)
+            if chooser is None or not stock:
+                return stock
+            problem, blocks = flex_asked()
+            more = exhaustively(lambda: list(own(self, *arguments, **named))) if chooser.policy.widen else ()
+            kept, decision = prune_flex(_ask(chooser), stock, problem, blocks, more)
+            decisions.note(decision)
+            return kept
+        except Exception as error:
+            say(LEFT, error)
             return stock
-        problem, blocks = flex_asked()
-        more = exhaustively(lambda: list(own(self, *arguments, **named))) if chooser.policy.widen else ()
-        kept, decision = prune_flex(_ask(chooser), stock, problem, blocks, more)
-        decisions.note(decision)
-        return kept
 
     handler.get_flex_attention_fwd_configs = configs
 
@@ -67,17 +79,17 @@ def _before_flex(handler: Any) -> None:
 def settle_rendered(choices: list[Any]) -> list[Any]:
     """Of rendered choices of a product with a bias, whose ATen kernels Inductor lists apart, what the model leaves of all."""
     chooser = _chooser(GEMM, said=True)
-    if chooser is None or len(choices) < 2:
+    if chooser is None or not choices or len(getattr(choices[0], "input_nodes", ())) != WITH_BIAS:
         return choices
-    found = settle(_ask(chooser), choices, "addmm" if len(choices[0].input_nodes) == 3 else "mm")
-    if found is None or not found[0] or len(found[0]) == len(choices):
+    found = settle(_ask(chooser), choices, BIASED[len(choices[0].layout.size) - 2])
+    if found is None or not found[0] or found[1].status == decisions.ABSTAINED:
         return choices
     decisions.note(found[1])
     return found[0]
 
 
 def _ask(chooser: Chooser) -> Ask:
-    return Ask(chooser.model, chooser.policy.top_k, chooser.confidence.sure)
+    return Ask(chooser.model, chooser.policy.top_k, chooser.confidence.sure, chooser.device(local_gpu()[0]))
 
 
 def _chooser(family: str, said: bool = False) -> Chooser | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from kerncast.backends import backend_that_runs
 from kerncast.errors import InvalidValue, KerncastError
+from kerncast.inductor import decisions
 from kerncast.inductor.chooser import Chooser, Policy, in_words
 from kerncast.inductor.end_to_end import compare_modes
 from kerncast.inductor.validation import Product, Validation
@@ -16,6 +17,7 @@ from kerncast.models.model import Model
 from kerncast.op import Config
 from kerncast.progress import QUIET, Progress
 from kerncast.selecting.measure import Timed, measure_top
+from kerncast.sweeping.offered import offered
 from kerncast.writing.terminal import assignments, known
 
 SECONDS_PER_PRODUCT = 2.0
@@ -56,18 +58,19 @@ def _products(
         return
     family = chooser.model.family
     backend = backend_that_runs(family.id)("0")
+    why_not = chooser.mismatch(backend.device().name, backend.software(family.id))
     for number, values in enumerate(problems):
         progress.stage(f"measuring {assignments(known(values))}", number + 1, len(problems))
         picked = chooser.decide(family.op.name, values, library=True)
-        if picked.abstained:
-            yield Product(dict(values), picked.decision.status, picked.decision.reason)
+        if why_not is not None or picked.abstained:
+            yield Product(dict(values), decisions.ABSTAINED, why_not or picked.decision.reason)
             continue
         problem = chooser.selector.problem(values)
         bindings = family.bindings(problem, backend.device())
-        stock = [
-            Config(family, item) for item in family.always or (family.library,) if not family.config.validate(item, bindings)
-        ]
-        chosen = [Config(family, item) for item in picked.configs] + (stock[-1:] if picked.library else [])
+        listed = family.always or offered(family, "default").configs(problem, backend.device())
+        stock = [Config(family, item) for item in listed if not family.config.validate(item, bindings)]
+        library = [item for item in stock if all(item[name] == value for name, value in family.library.items())]
+        chosen = [Config(family, item) for item in picked.configs] + (library[:1] if picked.library else [])
         others = random.Random(seed).sample(chooser.selector.configs, min(sample, len(chooser.selector.configs)))
         others = [config for config in others if not family.config.validate(config.as_dict(), bindings)]
         configs = list(dict.fromkeys([*chosen, *stock, *others]))
@@ -77,13 +80,13 @@ def _products(
         except KerncastError as error:
             yield Product(dict(values), "failed", str(error))
             continue
-        yield _judged(chooser, dict(values), picked.decision.status, chosen, stock, timed)
+        yield _judged(chooser, dict(values), picked.decision, chosen, stock, timed)
 
 
 def _judged(
     chooser: Chooser,
     values: dict[str, Any],
-    status: str,
+    decision: decisions.Decision,
     chosen: Sequence[Config],
     stock: Sequence[Config],
     timed: Sequence[Timed],
@@ -104,14 +107,14 @@ def _judged(
     ]
     return Product(
         values,
-        status,
-        "",
+        decision.status,
+        decision.reason,
         chosen=in_words(best_of_mine),
         chosen_ns=times[best_of_mine],
         stock={in_words(config): times[config] for config in theirs},
         best=in_words(timed[0].config),
         best_ns=timed[0].time_ns,
         measured=len(times),
-        skipped=len(chooser.selector.configs) - len(chosen),
+        skipped=decision.candidates - decision.kept,
         log_errors=tuple(errors),
     )

@@ -94,7 +94,8 @@ class Validation:
         """Whether the chosen kernels, and each whole model, have at least 97 % of the speed of max-autotune's."""
         times = {item.name: item.run_ns for item in self.modes}
         networks = [times["max-autotune"] / times["kerncast"]] if {"max-autotune", "kerncast"} <= set(times) else []
-        return all(found is None or found >= AS_GOOD for found in (geometric_mean(self.speeds), *networks))
+        found = [*([geometric_mean(self.speeds)] if self.speeds else []), *networks]
+        return bool(found) and all(speed is not None and speed >= AS_GOOD for speed in found)
 
     def worst(self, count: int = 5) -> list[Product]:
         """The products whose chosen kernel is furthest behind max-autotune's."""

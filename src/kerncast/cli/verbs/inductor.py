@@ -89,6 +89,8 @@ def shapes(file: str, backward: bool, no_bias: bool, out: Path | None, as_json: 
 @click.option(
     "--picture", type=click.Path(path_type=Path), metavar="FILE.svg", help="With --model-file: speed against compile time."
 )
+@click.option("--store", type=click.Path(path_type=Path), metavar="DIR",
+              help="The store of MODEL. [default: KERNCAST_STORE, else the user's]")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @json_option
 def validate(model: str, worst: int, picture: Path | None, as_json: bool, **options: Any) -> None:
