@@ -33,7 +33,7 @@ VERBS = {
     ),
     "families": ("families", "List kernel families, or show one: parameters, constraints, features."),
     "import": ("import_", "Convert another tool's table of measurements into a dataset."),
-    "inductor": ("inductor", "torch.compile: list the matrix products that a PyTorch model computes."),
+    "inductor": ("inductor", "torch.compile: the products of a model, and how well their kernels are chosen."),
     "inspect": ("inspect", "Show what a dataset holds, how noisy it is and what is wrong with it."),
     "merge": ("merge", "Join datasets into one; exact duplicates are kept once."),
     "models": ("models", "List the models in the store; add, remove, find one, or check whether it is still fresh."),
