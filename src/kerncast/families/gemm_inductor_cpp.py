@@ -96,7 +96,12 @@ class InductorCpp(Family):
         blocks_k, blocks_m = ceil_div(p.K, depth), ceil_div(p.M, height)
         sums = p.M * columns * c.nr * blocks_k
         vectors = c.nr / lanes(hw)
-        per_thread = where(c.split == "m", rows, where(c.split == "n", columns, rows * columns)) / p.threads
+        # Left to Inductor, threads divide the longer side of the result.
+        by_columns = (c.split == "n") | ((c.split == "default") & (p.N >= p.M))
+        divided = where(c.split == "k", p.K, where(by_columns, columns, rows))
+        each = ceil_div(divided, p.threads)
+        # What the slowest thread computes, in tiles of the result.
+        per_thread = where(c.split == "k", rows * columns * each / p.K, each * where(by_columns, rows, columns))
         return {
             "threads": p.threads,
             **{f"c_{name}": getattr(c, name) for name in self.parameters},
@@ -117,7 +122,12 @@ class InductorCpp(Family):
             "weights_of_l3": p.N * p.K * p.element_bytes / (hw.l3_cache_kb * 1024),
             "log2_sums_written": log2(1 + tiled(sums)),
             "weights_read": tiled(blocks_m * p.N * p.K),
+            "splits_columns": tiled(1 * by_columns),
+            "thread_fill": tiled(divided / (each * p.threads)),
             "log2_tiles_per_thread": log2(1 + tiled(per_thread)),
+            # Lower bounds of the slowest thread's work: multiplications in whole tiles, and loads of vectors for them.
+            "log2_tile_steps": log2(1 + tiled(per_thread * p.K * c.mr * vectors)),
+            "log2_tile_loads": log2(1 + tiled(per_thread * p.K * (vectors + c.mr))),
         }
 
 
