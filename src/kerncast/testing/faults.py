@@ -230,7 +230,8 @@ def _wait_for_ever() -> None:
 
 def vector_text(problem: Problem, config: Config) -> str:
     """The text by which `Faulty` finds a vector."""
-    return json.dumps([problem.as_dict(), config.as_dict()], sort_keys=True)
+    # Without optional parameters that are not given: a family that gets more of them keeps its faults.
+    return json.dumps([problem.as_dict(), dict(config)], sort_keys=True)
 
 
 def plan(backend: str, faults: Mapping[str, str], shares: Mapping[str, float] | None = None, seed: int = 0) -> dict[str, str]:
