@@ -104,7 +104,7 @@ def test_only_what_inductor_offers(made_up, compiling):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda ask: ask(columns=4000), "N was trained"),
+        (lambda ask: ask(columns=4000), "N=4000 is out of range"),
         (lambda ask: ask(software={"torch": "1.0", "isa": "avx2", "compiler": "g++"}), "trained with torch 1.0"),
         (lambda ask: ask(x=torch.ones(16, 32, dtype=torch.float16)), "float16"),
     ],

@@ -15,17 +15,16 @@ from kerncast.arrays import Flags
 from kerncast.data import schema
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
+from kerncast.inductor.asking import Abstain, in_range
 from kerncast.inductor.confidence import Confidence
 from kerncast.inductor.decisions import ABSTAINED, CHOSEN, TIMED, Decision
 from kerncast.models import software as softwares
-from kerncast.models.answer import Answer
 from kerncast.models.model import Model
 from kerncast.op import Config, Problem
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import plain_tiers
 from kerncast.writing.terminal import assignments, known
 
-EPILOGUE = ("bias", "activation")
 # What must be as it was when the model's data were measured.
 SAME_SOFTWARE = ("torch", "isa", "compiler", "triton")
 
@@ -128,11 +127,9 @@ class Chooser:
             return Picked(self.abstention(op, reason, problem, time.perf_counter() - began))
 
         try:
-            asked, answer = self.answered(problem)
-        except InvalidValue as error:
+            asked = in_range(self.model, problem)
+        except (InvalidValue, Abstain) as error:
             return abstain(str(error))
-        if not answer.ok:
-            return abstain(answer.reason or str(answer.status))
         scores, times = self.selector.scores(asked)
         open_to = np.isfinite(scores) & (library | ~self._library)
         if offered is not None:
@@ -142,19 +139,6 @@ class Chooser:
         rows = np.lexsort((np.arange(len(scores)), scores))
         rows = rows[open_to[rows]]
         return self._picked(op, asked, rows, times, library, began)
-
-    def answered(self, problem: Mapping[str, Any]) -> tuple[Problem, Answer]:
-        """The problem and the model's answer; if the model knows no such epilogue, those of the product alone.
-
-        An epilogue costs all generated kernels the same, and the library's one more pass over the result.
-        """
-        asked = self.selector.problem(problem)
-        answer = self.selector.select(asked)
-        alone = {name: value for name, value in problem.items() if name not in EPILOGUE}
-        if answer.outside is not None and answer.outside.parameter in EPILOGUE and len(alone) < len(problem):
-            asked = self.selector.problem(alone)
-            answer = self.selector.select(asked)
-        return asked, answer
 
     def _picked(self, op: str, asked: Problem, rows: Any, times: Any, library: bool, began: float) -> Picked:
         """Top k of the ranking; the library's kernel stays beside the best tile unless one of the two is surely better."""

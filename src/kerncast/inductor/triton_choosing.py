@@ -23,17 +23,15 @@ from kerncast.data import schema
 from kerncast.device import Device
 from kerncast.errors import KerncastError
 from kerncast.families.inductor_templates import ATEN, config_of
+from kerncast.inductor.asking import Abstain, in_range
 from kerncast.inductor.decisions import ABSTAINED, CHOSEN, TIMED, Decision
 from kerncast.inductor.describing import describe_choice, describe_inputs, describe_layout, gemm_problem
-from kerncast.models.hull import against_facts, outside_hull
 from kerncast.models.model import Model
 from kerncast.op import Config, Family, Problem
 from kerncast.writing.terminal import assignments, known
 
 T = TypeVar("T")
 SEARCH_SPACES = ("max_autotune_gemm_search_space", "max_autotune_flex_search_space")
-# What a model that never saw an epilogue ranks without: it costs all tiles the same.
-EPILOGUE = ("bias", "activation")
 LONGEST_REASON = 300
 # Inductor asks for ATen's kernels apart where there is a bias: nothing was to be decided.
 NOTHING_OFFERED = "no template is offered"
@@ -71,10 +69,6 @@ class _Ranked:
     unknown: tuple[int, ...]
 
 
-class _Abstain(Exception):
-    """There is no answer; the message says why."""
-
-
 # -- products ------------------------------------------------------------------------------------------
 
 
@@ -91,16 +85,16 @@ def prune(
     problem: dict[str, Any] | None = None
     try:
         if all(_is_aten(item) for item in choices):
-            raise _Abstain(NOTHING_OFFERED)
+            raise Abstain(NOTHING_OFFERED)
         problem = _product(choices, kernel_inputs, op_name)
-        asked = _in_range(ask.model, problem)
+        asked = in_range(ask.model, problem)
         every = [*choices, *_others(more, choices)]
         configs = [config_of(str(item.template.uid), _arguments(item)) for item in every]
         ranked = _rank(ask, asked, configs)
         kept, reason = _top(ask, ranked, [config is not None and _is_library(ask, config) for config in configs])
         kept |= {place for place in ranked.unknown if place < len(choices)}
         if not any(_renders(every[place], kernel_inputs) for place in sorted(kept)):  # ATen comes first
-            raise _Abstain("Inductor cannot render what the model chose")
+            raise Abstain("Inductor cannot render what the model chose")
         best = next(place for place in ranked.order if place in kept)
         words = [_words(every[place], configs[place]) for place in sorted(kept)]
         decision = _decided(ask, op_name, asked, ranked, words, configs[best], ranked.time_ns[best], reason, began)
@@ -152,11 +146,11 @@ def _product(choices: Sequence[Any], kernel_inputs: Any, op_name: str) -> dict[s
     output = describe_layout(kernel_inputs.output_layout(flexible=False))
     said = gemm_problem(op_name, describe_inputs(kernel_inputs.nodes()), output, [describe_choice(item) for item in choices])
     if isinstance(said, str):
-        raise _Abstain(said)
+        raise Abstain(said)
     tf32 = any(bool({**_arguments(item), **item.extra_kwargs}.get("ALLOW_TF32")) for item in choices)
     scalars = getattr(kernel_inputs, "_scalars", None) or {}
     if any(value != 1 for value in scalars.values()):
-        raise _Abstain("the product or what is added to it is scaled")
+        raise Abstain("the product or what is added to it is scaled")
     return {**said, "tf32": tf32 and said["dtype"] == "fp32"}
 
 
@@ -202,14 +196,14 @@ def prune_flex(
     op = ask.model.family.op.name
     try:
         if isinstance(problem, str):
-            raise _Abstain(problem)
-        asked = _in_range(ask.model, problem)
+            raise Abstain(problem)
+        asked = in_range(ask.model, problem)
         every = [*configs, *(item for item in more if item not in configs)]
         said = [_flex_config(item) if _divides(item, blocks) else None for item in every]
         ranked = _rank(ask, asked, said)
         kept = ranked.order[: ask.top_k]
         if not kept:
-            raise _Abstain("no config that the model knows divides the blocks of the mask")
+            raise Abstain("no config that the model knows divides the blocks of the mask")
         words = [assignments(said[place] or {}) for place in kept]
         best = kept[0]
         decision = _decided(ask, op, asked, ranked, words, said[best], ranked.time_ns[best], "", began)
@@ -235,26 +229,13 @@ def _divides(config: Any, blocks: tuple[int, int]) -> bool:
 # -- both ----------------------------------------------------------------------------------------------
 
 
-def _in_range(model: Model, values: Mapping[str, Any]) -> Problem:
-    """The problem as the model's family has it; without its epilogue if the model has never seen one."""
-    asked = Problem(model.family, {name: value for name, value in values.items() if name in model.family.problem.parameters})
-    outside = outside_hull(model, asked)
-    if outside and all(item.parameter in EPILOGUE for item in outside):
-        asked = Problem(model.family, {**asked.as_dict(), **dict.fromkeys(item.parameter for item in outside)})
-        outside = outside_hull(model, asked)
-    fact = outside[0] if outside else against_facts(model, asked)
-    if fact is not None:
-        raise _Abstain(f"{fact.parameter}={fact.value} is out of range: the model was trained with {fact.rule}")
-    return asked
-
-
 def _rank(ask: Ask, problem: Problem, configs: Sequence[Mapping[str, Any] | None]) -> _Ranked:
     """All configs at once. Those that break a rule on this problem, or are expected to fail, are in neither list."""
     family, device = ask.model.family, ask.device or ask.model.device
     places = [place for place, config in enumerate(configs) if config is not None and _measured_alike(ask, config)]
     unknown = sorted(set(range(len(configs))) - set(places))
     if not places:
-        raise _Abstain("the model can rank none of the configs that Inductor offers")
+        raise Abstain("the model can rank none of the configs that Inductor offers")
     rows = [[(configs[place] or {}).get(name) for name in family.config.parameters] for place in places]
     kinds = schema.schema_of(family)
     types = {name: kinds[f"config.{name}"] for name in family.config.parameters}
@@ -265,7 +246,7 @@ def _rank(ask: Ask, problem: Problem, configs: Sequence[Mapping[str, Any] | None
     runs &= _allowed(family, frame, family.bindings(problem, device))
     order = [places[row] for row in np.lexsort((np.arange(len(score)), score)) if runs[row]]
     if not order:
-        raise _Abstain("the model expects every config that Inductor offers to fail")
+        raise Abstain("the model expects every config that Inductor offers to fail")
     return _Ranked(tuple(order), dict(zip(places, time_ns.tolist(), strict=True)), tuple(unknown))
 
 
@@ -273,7 +254,7 @@ def _predicted(ask: Ask, frame: pl.DataFrame) -> tuple[Floats, Floats, Flags]:
     described = ask.model.describe(frame, ask.device)
     found = ask.model.predict_rows(described)
     if found.time_ns is None or not np.isfinite(found.score).all():
-        raise _Abstain("the model predicts no times")
+        raise Abstain("the model predicts no times")
     return found.score, found.time_ns, ~ask.model.learner.fails(described)
 
 
@@ -348,6 +329,6 @@ def _decided(
 
 
 def _abstained(ask: Ask, op: str, problem: Mapping[str, Any] | None, offered: int, error: Exception, began: float) -> Decision:
-    said = str(error) if isinstance(error, _Abstain | KerncastError) else f"{type(error).__name__}: {error}"
+    said = str(error) if isinstance(error, Abstain | KerncastError) else f"{type(error).__name__}: {error}"
     seconds = time.perf_counter() - began
     return Decision(op, ask.model.family.id, problem, 0, offered, "", None, None, ABSTAINED, said[:LONGEST_REASON], seconds)

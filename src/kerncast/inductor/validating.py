@@ -10,6 +10,7 @@ from typing import Any
 from kerncast.backends import backend_that_runs
 from kerncast.errors import InvalidValue, KerncastError
 from kerncast.inductor import decisions
+from kerncast.inductor.asking import in_range
 from kerncast.inductor.chooser import Chooser, Policy, in_words
 from kerncast.inductor.end_to_end import compare_modes
 from kerncast.inductor.validation import Product, Validation
@@ -98,7 +99,7 @@ def _judged(
         return Product(values, "failed", "none of the chosen kernels ran")
     # Of several kernels that are left, Inductor takes the one that it finds fastest.
     best_of_mine = min(mine, key=lambda config: times[config])
-    asked, _ = chooser.answered(values)
+    asked = in_range(chooser.model, values)
     predicted = [chooser.model.predict(asked, config).time_ns for config in times]
     errors = [
         math.log(guess / times[config])

@@ -1,0 +1,31 @@
+"""The problem that a model is asked about, if it is one that the model knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kerncast.models.hull import against_facts, outside_hull
+from kerncast.models.model import Model
+from kerncast.op import Problem
+
+# What a model that never saw an epilogue is asked without: an epilogue costs all generated kernels the same, and the
+# library's one more pass over the result.
+EPILOGUE = ("bias", "activation")
+
+
+class Abstain(Exception):
+    """There is no answer; the message says why."""
+
+
+def in_range(model: Model, values: Mapping[str, Any]) -> Problem:
+    """The problem as the model's family has it; without its epilogue if the model has never seen one."""
+    asked = Problem(model.family, {name: value for name, value in values.items() if name in model.family.problem.parameters})
+    outside = outside_hull(model, asked)
+    if outside and all(item.parameter in EPILOGUE for item in outside):
+        asked = Problem(model.family, {**asked.as_dict(), **dict.fromkeys(item.parameter for item in outside)})
+        outside = outside_hull(model, asked)
+    fact = outside[0] if outside else against_facts(model, asked)
+    if fact is not None:
+        raise Abstain(f"{fact.parameter}={fact.value} is out of range: the model was trained with {fact.rule}")
+    return asked
