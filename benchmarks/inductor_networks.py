@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples" / "torch_compile"))
+from transformer_block import Block
+
 # torch-diode's first model: 7 inputs of the problem, 5 of the config, six layers of 256 with batch norm.
 WIDTH, LAYERS, EPOCHS = 256, 6, 60
 ELEMENT_BITS = {"fp32": 32, "bf16": 16}
-
-
-class Block(torch.nn.Module):
-    """A transformer block: attention, then two layers with gelu."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.first, self.second = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
-        self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
-        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        q, k, v = self.qkv(self.first(x)).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, width)
-        x = x + self.out(mixed)
-        return x + self.down(torch.nn.functional.gelu(self.up(self.second(x))))
 
 
 def layers(*sizes: int, last: Callable[[], torch.nn.Module] | None = None) -> torch.nn.Module:
