@@ -17,7 +17,7 @@ from kerncast.backends.cpu import CpuBackend
 from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.inductor import observe, observing
-from kerncast.inductor.observed_log import FOLDER, Log
+from kerncast.inductor.observed_log import FOLDER, Log, claimed
 from kerncast.inductor.observed_rows import CACHED, gather
 from kerncast.verifying.verify import verify
 
@@ -485,3 +485,22 @@ def test_a_forked_process_writes_a_file_of_its_own(tmp_path, raw):
     assert gather(tmp_path / "data").autotunes == 1
     log.close()
     assert gather(tmp_path / "data").autotunes == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_living_child_does_not_keep_the_log(tmp_path):
+    """What a process recorded becomes rows when it ends its log, although a process that it forked is still there."""
+    log = Log(tmp_path / "data", {"cpu": {"name": "some_cpu"}})
+    log.write({"op": "mm"})
+    (file,) = (tmp_path / "data").rglob("*.jsonl")
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    try:
+        log.close()
+        fd = claimed(file)
+        assert fd is not None
+        os.close(fd)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)

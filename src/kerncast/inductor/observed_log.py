@@ -58,6 +58,7 @@ class Log:
             return
         with self._lock:
             fd, self._fd = self._fd, -1
+            fcntl.flock(fd, fcntl.LOCK_UN)  # a forked child may still have the file open, and with it the lock
             os.close(fd)
 
     def _opened(self) -> int:
