@@ -69,7 +69,7 @@ class Import(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: str | None = None
     software: dict[str, str] = {}
     source: str = ""
-    """Where the files can be had, for whoever has not named any."""
+    """Where the files can be had, for a user who has not named any."""
 
     @property
     def paths(self) -> list[Path]:
