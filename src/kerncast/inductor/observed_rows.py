@@ -1,6 +1,6 @@
 """From raw logs to rows: what an autotune timed, as measurements of the families that have such kernels.
 
-A log is read when its process has ended, by the next process that gathers. Every autotune is a run of its own, named after its log and its
+A log is read when its process has ended, by the next one. Every autotune is a run of its own, named after its log and its
 line, so a log that is read twice adds nothing. What no family can represent stays in the log and is counted.
 """
 
