@@ -1,11 +1,13 @@
 """torch.compile with a model that chooses, against max-autotune, on this CPU.
 
-    python benchmarks/inductor.py [--train DATASET] [--held-out DATASET] [--only kernels,compile,networks]
+    python benchmarks/inductor.py [--train DATASET …] [--held-out DATASET] [--only kernels,compile,networks]
 
 Without `--train` and `--held-out`, kernels are measured first: `--problems` shapes for training and `--test-problems` others,
 more than half of them with at most 32 rows, each with one or two threads, with or without a bias and an activation. That
-takes one to two hours on two cores, most of it compiling. Chosen kernels are scored on shapes that the model has not seen,
-among the configs measured there: a random sample, Inductor's own choice, ATen's kernel, the fixed tile, the model's first four.
+takes about an hour on two cores, most of it compiling. Good configs are rare in a random sample, so training has two rounds: a
+model of the first one says which configs of the same shapes the second one adds. Chosen kernels are scored on shapes that the
+model has not seen, among the configs measured there: a random sample, Inductor's own choice, ATen's kernel, the fixed tile, the
+model's first four.
 Compile times are CPU seconds of this process and its compilers, with Inductor's caches empty and its precompiled headers made.
 Whole networks are compiled once in each way, then run in turns. torch is 2.13.
 """
@@ -44,6 +46,8 @@ MOST_FLOPS, FEWEST_FLOPS = 6e8, 2e4
 CHOICES = 18
 # Random configs are seldom good, so the model's first ones are measured on unseen shapes, too: its choice is one of them.
 TOP = 4
+# And of each training shape, these many that a model of the random ones likes best.
+SECOND_ROUND = 10
 # Fewer samples than usual: most of the time goes into compiling, and near-ties are raced again in the end.
 POLICY = Policy(samples=8)
 Problem = dict[str, Any]
@@ -79,7 +83,7 @@ def fixed_tile(problem: Problem) -> dict[str, Any]:
     return {"kind": "tile", "mr": mr, "nr": nr, "mc": 0, "kc": 0, "split": "default"}
 
 
-def vectors(problems: list[Problem], sample: int, chooser: Chooser | None, seed: int) -> pl.DataFrame:
+def vectors(problems: list[Problem], sample: int, chooser: Chooser | None, seed: int, top: int = TOP) -> pl.DataFrame:
     """A sample of configs for each problem and, with a chooser, its first choices and the fixed tile."""
     family, parts = kc.get_family(FAMILY), []
     with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +93,7 @@ def vectors(problems: list[Problem], sample: int, chooser: Chooser | None, seed:
             parts += list(kc.sweep(family, problems=str(file), configs=f"sample:{sample}", seed=seed).iter_blocks())
             if chooser is not None:
                 picked = chooser.decide("gemm", problem, library=True)
-                best = Chooser(chooser.model, Choosing(top_k=TOP)).decide("gemm", problem, library=True)
+                best = Chooser(chooser.model, Choosing(top_k=top)).decide("gemm", problem, library=True)
                 wanted = [fixed_tile(problem), *picked.configs, *best.configs]
                 given = parts[-1].head(1)
                 for config in wanted:
@@ -249,11 +253,11 @@ def network_rows(model: kc.Model) -> list[Row]:
 
 def main() -> int:
     parser = script_parser(__doc__)
-    parser.add_argument("--train", type=Path, help="a dataset of gemm/inductor_cpp, instead of measuring one")
+    parser.add_argument("--train", type=Path, nargs="+", help="datasets of gemm/inductor_cpp, instead of measuring them")
     parser.add_argument("--held-out", type=Path, help="likewise, of other shapes")
-    parser.add_argument("--problems", type=int, default=150)
+    parser.add_argument("--problems", type=int, default=120)
     parser.add_argument("--test-problems", type=int, default=36)
-    parser.add_argument("--sample", type=int, default=26, help="configs of each problem")
+    parser.add_argument("--sample", type=int, default=14, help="configs of each problem")
     parser.add_argument("--repeats", type=int, default=3, help="of compiling")
     parser.add_argument("--keep", type=Path, help="a folder for what is measured and trained")
     parser.add_argument("--only", default="kernels,compile,networks", type=lambda text: text.split(","))
@@ -265,9 +269,12 @@ def main() -> int:
 def run(given: argparse.Namespace, folder: Path) -> int:
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
-    train = given.train or folder / "train"
-    if given.train is None:
-        measured(train, vectors(draw(given.problems, seed=1), given.sample, None, 1))
+    train = given.train or [folder / "train", folder / "train-2"]
+    if given.train is None and not train[1].exists():
+        problems = draw(given.problems, seed=1)
+        measured(train[0], vectors(problems, given.sample, None, 1))
+        first = Chooser(kc.train(train[0], out=folder / "first-model"))
+        measured(train[1], vectors(problems, 2, first, 1, SECOND_ROUND))
     model = kc.train(train, out=folder / "model") if not (folder / "model").exists() else kc.Model.load(folder / "model")
     chooser = Chooser(model)
     print(f"{model}\nlibrary against tile: {chooser.confidence}")
@@ -275,8 +282,8 @@ def run(given: argparse.Namespace, folder: Path) -> int:
     if "kernels" in given.only:
         held_out = given.held_out or folder / "held-out"
         if not held_out.exists():
-            measured(held_out, vectors(draw(given.test_problems, seed=2), given.sample, chooser, 2))
-        tiles = rows_of(train).filter(pl.col("config.kind") == "tile")
+            measured(held_out, vectors(draw(given.test_problems, seed=2), 2 * given.sample, chooser, 2))
+        tiles = pl.concat(map(rows_of, train), how="diagonal").filter(pl.col("config.kind") == "tile")
         scored = score(chooser, rows_of(held_out), train_diode(tiles))
         with pl.Config(tbl_rows=60, tbl_cols=20):
             print(scored.with_columns((pl.col("best") / pl.col("chosen")).alias("share")).sort("share"))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from kerncast.arrays import Flags
+from kerncast.arrays import Flags, Floats, Ints
 from kerncast.data import schema
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
@@ -20,11 +20,14 @@ from kerncast.inductor.confidence import Confidence
 from kerncast.inductor.decisions import ABSTAINED, CHOSEN, TIMED, Decision
 from kerncast.models import software as softwares
 from kerncast.models.model import Model
+from kerncast.models.tier import Tier
 from kerncast.op import Config, Problem
 from kerncast.selecting.selector import Selector
-from kerncast.selecting.tiers.build import plain_tiers
+from kerncast.selecting.tiers.build import short_tiers
 from kerncast.writing.terminal import assignments, known
 
+Offered = Callable[[Mapping[str, Any]], bool]
+"""Whether a config may be chosen."""
 # What must be as it was when the model's data were measured.
 SAME_SOFTWARE = ("torch", "isa", "compiler", "triton")
 
@@ -69,6 +72,9 @@ class Chooser:
     model: Model
     policy: Policy = field(default_factory=Policy)
 
+    def __post_init__(self) -> None:
+        self._remembered: dict[Hashable, Picked] = {}
+
     @property
     def family(self) -> str:
         return self.model.family.id
@@ -81,7 +87,7 @@ class Chooser:
 
     @cached_property
     def selector(self) -> Selector:
-        return Selector(self.model, tier="full", tiers=plain_tiers(self.model))
+        return Selector(self.model, tier="full", tiers=short_tiers(self.model))
 
     @cached_property
     def confidence(self) -> Confidence:
@@ -116,31 +122,43 @@ class Chooser:
         problem: Mapping[str, Any],
         *,
         library: bool,
-        offered: Callable[[Mapping[str, Any]], bool] | None = None,
+        offered: Offered | None = None,
     ) -> Picked:
         """The configs to render for a problem. `library`: whether the library's kernel may be chosen; `offered`: which of the
         others may be."""
         assert self.selector  # opening the model is not part of deciding
         began = time.perf_counter()
+        # Layers of one network ask the same again and again.
+        key = (op, tuple(sorted(problem.items())), library, offered)
+        found = self._remembered.get(key)
+        if found is None:
+            found = self._remembered[key] = self._decide(op, problem, library, offered)
+        return replace(found, decision=replace(found.decision, seconds=time.perf_counter() - began))
 
-        def abstain(reason: str) -> Picked:
-            return Picked(self.abstention(op, reason, problem, time.perf_counter() - began))
-
+    def _decide(self, op: str, problem: Mapping[str, Any], library: bool, offered: Offered | None) -> Picked:
         try:
             asked = in_range(self.model, problem)
         except (InvalidValue, Abstain) as error:
-            return abstain(str(error))
-        scores, times = self.selector.scores(asked)
-        open_to = np.isfinite(scores) & (library | ~self._library)
-        if offered is not None:
-            open_to &= np.array([offered(config) for config in self.selector.configs])
-        if not open_to.any():
-            return abstain("no config that the model knows can run it")
-        rows = np.lexsort((np.arange(len(scores)), scores))
-        rows = rows[open_to[rows]]
-        return self._picked(op, asked, rows, times, library, began)
+            return Picked(self.abstention(op, str(error), problem))
+        for tier in (Tier.PORTFOLIO, Tier.FULL):
+            rows, times = self._ranked(asked, tier, library, offered)
+            if len(rows):
+                return self._picked(op, asked, rows, times, library)
+        return Picked(self.abstention(op, "no config that the model knows can run it", problem))
 
-    def _picked(self, op: str, asked: Problem, rows: Any, times: Any, library: bool, began: float) -> Picked:
+    def _ranked(self, asked: Problem, tier: Tier, library: bool, offered: Offered | None) -> tuple[Ints, Floats]:
+        """The configs of a tier that may be chosen, best first, and the times of all candidates; NaN: not in the tier."""
+        members = self.selector.artefact.members(tier)
+        scores, times = self.selector.scores(asked, tier)
+        open_to = np.isfinite(scores) & (library | ~self._library[members])
+        if offered is not None:
+            open_to &= np.array([offered(self.selector.configs[row]) for row in members])
+        order = np.lexsort((members, scores))
+        by_row = np.full(len(self._library), np.nan)
+        by_row[members] = times
+        return members[order[open_to[order]]], by_row
+
+    def _picked(self, op: str, asked: Problem, rows: Any, times: Any, library: bool) -> Picked:
         """Top k of the ranking; the library's kernel stays beside the best tile unless one of the two is surely better."""
         best, ours = rows[: self.policy.top_k], rows[~self._library[rows]]
         reason, keep = "", bool(self._library[best].any())
@@ -164,13 +182,13 @@ class Chooser:
             predicted_ns=float(times[chosen]),
             status=CHOSEN if kept == 1 else TIMED,
             reason=reason or (f"top_k={self.policy.top_k}" if kept > 1 else ""),
-            seconds=time.perf_counter() - began,
+            seconds=0.0,
         )
         return Picked(decision, tuple(config.as_dict() for config in configs), keep)
 
-    def abstention(self, op: str, reason: str, problem: Mapping[str, Any] | None = None, seconds: float = 0.0) -> Decision:
+    def abstention(self, op: str, reason: str, problem: Mapping[str, Any] | None = None) -> Decision:
         """A decision that leaves everything to Inductor."""
-        return Decision(op, self.family, problem, 0, 0, "", None, None, ABSTAINED, reason, seconds)
+        return Decision(op, self.family, problem, 0, 0, "", None, None, ABSTAINED, reason, 0.0)
 
 
 def in_words(config: Config) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from kerncast.models.model import Model
 from kerncast.models.reach import Reach, reach_of
 from kerncast.progress import QUIET, Progress
 from kerncast.selecting.tiers.distill import COMPARED, Ground, distill
-from kerncast.selecting.tiers.portfolio import covered, model_portfolio
+from kerncast.selecting.tiers.portfolio import covered, model_portfolio, shortlist
 from kerncast.selecting.tiers.problem_sampling import draw_problems
 from kerncast.selecting.tiers.small_forest import TREES, compact_forest, forest_scores
 
@@ -44,6 +44,8 @@ WORTH_IMITATING = 2
 SAMPLES_PER_CONFIG, FEWEST_SAMPLES, MOST_SAMPLES = 200, 2_000, 12_000
 # How many of them the portfolio must have configs for, by the rules.
 COVERED = 200
+# Problems like the measured ones that say which candidates a model prefers; each costs a millisecond.
+LIKE_MEASURED = 400
 
 
 @dataclass(frozen=True)
@@ -78,13 +80,17 @@ def samples_for(configs: int) -> int:
 def tiers_of(model: Model, options: TierOptions | None = None, *, progress: Progress = QUIET) -> Tiers:
     """The tiers of a model: from the cache, or built now (some seconds) and kept."""
     options = options or TierOptions()
+    return _cached(model, options.identity, lambda: build_tiers(model, options, progress=progress))
+
+
+def _cached(model: Model, identity: str, build: Callable[[], Tiers]) -> Tiers:
     try:
-        folder = folder_for("tiers", model.manifest.checksum, options.identity)
+        folder = folder_for("tiers", model.manifest.checksum, identity)
     except CannotWrite:  # then they are built each time
-        return build_tiers(model, options, progress=progress)
+        return build()
     found = kept_tiers(folder / "tiers.npz", model)
     if found is None:
-        found = build_tiers(model, options, progress=progress)
+        found = build()
         keep_tiers(folder, found)
     return found
 
@@ -96,23 +102,58 @@ def plain_tiers(model: Model) -> Tiers:
     return Tiers(tuple(int(row) for row in order), reach=reach_of(model) if known else None, expectation=expectation_of(model))
 
 
+def short_tiers(model: Model) -> Tiers:
+    """The few candidates that the model itself prefers as the portfolio, and no other tier.
+
+    Where each problem was measured with a few configs out of hundreds, measurements cannot say which configs are enough, but
+    predictions can.
+    """
+    plain = plain_tiers(model)
+    if len(plain.portfolio) <= MOST or model.out_of_fold is None:
+        return plain
+    return _cached(model, f"short {LOSS} {MOST} {LIKE_MEASURED}", lambda: _shortened(model, plain))
+
+
+def _shortened(model: Model, plain: Tiers) -> Tiers:
+    measured, drawn = _measured_and_drawn(model, LIKE_MEASURED, seed=0)
+    scores = PortfolioScores(lower(model, plain, ["portfolio"]))(pl.concat([measured, drawn]))
+    preferred = [plain.portfolio[place] for place in shortlist(scores, LOSS, MOST)]
+    # Whatever the model prefers, the configs that others would take stay: it may be asked to compare with them.
+    rows = dict.fromkeys([*_always(model), *preferred])
+    return replace(plain, portfolio=covered(model, list(rows), drawn[:COVERED], MOST))
+
+
+def _always(model: Model) -> list[int]:
+    """The candidates that every sample of the family has."""
+    same = [
+        pl.all_horizontal(pl.col(f"config.{name}") == value for name, value in values.items()) for values in model.family.always
+    ]
+    return model.candidates.select(pl.arg_where(pl.any_horizontal(*same))).to_series().to_list() if same else []
+
+
+def _measured_and_drawn(model: Model, samples: int, seed: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The problems of the training data, and random ones in their range."""
+    columns = [f"problem.{name}" for name in model.family.problem.parameters]
+    assert model.out_of_fold is not None
+    measured = model.out_of_fold.select(columns).unique(maintain_order=True)
+    drawn = draw_problems(model.family, measured, model.manifest.hull, samples, np.random.default_rng(seed))
+    return measured, drawn.select(columns)
+
+
 def build_tiers(model: Model, options: TierOptions, *, progress: Progress = QUIET) -> Tiers:
     """Choose the portfolio, ask the model about many problems, and teach the small forest and the tree."""
     if not model.family.config.parameters:  # nothing to choose
         return Tiers((0,))
     progress.stage("choosing the portfolio")
     portfolio, reach, expectation = model_portfolio(model, options.loss, options.most), reach_of(model), expectation_of(model)
-    columns = [f"problem.{name}" for name in model.family.problem.parameters]
-    assert model.out_of_fold is not None
-    measured = model.out_of_fold.select(columns).unique(maintain_order=True)
     samples = options.samples_for(portfolio)
-    drawn = draw_problems(model.family, measured, model.manifest.hull, samples, np.random.default_rng(options.seed))
-    portfolio = covered(model, portfolio, drawn.select(columns)[:COVERED], options.most)
+    measured, drawn = _measured_and_drawn(model, samples, options.seed)
+    portfolio = covered(model, portfolio, drawn[:COVERED], options.most)
     if len(portfolio) < 2:
         return Tiers(portfolio, reach=reach, expectation=expectation)
     progress.stage("asking the model about problems like those it was trained on")
     score = PortfolioScores(lower(model, Tiers(portfolio, reach=reach), ["portfolio"]))
-    problems = pl.concat([measured, drawn.select(columns)])
+    problems = pl.concat([measured, drawn])
     scores = score(problems)
     forest, compare = None, None
     if isinstance(model.learner, Gbdt) and sum(model.learner.size().values()) > WORTH_IMITATING * TREES:

@@ -112,6 +112,18 @@ def model_portfolio(model: Model, loss: float = 0.002, most: int = 64) -> tuple[
     return choose_portfolio(measured_by_model(model), loss, most).configs
 
 
+def shortlist(scores: Floats, loss: float, most: int) -> list[int]:
+    """The fewest configs, at most `most`, whose best is on average within `loss` of the best of all, by scores of problem ×
+    config (logarithms of times, infinite where a config cannot run). It needs no measurement of every config on a problem.
+    """
+    solvable = np.isfinite(scores).any(axis=1)
+    best = scores[solvable].min(axis=1, keepdims=True)
+    growing = _Growing(np.exp(best - scores[solvable]), most)
+    while len(growing.places) < min(most, scores.shape[1]) and 1.0 - growing.best.mean() > loss:
+        growing.grow()
+    return growing.picked
+
+
 def covered(model: Model, portfolio: Sequence[int], problems: pl.DataFrame, most: int) -> tuple[int, ...]:
     """The portfolio with configs added, while there is room, for problems that the rules let few of its configs run.
 
