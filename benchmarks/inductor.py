@@ -53,9 +53,9 @@ POLICY = Policy(samples=8)
 Problem = dict[str, Any]
 
 
-def draw(count: int, seed: int, bf16: float = 0.15) -> list[Problem]:
+def draw(count: int, seed: int, threads: int, bf16: float = 0.15) -> list[Problem]:
     """Shapes by rule: sizes are log-uniform, most of them multiples of 32, three in five have at most 32 rows."""
-    rng, found = random.Random(seed), []
+    rng, found = random.Random(10 * seed + threads), []
 
     def size(low: int, high: int) -> int:
         return round(low * (high / low) ** rng.random())
@@ -68,7 +68,7 @@ def draw(count: int, seed: int, bf16: float = 0.15) -> list[Problem]:
         if not FEWEST_FLOPS <= 2 * m * n * k <= MOST_FLOPS:
             continue
         dtype = "bf16" if rng.random() < bf16 else "fp32"
-        problem: Problem = {"M": m, "N": n, "K": k, "dtype": dtype, "layout": "rcr", "threads": rng.choice([1, 2])}
+        problem: Problem = {"M": m, "N": n, "K": k, "dtype": dtype, "layout": "rcr", "threads": threads}
         if rng.random() < 0.4:
             problem["bias"] = True
         activation = rng.choice(["none", "none", "none", "relu", "gelu", "silu"])
@@ -254,9 +254,10 @@ def network_rows(model: kc.Model) -> list[Row]:
 def main() -> int:
     parser = script_parser(__doc__)
     parser.add_argument("--train", type=Path, nargs="+", help="datasets of gemm/inductor_cpp, instead of measuring them")
-    parser.add_argument("--held-out", type=Path, help="likewise, of other shapes")
-    parser.add_argument("--problems", type=int, default=120)
-    parser.add_argument("--test-problems", type=int, default=36)
+    parser.add_argument("--held-out", type=Path, nargs="+", help="likewise, of other shapes")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="threads that torch may use")
+    parser.add_argument("--problems", type=int, default=70, help="for each number of threads")
+    parser.add_argument("--test-problems", type=int, default=24, help="likewise")
     parser.add_argument("--sample", type=int, default=14, help="configs of each problem")
     parser.add_argument("--repeats", type=int, default=3, help="of compiling")
     parser.add_argument("--keep", type=Path, help="a folder for what is measured and trained")
@@ -266,25 +267,38 @@ def main() -> int:
         return run(given, given.keep or Path(folder))
 
 
+def training_data(given: argparse.Namespace, folder: Path, threads: int) -> list[Path]:
+    """Two datasets of the same shapes: a random sample of configs, and those that a model of the sample likes best."""
+    sampled, liked = folder / f"train-{threads}", folder / f"train-{threads}-liked"
+    problems = draw(given.problems, 1, threads)
+    if not is_complete(sampled):
+        measured(sampled, vectors(problems, given.sample, None, 1))
+    if not is_complete(liked):
+        first = Chooser(kc.train(sampled))
+        measured(liked, vectors(problems, 2, first, 1, SECOND_ROUND))
+    return [sampled, liked]
+
+
+def is_complete(path: Path) -> bool:
+    """Whether a collection has ended; one that was stopped goes on."""
+    return path.exists() and not (path / "journal.jsonl").exists()
+
+
 def run(given: argparse.Namespace, folder: Path) -> int:
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
-    train = given.train or [folder / "train", folder / "train-2"]
-    if given.train is None and not train[1].exists():
-        problems = draw(given.problems, seed=1)
-        measured(train[0], vectors(problems, given.sample, None, 1))
-        first = Chooser(kc.train(train[0], out=folder / "first-model"))
-        measured(train[1], vectors(problems, 2, first, 1, SECOND_ROUND))
+    train = given.train or [path for threads in given.threads for path in training_data(given, folder, threads)]
     model = kc.train(train, out=folder / "model") if not (folder / "model").exists() else kc.Model.load(folder / "model")
     chooser = Chooser(model)
     print(f"{model}\nlibrary against tile: {chooser.confidence}")
     rows: list[Row] = []
     if "kernels" in given.only:
-        held_out = given.held_out or folder / "held-out"
-        if not held_out.exists():
-            measured(held_out, vectors(draw(given.test_problems, seed=2), 2 * given.sample, chooser, 2))
+        held_out = given.held_out or [folder / f"held-out-{threads}" for threads in given.threads]
+        for path, threads in zip(held_out, given.threads, strict=False):
+            if given.held_out is None and not is_complete(path):
+                measured(path, vectors(draw(given.test_problems, 2, threads), 2 * given.sample, chooser, 2))
         tiles = pl.concat(map(rows_of, train), how="diagonal").filter(pl.col("config.kind") == "tile")
-        scored = score(chooser, rows_of(held_out), train_diode(tiles))
+        scored = score(chooser, pl.concat(map(rows_of, held_out), how="diagonal"), train_diode(tiles))
         with pl.Config(tbl_rows=60, tbl_cols=20):
             print(scored.with_columns((pl.col("best") / pl.col("chosen")).alias("share")).sort("share"))
         rows += kernel_rows(scored)
