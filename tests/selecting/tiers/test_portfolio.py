@@ -11,7 +11,9 @@ from kerncast.errors import InvalidValue
 from kerncast.models.measured import Measured, measured_by_model, measured_in_table
 from kerncast.registry import FAMILIES
 from kerncast.scoring.trials import Trials
-from kerncast.selecting.tiers.portfolio import choose_portfolio, model_portfolio
+from kerncast.selecting.selector import Selector
+from kerncast.selecting.tiers import build
+from kerncast.selecting.tiers.portfolio import choose_portfolio, model_portfolio, shortlist
 from kerncast.selecting.tiers.portfolio_of import Portfolio
 from kerncast.sweeping.selection import parse_selection
 from kerncast.tables.table import load_table
@@ -168,3 +170,27 @@ def test_the_verb_refuses_what_it_cannot_do(home, run, tmp_path):
     code, _, err = run("portfolio", tmp_path / "s")
     assert code == 2
     assert "matmul_sharded/single has exactly one config: there is nothing to choose" in err
+
+
+def test_a_shortlist_is_the_fewest_configs_that_lose_little_by_scores():
+    """Two specialists cover all problems; what cannot run has an infinite score, and a problem without any does not count."""
+    fast, slow, never = 0.0, 1.0, np.inf
+    scores = np.array([[slow, fast, never], [slow, never, fast], [never, never, never], [slow, fast, slow]])
+    assert sorted(shortlist(scores, 0.001, 3)) == [1, 2]
+    assert shortlist(scores, 0.9, 3) == [1]
+    assert len(shortlist(scores, 0.0, 1)) == 1
+
+
+def test_short_tiers_choose_nearly_as_well_as_all_candidates(model, monkeypatch):
+    """The model's own favourites, a third of the candidates: their best is predicted within 2 % of the best of all."""
+    monkeypatch.setattr(build, "MOST", model.candidates.height // 3)
+    monkeypatch.setattr(build, "LIKE_MEASURED", 20)
+    short = build.short_tiers(model)
+    assert 1 < len(short.portfolio) <= model.candidates.height // 3
+    selector = Selector(model, tiers=short, tier="full", compile=False)
+    problems = build._measured_and_drawn(model, 10, seed=1)[1]
+    shares = []
+    for values in problems.rename(lambda name: name.removeprefix("problem.")).iter_rows(named=True):
+        (_, some), (_, every) = (selector.scores(values, tier) for tier in ("portfolio", "full"))
+        shares.append(every[np.isfinite(every)].min() / some[np.isfinite(some)].min())
+    assert np.mean(shares) > 0.98
