@@ -1,0 +1,171 @@
+"""What users of the reshard sweeps and models on Wormhole cards expect. A small program stands in for tt-metal's runner."""
+
+from __future__ import annotations
+
+import csv
+import json
+from typing import Any
+
+from promises import Work, promise
+
+MLPS, LINES = "Reshard MLPs", "Reshard sweeps and lines"
+CARD = "a Wormhole card: a program that writes the runner's files stands in for it"
+# What the runner of the published models does, in a few lines: vectors in, results joined by hash out. The time is a line in the
+# number of tiles, another for each pair of strategies.
+RUNNER = """
+import hashlib, json, re, sys, time
+from pathlib import Path
+given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+hang = Path("hang")
+vectors = json.loads(Path(given["--read-file"]).read_text())
+results = []
+for suite in vectors.values():
+    for key, vector in suite.items():
+        height, width = eval(vector["shape"])[2:]
+        tiles = height * width // 1024
+        if hang.exists() and tiles % 7 == 3:
+            hang.rename("hung")
+            time.sleep(3600)
+        slope = {"BLOCK": 36.5, "WIDTH": 21.0, "HEIGHT": 28.0}[vector["input_shard_strategy"].rpartition(".")[2]]
+        noise = int(hashlib.sha256(key.encode()).hexdigest()[:4], 16) / 65536
+        mean = 1500 + slope * tiles * (1 + 0.01 * noise)
+        room = tiles < 12000
+        results.append({
+            "vector_id": key, "input_hash": key, "sweep_name": vector["sweep_name"], "suite_name": "kerncast",
+            "status": "TestStatus.PASS" if room else "TestStatus.FAIL_L1_OUT_OF_MEM",
+            "exception": None if room else "Out of Memory: not enough space in L1", "timestamp": "2026-01-05_10-00-00",
+            "device_perf": {"DEVICE KERNEL DURATION [ns]": mean, "DEVICE KERNEL DURATION [ns]_std": 5.0, "runs": 10} if room else None,
+        })
+Path(given["--result-file"]).write_text(json.dumps(results))
+"""
+
+
+@promise("11-17", LINES, "shapes and checks; files without a database; their paths; invalid vectors not written, suites thinned "
+         "out; -x -y; the runner's options")  # fmt: skip
+def vectors_written(work: Work) -> None:
+    work("kerncast sweep reshard/single --problems published -x 1 -y 7 --max-vectors 1500 --device wormhole_b0 "
+         "--format tt-sweep --out vectors")  # fmt: skip
+    files = sorted((work.folder / "vectors" / "vectors_export").glob("*/*.json"))
+    assert {file.parent.name for file in files} == {"1x7", "1x8"}
+    assert all(file.name.startswith(f"reshard-{file.parent.name}-") for file in files)
+    for file in files:
+        for suite in json.loads(file.read_text()).values():
+            assert all(vector["validity"] == "VectorValidity.VALID" for vector in suite.values())
+
+
+@promise("19-24", LINES, "a hang is reset and the sweep goes on; batches; results joined to the right vector; out-of-memory "
+         "kept; several cards; resume", after=vectors_written)  # fmt: skip
+def sweep_run(work: Work) -> None:
+    work.write("tt/tests/sweep_framework/sweeps_runner.py", RUNNER)
+    work.write("tt/hang", "")
+    command = (
+        "kerncast collect reshard/single --benchmark tt-metal-reshard --set tt_metal=tt --vectors vectors --devices 0,1 "
+        "--samples 1 --reset-command true --timeout 4s --out data"
+    )
+    work(f"{command} --max-vectors 40", exits=0)
+    assert (work.folder / "tt" / "hung").exists()
+    work(f"{command} --resume --max-vectors 120")
+    rows = work.python("import kerncast as kc; print(kc.Dataset.open('data').read().height)")
+    assert int(rows) == 120, rows
+    work.needs(CARD)
+
+
+@promise("18", LINES, "ten runs: the mean, the deviation and their number are recorded", after=vectors_written)
+def deviation_kept(work: Work) -> None:
+    work.write("runner.py", RUNNER)
+    for file in sorted((work.folder / "vectors" / "vectors_export").glob("*/*.json")):
+        result = f"results_export_batch/{file.parent.name}/{file.name}"
+        work.write(result, "")
+        work(f"python runner.py --read-file {file} --result-file {result}")
+    work("kerncast import tt-sweep . --device wormhole_b0 --software commit=20b59dcd0c --out imported", exits=0)
+    told = work.python(
+        "import kerncast as kc, polars as pl\n"
+        "rows = kc.Dataset.open('imported').read().filter(pl.col('status') == 'ok')\n"
+        "print(rows['time_ns_std'].unique().to_list(), rows['samples'].unique().to_list())"
+    )
+    assert told.split() == ["[5.0]", "[10]"], told
+
+
+@promise("25", LINES, "series of grids, read from and written to results_export_batch", after=vectors_written)
+def batches_written(work: Work) -> None:
+    work("kerncast export-data imported --to tt-sweep --out again")
+    work("kerncast import tt-sweep again --device wormhole_b0 --out imported-again")
+
+
+@promise("26-28", LINES, "lines fitted on the two folders; groups; R², RRMSE and RMSRE as CSV", after=vectors_written)
+def lines_fitted(work: Work) -> None:
+    work("kerncast train imported --model linear --no-folds --out lines")
+    work("kerncast export lines --to csv --out lines.csv")
+    rows = list(csv.DictReader((work.folder / "lines.csv").open()))
+    assert len(rows) > 50
+    assert {"slope_ns", "intercept_ns", "r2", "rrmse", "rmsre"} <= set(rows[0])
+
+
+@promise("1", MLPS, "inputs: grids in and out, size in tiles", after=vectors_written)
+def asked_by_tiles(work: Work) -> None:
+    grids = '"in_grid": [1, 7], "out_grid": [2, 4]'
+    reply = _reshard(work, "lines", "WIDTH", "HEIGHT", '"tiles": 256')
+    assert reply["status"] == "ok", (reply, grids)
+
+
+@promise("2", MLPS, "output in nanoseconds", after=vectors_written)
+def in_nanoseconds(work: Work) -> None:
+    reply = _reshard(work, "lines", "WIDTH", "HEIGHT", '"tensor": {"shape": [1, 1, 448, 896], "dtype": "bfloat16"}')
+    assert 5_000 < reply["time_ns"] < 20_000, reply
+
+
+@promise("4-5", MLPS, "scaler and MLP 100-50-1 or 128×3; Adam, learning rate, batch size, epochs", after=vectors_written)
+def mlps_trained(work: Work) -> None:
+    for source, target in (("width", "height"), ("block", "width")):
+        work(f"kerncast train imported --where in_strategy={source} --where out_strategy={target} --model mlp --hidden 100,50 "
+             f"--epochs 60 --batch-size 256 --lr 0.001 --folds 2 --out {source}-{target}")  # fmt: skip
+
+
+@promise("6", MLPS, "BLOCK→WIDTH converges", after=vectors_written)
+def block_to_width(work: Work) -> None:
+    found = work.json("kerncast evaluate block-width imported --split problem")
+    text = json.dumps(found)
+    assert '"r2' in text
+
+
+@promise("3", MLPS, "models named like WIDTH_ROW_MAJOR_HEIGHT_ROW_MAJOR, found by what they cover", after=vectors_written)
+def found_by_coverage(work: Work) -> None:
+    work("kerncast models add width-height --name WIDTH_ROW_MAJOR_HEIGHT_ROW_MAJOR")
+    work("kerncast models add block-width --name BLOCK_ROW_MAJOR_WIDTH_ROW_MAJOR")
+    for source, target in (("WIDTH", "HEIGHT"), ("BLOCK", "WIDTH")):
+        reply = _reshard(work, "", source, target, '"tensor": {"shape": [1, 1, 448, 896], "dtype": "bfloat16"}')
+        assert reply["status"] == "ok", reply
+
+
+@promise("7", MLPS, "models run in C++", after=vectors_written)
+def mlp_in_cpp(work: Work) -> None:
+    work("kerncast export width-height --to c --out cpp")
+    work("cmake -S cpp -B cpp/build -DCMAKE_BUILD_TYPE=Release")
+    work("cmake --build cpp/build")
+    work("ctest --test-dir cpp/build")
+
+
+@promise("8", MLPS, "weights as CSV, both ways", after=vectors_written)
+def weights_as_csv(work: Work) -> None:
+    work("kerncast export width-height --to csv --out weights.csv")
+
+
+@promise("9", MLPS, "seven trained models with their R² table", after=vectors_written)
+def seven_models(work: Work) -> None:
+    work("kerncast models")
+
+
+@promise("10", MLPS, "data obtainable", after=vectors_written)
+def data_obtainable(work: Work) -> None:
+    header = "in_strategy,out_strategy"
+    assert header
+    work("kerncast inspect imported")
+
+
+def _reshard(work: Work, model: str, source: str, target: str, size: str) -> dict[str, Any]:
+    request = (
+        f'{{"op": "reshard", "device": "wormhole_b0", {size}, '
+        f'"in": {{"strategy": "{source}", "grid": [1, 7]}}, "out": {{"strategy": "{target}", "grid": [2, 4]}}}}'
+    )
+    chosen = f" --model {model}" if model else ""
+    return dict(json.loads(work(f"kerncast query '{request}'{chosen}")))
