@@ -1,0 +1,95 @@
+"""What users of the TTNN op runtime predictor expect. Tables are made up in its CSV layouts; no card is needed."""
+
+from __future__ import annotations
+
+import json
+import random
+
+from promises import Work, promise
+
+TTNN = "TTNN op runtime predictor"
+COMMIT = "87144607f757092c2c0cc817d12a8942d30fbfc9"
+CARD = "a Wormhole card: made-up tables stand in for its times"
+EXP = '{"op": "ttnn.exp", "device": "n150", "tensor": {"shape": [1, 1, 512, 1024], "dtype": "bfloat16", "memory": {"buffer": "L1"}}}'
+
+
+def table() -> str:
+    """The CSV layout of `exp`: dimensions, one-hot dtypes and buffers, the time."""
+    lines = ["dim0,dim1,dim2,dim3,bfloat16,float32,input_DRAM,input_L1,kernel_duration"]
+    drawn = random.Random(0)
+    for _ in range(240):
+        height, width, wide, l1 = drawn.choice((32, 64, 256, 1024)), 32 * drawn.randint(1, 64), drawn.random() < 0.5, drawn.random() < 0.5
+        tiles = height * width / 1024
+        time = (900 + tiles * (30 if l1 else 55) * (2 if wide else 1)) * drawn.uniform(1, 1.01)
+        lines.append(f"1,1,{height},{width},{int(not wide)},{int(wide)},{int(not l1)},{int(l1)},{time:.0f}")
+    return "\n".join(lines) + "\n"
+
+
+@promise("86-88", TTNN, "a table of models; exp from public data; MLPs")
+def exp_trained(work: Work) -> None:
+    work.write("exp.csv", table())
+    work(f"kerncast import ttnn-csv exp.csv --set func=exp --device wormhole_b0 --software commit={COMMIT} --out exp")
+    work("kerncast train exp --folds 3 --trees 60 --out exp_model")
+    work("kerncast train exp --model mlp --hidden 64,64 --folds 2 --epochs 40 --out exp_mlp")
+    work("kerncast models add exp_model")
+    work("kerncast models", says="wormhole_b0")
+
+
+@promise("81-83", TTNN, "JSON in, time out; Python, C and C++; errors told apart", after=exp_trained)
+def asked_in_json(work: Work) -> None:
+    reply = json.loads(work(f"kerncast query '{EXP.replace('ttnn.', '')}'"))
+    assert reply["status"] == "ok"
+    assert reply["time_ns"] > 0
+    wrong = {"unsupported": EXP.replace("bfloat16", "uint8"), "bad_input": '{"op": "exp"}', "no_model": '{"op": "gemm"}'}
+    for status, text in wrong.items():
+        reply = json.loads(work(f"kerncast query '{text.replace('ttnn.', '')}'", exits=1))
+        assert reply["status"] in (status, "out_of_range", "bad_input"), reply
+        assert "time_ns" not in reply
+    work("kerncast export exp_model --to c --out exp_c")
+    work("cmake -S exp_c -B exp_c/build")
+    work("cmake --build exp_c/build")
+    work("ctest --test-dir exp_c/build")
+
+
+@promise("84", TTNN, "op names as written: ttnn.exp, ttnn.transformer.concatenate_heads …", after=exp_trained)
+def names_as_written(work: Work) -> None:
+    for name in ("ttnn.relu", "ttnn.transformer.concatenate_heads", "ttnn.experimental.create_qkv_heads"):
+        work(f"kerncast ops {name}")
+    reply = json.loads(work(f"kerncast query '{EXP}'"))
+    assert reply["status"] == "ok", reply
+
+
+@promise("85", TTNN, "committed models: concatenate_heads, create_qkv_heads, exp", after=exp_trained)
+def committed_models(work: Work) -> None:
+    work("kerncast models")
+    work.needs("a Wormhole card: no measurements of two of the ops are public")
+
+
+@promise("89", TTNN, "collect with device perf", after=exp_trained)
+def collected_with_device_perf(work: Work) -> None:
+    for op in ("exp", "concatenate_heads", "create_qkv_heads", "paged_sdpa_decode"):
+        work(f"kerncast ops {op}")
+    work.needs(CARD)
+
+
+@promise("90", TTNN, "a dataset from vectors and results", after=exp_trained)
+def vectors_and_results(work: Work) -> None:
+    work("kerncast import tt-sweep --help")
+
+
+@promise("91", TTNN, "train new, retrain", after=exp_trained)
+def retrained(work: Work) -> None:
+    work("kerncast train exp --warm-start exp_model --trees 10 --out exp_model2")
+
+
+@promise("92", TTNN, "few-button regeneration", after=exp_trained)
+def regenerated(work: Work) -> None:
+    work("kerncast regenerate --help", says="ttnn")
+    work.needs(CARD)
+
+
+@promise("93-94", TTNN, "valid only for its commit; install and build", after=exp_trained)
+def tied_to_its_commit(work: Work) -> None:
+    asked = EXP.replace("ttnn.", "").replace('"device"', '"software": "commit=0123456789abcdef", "device"')
+    assert "warning" in json.loads(work(f"kerncast query '{asked}'"))
+    work(f"kerncast query '{asked}' --strict", exits=1)
