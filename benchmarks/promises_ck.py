@@ -75,14 +75,14 @@ def kernels_of_a_build(work: Work) -> None:
 
 @promise("31", GEMM, "about 25 shapes by name", after=imported)
 def small_set(work: Work) -> None:
-    told = work.json("kerncast sweep gemm/ck_tile --problems small --vary dtype=fp16 --vary layout=rcr --configs sample:1 "
+    told = work.json("kerncast sweep gemm/library --problems small --vary dtype=fp16 --vary layout=rcr --configs sample:1 "
                      "--device gfx950 --out small-vectors")  # fmt: skip
     assert 20 <= told["problems"] <= 30, told
 
 
 @promise("32", GEMM, "706 wide and edge shapes", after=imported)
 def wide_set(work: Work) -> None:
-    told = work.json("kerncast sweep gemm/ck_tile --problems wide --problems edge --vary dtype=fp16 --vary layout=rcr "
+    told = work.json("kerncast sweep gemm/library --problems wide --problems edge --vary dtype=fp16 --vary layout=rcr "
                      "--configs sample:1 --device gfx950 --out wide-vectors")  # fmt: skip
     assert told["problems"] >= 706, told
 

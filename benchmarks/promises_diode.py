@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 from promises import Work, promise
 
@@ -107,7 +108,12 @@ def contributed(work: Work) -> None:
 
 @promise("113", DATA, "pip install of a release")
 def installed(work: Work) -> None:
-    work("kerncast --version")
+    source = Path(__file__).resolve().parent.parent
+    work(f"python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist {source}")
+    (wheel,) = (work.folder / "dist").glob("kerncast-*.whl")
+    work(f"python -m pip install --quiet --no-deps --target installed {wheel}")
+    work.python("import sys; sys.path.insert(0, 'installed'); import kerncast; print(kerncast.__file__)", says="installed")
+    work.needs("a place on a public package registry")
 
 
 @promise("114-117", COMPILE, "record every choice and time; driver over shapes; exhaustive switch; logs as training data")

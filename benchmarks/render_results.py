@@ -1,4 +1,4 @@
-"""Render docs/results.md, and the counts in docs/reliability.md, from the files that `make bench` writes.
+"""Render docs/results.md and docs/coverage.md, and the counts in docs/reliability.md, from the files that `make bench` writes.
 
 `make results`, or `python benchmarks/render_results.py`.
 """
@@ -14,6 +14,9 @@ from reporting import RESULTS, ROOT, TOPICS, Result, Row, aim, measured, read, s
 
 PAGE = ROOT / "docs" / "results.md"
 RELIABILITY = ROOT / "docs" / "reliability.md"
+COVERAGE = ROOT / "docs" / "coverage.md"
+# Its rows are promises, and have a page of their own.
+PROMISES = "coverage.py"
 # Where tables of some scripts belong in a page that people write.
 BLOCK = re.compile(r"(<!-- results of: ([\w ]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 # Characters with a meaning in Markdown or HTML.
@@ -140,9 +143,10 @@ def never_run(results: Sequence[Result], names: Sequence[str]) -> list[str]:
 def page(results: Sequence[Result], names: Sequence[str]) -> str:
     order = {f"{name}.py": place for place, name in enumerate(names)}
     ordered = sorted(results, key=lambda result: (order.get(result.benchmark.script, len(order)), result.command))
-    lines = ["# Results", "", *INTRO.splitlines(), "", *summary(ordered)]
+    numbers = [result for result in ordered if result.benchmark.script != PROMISES]
+    lines = ["# Results", "", *INTRO.splitlines(), "", *summary(numbers)]
     for topic in TOPICS:
-        of_topic = [result for result in ordered if result.benchmark.topic == topic]
+        of_topic = [result for result in numbers if result.benchmark.topic == topic]
         if of_topic:
             lines += [f"## {text(topic)}", "", *(line for result in of_topic for line in section(result))]
     return "\n".join([*lines, *never_run(ordered, names)]).rstrip("\n") + "\n"
@@ -162,6 +166,42 @@ def with_counts(words: str, results: Sequence[Result]) -> str:
     return BLOCK.sub(fill, words)
 
 
+COVERAGE_INTRO = """\
+# What users of other systems find here
+
+Four systems do parts of what kerncast does: CK Tile's heuristics (AMD), torch-diode (PyTorch), the TTNN op runtime predictor and
+the reshard models (Tenstorrent). This page lists what they promise their users. `python benchmarks/coverage.py` does each of it
+with small made-up files, and `make results` writes this page from its result. [Coming from another tool](coming-from.md)
+translates their commands.
+"""
+
+
+def coverage(results: Sequence[Result]) -> str:
+    """The page of promises, a table for each system."""
+    found = [result for result in results if result.benchmark.script == PROMISES]
+    lines = COVERAGE_INTRO.splitlines()
+    for result in found:
+        rows = result.rows
+        right, lacking = sum(bool(row.reached) for row in rows), sum(bool(row.against) for row in rows)
+        told = f"{right} of {len(rows)} groups of promises are kept; {lacking} of them end where hardware is needed."
+        lines += ["", f"{told} {provenance(result)}"]
+        for system in dict.fromkeys(row.split for row in rows):
+            lines += ["", f"## {text(system)}", "", "| # | promise | kept? | shown by |", "|---|---|---|---|"]
+            for row in sorted((row for row in rows if row.split == system), key=lambda row: int(row.n.split("-")[0])):
+                state = "**no**" if not row.reached else f"yes; further needs {row.against}" if row.against else "yes"
+                shown = row.note if len(row.note) <= LONGEST_COMMAND else row.note[:LONGEST_COMMAND] + " …"
+                lines.append(f"| {row.n} | {text(row.what)} | {text(state) if row.reached else state} | {_cell(shown)} |")
+    return "\n".join(lines) + "\n"
+
+
+LONGEST_COMMAND = 160
+
+
+def _cell(command: str) -> str:
+    """A command inside a table: a bar would end the cell, whatever stands around it."""
+    return code(command.replace("|", "\\|")) if command else ""
+
+
 def kept() -> list[Result]:
     return [read(file) for file in sorted(RESULTS.glob("*.json"))]
 
@@ -170,12 +210,16 @@ def rendered() -> str:
     return page(kept(), listed(ROOT / "Makefile"))
 
 
+def rendered_coverage() -> str:
+    return coverage(kept())
+
+
 def rendered_reliability() -> str:
     return with_counts(RELIABILITY.read_text(encoding="utf-8"), kept())
 
 
 def main() -> int:
-    for file, words in ((PAGE, rendered()), (RELIABILITY, rendered_reliability())):
+    for file, words in ((PAGE, rendered()), (RELIABILITY, rendered_reliability()), (COVERAGE, rendered_coverage())):
         file.write_text(words, encoding="utf-8")
         print(f"wrote {file.relative_to(ROOT)}")
     return 0

@@ -41,6 +41,7 @@ TOPICS = (
     "How long choosing and predicting take",
     "How long training takes",
     "Spaces, sweeps and imports",
+    "What users of other systems expect",
 )
 STARTED = time.perf_counter()
 RESAMPLES = 1000

@@ -29,6 +29,7 @@ def reporting(render: ModuleType) -> ModuleType:
 def test_the_pages_are_what_the_kept_results_render_to(render: ModuleType) -> None:
     assert (ROOT / "docs" / "results.md").read_bytes() == render.rendered().encode(), "run `make results`"
     assert (ROOT / "docs" / "reliability.md").read_bytes() == render.rendered_reliability().encode(), "run `make results`"
+    assert (ROOT / "docs" / "coverage.md").read_bytes() == render.rendered_coverage().encode(), "run `make results`"
 
 
 def test_every_benchmark_has_a_result_or_is_named_as_never_run(render: ModuleType, reporting: ModuleType) -> None:
