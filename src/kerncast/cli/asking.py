@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,16 +40,21 @@ def read_problems(given: tuple[str, ...], family: Family) -> tuple[list[dict[str
     return [parse_assignments(given, dict(family.problem.parameters))], False
 
 
-def checked_problems(asked: list[dict[str, Any]], family: Family) -> list[Problem]:
-    """Validate problems before anything is built or compiled; if there are several, the error says which is wrong."""
+def checked_problems(
+    asked: list[dict[str, Any]], family: Family, places: Sequence[int] | None = None, count: int | None = None
+) -> list[Problem]:
+    """Validate problems before anything is built or compiled; if there are several, the error says which is wrong.
+
+    `places` say where they are in a list of `count` problems, if they are a part of it.
+    """
     from kerncast.op import Problem
 
-    found = []
-    for number, values in enumerate(asked, 1):
+    found, total = [], len(asked) if count is None else count
+    for place, values in zip(range(total) if places is None else places, asked, strict=True):
         try:
             found.append(Problem(family, values))
         except InvalidValue as error:
-            raise InvalidValue(f"problem {number} of {len(asked)}: {error}" if len(asked) > 1 else str(error)) from error
+            raise InvalidValue(f"problem {place + 1} of {total}: {error}" if total > 1 else str(error)) from error
     return found
 
 

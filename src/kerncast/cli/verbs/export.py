@@ -9,15 +9,16 @@ from typing import Any
 import click
 
 from kerncast.api.printing import echo
-from kerncast.cli import completing
 from kerncast.cli.asking import steps
+from kerncast.cli.stored import model_argument, store_of_model
 from kerncast.cli.views.output import json_option, print_json, table
 from kerncast.models.tier import CHOOSING
 from kerncast.writing.shell import word
 
 
 @click.command("export")
-@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path), shell_complete=completing.model_folders)
+@model_argument()
+@store_of_model
 @click.option(
     "--to", type=click.Choice(["c", "json", "csv", "lookup-table", "autoheuristic"]), default="c", show_default=True,
     help="C99 with a C++17 header, a JSON table of choices, the lines of a linear model, or files for PyTorch's Inductor.",

@@ -11,6 +11,7 @@ from kerncast.api.printing import echo
 from kerncast.api.showing import shown
 from kerncast.cli import completing
 from kerncast.cli.knobs import WithKnobs, given_knobs
+from kerncast.cli.stored import MODEL, store_of_model
 from kerncast.cli.views.evaluation import show
 from kerncast.cli.views.output import assignments, datasets_argument, json_option, print_json, where_option
 from kerncast.errors import InvalidValue
@@ -49,7 +50,8 @@ OWN = {
     "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="The same data and seed give the same bytes."
 )
 @click.option("--threads", default=0, type=click.IntRange(min=0), help="Cores to train with, one per fold. [default: all]")
-@click.option("--warm-start", type=click.Path(path_type=Path), metavar="MODEL", help="Continue from this model with new data.")
+@click.option("--warm-start", type=MODEL, metavar="MODEL", help="Continue from this model with new data.")
+@store_of_model
 @click.option(
     "--hard-mining",
     default=0,
