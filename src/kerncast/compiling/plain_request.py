@@ -21,7 +21,7 @@ class PlainReader:
 
     def __init__(self, family: Family) -> None:
         self.space, self.parameters = family.problem, family.problem.parameters
-        self.aliases = family.op.aliases
+        self.aliases, self.products = family.op.aliases, family.op.products
         self.same = sameness(family.op)
         self.tree = request_tree(family.problem, family.op)
 
@@ -30,7 +30,7 @@ class PlainReader:
         return {name: rule.default for name, rule in self.parameters.items() if rule.default is not None}
 
     def read(self, request: Any) -> dict[str, Value]:
-        """The parameters that a request gives, with defaults for the others that have one."""
+        """The parameters and products that a request gives, with defaults for parameters that have one."""
         if not isinstance(request, dict):
             return {}
         found: dict[str, Value] = {}
@@ -42,8 +42,10 @@ class PlainReader:
         for rule in self.same:
             if rule.parameter in found and found[rule.parameter] == found.get(rule.other, self.parameters[rule.other].default):
                 found[rule.parameter] = rule.value
+        totals = {name: found.pop(name) for name in self.products if name in found}
         # The space knows which values do not apply and which stand for none; few spaces have such.
-        return self.space.fill(found) if self.space.active or self.space.optional else {**self._defaults, **found}
+        filled = self.space.fill(found) if self.space.active or self.space.optional else {**self._defaults, **found}
+        return {**filled, **totals}
 
     def _walk(self, node: Node, given: dict[str, Any], found: dict[str, Value]) -> None:
         for key, value in given.items():
@@ -59,6 +61,8 @@ class PlainReader:
                     found[child.present] = False
             elif child.parameters:
                 self._take(child, value, found)
+            elif child.product and isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
+                found[child.product] = int(value)
 
     def _take(self, node: Node, value: Any, found: dict[str, Value]) -> None:
         if isinstance(value, list):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from kerncast.models.manifest import Fact, Manifest, Range
 from kerncast.op import Problem
@@ -25,6 +25,10 @@ class OutOfRange:
     """`16 to 4096`, or the labels that were trained on."""
 
 
+Distance = tuple[int, int, bool]
+"""How far a problem is from being covered, the worst first."""
+
+
 @dataclass(frozen=True)
 class Coverage:
     """What a model was trained with; known from its manifest alone, without its weights."""
@@ -32,11 +36,13 @@ class Coverage:
     hull: Mapping[str, Range]
     facts: Mapping[str, Fact]
     parameters: Mapping[str, Parameter]
+    manifest: Manifest | None = None
+    """Whose coverage it is; None: that of a model of another tool."""
 
     @classmethod
     def of(cls, manifest: Manifest, parameters: Mapping[str, Parameter]) -> Coverage:
         """The coverage of a model of a family with these problem parameters."""
-        return cls(manifest.hull, manifest.known_facts, parameters)
+        return cls(manifest.hull, manifest.known_facts, parameters, manifest)
 
     def outside(self, problem: Mapping[str, Value]) -> tuple[OutOfRange, ...]:
         """The given parameters of a problem that are outside the trained range."""
@@ -57,7 +63,7 @@ class Coverage:
                 return OutOfRange(name, value, fact_words(fact))
         return None
 
-    def distance(self, problem: Mapping[str, Value]) -> tuple[int, int, bool]:
+    def distance(self, problem: Mapping[str, Value]) -> Distance:
         """How far a problem is from being covered: labels and sizes outside, and whether it is unlike all measured ones."""
         outside = self.outside(problem)
         labels = sum(not isinstance(item.value, int) or isinstance(item.value, bool) for item in outside)
@@ -74,22 +80,8 @@ class Coverage:
         return all(set(ours) & set(theirs) for ours, theirs in both if ours and theirs)
 
 
-COVERED = (0, 0, False)
+COVERED: Distance = (0, 0, False)
 """The distance of a problem that a model covers."""
-
-T = TypeVar("T")
-
-
-def nearest(models: Sequence[tuple[T, Coverage]], problem: Mapping[str, Value]) -> T:
-    """The first model that covers a problem, else the first of those that come closest: it says what it was trained with."""
-    best, least = models[0][0], None
-    for model, coverage in models:
-        distance = coverage.distance(problem)
-        if distance == COVERED:
-            return model
-        if least is None or distance < least:
-            best, least = model, distance
-    return best
 
 
 def outside_hull(model: Model, problem: Problem) -> tuple[OutOfRange, ...]:

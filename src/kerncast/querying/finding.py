@@ -14,7 +14,8 @@ from kerncast.compiling.request import device_names
 from kerncast.devices import profiles
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.models import software as softwares
-from kerncast.models.hull import Coverage, nearest
+from kerncast.models.choosing import Choice
+from kerncast.models.hull import Coverage
 from kerncast.models.model import Model
 from kerncast.op import Family
 from kerncast.registry import OPS
@@ -47,22 +48,12 @@ class Found:
 class Several:
     """Models of one family on one device that cover different problems; the first ones are taken first."""
 
-    def __init__(self, family: Family, models: Sequence[tuple[Found, Coverage]]) -> None:
-        self.models = models
-        self._reader = PlainReader(family)
-        # Only what tells them apart is compared: most parameters have the same range in all of them.
-        names = dict.fromkeys(name for _, item in models for name in (*item.hull, *item.facts))
-        apart = [
-            name for name in names
-            if any(item.hull.get(name) != models[0][1].hull.get(name) or item.facts.get(name) != models[0][1].facts.get(name)
-                   for _, item in models)
-        ]  # fmt: skip
-        self.apart = frozenset(apart)
+    def __init__(self, choice: Choice[Found]) -> None:
+        self._choice, self._reader = choice, PlainReader(choice.family)
 
     def nearest(self, request: Any) -> Found:
         """The first model that covers a request's problem, else the one that comes closest, which says what it lacks."""
-        asked = self._reader.read(request)
-        return nearest(self.models, {name: value for name, value in asked.items() if name in self.apart})
+        return self._choice.nearest(self._reader.read(request))
 
 
 Find = Callable[[Address], Found | Several]
@@ -94,9 +85,9 @@ def _stored(entry: Entry, asked: Address) -> Found:
 
 
 def _narrowed(family: Family, models: Sequence[tuple[Found, Coverage]]) -> Found | Several:
-    """The first model alone, if the others cover the same problems."""
-    several = Several(family, models)
-    return several if several.apart else models[0][0]
+    """The first model alone, if the others cover the same problems and can be asked in the same ways."""
+    choice = Choice(family, models)
+    return Several(choice) if choice.apart or family.op.products else models[0][0]
 
 
 def among(models: Sequence[Model], strict: bool = False) -> Find:

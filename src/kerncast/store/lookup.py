@@ -13,7 +13,8 @@ from typing import Any
 from kerncast import devices as profiles
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.models import software as softwares
-from kerncast.models.hull import COVERED, Coverage, nearest
+from kerncast.models.choosing import Choice
+from kerncast.models.hull import COVERED, Coverage
 from kerncast.op import Family
 from kerncast.space import Value
 from kerncast.store.entry import DEFAULT, Entry
@@ -123,11 +124,13 @@ class Lookup:
         rules = self.family.problem.parameters
         # What is wrong with a problem is for the model to say.
         valid = {name: value for name, value in problem.items() if name in rules and rules[name].index(value) is not None}
-        return nearest(self._known, {**self.preset, **valid})
+        totals = {name: value for name, value in problem.items() if name in self.family.op.products}
+        return self._choice.nearest({**self.preset, **valid, **totals})
 
     @cached_property
-    def _known(self) -> list[tuple[Entry, Coverage]]:
-        return self.by_coverage()
+    def _choice(self) -> Choice[Entry]:
+        assert self.family is not None
+        return Choice(self.family, self.by_coverage())
 
     def _uncovered(self, known: list[tuple[Entry, Coverage]], asked: Mapping[str, Value]) -> NotFound:
         entry, coverage = min(known, key=lambda item: item[1].distance(asked))

@@ -21,7 +21,8 @@ from kerncast.writing.shell import word
 @store_of_model
 @click.option(
     "--to", type=click.Choice(["c", "json", "csv", "lookup-table", "autoheuristic"]), default="c", show_default=True,
-    help="C99 with a C++17 header, a JSON table of choices, the lines of a linear model, or files for PyTorch's Inductor.",
+    help="C99 with a C++17 header, a JSON table of choices, CSV (the lines of a linear model, or a folder with the weights of an "
+    "mlp), or files for PyTorch's Inductor.",
 )  # fmt: skip
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), metavar="DIR|FILE", help="The path to write; it must not exist."
@@ -54,6 +55,7 @@ def command(model: Path, out: Path, to: str, as_json: bool, **options: Any) -> N
     kerncast export model --to c --out picker --overrides overrides.toml
     kerncast export model --to json --out choices.json
     kerncast export lines --to csv --out lines.csv
+    kerncast export mlp --to csv --out weights
     kerncast export a100 --to lookup-table --out table.json --device-name 'NVIDIA A100-SXM4-80GB'
     kerncast export a100 --to autoheuristic --out _KerncastMM.py
     """

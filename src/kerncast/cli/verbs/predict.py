@@ -75,7 +75,7 @@ def command(
     by_place: dict[int, Answer] = {}
     entries: dict[int, str] = {}
     for loaded, entry, places in source.parts(given):
-        asked = checked_problems([source.whole(given[place]) for place in places], loaded.family, places, len(given))
+        asked = checked_problems([source.whole(given[place]) for place in places], loaded, places, len(given))
         # No tier is needed here, so none is built, and the answer comes at once.
         selector = Selector(loaded, tiers=plain_tiers(loaded), tier="full", compile=False)
         if chosen or not loaded.family.config.parameters:

@@ -77,7 +77,7 @@ def command(
         raise InvalidValue("--measure times the configs that the model cannot tell apart and returns one: leave out --top")
     loaded = Model.load(model)
     given, listed = read_problems(problem, loaded.family)
-    asked = checked_problems(given, loaded.family)
+    asked = checked_problems(given, loaded)
     if listed and (explained or measured):
         raise InvalidValue("--explain and --measure are for one problem: name it by its parameters")
     with steps() as progress:
