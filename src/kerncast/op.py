@@ -27,7 +27,7 @@ from kerncast.device import Device, hardware_namespace
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.expr import Expr, Namespace, Program, constant
 from kerncast.expr.nodes import Operand
-from kerncast.parameters import JsonField
+from kerncast.parameters import Int, JsonField
 from kerncast.space import Constraint, Parameter, Space, Value
 from kerncast.work import Work as Work
 from kerncast.writing import html
@@ -61,6 +61,10 @@ class Op:
 
     splits: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Harder ways to hold problems out, by name: what must be unseen together (gemm's `nk`: N and K)."""
+
+    products: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """Derived values that a request may give instead of the two sizes that they are the product of, to a model that reads
+    these sizes in no other way (reshard's `tiles`)."""
 
     bands: ClassVar[Mapping[str, tuple[tuple[str, float], ...]]] = {}
     """How reports cut problems by size: parameter → (label, largest value) in ascending order; the last one is open."""
@@ -117,6 +121,10 @@ class Op:
                 raise InvalidValue(f"op {self.name}: the alias '{alias}' sets {name}={value!r}, which is not declared")
         for item in self.json:
             item.check(self.name, self.parameters)
+        for name, factors in self.products.items():
+            wrong = name not in derived or not all(isinstance(self.parameters.get(factor), Int) for factor in factors)
+            if wrong or len(factors) != 2:
+                raise InvalidValue(f"op {self.name}: the product '{name}' must be a derived value of two whole numbers")
         self.derived: dict[str, Expr] = derived
         scope = Namespace(self.name, {**declared.symbols, **derived})
         self.problem = Space(self.name, "p", self.parameters, self.constraints(scope))

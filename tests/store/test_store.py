@@ -17,6 +17,8 @@ from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
 
 OLD, NEW = ({"commit": digit * 40, "compiler": "gcc 12"} for digit in "ab")
+# What the store calls a model of the synthetic rows.
+PART = "dtype=fp16,layout=rcr"
 TEXT = {name: f'{{"commit":"{digit * 40}","compiler":"gcc 12"}}' for name, digit in (("old", "a"), ("new", "b"))}
 
 
@@ -45,7 +47,7 @@ def store(tmp_path):
 def test_an_entry_says_what_the_model_is_and_how_good(home, store):
     """Op, family, device, software, counts, figures and size, where the layout promises them."""
     entry = store.add(home / "old", origin={"host": "here"})
-    assert entry.id == f"gemm/triton/a100/{software.digest([TEXT['old']])}/default"
+    assert entry.id == f"gemm/triton/a100/{software.digest([TEXT['old']])}/{PART}"
     assert entry.path.parent == store.path.joinpath(*entry.id.split("/"))
     model = entry.load()
     assert (entry.op, entry.family, entry.device, entry.software) == ("gemm", "gemm/triton", "a100", (TEXT["old"],))
@@ -113,7 +115,7 @@ def test_a_model_is_replaced_only_when_asked_and_named_ones_stay_beside_it(home,
     second = store.add(home / "old", replace=True)
     assert (first.id, first.path.exists(), second.path.exists()) == (second.id, False, True)
     named = store.add(home / "old", name="big")
-    assert store.find("gemm").record.name == "default"
+    assert (store.find("gemm").record.name, store.find("gemm", name="default").id) == (PART, second.id)
     assert store.find("gemm", name="big").id == named.id
     with pytest.raises(InvalidValue, match="letters, digits"):
         store.add(home / "old", name="../x")
@@ -161,9 +163,9 @@ def test_damage_is_refused_by_name(home, store):
     assert good != sealed
     for broken, why in (
         ("{", "is damaged"),
-        (sealed.replace('"name": "default"', '"name": "other"'), "entry.json differs from its checksum"),
+        (sealed.replace(f'"name": "{PART}"', '"name": "other"'), "entry.json differs from its checksum"),
         (good.replace('"model": "', '"model": "../'), "is damaged"),
-        (good.replace('"name": "default"', '"name": "other"'), r"is damaged \(it is the entry of gemm at"),
+        (good.replace(f'"name": "{PART}"', '"name": "other"'), r"is damaged \(it is the entry of gemm at"),
         (good.replace('"version": 1', '"version": 9'), "upgrade kerncast"),
         ("[]", "is not an entry"),
     ):
@@ -185,7 +187,7 @@ def test_an_entry_that_names_no_directory_of_its_own_removes_nothing(home, store
     file = entry.path.parent / ENTRY
     file.write_text(unsealed(file.read_text()).replace(entry.path.name, model))
     with pytest.raises(BadFile, match=r"is damaged \(it names the model"):
-        store.remove("default")
+        store.remove(PART)
     assert (file.exists(), entry.path.exists()) == (True, True)
     other.load()
 

@@ -15,8 +15,10 @@ from kerncast.exporting.autoheuristic import LISTED, distill_heuristic, refuse_n
 from kerncast.exporting.json_table import trained_problems, write_table
 from kerncast.exporting.lookup_table import lookup_table, write_lookup_table
 from kerncast.exporting.project import write_project
-from kerncast.files.atomic import refuse_existing, write_atomically
+from kerncast.files.atomic import build_directory, refuse_existing, write_atomically
 from kerncast.learners.linear import Linear
+from kerncast.learners.mlp import Mlp
+from kerncast.learners.mlp_csv import write_network
 from kerncast.models.model import Model
 from kerncast.models.tier import CHOOSING
 from kerncast.op import Config, Problem
@@ -59,7 +61,7 @@ def export(
 
     `c`: one .c and one .h without any dependency beyond libm, a C++17 header, a self-test with golden vectors,
     CMakeLists.txt and a pkg-config file; it chooses exactly what Python chooses. `json`: a table of choices. `csv`: the lines
-    of a linear model. `lookup-table`: a table for `torch._inductor.lookup_table`, with the `top_k` best configs of each problem
+    of a linear model, or a folder with the weights of an mlp (`train` reads it back). `lookup-table`: a table for `torch._inductor.lookup_table`, with the `top_k` best configs of each problem
     (1); keys begin with `device_name` if it is given. `autoheuristic`: a module for `torch._inductor.autoheuristic`, with
     `top_k` kernels in each leaf (20).
 
@@ -147,12 +149,17 @@ def _lookup_table(
 
 
 def _csv(loaded: Model, out: Path) -> list[Path]:
-    if not isinstance(loaded.learner, Linear):
-        raise InvalidValue(
-            f"`to=csv` writes the lines of a linear model; {loaded.path} is {loaded.manifest.kind}: use c or json"
-        )
-    write_atomically(out, loaded.learner.table().write_csv)
-    return [out]
+    learner, names = loaded.learner, loaded.manifest.features.names
+    if isinstance(learner, Linear):
+        write_atomically(out, learner.table().write_csv)
+        return [out]
+    if isinstance(learner, Mlp):
+        build_directory(out, lambda folder: write_network(folder, learner, names, loaded.target))
+        return sorted(out.iterdir())
+    raise InvalidValue(
+        f"`to=csv` writes the lines of a linear model or the weights of an mlp; {loaded.path} is {loaded.manifest.kind}: use c "
+        "or json"
+    )
 
 
 def _refuse_others(to: str, given: Mapping[str, bool]) -> None:

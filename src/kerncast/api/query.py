@@ -26,14 +26,14 @@ def query(
 ) -> Any:
     """Answer requests about how long an op takes. The reply has the type of the request: text, bytes, an object or a list.
 
-    Without `model`, the models in the store answer (`store`, or your own). Every answer has a status; all but `ok` give a
-    reason and no number.
+    Without `model`, the models in the store answer (`store`, or your own), each the requests that it covers. A `model` is a
+    model, its folder, or its id in the store. Every answer has a status; all but `ok` give a reason and no number.
     """
     models = listed(model)
-    if models and store is not None:
+    if models and store is not None and all(isinstance(item, Model) or Path(item).exists() for item in models):
         raise InvalidValue("`model` and `store` both say where to look for models: leave one out")
     if models:
-        find = among([model_of(item) for item in models], strict)
+        find = among([model_of(item, store) for item in models], strict)
     else:
         find = in_store(store if isinstance(store, Store) else Store.open(store), strict)
     text = request if isinstance(request, str | bytes) else json.dumps(request)

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from kerncast.data.dataset import Dataset
-from kerncast.errors import InvalidValue
+from kerncast.errors import InvalidValue, NotFound
 from kerncast.files.given import given_path
 from kerncast.models.model import Model
+from kerncast.store.store import Store
 
 Data = Dataset | str | Path | Sequence[Dataset | str | Path]
 """A dataset, its path, or several of either."""
@@ -51,9 +52,16 @@ def listed(given: Any) -> list[Any]:
     return [given] if one else list(given)
 
 
-def model_of(model: Model | str | Path) -> Model:
-    """A model, loaded if it is a path."""
-    return model if isinstance(model, Model) else Model.load(model)
+def model_of(model: Model | str | Path, store: Store | str | Path | None = None) -> Model:
+    """A model, loaded if it is a path, or the id of a model in the store (your own, unless another is given)."""
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, str) and not Path(model).exists():
+        try:
+            return (store if isinstance(store, Store) else Store.open(store)).get(model).load()
+        except NotFound:
+            pass  # it is refused as a path
+    return Model.load(model)
 
 
 def texts(given: str | Sequence[str] | None, rule: str = "a text or a list of texts") -> tuple[str, ...]:

@@ -10,6 +10,8 @@ from kerncast.api.results import Data, model_of, paths_of, place_of, texts
 from kerncast.api.showing import Wanted, shown
 from kerncast.data.label_shift import NOT_SUSPECT
 from kerncast.errors import InvalidValue
+from kerncast.files.given import given_path
+from kerncast.learners.mlp_csv import Network, read_network
 from kerncast.models.model import Model
 from kerncast.training.procedure import Procedure
 from kerncast.training.recipe import Recipe
@@ -36,6 +38,8 @@ def train(
     hard_mining: int = 0,
     tune: int = 0,
     format: str = "kerncast",
+    features: str | Sequence[str] = (),
+    weights: str | Path | None = None,
     progress: Wanted = "auto",
     **knobs: Any,
 ) -> Model:
@@ -44,6 +48,9 @@ def train(
     `model` is the kind (gbdt by default), `knobs` are options of that kind: `trees=300`, `hidden=(100, 50)`. The figures are
     in `model.evaluation`; `folds=0` trains without evaluation. If it is interrupted, the same call with the same `out`
     continues with the remaining folds.
+
+    `features` are those to learn from, if not all of the family's. `weights` is a folder of CSV files as `export` writes them
+    for an mlp: that network is taken as it is, and is not evaluated.
     """
     if format not in ("kerncast", "ck"):
         raise InvalidValue(f"`format` is kerncast or ck, got '{format}'")
@@ -56,8 +63,12 @@ def train(
     if warm_start is not None and folds:
         raise InvalidValue(f"`folds={folds}` does not go with `warm_start`, which has one fixed hold-out: leave it out")
     base = None if warm_start is None else model_of(warm_start)
+    given = _network(weights, model, base, folds, hard_mining, tune, format)
+    wanted = tuple(name.strip() for item in texts(features) for name in item.split(",") if name.strip())
+    if wanted and format == "ck":
+        raise InvalidValue("`features` does not go with `format=ck`, whose features are fixed: leave one out")
     recipe = Recipe(
-        kind=model or ("gbdt" if base is None else base.manifest.kind),
+        kind=model or ("mlp" if given is not None else "gbdt" if base is None else base.manifest.kind),
         knobs={name: value for name, value in knobs.items() if value is not None},
         target=first or None,
         target_log=False if raw_target else None,
@@ -66,6 +77,7 @@ def train(
         threads=threads,
         hard_mining=hard_mining,
         tune=tune,
+        features=wanted,
     )
     # An unknown kind or knob is refused before the data are read.
     Procedure(recipe).options()
@@ -74,8 +86,22 @@ def train(
     with shown(progress) as show:
         return run(
             paths_of(data), place_of(out, "model"), recipe, family=family, where=conditions, pool=pool, warm_start=base,
-            ck=tuple(others) if format == "ck" else None, no_folds=folds == 0, progress=show,
+            ck=tuple(others) if format == "ck" else None, no_folds=folds == 0, weights=given, progress=show,
         )  # fmt: skip
+
+
+def _network(
+    weights: str | Path | None, model: str | None, base: Model | None, folds: int | None, mining: int, tune: int, format: str
+) -> Network | None:
+    """The network that is given instead of being fitted; options that are about fitting do not go with it."""
+    if weights is None:
+        return None
+    if model not in (None, "mlp"):
+        raise InvalidValue(f"`weights` are those of an mlp, but `model` is {model}: leave one out")
+    about = {"warm_start": base is not None, "folds": bool(folds), "hard_mining": mining, "tune": tune, "format": format == "ck"}
+    for name in (name for name, is_given in about.items() if is_given):
+        raise InvalidValue(f"`{name}` is about fitting, and `weights` are taken as they are: leave one out")
+    return read_network(given_path(weights, "`weights`: a folder of CSV files", "write one with `kerncast.export`"))
 
 
 def refuse_folds(warm_start: object, folds: int | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from kerncast.progress import Progress
 
 if TYPE_CHECKING:
     from kerncast.models.answer import Answer
+    from kerncast.models.model import Model
     from kerncast.op import Family, Problem
 
 problems_argument = click.argument("problem", metavar="NAME=VALUE...|FILE", nargs=-1)
@@ -36,19 +38,23 @@ def read_problems(given: tuple[str, ...], family: Family) -> tuple[list[dict[str
     if not given:
         names = ", ".join(family.problem.parameters)
         raise InvalidValue(f"name the problem by its parameters ({names}), or give a .json or .parquet file of problems")
-    return [parse_assignments(given, dict(family.problem.parameters))], False
+    products = {name: family.problem.parameters[factors[0]] for name, factors in family.op.products.items()}
+    return [parse_assignments(given, {**family.problem.parameters, **products})], False
 
 
-def checked_problems(asked: list[dict[str, Any]], family: Family) -> list[Problem]:
-    """Validate problems before anything is built or compiled; if there are several, the error says which is wrong."""
-    from kerncast.op import Problem
+def checked_problems(
+    asked: list[dict[str, Any]], model: Model, places: Sequence[int] | None = None, count: int | None = None
+) -> list[Problem]:
+    """Validate problems before anything is built or compiled; if there are several, the error says which is wrong.
 
-    found = []
-    for number, values in enumerate(asked, 1):
+    `places` say where they are in a list of `count` problems, if they are a part of it.
+    """
+    found, total = [], len(asked) if count is None else count
+    for place, values in zip(range(total) if places is None else places, asked, strict=True):
         try:
-            found.append(Problem(family, values))
+            found.append(model.problem(values))
         except InvalidValue as error:
-            raise InvalidValue(f"problem {number} of {len(asked)}: {error}" if len(asked) > 1 else str(error)) from error
+            raise InvalidValue(f"problem {place + 1} of {total}: {error}" if total > 1 else str(error)) from error
     return found
 
 

@@ -103,7 +103,7 @@ def stored_models(context: click.Context, incomplete: str) -> list[CompletionIte
     """Models of the store that the command line names, or of the default one."""
     from kerncast.store.store import Store
 
-    entries, _ = Store.open(context.params.get("store")).survey(None)
+    entries, _ = Store.open(context.params.get("store") or context.meta.get("kerncast.store")).survey(None)
     return _starting(((entry.id, entry.family) for entry in entries), incomplete)
 
 
@@ -154,6 +154,11 @@ def _paths(incomplete: str, suffix: str) -> list[CompletionItem]:
     found = sorted(item for item in within.iterdir() if item.name.startswith(prefix) and _harmless(item))
     folders = [CompletionItem(f"{item}/") for item in found if item.is_dir()]
     return [*(CompletionItem(str(item)) for item in found if item.name.endswith(suffix)), *folders]
+
+
+def models(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Folders that hold a model, and ids of the store."""
+    return [*model_folders(context, parameter, incomplete), *stored_models(context, parameter, incomplete)]
 
 
 def models_and_ops(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -16,6 +16,7 @@ from kerncast.compiling.query import one_of, rule_of
 from kerncast.compiling.request import Identity, Node, request_tree, sameness
 from kerncast.models import software as softwares
 from kerncast.models.answer import Answer, trained_with, without_choice
+from kerncast.models.products import Product
 from kerncast.models.statuses import Answered
 from kerncast.models.tier import CHOOSING
 from kerncast.op import Family
@@ -43,6 +44,8 @@ class Asked:
     tier: str | None = None
     software: Token | None = None
     name: Token | None = None
+    totals: dict[str, tuple[int, Token, Token]] = field(default_factory=dict)
+    """Products that are given instead of two sizes: the number, its key and its value."""
 
 
 def _in_lower_case(text: str) -> str:
@@ -93,6 +96,28 @@ class RequestReader:
             other = asked.values.get(rule.other, self.family.problem.parameters[rule.other].default)
             if rule.parameter in asked.values and asked.values[rule.parameter] == other:
                 asked.values[rule.parameter] = rule.value
+        for product in self.identity.products:
+            if product.name in asked.totals:
+                self._split(product, *asked.totals[product.name], asked)
+
+    def _split(self, product: Product, total: int, key: Token, value: Token, asked: Asked) -> None:
+        """Put two sizes in the place of their product."""
+        given = {name: asked.values[name] for name in product.factors if asked.values.get(name) is not None}
+        if given:
+            pair = product.completed(total, given)
+            if pair is None:
+                said = f"{key.shown()} contradicts what is given elsewhere in the request: leave one of them out"
+                raise Refused(Answered.BAD_INPUT, said, key.start)
+        elif product.readers:
+            raise Refused(Answered.UNSUPPORTED, product.needs, value.start, product.name)
+        else:
+            pair = product.shape(total, {name: item for name, item in asked.values.items() if item is not None})
+            if pair is None:
+                said = f"{product.name} must be {product.parted}, got {value.shown()}"
+                raise Refused(Answered.BAD_INPUT, said, value.start, product.name)
+        for name, size in zip(product.factors, pair, strict=True):
+            asked.values[name] = size
+            asked.given.setdefault(name, value.start)
 
     def _unknown(self, key: Token) -> Refused:
         known = ", ".join((*self.tree.children, "op", "family", "device", "software", "tier, or problem and tier"))
@@ -126,6 +151,8 @@ class RequestReader:
                 if inner.what not in node.children:
                     raise self._unknown(inner)
                 self._walk(node.children[inner.what], inner, item, asked)
+        elif node.product:
+            self._take_product(node.product, key, value, asked)
         elif node.present and value.what is None:
             _give(asked, node.present, False, False, key, value.start)
         elif not node.once and value.what is None:
@@ -134,6 +161,14 @@ class RequestReader:
             raise Refused(Answered.BAD_INPUT, f"{node.path} must be an object, got {value.shown()}", value.start)
         elif node.parameters:
             self._take(node, key, value, asked)
+
+    def _take_product(self, name: str, key: Token, value: Token, asked: Asked) -> None:
+        product = next(item for item in self.identity.products if item.name == name)
+        total = value.what.whole if isinstance(value.what, Number) else None
+        if total is None or not 1 <= total <= product.most:
+            said = f"{name} must be {product.rule}, got {value.shown()}"
+            raise Refused(Answered.BAD_INPUT, said, value.start, name)
+        asked.totals[name] = (total, key, value)
 
     def _take(self, node: Node, key: Token, value: Token, asked: Asked) -> None:
         name = node.parameters[0]

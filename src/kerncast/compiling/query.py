@@ -7,12 +7,13 @@ unit, in the order check, tables, read, reply, answer.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kerncast.compiling.packaged import packaged
 from kerncast.compiling.request import RESERVED, Identity, Node, request_tree, sameness
 from kerncast.errors import InvalidValue
 from kerncast.models import software as softwares
+from kerncast.models.products import Product
 from kerncast.models.tier import CHOOSING
 from kerncast.parameters import Bool, Categorical, Parameter
 from kerncast.space import Space
@@ -33,12 +34,14 @@ _INCLUDES = "".join(f"#include <{name}.h>\n" for name in ("float", "stdbool", "s
 
 def query_source(prefix: str, problem: Space, config: Space, identity: Identity | None = None) -> str:
     """The C text of `PREFIX_query_json` and everything it needs besides the artefact's header."""
+    products = identity.products if identity else ()
     tables = [
         packaged("query_types.c"),
         *(_space(prefix, name, space) for name, space in (("problem", problem), ("config", config))),
-        _nodes(problem, request_tree(problem, identity.op if identity else None)),
+        _nodes(problem, request_tree(problem, identity.op if identity else None), [item.name for item in products]),
         _specials(prefix, identity),
         _rules(problem, identity),
+        _products(problem, products),
         f"/* C has no empty arrays. */\nenum {{ QUERY_PLACES = {max(len(problem.parameters), 1)} }};\n",
     ]
     check, *code = (with_prefix(packaged(f"query_{name}.c"), prefix) for name in ("check", "read", "reply", "answer"))
@@ -96,7 +99,7 @@ def _labels(table: str, codes: Iterable[tuple[str, str]]) -> str:
 # -- keys ----------------------------------------------------------------------------------------------------------------
 
 
-def _nodes(problem: Space, root: Node) -> str:
+def _nodes(problem: Space, root: Node, totals: list[str]) -> str:
     """The tree of keys, level by level: the children of a node are adjacent."""
     nodes, rows = [root], []
     places: list[int] = []
@@ -117,10 +120,11 @@ def _nodes(problem: Space, root: Node) -> str:
             names = f"query_names{spellings[known]}, {texts}" if texts else names
             numbers = f"query_codes{spellings[known]}, {len(node.names) - texts}" if texts < len(node.names) else numbers
         present = listed.index(node.present) if node.present else -1
+        product = totals.index(node.product) if node.product else -1
         flags = f"{str(node.leaf).lower()}, {str(node.once).lower()}"
         rows.append(
             f"    {{{c_string(node.name)}, {_size(node.name)}, {c_string(node.path)}, {first_child}, {len(node.children)}, "
-            f"{first_place}, {len(node.parameters)}, {present}, {flags}, {names}, {numbers}}},\n"
+            f"{first_place}, {len(node.parameters)}, {present}, {product}, {flags}, {names}, {numbers}}},\n"
         )
     listing = ", ".join(map(str, places)) or "0"
     text += f"static const size_t query_places[{max(1, len(places))}] = {{{listing}}};\n"
@@ -188,6 +192,18 @@ def _rules(problem: Space, identity: Identity | None) -> str:
         + f"static const char query_trained[] = {c_string(softwares.trained(identity.trained_on if identity else ()))};\n"
         + f"static const char query_origin[] = {c_string(origin)};\n"
     )
+
+
+def _products(problem: Space, products: Sequence[Product]) -> str:
+    """What may be given instead of two sizes, and how their shape is found."""
+    listed, rows = list(problem.parameters), []
+    for item in products:
+        ranges = ", ".join(f"{listed.index(name)}, {rule.low}, {rule.high}, {rule.step}"
+                           for name, rule in zip(item.factors, item.rules, strict=True))  # fmt: skip
+        needs = c_string(item.needs) if item.needs else "NULL"
+        rows.append(f"{{{c_string(item.name)}, {c_string(item.rule)}, {c_string(item.parted)}, {needs}, {item.most}, {ranges}}}")
+    text = f"#define QUERY_PRODUCTS {len(rows)}\n"
+    return text + (f"static const query_product query_products[{len(rows)}] = {{{', '.join(rows)}}};\n" if rows else "")
 
 
 def _table(kind: str, name: str, count: str, rows: list[str], nothing: str) -> str:

@@ -12,6 +12,7 @@ from kerncast import devices
 from kerncast.errors import InvalidValue
 from kerncast.models import software as softwares
 from kerncast.models.model import Model
+from kerncast.models.products import Product
 from kerncast.op import Op
 from kerncast.space import Space, Value
 
@@ -34,6 +35,8 @@ class Node:
     names: tuple[tuple[str | int, str], ...] = ()
     present: str = ""
     """A flag parameter that is true if there is an object here."""
+    product: str = ""
+    """A value that is given instead of two parameters (`Op.products`)."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Identity:
     software: str | None
     trained_on: tuple[str, ...] = ()
     """The software that its data record, as written."""
+    products: tuple[Product, ...] = ()
+    """What a problem may be given by instead of two of its sizes."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,6 +77,8 @@ def request_tree(problem: Space, op: Op | None = None) -> Node:
     root = Node("", "")
     for name in problem.parameters:
         root.children[name] = Node(name, name, leaf=True, parameters=(name,), once=True)
+    for name in op.products if op is not None else ():
+        root.children[name] = Node(name, name, leaf=True, once=True, product=name)
     for item in op.json if op is not None else ():
         for path in item.paths:
             node = root
@@ -110,4 +117,5 @@ def identity_of(model: Model) -> Identity:
         model=f"{model.family.id}@{model.device.name}#{manifest.checksum[:8]}",
         software=softwares.telling(manifest.software),
         trained_on=manifest.software,
+        products=model.products,
     )

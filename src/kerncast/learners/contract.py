@@ -71,6 +71,8 @@ class Learner(abc.ABC):
     """Whether a warm start can continue from its weights."""
     side_by_side: ClassVar[bool] = False
     """Whether several fits may run at the same time in threads of one process, each with its own `Fitting.threads`."""
+    reads_features: ClassVar[bool] = True
+    """Whether predictions depend on the features; False: on the work and on `problem_numbers` only."""
     names_: tuple[str, ...] | None = None
     """The features that its weights say they read, in order; None: they do not say."""
 

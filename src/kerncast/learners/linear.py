@@ -63,6 +63,7 @@ class Linear(Learner):
 
     kind = "linear"
     doc = "one line per group: time against size"
+    reads_features = False
 
     def fit(self, table: Table, fitting: Fitting, base: Self | None = None) -> Self:
         ok = table.take(table.ok)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kerncast.models.manifest import Fact, Range
+from kerncast.models.manifest import Fact, Manifest, Range
 from kerncast.op import Problem
-from kerncast.parameters import Parameter
+from kerncast.parameters import Parameter, Value
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model
@@ -23,25 +25,91 @@ class OutOfRange:
     """`16 to 4096`, or the labels that were trained on."""
 
 
+Distance = tuple[int, int, bool]
+"""How far a problem is from being covered, the worst first."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What a model was trained with; known from its manifest alone, without its weights."""
+
+    hull: Mapping[str, Range]
+    facts: Mapping[str, Fact]
+    parameters: Mapping[str, Parameter]
+    manifest: Manifest | None = None
+    """Whose coverage it is; None: that of a model of another tool."""
+
+    @classmethod
+    def of(cls, manifest: Manifest, parameters: Mapping[str, Parameter]) -> Coverage:
+        """The coverage of a model of a family with these problem parameters."""
+        return cls(manifest.hull, manifest.known_facts, parameters, manifest)
+
+    def outside(self, problem: Mapping[str, Value]) -> tuple[OutOfRange, ...]:
+        """The given parameters of a problem that are outside the trained range."""
+        found = []
+        for name, value in problem.items():
+            seen, parameter = self.hull.get(name), self.parameters[name]
+            if value is None or (seen is None and not parameter.optional):
+                continue
+            if only_absent(parameter, seen) or (seen is not None and not _inside(seen, value)):
+                found.append(OutOfRange(name, value, trained_words(parameter, seen)))
+        return tuple(found)
+
+    def unlike(self, problem: Mapping[str, Value]) -> OutOfRange | None:
+        """The first parameter whose value, though in range, is unlike all measured ones: 29 where all were multiples of 16."""
+        for name, fact in self.facts.items():
+            value = problem.get(name)
+            if value is not None and not fact.holds(int(value)):
+                return OutOfRange(name, value, fact_words(fact))
+        return None
+
+    def distance(self, problem: Mapping[str, Value]) -> Distance:
+        """How far a problem is from being covered: labels and sizes outside, and whether it is unlike all measured ones."""
+        outside = self.outside(problem)
+        labels = sum(not isinstance(item.value, int) or isinstance(item.value, bool) for item in outside)
+        return labels, len(outside) - labels, self.unlike(problem) is not None
+
+    def contains(self, other: Coverage) -> bool:
+        """Whether every label that another model was trained with is one of this model's."""
+        return all(set(other.hull[name].labels) <= set(seen.labels) for name, seen in self.hull.items() if name in other.hull)
+
+
+    def overlaps(self, other: Coverage) -> bool:
+        """Whether the two were trained with some label of every parameter in common."""
+        both = [(seen.labels, other.hull[name].labels) for name, seen in self.hull.items() if name in other.hull]
+        return all(set(ours) & set(theirs) for ours, theirs in both if ours and theirs)
+
+
+COVERED: Distance = (0, 0, False)
+"""The distance of a problem that a model covers."""
+
+
 def outside_hull(model: Model, problem: Problem) -> tuple[OutOfRange, ...]:
     """The parameters of a problem that are outside the trained range."""
-    found = []
-    for name, value in problem.items():
-        seen, parameter = model.manifest.hull.get(name), model.family.problem.parameters[name]
-        if value is None or (seen is None and not parameter.optional):
-            continue
-        if only_absent(parameter, seen) or (seen is not None and not _inside(seen, value)):
-            found.append(OutOfRange(name, value, trained_words(parameter, seen)))
-    return tuple(found)
+    return Coverage.of(model.manifest, model.family.problem.parameters).outside(problem)
 
 
 def against_facts(model: Model, problem: Problem) -> OutOfRange | None:
-    """The first parameter whose value, though in range, is unlike all measured ones: 29 where all were multiples of 16."""
-    for name, fact in model.manifest.known_facts.items():
-        value = problem[name]
-        if value is not None and not fact.holds(int(value)):
-            return OutOfRange(name, value, fact_words(fact))
-    return None
+    """The first parameter whose value, though in range, is unlike all measured ones."""
+    return Coverage.of(model.manifest, model.family.problem.parameters).unlike(problem)
+
+
+def part_name(manifest: Manifest, parameters: Mapping[str, Parameter]) -> str:
+    """The part of an op that a model is of, as `in_strategy=width,out_strategy=height`; empty if it is of the whole op.
+
+    Labels count where the op has others, unless the only one is the default; sizes count where `where` chose them.
+    """
+    chosen = {re.split(r"[^\w.]", condition, maxsplit=1)[0].removeprefix("problem.") for condition in manifest.data.where}
+    found = []
+    for name, parameter in parameters.items():
+        seen = manifest.hull.get(name)
+        if seen is None:
+            continue
+        if seen.labels and len(seen.labels) < parameter.size and seen.labels != (parameter.default,):
+            found.append(f"{name}={'+'.join(map(_label, seen.labels))}")
+        elif seen.low is not None and name in chosen:
+            found.append(f"{name}={seen.low}-{seen.high}")
+    return ",".join(found)
 
 
 def fact_words(fact: Fact) -> str:
@@ -67,10 +135,14 @@ def _inside(seen: Range, value: int | bool | str) -> bool:
     return seen.low is None or seen.high is None or seen.low <= int(value) <= seen.high
 
 
+def _label(label: str | bool) -> str:
+    return str(label).lower() if isinstance(label, bool) else label
+
+
 def range_words(seen: Range) -> str:
     """The trained values, in words."""
     if seen.labels:
-        return ", ".join(str(label).lower() if isinstance(label, bool) else label for label in seen.labels)
+        return ", ".join(map(_label, seen.labels))
     if seen.low is None or seen.high is None:
         return "nothing"
     return str(seen.low) if seen.low == seen.high else f"{seen.low} to {seen.high}"

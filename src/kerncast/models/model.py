@@ -29,6 +29,7 @@ from kerncast.learners.lightgbm_text import refuse_other_names
 from kerncast.learners.target import Target
 from kerncast.models.answer import Answer
 from kerncast.models.card import card_html, summary_line
+from kerncast.models.hull import Coverage
 from kerncast.models.labels import Labels, labels_of
 from kerncast.models.manifest import (
     CANDIDATES,
@@ -42,8 +43,9 @@ from kerncast.models.manifest import (
 )
 from kerncast.models.notes import data_notes
 from kerncast.models.predicting import Predictor
+from kerncast.models.products import Product, products_of, whole_problem
 from kerncast.models.rules import model_rules
-from kerncast.op import Family
+from kerncast.op import Family, Problem
 from kerncast.parsing import decode_json
 from kerncast.scoring.figures import Figures
 from kerncast.scoring.scorecard import Predicted
@@ -119,6 +121,15 @@ class Model:
             raise BadFile(
                 f"{self.path} was trained with other formulas for its features than {self.family.id} has now: train it again"
             )
+
+    @cached_property
+    def products(self) -> tuple[Product, ...]:
+        """What a problem may be given by instead of two of its sizes."""
+        return products_of(self.manifest, self.family, Coverage.of(self.manifest, self.family.problem.parameters))
+
+    def problem(self, values: Mapping[str, Any]) -> Problem:
+        """A problem of the model's family, validated; `tiles` may replace two sizes if the model reads only their product."""
+        return Problem(self.family, whole_problem(self, values))
 
     def featurizer(self, device: Device | None = None) -> Featurizer:
         """The featurizer, for the model's own device unless another is given."""

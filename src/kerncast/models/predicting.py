@@ -78,7 +78,7 @@ class Predictor:
                 raise InvalidValue(f"the model is of {self.family.op.name}, the problem of {values.op.name}")
         elif not isinstance(values, Mapping):
             raise InvalidValue(f"a problem is a mapping of parameters to values, got {type(values).__name__}")
-        return Problem(self.family, {str(n).removeprefix("problem."): v for n, v in values.items() if v is not None})
+        return self.model.problem({str(n).removeprefix("problem."): v for n, v in values.items() if v is not None})
 
     def config(self, values: Point) -> Config:
         """A config of the model's family, validated; names may have `config.` before them."""

@@ -54,6 +54,8 @@ class Reshard(Op):
         *("in_strategy", "in_orientation", "out_strategy", "out_orientation", "dtype"),
     )
 
+    products = {"tiles": ("height_tiles", "width_tiles")}
+
     sweeps = {
         "published": "all shapes up to 249 × 249 tiles on all pairs of unequal grids that hold them, at most 1,600 a pair",
         "fitting": "the same, but only where the input and the output shard fit into L1 together (1,399,000 bytes per core)",

@@ -8,114 +8,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from kerncast.compiling.json_request import RequestReader, answer_json, written
-from kerncast.compiling.json_text import Members, NotJson, Token, scan
-from kerncast.compiling.request import device_names, identity_of
-from kerncast.devices import profiles
+from kerncast.compiling.json_text import Members, NotJson, Number, Token, scan
+from kerncast.compiling.request import identity_of
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
-from kerncast.models import software as softwares
 from kerncast.models.answer import Answer
 from kerncast.models.model import Model
 from kerncast.models.statuses import Answered
 from kerncast.progress import QUIET, Progress
+from kerncast.querying.finding import Address, Find, Found, Several, among, in_store
 from kerncast.registry import OPS
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import plain_tiers
-from kerncast.store.store import Store, canonical
 
-
-class Address(msgspec.Struct, frozen=True, gc=False):
-    """The part of a request that says which model answers."""
-
-    op: str | None = None
-    family: str | None = None
-    device: str | None = None
-    software: str | None = None
-
-
-@dataclass(frozen=True)
-class Found:
-    """The model that answers, and what to say about it."""
-
-    path: Path
-    warning: str | None = None
-    software: str | None = None
-    """What the model was trained on, if the model itself does not say."""
-    renamed: bool = False
-    """The request names the device in a way that the model does not know (`local`): the model must not see that name."""
-
-
-Find = Callable[[Address], Found]
-"""Which model answers; a NotFound or InvalidValue says why none does."""
-
-
-def in_store(store: Store, strict: bool = False) -> Find:
-    """Find models in a store, in the store's order."""
-
-    def find(asked: Address) -> Found:
-        if asked.op is None:
-            raise InvalidValue('a request must name its op: {"op": "exp", …}')
-        entry = store.find(OPS.get(asked.op).name, asked.family, asked.device, asked.software, strict=strict)
-        warning = entry.warning
-        if warning is not None and asked.software is not None and not entry.software:
-            warning = _other(entry.software, asked.software)
-        names = {alias for name in entry.record.devices for alias in (name, *_aliases(name))}
-        renamed = asked.device is not None and asked.device not in names
-        return Found(entry.path, warning, softwares.telling(entry.software), renamed)
-
-    return find
-
-
-def among(models: Sequence[Model], strict: bool = False) -> Find:
-    """Find the only one of these models that fits the op, family and device of a request."""
-
-    def find(asked: Address) -> Found:
-        fitting = [model for model in models if _fits(model, asked)]
-        if len(fitting) != 1:
-            there = ", ".join(f"{model.family.id} on {model.device.name}" for model in fitting or models)
-            if fitting:
-                raise NotFound(f"several models fit ({there}): name the family and the device")
-            on = f" on {asked.device}" if asked.device else ""
-            raise NotFound(f"no given model is for {asked.family or asked.op}{on}, only for {there}: name one with `model`")
-        model = fitting[0]
-        found = Found(model.path, renamed=asked.device is not None and asked.device not in device_names(model))
-        known = model.manifest.software
-        if asked.software is None or softwares.is_same(known, asked.software):
-            return found
-        warning = _other(known, asked.software)
-        if strict:
-            raise NotFound(f"{model.path}: {warning}: leave out `strict` to use it, or train one on that software")
-        return replace(found, warning=warning)
-
-    return find
-
-
-def _other(known: Sequence[str], asked: str) -> str:
-    """The warning about a model that was trained on other software."""
-    return (
-        f"trained on {'; '.join(known)}, not on {asked}"
-        if known
-        else f"asked for {asked}, the model {softwares.trained(known)}"
-    )
-
-
-def _aliases(device: str) -> tuple[str, ...]:
-    known = profiles().get(device)
-    return known.aliases if known is not None else ()
-
-
-def _fits(model: Model, asked: Address) -> bool:
-    if asked.op is not None and OPS.get(asked.op).name != model.manifest.op:
-        return False
-    if asked.family is not None and asked.family not in (model.family.id, model.family.id.split("/")[1]):
-        return False
-    return asked.device is None or asked.device in device_names(model) or canonical(asked.device) == model.device.name
+__all__ = ["Address", "Find", "Found", "Query", "among", "in_store"]
 
 
 class _Part(NamedTuple):
@@ -133,7 +45,7 @@ class Query:
         self.find, self.compile, self.progress = find, compile, progress
         self._selectors: dict[Path, Selector] = {}
         self._readers: dict[Path, RequestReader] = {}
-        self._found: dict[Address, Found | bytes] = {}
+        self._found: dict[Address, Found | Several | bytes] = {}
 
     def answer(self, text: str | bytes) -> bytes:
         """One reply for one request; a list of replies, in order, for a list."""
@@ -147,7 +59,13 @@ class Query:
                 addresses = [_address(item) for item in _items(scan(data), listed)]
             except NotJson as error:
                 return _not_json(error)
-        parts = [self._usable(part) for part in self._parts(addresses)]
+
+        @cache
+        def requests() -> list[Any]:
+            """The decoded requests; only where several models may answer them."""
+            return _decoded(data, listed)
+
+        parts = [self._usable(part) for part in self._parts(addresses, requests)]
         try:
             if len(parts) == 1 and parts[0].found is not None:
                 return self._whole(parts[0].found, data, listed, len(addresses))
@@ -155,22 +73,22 @@ class Query:
         except NotJson as error:
             return _not_json(error)
 
-    def _parts(self, addresses: Sequence[Address | None]) -> list[_Part]:
+    def _parts(self, addresses: Sequence[Address | None], requests: Callable[[], list[Any]]) -> list[_Part]:
         """Requests by the model that answers them; those without one by the reason."""
         parts: dict[Found | bytes, _Part] = {}
-        last: tuple[Address | None, list[int]] | None = None
+        last: tuple[Address | None, Found | Several | bytes] | None = None
         for place, address in enumerate(addresses):
-            if last is not None and address == last[0]:  # a list is mostly about one op on one device
-                last[1].append(place)
-                continue
-            found = self._resolved(address)
-            refusal = found if isinstance(found, bytes) else b""
-            part = parts.setdefault(found, _Part(None if isinstance(found, bytes) else found, refusal, []))
+            if last is None or address != last[0]:  # a list is mostly about one op on one device
+                last = (address, self._resolved(address))
+            found = last[1].nearest(requests()[place]) if isinstance(last[1], Several) else last[1]
+            part = parts.get(found)
+            if part is None:
+                refused = isinstance(found, bytes)
+                part = parts[found] = _Part(None if refused else found, found if refused else b"", [])
             part.places.append(place)
-            last = (address, part.places)
         return list(parts.values())
 
-    def _resolved(self, address: Address | None) -> Found | bytes:
+    def _resolved(self, address: Address | None) -> Found | Several | bytes:
         if address is None:
             return _refused(Answered.BAD_INPUT, "a request must be an object whose op, family, device and software are strings")
         if address not in self._found:
@@ -227,7 +145,7 @@ class Query:
     def _whole(self, found: Found, data: bytes, listed: bool, count: int) -> bytes:
         """Hand the whole text to one model, so that positions in its reply are positions in the text."""
         reply = self._ask(found.path, _without_devices(data, listed, count) if found.renamed else data)
-        if found.warning is None and _SILENT not in reply:
+        if found.warning is None and found.entry is None and _SILENT not in reply:
             return reply
         if reply[:1] != b"[":
             return _amended(reply, found)
@@ -267,6 +185,8 @@ _ONE = msgspec.json.Decoder(Address)
 _DEVICE = re.compile(rb',\s*"device"\s*:\s*"[^"\\]*"|"device"\s*:\s*"[^"\\]*"(?:\s*,)?')
 _POSITION = b'"position":'
 _SILENT = b'"software":null'
+# In every reply of a model but one that could not be read.
+_MODEL = b'"model":'
 
 
 def _items(request: Token, listed: bool) -> list[Token]:
@@ -316,15 +236,40 @@ def _without_devices(data: bytes, listed: bool, requests: int) -> bytes:
 
 
 def _amended(reply: bytes, found: Found) -> bytes:
-    """Add what the store knows to a model's reply: a warning, or the software that the model does not name."""
+    """Add what the store knows to a model's reply: its id there, a warning, or software that the model does not name."""
     if found.software is not None and _SILENT in reply:
         answer = msgspec.json.decode(reply)
         answer["software"] = found.software
         answer.pop("warning", None)  # the store has compared the software, which the model could not
         reply = written(answer)
+    if found.entry is not None and _MODEL in reply:
+        reply = reply[:-1] + _member("entry", found.entry) + b"}"
     if found.warning is None or b'"warning":' in reply:
         return reply
-    return reply[:-1] + b',"warning":' + written(found.warning) + b"}"
+    return reply[:-1] + _member("warning", found.warning) + b"}"
+
+
+@lru_cache(256)
+def _member(key: str, value: str) -> bytes:
+    """A member that is added to an object; thousands of replies have the same."""
+    return b"," + written(key) + b":" + written(value)
+
+
+def _decoded(data: bytes, listed: bool) -> list[Any]:
+    """The requests as plain values."""
+    try:
+        found = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # text that another decoder may read
+        return [_plain(item) for item in _items(scan(data), listed)]
+    return found if listed else [found]
+
+
+def _plain(token: Token) -> Any:
+    if isinstance(token.what, tuple):
+        return {key.what: _plain(value) for key, value in token.what}
+    if isinstance(token.what, list):
+        return [_plain(item) for item in token.what]
+    return token.what.whole if isinstance(token.what, Number) else token.what
 
 
 def _starts(data: bytes, items: Sequence[bytes]) -> list[int]:

@@ -61,7 +61,7 @@ def plan(routine: Routine, store: Store) -> list[Planned]:
 
 def _old(routine: Routine, store: Store, family: Family, device: Device) -> str | None:
     try:
-        return store.find(family.op.name, family.id, device.name, name=routine.store.name).id
+        return store.lookup(family.op.name, family.id, device.name, name=routine.store.name).entries[0].id
     except NotFound:
         return None
     except BadFile:  # a damaged old model does not prevent a new one

@@ -18,7 +18,7 @@ from kerncast.backends.command.benchmark import toml_text
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.learners.target import NAMES as TARGETS
 from kerncast.parsing import decode_toml
-from kerncast.store.store import check_name
+from kerncast.store.store import DEFAULT, check_name
 from kerncast.writing.keys import key_rule
 
 SHIPPED = "routines"
@@ -103,7 +103,13 @@ class Compare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where it goes in the store."""
 
-    name: str = "default"
+    name: str = DEFAULT
+    """`default`: what the store calls it, by the part of the op that it covers."""
+
+    @property
+    def given_name(self) -> str | None:
+        """The name, if it is not left to the store."""
+        return None if self.name == DEFAULT else self.name
 
 
 class Routine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"imported": "import"}):

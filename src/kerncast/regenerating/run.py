@@ -18,7 +18,7 @@ import msgspec
 from kerncast.collecting.run import Request, Stop, collect, never
 from kerncast.data.dataset import Dataset
 from kerncast.data.importers import Options, import_files
-from kerncast.errors import BadFile, CannotWrite, NotFound
+from kerncast.errors import BadFile, CannotWrite
 from kerncast.files.atomic import write_bytes
 from kerncast.files.lock import one_writer
 from kerncast.files.versioned import json_text
@@ -230,7 +230,7 @@ class _Run:
 
     def _replace(self) -> dict[str, Any] | None:
         path = self.folder / "model"
-        new, name = Model.load(path), self.routine.store.name
+        new, name = Model.load(path), self.routine.store.given_name
         while True:
             state = self._state()
             compared, origin = state.of(self.family.id)["compare"].facts, self._origin(state)
@@ -252,13 +252,7 @@ class _Run:
 
     def _old(self, new: Model) -> Entry | None:
         """The model that the new one would replace, else the one that is found in its place now."""
-        name = self.routine.store.name
-        try:
-            return self.store.at(new, name) or self.store.find(
-                self.family.op.name, self.family.id, new.device.name, new.manifest.software, name
-            )
-        except NotFound:
-            return None
+        return self.store.earlier(new, self.routine.store.given_name)
 
     def _asked(self) -> dict[str, Any]:
         """The settings of a comparison."""
@@ -275,7 +269,7 @@ class _Run:
             answers = "" if entry is None else f"{entry.id} {entry.record.checksum}"
         except BadFile as error:
             answers = str(error)
-        return [self.store.mark(new, self.routine.store.name), answers]
+        return [self.store.mark(new, self.routine.store.given_name), answers]
 
     def _origin(self, state: states.State) -> dict[str, str]:
         return {
@@ -286,7 +280,7 @@ class _Run:
     def _is_there(self, new: Model, origin: dict[str, str]) -> Entry | None:
         """The new model in the store, if this run has put it there."""
         try:
-            entry = self.store.at(new, self.routine.store.name)
+            entry = self.store.at(new, self.routine.store.given_name)
         except BadFile:
             return None
         own = entry is not None and (entry.record.checksum, entry.record.origin) == (new.manifest.checksum, origin)

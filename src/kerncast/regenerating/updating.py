@@ -31,6 +31,7 @@ from kerncast.models.manifest import MANIFEST, manifest_alone
 from kerncast.models.model import Model
 from kerncast.progress import QUIET, Progress
 from kerncast.regenerating.comparing import compare_fairly
+from kerncast.store.entry import PREVIOUS
 from kerncast.store.store import ENTRY, Changed, Entry, Store
 from kerncast.tables.measurements import CONDITIONS
 from kerncast.tables.table import NOT_TRIED
@@ -328,7 +329,7 @@ class Place:
         stated = softwares.parts(record.software[0]) if self.mark is None and record.software else None
         if self.store.get(entry.id).record.checksum != record.checksum:
             raise Changed(f"{entry.id} was replaced while it was being updated: run the same command again")
-        kept = self.store.add(self.model, name=f"{name}.previous", replace=True, software=stated)
+        kept = self.store.add(self.model, name=f"{name}{PREVIOUS}", replace=True, software=stated)
         origin = {**record.origin, "updated": told.verdict}
         added = self.store.add(new, name=name, replace=True, software=stated, origin=origin, over=self.mark)
         return replace(told, replaced=True, model=added.id, previous=kept.id)

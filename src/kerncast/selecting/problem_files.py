@@ -26,7 +26,8 @@ def read_problem_file(path: Path, family: Family) -> list[dict[str, Any]]:
     try:
         if path.suffix == ".parquet":
             frame = read_parquet(path)
-            known = [name for name in frame.columns if name.removeprefix("problem.") in family.problem.parameters]
+            named = {*family.problem.parameters, *family.op.products}
+            known = [name for name in frame.columns if name.removeprefix("problem.") in named]
             rows = frame.select(known).unique(maintain_order=True).to_dicts()
         else:
             rows = load_json(JSON_BYTES.read(path), _once)

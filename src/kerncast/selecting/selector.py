@@ -177,7 +177,7 @@ class Selector:
             raise InvalidValue(
                 f"a problem is a mapping of parameters to values, got {type(values).__name__}: ask `select_many` about several"
             )
-        return Problem(self.model.family, values)
+        return self.model.problem(values)
 
     # -- one problem ---------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,15 +10,25 @@ from typing import Any
 
 import msgspec
 
-from kerncast.errors import BadFile
+from kerncast.declared.declaration import resolve
+from kerncast.errors import BadFile, InvalidValue
 from kerncast.files.versioned import Versioned
 from kerncast.models import software as softwares
-from kerncast.models.model import Model
+from kerncast.models.hull import Coverage, part_name
+from kerncast.models.manifest import manifest_alone
+from kerncast.models.model import Model, is_ck_directory
+from kerncast.op import Family
 from kerncast.writing.shell import word
 
 ENTRY = "entry.json"
 FORMAT = "kerncast-store-entry"
 VERSION = 1
+DEFAULT = "default"
+LONGEST_NAME = 100
+# The end of the name of a model that `update` has replaced.
+PREVIOUS = ".previous"
+# What the store calls a model of a part of an op; a user's name has no '=', so it is never one of these.
+_PART = re.compile(r"\w+=[\w+-]+(,\w+=[\w+-]+)*", re.ASCII)
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,6 +86,22 @@ class Entry:
         return self.record.software
 
     @property
+    def named(self) -> bool:
+        """Whether the user named it; other models are called by the part of the op that they are of."""
+        return self.record.name != DEFAULT and not _PART.fullmatch(self.record.name)
+
+    def declared_family(self) -> Family:
+        """The model's family, from its manifest alone."""
+        manifest = manifest_alone(self.path)
+        return resolve(manifest.family, manifest.declaration or None, self.path)
+
+    def coverage(self, family: Family | None) -> Coverage:
+        """What the model was trained with: its manifest is read, its weights are not. A model of another tool does not say."""
+        if is_ck_directory(self.path):
+            return Coverage({}, {}, {} if family is None else family.problem.parameters)
+        return Coverage.of(manifest_alone(self.path), {} if family is None else family.problem.parameters)
+
+    @property
     def id(self) -> str:
         """What `show` and `remove` call it: `gemm/cpu/<device>/<software digest>/<name>`."""
         record = self.record
@@ -108,6 +135,26 @@ def place_of(family: str, devices: Sequence[str], software: Sequence[str], name:
     joined = "+".join(devices)
     device = joined if len(joined) <= 100 else f"{len(devices)}-devices-{softwares.digest(devices)}"
     return (*family.split("/"), device, softwares.digest(software), name)
+
+
+def check_name(name: str) -> None:
+    """Refuse a model's name that cannot be one folder."""
+    if _PART.fullmatch(name.removesuffix(PREVIOUS)):  # the store's own
+        return
+    if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name.startswith("."):
+        raise InvalidValue(f"a model's name is letters, digits, '-', '_' and '.', got '{name}'")
+    if len(name.encode()) > LONGEST_NAME:
+        raise InvalidValue(f"a model's name has at most {LONGEST_NAME} bytes, got {len(name.encode())}: choose a shorter one")
+
+
+def own_name(model: Model) -> str:
+    """What the store calls a model that the user did not name: by the part of the op that it covers, else `default`."""
+    part = part_name(model.manifest, model.family.problem.parameters)
+    if not part:
+        return DEFAULT
+    if len(part) > LONGEST_NAME or not _PART.fullmatch(part):
+        return f"part={softwares.digest([part])}"
+    return part
 
 
 ENTRY_FILE = Versioned(FORMAT, VERSION, Record, "an entry of a kerncast store", "add the model again")

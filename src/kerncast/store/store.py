@@ -9,7 +9,6 @@ appears whole or not at all: it is copied next to the old one, `entry.json` is r
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import hashlib
 import os
@@ -22,29 +21,32 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kerncast import devices as profiles
 from kerncast.collecting.request import Stop, never
-from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.files.atomic import cannot_write, remove_directory, sync_tree, write_bytes
 from kerncast.files.lock import one_writer
 from kerncast.files.user_data import data_folder
 from kerncast.models import software as softwares
 from kerncast.models import trust as trusting
+from kerncast.models.hull import Coverage
 from kerncast.models.model import Model
 from kerncast.progress import QUIET, Progress
 from kerncast.registry import OPS
-from kerncast.store.entry import ENTRY, ENTRY_FILE, Entry, Record, place_of, read_entry
+from kerncast.store.entry import DEFAULT, ENTRY, ENTRY_FILE, Entry, Record, check_name, own_name, place_of, read_entry
+from kerncast.store.lookup import Lookup, canonical
 from kerncast.writing.terminal import printable
 
 if TYPE_CHECKING:  # it imports collecting, which a store only needs for checks
     from kerncast.store.recheck import Checked
 
-__all__ = ["DEFAULT", "ENTRY", "LOCK", "Changed", "Entry", "Record", "Store", "check_name", "default_path"]
+__all__ = [
+    "DEFAULT", "ENTRY", "LOCK", "Changed", "Entry", "Lookup", "Record", "Store", "canonical", "check_name", "default_path",
+]  # fmt: skip
 
 VARIABLE = "KERNCAST_STORE"
 LOCK = "store.lock"
-DEFAULT = "default"
-LONGEST_NAME = 100
+# Digits of a model's checksum that name it.
+SHORTEST_CHECKSUM = 8
 
 
 def default_path(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
@@ -56,14 +58,6 @@ def default_path(environment: Mapping[str, str] = os.environ, platform: str = sy
 
 class Changed(InvalidValue):
     """Another process has added, replaced or removed the model since it was looked at."""
-
-
-def check_name(name: str) -> None:
-    """Refuse a model's name that cannot be one folder."""
-    if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name.startswith("."):
-        raise InvalidValue(f"a model's name is letters, digits, '-', '_' and '.', got '{name}'")
-    if len(name.encode()) > LONGEST_NAME:
-        raise InvalidValue(f"a model's name has at most {LONGEST_NAME} bytes, got {len(name.encode())}: choose a shorter one")
 
 
 class Store:
@@ -149,6 +143,32 @@ class Store:
         found.sort(key=lambda entry: entry.record.added, reverse=True)
         return sorted(found, key=lambda entry: (entry.family, entry.record.devices)), damaged
 
+    def lookup(
+        self,
+        op: str,
+        family: str | None = None,
+        device: str | None = None,
+        software: str | Sequence[str] | None = None,
+        name: str | None = None,
+        strict: bool = False,
+    ) -> Lookup:
+        """The models that may answer for an op: of one family, on one device, in the order in which they are taken.
+
+        `family` and `device` may be left out if the store has only one. `op` may be an alias (`exp`), or the store's name of
+        an op that is not installed here.
+        """
+        asked, preset = op, {}
+        with contextlib.suppress(NotFound):
+            op, preset = OPS.get(asked).name, dict(OPS.get(asked).aliases.get(asked, {}))
+        there = self.entries(op)
+        if not there:
+            known = sorted({entry.op for entry in self.entries()})
+            raise NotFound(
+                f"the store {self.path} has no model of {op} ({'it has ' + ', '.join(known) if known else 'it is empty'}): "
+                "add one with `kerncast models add MODEL`"
+            )
+        return Lookup.among(there, asked, family, device, software, name, strict, self.path, preset)
+
     def find(
         self,
         op: str,
@@ -157,52 +177,25 @@ class Store:
         software: str | Sequence[str] | None = None,
         name: str | None = None,
         strict: bool = False,
+        problem: Mapping[str, Any] | None = None,
     ) -> Entry:
-        """The model to use: one of the same software, else the newest with a warning, never one of another device.
+        """The model to use: one that covers the problem, of the same software, else with a warning; never of another device.
 
-        `family` and `device` may be left out if the store has only one. Without `name`, an unnamed model comes first.
-        `op` may be an alias (`exp`), or the store's name of an op that is not installed here.
+        `problem` has some or all parameters of a problem. If several models remain, those without a name come first, then the
+        newest; it is an error if the choice is among named models, or among models of different parts of the op.
         """
-        with contextlib.suppress(NotFound):
-            op = OPS.get(op).name
-        there = self.entries(op)
-        if not there:
-            known = sorted({entry.op for entry in self.entries()})
-            raise NotFound(
-                f"the store {self.path} has no model of {op} ({'it has ' + ', '.join(known) if known else 'it is empty'}): "
-                "add one with `kerncast models add MODEL`"
-            )
-        found = _of_family(there, op, family)
-        found = _on_device(found, device, self.path)
-        if name is not None:
-            named = [entry for entry in found if entry.record.name == name]
-            if not named:
-                raise NotFound.named(f"model of {found[0].family}", name, {entry.record.name for entry in found})
-            found = named
-        found = sorted(found, key=lambda entry: entry.record.added, reverse=True)
-        found = sorted(found, key=lambda entry: entry.record.name != DEFAULT)
-        if software is None:
-            return found[0]
-        same = [entry for entry in found if softwares.is_same(entry.software, software)]
-        if same:
-            return same[0]
-        asked = (software if isinstance(software, str) else "; ".join(software)) or "software without a name"
-        nearest = found[0]
-        said = "; ".join(nearest.software) or "software that its data do not name"
-        if strict:
-            raise NotFound(
-                f"no model of {nearest.family} on {nearest.device} was trained on {asked}; the newest was trained on {said}: "
-                "leave out `strict` to use it, or train one on that software"
-            )
-        if not nearest.software:
-            return dataclasses.replace(nearest, warning=f"asked for {asked}, the model {softwares.trained(())}")
-        return dataclasses.replace(nearest, warning=f"trained on {said}, not on {asked}")
+        return self.lookup(op, family, device, software, name, strict).only(problem or {})
 
     def get(self, name: str) -> Entry:
-        """An entry by its id, or by any consecutive parts of it that are unique."""
+        """An entry by its id, by any part of it that is unique, or by the name of the model in a reply.
+
+        Whole parts (`gemm/cpu`) come before other pieces of text (`emm/cp`).
+        """
         there, damaged = self.survey()
         words = name.strip("/").split("/")
         found = [entry for entry in there if _holds(entry.id.split("/"), words)]
+        found = found or [entry for entry in there if name.strip("/") and name.strip("/") in entry.id]
+        found = found or [entry for entry in there if _is_named_by(entry, name)]
         if len(found) == 1:
             return found[0]
         if found:
@@ -211,14 +204,27 @@ class Store:
             raise damaged[0]
         raise NotFound.named(f"model in {self.path}", name, [entry.id for entry in there], "kerncast models" if there else "")
 
-    def at(self, model: Model, name: str = DEFAULT) -> Entry | None:
+    def at(self, model: Model, name: str | None = None) -> Entry | None:
         """The entry that `add` would replace with this model; damaged entries elsewhere do not matter."""
-        file = self._folder(_record(model, name)) / ENTRY
+        file = self._folder(self._record(model, name)) / ENTRY
         return read_entry(file) if file.exists() else None
 
-    def mark(self, model: Model, name: str = DEFAULT) -> str:
+    def mark(self, model: Model, name: str | None = None) -> str:
         """A hash of that entry's file, readable or not; empty if there is none. For `add`."""
-        return _mark(self._folder(_record(model, name)))
+        return _mark(self._folder(self._record(model, name)))
+
+    def earlier(self, model: Model, name: str | None = None) -> Entry | None:
+        """The entry that `add` would replace with this model, else the one that answers for some of its problems now."""
+        there = self.at(model, name)
+        if there is not None:
+            return there
+        record = self._record(model, name)
+        try:
+            found = self.lookup(record.op, record.family, model.device.name, record.software, name or DEFAULT)
+        except NotFound:
+            return None
+        own = Coverage.of(model.manifest, model.family.problem.parameters)
+        return next((entry for entry, coverage in found.by_coverage() if name is not None or coverage.overlaps(own)), None)
 
     # -- writing -----------------------------------------------------------------------------------------
 
@@ -226,7 +232,7 @@ class Store:
         self,
         model: Model | str | Path,
         *,
-        name: str = DEFAULT,
+        name: str | None = None,
         replace: bool = False,
         software: Mapping[str, str] | None = None,
         origin: Mapping[str, str] | None = None,
@@ -235,14 +241,17 @@ class Store:
     ) -> Entry:
         """Copy a model into the store. `software` is for a model whose data did not say what it was trained on.
 
+        Without a `name` it is called by the part of the op that it covers (`in_strategy=width,out_strategy=height`), so
+        models of different parts do not replace each other.
         With `trust`, this user trusts the model, as `trust` does. With `over`, replace only an entry with this `mark`, and
         raise `Changed` if it is another one by now.
         """
-        check_name(name)
+        if name is not None:
+            check_name(name)
         loaded = model if isinstance(model, Model) else Model.load(model)
         if trust:
             trusting.trust(loaded)
-        record = _record(loaded, name, software, origin)
+        record = self._record(loaded, name, software, origin)
         target = self._folder(record)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -250,7 +259,7 @@ class Store:
                 if (target / ENTRY).exists() and not replace:
                     raise InvalidValue(
                         f"the store already has a model of {record.family} on {', '.join(record.devices)} for this software, "
-                        f"called '{name}': add `replace`, or give this one another `name`"
+                        f"called '{record.name}': add `replace`, or give this one another `name`"
                     )
                 if over is not None and _mark(target) != over:
                     raise Changed(f"{target} was changed before it could be replaced: look at what is there now, and try again")
@@ -275,6 +284,20 @@ class Store:
         if isinstance(model, Model):
             return model
         return Model.load(model) if Path(model).is_dir() else self.get(str(model)).load()
+
+    def _record(
+        self, model: Model, name: str | None, stated: Mapping[str, str] | None = None, origin: Mapping[str, str] | None = None
+    ) -> Record:
+        """What is known of a model; without a name, the store names it."""
+        record = _record(model, name or own_name(model), stated, origin)
+        if name is not None or record.name == DEFAULT or (self._folder(record) / ENTRY).exists():
+            return record
+        # Before models were called by their part of the op, all of them were called `default`: one of the same part stays.
+        before = msgspec.structs.replace(record, name=DEFAULT)
+        with contextlib.suppress(KerncastError, FileNotFoundError):
+            if own_name(read_entry(self._folder(before) / ENTRY).load()) == record.name:
+                return before
+        return record
 
     def _folder(self, record: Record) -> Path:
         return self.path.joinpath(*place_of(record.family, record.devices, record.software, record.name))
@@ -311,42 +334,6 @@ class Store:
         return entry
 
 
-def _of_family(there: list[Entry], op: str, family: str | None) -> list[Entry]:
-    known = sorted({entry.family for entry in there})
-    if family is None:
-        if len(known) > 1:
-            raise InvalidValue(f"the store has models of several families of {op} ({', '.join(known)}): name one")
-        return there
-    found = [entry for entry in there if entry.family in (family, f"{op}/{family}")]
-    if not found:
-        raise NotFound.named("family in the store", family, known)
-    return found
-
-
-def _on_device(there: list[Entry], device: str | None, path: Path) -> list[Entry]:
-    known = sorted({name for entry in there for name in entry.record.devices})
-    if device is None:
-        if len({entry.record.devices for entry in there}) > 1:
-            raise InvalidValue(f"the store has models of {there[0].family} for several devices ({', '.join(known)}): name one")
-        return there
-    wanted = canonical(device)
-    found = [entry for entry in there if wanted in {canonical(name) for name in entry.record.devices}]
-    if not found:
-        raise NotFound(
-            f"the store {path} has no model of {there[0].family} for the device {wanted}, only for {', '.join(known)}, and "
-            "a model of another device is never used: train one there"
-        )
-    return found
-
-
-def canonical(device: str) -> str:
-    """The profile name of a device; a device without a profile keeps its own name."""
-    try:
-        return profiles.get(device).name
-    except (NotFound, InvalidValue):
-        return device
-
-
 def _mark(folder: Path) -> str:
     try:
         return hashlib.blake2b((folder / ENTRY).read_bytes(), digest_size=16).hexdigest()
@@ -380,6 +367,13 @@ def _figures(model: Model) -> dict[str, Any]:
 
 def _size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _is_named_by(entry: Entry, name: str) -> bool:
+    """Whether a reply would name the model so: `gemm/cpu@local#3f2a91c0`, or the end of it."""
+    place, _, checksum = name.rpartition("#")
+    beginning = len(checksum) >= SHORTEST_CHECKSUM and entry.record.checksum.startswith(checksum)
+    return beginning and place in ("", f"{entry.family}@{entry.device}")
 
 
 def _holds(whole: Sequence[str], words: Sequence[str]) -> bool:

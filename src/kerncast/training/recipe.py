@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from kerncast.errors import BadFile, InvalidValue
+from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.learners.target import Target, default_target
 from kerncast.scoring.splits import CONFIG
 from kerncast.tables.table import Table
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Fields that `model.json` does not keep, and why.
 LEFT_OUT = {"threads": "it changes only how long training takes; a refit has its own"}
 # Fields that it keeps only if they are set, so that other models keep the same bytes as before.
-WHERE_SET = ("hold_out", "inherited")
+WHERE_SET = ("hold_out", "inherited", "features", "given")
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,13 @@ class Recipe:
     """What folds consist of: groups of problems, or configs (`config`) if there is only one problem."""
     inherited: dict[str, Any] = field(default_factory=dict)
     """Knobs of the base of a warm start, used for those that are not given."""
+    features: tuple[str, ...] = ()
+    """The features to learn from, if not all of them."""
+    given: bool = False
+    """The weights were given, so no recipe makes them again."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "features", tuple(self.features))  # JSON has lists only
         for name in ("seed", "threads", "hard_mining", "tune"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 0:
@@ -55,18 +60,32 @@ class Recipe:
             )
             # Knobs that are not given are the base's: its weights have its shape.
             inherited = base.manifest.options if base.manifest.kind == self.kind else {}
-            return replace(self, inherited=inherited, target=given.name, target_log=given.log, hold_out=by)
+            features = self.features or tuple(base.manifest.recipe.get("features", ()))
+            return replace(
+                self, inherited=inherited, target=given.name, target_log=given.log, hold_out=by, features=features
+            )
         name = self.target or default_target(table.rows).name
         target = Target(name, True if self.target_log is None else self.target_log)
         target.encode(table.time_ns[table.ok][:1], table.rows.take(np.flatnonzero(table.ok)[:1]))  # refuses unknown work
         return replace(self, target=target.name, target_log=target.log, hold_out=by)
+
+    def narrowed(self, table: Table) -> Table:
+        """The table with the features to learn from, in the order in which the family has them."""
+        if not self.features:
+            return table
+        for name in self.features:
+            if name not in table.rows.names:
+                raise NotFound.named(f"feature of {table.family.id} in these data", name, table.rows.names)
+        return replace(table, rows=table.rows.only([name for name in table.rows.names if name in self.features]))
 
     def grouped(self, table: Table) -> Table:
         """The table as folds and early stopping divide it."""
         return replace(table, group=table.config) if self.hold_out == CONFIG else table
 
     def as_options(self) -> dict[str, Any]:
-        """The recipe as `model.json` keeps it: every field except those in `LEFT_OUT`."""
+        """The recipe as `model.json` keeps it: every field except those in `LEFT_OUT`; nothing for given weights."""
+        if self.given:
+            return {}
         kept = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in LEFT_OUT}
         return {
             name: dict(sorted(value.items())) if isinstance(value, dict) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from kerncast.errors import InvalidValue, KerncastError
 from kerncast.files.atomic import build_directory, file_checksum, refuse_unwritable
 from kerncast.files.versioned import json_text
 from kerncast.learners.contract import Learner
+from kerncast.learners.mlp_csv import Network
+from kerncast.learners.target import Target
 from kerncast.models import card, coverage, trust
 from kerncast.models.labels import in_order_of_labels
 from kerncast.models.manifest import (
@@ -63,13 +66,15 @@ def train(
     warm_start: Model | str | Path | None = None,
     ck: tuple[str, ...] | None = None,
     no_folds: bool = False,
+    weights: Network | None = None,
     progress: Progress = QUIET,
 ) -> Model:
     """Train a model on one or several datasets and write it to `out`.
 
     If training is interrupted, finished folds are kept next to `out`, and the same call continues from there. `ck` adds
     the files of CK Tile's heuristics; it names the targets to write besides the recipe's own. With `no_folds` the model is
-    fitted once, on everything, and is not evaluated: it has no figures and no interval.
+    fitted once, on everything, and is not evaluated: it has no figures and no interval. A network that is given as `weights`
+    is not fitted at all; the data say what it covers.
     """
     out = Path(out)
     if out.exists():  # a training that was killed right after it had written the model
@@ -88,14 +93,18 @@ def train(
     kept = () if base is None else base.manifest.features.names
     table = load_table(opened, family, where, pool, kept)
     # A warm start has one hold-out, whatever the folds.
-    _refuse_too_little(table, 1 if no_folds else recipe.folds if base is None else 2)
-    recipe = recipe.resolved(table, base)
+    _refuse_too_little(table, 1 if no_folds or weights is not None else recipe.folds if base is None else 2)
+    recipe = recipe.resolved(table, base) if weights is None else _given_recipe(recipe, table, weights)
+    table = recipe.narrowed(table)
     if ck is not None:
         from kerncast.models.ck import refuse_unfit
 
         refuse_unfit(table.family, recipe.kind, len(table.devices), (recipe.target or "", *ck))
     procedure = Procedure(recipe, progress)
-    if no_folds:
+    if weights is not None:
+        learner = weights.learner(table.rows, recipe.knobs)
+        trained = Trained(learner, table, np.zeros(len(table.problem), np.int64), None)
+    elif no_folds:
         trained = _not_judged(table, procedure, base)
     elif base is not None:
         trained = _continued(table, procedure, base)
@@ -132,6 +141,20 @@ def _not_judged(table: Table, procedure: Procedure, base: Model | None) -> Train
     procedure.progress.stage("the only fit", 1, 1)
     learner = procedure.fit(procedure.recipe.grouped(table), None if base is None else base.learner)
     return Trained(learner, table, np.zeros(len(table.problem), np.int64), None)
+
+
+def _given_recipe(recipe: Recipe, table: Table, weights: Network) -> Recipe:
+    """The recipe with the target and the features of a network that is given."""
+    asked = (recipe.target or weights.target.name, weights.target.log if recipe.target_log is None else recipe.target_log)
+    if asked != (weights.target.name, weights.target.log):
+        raise InvalidValue(
+            f"the network in {weights.folder} predicts {weights.target}, not {Target(*asked)}: leave out `targets` and `raw_target`"
+        )
+    features = weights.features(table.rows.names)
+    if recipe.features and set(recipe.features) != set(features):
+        raise InvalidValue(f"the network in {weights.folder} reads {', '.join(features)}: leave out `features`")
+    own = () if tuple(features) == table.rows.names else tuple(features)
+    return replace(recipe, target=asked[0], target_log=asked[1], features=own, given=True).resolved(table, None)
 
 
 def _continued(table: Table, procedure: Procedure, base: Model) -> Trained:

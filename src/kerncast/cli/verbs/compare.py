@@ -7,14 +7,15 @@ from typing import Any
 
 import click
 
-from kerncast.cli import completing
+from kerncast.cli.stored import model_argument, store_of_model
 from kerncast.cli.views.evaluation import show
 from kerncast.cli.views.output import datasets_argument, json_option, print_json, where_option, working
 
 
 @click.command("compare")
-@click.argument("old", metavar="OLD", type=click.Path(path_type=Path), shell_complete=completing.model_folders)
-@click.argument("new", metavar="NEW", type=click.Path(path_type=Path), shell_complete=completing.model_folders)
+@model_argument("old", "OLD")
+@model_argument("new", "NEW")
+@store_of_model
 @datasets_argument()
 @click.option("--max-mean", default=0.5, show_default=True, metavar="%", help="Allowed drop of the mean.")
 @click.option("--max-median", default=0.5, show_default=True, metavar="%", help="Allowed drop of the median.")

@@ -9,13 +9,14 @@ import click
 
 from kerncast.api.printing import echo
 from kerncast.api.showing import shown
-from kerncast.cli import completing
+from kerncast.cli.stored import model_argument, store_of_model
 from kerncast.cli.views.evaluation import show
 from kerncast.cli.views.output import datasets_argument, json_option, print_json, where_option
 
 
 @click.command("evaluate")
-@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path), shell_complete=completing.model_folders)
+@model_argument()
+@store_of_model
 @datasets_argument()
 @click.option(
     "--split",

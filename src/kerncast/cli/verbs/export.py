@@ -9,18 +9,20 @@ from typing import Any
 import click
 
 from kerncast.api.printing import echo
-from kerncast.cli import completing
 from kerncast.cli.asking import steps
+from kerncast.cli.stored import model_argument, store_of_model
 from kerncast.cli.views.output import json_option, print_json, table
 from kerncast.models.tier import CHOOSING
 from kerncast.writing.shell import word
 
 
 @click.command("export")
-@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path), shell_complete=completing.model_folders)
+@model_argument()
+@store_of_model
 @click.option(
     "--to", type=click.Choice(["c", "json", "csv", "lookup-table", "autoheuristic"]), default="c", show_default=True,
-    help="C99 with a C++17 header, a JSON table of choices, the lines of a linear model, or files for PyTorch's Inductor.",
+    help="C99 with a C++17 header, a JSON table of choices, CSV (the lines of a linear model, or a folder with the weights of an "
+    "mlp), or files for PyTorch's Inductor.",
 )  # fmt: skip
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), metavar="DIR|FILE", help="The path to write; it must not exist."
@@ -53,6 +55,7 @@ def command(model: Path, out: Path, to: str, as_json: bool, **options: Any) -> N
     kerncast export model --to c --out picker --overrides overrides.toml
     kerncast export model --to json --out choices.json
     kerncast export lines --to csv --out lines.csv
+    kerncast export mlp --to csv --out weights
     kerncast export a100 --to lookup-table --out table.json --device-name 'NVIDIA A100-SXM4-80GB'
     kerncast export a100 --to autoheuristic --out _KerncastMM.py
     """

@@ -36,11 +36,11 @@ EXIT = {"fresh": 0, "drifted": 1, "cannot tell": 3}
 def command(context: click.Context, store: Path | None, as_json: bool) -> None:
     """List the models in the store, or manage them: add, trust, remove, show, find, check.
 
-    A model is found by op, family, device and software. First comes a model that was trained on exactly the
-    software asked for. Else a model of the same op, family and device is used, with a warning that names its
-    software (an error with --strict). Else nothing is found, and the error lists what the store has. Of several
-    models, one without its own name comes first, then the newest. A model of another device or family is never
-    used; a profile's aliases are the same device.
+    A model is found by op, family, device, coverage and software. First come models that cover the problem: what
+    they were trained with includes it. Of these, one that was trained on exactly the software asked for comes
+    first. Else one of other software is used, with a warning that names it (an error with --strict). If several
+    remain, one that you did not name comes before named ones, then the newest. A model of another device or family
+    is never used; a profile's aliases are the same device.
 
     \b
     kerncast models
@@ -110,10 +110,10 @@ def add(
     kerncast models add --trust model        # trained on another machine, by you or by someone you trust
     """
     from kerncast.api.results import named_values
-    from kerncast.store.store import DEFAULT, Store
+    from kerncast.store.store import Store
 
     entry = Store.open(store).add(
-        model, name=name or DEFAULT, replace=replace, software=named_values(software, "software"), trust=trust
+        model, name=name, replace=replace, software=named_values(software, "software"), trust=trust
     )
     _tell(entry, "added and trusted" if trust else "added", as_json)
 
@@ -171,6 +171,7 @@ def show(model: str, store: Path | None, as_json: bool) -> None:
 
 @command.command("find")
 @click.argument("op", metavar="OP", shell_complete=completing.ops)
+@click.argument("problem", metavar="[NAME=VALUE]...", nargs=-1)
 @click.option(
     "--family", metavar="FAMILY", shell_complete=completing.families, help="Which family, when the store has several of the op."
 )
@@ -185,15 +186,22 @@ def show(model: str, store: Path | None, as_json: bool) -> None:
 @click.option("--strict", is_flag=True, help="Refuse a model that was trained on other software.")
 @store_option
 @json_option
-def find(op: str, store: Path | None, as_json: bool, **wanted: Any) -> None:
+def find(op: str, problem: tuple[str, ...], store: Path | None, as_json: bool, **wanted: Any) -> None:
     """Print the path of the model to use for an op, found as `kerncast models --help` states.
+
+    Parameters of the problem, some or all, choose among models of parts of the op. If several models remain that you
+    named, or that are of different parts, they are listed, and none is chosen (exit code 2).
 
     \b
     kerncast select "$(kerncast models find gemm --device local)" M=300 N=500 K=700 dtype=fp32 layout=rrr
+    kerncast models find reshard in_strategy=width out_strategy=height
     """
+    from kerncast.cli.verbs.families import parse_assignments
     from kerncast.store.store import Store
 
-    entry = Store.open(store).find(op, **wanted)
+    found = Store.open(store).lookup(op, **wanted)
+    parameters = {} if found.family is None else dict(found.family.problem.parameters)
+    entry = found.only(parse_assignments(problem, parameters))
     if as_json:
         print_json(entry.as_json())
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +16,16 @@ from kerncast.cli.views.output import assignments, json_option, print_json, tabl
 from kerncast.errors import InvalidValue, NotFound
 
 if TYPE_CHECKING:
+    from kerncast.models.answer import Answer
     from kerncast.models.model import Model
-    from kerncast.space import Value
+    from kerncast.op import Family
+    from kerncast.store.store import Entry, Lookup
 
 COLUMNS = ("status", "config", "time", "90 % interval")
 
 
 @click.command("predict")
-@click.argument("model", metavar="MODEL|OP", type=click.Path(path_type=Path), shell_complete=completing.models_and_ops)
+@click.argument("model", metavar="MODEL|ID|OP", type=click.Path(path_type=Path), shell_complete=completing.models_and_ops)
 @problems_argument
 @click.option(
     "--family", metavar="NAME", shell_complete=completing.families, help="With OP: the family of the model in the store."
@@ -30,7 +34,7 @@ COLUMNS = ("status", "config", "time", "90 % interval")
     "--device", metavar="NAME", shell_complete=completing.devices, help="With OP: the device of the model in the store."
 )
 @click.option(
-    "--store", metavar="DIR", type=click.Path(path_type=Path), help="With OP: the store to look in. [default: your own]"
+    "--store", metavar="DIR", type=click.Path(path_type=Path), help="The store to look in for OP or ID. [default: your own]"
 )
 @click.option(
     "--config", "config", metavar="NAME=VALUE", multiple=True, help="The config to predict; repeat for each parameter."
@@ -48,7 +52,8 @@ def command(
     """Predict how long a problem takes, with a 90 % interval; no device is needed.
 
     If the family has configs, name one with --config, or leave it out to predict the best one (`kerncast select`).
-    A file of problems (.json or .parquet) gives a list; `config.*` columns of a parquet file are ignored.
+    A file of problems (.json or .parquet) gives a list; `config.*` columns of a parquet file are ignored. With OP, each
+    problem is answered by the model of the store that covers it (`kerncast models --help`).
 
     \b
     kerncast predict model M=128 N=1536 K=7168 dtype=fp8 layout=rcr
@@ -61,58 +66,88 @@ def command(
     from kerncast.selecting.selector import Selector
     from kerncast.selecting.tiers.build import plain_tiers
 
-    loaded, preset = _loaded(model, family, device, store)
-    given, listed = read_problems(problem, loaded.family)
-    given = [_with(preset, values, str(model)) for values in given]
-    asked = checked_problems(given, loaded.family)
-    chosen = parse_assignments(config, dict(loaded.family.config.parameters))
-    unknown = sorted(set(chosen) - set(loaded.family.config.parameters))
+    source = _Source.of(str(model), family, device, store)
+    given, listed = read_problems(problem, source.family)
+    chosen = parse_assignments(config, dict(source.family.config.parameters))
+    unknown = sorted(set(chosen) - set(source.family.config.parameters))
     if unknown:
-        raise NotFound.named(f"config parameter of {loaded.family.id}", unknown[0], loaded.family.config.parameters)
-    # No tier is needed here, so none is built, and the answer comes at once.
-    selector = Selector(loaded, tiers=plain_tiers(loaded), tier="full", compile=False)
-    if chosen or not loaded.family.config.parameters:
-        answers = [selector.predict(values, chosen or None) for values in asked]
-    else:
-        answers = selector.select_many(asked, "full")
-    answers = [without_choice(loaded.family, answer) for answer in answers]
+        raise NotFound.named(f"config parameter of {source.family.id}", unknown[0], source.family.config.parameters)
+    by_place: dict[int, Answer] = {}
+    entries: dict[int, str] = {}
+    for loaded, entry, places in source.parts(given):
+        asked = checked_problems([source.whole(given[place]) for place in places], loaded, places, len(given))
+        # No tier is needed here, so none is built, and the answer comes at once.
+        selector = Selector(loaded, tiers=plain_tiers(loaded), tier="full", compile=False)
+        if chosen or not loaded.family.config.parameters:
+            found = [selector.predict(values, chosen or None) for values in asked]
+        else:
+            found = selector.select_many(asked, "full")
+        by_place |= {place: without_choice(loaded.family, answer) for place, answer in zip(places, found, strict=True)}
+        if entry is not None:
+            entries |= dict.fromkeys(places, entry)
+    answers = [by_place[place] for place in range(len(given))]
     if as_json:
-        found: list[Any] = [answer.as_json() for answer in answers]
-        print_json(found if listed else found[0])
+        rows: list[Any] = [
+            answer.as_json() | ({"entry": entries[place]} if place in entries else {}) for place, answer in enumerate(answers)
+        ]
+        print_json(rows if listed else rows[0])
     else:
-        rows = [
+        cells = [
             [assignments({name: value for name, value in item.problem.items() if value is not None}), *answer_cells(item)[:4]]
             for item in answers
         ]
-        table(("problem", *COLUMNS), rows, right=COLUMNS[2:])
+        table(("problem", *COLUMNS), cells, right=COLUMNS[2:])
         for answer in answers:
             if answer.reason:
                 echo(answer.reason)
+        for entry in dict.fromkeys(entries.values()):
+            echo(f"model: {entry}", err=True)
     if not all(answer.ok for answer in answers):
         raise SystemExit(1)
 
 
-def _with(preset: dict[str, Value], values: dict[str, Any], alias: str) -> dict[str, Any]:
-    """Add the parameters that an alias of the op sets."""
-    for name, value in preset.items():
-        if values.get(name, value) != value:
-            raise InvalidValue(f"{alias} means {name}={value}, which contradicts {name}={values[name]}: leave one of them out")
-    return {**preset, **values}
+@dataclass(frozen=True)
+class _Source:
+    """Where predictions come from: one model, or the store's models of an op."""
 
+    family: Family
+    model: Model | None
+    lookup: Lookup | None
 
-def _loaded(model: Path, family: str | None, device: str | None, store: Path | None) -> tuple[Model, dict[str, Value]]:
-    """The named model, or the store's model of the named op, with the parameters that an alias sets."""
-    from kerncast.models.model import Model
-    from kerncast.registry import OPS
-    from kerncast.store.store import Store
+    @classmethod
+    def of(cls, name: str, family: str | None, device: str | None, store: Path | None) -> _Source:
+        from kerncast.models.model import Model
+        from kerncast.registry import OPS
+        from kerncast.store.store import Store
 
-    name = str(model)
-    if model.exists() or not any(name in (op.name, *op.aliases) for op in OPS):
-        if family is not None or device is not None or store is not None:
-            raise InvalidValue(
-                f"--family, --device and --store choose a model of an op, but '{model}' is a model: leave them out"
-            )
-        return Model.load(model), {}
-    op = OPS.get(name)
-    entry = Store.open(store).find(op.name, family, device)
-    return entry.load(), dict(op.aliases.get(name, {}))
+        if Path(name).exists() or not any(name in (op.name, *op.aliases) for op in OPS):
+            if family is not None or device is not None:
+                raise InvalidValue(f"--family and --device choose a model of an op, but '{name}' is a model: leave them out")
+            if store is not None and Path(name).exists():
+                raise InvalidValue(f"--store is where an op or an id is looked up, but '{name}' is a folder: leave it out")
+            from kerncast.api.results import model_of
+
+            loaded = Model.load(name) if Path(name).exists() else model_of(name, store)
+            return cls(loaded.family, loaded, None)
+        lookup = Store.open(store).lookup(name, family, device)
+        if lookup.family is None:
+            loaded = lookup.entries[0].load()  # says what is wrong with it
+            return cls(loaded.family, loaded, None)
+        return cls(lookup.family, None, lookup)
+
+    def whole(self, values: dict[str, Any]) -> dict[str, Any]:
+        """A problem with the parameters that the name of the op sets."""
+        return values if self.lookup is None else self.lookup.whole(values)
+
+    def parts(self, given: list[dict[str, Any]]) -> Iterator[tuple[Model, str | None, list[int]]]:
+        """The models that answer, with the places of their problems."""
+        if self.lookup is None:
+            assert self.model is not None
+            yield self.model, None, list(range(len(given)))
+            return
+        found: dict[str, tuple[Entry, list[int]]] = {}
+        for place, values in enumerate(given):
+            entry = self.lookup.nearest(values)
+            found.setdefault(entry.id, (entry, []))[1].append(place)
+        for name, (entry, places) in found.items():
+            yield entry.load(), name, places

@@ -20,13 +20,13 @@ REFUSED = 1
 
 @click.command("query")
 @click.argument("text", metavar="TEXT|FILE|-")
-@click.option("--model", metavar="DIR", multiple=True, type=click.Path(path_type=Path),
-              help="A model to ask; may be repeated. [default: the store]")  # fmt: skip
+@click.option("--model", metavar="DIR|ID", multiple=True,
+              help="A model to ask, or its id in the store; may be repeated. [default: all of the store]")  # fmt: skip
 @click.option("--store", metavar="DIR", type=click.Path(path_type=Path), help="The store to look in. [default: your own]")
 @click.option("--strict", is_flag=True, help="Refuse a request if no model was trained on the software that it names.")
 @click.option("--no-compile", is_flag=True, help="Answer in Python even where there is a C compiler.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reply indented, over several lines.")
-def command(text: str, model: tuple[Path, ...], store: Path | None, strict: bool, no_compile: bool, as_json: bool) -> None:
+def command(text: str, model: tuple[str, ...], store: Path | None, strict: bool, no_compile: bool, as_json: bool) -> None:
     """Answer JSON requests about how long an op takes. One object gives one answer, a list gives a list.
 
     The status of an answer is ok, out_of_range, unsupported, bad_input, no_model or corrupt; all but ok give a reason

@@ -9,7 +9,7 @@ import click
 
 from kerncast.api.printing import echo
 from kerncast.api.showing import shown
-from kerncast.cli import completing
+from kerncast.cli.stored import model_argument, store_of_model
 from kerncast.cli.views.output import assignments, duration, json_option, print_json, table
 from kerncast.errors import InvalidValue
 
@@ -20,7 +20,8 @@ STRATEGIES = ("exhaustive", "random", "de", "local", "optuna")
 
 
 @click.command("search")
-@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path), shell_complete=completing.model_folders)
+@model_argument()
+@store_of_model
 @click.argument("problem", metavar="NAME=VALUE...", nargs=-1)
 @click.option(
     "--strategy",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kerncast.api.printing import echo
-from kerncast.cli import completing
 from kerncast.cli.asking import ANSWER_COLUMNS, answer_cells, checked_problems, problems_argument, read_problems, steps
+from kerncast.cli.stored import model_argument, store_of_model
 from kerncast.cli.views.output import assignments, duration, json_option, print_json, table
 from kerncast.errors import InvalidValue
 from kerncast.models.tier import CHOOSING
@@ -26,7 +26,8 @@ REFUSED = 1
 
 
 @click.command("select")
-@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path), shell_complete=completing.model_folders)
+@model_argument()
+@store_of_model
 @problems_argument
 @click.option(
     "--top",
@@ -76,7 +77,7 @@ def command(
         raise InvalidValue("--measure times the configs that the model cannot tell apart and returns one: leave out --top")
     loaded = Model.load(model)
     given, listed = read_problems(problem, loaded.family)
-    asked = checked_problems(given, loaded.family)
+    asked = checked_problems(given, loaded)
     if listed and (explained or measured):
         raise InvalidValue("--explain and --measure are for one problem: name it by its parameters")
     with steps() as progress:

@@ -11,6 +11,7 @@ from kerncast.api.printing import echo
 from kerncast.api.showing import shown
 from kerncast.cli import completing
 from kerncast.cli.knobs import WithKnobs, given_knobs
+from kerncast.cli.stored import MODEL, store_of_model
 from kerncast.cli.views.evaluation import show
 from kerncast.cli.views.output import assignments, datasets_argument, json_option, print_json, where_option
 from kerncast.errors import InvalidValue
@@ -20,7 +21,7 @@ TARGETS = "relative, latency, tflops, bandwidth"
 # Options of the verb itself; all others are knobs of a kind of model.
 OWN = {
     "family", "drop_suspect", "pool", "targets", "raw_target", "folds", "seed", "threads", "hard_mining", "tune",
-    "format",
+    "format", "features", "weights",
 }  # fmt: skip
 
 
@@ -49,7 +50,8 @@ OWN = {
     "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="The same data and seed give the same bytes."
 )
 @click.option("--threads", default=0, type=click.IntRange(min=0), help="Cores to train with, one per fold. [default: all]")
-@click.option("--warm-start", type=click.Path(path_type=Path), metavar="MODEL", help="Continue from this model with new data.")
+@click.option("--warm-start", type=MODEL, metavar="MODEL", help="Continue from this model with new data.")
+@store_of_model
 @click.option(
     "--hard-mining",
     default=0,
@@ -68,6 +70,13 @@ OWN = {
     "--format", type=click.Choice(["kerncast", "ck"]), default="kerncast", show_default=True,
     help="ck: also write the files of CK Tile's heuristics into MODELDIR.",
 )  # fmt: skip
+@click.option(
+    "--features", multiple=True, metavar="NAMES", help="Learn from these features only, comma-separated. [default: all]"
+)
+@click.option(
+    "--weights", type=click.Path(path_type=Path), metavar="DIR",
+    help="Take an mlp from the CSV files of `kerncast export --to csv` instead of fitting one; it is not evaluated.",
+)  # fmt: skip
 @json_option
 def command(
     datasets: tuple[Path, ...], out: Path, model: str | None, where: tuple[str, ...], warm_start: Path | None, as_json: bool,
@@ -83,6 +92,8 @@ def command(
     kerncast train quickstart/gemm_cpu --out model
     kerncast train a100 --model mlp --hidden 128,64 --out mlp
     kerncast train new --warm-start model --trees 100 --out model2
+    kerncast train reshards --model mlp --features in_x,in_y,out_x,out_y,tiles --out mlp
+    kerncast train reshards --weights weights --out again
     """
     from kerncast.api.train import refuse_folds, train
     from kerncast.data.label_shift import NOT_SUSPECT
@@ -97,7 +108,8 @@ def command(
     if no_folds and options["hard_mining"]:
         echo("! --hard-mining is not compared with the run without it: --no-folds evaluates nothing", err=True)
     options["folds"] = 0 if no_folds else options["folds"]
-    kind = model or ("gbdt" if base is None else base.manifest.kind)
+    given = options["weights"] is not None
+    kind = model or ("mlp" if given else "gbdt" if base is None else base.manifest.kind)
     own = {name: options.pop(name) for name in list(options) if name not in OWN}
     try:
         with shown(plain=True, what="reading the measurements") as progress:
@@ -129,9 +141,11 @@ def command(
         echo(f"tuned: {assignments(trained.evaluation['tuned'])}")
     conditions = (*where, NOT_SUSPECT) if options["drop_suspect"] else where
     same = " ".join(map(word, [*datasets, *(part for text in conditions for part in ("--where", text))]))
-    if no_folds:
-        echo("", "not evaluated (--no-folds): its errors are unknown, and predictions have no interval")
-        echo("", f"written to {out}. Next: kerncast evaluate {word(out)} {same} --split problem")
+    if no_folds or given:
+        why = "--weights" if given else "--no-folds"
+        echo("", f"not evaluated ({why}): its errors are unknown, and predictions have no interval")
+        data_to_judge = "HELD_OUT_DATASET" if given else f"{same} --split problem"
+        echo("", f"written to {out}. Next: kerncast evaluate {word(out)} {data_to_judge}")
         return
     how = "on one fixed hold-out" if base is not None else f"out of fold, {trained.evaluation['folds']} folds"
     show(figure_blocks(trained.evaluation, f"{how} by {trained.evaluation['split']}"))

@@ -80,13 +80,16 @@ static void query_begin(query_request *request, size_t start) {
     request->fault = none;
     for (i = 0; i < QUERY_PLACES; i++) request->given[i] = SIZE_MAX;
     memset(request->seen, 0, sizeof request->seen);
+#if QUERY_PRODUCTS
+    memset(request->totals, 0, sizeof request->totals);
+#endif
 }
 
 static kerncast_status query_put_answer(query_reply *reply, query_text in, const query_request *request, kerncast_answer *answer) {
     static const char unreadable[] = "the chosen config has a label without a name: export the model again";
     kerncast_status status;
     if (request->fault.kind != QUERY_NO_FAULT) {
-        const bool unsupported = request->fault.kind == QUERY_UNSUPPORTED || request->fault.kind == QUERY_RANK;
+        const bool unsupported = query_is_unsupported(request->fault.kind);
         query_put_fault(reply, in, &request->fault);
         return unsupported ? KERNCAST_UNSUPPORTED : KERNCAST_BAD_INPUT;
     }

@@ -18,7 +18,8 @@ typedef enum {
     QUERY_WRONG_VALUE,
     QUERY_BESIDE,
     QUERY_UNSUPPORTED,
-    QUERY_RANK
+    QUERY_RANK,
+    QUERY_NEEDS
 } query_fault_kind;
 typedef struct {
     query_fault_kind kind;

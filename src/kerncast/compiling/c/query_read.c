@@ -154,6 +154,10 @@ typedef struct {
     query_span software, op;
     int64_t name; /* the name of the op that the request used */
     query_fault fault;
+#if QUERY_PRODUCTS
+    int64_t totals[QUERY_PRODUCTS]; /* 0: not given */
+    query_span total_keys[QUERY_PRODUCTS], total_values[QUERY_PRODUCTS];
+#endif
 } query_request;
 
 static bool query_refused(query_fault *fault, query_fault_kind kind, query_span shown) {
@@ -201,6 +205,111 @@ static bool query_give(query_request *request, size_t place, int64_t number, boo
     return true;
 }
 
+#if QUERY_PRODUCTS
+/* Reads a number that is given instead of two sizes. */
+static bool query_take_product(query_text in, const query_node *node, query_span key, query_span value, query_request *request) {
+    const query_product *product = &query_products[node->product];
+    int64_t number = 0;
+    if (!query_is_number(in.text[value.from]) || !query_whole(in, value, &number) || number < 1 || number > product->most) {
+        request->fault.subject = request->fault.parameter = node->name;
+        request->fault.rule = product->rule;
+        return query_refused(&request->fault, QUERY_WRONG_VALUE, value);
+    }
+    request->totals[node->product] = number;
+    request->total_keys[node->product] = key;
+    request->total_values[node->product] = value;
+    return true;
+}
+
+static void query_set_pair(query_request *request, const query_product *product, int64_t first, int64_t second) {
+    query_set(request, product->first, first);
+    query_set(request, product->second, second);
+}
+
+/* How well a problem fits: 2 where the model was trained, 1 where it obeys the rules, else 0. */
+static int query_fit(const query_request *request) {
+    kc_problem read;
+    int32_t i;
+    if (kc_read_problem(&request->problem, &read, NULL) != KERNCAST_OK) return 0;
+    for (i = 0; i < KC_PROBLEM; i++) {
+        if (read.key[i] != KERNCAST_MISSING && !kc_in_domain(&kc_hull[i], read.key[i])) return 1;
+    }
+    for (i = 0; i < KC_FACTS; i++) {
+        const kc_fact *fact = &kc_facts[i];
+        const int64_t value = read.key[fact->parameter];
+        if (value != KERNCAST_MISSING && (value % fact->step + fact->step) % fact->step != fact->rest) return 1;
+    }
+    return 2;
+}
+
+/* The next divisor of a number in ascending order, after one of them; 0 after the last. */
+static int64_t query_next_divisor(int64_t total, int64_t after) {
+    int64_t small = after < 1 ? 1 : after + 1;
+    /* Above the root the partners of the divisors below it follow, which are found from the other end. */
+    for (; small <= total / small; small++) {
+        if (total % small == 0) return small;
+    }
+    if (after >= total) return 0;
+    small = after > 0 ? total / after : 1;
+    for (small = small <= total / small ? small - 1 : total / small; small > 0; small--) {
+        if (total % small == 0 && total / small > after) return total / small;
+    }
+    return 0;
+}
+
+/* The shape that stands for all with this product: the middle one of those that fit best, ordered by the first size. */
+static bool query_find_shape(query_request *request, const query_product *product, int64_t total) {
+    int64_t first, chosen = 0;
+    size_t count = 0, place = 0;
+    int best = -1, pass;
+    for (pass = 0; pass < 2; pass++) {
+        for (first = query_next_divisor(total, 0); first != 0; first = query_next_divisor(total, first)) {
+            const int64_t second = total / first;
+            int fit;
+            if (first < product->first_low || first > product->first_high || (first - product->first_low) % product->first_step) continue;
+            if (second < product->second_low || second > product->second_high || (second - product->second_low) % product->second_step)
+                continue;
+            query_set_pair(request, product, first, second);
+            fit = query_fit(request);
+            if (pass == 0 && fit > best) {
+                best = fit;
+                count = 0;
+            }
+            if (pass == 0 && fit == best) count++;
+            if (pass == 1 && fit == best && place++ == (count - 1) / 2) chosen = first;
+        }
+        if (best < 0) return false;
+    }
+    query_set_pair(request, product, chosen, total / chosen);
+    return true;
+}
+
+/* Puts two sizes in the place of their product. */
+static bool query_split(query_request *request, size_t which) {
+    const query_product *product = &query_products[which];
+    const int64_t total = request->totals[which];
+    const int64_t first = query_get(request, product->first), second = query_get(request, product->second);
+    if (first != KERNCAST_MISSING || second != KERNCAST_MISSING) {
+        const int64_t one = first != KERNCAST_MISSING ? first : second;
+        const int64_t other = one < 1 || total % one != 0 ? 0 : total / one;
+        if (other == 0 || (first != KERNCAST_MISSING && second != KERNCAST_MISSING && second != other))
+            return query_refused(&request->fault, QUERY_CONTRADICTS, request->total_keys[which]);
+        query_set_pair(request, product, first != KERNCAST_MISSING ? one : other, first != KERNCAST_MISSING ? other : one);
+    } else if (product->needs != NULL) {
+        request->fault.rule = product->needs;
+        request->fault.parameter = product->name;
+        return query_refused(&request->fault, QUERY_NEEDS, request->total_values[which]);
+    } else if (!query_find_shape(request, product, total)) {
+        request->fault.subject = request->fault.parameter = product->name;
+        request->fault.rule = product->parted;
+        return query_refused(&request->fault, QUERY_WRONG_VALUE, request->total_values[which]);
+    }
+    if (request->given[product->first] == SIZE_MAX) request->given[product->first] = request->total_values[which].from;
+    if (request->given[product->second] == SIZE_MAX) request->given[product->second] = request->total_values[which].from;
+    return true;
+}
+#endif
+
 /* A list of whole numbers, right-aligned and padded with 1. */
 static bool query_take_list(query_text in, const query_node *node, query_span key, query_span list, query_request *request) {
     size_t at, count = 0, skipped, i;
@@ -239,6 +348,9 @@ static bool query_take(query_text in, const query_node *node, query_span key, qu
     int64_t number;
     size_t place, i;
     bool read;
+#if QUERY_PRODUCTS
+    if (node->product >= 0) return query_take_product(in, node, key, value, request);
+#endif
     if (node->present >= 0 && first == 'n') return query_give(request, (size_t)node->present, 0, false, key, value.from);
     if (!node->once && first == 'n') return true; /* an optional argument that is left out */
     if (!node->leaf) {
@@ -403,5 +515,13 @@ static bool query_read(query_text in, size_t *at, query_request *request) {
     }
     if (!query_preset(request)) return false;
     query_unify(request);
+#if QUERY_PRODUCTS
+    {
+        size_t which;
+        for (which = 0; which < QUERY_PRODUCTS; which++) {
+            if (request->totals[which] != 0 && !query_split(request, which)) return false;
+        }
+    }
+#endif
     return true;
 }

@@ -197,10 +197,14 @@ static void query_put_got(query_reply *reply, const query_fault *fault, const ch
     query_put_text(reply, shown, size, QUERY_SHOWN);
 }
 
+static bool query_is_unsupported(query_fault_kind kind) {
+    return kind == QUERY_UNSUPPORTED || kind == QUERY_RANK || kind == QUERY_NEEDS;
+}
+
 static void query_put_fault(query_reply *reply, query_text in, const query_fault *fault) {
     const char *shown = (const char *)in.text + fault->shown.from;
     const size_t size = fault->shown.to - fault->shown.from;
-    const bool unsupported = fault->kind == QUERY_UNSUPPORTED || fault->kind == QUERY_RANK;
+    const bool unsupported = query_is_unsupported(fault->kind);
     query_put(reply, unsupported ? "{\"status\":\"unsupported\",\"message\":\"" : "{\"status\":\"bad_input\",\"message\":\"");
     switch (fault->kind) {
     case QUERY_UNKNOWN_KEY:
@@ -227,6 +231,7 @@ static void query_put_fault(query_reply *reply, query_text in, const query_fault
         query_put(reply, " dimensions, got ");
         query_put_text(reply, shown, size, QUERY_SHOWN);
         break;
+    case QUERY_NEEDS: query_put_words(reply, fault->rule); break;
     case QUERY_UNSUPPORTED:
     case QUERY_WRONG_VALUE: query_put_got(reply, fault, shown, size); break;
     default:

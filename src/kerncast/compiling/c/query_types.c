@@ -30,12 +30,22 @@ typedef struct {
     const char *path;
     size_t first_child, children, first_place, places;
     int64_t present; /* the flag that an object here sets, or -1 */
+    int64_t product; /* what is given here instead of two sizes, or -1 */
     bool leaf, once;
     const query_label *names;
     size_t name_count;
     const query_code *numbers;
     size_t number_count;
 } query_node;
+/* A number that may be given instead of the two sizes whose product it is; `needs` says why not, or is NULL. */
+typedef struct {
+    const char *name, *rule, *parted, *needs;
+    int64_t most;
+    size_t first;
+    int64_t first_low, first_high, first_step;
+    size_t second;
+    int64_t second_low, second_high, second_step;
+} query_product;
 /* What a name of the op says of a parameter. */
 typedef struct {
     int64_t name;

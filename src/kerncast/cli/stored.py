@@ -1,0 +1,59 @@
+"""MODEL on the command line: a folder, or a model of the store by its id or a unique part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kerncast.api.printing import echo
+from kerncast.cli import completing
+from kerncast.errors import NotFound
+
+_META = "kerncast.store"
+
+
+def _remember(context: click.Context, _: click.Parameter, value: Path | None) -> None:
+    context.meta[_META] = value
+
+
+store_of_model = click.option(
+    "--store", type=click.Path(path_type=Path), metavar="DIR", is_eager=True, expose_value=False, callback=_remember,
+    help="The store, if MODEL is not a folder but the id of a model there. [default: KERNCAST_STORE, else your own]",
+)  # fmt: skip
+
+
+class StoredModel(click.Path):
+    """The path of a model: as given if something is there, else that of the store's model with this id."""
+
+    name = "model"
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The folder, or the path inside the store; what is neither is left for the verb to refuse as a path."""
+        path: Path = super().convert(value, param, ctx)
+        if path.exists():
+            return path
+        from kerncast.store.store import Store
+
+        store = Store.open(None if ctx is None else ctx.meta.get(_META))
+        try:
+            entry = store.get(str(value))
+        except NotFound as error:
+            if ctx is not None and ctx.meta.get(_META) is not None:
+                raise NotFound(f"{path} is not a folder, and {error}") from error
+            return path
+        echo(f"model: {entry.id}", err=True)
+        return entry.path
+
+
+MODEL = StoredModel()
+
+
+def model_argument(name: str = "model", metavar: str = "MODEL") -> Callable[[Any], Any]:
+    """The argument of a verb that reads a model."""
+    return click.argument(name, metavar=metavar, type=MODEL, shell_complete=completing.models)

@@ -1,0 +1,94 @@
+"""What a decoded JSON request says about its problem, read quickly and without judging it.
+
+It serves to choose the model that answers. That model reads the request again, and refuses what is wrong with it; so
+whatever is not understood here is left out. A request that a model accepts reads the same here and there.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from kerncast.compiling.request import Node, request_tree, sameness
+from kerncast.op import Family
+from kerncast.parameters import Bool, Categorical, Parameter, Value
+
+NOTHING = object()
+
+
+class PlainReader:
+    """Reads the problems of one family."""
+
+    def __init__(self, family: Family) -> None:
+        self.space, self.parameters = family.problem, family.problem.parameters
+        self.aliases, self.products = family.op.aliases, family.op.products
+        self.same = sameness(family.op)
+        self.tree = request_tree(family.problem, family.op)
+
+    @cached_property
+    def _defaults(self) -> dict[str, Value]:
+        return {name: rule.default for name, rule in self.parameters.items() if rule.default is not None}
+
+    def read(self, request: Any) -> dict[str, Value]:
+        """The parameters and products that a request gives, with defaults for parameters that have one."""
+        if not isinstance(request, dict):
+            return {}
+        found: dict[str, Value] = {}
+        inner = request.get("problem")
+        self._walk(self.tree, inner if isinstance(inner, dict) else request, found)
+        preset = self.aliases.get(request.get("op") or "", {}) if isinstance(request.get("op"), str) else {}
+        for name, value in preset.items():
+            found.setdefault(name, value)
+        for rule in self.same:
+            if rule.parameter in found and found[rule.parameter] == found.get(rule.other, self.parameters[rule.other].default):
+                found[rule.parameter] = rule.value
+        totals = {name: found.pop(name) for name in self.products if name in found}
+        # The space knows which values do not apply and which stand for none; few spaces have such.
+        filled = self.space.fill(found) if self.space.active or self.space.optional else {**self._defaults, **found}
+        return {**filled, **totals}
+
+    def _walk(self, node: Node, given: dict[str, Any], found: dict[str, Value]) -> None:
+        for key, value in given.items():
+            child = node.children.get(key)
+            if child is None:
+                continue
+            if isinstance(value, dict) and child.children:
+                if child.present:
+                    found[child.present] = True
+                self._walk(child, value, found)
+            elif value is None:
+                if child.present:
+                    found[child.present] = False
+            elif child.parameters:
+                self._take(child, value, found)
+            elif child.product and isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
+                found[child.product] = int(value)
+
+    def _take(self, node: Node, value: Any, found: dict[str, Value]) -> None:
+        if isinstance(value, list):
+            missing = len(node.parameters) - len(value)
+            for name, item in zip(node.parameters, [1] * missing + value, strict=False):
+                _set(found, name, _read(self.parameters[name], item))
+            return
+        name = node.parameters[0]
+        read = _read(self.parameters[name], value)
+        if read is NOTHING and node.names:
+            spelled = int(value) if isinstance(value, float) and value.is_integer() else value
+            read = next((label for given, label in node.names if given == spelled), NOTHING)
+        _set(found, name, read)
+
+
+def _set(found: dict[str, Value], name: str, value: Any) -> None:
+    if value is not NOTHING:
+        found[name] = value
+
+
+def _read(parameter: Parameter, value: Any) -> Any:
+    """A value of the parameter's kind; otherwise NOTHING."""
+    if isinstance(parameter, Bool):
+        return value if isinstance(value, bool) else NOTHING
+    if isinstance(parameter, Categorical):
+        return value if isinstance(value, str) and parameter.index(value) is not None else NOTHING
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return NOTHING
+    return int(value) if isinstance(value, int) or value.is_integer() else NOTHING

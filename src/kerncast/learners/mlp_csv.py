@@ -1,0 +1,243 @@
+"""A network as CSV files, for other tools and back: what each input is, one matrix per layer, and how outputs become times.
+
+    inputs.csv           feature,code,log,mean,deviation: a row for each column that the network reads, in order
+    layer_1_weights.csv  a row for each input of the layer, a column for each unit; no header
+    layer_1_biases.csv   one row
+    output.csv           target,log,mean,deviation
+
+An input is `(feature - mean) / deviation`, or with `log` `(log1p(feature) - mean) / deviation`, cut to ±10; with a `code` it is
+1 where the feature has this code, else 0. Hidden layers end with a rectifier. The output times `deviation` plus `mean` is the
+target. Numbers are written so that they read back as the same double.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from kerncast.arrays import Floats
+from kerncast.budgets import TABLE_CELLS
+from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.learners.contract import Options, options_of
+from kerncast.learners.mlp import Mlp, Scaling
+from kerncast.learners.target import NAMES, Target
+from kerncast.tables.feature_rows import Rows
+
+INPUTS, OUTPUT = "inputs.csv", "output.csv"
+INPUT_COLUMNS = ("feature", "code", "log", "mean", "deviation")
+OUTPUT_COLUMNS = ("target", "log", "mean", "deviation")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+_LAYER = re.compile(r"layer_(\d{1,4})_(weights|biases)\.csv", re.ASCII)
+# Bytes that a cell may have on average: 24 are enough for a double.
+CELL_BYTES = 64
+
+
+def write_network(folder: Path, network: Mlp, names: Sequence[str], target: Target) -> None:
+    """Write a network into a folder."""
+    codes, arrays = np.asarray(network.scaling_.arrays["codes"]), network.scaling_.arrays
+    rows = [
+        [names[place], "", str(bool(arrays["wide"][place])).lower(), _text(arrays["mean"][place]), _text(arrays["deviation"][place])]
+        for place in np.flatnonzero(codes[:, 0] < 0)
+    ]
+    for place in np.flatnonzero(codes[:, 0] >= 0):
+        rows += [[names[place], str(int(code)), "", "", ""] for code in codes[place][codes[place] >= 0]]
+    _write(folder / INPUTS, [list(INPUT_COLUMNS), *rows])
+    for number, (weights, biases) in enumerate(network.layers_, 1):
+        _write(folder / f"layer_{number}_weights.csv", [[_text(value) for value in row] for row in weights])
+        _write(folder / f"layer_{number}_biases.csv", [[_text(value) for value in biases]])
+    middle, spread = map(_text, network.center_)
+    _write(folder / OUTPUT, [list(OUTPUT_COLUMNS), [target.name, str(target.log).lower(), middle, spread]])
+
+
+def _text(value: object) -> str:
+    return repr(float(value))  # type: ignore[arg-type]
+
+
+def _write(file: Path, rows: list[list[str]]) -> None:
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream, lineterminator="\n").writerows(rows)
+
+
+@dataclass(frozen=True)
+class Input:
+    """A column that a network reads: a number, or whether a categorical feature has a code."""
+
+    feature: str
+    line: int
+    code: int | None = None
+    log: bool = False
+    mean: float = 0.0
+    deviation: float = 1.0
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network from a folder of CSV files."""
+
+    folder: Path
+    inputs: tuple[Input, ...]
+    layers: tuple[tuple[Floats, Floats], ...]
+    center: Floats
+    target: Target
+
+    def features(self, known: Sequence[str]) -> list[str]:
+        """The features that it reads, in the order in which they are known."""
+        for item in self.inputs:
+            if item.feature not in known:
+                said = str(NotFound.named("feature of the data", item.feature, known))
+                raise BadFile(f"{self.folder / INPUTS}: line {item.line}: {said}")
+        read = {item.feature for item in self.inputs}
+        return [name for name in known if name in read]
+
+    def learner(self, rows: Rows, knobs: dict[str, object]) -> Mlp:
+        """The network as a learner of rows that have exactly its features."""
+        hidden = tuple(len(biases) for _, biases in self.layers[:-1])
+        if "hidden" in knobs and tuple(knobs["hidden"]) != hidden:  # type: ignore[arg-type]
+            raise InvalidValue(f"`hidden` is {knobs['hidden']}, but the network in {self.folder} has {hidden}: leave it out")
+        options: Options = options_of(Mlp, {**knobs, "hidden": hidden})
+        learner = Mlp(options)
+        learner.scaling_, learner.center_, learner.layers_ = self._scaling(rows), self.center, list(self.layers)
+        return learner
+
+    def _scaling(self, rows: Rows) -> Scaling:
+        own: dict[str, list[Input]] = {name: [item for item in self.inputs if item.feature == name] for name in rows.names}
+        codes = np.full((len(rows.names), max([1, *(len(items) for items in own.values())])), -1, dtype=np.int64)
+        wide, mean, deviation = np.zeros(len(own), dtype=bool), np.zeros(len(own)), np.ones(len(own))
+        for place, (name, items) in enumerate(own.items()):
+            self._refuse_kinds(name, items, rows)
+            if items[0].code is None:
+                wide[place], mean[place], deviation[place] = items[0].log, items[0].mean, items[0].deviation
+            else:
+                codes[place, : len(items)] = [item.code for item in items]
+        scaling = Scaling({"wide": wide, "codes": codes, "mean": mean, "deviation": deviation})
+        plain = [name for name, items in own.items() if items[0].code is None]
+        order = [*plain, *(item.feature for name, items in own.items() if items[0].code is not None for item in items)]
+        for item, name in zip(self.inputs, order, strict=True):
+            if item.feature != name:
+                raise BadFile(
+                    f"{self.folder / INPUTS}: line {item.line}: '{item.feature}' stands where '{name}' belongs: numbers come "
+                    "first, then the codes of categorical features, each in the order of the model's features"
+                )
+        return scaling
+
+    def _refuse_kinds(self, name: str, items: list[Input], rows: Rows) -> None:
+        where, known = f"{self.folder / INPUTS}: line {items[-1].line}", rows.codes.get(name)
+        given = [item.code for item in items]
+        if known is None and given != [None]:
+            raise BadFile(f"{where}: '{name}' is a number, so it has one row without a code")
+        if known is not None and (len(set(given)) < len(given) or not {*given} <= {*known}):
+            raise BadFile(f"{where}: '{name}' is a category, so its rows have one of the codes {', '.join(map(str, known))} each")
+
+
+def read_network(folder: Path) -> Network:
+    """Read a folder of CSV files; whatever is missing, damaged or contradicts itself is refused by name."""
+    if not folder.is_dir():
+        raise BadFile(f"{folder} is not a folder of CSV files: `kerncast export MODEL --to csv` writes one")
+    inputs = tuple(_inputs(folder / INPUTS))
+    layers = _layers(folder)
+    width = len(inputs)
+    for number, (weights, biases) in enumerate(layers, 1):
+        if weights.shape != (width, len(biases)):
+            raise BadFile(
+                f"{folder / f'layer_{number}_weights.csv'} has {weights.shape[0]:,} rows of {weights.shape[1]:,} numbers, but it "
+                f"reads {width:,} inputs and there are {len(biases):,} biases: one row per input, one column per unit"
+            )
+        width = len(biases)
+    if width != 1:
+        raise BadFile(f"{folder}: the last layer has {width:,} units, but a time is one number: it must have one")
+    return Network(folder, inputs, layers, *_output(folder / OUTPUT))
+
+
+def _layers(folder: Path) -> tuple[tuple[Floats, Floats], ...]:
+    there = {(int(found[1]), found[2]) for item in folder.iterdir() if (found := _LAYER.fullmatch(item.name))}
+    count = max((number for number, _ in there), default=0)
+    if count == 0:
+        raise BadFile(f"{folder} has no layer: layer_1_weights.csv is missing")
+    found = []
+    for number in range(1, count + 1):
+        biases = _matrix(folder / f"layer_{number}_biases.csv")
+        if len(biases) != 1:
+            raise BadFile(f"{folder / f'layer_{number}_biases.csv'} has {len(biases):,} rows: biases are one row")
+        found.append((_matrix(folder / f"layer_{number}_weights.csv"), biases[0]))
+    return tuple(found)
+
+
+def _inputs(file: Path) -> Iterator[Input]:
+    for line, row in _records(file, INPUT_COLUMNS):
+        where = f"{file}: line {line}"
+        if row["code"]:
+            if not row["code"].isascii() or not row["code"].isdigit() or len(row["code"]) > 18:
+                raise BadFile(f"{where}: a code is a whole number, got '{row['code'][:40]}'")
+            yield Input(row["feature"], line, int(row["code"]))
+            continue
+        deviation = _number(row["deviation"], f"{where}: deviation")
+        if deviation <= 0.0:
+            raise BadFile(f"{where}: deviation must be above 0, got {row['deviation']}")
+        yield Input(row["feature"], line, None, _flag(row["log"], where), _number(row["mean"], f"{where}: mean"), deviation)
+
+
+def _output(file: Path) -> tuple[Floats, Target]:
+    records = list(_records(file, OUTPUT_COLUMNS))
+    if len(records) != 1:
+        raise BadFile(f"{file} has {len(records):,} rows below its header: it must have one")
+    line, row = records[0]
+    if row["target"] not in NAMES:
+        raise BadFile(f"{file}: line {line}: a target is one of {', '.join(NAMES)}, got '{row['target'][:40]}'")
+    spread = _number(row["deviation"], f"{file}: line {line}: deviation")
+    center = np.array([_number(row["mean"], f"{file}: line {line}: mean"), spread])
+    return center, Target(row["target"], _flag(row["log"], f"{file}: line {line}"))
+
+
+def _flag(text: str, where: str) -> bool:
+    if text not in ("true", "false"):
+        raise BadFile(f"{where}: log must be true or false, got '{text[:40]}'")
+    return text == "true"
+
+
+def _number(text: str, where: str) -> float:
+    found = float(text) if len(text) <= CELL_BYTES and _NUMBER.fullmatch(text.strip()) else float("nan")
+    if not np.isfinite(found):
+        raise BadFile(f"{where} must be a finite number, got '{text[:40]}'")
+    return found
+
+
+def _records(file: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of a table with these columns, each with its line."""
+    rows = _rows(file)
+    header = [name.strip() for name in rows[0][1]] if rows else []
+    missing = [name for name in columns if name not in header]
+    if missing or len(header) != len(columns):
+        raise BadFile(f"{file}: line 1: the columns must be {','.join(columns)}, got '{','.join(header)[:80]}'")
+    for line, cells in rows[1:]:
+        if len(cells) != len(header):
+            raise BadFile(f"{file}: line {line} has {len(cells):,} cells, the header has {len(header)}")
+        yield line, dict(zip(header, (cell.strip() for cell in cells), strict=True))
+
+
+def _matrix(file: Path) -> Floats:
+    rows = _rows(file)
+    if not rows:
+        raise BadFile(f"{file} is empty: it must have rows of numbers")
+    for line, cells in rows:
+        if len(cells) != len(rows[0][1]):
+            raise BadFile(f"{file}: line {line} has {len(cells):,} numbers, the first line has {len(rows[0][1]):,}")
+    return np.array([[_number(cell, f"{file}: line {line}: every cell") for cell in cells] for line, cells in rows])
+
+
+def _rows(file: Path) -> list[tuple[int, list[str]]]:
+    """The rows of a CSV file with their lines, empty ones left out."""
+    try:
+        size = file.stat().st_size
+        TABLE_CELLS.refuse(size // CELL_BYTES, str(file))
+        reader = csv.reader(io.StringIO(file.read_text(encoding="utf-8-sig")), strict=True)
+        return [(reader.line_num, cells) for cells in reader if cells]
+    except FileNotFoundError as error:
+        raise BadFile(f"{file.parent} is incomplete: {file.name} is missing") from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadFile(f"{file} cannot be read as CSV ({error})") from error

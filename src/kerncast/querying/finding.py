@@ -1,0 +1,146 @@
+"""Which model answers a request: by op, family and device, then by what the model covers, then by its software and date."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kerncast.compiling.plain_request import PlainReader
+from kerncast.compiling.request import device_names
+from kerncast.devices import profiles
+from kerncast.errors import InvalidValue, NotFound
+from kerncast.models import software as softwares
+from kerncast.models.choosing import Choice
+from kerncast.models.hull import Coverage
+from kerncast.models.model import Model
+from kerncast.op import Family
+from kerncast.registry import OPS
+from kerncast.store.store import Entry, Store, canonical
+
+
+class Address(msgspec.Struct, frozen=True, gc=False):
+    """The part of a request that says which models may answer."""
+
+    op: str | None = None
+    family: str | None = None
+    device: str | None = None
+    software: str | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """The model that answers, and what to say about it."""
+
+    path: Path
+    warning: str | None = None
+    software: str | None = None
+    """What the model was trained on, if the model itself does not say."""
+    renamed: bool = False
+    """The request names the device in a way that the model does not know (`local`): the model must not see that name."""
+    entry: str | None = None
+    """The model's id in the store."""
+
+
+class Several:
+    """Models of one family on one device that cover different problems; the first ones are taken first."""
+
+    def __init__(self, choice: Choice[Found]) -> None:
+        self._choice, self._reader = choice, PlainReader(choice.family)
+
+    def nearest(self, request: Any) -> Found:
+        """The first model that covers a request's problem, else the one that comes closest, which says what it lacks."""
+        return self._choice.nearest(self._reader.read(request))
+
+
+Find = Callable[[Address], Found | Several]
+"""Which models may answer; a NotFound or InvalidValue says why none does."""
+
+
+def in_store(store: Store, strict: bool = False) -> Find:
+    """Find models in a store, in the store's order."""
+
+    def find(asked: Address) -> Found | Several:
+        if asked.op is None:
+            raise InvalidValue('a request must name its op: {"op": "exp", …}')
+        op = OPS.get(asked.op)
+        found = store.lookup(op.name, asked.family, asked.device, asked.software, strict=strict)
+        if len(found.entries) == 1 or found.family is None:
+            return _stored(found.entries[0], asked)
+        return _narrowed(found.family, [(_stored(entry, asked), coverage) for entry, coverage in found.by_coverage()])
+
+    return find
+
+
+def _stored(entry: Entry, asked: Address) -> Found:
+    warning = entry.warning
+    if warning is not None and asked.software is not None and not entry.software:
+        warning = _other(entry.software, asked.software)
+    names = {alias for name in entry.record.devices for alias in (name, *_aliases(name))}
+    renamed = asked.device is not None and asked.device not in names
+    return Found(entry.path, warning, softwares.telling(entry.software), renamed, entry.id)
+
+
+def _narrowed(family: Family, models: Sequence[tuple[Found, Coverage]]) -> Found | Several:
+    """The first model alone, if the others cover the same problems and can be asked in the same ways."""
+    choice = Choice(family, models)
+    return Several(choice) if choice.apart or family.op.products else models[0][0]
+
+
+def among(models: Sequence[Model], strict: bool = False) -> Find:
+    """Find the models that fit the op, family and device of a request among these; they must be of one family and device."""
+
+    def find(asked: Address) -> Found | Several:
+        fitting = [model for model in models if _fits(model, asked)]
+        if not fitting:
+            there = ", ".join(f"{model.family.id} on {model.device.name}" for model in models)
+            on = f" on {asked.device}" if asked.device else ""
+            raise NotFound(f"no given model is for {asked.family or asked.op}{on}, only for {there}: name one with `model`")
+        if len({(model.family.id, model.device.name) for model in fitting}) > 1:
+            there = ", ".join(f"{model.family.id} on {model.device.name}" for model in fitting)
+            raise NotFound(f"several models fit ({there}): name the family and the device")
+        same = [model for model in fitting if asked.software is None or softwares.is_same(model.manifest.software, asked.software)]
+        if strict and not same:
+            warning = _other(fitting[0].manifest.software, asked.software or "")
+            raise NotFound(f"{fitting[0].path}: {warning}: leave out `strict` to use it, or train one on that software")
+        ordered = same if strict else [*same, *(model for model in fitting if model not in same)]
+        if len(ordered) == 1:
+            return _given(ordered[0], asked)
+        family = ordered[0].family
+        known = [(_given(model, asked), Coverage.of(model.manifest, family.problem.parameters)) for model in ordered]
+        return _narrowed(family, known)
+
+    return find
+
+
+def _given(model: Model, asked: Address) -> Found:
+    found = Found(model.path, renamed=asked.device is not None and asked.device not in device_names(model))
+    known = model.manifest.software
+    if asked.software is None or softwares.is_same(known, asked.software):
+        return found
+    return replace(found, warning=_other(known, asked.software))
+
+
+def _other(known: Sequence[str], asked: str) -> str:
+    """The warning about a model that was trained on other software."""
+    return (
+        f"trained on {'; '.join(known)}, not on {asked}"
+        if known
+        else f"asked for {asked}, the model {softwares.trained(known)}"
+    )
+
+
+def _aliases(device: str) -> tuple[str, ...]:
+    known = profiles().get(device)
+    return known.aliases if known is not None else ()
+
+
+def _fits(model: Model, asked: Address) -> bool:
+    if asked.op is not None and OPS.get(asked.op).name != model.manifest.op:
+        return False
+    if asked.family is not None and asked.family not in (model.family.id, model.family.id.split("/")[1]):
+        return False
+    return asked.device is None or asked.device in device_names(model) or canonical(asked.device) == model.device.name

@@ -1,0 +1,210 @@
+"""Which of the store's models answers: by what it covers, then its software, then its date."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from kerncast import devices as profiles
+from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
+from kerncast.models import software as softwares
+from kerncast.models.choosing import Choice
+from kerncast.models.hull import COVERED, Coverage
+from kerncast.op import Family
+from kerncast.space import Value
+from kerncast.store.entry import DEFAULT, Entry
+
+# Models that an error lists.
+LISTED = 12
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """The models of one family on one device, in the order in which they are taken if they cover a problem equally well."""
+
+    entries: tuple[Entry, ...]
+    """One of the requested software first, then one that the user did not name, then the newest."""
+    asked: str
+    """The op as it was asked for."""
+    preset: Mapping[str, Value]
+    """The parameters that this name of the op sets (`exp`: func=exp)."""
+
+    @classmethod
+    def among(
+        cls, there: list[Entry], asked: str, family: str | None, device: str | None, software: str | Sequence[str] | None,
+        name: str | None, strict: bool, path: Path, preset: Mapping[str, Value],
+    ) -> Lookup:  # fmt: skip
+        """The models of an op that fit; raises if there is none, or if the family or the device must be named."""
+        found = _on_device(_of_family(there, there[0].op, family), device, path)
+        if name is not None:
+            named = [entry for entry in found if entry.record.name == name or (name == DEFAULT and not entry.named)]
+            if not named:
+                raise NotFound.named(f"model of {found[0].family}", name, {entry.record.name for entry in found})
+            found = named
+        found = sorted(found, key=lambda entry: entry.record.added, reverse=True)
+        found = sorted(found, key=lambda entry: entry.named)
+        if software is not None:
+            same = [entry for entry in found if softwares.is_same(entry.software, software)]
+            if strict and not same:
+                raise _no_such_software(found[0], software)
+            others = [_warned(entry, software) for entry in found if entry not in same]
+            found = same if strict else [*same, *others]
+        return cls(tuple(found), asked, preset)
+
+    @cached_property
+    def family(self) -> Family | None:
+        """The family, if it is installed here or declared by a model."""
+        for entry in self.entries:
+            with contextlib.suppress(KerncastError):
+                return entry.declared_family()
+        return None
+
+    def by_coverage(self) -> list[tuple[Entry, Coverage]]:
+        """The models with what they cover, in order. One that cannot be read is left out, unless there is no other."""
+        known, damaged = [], []
+        for entry in self.entries:
+            try:
+                known.append((entry, entry.coverage(self.family)))
+            except BadFile as error:
+                damaged.append(error)
+        if not known:
+            raise damaged[0]
+        return known
+
+    def only(self, problem: Mapping[str, Any]) -> Entry:
+        """The model for a problem, of which some parameters may be given; an error if no model covers it, or several do."""
+        if len(self.entries) == 1 and not problem:
+            return self.entries[0]
+        known = self.by_coverage()
+        asked = self.checked(problem)
+        covering = [(entry, coverage) for entry, coverage in known if coverage.distance(asked) == COVERED]
+        if not covering:
+            raise self._uncovered(known, asked)
+        first, widest = covering[0]
+        rivals = [(entry, coverage) for entry, coverage in covering[1:] if _rank(entry) == _rank(first)]
+        clash = [entry for entry, coverage in rivals if entry.named or not widest.contains(coverage)]
+        clash = [entry for entry in clash if entry.record.name != first.record.name]
+        if clash:
+            told = [(entry, coverage) for entry, coverage in covering if entry in (first, *clash)]
+            raise _ambiguous(told, problem)
+        return first
+
+    def checked(self, problem: Mapping[str, Any]) -> dict[str, Value]:
+        """The given parameters, each of which must be one of the family's, and those that the name of the op sets."""
+        if self.family is None:
+            if problem:
+                raise NotFound(f"{self.entries[0].family} is not installed here, so its problems are unknown: name a model")
+            return {}
+        for name, value in problem.items():
+            rule = self.family.problem.parameters.get(name)
+            if rule is None:
+                raise NotFound.named(f"parameter of {self.family.op.name}", name, self.family.problem.parameters)
+            if value is not None and rule.index(value) is None:
+                raise InvalidValue(f"{name} {rule.refusal(value)}")
+        return self.whole(problem)
+
+    def whole(self, problem: Mapping[str, Any]) -> dict[str, Value]:
+        """A problem with the parameters that the name of the op sets."""
+        for name, value in self.preset.items():
+            if problem.get(name, value) != value:
+                raise InvalidValue(
+                    f"{self.asked} means {name}={value}, which contradicts {name}={problem[name]}: leave one of them out"
+                )
+        return {**self.preset, **problem}
+
+    def nearest(self, problem: Mapping[str, Any]) -> Entry:
+        """The model for a problem as a query takes it: the first that covers it, else the one that comes closest."""
+        if len(self.entries) == 1 or self.family is None:
+            return self.entries[0]
+        rules = self.family.problem.parameters
+        # What is wrong with a problem is for the model to say.
+        valid = {name: value for name, value in problem.items() if name in rules and rules[name].index(value) is not None}
+        totals = {name: value for name, value in problem.items() if name in self.family.op.products}
+        return self._choice.nearest({**self.preset, **valid, **totals})
+
+    @cached_property
+    def _choice(self) -> Choice[Entry]:
+        assert self.family is not None
+        return Choice(self.family, self.by_coverage())
+
+    def _uncovered(self, known: list[tuple[Entry, Coverage]], asked: Mapping[str, Value]) -> NotFound:
+        entry, coverage = min(known, key=lambda item: item[1].distance(asked))
+        outside = [*coverage.outside(asked), *filter(None, [coverage.unlike(asked)])]
+        rules = "; ".join(f"{item.parameter} was trained with {item.rule} only, got {item.value}" for item in outside)
+        return NotFound(
+            f"no model of {entry.family} on {entry.device} in the store covers this problem; the nearest is {entry.id}: {rules}; "
+            "train one on such problems and add it"
+        )
+
+
+def _ambiguous(several: list[tuple[Entry, Coverage]], problem: Mapping[str, Any]) -> InvalidValue:
+    listed = ", ".join(entry.id for entry, _ in several[:LISTED]) + (" …" if len(several) > LISTED else "")
+    names = dict.fromkeys(name for _, coverage in several for name in coverage.hull if name not in problem)
+    differ = [name for name in names if len({c.hull[name].labels for _, c in several if name in c.hull}) > 1]
+    how = f"give parameters of the problem that tell them apart ({', '.join(differ)}), or " if differ else ""
+    return InvalidValue(f"{len(several)} models of {several[0][0].family} may answer: {listed}; {how}choose one with `name`")
+
+
+def _rank(entry: Entry) -> tuple[bool, bool]:
+    return entry.warning is not None, entry.named
+
+
+def _warned(entry: Entry, software: str | Sequence[str]) -> Entry:
+    """The entry with a warning that it was trained on other software than asked for."""
+    asked = _asked(software)
+    if not entry.software:
+        return dataclasses.replace(entry, warning=f"asked for {asked}, the model {softwares.trained(())}")
+    return dataclasses.replace(entry, warning=f"trained on {'; '.join(entry.software)}, not on {asked}")
+
+
+def _asked(software: str | Sequence[str]) -> str:
+    return (software if isinstance(software, str) else "; ".join(software)) or "software without a name"
+
+
+def _no_such_software(newest: Entry, software: str | Sequence[str]) -> NotFound:
+    said = "; ".join(newest.software) or "software that its data do not name"
+    return NotFound(
+        f"no model of {newest.family} on {newest.device} was trained on {_asked(software)}; the newest was trained on {said}: "
+        "leave out `strict` to use it, or train one on that software"
+    )
+
+
+def _of_family(there: list[Entry], op: str, family: str | None) -> list[Entry]:
+    known = sorted({entry.family for entry in there})
+    if family is None:
+        if len(known) > 1:
+            raise InvalidValue(f"the store has models of several families of {op} ({', '.join(known)}): name one")
+        return there
+    found = [entry for entry in there if entry.family in (family, f"{op}/{family}")]
+    if not found:
+        raise NotFound.named("family in the store", family, known)
+    return found
+
+
+def _on_device(there: list[Entry], device: str | None, path: Path) -> list[Entry]:
+    known = sorted({name for entry in there for name in entry.record.devices})
+    if device is None:
+        if len({entry.record.devices for entry in there}) > 1:
+            raise InvalidValue(f"the store has models of {there[0].family} for several devices ({', '.join(known)}): name one")
+        return there
+    wanted = canonical(device)
+    found = [entry for entry in there if wanted in {canonical(name) for name in entry.record.devices}]
+    if not found:
+        raise NotFound(
+            f"the store {path} has no model of {there[0].family} for the device {wanted}, only for {', '.join(known)}, and "
+            "a model of another device is never used: train one there"
+        )
+    return found
+
+
+def canonical(device: str) -> str:
+    """The profile name of a device; a device without a profile keeps its own name."""
+    try:
+        return profiles.get(device).name
+    except (NotFound, InvalidValue):
+        return device
