@@ -10,6 +10,8 @@ from kerncast.api.results import Data, model_of, paths_of, place_of, texts
 from kerncast.api.showing import Wanted, shown
 from kerncast.data.label_shift import NOT_SUSPECT
 from kerncast.errors import InvalidValue
+from kerncast.models.ck.layout import TARGETS as CK_TARGETS
+from kerncast.models.ck.layout import weights_file
 from kerncast.models.model import Model
 from kerncast.training.procedure import Procedure
 from kerncast.training.recipe import Recipe
@@ -47,15 +49,15 @@ def train(
     """
     if format not in ("kerncast", "ck"):
         raise InvalidValue(f"`format` is kerncast or ck, got '{format}'")
-    first, *others = (name.strip() for name in (targets or ("tflops" if format == "ck" else "")).split(","))
+    if warm_start is not None and folds:
+        raise InvalidValue(f"`folds={folds}` does not go with `warm_start`, which has one fixed hold-out: leave it out")
+    base = None if warm_start is None else model_of(warm_start)
+    first, *others = (name.strip() for name in (targets or (_ck_targets(base) if format == "ck" else "")).split(","))
     if others and format != "ck":
         raise InvalidValue(f"one model has one target, got {targets}: train one model per target, or use `format=ck`")
     strange = [name for name in (first, *others) if name and name not in TARGETS]
     if strange:
         raise InvalidValue(f"`targets` is one of {', '.join(TARGETS)}, got '{strange[0]}'")
-    if warm_start is not None and folds:
-        raise InvalidValue(f"`folds={folds}` does not go with `warm_start`, which has one fixed hold-out: leave it out")
-    base = None if warm_start is None else model_of(warm_start)
     recipe = Recipe(
         kind=model or ("gbdt" if base is None else base.manifest.kind),
         knobs={name: value for name, value in knobs.items() if value is not None},
@@ -76,6 +78,14 @@ def train(
             paths_of(data), place_of(out, "model"), recipe, family=family, where=conditions, pool=pool, warm_start=base,
             ck=tuple(others) if format == "ck" else None, no_folds=folds == 0, progress=show,
         )  # fmt: skip
+
+
+def _ck_targets(base: Model | None) -> str:
+    """The targets of CK's files if none are given: those of the forests to continue, else TFLOPS."""
+    if base is None:
+        return "tflops"
+    own = base.manifest.target
+    return ",".join([own, *(name for name in CK_TARGETS if name != own and weights_file(base.path, name) is not None)])
 
 
 def refuse_folds(warm_start: object, folds: int | None) -> None:

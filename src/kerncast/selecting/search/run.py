@@ -104,7 +104,7 @@ def search(
         raise InvalidValue(f"the model is of {model.family.id}, the problem of {problem.op.name}")
     if not model.family.config.parameters:
         raise InvalidValue(f"{model.family.id} has only one config: there is nothing to search")
-    ground = Ground(model.family, problem, model.device)
+    ground = Ground(model.family, problem, model.profile)
     if not ground.size:
         raise InvalidValue(f"no config of {model.family.id} can run this problem on {model.device.name}: its rules exclude all")
     if strategy is None:
