@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 import msgspec
 import numpy as np
@@ -57,6 +57,8 @@ BLOCK_ROWS = 16_384
 
 class Model:
     """A trained model, loaded and checked. `Model.load(path)` is how to get one."""
+
+    NO_ERRORS: ClassVar[str] = "the model does not record how wrong it was in training, so its times have no interval"
 
     def __init__(
         self, path: Path, manifest: Manifest, family: Family, learner: Learner, profile: Device | None = None
@@ -123,6 +125,19 @@ class Model:
             raise BadFile(
                 f"{self.path} was trained with other formulas for its features than {self.family.id} has now: train it again"
             )
+
+    @property
+    def trust_digest(self) -> str:
+        """What the list of trusted models has for it."""
+        return self.manifest.checksum
+
+    def built_for(self, problem: Mapping[str, Any]) -> Flags | None:
+        """Which candidates are there for a problem; None: all of them."""
+        return None
+
+    def mark(self, answer: Answer, row: int) -> Answer:
+        """An answer with one of the candidates, with what is to be said of it."""
+        return answer if self.recorded else replace(answer, note=self.NO_ERRORS)
 
     def featurizer(self, device: Device | None = None) -> Featurizer:
         """The featurizer, for the model's own device unless another is given."""
