@@ -189,6 +189,10 @@ class Family:
         """Features of the config, and of the config on the problem."""
         return {}
 
+    def foreign_features(self, p: Namespace, c: Namespace, hw: Namespace) -> Mapping[str, Operand]:
+        """Columns of another system's models, as that system computes them: read by its models alone."""
+        return {}
+
     def __init__(self) -> None:
         if self.id.split("/")[0] != self.op.name or self.id.count("/") != 1:
             raise InvalidValue(f"family id must be '{self.op.name}/<name>', got '{self.id}'")
@@ -223,9 +227,24 @@ class Family:
             raise InvalidValue(f"family {self.id}: feature '{clash[0]}' is already one of op {self.op.name}; rename it")
         return Program({**problem, **own})
 
-    def features_on(self, device: Device, dtypes: Iterable[str] | None = None) -> FeatureSet:
-        """The features that can be computed for a device (and the dtypes that occur)."""
-        bound = self.feature_program.bind(device.bindings(self.op.dtype, dtypes))
+    @cached_property
+    def foreign_program(self) -> Program:
+        """The columns of `foreign_features`, hardware numbers still symbols."""
+        columns = self.foreign_features(self.namespace, Namespace(self.id, self.config.symbols), hardware_namespace())
+        clash = sorted(set(columns) & set(self.feature_program.outputs))
+        if clash:
+            raise InvalidValue(f"family {self.id}: the foreign column '{clash[0]}' is already a feature; rename it")
+        return Program(dict(columns))
+
+    def outputs_of(self, names: Iterable[str]) -> dict[str, Expr]:
+        """The formulas of some features, foreign ones included."""
+        own, foreign = self.feature_program.outputs, self.foreign_program.outputs
+        return {name: own[name] if name in own else foreign[name] for name in names}
+
+    def features_on(self, device: Device, dtypes: Iterable[str] | None = None, foreign: Iterable[str] = ()) -> FeatureSet:
+        """The features that can be computed for a device (and the dtypes that occur), with the `foreign` ones named."""
+        outputs = {**self.feature_program.outputs, **{name: self.foreign_program.outputs[name] for name in foreign}}
+        bound = Program(outputs).bind(device.bindings(self.op.dtype, dtypes))
         kept, left_out = {}, {}
         for name, expr in bound.outputs.items():
             unknown = [item.name for item in Program({name: expr}).symbols if item.name.startswith("hw.")]

@@ -15,7 +15,7 @@ from kerncast.data import Dataset, schema
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating import compare, evaluate
 from kerncast.evaluating.budget import budget_curves
-from kerncast.models.ck import NAMES
+from kerncast.models.ck.layout import GEMM_COLUMNS as NAMES
 from kerncast.models.model import Model
 from kerncast.registry import FAMILIES
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
@@ -241,7 +241,7 @@ def test_what_the_layout_has_no_place_for_is_not_written(home, tmp_path):
     synthetic_dataset(tmp_path / "two", pl.concat([rows, rows.with_columns(device=pl.lit("gfx950"))]), CK)
     linear = Recipe("linear", target="tflops", folds=2)
     for data, recipe, others, why in [
-        (tmp_path / "triton", RECIPE, (), "for gbdt models of gemm/ck_tile, not for gbdt models of gemm/triton"),
+        (tmp_path / "triton", RECIPE, (), "for gbdt models of gemm/ck_tile, .*, not for gbdt models of gemm/triton"),
         (home / "d", linear, (), "not for linear models of gemm/ck_tile"),
         (home / "d", Recipe("gbdt", KNOBS, folds=2, threads=1), (), "needs targets that its readers know .*, not relative"),
         (tmp_path / "two", RECIPE, (), "holds one device, the rows are of 2"),

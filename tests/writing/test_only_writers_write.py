@@ -98,7 +98,7 @@ def test_every_file_that_writes_a_text_is_known():
         "selecting/choice_cache.py",  # JSON
         "evaluating/report/__init__.py",  # HTML: tests/evaluating/test_report.py
         "learners/gbdt.py",  # LightGBM's own text, compressed
-        "models/ck.py",  # LightGBM's own text, compressed
+        "training/ck_forests.py",  # LightGBM's own text, compressed
         "sweeping/tt_sweep.py",  # JSON, suite by suite
         "sweeping/formats.py",  # JSON, line by line
         "backends/command/__init__.py",  # JSON

@@ -20,9 +20,11 @@ from kerncast.learners.linear import Linear
 from kerncast.learners.mlp import Mlp
 from kerncast.learners.mlp_csv import write_network
 from kerncast.models.model import Model
+from kerncast.models.offered import OfferedModel
 from kerncast.models.tier import CHOOSING
 from kerncast.op import Config, Problem
 from kerncast.progress import Progress
+from kerncast.selecting.offering import Configs, offering
 from kerncast.selecting.problem_files import read_problem_file
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions, plain_tiers, tiers_of
@@ -36,6 +38,7 @@ ONLY = {
     "prefix": ("c",),
     "tiers": ("c",),
     "problems": ("json", "lookup-table"),
+    "configs": ("c", "json"),
     "overrides": ("c", "json", "lookup-table"),
     "top_k": ("lookup-table", "autoheuristic"),
     "device_name": ("lookup-table",),
@@ -52,6 +55,7 @@ def export(
     problems: str | Path | Sequence[Problem | Mapping[str, Any]] | None = None,
     loss: float = 0.002,
     max: int = 64,
+    configs: Configs | None = None,
     overrides: Overrides | Mapping[str, Any] | str | Path | None = None,
     top_k: int | None = None,
     device_name: str | None = None,
@@ -66,7 +70,8 @@ def export(
     `top_k` kernels in each leaf (20).
 
     `overrides` is an `overrides.toml` (or a mapping of the same form) that says which kernels exist and which choices are
-    fixed: the model need not be trained again for it.
+    fixed: the model need not be trained again for it. `configs` are the configs to choose from, instead of those that worked in
+    training (see `Selector`); there is only the full tier of them.
     """
     place, wanted = (
         Path(out),
@@ -76,7 +81,7 @@ def export(
         raise InvalidValue(f"`to` is one of {', '.join(FORMS)}, got '{to}'")
     _refuse_others(to, {
         "prefix": prefix != "kerncast", "tiers": wanted != TIERS.split(","), "problems": problems is not None,
-        "overrides": overrides is not None, "top_k": top_k is not None, "device_name": device_name is not None,
+        "configs": configs is not None, "overrides": overrides is not None, "top_k": top_k is not None, "device_name": device_name is not None,
     })  # fmt: skip
     if top_k is not None and top_k < 1:
         raise InvalidValue(f"`top_k` must be at least 1, got {top_k}")
@@ -85,6 +90,8 @@ def export(
     refuse_existing(place)
     loaded, options = model_of(model), TierOptions(loss, max)
     with shown(progress) as show:
+        if configs is not None:
+            loaded = offering(loaded, configs, progress=show)
         if to == "json":
             return _json(loaded, place, problems, options, overrides, show)
         if to == "csv":
@@ -96,6 +103,8 @@ def export(
             write_heuristic(place, loaded, heuristic)
             show.say(str(heuristic))
             return [place]
+        if isinstance(loaded, OfferedModel):
+            return _with_pool(loaded.for_export(), wanted, place, prefix, overrides, show)
         decided = None if overrides is None else decide(loaded, overrides)
         for note in decided.notes if decided is not None else ():
             show.say(note)
@@ -105,8 +114,27 @@ def export(
         return write_project(lower(loaded, built, include, decided), place, prefix, progress=show)
 
 
+def _with_pool(
+    loaded: OfferedModel, wanted: Sequence[str], place: Path, prefix: str, overrides: Any, show: Progress
+) -> list[Path]:
+    """A C project that chooses from configs which were given: the model scores each of them."""
+    if wanted != TIERS.split(",") and wanted != ["full"]:
+        raise InvalidValue(
+            f"`tiers` of configs that are given are full alone, got '{','.join(wanted)}': portfolio and tree are built from "
+            "measurements"
+        )
+    decided = None if overrides is None else decide(loaded, overrides)
+    for note in decided.notes if decided is not None else ():
+        show.say(note)
+    return write_project(lower(loaded, plain_tiers(loaded), ["full"], decided), place, prefix, progress=show)
+
+
 def _json(loaded: Model, out: Path, problems: Any, options: TierOptions, overrides: Any, show: Progress) -> list[Path]:
-    selector = Selector(loaded, tier="full", options=options, overrides=overrides, progress=show)
+    # Configs that were given have no tiers, and Python answers.
+    tiers = plain_tiers(loaded) if isinstance(loaded, OfferedModel) else None
+    selector = Selector(
+        loaded, tier="full", options=options, tiers=tiers, compile=tiers is None, overrides=overrides, progress=show
+    )
     asked = _asked(loaded, problems)
     show.stage(f"deciding {len(asked):,} problems")
     write_table(out, loaded, [answer.as_json() for answer in selector.select_many(asked)])

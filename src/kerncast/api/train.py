@@ -12,6 +12,8 @@ from kerncast.data.label_shift import NOT_SUSPECT
 from kerncast.errors import InvalidValue
 from kerncast.files.given import given_path
 from kerncast.learners.mlp_csv import Network, read_network
+from kerncast.models.ck.layout import TARGETS as CK_TARGETS
+from kerncast.models.ck.layout import weights_file
 from kerncast.models.model import Model
 from kerncast.training.procedure import Procedure
 from kerncast.training.recipe import Recipe
@@ -54,15 +56,15 @@ def train(
     """
     if format not in ("kerncast", "ck"):
         raise InvalidValue(f"`format` is kerncast or ck, got '{format}'")
-    first, *others = (name.strip() for name in (targets or ("tflops" if format == "ck" else "")).split(","))
+    if warm_start is not None and folds:
+        raise InvalidValue(f"`folds={folds}` does not go with `warm_start`, which has one fixed hold-out: leave it out")
+    base = None if warm_start is None else model_of(warm_start)
+    first, *others = (name.strip() for name in (targets or (_ck_targets(base) if format == "ck" else "")).split(","))
     if others and format != "ck":
         raise InvalidValue(f"one model has one target, got {targets}: train one model per target, or use `format=ck`")
     strange = [name for name in (first, *others) if name and name not in TARGETS]
     if strange:
         raise InvalidValue(f"`targets` is one of {', '.join(TARGETS)}, got '{strange[0]}'")
-    if warm_start is not None and folds:
-        raise InvalidValue(f"`folds={folds}` does not go with `warm_start`, which has one fixed hold-out: leave it out")
-    base = None if warm_start is None else model_of(warm_start)
     given = _network(weights, model, base, folds, hard_mining, tune, format)
     wanted = tuple(name.strip() for item in texts(features) for name in item.split(",") if name.strip())
     if wanted and format == "ck":
@@ -102,6 +104,14 @@ def _network(
     for name in (name for name, is_given in about.items() if is_given):
         raise InvalidValue(f"`{name}` is about fitting, and `weights` are taken as they are: leave one out")
     return read_network(given_path(weights, "`weights`: a folder of CSV files", "write one with `kerncast.export`"))
+
+
+def _ck_targets(base: Model | None) -> str:
+    """The targets of CK's files if none are given: those of the forests to continue, else TFLOPS."""
+    if base is None:
+        return "tflops"
+    own = base.manifest.target
+    return ",".join([own, *(name for name in CK_TARGETS if name != own and weights_file(base.path, name) is not None)])
 
 
 def refuse_folds(warm_start: object, folds: int | None) -> None:

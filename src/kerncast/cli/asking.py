@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 problems_argument = click.argument("problem", metavar="NAME=VALUE...|FILE", nargs=-1)
 
 
+configs_option = click.option(
+    "--configs",
+    metavar="SPEC",
+    help="Choose from these instead of the configs that worked in training: kernels:FILE (names of kernels), build:DIR (a build "
+    "folder of CK Tile), portfolio:FILE, a dataset, a benchmark file, all, sample:N.",
+)
+
+
 def steps() -> AbstractContextManager[Progress]:
     """Show each step in a moving line on stderr; in plain lines when stderr is not a terminal."""
     return shown(plain=True, what="loading")

@@ -280,7 +280,7 @@ def planned(
     sweep = open_sweep(
         family, local, problems, axes, selection, seed=seed, max_vectors=max_vectors, max_flops=max_flops
     )  # fmt: skip
-    if most_candidates is not None and selection.portfolio is None and family.config.parameters:
+    if most_candidates is not None and selection.given is None and family.config.parameters:
         share = max(FEWEST_CANDIDATES, most_candidates // max(1, sweep.problem_count))
         selection = replace(selection, per_problem=min(share, selection.per_problem or share))
         sweep = open_sweep(

@@ -154,7 +154,8 @@ def lower(model: Model, tiers: Tiers, include: Iterable[str] = CHOOSING, decided
         )
     if not model.candidates.height:
         raise InvalidValue(
-            f"{model.path} does not record which configs work, so there is nothing to choose from: train it here"
+            f"{model.path} does not record which configs work, so there is nothing to choose from: give the configs with "
+            "`configs` (kernels:FILE, build:DIR, a dataset or benchmark file, all)"
         )
     return Artefact(model, tiers, chosen, decided)
 

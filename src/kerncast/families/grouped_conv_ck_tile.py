@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from kerncast.errors import InvalidValue
 from kerncast.expr import Expr, Namespace, ceil, ceil_div, floor_div, log2, maximum, minimum, mod, where
+from kerncast.families.ck_conv_columns import ck_columns
 from kerncast.families.gemm_ck_tile import COMPV4_LDS_BYTES, WARP_TILES
 from kerncast.op import Family
 from kerncast.ops.grouped_conv import grouped_conv_bwd_data, grouped_conv_bwd_weight, grouped_conv_forward
@@ -174,6 +175,9 @@ class ConvCkTile(Family):
         features |= {"hw_total_simds": hw.num_cus * hw.simds_per_cu, "hw_lds_capacity": hw.lds_capacity_bytes}
         tiles = {x: ceil_div(getattr(p, f"gemm_{x}"), getattr(c, f"gemm_{x}_per_block")) for x in "mnk"}
         return features | _tiling(p, c, hw, tiles) | _beyond_the_reference(p, c, hw, tiles)
+
+    def foreign_features(self, p: Namespace, c: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+        return ck_columns(p, c, hw)
 
 
 def _warp_tile(tile: tuple[int, int, int]) -> dict[str, int]:

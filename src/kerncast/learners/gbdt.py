@@ -139,6 +139,8 @@ class Gbdt(Learner):
     side_by_side = True
     names_: tuple[str, ...] = ()
     library_: tuple[Tree, ...] = ()
+    categorical_: tuple[str, ...] = ()
+    """The features that are split by category rather than by size: none, unless a caller or a base has some."""
     threads_ = 0
 
     def fit(self, table: Table, fitting: Fitting, base: Self | None = None) -> Self:
@@ -146,6 +148,8 @@ class Gbdt(Learner):
         rough = fitting.rough and has_many_rows(table)
         self.options, given = _resolved(self.options, table, rough), self.options
         self.names_, self.target_ = table.rows.names, fitting.target
+        if base is not None:
+            self.categorical_ = base.categorical_
         # What the base learned about failures or order is kept if the new data have nothing on it.
         self.forests_: dict[str, list[Booster]] = {} if base is None else dict(base.forests_)
         alone = not table.trials.choosing
@@ -164,7 +168,7 @@ class Gbdt(Learner):
         bags = {"time": most if alone else 1, "rank": most, "valid": 1}
         searched = base is not None or (_search(given, table) and not rough)
         aside = set_aside(table, fitting.seed) if searched else None
-        bins = Bins(table, self.threads_, keep=base is not None)
+        bins = Bins(table, self.threads_, keep=base is not None, categorical=self.categorical_)
         forests = sum((aside is not None) + bags[name] for name in jobs)
         grower = Grower(trees, leaves, lr, fitting, self.threads_, bins, forests)
         whole = Part(table, np.arange(len(table.ok)))

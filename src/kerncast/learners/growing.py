@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,7 @@ class Part:
 class Bins:
     """The binned features of all rows, made once: each forest is grown on some of these rows."""
 
-    def __init__(self, table: Table, threads: int, keep: bool) -> None:
+    def __init__(self, table: Table, threads: int, keep: bool, categorical: Sequence[str] = ()) -> None:
         import lightgbm
 
         # No pre-filter: features would differ between forests, and with few rows LightGBM would drop them all.
@@ -65,6 +65,7 @@ class Bins:
             table.rows.features,
             np.zeros(len(table.ok)),
             feature_name=list(table.rows.names),
+            categorical_feature=list(categorical),
             # A warm start needs the raw rows, to predict them with its base.
             free_raw_data=not keep,
             params=own,

@@ -22,6 +22,7 @@ from kerncast.arrays import Floats, Ints
 from kerncast.budgets import FOREST_BYTES
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.files.expanding import gunzip
+from kerncast.learners.category_splits import without_categories
 from kerncast.learners.trees import Tree, cut, refuse_bad_trees
 from kerncast.parsing import decode_json
 
@@ -41,6 +42,7 @@ OBJECTIVES = frozenset({
 LARGEST_LEAF = 1e100
 # Of a tree; LightGBM's own limit.
 MOST_LEAVES = 131_072
+WORD_BITS = 32
 
 NUMBER = rb"-?\d+(?:\.\d+)?(?:e[-+]?\d{1,4})?"
 # The characters of whole numbers, of numbers, and of statistics of training, which no prediction reads.
@@ -78,15 +80,21 @@ class ForestText:
     arrays: dict[str, npt.NDArray[Any]]
     """The fields of all trees one after the other, as in `Tree`."""
     decisions: Ints
+    sets: tuple[dict[int, frozenset[int]], ...]
+    """By tree: the categories that go left at each node that splits by category."""
 
     def trees(self) -> tuple[Tree, ...]:
-        """The trees in the order in which their values are added; splits that C could not reproduce are refused."""
+        """The trees in the order in which their values are added; splits that C could not reproduce are refused.
+
+        Splits by category become comparisons.
+        """
         if self.averaged:
             raise InvalidValue("a random forest averages its trees, which exported C does not support: train with boosting")
         missing = (self.decisions >> 2) & KINDS_OF_MISSING
-        if (self.decisions & CATEGORICAL_BIT).any() or (missing == ZERO_IS_MISSING).any():
-            raise InvalidValue("the forest has categorical or zero-as-missing splits, which C does not support")
-        return tuple(tree.preorder() for tree in cut(self.nodes, self.arrays))
+        if (missing[(self.decisions & CATEGORICAL_BIT) == 0] == ZERO_IS_MISSING).any():
+            raise InvalidValue("the forest has zero-as-missing splits, which C does not support")
+        plain = zip(cut(self.nodes, self.arrays), self.sets, strict=True)
+        return tuple(without_categories(tree, sets).preorder() for tree, sets in plain)
 
 
 def read_trees(text: str) -> tuple[Tree, ...]:
@@ -150,8 +158,8 @@ def parse_forest(text: str) -> ForestText:
     }  # fmt: skip
     refuse_bad_trees(leaves - 1, arrays, len(names))
     _require(float(np.abs(arrays["value"]).max()) <= LARGEST_LEAF, f"a leaf is larger than {LARGEST_LEAF:g}")
-    _check_categories(fields, leaves - 1, decisions, arrays["threshold"])
-    return ForestText(names, "average_output" in header, leaves - 1, arrays, decisions)
+    sets = _categories(fields, leaves - 1, decisions, arrays["threshold"])
+    return ForestText(names, "average_output" in header, leaves - 1, arrays, decisions, sets)
 
 
 # -- the parts of a text -------------------------------------------------------------------------------
@@ -255,11 +263,15 @@ def _numbers(text: bytes, name: str, kind: type[pl.Int64 | pl.Float64]) -> Float
     return values
 
 
-def _check_categories(fields: list[dict[str, bytes]], nodes: Ints, decisions: Ints, thresholds: Floats) -> None:
-    """Splits by category name a set among those of their tree."""
+def _categories(
+    fields: list[dict[str, bytes]], nodes: Ints, decisions: Ints, thresholds: Floats
+) -> tuple[dict[int, frozenset[int]], ...]:
+    """By tree: the categories of each node that splits by category; it names a set among those of its tree."""
     own = np.split(decisions & CATEGORICAL_BIT == 1, np.cumsum(nodes)[:-1])
     asked = np.split(thresholds, np.cumsum(nodes)[:-1])
+    found: list[dict[int, frozenset[int]]] = []
     for number, field in enumerate(fields):
+        found.append({})
         sets = _whole(field, "num_cat", 0, 2**31) if "num_cat" in field else 0
         if not sets:
             given = [name for name in OF_CATEGORIES if field.get(name)]
@@ -272,6 +284,16 @@ def _check_categories(fields: list[dict[str, bytes]], nodes: Ints, decisions: In
         wanted = asked[number][own[number]]
         named = (wanted == np.floor(wanted)) & (wanted >= 0) & (wanted < sets)
         _require(bool(named.all()), f"tree {number} splits by a set of categories that it does not have")
+        for node in np.flatnonzero(own[number]):
+            place = int(asked[number][node])
+            found[-1][int(node)] = _members(words[edges[place] : edges[place + 1]])
+    return tuple(found)
+
+
+def _members(words: Ints) -> frozenset[int]:
+    """The categories whose bits are set, 32 to a word."""
+    bits = (words[:, None] >> np.arange(WORD_BITS)) & 1
+    return frozenset(np.flatnonzero(bits.ravel()).tolist())
 
 
 def _integers(field: dict[str, bytes], name: str, tree: int) -> Ints:

@@ -52,7 +52,9 @@ class Answer:
     pin: Pin | None = None
     """Set if a choice was pinned for this problem."""
     note: str = ""
-    """Why the model was not compiled (the user has not trusted it), with the command that changes it."""
+    """What else to know: why the model was not compiled, with the command that changes it; why there is no interval."""
+    known: bool | None = None
+    """Whether the config worked in training; None unless the configs to choose from were given."""
 
     @property
     def ok(self) -> bool:
@@ -88,6 +90,8 @@ class Answer:
             found.append(("expected efficiency", f"{self.efficiency:.1%}"))
         if self.tier is not None:
             found.append(("tier", str(self.tier)))
+        if self.known is not None:
+            found.append(("worked in training", "yes" if self.known else "no"))
         if self.pin is not None:
             found.append(("pin", PIN_WORDS[self.pin]))
         if self.reason:
@@ -117,6 +121,8 @@ class Answer:
             found["tier"] = str(self.tier)
         if self.label is not None:
             found["label"] = self.label
+        if self.known is not None:
+            found["known"] = self.known
         if self.pin is not None:
             found["pin"] = str(self.pin)
         if self.reason:

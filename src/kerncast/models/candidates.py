@@ -47,7 +47,9 @@ class Candidates:
     def allowed(self, values: Mapping[str, Any], rows: Ints) -> Flags:
         """Which candidates are available and can run the problem, by the family's rules."""
         holds = self._rules_hold(self.vectors(values, rows))
-        return holds if self.available is None else holds & self.available[rows]
+        for limit in (self.available, self.model.built_for(values)):
+            holds = holds if limit is None else holds & limit[rows]
+        return holds
 
     def _rules_hold(self, vectors: pl.DataFrame) -> Flags:
         if not self._rules.outputs:

@@ -74,6 +74,8 @@ def hull(table: Table, base: Model | None) -> dict[str, Range]:
     if base is None:
         return own
     known = base.manifest.hull
+    if not base.recorded:  # what it was trained on is not known, so no value is outside of it
+        own = {name: own[name] for name in own if name in known}
     return {name: _joined(known.get(name), own.get(name)) for name in table.family.problem.parameters if name in {*own, *known}}
 
 
@@ -102,7 +104,9 @@ def _joined(one: Range | None, other: Range | None) -> Range:
 
 def facts(table: Table, base: Model | None) -> dict[str, Fact]:
     """By size: what all measured values have in common though the op allows others, the base's values included."""
-    found = {}
+    found: dict[str, Fact] = {}
+    if base is not None and not base.recorded:
+        return found
     for name, parameter in table.family.problem.parameters.items():
         if not isinstance(parameter, Int):
             continue

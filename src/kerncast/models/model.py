@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 import msgspec
 import numpy as np
@@ -60,9 +60,15 @@ BLOCK_ROWS = 16_384
 class Model:
     """A trained model, loaded and checked. `Model.load(path)` is how to get one."""
 
-    def __init__(self, path: Path, manifest: Manifest, family: Family, learner: Learner) -> None:
+    NO_ERRORS: ClassVar[str] = "the model does not record how wrong it was in training, so its times have no interval"
+
+    def __init__(
+        self, path: Path, manifest: Manifest, family: Family, learner: Learner, profile: Device | None = None
+    ) -> None:
+        """`profile` is the device that rules about configs hold for, if features are computed from other numbers."""
         self.path, self.manifest, self.family, self.learner = path, manifest, family, learner
         self.target = Target(manifest.target, manifest.target_log)
+        self.profile = profile or manifest.device
         self._predictors: dict[Device, Predictor] = {}
 
     @classmethod
@@ -131,14 +137,30 @@ class Model:
         """A problem of the model's family, validated; `tiles` may replace two sizes if the model reads only their product."""
         return Problem(self.family, whole_problem(self, values))
 
+    @property
+    def trust_digest(self) -> str:
+        """What the list of trusted models has for it."""
+        return self.manifest.checksum
+
+    def built_for(self, problem: Mapping[str, Any]) -> Flags | None:
+        """Which candidates are there for a problem; None: all of them."""
+        return None
+
+    def mark(self, answer: Answer, row: int) -> Answer:
+        """An answer with one of the candidates, with what is to be said of it."""
+        return answer if self.recorded else replace(answer, note=self.NO_ERRORS)
+
     def featurizer(self, device: Device | None = None) -> Featurizer:
         """The featurizer, for the model's own device unless another is given."""
-        return self._own_featurizer if device is None else Featurizer(self.family, device, self.manifest.dtypes or None)
+        return self._own_featurizer if device is None else self._featurizer(device)
 
     @cached_property
     def _own_featurizer(self) -> Featurizer:
         """Cached: tracing and binding the formulas takes longer than computing the features of one problem."""
-        return Featurizer(self.family, self.device, self.manifest.dtypes or None)
+        return self._featurizer(self.device)
+
+    def _featurizer(self, device: Device) -> Featurizer:
+        return Featurizer.reading(self.family, device, self.manifest.dtypes or None, self.manifest.features.names)
 
     def describe(self, frame: pl.DataFrame, device: Device | None = None) -> Rows:
         """Features of vectors (`problem.*`, `config.*`), in the model's own order."""
@@ -279,7 +301,7 @@ class Model:
     @cached_property
     def candidates(self) -> pl.DataFrame:
         """Every config that worked at least once, and how well it did in training (empty: not recorded)."""
-        if not self.manifest.files:
+        if not self.recorded:
             columns = {name: dtype for name, dtype in schema.schema_of(self.family).items() if name.startswith("config.")}
             counts = {"ok": pl.Int64, "failed": pl.Int64, "share": pl.Float64, "portfolio_place": pl.Int64}
             return pl.DataFrame(schema={**columns, **counts})
@@ -299,7 +321,7 @@ class Model:
     @cached_property
     def seen(self) -> pl.DataFrame:
         """The groups of problems (`split_group`) that it was trained on (empty: not recorded)."""
-        if not self.manifest.files:
+        if not self.recorded:
             return pl.DataFrame(schema={f"problem.{name}": pl.Int64 for name in self.manifest.split_group})
         return _read(self.path / PROBLEMS)
 
@@ -313,6 +335,11 @@ class Model:
         if PREDICTIONS not in self.manifest.files:
             return None
         return schema.with_optional(self.family, _read(self.path / PREDICTIONS))
+
+    @property
+    def recorded(self) -> bool:
+        """Whether it says what it was trained on; False for a model of another system."""
+        return bool(self.manifest.files)
 
     @property
     def evaluated(self) -> bool:
@@ -366,5 +393,4 @@ def _read(file: Path) -> pl.DataFrame:
 
 def feature_digest(featurizer: Featurizer, names: tuple[str, ...]) -> str:
     """A hash of names, order and arithmetic. Hardware numbers stay symbols, because measured ones vary from day to day."""
-    outputs = featurizer.family.feature_program.outputs
-    return Program({name: outputs[name] for name in names}).digest
+    return Program(featurizer.family.outputs_of(names)).digest

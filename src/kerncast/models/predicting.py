@@ -43,6 +43,7 @@ class Predictor:
         own = [record.name for record in model.manifest.devices]
         self._elsewhere: OutOfRange | None = None
         """Set if the model never saw this device: times are then extrapolated, and no interval or efficiency is known."""
+        self._note = "" if model.recorded else model.NO_ERRORS
         if device.name not in own:
             _refuse_unknown_numbers(model, device)
             self._elsewhere = OutOfRange("device", device.name, ", ".join(own))
@@ -108,7 +109,7 @@ class Predictor:
                 answers[place] = (
                     Answer(Answered.UNSUPPORTED, asked[place], reason=rule.sentence)
                     if rule is not None
-                    else self._judged(Answer(Answered.OK, asked[place], chosen[place], *next(times)))
+                    else self._judged(Answer(Answered.OK, asked[place], chosen[place], *next(times), note=self._note))
                 )
         return [answer for answer in answers if answer is not None]
 
@@ -165,7 +166,7 @@ class Predictor:
         if not self.model.candidates.height:
             raise InvalidValue(
                 f"{self.model.path} does not record which configs work, so there is nothing to choose from: name a config, or "
-                "train the model with kerncast"
+                "choose from a list of yours with `Selector(model, configs=…)`"
             )
         refused = self._refusal(problem)
         if refused is not None:
@@ -177,7 +178,8 @@ class Predictor:
         time_ns = float(times[row])
         lower, upper = self.model.bounds(problem, time_ns)
         efficiency = None if self._expectation is None else self._expectation.of(time_ns)
-        return self._judged(Answer(Answered.OK, problem, self._configs[row], time_ns, lower, upper, efficiency, Tier.FULL))
+        answer = Answer(Answered.OK, problem, self._configs[row], time_ns, lower, upper, efficiency, Tier.FULL)
+        return self._judged(self.model.mark(answer, row))
 
     # -- frames ----------------------------------------------------------------------------------------
 

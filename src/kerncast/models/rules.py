@@ -16,4 +16,5 @@ __all__ = ["Rule", "config_rules", "family_rules", "model_rules", "namespaces", 
 def model_rules(model: Model, device: Device | None = None) -> list[Rule]:
     """What a problem and a config must obey before the model is asked about them, on its own device unless one is given."""
     manifest = model.manifest
-    return family_rules(model.family, device or model.device, manifest.dtypes, manifest.contradicted_rules)
+    asked = model.profile if device is None or device == model.device else device
+    return family_rules(model.family, asked, manifest.dtypes, manifest.contradicted_rules)

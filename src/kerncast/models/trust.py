@@ -41,7 +41,7 @@ def list_path() -> Path:
 
 def refusal(model: Model) -> str | None:
     """Why the compiled code of a model is not run, with the command that changes it; None: it may be run."""
-    digest = model.manifest.checksum
+    digest = model.trust_digest
     if digest in _HELD or _is_shipped(model.path):
         return None
     digests, why = _listed(list_path())
@@ -55,13 +55,13 @@ def refusal(model: Model) -> str | None:
 
 def hold(model: Model) -> None:
     """Trust a model that this process made, for as long as it runs."""
-    _HELD.add(model.manifest.checksum)
+    _HELD.add(model.trust_digest)
 
 
 def trust(model: Model) -> None:
     """Add a model to the list; a `CannotWrite` or a `BadFile` says why that failed, and then this process trusts it alone."""
     hold(model)
-    path, digest = list_path(), model.manifest.checksum
+    path, digest = list_path(), model.trust_digest
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
@@ -83,7 +83,7 @@ def trust(model: Model) -> None:
 
 def revoke(model: Model) -> bool:
     """Take a model off the list; False: it was not on it."""
-    path, digest = list_path(), model.manifest.checksum
+    path, digest = list_path(), model.trust_digest
     _HELD.discard(digest)
     try:
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

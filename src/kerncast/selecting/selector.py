@@ -30,16 +30,18 @@ from kerncast.expr import Program
 from kerncast.models.answer import Answer, Pin, Tier, refused_outside, unlike_measured
 from kerncast.models.hull import OutOfRange, against_facts, outside_hull, trained_words
 from kerncast.models.model import Model
+from kerncast.models.offered import OfferedModel
 from kerncast.models.statuses import Answered, Place
 from kerncast.models.tier import C_TIER_NAMES, CHOOSING
 from kerncast.op import Config, Problem
 from kerncast.progress import QUIET, Progress
 from kerncast.selecting.measure import MOST_CONTENDERS, contenders, measure_top
-from kerncast.selecting.tiers.build import TierOptions, tiers_of
+from kerncast.selecting.tiers.build import TierOptions, plain_tiers, tiers_of
 from kerncast.writing.terminal import printable
 
 if TYPE_CHECKING:  # they import this module
     from kerncast.data.dataset import Dataset
+    from kerncast.selecting.offering import Configs
     from kerncast.selecting.explain import Explanation
     from kerncast.selecting.search import Search
     from kerncast.selecting.tiers.portfolio_of import Portfolio
@@ -64,17 +66,29 @@ class Selector:
         compile: bool = True,
         options: TierOptions | None = None,
         tiers: Tiers | None = None,
+        configs: Configs | None = None,
         overrides: Overrides | Mapping[str, Any] | str | Path | None = None,
         progress: Progress = QUIET,
     ) -> None:
-        """`options` say how to build the tiers; `tiers` are tiers that are already built; `overrides` is for `override`."""
+        """`options` say how to build the tiers; `tiers` are tiers that are already built; `overrides` is for `override`.
+
+        `configs` are the configs to choose from, instead of those that worked in training: `kernels:FILE`, `build:DIR`,
+        `portfolio:FILE`, a dataset or a benchmark file, `all`, `sample:N`, a list of kernel names, or configs. There are no
+        tiers of them then: the model scores each one, in Python.
+        """
         self.model = model if isinstance(model, Model) else Model.load(model)
         self.tier = _tier(tier)
+        if configs is not None:
+            from kerncast.selecting.offering import offering
+
+            self.model = offering(self.model, configs, progress=progress)
+            tiers, compile = plain_tiers(self.model), False
         if tiers is None and not self.model.candidates.height:
             raise InvalidValue(
-                f"{self.model.path} does not record which configs work, so there is nothing to choose from: train it with "
-                "kerncast"
+                f"{self.model.path} does not record which configs work, so there is nothing to choose from: give the configs "
+                "with `configs` (kernels:FILE, build:DIR, a dataset or benchmark file, all)"
             )
+        self._given = isinstance(self.model, OfferedModel)
         self.tiers = tiers_of(self.model, options, progress=progress) if tiers is None else tiers
         self.artefact: Artefact = lower(self.model, self.tiers)
         self._interpreter = Interpreter(self.artefact)
@@ -144,14 +158,15 @@ class Selector:
         raise TypeError("a selector cannot be pickled: make it again in the other process, where it is read from the cache")
 
     def __repr__(self) -> str:
-        parts = [f"{self.artefact.candidates:,} configs", f"portfolio of {len(self.tiers.portfolio):,}"]
+        count = f"{self.artefact.candidates:,} configs"
+        parts = [f"{count} that were given"] if self._given else [count, f"portfolio of {len(self.tiers.portfolio):,}"]
         if self.tiers.tree is not None:
             parts.append("a tree")
         parts.append("compiled" if self.is_compiled else "interpreted")
         if self._decided is not None:
             parts.append(f"{len(self._decided.denied):,} denied, {len(self._decided.pinned):,} pinned")
         return printable(
-            f"Selector({self.model.family.id} on {self.model.device.name}; {', '.join(parts)}; asks the {self.tier} tier)"
+            f"Selector({self.model.family.id} on {self.model.device.name}; {', '.join(parts)}; asks the {self._there(self.tier)} tier)"
         )
 
     @property
@@ -251,7 +266,12 @@ class Selector:
         return None if self._labels is None else self._labels.of(row, problem)
 
     def _there(self, tier: Tier) -> Tier:
-        """The tier that answers when this one is asked: the portfolio if there is no tree, since one config needs none."""
+        """The tier that answers when this one is asked: the portfolio if there is no tree, since one config needs none.
+
+        Configs that were given have no tiers: the model scores all of them.
+        """
+        if self._given:
+            return Tier.FULL
         return Tier.PORTFOLIO if tier is Tier.TREE and self.tiers.tree is None else tier
 
     @cached_property
@@ -357,16 +377,21 @@ class Selector:
         rows = self.artefact.members("full")
         scores, times = self._interpreter.scores(values, rows)
         if not np.isfinite(scores).any():
-            return Answer(Answered.NO_VALID_CONFIG, problem, reason=NO_CONFIG)
+            return Answer(Answered.NO_VALID_CONFIG, problem, reason=self._no_config)
         best = int(scores.argmin())
         return self._accepted(problem, best, float(times[best]), Tier.FULL)
+
+    @property
+    def _no_config(self) -> str:
+        return NONE_GIVEN if self._given else NO_CONFIG
 
     def _accepted(self, problem: Problem, row: int, time_ns: float, tier: Tier) -> Answer:
         expected = self.tiers.expectation
         lower, upper = self.model.bounds(problem, time_ns)
         efficiency = None if expected is None else expected.of(time_ns)
         label = self._label(row, problem)
-        return Answer(Answered.OK, problem, self.configs[row], time_ns, lower, upper, efficiency, tier, label=label)
+        answer = Answer(Answered.OK, problem, self.configs[row], time_ns, lower, upper, efficiency, tier, label=label)
+        return self.model.mark(answer, row)
 
     # -- more than the best ----------------------------------------------------------------------------
 
@@ -396,7 +421,7 @@ class Selector:
             if len(ranked) >= k:
                 break
         if not ranked:
-            return [Answer(Answered.NO_VALID_CONFIG, problem, reason=NO_CONFIG)]
+            return [Answer(Answered.NO_VALID_CONFIG, problem, reason=self._no_config)]
         if decided is not None and decided.pin is Pin.NOT_APPLIED:
             ranked[0] = self._with_pin(ranked[0], Pin.NOT_APPLIED)
         unlike = against_facts(self.model, problem)
@@ -467,11 +492,15 @@ class Selector:
         budget: int | None = None,
         top_k: int = 10,
         seed: int = 0,
+        configs: Configs | None = None,
         measure: bool = False,
         backend: str | None = None,
         progress: Progress = QUIET,
     ) -> Search:
-        """Search all configs that the family declares, measured or not; with `measure`, time the best on this machine."""
+        """Search all configs that the family declares, measured or not; with `measure`, time the best on this machine.
+
+        With `configs`, only these are scored (see `Selector`).
+        """
         from kerncast.backends import backend_that_runs
         from kerncast.selecting import search
 
@@ -480,7 +509,8 @@ class Selector:
         if measure:
             backend_that_runs(self.model.family.id, backend)  # raises before the search starts
         found = search.search(
-            self.model, self.problem(problem), strategy, budget=budget, top_k=top_k, seed=seed, progress=progress
+            self.model, self.problem(problem), strategy, budget=budget, top_k=top_k, seed=seed, configs=configs,
+            progress=progress,
         )
         return search.measure(found, backend, progress=progress).search if measure else found
 
@@ -552,6 +582,7 @@ TIER_NUMBERS = {tier: C_TIER_NAMES.index(tier) for tier in CHOOSING}
 ANSWERED_BY = {number: Tier(name) for number, name in enumerate(C_TIER_NAMES) if name in set(Tier)}
 PINS = {1: Pin.DECIDED, 2: Pin.NOT_APPLIED}
 NO_CONFIG = "no config that the model knows can run this problem"
+NONE_GIVEN = "none of the configs that were given can run this problem"
 
 
 def _tier(given: Tier | str) -> Tier:

@@ -106,7 +106,7 @@ class Summary:
 
 def header_of(sweep: Sweep | SuiteSweep, file_format: str) -> Header:
     """The identity of a sweep."""
-    family, portfolio, offer = sweep.family, sweep.selection.portfolio, sweep.selection.offered
+    family, portfolio, offer = sweep.family, sweep.selection.given, sweep.selection.offered
     given = offer.identity if offer is not None else None if portfolio is None else content_digest([portfolio])
     return Header(
         op=family.op.name,

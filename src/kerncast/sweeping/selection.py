@@ -1,4 +1,4 @@
-"""Which configs of a family a sweep takes: all, a sample per problem, a portfolio from a file, or what Inductor offers."""
+"""Which configs of a family a sweep takes: all, a sample per problem, a list from a file or a build, or what Inductor offers."""
 
 from __future__ import annotations
 
@@ -10,20 +10,27 @@ import polars as pl
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.op import Family
 from kerncast.problems.tables import complete, is_table, read_points
+from kerncast.sweeping.kernels import Kernels, read_build, read_kernel_list
 from kerncast.sweeping.offered import Offered, offered
 
 
 @dataclass(frozen=True)
 class Selection:
-    """`per_problem` limits the configs of each problem; `portfolio` or `offered` replaces the family's own configs."""
+    """`per_problem` limits the configs of each problem; `portfolio`, `kernels` or `offered` replaces the family's own configs."""
 
     per_problem: int | None = None
     portfolio: pl.DataFrame | None = None
     offered: Offered | None = None
+    kernels: Kernels | None = None
+
+    @property
+    def given(self) -> pl.DataFrame | None:
+        """The list that replaces the family's configs; None: there is none."""
+        return self.portfolio if self.kernels is None else self.kernels.rows
 
 
 def parse_selection(family: Family, text: str) -> Selection:
-    """`all`, `sample:N`, `portfolio:FILE`, `inductor` or `inductor:exhaustive`."""
+    """`all`, `sample:N`, `portfolio:FILE`, `kernels:FILE`, `build:DIR`, `inductor` or `inductor:exhaustive`."""
     kind, _, rest = str(text).partition(":")
     if text == "all":
         return Selection()
@@ -31,11 +38,15 @@ def parse_selection(family: Family, text: str) -> Selection:
         return Selection(per_problem=int(rest))
     if kind == "portfolio" and is_table(rest):
         return Selection(portfolio=read_portfolio(family, Path(rest)))
+    if kind == "kernels" and rest:
+        return Selection(kernels=read_kernel_list(family, Path(rest), as_named=True))
+    if kind == "build" and rest:
+        return Selection(kernels=read_build(family, Path(rest), as_named=True))
     if kind == "inductor":
         return Selection(offered=offered(family, rest or "default"))
     raise InvalidValue(
-        "configs are all, sample:N (N ≥ 1, per problem), portfolio:FILE (.json, .parquet, .csv), inductor or "
-        f"inductor:exhaustive, got '{text}'"
+        "configs are all, sample:N (N ≥ 1, per problem), portfolio:FILE (.json, .parquet, .csv), kernels:FILE (names of "
+        f"kernels), build:DIR (a build folder of CK Tile), inductor or inductor:exhaustive, got '{text}'"
     )
 
 

@@ -108,6 +108,8 @@ class Sweep:
         parts = [f"{self.problem_count:,} problems"]
         if self.selection.portfolio is not None:
             parts.append(f"{self.selection.portfolio.height:,} given configs")
+        elif self.selection.kernels is not None:
+            parts.append(f"{self.selection.kernels.rows.height:,} kernels by name")
         elif self.selection.offered is not None:
             parts.append(f"Inductor's {self.selection.offered.space} configs of each")
         elif self.selection.per_problem is not None:
@@ -154,10 +156,16 @@ class Sweep:
             and (not parameter.ordered or name in self.family.environment.parameters)
             and name not in self.family.problem.active
         ]
-        frames = self.problems.partition_by(labels, maintain_order=True) if labels else [self.problems]
+        problems, kernels = self.problems, self.selection.kernels
+        if kernels is not None:  # a kernel is built for one kind of problem
+            kinds = kernels.kinds_of(problems)
+            labels += [name for name in kinds.columns if name in problems.columns and name not in labels]
+            problems = problems.with_columns(kinds[name] for name in kinds.columns if name not in problems.columns)
+            labels += [name for name in kinds.columns if name not in labels]
+        frames = problems.partition_by(labels, maintain_order=True) if labels else [problems]
         starts = np.cumsum([0, *(frame.height for frame in frames)])
         return [
-            _Group(frame.select(labels).row(0, named=True) if labels else {}, frame, int(start))
+            _Group(frame.select(labels).row(0, named=True) if labels else {}, frame.select(self.problems.columns), int(start))
             for frame, start in zip(frames, starts, strict=False)
             if frame.height
         ]
@@ -175,7 +183,11 @@ class Sweep:
     def _opened(self, labels: dict[str, Any]) -> Pool:
         if self.selection.offered is not None:
             return OfferedPool(self.family, self.device, self.family.bindings(labels, self.device), self.selection.offered)
-        return open_pool(self.family, self.device, labels, self.selection.portfolio)
+        kernels = self.selection.kernels
+        if kernels is None:
+            return open_pool(self.family, self.device, labels, self.selection.portfolio)
+        known = {name: value for name, value in labels.items() if name in self.family.problem.parameters}
+        return open_pool(self.family, self.device, known, kernels.built_for(labels).configs)
 
     @cached_property
     def _takes_long(self) -> bool:

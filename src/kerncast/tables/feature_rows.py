@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,7 +15,7 @@ from kerncast.data import schema
 from kerncast.device import Device, hardware_namespace
 from kerncast.errors import InvalidValue
 from kerncast.expr import Program, Symbol
-from kerncast.op import Family
+from kerncast.op import Family, FeatureSet
 
 WORK = ("roofline_ns", "expected_ns", "flops", "bytes")
 # About the time of an empty launch, by kind of device: a constant for learning, not a property of the hardware.
@@ -146,15 +146,27 @@ class Featurizer:
     family: Family
     device: Device
     dtypes: tuple[str, ...] | None
+    foreign: tuple[str, ...] = ()
+    """Columns of another system's models to compute too (`Family.foreign_features`)."""
+
+    @classmethod
+    def reading(cls, family: Family, device: Device, dtypes: tuple[str, ...] | None, names: Collection[str]) -> Featurizer:
+        """A featurizer that computes the features `names`, wherever the family declares them."""
+        foreign = family.foreign_program.outputs
+        return cls(family, device, dtypes, tuple(name for name in foreign if name in names))
 
     @cached_property
+    def _features_on(self) -> FeatureSet:
+        return self.family.features_on(self.device, self.dtypes, self.foreign)
+
+    @property
     def program(self) -> Program:
-        return self.family.features_on(self.device, self.dtypes).program
+        return self._features_on.program
 
     @property
     def left_out(self) -> dict[str, tuple[str, ...]]:
         """Features that need a number missing from this device's profile, with those numbers."""
-        return dict(self.family.features_on(self.device, self.dtypes).left_out)
+        return dict(self._features_on.left_out)
 
     def work(self) -> Program:
         """`flops`, `bytes`, `roofline_ns` and `expected_ns`, each only if it is known."""

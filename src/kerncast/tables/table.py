@@ -145,14 +145,16 @@ def table_of(family: Family, measured: Folded, machines: dict[str, Device], dige
     """Number problems, groups and configs, describe them for a model.
 
     Features of optional parameters that no row gives are left out, so that a new parameter of an op changes no model that
-    does not need it; those in `kept` stay.
+    does not need it; those in `kept` stay. Columns of another system's models are computed only if `kept` names them.
     """
     problem_columns = [f"problem.{name}" for name in family.problem.parameters]
     config_columns = [f"config.{name}" for name in family.config.parameters]
     folded = measured.frame
     # In the order of the rows.
     machines = {name: machines[name] for name in sorted(machines)}
-    featurizers = {name: Featurizer(family, device, _dtypes(folded, name)) for name, device in machines.items()}
+    featurizers = {
+        name: Featurizer.reading(family, device, _dtypes(folded, name), kept) for name, device in machines.items()
+    }
     parts = _by_device(folded)
     described = {name: item.describe(folded[parts[name]], yardsticks=True) for name, item in featurizers.items()}
     broken, allowed = _judged(family, machines, folded, parts)
@@ -261,7 +263,7 @@ def _without_unused(rows: Rows, kept: Collection[str]) -> Rows:
     named = schema.parameter_columns(rows.family).items()
     optional = {f"{space.namespace}.{name}": column for column, (space, name) in named if name in space.optional}
     given = {symbol for symbol, column in optional.items() if rows.frame[column].null_count() < rows.frame.height}
-    outputs = rows.family.feature_program.outputs
+    outputs = rows.family.outputs_of(rows.names)
     read = {name: {item.name for item in Program({name: outputs[name]}).symbols} & optional.keys() for name in rows.names}
     names = [name for name in rows.names if not read[name] or read[name] & given or name in kept]
     return rows if len(names) == len(rows.names) else rows.only(names)

@@ -41,11 +41,12 @@ from kerncast.progress import QUIET, Progress
 from kerncast.tables.feature_rows import Featurizer
 from kerncast.tables.label_table import with_earlier
 from kerncast.tables.table import Table, load_table
+from kerncast.training.ck_forests import planned_forests
 from kerncast.training.folds import Partial, discard_folds, validate_and_fit
 from kerncast.training.judging import Trained, judge
 from kerncast.training.procedure import Procedure
 from kerncast.training.recipe import Recipe
-from kerncast.training.warm_start import Continuation, continue_model, refuse_strangers
+from kerncast.training.warm_start import Continuation, as_read_by, continue_model, refuse_strangers
 from kerncast.version import __version__
 
 __all__ = ["Recipe", "train"]
@@ -92,15 +93,14 @@ def train(
             progress.say(f"{dataset.path}: {dataset.completeness}; training goes on with them")
     kept = () if base is None else base.manifest.features.names
     table = load_table(opened, family, where, pool, kept)
+    if base is not None and not base.recorded:
+        table = as_read_by(base, table)
     # A warm start has one hold-out, whatever the folds.
     _refuse_too_little(table, 1 if no_folds or weights is not None else recipe.folds if base is None else 2)
     recipe = recipe.resolved(table, base) if weights is None else _given_recipe(recipe, table, weights)
     table = recipe.narrowed(table)
-    if ck is not None:
-        from kerncast.models.ck import refuse_unfit
-
-        refuse_unfit(table.family, recipe.kind, len(table.devices), (recipe.target or "", *ck))
     procedure = Procedure(recipe, progress)
+    forests = None if ck is None else planned_forests(table, procedure, ck, base, judged=not no_folds)
     if weights is not None:
         learner = weights.learner(table.rows, recipe.knobs)
         trained = Trained(learner, table, np.zeros(len(table.problem), np.int64), None)
@@ -112,10 +112,8 @@ def train(
         trained = _from_scratch(table, procedure, out)
 
     def fill(folder: Path) -> None:
-        if ck is not None:
-            from kerncast.models.ck import write_ck
-
-            write_ck(folder, table, trained.learner, procedure.fitting, ck)
+        if forests is not None:
+            forests.write(folder, trained.learner.options)
         _write(folder, table, procedure, trained, where, base)
 
     build_directory(out, fill)
@@ -268,7 +266,7 @@ def _manifest(
     dtypes = sorted({*dtypes, *(() if base is None else base.manifest.dtypes)})
     software = {*table.software, *(() if base is None else base.manifest.software)}
     conditions = coverage.conditions(table, base)
-    featurizer = Featurizer(table.family, table.devices[0], tuple(dtypes) or None)
+    featurizer = Featurizer.reading(table.family, table.devices[0], tuple(dtypes) or None, names)
     assert recipe.target is not None
     assert recipe.target_log is not None
     return Manifest(

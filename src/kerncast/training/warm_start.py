@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,7 @@ def refuse_strangers(table: Table, procedure: Procedure, base: Model) -> None:
         raise InvalidValue(f"a {manifest.kind} model cannot be continued: train it from scratch, without `warm_start`")
     dtypes = tuple(table.rows.frame["problem.dtype"].unique().sort()) if "problem.dtype" in table.rows.frame.columns else ()
     device = {item.name for item in table.devices}
-    featurizer = Featurizer(table.family, table.devices[0], manifest.dtypes or dtypes or None)
+    featurizer = Featurizer.reading(table.family, table.devices[0], manifest.dtypes or dtypes or None, manifest.features.names)
     same = (
         ("op", manifest.op, table.family.op.name),
         ("family", manifest.family, table.family.id),
@@ -97,6 +97,22 @@ def refuse_strangers(table: Table, procedure: Procedure, base: Model) -> None:
     _refuse_other_features(base, table.rows.names)
     if manifest.features.digest != feature_digest(featurizer, table.rows.names):
         raise InvalidValue(f"`warm_start` {base.path}: the formulas of its features have changed since: train from scratch")
+
+
+def as_read_by(base: Model, table: Table) -> Table:
+    """The table as a model of another system reads it: its features in its order, from the hardware numbers that it used.
+
+    Of another family or device, it stays as it is, and `refuse_strangers` says what differs.
+    """
+    if not type(base.learner).continues:
+        raise InvalidValue(
+            f"`warm_start` {base.path}: its only forest is of milliseconds, which a model of kerncast cannot continue: use a "
+            "directory that has model_tflops.lgbm or model_bandwidth.lgbm"
+        )
+    if table.family is not base.family or [item.name for item in table.devices] != [base.device.name]:
+        return table
+    rows = base.featurizer().describe(table.rows.frame, yardsticks=True).only(base.manifest.features.names)
+    return replace(table, rows=rows, devices=(base.device,))
 
 
 def _refuse_other_features(base: Model, ours: tuple[str, ...]) -> None:

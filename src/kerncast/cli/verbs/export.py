@@ -36,6 +36,9 @@ from kerncast.writing.shell import word
 @click.option("--loss", default=0.002, show_default=True, type=click.FloatRange(0, 1, min_open=True, max_open=True),
               help="Allowed loss of the portfolio, as a share.")  # fmt: skip
 @click.option("--max", default=64, show_default=True, type=click.IntRange(min=1), help="Maximum configs in the portfolio.")
+@click.option("--configs", metavar="SPEC",
+              help="With c, json: choose from these instead of the configs that worked in training: kernels:FILE (names of "
+              "kernels), build:DIR (a build folder of CK Tile), portfolio:FILE, a dataset, a benchmark file.")  # fmt: skip
 @click.option("--overrides", type=click.Path(path_type=Path), metavar="FILE.toml",
               help="Which kernels exist and which choices are fixed: `available`, `deny`, [[pin]].")  # fmt: skip
 @click.option("--top-k", type=click.IntRange(min=1), metavar="K",
@@ -53,6 +56,7 @@ def command(model: Path, out: Path, to: str, as_json: bool, **options: Any) -> N
     kerncast export model --to c --out picker
     cmake -S picker -B build && cmake --build build && ctest --test-dir build
     kerncast export model --to c --out picker --overrides overrides.toml
+    kerncast export ck_model --to c --out picker --configs kernels:mine.txt
     kerncast export model --to json --out choices.json
     kerncast export lines --to csv --out lines.csv
     kerncast export mlp --to csv --out weights

@@ -11,7 +11,7 @@ import click
 
 from kerncast.api.printing import echo
 from kerncast.cli import completing
-from kerncast.cli.asking import answer_cells, checked_problems, problems_argument, read_problems
+from kerncast.cli.asking import answer_cells, checked_problems, configs_option, problems_argument, read_problems
 from kerncast.cli.views.output import assignments, json_option, print_json, table
 from kerncast.errors import InvalidValue, NotFound
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kerncast.models.model import Model
     from kerncast.op import Family
     from kerncast.store.store import Entry, Lookup
+    from kerncast.space import Value
 
 COLUMNS = ("status", "config", "time", "90 % interval")
 
@@ -37,8 +38,13 @@ COLUMNS = ("status", "config", "time", "90 % interval")
     "--store", metavar="DIR", type=click.Path(path_type=Path), help="The store to look in for OP or ID. [default: your own]"
 )
 @click.option(
-    "--config", "config", metavar="NAME=VALUE", multiple=True, help="The config to predict; repeat for each parameter."
+    "--config",
+    "config",
+    metavar="NAME=VALUE|KERNEL",
+    multiple=True,
+    help="The config to predict; repeat for each parameter. For CK Tile: the name of the kernel.",
 )
+@configs_option
 @json_option
 def command(
     model: Path,
@@ -47,6 +53,7 @@ def command(
     device: str | None,
     store: Path | None,
     config: tuple[str, ...],
+    configs: str | None,
     as_json: bool,
 ) -> None:
     """Predict how long a problem takes, with a 90 % interval; no device is needed.
@@ -61,27 +68,25 @@ def command(
     kerncast predict exp_model func=exp dim2=1024 dim3=1024 dtype=bf16 buffer=l1 --json
     kerncast predict exp --device wormhole_b0 dim2=1024 dim3=1024 dtype=bf16 buffer=l1
     """
-    from kerncast.cli.verbs.families import parse_assignments
     from kerncast.models.answer import without_choice
     from kerncast.selecting.selector import Selector
     from kerncast.selecting.tiers.build import plain_tiers
 
     source = _Source.of(str(model), family, device, store)
     given, listed = read_problems(problem, source.family)
-    chosen = parse_assignments(config, dict(source.family.config.parameters))
-    unknown = sorted(set(chosen) - set(source.family.config.parameters))
-    if unknown:
-        raise NotFound.named(f"config parameter of {source.family.id}", unknown[0], source.family.config.parameters)
+    chosen = _chosen(config, source.family)
+    if chosen and configs is not None:
+        raise InvalidValue("--config names one config and --configs several to choose from: leave one of them out")
     by_place: dict[int, Answer] = {}
     entries: dict[int, str] = {}
     for loaded, entry, places in source.parts(given):
         asked = checked_problems([source.whole(given[place]) for place in places], loaded, places, len(given))
-        # No tier is needed here, so none is built, and the answer comes at once.
-        selector = Selector(loaded, tiers=plain_tiers(loaded), tier="full", compile=False)
         if chosen or not loaded.family.config.parameters:
-            found = [selector.predict(values, chosen or None) for values in asked]
+            found = [loaded.predict(values, chosen or None) for values in asked]
         else:
-            found = selector.select_many(asked, "full")
+            # No tier is needed here, so none is built, and the answer comes at once.
+            tiers = plain_tiers(loaded) if loaded.candidates.height else None
+            found = Selector(loaded, tiers=tiers, tier="full", compile=False, configs=configs).select_many(asked, "full")
         by_place |= {place: without_choice(loaded.family, answer) for place, answer in zip(places, found, strict=True)}
         if entry is not None:
             entries |= dict.fromkeys(places, entry)
@@ -97,13 +102,26 @@ def command(
             for item in answers
         ]
         table(("problem", *COLUMNS), cells, right=COLUMNS[2:])
-        for answer in answers:
-            if answer.reason:
-                echo(answer.reason)
+        for said in dict.fromkeys(text for answer in answers for text in (answer.reason, answer.note) if text):
+            echo(said)
         for entry in dict.fromkeys(entries.values()):
             echo(f"model: {entry}", err=True)
     if not all(answer.ok for answer in answers):
         raise SystemExit(1)
+
+
+def _chosen(given: tuple[str, ...], family: Family) -> dict[str, Value]:
+    """The config by its parameters, or by the name of its kernel."""
+    from kerncast.cli.verbs.families import parse_assignments
+    from kerncast.sweeping.kernels import reader
+
+    if len(given) == 1 and "=" not in given[0]:
+        return dict(reader(family)(given[0]).config)
+    chosen = parse_assignments(given, dict(family.config.parameters))
+    unknown = sorted(set(chosen) - set(family.config.parameters))
+    if unknown:
+        raise NotFound.named(f"config parameter of {family.id}", unknown[0], family.config.parameters)
+    return chosen
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,12 @@ STRATEGIES = ("exhaustive", "random", "de", "local", "optuna")
 @click.option("--budget", type=click.IntRange(min=1), metavar="N", help="Configs to score. [default: 500; exhaustive: all]")
 @click.option("--top-k", default=10, show_default=True, type=click.IntRange(min=1), metavar="K", help="Configs to return.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="The same seed gives the same answer.")
+@click.option(
+    "--configs",
+    metavar="SPEC",
+    help="Score only these: kernels:FILE (names of kernels), build:DIR (a build folder of CK Tile), portfolio:FILE, a dataset, "
+    "a benchmark file. [default: every config that the family declares]",
+)
 @click.option("--measure", "measured", is_flag=True, help="Time the returned configs on this machine.")
 @click.option("--backend", metavar="NAME", help="With --measure: what runs them. [default: the first that can]")
 @json_option
@@ -42,6 +48,7 @@ def command(
     budget: int | None,
     top_k: int,
     seed: int,
+    configs: str | None,
     measured: bool,
     backend: str | None,
     as_json: bool,
@@ -68,7 +75,7 @@ def command(
 
         backend_that_runs(loaded.family.id, backend)  # refused before anything is searched
     with shown() as progress:
-        found = search(loaded, asked, strategy, budget=budget, top_k=top_k, seed=seed, progress=progress)
+        found = search(loaded, asked, strategy, budget=budget, top_k=top_k, seed=seed, configs=configs, progress=progress)
     facts: dict[str, str] = {}
     if measured:
         found, facts = _measured(found, backend)
@@ -106,6 +113,6 @@ def _show(found: Search, device: str, facts: dict[str, str]) -> None:
         ]
         if facts:
             cells[1:1] = [duration(item.measured_ns) if item.status == "ok" else str(item.status)]
-        rows.append([*cells, "yes" if item.known else "no"])
+        rows.append([*cells, "not recorded" if item.known is None else "yes" if item.known else "no"])
     table(columns, rows, f"{found.strategy} search for {assignments(problem)}", right=columns[1:-1])
     echo(found.seen)

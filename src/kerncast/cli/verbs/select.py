@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kerncast.api.printing import echo
-from kerncast.cli.asking import ANSWER_COLUMNS, answer_cells, checked_problems, problems_argument, read_problems, steps
+from kerncast.cli.asking import (
+    ANSWER_COLUMNS,
+    answer_cells,
+    checked_problems,
+    configs_option,
+    problems_argument,
+    read_problems,
+    steps,
+)
 from kerncast.cli.stored import model_argument, store_of_model
 from kerncast.cli.views.output import assignments, duration, json_option, print_json, table
 from kerncast.errors import InvalidValue
@@ -40,6 +48,7 @@ REFUSED = 1
 @click.option("--explain", "explained", is_flag=True, help="Also say why: features, nearest measured problems, runners-up.")
 @click.option("--measure", "measured", is_flag=True, help="Time the configs that the model cannot tell apart, on this machine.")
 @click.option("--backend", metavar="NAME", help="With --measure: what runs them. [default: the first that can]")
+@configs_option
 @click.option("--overrides", type=click.Path(path_type=Path), metavar="FILE.toml",
               help="Which kernels exist and which choices are fixed: `available`, `deny`, [[pin]].")  # fmt: skip
 @click.option("--no-compile", is_flag=True, help="Answer in Python even where there is a C compiler.")
@@ -52,6 +61,7 @@ def command(
     explained: bool,
     measured: bool,
     backend: str | None,
+    configs: str | None,
     overrides: Path | None,
     no_compile: bool,
     as_json: bool,
@@ -67,6 +77,7 @@ def command(
     kerncast select model M=128 N=1536 K=7168 dtype=fp8 layout=rcr --top 10 --explain
     kerncast select model M=128 N=1536 K=7168 dtype=fp8 layout=rcr --overrides overrides.toml
     kerncast select model problems.json --json
+    kerncast select ck_model M=128 N=1536 K=7168 dtype=fp8 layout=rcr --configs kernels:mine.txt --top 5
     """
     from kerncast.models.model import Model
     from kerncast.selecting.selector import Selector
@@ -81,7 +92,9 @@ def command(
     if listed and (explained or measured):
         raise InvalidValue("--explain and --measure are for one problem: name it by its parameters")
     with steps() as progress:
-        selector = Selector(loaded, tier=tier, compile=not no_compile, overrides=overrides, progress=progress)
+        selector = Selector(
+            loaded, tier=tier, compile=not no_compile, configs=configs, overrides=overrides, progress=progress
+        )
     if top:
         rankings = selector.rank_many(asked, top, tier if tier != "tree" else "portfolio")
     elif measured:
@@ -120,8 +133,12 @@ def _show(rankings: list[list[Answer]], explanation: Explanation | None) -> None
         answers = rankings[0]
         title = assignments({name: value for name, value in answers[0].problem.items() if value is not None})
         named = any(item.label is not None for item in answers)
-        columns = (*ANSWER_COLUMNS, "label") if named else ANSWER_COLUMNS
-        rows = [[*answer_cells(item), *([item.label or "-"] if named else [])] for item in answers]
+        marked = any(item.known is not None for item in answers)
+        columns = [*ANSWER_COLUMNS, *(["worked in training"] if marked else []), *(["label"] if named else [])]
+        rows = [
+            [*answer_cells(item), *(["yes" if item.known else "no"] if marked else []), *([item.label or "-"] if named else [])]
+            for item in answers
+        ]
         table(columns, rows, title, right=ANSWER_COLUMNS[2:5])
         if answers[0].reason:
             echo(answers[0].reason)
@@ -136,6 +153,8 @@ def _show(rankings: list[list[Answer]], explanation: Explanation | None) -> None
         table(("problem", *ANSWER_COLUMNS), rows, f"{len(rankings):,} problems", right=ANSWER_COLUMNS[2:5])
         if len(rankings) > MOST_SHOWN:
             echo(f"… and {len(rankings) - MOST_SHOWN:,} more: all with --json")
+    for note in dict.fromkeys(item.note for ranking in rankings for item in ranking if item.note):
+        echo(note)
     if explanation is not None:
         _show_explanation(explanation)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import polars as pl
+
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.models.hull import OutOfRange, outside_hull
 from kerncast.models.model import Model
 from kerncast.op import Config, Problem
 from kerncast.progress import QUIET, Progress
+from kerncast.selecting.offering import Configs, offering
 from kerncast.selecting.search.ground import Ground
 from kerncast.selecting.search.scoring import Scoring
 from kerncast.selecting.search.strategies import STRATEGIES
@@ -29,8 +32,8 @@ class Finalist:
     time_ns: float
     lower_ns: float | None
     upper_ns: float | None
-    known: bool
-    """Whether it worked somewhere in training; otherwise it may never have been built."""
+    known: bool | None
+    """Whether it worked somewhere in training; otherwise it may never have been built. None: the model does not record it."""
     status: str | None = None
     """The result of the measurement, if there was one."""
     measured_ns: float | None = None
@@ -88,9 +91,10 @@ def search(
     budget: int | None = None,
     top_k: int = 10,
     seed: int = 0,
+    configs: Configs | None = None,
     progress: Progress = QUIET,
 ) -> Search:
-    """Search the declared space for the `top_k` configs that the model scores best.
+    """Search the declared space for the `top_k` configs that the model scores best; or the given `configs` alone.
 
     `budget` is how many different configs are scored; by default 500, or all of them if the search is exhaustive. The
     default strategy is exhaustive in a space of up to 100,000 configs, and local in larger ones.
@@ -104,7 +108,9 @@ def search(
         raise InvalidValue(f"the model is of {model.family.id}, the problem of {problem.op.name}")
     if not model.family.config.parameters:
         raise InvalidValue(f"{model.family.id} has only one config: there is nothing to search")
-    ground = Ground(model.family, problem, model.device)
+    ground = Ground(model.family, problem, model.profile)
+    if configs is not None:
+        return _among(model, problem, ground, configs, strategy, budget, top_k, seed, progress)
     if not ground.size:
         raise InvalidValue(f"no config of {model.family.id} can run this problem on {model.device.name}: its rules exclude all")
     if strategy is None:
@@ -126,15 +132,50 @@ def search(
     )
 
 
+def _among(
+    model: Model,
+    problem: Problem,
+    ground: Ground,
+    configs: Configs,
+    strategy: str | None,
+    budget: int | None,
+    top_k: int,
+    seed: int,
+    progress: Progress,
+) -> Search:
+    """The best of some given configs: all that can run the problem are scored."""
+    if strategy not in (None, "exhaustive"):
+        raise InvalidValue(f"`configs` lists what to score, so there is nothing to search: leave out `strategy={strategy}`")
+    pool = offering(model, configs, seed=seed, progress=progress)
+    rows = pool.candidates.select(pl.col(f"config.{name}").alias(name) for name in model.family.config.parameters)
+    built = pool.built_for(problem)
+    valid = ground.valid(rows if built is None else rows.filter(pl.Series(built)))
+    if not valid.height:
+        raise InvalidValue(f"none of the {rows.height:,} given configs can run this problem on {model.device.name}")
+    scoring = Scoring(model, problem, budget, top_k, valid.height, progress)
+    scoring.once(valid)
+    return Search(
+        problem=problem,
+        strategy="exhaustive",
+        seed=seed,
+        finalists=_finalists(model, scoring),
+        scored=scoring.scored,
+        space=valid.height,
+        exact=True,
+        outside=outside_hull(model, problem),
+    )
+
+
 def _finalists(model: Model, scoring: Scoring) -> tuple[Finalist, ...]:
     names = list(model.family.config.parameters)
     seen = set(model.candidates.select(f"config.{name}" for name in names).rows())
+    known = model.recorded
     found = []
     for row in scoring.best.iter_rows(named=True):
         values = {name: row[name] for name in names}
         config = Config.trusted(model.family, values)
         figures = {name: row[f"__{name}"] for name in ("score", "time_ns", "lower_ns", "upper_ns")}
-        found.append(Finalist(config, **figures, known=tuple(values.values()) in seen))
+        found.append(Finalist(config, **figures, known=tuple(values.values()) in seen if known else None))
     return tuple(found)
 
 

@@ -44,10 +44,11 @@ class GemmKernel:
     """Whether the kernel pads although its name says that it does not."""
 
 
-def parse_gemm_kernel(name: str) -> GemmKernel:
+def parse_gemm_kernel(name: str, *, as_named: bool = False) -> GemmKernel:
     """Parse the name of a kernel.
 
-    Kernels of the pipeline mem pad all three sides whatever their name says; CK's own tools correct the flags too.
+    Kernels of the pipeline mem pad all three sides whatever their name says; CK's own tools correct the flags too. With
+    `as_named` the flags are those of the name, by which a build finds the kernel.
     """
     found = _NAME.fullmatch(name)
     if found is None:
@@ -56,7 +57,7 @@ def parse_gemm_kernel(name: str) -> GemmKernel:
     config: dict[str, Value] = {"pipeline": pipeline, "epilogue": epilogue, "scheduler": scheduler}
     config |= {flag: text == "True" for flag, text in zip(FLAGS, rest, strict=False)}
     config |= {size: int(text) for size, text in zip(SIZES, rest[len(FLAGS) :], strict=True)}
-    corrected = pipeline == "mem" and not all(config[flag] for flag in PADS)
+    corrected = not as_named and pipeline == "mem" and not all(config[flag] for flag in PADS)
     if corrected:
         config |= dict.fromkeys(PADS, True)
     for size in SIZES:

@@ -1,0 +1,223 @@
+"""A directory in CK's layout as a model, and its forests to continue from."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from kerncast import devices
+from kerncast.budgets import JSON_BYTES
+from kerncast.data.dataset import record_of
+from kerncast.device import Device
+from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.expr import Program
+from kerncast.files.atomic import file_checksum
+from kerncast.learners.contract import Output
+from kerncast.learners.gbdt import Gbdt, GbdtOptions
+from kerncast.learners.lightgbm_text import load_forest
+from kerncast.models.ck.layout import (
+    HARDWARE,
+    LAYOUTS,
+    SPEC,
+    TARGETS,
+    TRAINING,
+    FeatureSpec,
+    Layout,
+    target_of,
+    weights_file,
+)
+from kerncast.models.manifest import Data, Features, Manifest, Range
+from kerncast.op import Family
+from kerncast.parsing import decode_json
+from kerncast.registry import FAMILIES
+from kerncast.tables.feature_rows import Rows
+
+if TYPE_CHECKING:
+    from lightgbm import Booster
+
+# Objectives whose forests predict the target itself; the others predict a logarithm, or log odds, of it.
+PLAIN_OBJECTIVES = ("regression", "regression_l1", "huber", "fair", "quantile", "mape", "custom", "none")
+
+
+class LatencyForest(Gbdt):
+    """A forest of milliseconds that predicts what kerncast's models do: the logarithm of nanoseconds."""
+
+    continues = False
+
+    def predict(self, rows: Rows) -> Output:
+        return Output(np.log(self.target_.decode(super().predict(rows).target, rows)))
+
+
+@dataclass(frozen=True)
+class Forests:
+    """The forests of a directory, by target, and what its files say of them."""
+
+    path: Path
+    spec: FeatureSpec
+    layout: Layout
+    device: Device
+    """The profile of its architecture, with the numbers that its columns were computed from."""
+    by_target: Mapping[str, Gbdt]
+
+    @property
+    def family(self) -> Family:
+        return FAMILIES.get(self.layout.family)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The features that the forests read, in their order, under their names here."""
+        return tuple(self.layout.columns[name] for name in self.spec.feature_names)
+
+
+def read_ck(path: Path) -> tuple[Manifest, Family, Gbdt, Device]:
+    """A CK Tile model as a kerncast model that chooses by predicted TFLOPS (or by its other target).
+
+    The last value is the device as its profile has it: rules about what can run hold for that, whatever the model was fed.
+    """
+    found = read_forests(path)
+    target = next(iter(found.by_target))
+    learner = found.by_target[target]
+    return _manifest(found, learner), found.family, learner, devices.get(found.spec.arch)
+
+
+def read_forests(path: Path) -> Forests:
+    """All forests of a directory, the one to choose by first; what does not belong together is refused by name."""
+    spec = _read_spec(path / SPEC)
+    layout = _layout(path, spec)
+    if spec.feature_encoding_version:
+        raise BadFile(
+            f"{path}: feature_encoding_version {spec.feature_encoding_version} gives the names of features another meaning; "
+            "version 0 is known here"
+        )
+    family, device = FAMILIES.get(layout.family), _device(path, spec)
+    rule = family.problem.parameters["dtype"]
+    for dtype in spec.dtypes:
+        if rule.index(dtype) is None:
+            raise BadFile(f"{path}: dtype must be {rule.describe()}, got '{dtype}'")
+    strange = [name for name in spec.feature_names if name not in layout.columns]
+    if strange:
+        raise BadFile(
+            f"{path}: feature '{strange[0]}' ({len(strange)} such) is not one of {family.id}, and no other can replace it"
+        )
+    if len(set(spec.feature_names)) < len(spec.feature_names):
+        twice = next(name for place, name in enumerate(spec.feature_names) if name in spec.feature_names[:place])
+        raise BadFile(f"{path}: {SPEC} names the feature '{twice}' twice")
+    for name in spec.categorical_features:
+        if name not in spec.feature_names:
+            raise BadFile(f"{path}: {SPEC} lists '{name}' in categorical_features, and not in feature_names")
+    forests = {name: _forest(path, spec, name, file) for name in TARGETS if (file := weights_file(path, name)) is not None}
+    if not forests:
+        raise BadFile(f"{path} has no model_tflops.lgbm, model_latency.lgbm or model_bandwidth.lgbm (plain or .gz)")
+    return Forests(path, spec, layout, device, forests)
+
+
+def _layout(path: Path, spec: FeatureSpec) -> Layout:
+    """The layout of the op; CK's spec does not say which direction a convolution has, its directory's name does."""
+    known = [item for item in LAYOUTS.values() if item.op_type == spec.op_type or (item.title == spec.op_type)]
+    known = known or [item for item in LAYOUTS.values() if spec.op_type == "gemm" and item.op_type == "gemm_universal"]
+    if not known:
+        names = dict.fromkeys(item.op_type for item in LAYOUTS.values())
+        raise BadFile(f"{path}: op_type '{spec.op_type}' is not known here (known: gemm, {', '.join(names)})")
+    if len(known) == 1:
+        return known[0]
+    variants = {item.variant: item for item in known}
+    if spec.variant is not None:
+        if spec.variant not in variants:
+            raise BadFile(f"{path}: variant must be one of {', '.join(map(str, variants))}, got '{spec.variant}'")
+        return variants[spec.variant]
+    named = [item for item in known if item.title in path.resolve().name]
+    if len(named) != 1:
+        raise BadFile(
+            f"{path}: op_type {spec.op_type} does not say the direction: name the directory as CK does "
+            f"({known[0].title}_bf16_gfx950), or add \"variant\" to {SPEC} ({', '.join(map(str, variants))})"
+        )
+    return named[0]
+
+
+def _device(path: Path, spec: FeatureSpec) -> Device:
+    """The profile of its architecture, with the numbers that its columns were computed from."""
+    try:
+        device = devices.get(spec.arch)
+        told = {ours: float(spec.hardware.get(name, assumed)) for name, (ours, assumed) in HARDWARE.items()}
+        return replace(device, numbers={**device.numbers, **told})
+    except (NotFound, InvalidValue) as error:
+        raise BadFile(f"{path}: arch {spec.arch}: {error}") from error
+
+
+def _forest(path: Path, spec: FeatureSpec, target: str, file: Path) -> Gbdt:
+    booster = load_forest(file, remedy="take another model")
+    _refuse_other_names(path, spec, booster)
+    objective, *details = str(booster.dump_model(num_iteration=1).get("objective", "none")).split(" ")
+    if objective not in PLAIN_OBJECTIVES or "sqrt" in details:
+        raise BadFile(f"{file}: its objective is {' '.join([objective, *details])}, so it does not predict {target} itself")
+    options = GbdtOptions(blend=0.0, **_knobs(spec))
+    learner = (LatencyForest if target == "latency" else Gbdt)(options)
+    learner.forests_, learner.names_ = {"time": [booster]}, spec.feature_names
+    learner.categorical_ = spec.categorical_features
+    learner.target_ = target_of(target, target in spec.log_targets)
+    return learner
+
+
+def _knobs(spec: FeatureSpec) -> dict[str, int | float]:
+    """The knobs of its `params` that have the same meaning here, for a warm start: a continued forest keeps its shape."""
+    found: dict[str, int | float] = {}
+    leaves, rate = spec.params.get("num_leaves"), spec.params.get("learning_rate")
+    if isinstance(leaves, int | float) and leaves >= 2 and leaves == int(leaves):
+        found["leaves"] = int(leaves)
+    if isinstance(rate, int | float) and 0 < rate <= 1:
+        found["lr"] = float(rate)
+    return found
+
+
+def _refuse_other_names(path: Path, spec: FeatureSpec, booster: Booster) -> None:
+    """Check that the forest and the spec mean the same columns; a forest may have no feature names."""
+    if booster.num_feature() != len(spec.feature_names):
+        raise BadFile(
+            f"{path}: the forest reads {booster.num_feature()} features, {SPEC} names {len(spec.feature_names)}: they do not "
+            "belong together"
+        )
+    own = booster.feature_name()
+    if own != list(spec.feature_names) and not all(re.fullmatch(r"Column_\d+", name) for name in own):
+        place = next(number for number, pair in enumerate(zip(own, spec.feature_names, strict=True)) if pair[0] != pair[1])
+        raise BadFile(
+            f"{path}: feature {place} is '{own[place]}' in the forest and '{spec.feature_names[place]}' in {SPEC}: they do not "
+            "belong together"
+        )
+
+
+def _read_spec(file: Path) -> FeatureSpec:
+    try:
+        return decode_json(JSON_BYTES.read(file), type=FeatureSpec)
+    except (OSError, msgspec.DecodeError) as error:
+        raise BadFile(f"{file} is not a feature spec of CK Tile's heuristics ({error})") from error
+
+
+def _manifest(found: Forests, learner: Gbdt) -> Manifest:
+    family, spec = found.family, found.spec
+    digest = Program(family.outputs_of(found.features)).digest
+    manifest = Manifest(
+        kind="gbdt", op=family.op.name, family=family.id, devices=(record_of(found.device),), dtypes=spec.dtypes,
+        software=(), features=Features(found.features, digest), target=learner.target_.name,
+        target_log=learner.target_.log or learner.target_.name == "latency",
+        options=msgspec.to_builtins(learner.options), size=learner.size(), folds=0, seed=0, split_group=family.op.split_group,
+        data=Data(_files_digest(found.path), 0, 0, 0, 0, 0, None), hull={"dtype": Range(labels=tuple(sorted(spec.dtypes)))},
+        interval=None, versions={}, files={},
+    )  # fmt: skip
+    return manifest.sealed()
+
+
+def _files_digest(path: Path) -> str:
+    """A hash of the files that a model of this layout consists of: it stands for data that are not known."""
+    hasher = hashlib.blake2b(digest_size=16)
+    weights = [file.name for name in TARGETS if (file := weights_file(path, name)) is not None]
+    for name in (SPEC, TRAINING, *weights):
+        if (path / name).is_file():
+            hasher.update(f"{name} {file_checksum(path / name)}\n".encode())
+    return hasher.hexdigest()
