@@ -9,15 +9,14 @@ import click
 
 from kerncast.api.printing import echo
 from kerncast.cli import completing
-from kerncast.cli.asking import answer_cells, checked_problems, problems_argument, read_problems
+from kerncast.cli.asking import answer_table, checked_problems, problems_argument, read_problems
 from kerncast.cli.views.output import assignments, json_option, print_json, table
 from kerncast.errors import InvalidValue, NotFound
+from kerncast.writing.terminal import known
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model
     from kerncast.space import Value
-
-COLUMNS = ("status", "config", "time", "90 % interval")
 
 
 @click.command("predict")
@@ -80,11 +79,9 @@ def command(
         found: list[Any] = [answer.as_json() for answer in answers]
         print_json(found if listed else found[0])
     else:
-        rows = [
-            [assignments({name: value for name, value in item.problem.items() if value is not None}), *answer_cells(item)[:4]]
-            for item in answers
-        ]
-        table(("problem", *COLUMNS), rows, right=COLUMNS[2:])
+        columns, rows, numbers = answer_table(answers, choice=False)
+        rows = [[assignments(known(item.problem)), *row] for row, item in zip(rows, answers, strict=True)]
+        table(("problem", *columns), rows, right=numbers)
         for answer in answers:
             if answer.reason:
                 echo(answer.reason)

@@ -9,10 +9,11 @@ import click
 
 from kerncast.api.printing import echo
 from kerncast.cli import completing
-from kerncast.cli.asking import ANSWER_COLUMNS, answer_cells, checked_problems, problems_argument, read_problems, steps
+from kerncast.cli.asking import answer_table, checked_problems, problems_argument, read_problems, steps
 from kerncast.cli.views.output import assignments, duration, json_option, print_json, table
 from kerncast.errors import InvalidValue
 from kerncast.models.tier import CHOOSING
+from kerncast.writing.terminal import known
 
 if TYPE_CHECKING:
     from kerncast.models.answer import Answer
@@ -119,20 +120,17 @@ def _show(rankings: list[list[Answer]], explanation: Explanation | None) -> None
         answers = rankings[0]
         title = assignments({name: value for name, value in answers[0].problem.items() if value is not None})
         named = any(item.label is not None for item in answers)
-        columns = (*ANSWER_COLUMNS, "label") if named else ANSWER_COLUMNS
-        rows = [[*answer_cells(item), *([item.label or "-"] if named else [])] for item in answers]
-        table(columns, rows, title, right=ANSWER_COLUMNS[2:5])
+        columns, rows, numbers = answer_table(answers)
+        if named:
+            columns, rows = [*columns, "label"], [[*row, item.label or "-"] for row, item in zip(rows, answers, strict=True)]
+        table(columns, rows, title, right=numbers)
         if answers[0].reason:
             echo(answers[0].reason)
     else:
-        rows = [
-            [
-                assignments({name: value for name, value in ranking[0].problem.items() if value is not None}),
-                *answer_cells(ranking[0]),
-            ]
-            for ranking in rankings[:MOST_SHOWN]
-        ]
-        table(("problem", *ANSWER_COLUMNS), rows, f"{len(rankings):,} problems", right=ANSWER_COLUMNS[2:5])
+        first = [ranking[0] for ranking in rankings[:MOST_SHOWN]]
+        columns, rows, numbers = answer_table(first)
+        rows = [[assignments(known(item.problem)), *row] for row, item in zip(rows, first, strict=True)]
+        table(("problem", *columns), rows, f"{len(rankings):,} problems", right=numbers)
         if len(rankings) > MOST_SHOWN:
             echo(f"… and {len(rankings) - MOST_SHOWN:,} more: all with --json")
     if explanation is not None:
