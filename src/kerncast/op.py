@@ -178,6 +178,15 @@ class Family:
         """FLOPs and bytes: the op's, unless these kernels move their data differently."""
         return self.op.work(p)
 
+    @cached_property
+    def work_program(self) -> Program:
+        """`flops` and `bytes` of a problem, each only if it is known."""
+        work = self.work(self.op.namespace())
+        if work is None:
+            return Program({})
+        known = {"flops": work.flops, "bytes": work.bytes}
+        return Program({n: e for n, e in known.items() if all(s.name.startswith("p.") for s in Program({n: e}).symbols)})
+
     above_peak: ClassVar[tuple[str, ...]] = ()
     """Flags that let kernels compute in a faster format than the problem's dtype: the peak rate does not bound them."""
 

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from kerncast.expr import Expr, Namespace, constant, maximum, sqrt
 
+TFLOPS, BANDWIDTH = "tflops", "bandwidth_gb_s"
+"""The names of the two rates of a kernel: its arithmetic and its bytes over its time."""
+
 
 @dataclass(frozen=True)
 class Work:

@@ -194,7 +194,9 @@ def test_a_model_is_evaluated_on_new_data_for_people_and_for_programs(home, run,
         "library",
         "roofline",
         "by part",
-        "the worst 3 problems",
+        "the worst 3 choices",
+        "the worst 3 predictions",
+        "rates over problems",
     ):
         assert text in out
     assert "of the training data" not in out
@@ -231,7 +233,8 @@ def test_an_op_with_nothing_to_choose_is_shown_by_its_times(home, run):
     code, out, _ = run("evaluate", home / "single", home / "sharded", "--include-seen")
     assert code == 0
     assert "efficiency of the choice" not in out
-    assert "off by  problem" in out
+    assert "predicted/measured  problem" in out
+    assert "the worst 4 choices" not in out
     assert "the only one" not in out
 
 

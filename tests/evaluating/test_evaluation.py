@@ -1,5 +1,8 @@
 """`evaluate`: what is scored, what is held out, what is refused, and that the figures add up."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -23,7 +26,7 @@ from kerncast.training.train import Recipe, train
 RECIPE = Recipe("gbdt", {"trees": 8, "library_trees": 4, "leaves": 7, "lr": 0.3}, folds=3, threads=1)
 FIGURES = (
     "efficiency_mean efficiency_p10 efficiency_p1 efficiency_min top1 efficiency_gmean noise_ceiling "
-    "mape median_ape ape_p95 rmsre rrmse r2 r2_log coverage_90"
+    "efficiency_p50 mape median_ape ape_p95 rmsre rrmse mse_log rmse_log exp_rmse_log r2 r2_log coverage_90"
 ).split()
 SHAPE = ["problem.M", "problem.N", "problem.K"]
 OLD = synthetic_rows(problems=24, repeats=2)
@@ -247,6 +250,57 @@ def test_the_worst_problems_come_first_with_what_was_chosen_and_what_was_best(ho
         same += [pl.col(f"config.{name}") == value for name, value in first[part].items()]
         assert UNSEEN.filter(*same)["time_ns"].to_list() == [first[f"{part}_ns"]]
     assert first["efficiency"] == first["best_ns"] / first["chosen_ns"]
+
+
+def test_a_config_value_is_shown_where_it_is_best_beside_where_it_is_chosen(home, found, tmp_path):
+    """A value that is best but never chosen has a line, with 0 chosen and what the choices lose there; the sums are right."""
+    lines = [line for line in found.slices if line.of == "chosen config" and line.by == "kind"]
+    assert sum(line.n_best for line in lines) == sum(line.n for line in lines) == UNSEEN_PROBLEMS
+    best, chosen = (found.problems[f"{side}.kind"].cast(str) for side in ("best", "chosen"))
+    for line in lines:
+        there = (best == line.value).to_numpy()
+        assert (line.n_best, line.n_agreed) == (there.sum(), (there & (chosen == line.value).to_numpy()).sum())
+    # Libraries 100 times faster than the model can know: always best, never chosen.
+    library = pl.col("config.kind") == "library"
+    synthetic_dataset(
+        tmp_path / "x",
+        UNSEEN.with_columns(pl.when(library).then(pl.col("time_ns") / 1e4).otherwise("time_ns").alias("time_ns")),
+    )
+    model = Model.load(home / "m")
+    slowest = model.rank_rows
+    model.rank_rows = lambda rows: replace(found := slowest(rows), score=found.score + 1e6 * rows.is_library)
+    again = evaluate(model, [tmp_path / "x"])
+    line = next(line for line in again.slices if line.value == "library")
+    assert (line.n, line.n_agreed, line.efficiency_mean, line.mape is None) == (0, 0, None, False)
+    assert line.n_best == UNSEEN_PROBLEMS
+    assert line.efficiency_mean_where_best == pytest.approx(again.overall.efficiency.mean.value)
+    assert re.search(rf"kind +library +{UNSEEN_PROBLEMS} +0 +0 +\d", str(again))
+
+
+def test_rates_are_the_ops_work_over_the_times(found):
+    """TFLOPS and GB/s of the chosen and the best, from 2MNK and the bytes of A, B and C moved once."""
+    points = found.problems
+    m, n, k = (points[name].cast(float) for name in SHAPE)
+    np.testing.assert_allclose(points["best_tflops"], 2 * m * n * k / points["best_ns"] / 1e3)
+    np.testing.assert_allclose(points["best_bandwidth_gb_s"], 2 * (m * k + k * n + m * n) / points["best_ns"])
+    assert found.tflops.best.p50 == pytest.approx(points["best_tflops"].median())
+    assert found.tflops.chosen.max == points["chosen_tflops"].max()
+    assert found.bandwidth_gb_s.best.p10 == pytest.approx(np.quantile(points["best_bandwidth_gb_s"], 0.1))
+    assert found.worst[0].chosen_tflops == pytest.approx(found.worst[0].best_tflops * found.worst[0].efficiency)
+
+
+def test_the_worst_predictions_are_the_rows_that_are_furthest_off(home, found):
+    """In either direction, chosen or not, each with its own config; as many as asked."""
+    off = (found.rows["predicted_ns"] / found.rows["measured_ns"]).log().abs().sort(descending=True)
+    assert [abs(np.log(line.ratio)) for line in found.worst_predictions] == pytest.approx(off.head(20).to_list())
+    first = found.worst_predictions[0]
+    same = [pl.col(f"problem.{name}") == value for name, value in first.problem.items()]
+    same += [pl.col(f"config.{name}") == value for name, value in first.config.items()]
+    (row,) = found.rows.filter(*same).iter_rows(named=True)
+    assert (row["measured_ns"], row["predicted_ns"]) == (first.measured_ns, first.predicted_ns)
+    assert first.tflops == pytest.approx(row["flops"] / row["measured_ns"] / 1e3)
+    listed = found.as_json(3)
+    assert (len(listed["worst"]), len(listed["worst_predictions"])) == (3, 3)
 
 
 def failing(condition):

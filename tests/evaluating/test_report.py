@@ -22,7 +22,7 @@ BUDGET = {
     "configs": [{"share": s, "efficiency_mean": 0.7 + s / 5, "lower": None, "upper": None} for s in (0.1, 0.5, 1.0)],
     "active": [{"vectors": n, "random": 0.8, "active": 0.85} for n in (50, 100)],
 }
-SECTIONS = {"summary", "choice", "baselines", "worst", "slices", "times", "limits", "importances", "budget"}
+SECTIONS = {"summary", "choice", "baselines", "worst", "predictions", "slices", "times", "limits", "importances", "budget"}
 CHARTS = {
     "efficiency-curve", "top-k", "predicted-measured", "coverage", "ratio", "roofline",
     "budget-problems", "budget-configs", "budget-active",
@@ -144,7 +144,7 @@ def test_what_does_not_apply_is_left_out(judged, tmp_path):
     problems = evaluation.problems.with_columns(predicted_ns=unknown, flops=unknown, bytes=unknown, roofline_ns=unknown)
     blind = Evaluation(evaluation.as_json(), problems, evaluation.rows.drop("predicted_ns", "lower_ns", "upper_ns"))
     _, text = written(tmp_path, blind, model)
-    assert sections(text) == SECTIONS - {"times", "limits", "budget"}
+    assert sections(text) == SECTIONS - {"predictions", "times", "limits", "budget"}
 
 
 def test_a_choice_that_failed_says_so(judged, tmp_path):
@@ -221,7 +221,7 @@ def test_with_nothing_to_choose_the_report_is_about_times(tmp_path, page):
     evaluation = evaluate(model, [data], split="problem", threads=1)
     assert evaluation.as_json()["overall"]["efficiency_mean"] is None
     file, text = written(tmp_path, evaluation, model)
-    assert sections(text) == SECTIONS - {"choice", "budget"}
+    assert sections(text) == SECTIONS - {"choice", "budget", "predictions"}
     assert "mean error of the predicted time" in text
     page.open(file)
     page.click("#worst summary")

@@ -16,6 +16,7 @@ def test_selection_figures_by_hand():
     """Mean, quantiles, worst, hits and the geometric mean of four efficiencies."""
     found = selection_figures(np.array([1.0, 0.5, 1.0, 0.8]))
     assert value(found, "efficiency_mean") == pytest.approx(0.825)
+    assert value(found, "efficiency_p50") == pytest.approx(0.9)
     assert value(found, "efficiency_p10") == pytest.approx(0.5 + 0.3 * 0.3)  # linear between the sorted values
     assert value(found, "efficiency_p1") == pytest.approx(0.5 + 0.03 * 0.3)
     assert value(found, "efficiency_min") == 0.5
@@ -43,6 +44,11 @@ def test_runtime_figures_by_hand():
     squared = 100.0 + 400.0 + 2500.0 + 0.0 + 100.0
     assert value(found, "rrmse") == pytest.approx(np.sqrt(squared / 5) / 170.0)
     assert value(found, "r2") == pytest.approx(1 - squared / ((measured - 170.0) ** 2).sum())
+    mse = (np.log(predicted / measured) ** 2).mean()
+    assert value(found, "mse_log") == pytest.approx(mse)
+    assert value(found, "rmse_log") == pytest.approx(np.sqrt(mse))
+    assert value(found, "exp_rmse_log") == pytest.approx(np.exp(np.sqrt(mse)))
+    assert 1 < found["exp_rmse_log"]["lower"] < found["exp_rmse_log"]["upper"]
     logs = np.log(measured)
     scatter = ((logs - logs.mean()) ** 2).sum()
     assert value(found, "r2_log") == pytest.approx(1 - (np.log(predicted / measured) ** 2).sum() / scatter)

@@ -13,12 +13,15 @@ from kerncast.api.showing import shown
 from kerncast.cli.views.output import assignments, duration
 from kerncast.errors import InvalidValue
 from kerncast.progress import Progress
+from kerncast.writing.terminal import three_digits
 
 if TYPE_CHECKING:
     from kerncast.models.answer import Answer
     from kerncast.models.model import Model
     from kerncast.op import Family, Problem
 
+RATES = {"TFLOPS": "tflops", "GB/s": "bandwidth_gb_s"}
+"""The columns of rates, and what an answer calls them."""
 problems_argument = click.argument("problem", metavar="NAME=VALUE...|FILE", nargs=-1)
 
 
@@ -66,15 +69,24 @@ def checked_problems(
     return found
 
 
-def answer_cells(answer: Answer) -> list[str]:
-    """An answer as cells of a table: status, config, time, interval, efficiency, tier."""
+def answer_table(answers: Sequence[Answer], choice: bool = True) -> tuple[list[str], list[list[str]], list[str]]:
+    """Answers as columns, rows and the columns with numbers; rates only if one is known, `choice` adds efficiency and tier."""
+    rates = [name for name in RATES if any(getattr(item, RATES[name]) is not None for item in answers)]
+    numbers = ["time", "90 % interval", *rates]
+    columns = ["status", "config", *numbers]
+    rows = [[*_answer_cells(item), *(three_digits(getattr(item, RATES[name])) for name in rates)] for item in answers]
+    if not choice:
+        return columns, rows, numbers
+    for item, row in zip(answers, rows, strict=True):
+        row += ["-" if item.efficiency is None else f"{item.efficiency:.1%}", str(item.tier or "-")]
+    return [*columns, "expected efficiency", "tier"], rows, [*numbers, "expected efficiency"]
+
+
+def _answer_cells(answer: Answer) -> list[str]:
+    """Status, config, time and interval."""
     config = answer.config if answer.config is not None else answer.fallback
     shown = assignments({name: value for name, value in config.items() if value is not None}) if config is not None else "-"
     if answer.config is None and config is not None:
         shown = f"(fallback) {shown}"
     between = "-" if answer.lower_ns is None else f"{duration(answer.lower_ns)} to {duration(answer.upper_ns)}"
-    efficiency = "-" if answer.efficiency is None else f"{answer.efficiency:.1%}"
-    return [str(answer.status), shown or "-", duration(answer.time_ns), between, efficiency, str(answer.tier or "-")]
-
-
-ANSWER_COLUMNS = ("status", "config", "time", "90 % interval", "expected efficiency", "tier")
+    return [str(answer.status), shown or "-", duration(answer.time_ns), between]

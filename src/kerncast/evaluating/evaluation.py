@@ -13,6 +13,7 @@ import polars as pl
 from kerncast.arrays import Floats, Ints
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
+from kerncast.evaluating.points import problem_points, rates, row_points, worst_predictions, worst_problems
 from kerncast.evaluating.results import Evaluation as Evaluation
 from kerncast.evaluating.slices import slices
 from kerncast.evaluating.unseen import (
@@ -80,10 +81,13 @@ def evaluate(
         table, fold = table.take(keep), fold[keep]
         predicted = Predicted(*(None if v is None else v[keep] for v in _parts(predicted)))  # type: ignore[arg-type]
         summary = assess(table, predicted, _unseen_problems(table, fold) if split == "config" else fold)
-    problems = problem_points(table, predicted)
-    summary = {**facts, **summary, "slices": slices(table, predicted), "worst": worst_problems(problems, worst)}
-    failed = table.rows.frame.with_columns(number=pl.Series(table.problem)).filter(pl.Series(~table.ok))
-    return Evaluation(summary, problems, row_points(table, predicted), failed)
+    problems, rows = problem_points(table, predicted), row_points(table, predicted)
+    worked = rows.filter(pl.Series(table.ok))
+    summary = {
+        **facts, **summary, "rates": rates(problems), "slices": slices(table, predicted),
+        "worst": worst_problems(problems, worst), "worst_predictions": worst_predictions(worked, worst),
+    }  # fmt: skip
+    return Evaluation(summary, problems, worked, rows.filter(pl.Series(~table.ok)).drop("measured_ns"))
 
 
 def cross_validated(
@@ -205,69 +209,3 @@ def _remembered(model: Model, table: Table) -> tuple[Predicted, Ints] | None:
     if "lower_ns" not in joined.columns:  # a model of an older version
         return _bounded(table, fold, time_ns, score), fold
     return Predicted(score, time_ns, joined["lower_ns"].to_numpy(), joined["upper_ns"].to_numpy()), fold
-
-
-def problem_points(table: Table, predicted: Predicted) -> pl.DataFrame:
-    """One row per problem on which something worked."""
-    trials = table.trials
-    chosen, best = trials.choose(predicted.score)[trials.solvable], trials.choose(trials.time_ns)[trials.solvable]
-    frame = table.rows.frame
-    problem = [name for name in frame.columns if name.startswith("problem.")]
-    config = [name for name in frame.columns if name.startswith("config.")]
-    parts = [
-        frame[chosen].select(problem),
-        frame[chosen].select(pl.col(config).name.map(lambda name: "chosen." + name.removeprefix("config."))),
-        frame[best].select(pl.col(config).name.map(lambda name: "best." + name.removeprefix("config."))),
-    ]
-    points = pl.concat([part for part in parts if part.width], how="horizontal")
-    times = np.where(np.isfinite(trials.time_ns[chosen]), trials.time_ns[chosen], np.nan)
-    counts = np.diff(np.r_[trials.starts, len(trials.order)])[trials.solvable]
-    return points.with_columns(
-        number=pl.Series(table.problem[chosen]),
-        chosen_ns=pl.Series(times).fill_nan(None),
-        best_ns=pl.Series(trials.time_ns[best]),
-        predicted_ns=pl.Series(predicted.time_ns[chosen]) if predicted.time_ns is not None else pl.lit(None, pl.Float64),
-        efficiency=pl.Series(trials.share[chosen]),
-        configs=pl.Series(counts),
-        **{
-            name: pl.lit(None, pl.Float64) if values is None else pl.Series(values[chosen])
-            for name, values in (
-                ("roofline_ns", table.rows.limit_ns), ("peak_share", table.rows.peak_share), ("flops", table.rows.flops),
-                ("bytes", table.rows.bytes),
-            )
-        },
-    )  # fmt: skip
-
-
-def row_points(table: Table, predicted: Predicted) -> pl.DataFrame:
-    """One row per vector that worked."""
-    ok = table.ok
-    columns = {
-        "number": table.problem, "measured_ns": table.time_ns, "predicted_ns": predicted.time_ns,
-        "lower_ns": predicted.lower_ns, "upper_ns": predicted.upper_ns, "score": predicted.score,
-    }  # fmt: skip
-    return table.rows.frame.filter(pl.Series(ok)).with_columns(
-        pl.Series(name, values[ok]) for name, values in columns.items() if values is not None
-    )
-
-
-def worst_first(points: pl.DataFrame) -> pl.DataFrame:
-    """Problems sorted by efficiency, worst first; with nothing to choose, by the error of the predicted time."""
-    if (points["configs"] > 1).any():
-        return points.sort("efficiency", "number")
-    off = (points["predicted_ns"] / points["best_ns"]).log().abs()
-    return points.with_columns(__off=off).sort("__off", "number", descending=[True, False]).drop("__off")
-
-
-def worst_problems(points: pl.DataFrame, count: int) -> list[dict[str, Any]]:
-    """The worst problems, each with the chosen and the best config."""
-    found = []
-    for row in worst_first(points).head(count).iter_rows(named=True):
-        entry: dict[str, Any] = {
-            part: {
-                name.split(".", 1)[1]: value for name, value in row.items() if name.startswith(f"{part}.") and value is not None
-            }
-            for part in ("problem", "chosen", "best")
-        }
-        found.append(entry | {name: row[name] for name in ("efficiency", "chosen_ns", "best_ns", "predicted_ns", "configs")})
-    return found

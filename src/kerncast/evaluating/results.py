@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from kerncast.scoring.figures import Figure, Figures
+from kerncast.work import BANDWIDTH, TFLOPS
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as PlotlyFigure
@@ -28,10 +29,17 @@ class SliceFigures:
     value: str
     n: int
     efficiency_mean: float | None
+    efficiency_p50: float | None
     efficiency_p10: float | None
     efficiency_min: float | None
     n_rows: int
     mape: float | None
+    n_best: int | None = None
+    """Of a config value: the number of problems on which the best config has it. `n` counts those where it was chosen."""
+    n_agreed: int | None = None
+    """The problems on which the best config and the chosen one have it."""
+    efficiency_mean_where_best: float | None = None
+    """The mean efficiency of the choices, whatever was chosen, on the problems where this value is best."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,45 @@ class WorstProblem:
     best_ns: float
     predicted_ns: float | None
     configs: int
+    chosen_tflops: float | None = None
+    """None, here and below: the op's arithmetic (or its bytes) is unknown, or there is none."""
+    best_tflops: float | None = None
+    chosen_bandwidth_gb_s: float | None = None
+    best_bandwidth_gb_s: float | None = None
+
+
+@dataclass(frozen=True)
+class WorstPrediction:
+    """A row whose predicted time is far from the measured one."""
+
+    problem: Mapping[str, Any]
+    config: Mapping[str, Any]
+    measured_ns: float
+    predicted_ns: float
+    ratio: float
+    """Predicted over measured."""
+    tflops: float | None
+    """Of the measured time, as `bandwidth_gb_s`; None: the op's arithmetic is unknown, or there is none."""
+    bandwidth_gb_s: float | None
+    device: str | None = None
+    """None: all rows are of one device."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A rate in TFLOPS or GB/s over problems; a choice that failed counts as 0."""
+
+    p10: float
+    p50: float
+    max: float
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The rates of the chosen and of the best configs."""
+
+    chosen: Rate
+    best: Rate
 
 
 @dataclass(frozen=True)
@@ -160,10 +207,36 @@ class Evaluation:
                 MappingProxyType(dict(line["problem"])),
                 MappingProxyType(dict(line["chosen"])),
                 MappingProxyType(dict(line["best"])),
-                **{name: line[name] for name in ("efficiency", "chosen_ns", "best_ns", "predicted_ns", "configs")},
+                **{name: value for name, value in line.items() if name not in ("problem", "chosen", "best")},
             )
             for line in self._summary["worst"]
         )
+
+    @cached_property
+    def worst_predictions(self) -> tuple[WorstPrediction, ...]:
+        """The rows whose predicted times are furthest off, the worst first; empty if the model predicts no times."""
+        return tuple(
+            WorstPrediction(
+                MappingProxyType(dict(line["problem"])),
+                MappingProxyType(dict(line["config"])),
+                **{name: value for name, value in line.items() if name not in ("problem", "config")},
+            )
+            for line in self._summary["worst_predictions"]
+        )
+
+    @property
+    def tflops(self) -> Rates | None:
+        """TFLOPS of the chosen and the best configs; None: the op's arithmetic is unknown, or there is none."""
+        return self._rate(TFLOPS)
+
+    @property
+    def bandwidth_gb_s(self) -> Rates | None:
+        """GB/s of the chosen and the best configs, with each byte moved once; None: the op's bytes are unknown."""
+        return self._rate(BANDWIDTH)
+
+    def _rate(self, name: str) -> Rates | None:
+        found = self._summary["rates"][name]
+        return None if found is None else Rates(**{side: Rate(**values) for side, values in found.items()})
 
     @cached_property
     def tiers(self) -> tuple[TierFigures, ...]:
@@ -203,9 +276,9 @@ class Evaluation:
         return replace(self, _summary={**self._summary, **parts})
 
     def as_json(self, worst: int | None = None) -> dict[str, Any]:
-        """What `kerncast evaluate --json` prints, with at most `worst` of the worst problems (default: all)."""
+        """What `kerncast evaluate --json` prints, with at most `worst` of the worst choices and predictions (default: all)."""
         found: dict[str, Any] = deepcopy(dict(self._summary))
-        return found if worst is None else {**found, "worst": found["worst"][:worst]}
+        return found if worst is None else {**found, **{name: found[name][:worst] for name in ("worst", "worst_predictions")}}
 
     def plot(self, name: str | None = None) -> Charts | PlotlyFigure:
         """The report's charts as plotly figures, by name; or only the chart called `name`."""

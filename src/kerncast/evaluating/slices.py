@@ -18,7 +18,7 @@ Slice = dict[str, Any]
 def slices(table: Table, predicted: Predicted) -> list[Slice]:
     """One line per value of each way to cut the problems, and of each categorical config parameter."""
     trials = table.trials
-    chosen = trials.choose(predicted.score)[trials.solvable]
+    chosen, best = trials.choose(predicted.score)[trials.solvable], trials.choose(trials.time_ns)[trials.solvable]
     efficiency = trials.share[chosen]
     first = table.rows.frame[chosen]
     choosing = trials.choosing
@@ -28,10 +28,22 @@ def slices(table: Table, predicted: Predicted) -> list[Slice]:
         found += _lines("problem", name, labels, efficiency if choosing else None, rows, table, predicted)
     for name, parameter in table.family.config.parameters.items():
         if isinstance(parameter, Categorical | Bool):
-            labels = first[f"config.{name}"].cast(pl.String).fill_null("none")
-            rows = table.rows.frame[f"config.{name}"].cast(pl.String).fill_null("none").to_numpy()
-            found += _lines("chosen config", name, labels, efficiency if choosing else None, rows, table, predicted)
+            rows = table.rows.frame[f"config.{name}"].cast(pl.String).fill_null("none")
+            lines = _lines(
+                "chosen config", name, rows[chosen], efficiency if choosing else None, rows.to_numpy(), table, predicted
+            )
+            found += [line | _beside_best(line["value"], rows[best], rows[chosen], efficiency) for line in lines]
     return found
+
+
+def _beside_best(value: str, best: pl.Series, chosen: pl.Series, efficiency: Floats) -> Slice:
+    """On how many problems the best config has a value, and how well the model chooses there."""
+    there = (best == value).to_numpy()
+    return {
+        "n_best": int(there.sum()),
+        "n_agreed": int((there & (chosen == value).to_numpy()).sum()),
+        "efficiency_mean_where_best": float(efficiency[there].mean()) if there.any() else None,
+    }
 
 
 def _problem_cuts(table: Table, first: pl.DataFrame, chosen: Ints) -> dict[str, pl.Series]:
@@ -73,12 +85,14 @@ def _lines(
 ) -> list[Slice]:
     lines = []
     values = labels.to_numpy()
-    # A chosen config counts even if it never worked: that is where most is lost.
-    for value in sorted((set(row_labels[table.ok].tolist()) | set(values.tolist())) - {""}):
+    # A value that was never chosen has a line too, and so has one that never worked.
+    for value in sorted((set(row_labels.tolist()) | set(values.tolist())) - {""}):
         line: Slice = {"of": what, "by": name, "value": value, "n_problems": int((values == value).sum())}
+        line |= dict.fromkeys(("n_best", "n_agreed", "efficiency_mean_where_best"))
         part = efficiency[values == value] if efficiency is not None else np.empty(0)
         known = len(part) > 0
         line["efficiency_mean"] = float(part.mean()) if known else None
+        line["efficiency_p50"] = float(np.quantile(part, 0.5)) if known else None
         line["efficiency_p10"] = float(np.quantile(part, 0.1)) if known else None
         line["efficiency_min"] = float(part.min()) if known else None
         rows = table.ok & (row_labels == value)

@@ -7,18 +7,25 @@ from typing import Any
 
 from kerncast.evaluating.solutions.scoring import said
 from kerncast.limits import sentence
-from kerncast.writing.terminal import TextTable, assignments, duration, printable
+from kerncast.scoring.metrics import LOG_ERRORS
+from kerncast.work import BANDWIDTH, TFLOPS
+from kerncast.writing.terminal import TextTable, assignments, duration, printable, three_digits
 
 Block = str | TextTable
 
 CHOOSING = (
-    ("efficiency_mean", "mean"), ("efficiency_p10", "P10"), ("efficiency_p1", "P1"), ("efficiency_min", "worst"),
-    ("efficiency_gmean", "geometric mean"), ("top1", "best chosen"), ("regret_mean", "regret, mean"),
+    ("efficiency_mean", "mean"), ("efficiency_p50", "P50"), ("efficiency_p10", "P10"), ("efficiency_p1", "P1"),
+    ("efficiency_min", "worst"), ("efficiency_gmean", "geometric mean"), ("top1", "best chosen"),
+    ("regret_mean", "regret, mean"),
 )  # fmt: skip
 RUNTIME = (
-    ("mape", "MAPE"), ("median_ape", "median"), ("ape_p95", "P95"), ("rmsre", "RMSRE"), ("r2", "R2"), ("r2_log", "R2 log"),
+    ("mape", "MAPE"), ("median_ape", "median"), ("ape_p95", "P95"), ("rmsre", "RMSRE"), ("mse_log", "MSE log"),
+    ("rmse_log", "RMSE log"), ("exp_rmse_log", "exp(RMSE log)"), ("r2", "R2"), ("r2_log", "R2 log"),
     ("coverage_90", "90 % interval covers"),
 )  # fmt: skip
+# Figures that are not shares.
+NOT_SHARES = (*LOG_ERRORS, "r2", "r2_log")
+RATE_WORDS = {TFLOPS: "TFLOPS", BANDWIDTH: "GB/s"}
 UNKNOWN_CEILING = "noise ceiling unknown (too few problems were measured at two different times)"
 # How many of the worst problems are listed.
 WORST = 10
@@ -40,11 +47,12 @@ def value(figure: Mapping[str, float] | None, percent: bool = True) -> str:
     return f"{figure['value']:.2%}" if percent else f"{figure['value']:.4f}"
 
 
-def interval(figure: Mapping[str, float] | None) -> str:
+def interval(figure: Mapping[str, float] | None, percent: bool = True) -> str:
     """A figure's 95 % interval; one problem has none."""
     if figure is None or figure.get("lower") is None:
         return "-"
-    return f"{figure['lower']:.2%} to {figure['upper']:.2%}"
+    digits = ".2%" if percent else ".4f"
+    return f"{figure['lower']:{digits}} to {figure['upper']:{digits}}"
 
 
 def evaluation_blocks(summary: Mapping[str, Any], worst: int = WORST) -> Iterator[Block]:
@@ -67,7 +75,9 @@ def evaluation_blocks(summary: Mapping[str, Any], worst: int = WORST) -> Iterato
     if summary.get("budget"):
         yield from budget_blocks(summary["budget"])
     yield from slice_blocks(summary["slices"])
+    yield from rate_blocks(summary["rates"])
     yield from worst_blocks(summary["worst"], worst)
+    yield from worst_prediction_blocks(summary["worst_predictions"], worst)
 
 
 def unknown_sentence(found: Mapping[str, int]) -> str:
@@ -104,9 +114,12 @@ def figure_blocks(evaluation: Mapping[str, Any], title: str) -> Iterator[Block]:
         columns = ("error of the time", "model", "95 % interval", *predictors)
         lines = []
         for name, label in RUNTIME:
-            whole = not name.startswith("r2")
-            cells = [value(card[name], whole) for card in predictors.values()]
-            lines.append((label, value(overall[name], whole), interval(overall[name]) if whole else "", *cells))
+            if name not in overall:  # a model may be older than a figure
+                continue
+            percent = name not in NOT_SHARES
+            cells = [value(card.get(name), percent) for card in predictors.values()]
+            between = "" if name.startswith("r2") else interval(overall[name], percent)
+            lines.append((label, value(overall[name], percent), between, *cells))
         yield ""
         yield TextTable(columns, lines, f"predicted against measured time ({overall['n_problems']:,} problems)", columns[1:])
 
@@ -169,43 +182,90 @@ def beside_blocks(evaluation: Mapping[str, Any]) -> Iterator[Block]:
 
 
 def slice_blocks(slices: list[dict[str, Any]]) -> Iterator[Block]:
-    """Parts of the data, one line each."""
-    columns = ("of", "by", "value", "problems", "mean", "P10", "worst", "rows", "MAPE")
+    """Parts of the data, one line each: by problem, then by config value, the best next to what was chosen."""
 
     def share(number: float | None) -> str:
         return "-" if number is None else f"{number:.2%}"
 
-    lines = [
-        (s["of"], s["by"], s["value"], f"{s['n_problems']:,}", share(s["efficiency_mean"]), share(s["efficiency_p10"]),
-         share(s["efficiency_min"]), f"{s['n_rows']:,}", share(s["mape"]))
-        for s in slices
-    ]  # fmt: skip
-    if lines:
+    def figures(line: Mapping[str, Any]) -> tuple[str, ...]:
+        shares = (share(line[f"efficiency_{name}"]) for name in ("mean", "p50", "p10", "min"))
+        return *shares, f"{line['n_rows']:,}", share(line["mape"])
+
+    common = ("mean", "P50", "P10", "worst", "rows", "MAPE")
+    parts = [line for line in slices if line["n_best"] is None]
+    if parts:
+        columns = ("by", "value", "problems", *common)
+        lines = [(line["by"], line["value"], f"{line['n_problems']:,}", *figures(line)) for line in parts]
         yield ""
-        yield TextTable(columns, lines, "by part", columns[3:])
+        yield TextTable(columns, lines, "by part of the problems", columns[2:])
+    chosen = [line for line in slices if line["n_best"] is not None]
+    if chosen:
+        columns = ("config", "value", "best", "chosen", "both", "mean where best", *common)
+        lines = [
+            (line["by"], line["value"], f"{line['n_best']:,}", f"{line['n_problems']:,}", f"{line['n_agreed']:,}",
+             share(line["efficiency_mean_where_best"]), *figures(line))
+            for line in chosen
+        ]  # fmt: skip
+        yield ""
+        yield TextTable(columns, lines, "by config value: on how many problems it is best, and chosen", columns[2:])
 
 
 def worst_blocks(worst: list[dict[str, Any]], count: int) -> Iterator[Block]:
-    """The worst problems, each with the chosen and the best config."""
+    """The worst choices, each with the chosen and the best config."""
     if not worst or not count:
         return
-    yield ""
-    if all(w["configs"] == 1 for w in worst):  # nothing to choose: the list is of times
-        columns: tuple[str, ...] = ("off by", "problem", "measured", "predicted")
-        lines: list[tuple[str, ...]] = [
-            (f"{w['predicted_ns'] / w['best_ns'] - 1.0:+.1%}", assignments(w["problem"]), duration(w["best_ns"]),
-             duration(w["predicted_ns"]))
-            for w in worst[:count]
-        ]  # fmt: skip
-        yield TextTable(columns, lines, f"the worst {len(lines)} problems", ("off by", "measured", "predicted"))
+    if all(w["configs"] == 1 for w in worst):  # nothing to choose: the worst predictions say it all
         return
-    columns = ("efficiency", "problem", "chosen", "time", "best", "time of the best")
+    rated = _rated(worst[:count], "best_")
+    of_best = [f"{said} of the best" for said in ("time", *rated)]
+    columns = ("efficiency", "problem", "chosen", "time", *rated, "best", *of_best)
     lines = [
         (f"{w['efficiency']:.1%}", assignments(w["problem"]), assignments(w["chosen"]), duration(w["chosen_ns"]),
-         assignments(w["best"]), duration(w["best_ns"]))
+         *(three_digits(w[f"chosen_{rate}"]) for rate in rated.values()), assignments(w["best"]), duration(w["best_ns"]),
+         *(three_digits(w[f"best_{rate}"]) for rate in rated.values()))
         for w in worst[:count]
     ]  # fmt: skip
-    yield TextTable(columns, lines, f"the worst {len(lines)} problems", ("efficiency", "time", "time of the best"))
+    yield ""
+    right = [name for name in columns if name not in ("problem", "chosen", "best")]
+    yield TextTable(columns, lines, f"the worst {len(lines)} choices", right)
+
+
+def worst_prediction_blocks(worst: list[dict[str, Any]], count: int) -> Iterator[Block]:
+    """The rows whose predicted time is furthest from the measured one."""
+    if not worst or not count:
+        return
+    shown = worst[:count]
+    rated = _rated(shown)
+    texts = ["problem", *(name for name in ("config", "device") if any(w.get(name) for w in shown))]
+    columns = ("predicted/measured", *texts, "measured", *rated, "predicted")
+    lines = [
+        (f"{w['ratio']:.3g}", *(w[name] if name == "device" else assignments(w[name]) for name in texts),
+         duration(w["measured_ns"]), *(three_digits(w[rate]) for rate in rated.values()), duration(w["predicted_ns"]))
+        for w in shown
+    ]  # fmt: skip
+    yield ""
+    right = [name for name in columns if name not in texts]
+    yield TextTable(columns, lines, f"the worst {len(lines)} predictions", right)
+
+
+def _rated(lines: Iterable[Mapping[str, Any]], prefix: str = "") -> dict[str, str]:
+    """The rates that are known in some of the lines: what a column is called, and its name."""
+    told = list(lines)
+    return {said: name for name, said in RATE_WORDS.items() if any(line[f"{prefix}{name}"] is not None for line in told)}
+
+
+def rate_blocks(rates: Mapping[str, Any]) -> Iterator[Block]:
+    """How fast the choices are in TFLOPS and GB/s, next to the best ones, where the op's work is known."""
+    columns = ("rate", "P10", "P50", "highest")
+    lines = [
+        (f"{said} {'measured' if found['chosen'] == found['best'] else side}",
+         *(three_digits(found[side][name]) for name in ("p10", "p50", "max")))
+        for name, said in RATE_WORDS.items() if (found := rates[name]) is not None
+        for side in (("best",) if found["chosen"] == found["best"] else ("chosen", "best"))
+    ]  # fmt: skip
+    if lines:
+        yield ""
+        yield TextTable(columns, lines, "rates over problems, from the op's own arithmetic and bytes", columns[1:])
 
 
 def tier_blocks(tiers: list[dict[str, Any]]) -> Iterator[Block]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from kerncast.models.hull import OutOfRange
@@ -11,8 +12,9 @@ from kerncast.models.statuses import Answered
 from kerncast.models.tier import Tier
 from kerncast.op import Config, Family, Problem
 from kerncast.parameters import Bool, Categorical
+from kerncast.work import BANDWIDTH, TFLOPS
 from kerncast.writing import html
-from kerncast.writing.terminal import assignments, duration, known, printable
+from kerncast.writing.terminal import assignments, duration, known, printable, three_digits
 
 __all__ = ["Answer", "Pin", "Tier", "refused_outside", "trained_with", "unlike_measured", "without_choice"]
 
@@ -75,6 +77,25 @@ class Answer:
         copy.__dict__.update(self.__dict__, tier=Tier.MEMO)
         return copy
 
+    @property
+    def tflops(self) -> float | None:
+        """The op's arithmetic over the expected time, in TFLOPS; None if either is unknown, or there is no arithmetic."""
+        return self._rates.get(TFLOPS)
+
+    @property
+    def bandwidth_gb_s(self) -> float | None:
+        """The op's bytes, each moved once, over the expected time, in GB/s; None if either is unknown."""
+        return self._rates.get(BANDWIDTH)
+
+    @cached_property
+    def _rates(self) -> dict[str, float]:
+        family = self.problem.family or (None if self.config is None else self.config.family)
+        if family is None or not self.time_ns:
+            return {}
+        work = family.work_program.scalar(family.problem.qualified(self.problem.as_dict()))
+        found = {TFLOPS: work.get("flops", 0.0) / self.time_ns / 1e3, BANDWIDTH: work.get("bytes", 0.0) / self.time_ns}
+        return {name: rate for name, rate in found.items() if rate > 0}
+
     def _parts(self) -> list[tuple[str, str]]:
         """The parts that are known, as names and texts."""
         found = [("status", str(self.status)), ("problem", assignments(known(self.problem)))]
@@ -86,6 +107,7 @@ class Answer:
             found.append(("time", duration(self.time_ns)))
         if self.lower_ns is not None and self.upper_ns is not None:
             found.append(("90 % interval", f"{duration(self.lower_ns)} to {duration(self.upper_ns)}"))
+        found += [(name, three_digits(rate)) for name, rate in (("TFLOPS", self.tflops), ("GB/s", self.bandwidth_gb_s)) if rate]
         if self.efficiency is not None:
             found.append(("expected efficiency", f"{self.efficiency:.1%}"))
         if self.tier is not None:
@@ -114,7 +136,7 @@ class Answer:
         found: dict[str, Any] = {"status": str(self.status), "problem": self.problem.as_dict()}
         if self.config is not None:
             found["config"] = {name: value for name, value in self.config.items() if value is not None}
-        for name in ("time_ns", "lower_ns", "upper_ns", "efficiency"):
+        for name in ("time_ns", "lower_ns", "upper_ns", TFLOPS, BANDWIDTH, "efficiency"):
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)
         if self.tier is not None:

@@ -38,6 +38,8 @@ class Efficiency:
     """The share of problems on which the choice was the very best."""
     geometric_mean: Figure | None = None
     """None, here and below: not known, or the model is older than this figure."""
+    p50: Figure | None = None
+    """The median."""
     regret: Figure | None = None
     """How much longer than the best a choice takes; None also if one failed."""
     mean_with_ties: Figure | None = None
@@ -56,6 +58,11 @@ class Runtime:
     p95: Figure | None = None
     rmsre: Figure | None = None
     rrmse: Figure | None = None
+    mse_log: Figure | None = None
+    """Of the natural logarithm of the time, as the next two."""
+    rmse_log: Figure | None = None
+    exp_rmse_log: Figure | None = None
+    """A factor: 1.1 is a typical error of 10 %."""
     r2: Figure | None = None
     r2_log: Figure | None = None
     coverage: Figure | None = None
@@ -65,12 +72,14 @@ class Runtime:
 # A field here → its name in `evaluation.json`.
 _EFFICIENCY = {
     "mean": "efficiency_mean", "p10": "efficiency_p10", "p1": "efficiency_p1", "min": "efficiency_min", "best_chosen": "top1",
-    "geometric_mean": "efficiency_gmean", "regret": "regret_mean", "mean_with_ties": "efficiency_mean_ties",
+    "geometric_mean": "efficiency_gmean", "p50": "efficiency_p50", "regret": "regret_mean",
+    "mean_with_ties": "efficiency_mean_ties",
     "best_chosen_with_ties": "top1_ties", "noise_ceiling": "noise_ceiling",
 }  # fmt: skip
 _RUNTIME = {
-    "mape": "mape", "median": "median_ape", "p95": "ape_p95", "rmsre": "rmsre", "rrmse": "rrmse", "r2": "r2",
-    "r2_log": "r2_log", "coverage": "coverage_90",
+    "mape": "mape", "median": "median_ape", "p95": "ape_p95", "rmsre": "rmsre", "rrmse": "rrmse",
+    "mse_log": "mse_log", "rmse_log": "rmse_log", "exp_rmse_log": "exp_rmse_log", "r2": "r2", "r2_log": "r2_log",
+    "coverage": "coverage_90",
 }  # fmt: skip
 
 

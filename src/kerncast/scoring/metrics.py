@@ -17,6 +17,7 @@ INTERVAL = (2.5, 97.5)
 
 SELECTION: dict[str, Callable[[Floats], Floats]] = {
     "efficiency_mean": lambda e: e.mean(axis=-1),
+    "efficiency_p50": lambda e: np.quantile(e, 0.50, axis=-1),
     "efficiency_p10": lambda e: np.quantile(e, 0.10, axis=-1),
     "efficiency_p1": lambda e: np.quantile(e, 0.01, axis=-1),
     "efficiency_min": lambda e: e.min(axis=-1),
@@ -26,7 +27,9 @@ SELECTION: dict[str, Callable[[Floats], Floats]] = {
     # A failed choice makes this one infinite, which is reported as no figure.
     "regret_mean": lambda e: regret(e).mean(axis=-1),
 }
-RUNTIME = ("mape", "median_ape", "ape_p95", "rmsre", "rrmse", "r2", "r2_log", "coverage_90")
+LOG_ERRORS = ("mse_log", "rmse_log", "exp_rmse_log")
+"""Errors of the natural logarithm of the time; the last is a factor: 1.1 is a typical error of 10 %."""
+RUNTIME = ("mape", "median_ape", "ape_p95", "rmsre", "rrmse", *LOG_ERRORS, "r2", "r2_log", "coverage_90")
 
 
 def regret(efficiency: Floats) -> Floats:
@@ -106,12 +109,17 @@ class _Errors:
         quantile = self.ape[self.order][np.minimum(np.searchsorted(rows, np.array([0.5, 0.95]) * rows[-1]), len(rows) - 1)]
         scatter = s["yy"] - s["y"] ** 2 / s["n"]
         log_scatter = s["lyy"] - s["ly"] ** 2 / s["n"]
+        mse_log = s["lee"] / s["n"]
         return {
             "mape": s["ape"] / s["n"],
             "median_ape": float(quantile[0]),
             "ape_p95": float(quantile[1]),
             "rmsre": float(np.sqrt(s["ape2"] / s["n"])),
             "rrmse": float(np.sqrt(s["ee"] / s["n"]) / (s["y"] / s["n"])),
+            "mse_log": mse_log,
+            "rmse_log": float(np.sqrt(mse_log)),
+            # Beyond any float if a prediction is hundreds of orders of magnitude off: then there is no such figure.
+            "exp_rmse_log": float(np.exp(min(np.sqrt(mse_log), 709.0))),
             "r2": 1.0 - s["ee"] / scatter if scatter > 1e-9 * s["yy"] else float("nan"),
             # Equal times have no scatter to explain, whatever rounding leaves of it.
             "r2_log": 1.0 - s["lee"] / log_scatter if log_scatter > 1e-9 * max(s["lyy"], 1.0) else float("nan"),

@@ -75,6 +75,13 @@ def duration(nanoseconds: float | None) -> str:
     return f"{nanoseconds:.3g} ns"
 
 
+def three_digits(value: float | None) -> str:
+    """A number as a person reads it; a large one is not in scientific notation."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.3g}"
+
+
 def assignments(values: Mapping[str, Any]) -> str:
     """`M=128 N=256`: parameters in one line."""
     return " ".join(f"{name}={value}" for name, value in values.items())

@@ -38,7 +38,14 @@ from kerncast.cli.views.output import datasets_argument, json_option, print_json
     help="Choices of another system to score next to the model: a JSON list of {problem, config}, a max-autotune solution, "
     "an Inductor lookup table, or a CSV or parquet table.",
 )
-@click.option("--worst", default=10, show_default=True, type=click.IntRange(min=0), metavar="N", help="Worst problems to list.")
+@click.option(
+    "--worst",
+    default=10,
+    show_default=True,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="How many of the worst choices and of the worst predictions to list.",
+)
 @click.option("--save-predictions", type=click.Path(path_type=Path), metavar="PARQUET", help="Write one row per vector.")
 @click.option("--threads", default=0, type=click.IntRange(min=0), help="Threads to refit with. [default: all cores]")
 @click.option("--tiers/--no-tiers", default=True, show_default=True,

@@ -11,9 +11,10 @@ import click
 
 from kerncast.api.printing import echo
 from kerncast.cli import completing
-from kerncast.cli.asking import answer_cells, checked_problems, configs_option, problems_argument, read_problems
+from kerncast.cli.asking import answer_table, checked_problems, configs_option, problems_argument, read_problems
 from kerncast.cli.views.output import assignments, json_option, print_json, table
 from kerncast.errors import InvalidValue, NotFound
+from kerncast.writing.terminal import known
 
 if TYPE_CHECKING:
     from kerncast.models.answer import Answer
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from kerncast.op import Family
     from kerncast.store.store import Entry, Lookup
     from kerncast.space import Value
-
-COLUMNS = ("status", "config", "time", "90 % interval")
 
 
 @click.command("predict")
@@ -97,11 +96,9 @@ def command(
         ]
         print_json(rows if listed else rows[0])
     else:
-        cells = [
-            [assignments({name: value for name, value in item.problem.items() if value is not None}), *answer_cells(item)[:4]]
-            for item in answers
-        ]
-        table(("problem", *COLUMNS), cells, right=COLUMNS[2:])
+        columns, cells, numbers = answer_table(answers, choice=False)
+        cells = [[assignments(known(item.problem)), *row] for row, item in zip(cells, answers, strict=True)]
+        table(("problem", *columns), cells, right=numbers)
         for said in dict.fromkeys(text for answer in answers for text in (answer.reason, answer.note) if text):
             echo(said)
         for entry in dict.fromkeys(entries.values()):

@@ -8,19 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kerncast.api.printing import echo
-from kerncast.cli.asking import (
-    ANSWER_COLUMNS,
-    answer_cells,
-    checked_problems,
-    configs_option,
-    problems_argument,
-    read_problems,
-    steps,
-)
+from kerncast.cli.asking import answer_table, checked_problems, configs_option, problems_argument, read_problems, steps
 from kerncast.cli.stored import model_argument, store_of_model
 from kerncast.cli.views.output import assignments, duration, json_option, print_json, table
 from kerncast.errors import InvalidValue
 from kerncast.models.tier import CHOOSING
+from kerncast.writing.terminal import known
 
 if TYPE_CHECKING:
     from kerncast.models.answer import Answer
@@ -134,23 +127,20 @@ def _show(rankings: list[list[Answer]], explanation: Explanation | None) -> None
         title = assignments({name: value for name, value in answers[0].problem.items() if value is not None})
         named = any(item.label is not None for item in answers)
         marked = any(item.known is not None for item in answers)
-        columns = [*ANSWER_COLUMNS, *(["worked in training"] if marked else []), *(["label"] if named else [])]
-        rows = [
-            [*answer_cells(item), *(["yes" if item.known else "no"] if marked else []), *([item.label or "-"] if named else [])]
-            for item in answers
-        ]
-        table(columns, rows, title, right=ANSWER_COLUMNS[2:5])
+        columns, rows, numbers = answer_table(answers)
+        if marked:
+            columns = [*columns, "worked in training"]
+            rows = [[*row, "yes" if item.known else "no"] for row, item in zip(rows, answers, strict=True)]
+        if named:
+            columns, rows = [*columns, "label"], [[*row, item.label or "-"] for row, item in zip(rows, answers, strict=True)]
+        table(columns, rows, title, right=numbers)
         if answers[0].reason:
             echo(answers[0].reason)
     else:
-        rows = [
-            [
-                assignments({name: value for name, value in ranking[0].problem.items() if value is not None}),
-                *answer_cells(ranking[0]),
-            ]
-            for ranking in rankings[:MOST_SHOWN]
-        ]
-        table(("problem", *ANSWER_COLUMNS), rows, f"{len(rankings):,} problems", right=ANSWER_COLUMNS[2:5])
+        first = [ranking[0] for ranking in rankings[:MOST_SHOWN]]
+        columns, rows, numbers = answer_table(first)
+        rows = [[assignments(known(item.problem)), *row] for row, item in zip(rows, first, strict=True)]
+        table(("problem", *columns), rows, f"{len(rankings):,} problems", right=numbers)
         if len(rankings) > MOST_SHOWN:
             echo(f"… and {len(rankings) - MOST_SHOWN:,} more: all with --json")
     for note in dict.fromkeys(item.note for ranking in rankings for item in ranking if item.note):

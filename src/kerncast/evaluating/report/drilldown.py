@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.evaluating.evaluation import worst_first
+from kerncast.evaluating.points import worst_first
 from kerncast.evaluating.report.words import assignments, duration, part_of, percent, short
 
 MOST_PROBLEMS = 20

@@ -63,6 +63,8 @@ def render(evaluation: Evaluation, model: Model | None, budget: dict[str, Any] |
         predictors=tables.predictors(summary),
         predictor_names=[title for _, title in tables.RUNTIME],
         against=tables.against(summary),
+        rates=tables.rates(summary),
+        worst_predictions=tables.worst_predictions(summary["worst_predictions"]) if choosing and _has_times(told.rows) else [],
         sections=sections,
         slices=tables.slice_groups(summary["slices"]),
         worst=worst,

@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kerncast.evaluating.report.words import between, percent
+from kerncast.evaluating.report.words import assignments, between, duration, percent
+from kerncast.evaluating.text import NOT_SHARES, RATE_WORDS
+from kerncast.writing.terminal import three_digits
 
 CHOOSING = (
-    ("efficiency_mean", "mean"), ("efficiency_p10", "P10"), ("efficiency_p1", "P1"), ("efficiency_min", "worst"),
-    ("efficiency_gmean", "geometric mean"), ("top1", "best chosen"),
+    ("efficiency_mean", "mean"), ("efficiency_p50", "P50"), ("efficiency_p10", "P10"), ("efficiency_p1", "P1"),
+    ("efficiency_min", "worst"), ("efficiency_gmean", "geometric mean"), ("top1", "best chosen"),
 )  # fmt: skip
 RUNTIME = (
-    ("mape", "MAPE"), ("median_ape", "median"), ("ape_p95", "P95"), ("rmsre", "RMSRE"), ("rrmse", "RRMSE"), ("r2", "R²"),
+    ("mape", "MAPE"), ("median_ape", "median"), ("ape_p95", "P95"), ("rmsre", "RMSRE"), ("rrmse", "RRMSE"),
+    ("mse_log", "MSE of the log"), ("rmse_log", "RMSE of the log"), ("exp_rmse_log", "exp(RMSE of the log)"), ("r2", "R²"),
     ("r2_log", "R² of the log"), ("coverage_90", "90 % interval covers"),
 )  # fmt: skip
+MOST_PREDICTIONS = 20
 PLAIN = {
     "random": "a random config",
     "best_single": "the best single config",
@@ -66,7 +70,7 @@ def plain_name(name: str) -> str:
 def _value(figure: dict[str, Any] | None, name: str) -> str:
     if figure is None:
         return "–"
-    return f"{figure['value']:.4f}" if name.startswith("r2") else percent(figure["value"])
+    return f"{figure['value']:.4f}" if name in NOT_SHARES else percent(figure["value"])
 
 
 def choosers(summary: dict[str, Any]) -> list[Line]:
@@ -90,7 +94,7 @@ def predictors(summary: dict[str, Any]) -> list[Line]:
     return [
         Line(
             label, None, [_value(card.get(name), name) for name, _ in RUNTIME],
-            ["" if name.startswith("r2") else between(card.get(name)) for name, _ in RUNTIME], card is summary["overall"],
+            ["" if name in NOT_SHARES else between(card.get(name)) for name, _ in RUNTIME], card is summary["overall"],
         )
         for label, card in cards
         if card.get("mape") is not None and summary["overall"].get("mape") is not None
@@ -124,8 +128,29 @@ def slice_groups(slices: list[dict[str, Any]]) -> list[SliceGroup]:
 
 def _slice(item: dict[str, Any]) -> Line:
     mean = item["efficiency_mean"]
-    cells = [
-        f"{item['n_problems']:,}", percent(item["efficiency_p10"]), percent(item["efficiency_min"]), f"{item['n_rows']:,}",
-        percent(item["mape"]),
-    ]  # fmt: skip
+    best = item["n_best"]
+    cells = [percent(item[f"efficiency_{name}"]) for name in ("p50", "p10", "min")]
+    cells += ["–", "–"] if best is None else [f"{best:,}", percent(item["efficiency_mean_where_best"])]
+    cells += [f"{item['n_problems']:,}", f"{item['n_rows']:,}", percent(item["mape"])]
     return Line(str(item["value"]), None if mean is None else bar("", mean, mean), cells, [])
+
+
+def worst_predictions(lines: list[dict[str, Any]]) -> list[list[str]]:
+    """The rows whose times are furthest off, as cells."""
+    return [
+        [f"{line['ratio']:.3g}", assignments(line["problem"]), assignments(line["config"]) or "the only config",
+         duration(line["measured_ns"]), duration(line["predicted_ns"])]
+        for line in lines[:MOST_PREDICTIONS]
+    ]  # fmt: skip
+
+
+def rates(summary: dict[str, Any]) -> str:
+    """The rates of the chosen and the best configs in one sentence; empty where the op's work is unknown."""
+    parts = []
+    for name, said in RATE_WORDS.items():
+        found = summary["rates"][name]
+        if found is None:
+            continue
+        chosen, best = (three_digits(found[side]["p50"]) for side in ("chosen", "best"))
+        parts.append(f"{chosen} {said}" + ("" if found["chosen"] == found["best"] else f" (the best configs {best})"))
+    return f"On half of the problems at least {' and '.join(parts)}." if parts else ""

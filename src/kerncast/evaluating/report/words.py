@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kerncast.evaluating.points import part_of as part_of
 from kerncast.writing.html import chart_text as chart_text
+from kerncast.writing.terminal import three_digits
 
 # Six digits draw the same picture as seventeen, in a third of the bytes.
 DIGITS = 6
@@ -38,23 +40,13 @@ def duration(nanoseconds: float | None) -> str:
         return "–"
     for factor, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
         if nanoseconds >= factor * 0.9995:
-            return f"{_three(nanoseconds / factor)} {unit}"
-    return f"{_three(nanoseconds)} ns"
-
-
-def _three(value: float) -> str:
-    """Three digits, never in scientific notation."""
-    return f"{value:.0f}" if value >= 99.95 else f"{value:.3g}"
+            return f"{three_digits(nanoseconds / factor)} {unit}"
+    return f"{three_digits(nanoseconds)} ns"
 
 
 def assignments(values: Mapping[str, Any]) -> str:
     """`M=128 N=256`: parameters in one line."""
     return " ".join(f"{name}={value}" for name, value in values.items())
-
-
-def part_of(row: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """The parameters of one part (`problem`, `chosen`, `best`) of a row, inactive ones left out."""
-    return {name.split(".", 1)[1]: value for name, value in row.items() if name.startswith(f"{part}.") and value is not None}
 
 
 def short(values: Iterable[Any]) -> list[float | None]:
