@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from kerncast.arrays import Floats
+from kerncast.arrays import Flags, Floats
 from kerncast.backends.contract import CannotCompile
 from kerncast.compiling.build import BRIEF, folder_for
 from kerncast.compiling.c99 import NotInC
@@ -30,8 +30,9 @@ from kerncast.learners.trees import Tree, as_arrays, from_arrays
 from kerncast.models.expectation import Expectation, expectation_of
 from kerncast.models.model import Model
 from kerncast.models.reach import Reach, reach_of
+from kerncast.models.tier import ALONE, Tier, named_tiers
 from kerncast.progress import QUIET, Progress
-from kerncast.selecting.tiers.distill import COMPARED, Ground, distill
+from kerncast.selecting.tiers.distill import COMPARED, WORST_LOSS_ALONE, Ground, distill, distill_from
 from kerncast.selecting.tiers.portfolio import covered, model_portfolio
 from kerncast.selecting.tiers.problem_sampling import draw_problems
 from kerncast.selecting.tiers.small_forest import TREES, compact_forest, forest_scores
@@ -55,6 +56,8 @@ class TierOptions:
     seed: int = 0
     samples: int | None = None
     """None: by the size of the portfolio."""
+    alone: bool = False
+    """For an artefact of the tree alone: no small forest; a tree that compares nothing and knows what fails."""
 
     def __post_init__(self) -> None:
         if not 0 < self.loss < 1 or self.most < 1:
@@ -63,7 +66,8 @@ class TierOptions:
     @property
     def identity(self) -> str:
         # The last word changes whenever tiers are built or kept differently.
-        return f"loss {self.loss} most {self.most} seed {self.seed} samples {self.samples} by portfolio"
+        alone = " alone" if self.alone else ""
+        return f"loss {self.loss} most {self.most} seed {self.seed} samples {self.samples} by portfolio{alone}"
 
     def samples_for(self, portfolio: Sequence[int]) -> int:
         """How many problems the model answers."""
@@ -89,6 +93,14 @@ def tiers_of(model: Model, options: TierOptions | None = None, *, progress: Prog
     return found
 
 
+def tiers_named(
+    model: Model, names: str | Iterable[str], options: TierOptions | None = None, *, progress: Progress = QUIET
+) -> tuple[Tiers, tuple[Tier, ...]]:
+    """Tiers of a model by name: a tree that is alone is another one than a tree that leaves problems to the portfolio."""
+    include = named_tiers(names)
+    return tiers_of(model, replace(options or TierOptions(), alone=include == ALONE), progress=progress), include
+
+
 def plain_tiers(model: Model) -> Tiers:
     """All candidates as the portfolio, best on average first, and no other tier: for when quick choices are not needed."""
     order = np.lexsort((np.arange(model.candidates.height), -model.candidates["share"].to_numpy()))
@@ -108,10 +120,18 @@ def build_tiers(model: Model, options: TierOptions, *, progress: Progress = QUIE
     samples = options.samples_for(portfolio)
     drawn = draw_problems(model.family, measured, model.manifest.hull, samples, np.random.default_rng(options.seed))
     portfolio = covered(model, portfolio, drawn.select(columns)[:COVERED], options.most)
-    if len(portfolio) < 2:
+    if len(portfolio) < 2 and not options.alone:
         return Tiers(portfolio, reach=reach, expectation=expectation)
     progress.stage("asking the model about problems like those it was trained on")
     score = PortfolioScores(lower(model, Tiers(portfolio, reach=reach), ["portfolio"]))
+    if options.alone:
+        progress.stage("growing the tree")
+        ground, worst = Ground.of(model), WORST_LOSS_ALONE
+        found = distill_from(
+            ground, portfolio, score, seed=options.seed, samples=samples, worst_loss=worst, allowed=score.allowed
+        )
+        judged = (found.answered, found.loss)
+        return Tiers(portfolio, found.tree, None, reach, expectation, alone=True, judged=judged)
     problems = pl.concat([measured, drawn.select(columns)])
     scores = score(problems)
     forest, compare = None, None
@@ -154,6 +174,10 @@ class PortfolioScores:
             self._known |= zip(new, self._ask(problems[list(new.values())]), strict=True)
         return np.stack([self._known[row] for row in rows])
 
+    def allowed(self, problems: pl.DataFrame) -> Flags:
+        """[problem, place]: whether the rules allow the config."""
+        return self._interpreter.rules_of_many(problems, self._artefact.members("portfolio"))
+
     def _ask(self, problems: pl.DataFrame) -> Iterable[Floats]:
         if self._binding is None:
             return self._interpreter.scores_of_many(problems, self._artefact.members("portfolio"))
@@ -182,6 +206,8 @@ def write_tiers(file: Path, tiers: Tiers) -> None:
         arrays |= {f"tree.{name}": part for name, part in as_arrays([tiers.tree.tree]).items()}
         arrays |= {"tree.names": np.array(list(tiers.tree.program.outputs)), "tree.lists": tiers.tree.lists}
         arrays["tree.compares"] = tiers.tree.compares
+    if tiers.judged is not None:
+        arrays["alone"] = np.array(tiers.judged)
     write_arrays(file, arrays)
 
 
@@ -219,7 +245,9 @@ def read_tiers(file: Path, model: Model) -> Tiers | None:
         if "expectation.efficiency" in arrays:
             edges, means = (np.asarray(arrays[f"expectation.{name}"], np.float64) for name in ("edges", "efficiency"))
             expectation = Expectation(tuple(edges.tolist()), tuple(means.tolist()))
-        return Tiers(tuple(portfolio.tolist()), tree, forest, reach, expectation)
+        answered, loss = np.asarray(arrays["alone"], np.float64).tolist() if "alone" in arrays else (0.0, 0.0)
+        judged = (answered, loss) if "alone" in arrays else None
+        return Tiers(tuple(portfolio.tolist()), tree, forest, reach, expectation, judged is not None, judged)
     except (KerncastError, KeyError, ValueError, OSError):
         return None
 
