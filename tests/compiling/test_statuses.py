@@ -12,7 +12,7 @@ def test_the_numbers_of_the_c_enumerators_are_pinned():
     found = dict(re.findall(r"PICKER_(\w+) = (\d+),", status_lines("PICKER")))
     assert found == {
         "OK": "0", "OUT_OF_RANGE": "1", "UNSUPPORTED": "2", "NO_VALID_CONFIG": "3", "BAD_INPUT": "4", "MISMATCH": "5",
-        "CORRUPT": "6", "TOO_SMALL": "7",
+        "CORRUPT": "6", "TOO_SMALL": "7", "UNSURE": "8",
     }  # fmt: skip
     assert [status.number for status in C_STATUSES] == list(range(len(C_STATUSES)))
 
@@ -30,7 +30,7 @@ def test_each_status_says_where_it_may_occur():
     assert places[Answered.MISMATCH] is Place.C
     assert places[Answered.TOO_SMALL] is Place.C
     assert [str(status) for status in Answered if Place.PYTHON in status.places] == [
-        "ok", "out_of_range", "unsupported", "no_valid_config",
+        "ok", "out_of_range", "unsupported", "no_valid_config", "unsure",
     ]  # fmt: skip
     for status in Answered:
         assert (status.number is not None) == (Place.C in status.places)

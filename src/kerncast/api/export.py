@@ -9,7 +9,7 @@ from typing import Any
 from kerncast.api.results import model_of
 from kerncast.api.showing import Wanted, shown
 from kerncast.compiling.lower import lower
-from kerncast.compiling.overrides import Overrides, decide
+from kerncast.compiling.overrides import Decided, Overrides, decide
 from kerncast.errors import InvalidValue
 from kerncast.exporting.autoheuristic import LISTED, distill_heuristic, refuse_name, write_heuristic
 from kerncast.exporting.json_table import trained_problems, write_table
@@ -21,13 +21,13 @@ from kerncast.learners.mlp import Mlp
 from kerncast.learners.mlp_csv import write_network
 from kerncast.models.model import Model
 from kerncast.models.offered import OfferedModel
-from kerncast.models.tier import CHOOSING
+from kerncast.models.tier import CHOOSING, Tier, named_tiers
 from kerncast.op import Config, Problem
 from kerncast.progress import Progress
 from kerncast.selecting.offering import Configs, offering
 from kerncast.selecting.problem_files import read_problem_file
 from kerncast.selecting.selector import Selector
-from kerncast.selecting.tiers.build import TierOptions, plain_tiers, tiers_of
+from kerncast.selecting.tiers.build import TierOptions, plain_tiers, tiers_named
 
 TIERS = ",".join(CHOOSING)
 FORMS = ("c", "json", "csv", "lookup-table", "autoheuristic")
@@ -73,15 +73,13 @@ def export(
     fixed: the model need not be trained again for it. `configs` are the configs to choose from, instead of those that worked in
     training (see `Selector`); there is only the full tier of them.
     """
-    place, wanted = (
-        Path(out),
-        [item.strip() for item in (tiers.split(",") if isinstance(tiers, str) else tiers) if item.strip()],
-    )
+    place, wanted = Path(out), named_tiers(tiers)
     if to not in FORMS:
         raise InvalidValue(f"`to` is one of {', '.join(FORMS)}, got '{to}'")
     _refuse_others(to, {
-        "prefix": prefix != "kerncast", "tiers": wanted != TIERS.split(","), "problems": problems is not None,
-        "configs": configs is not None, "overrides": overrides is not None, "top_k": top_k is not None, "device_name": device_name is not None,
+        "prefix": prefix != "kerncast", "tiers": wanted != CHOOSING, "problems": problems is not None,
+        "configs": configs is not None, "overrides": overrides is not None, "top_k": top_k is not None,
+        "device_name": device_name is not None,
     })  # fmt: skip
     if top_k is not None and top_k < 1:
         raise InvalidValue(f"`top_k` must be at least 1, got {top_k}")
@@ -108,17 +106,30 @@ def export(
         decided = None if overrides is None else decide(loaded, overrides)
         for note in decided.notes if decided is not None else ():
             show.say(note)
-        built = tiers_of(loaded, options, progress=show)
-        # A family with nothing to choose has no tree.
-        include = [item for item in wanted if item != "tree" or built.tree is not None]
-        return write_project(lower(loaded, built, include, decided), place, prefix, progress=show)
+        return _c(loaded, place, wanted, options, decided, prefix, show)
+
+
+def _c(
+    loaded: Model, out: Path, wanted: tuple[Tier, ...], options: TierOptions, decided: Decided | None, prefix: str, show: Progress
+) -> list[Path]:
+    built, include = tiers_named(loaded, wanted, options, progress=show)
+    if built.tree is None and len(include) > 1:  # a family with nothing to choose has no tree
+        include = tuple(tier for tier in include if tier is not Tier.TREE)
+    written = write_project(lower(loaded, built, include, decided), out, prefix, progress=show)
+    if built.judged is not None:
+        answered, loss = built.judged
+        show.say(
+            f"of held-out problems the tree answers {answered:.0%}, and loses {loss:.1%} to the model's own choice; where it is "
+            "unsure, it gives a status and a fallback"
+        )
+    return written
 
 
 def _with_pool(
-    loaded: OfferedModel, wanted: Sequence[str], place: Path, prefix: str, overrides: Any, show: Progress
+    loaded: OfferedModel, wanted: tuple[Tier, ...], place: Path, prefix: str, overrides: Any, show: Progress
 ) -> list[Path]:
     """A C project that chooses from configs which were given: the model scores each of them."""
-    if wanted != TIERS.split(",") and wanted != ["full"]:
+    if tuple(wanted) not in (CHOOSING, (Tier.FULL,)):
         raise InvalidValue(
             f"`tiers` of configs that are given are full alone, got '{','.join(wanted)}': portfolio and tree are built from "
             "measurements"

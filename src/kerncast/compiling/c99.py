@@ -26,11 +26,12 @@ from kerncast.expr import Expr, Table
 from kerncast.expr.to_c import prelude, statements
 from kerncast.learners.c_source import CScope, CSource
 from kerncast.learners.gbdt import Gbdt
+from kerncast.models.answer import fallback_words
 from kerncast.models.conformal import Widening
 from kerncast.models.model import Model
 from kerncast.models.rarity import ABSENT, WHAT
 from kerncast.models.statuses import C_STATUSES
-from kerncast.models.tier import C_TIERS
+from kerncast.models.tier import C_TIERS, Tier
 from kerncast.tables.off_grid import MOST_ALIGNED
 from kerncast.version import __version__
 from kerncast.writing.c import array, c_integer, c_number, c_string, define, filled, integer_type, renamed
@@ -51,10 +52,7 @@ def c_source(artefact: Artefact, prefix: str) -> str:
         writer.packaged("spaces.c"),
         space_tables(artefact),
         rule_functions(artefact),
-        writer.problem_values(),
-        writer.features(),
-        writer.target(),
-        writer.learner(),
+        *((writer.packaged("no_model.c"),) if artefact.alone else writer.answering()),
         writer.candidates(),
         writer.labels(),
         writer.overrides(),
@@ -110,7 +108,7 @@ class _Writer:
         self.sealed = Sealed()
         # The tables of an op may be large, and both functions read them.
         self.tables: dict[Table, str] = {}
-        forests, small = artefact.forests, artefact.small_forest
+        forests, small = None if artefact.alone else artefact.forests, artefact.small_forest
         self.plans: dict[str, ForestPlan] = {}
         if forests is not None:
             self.plans["model"] = ForestPlan(artefact, forests, "model")
@@ -126,6 +124,10 @@ class _Writer:
         unused = [f"    (void){item.rsplit('*', 1)[1]};" for item in arguments.split(", ")]
         body = "\n".join([*unused, *lines])
         return f"{tables}static void {name}({arguments}, double *out) {{\n    (void)out;\n{body}\n}}\n"
+
+    def answering(self) -> tuple[str, ...]:
+        """The model: from a problem and a config to a time and a score."""
+        return self.problem_values(), self.features(), self.target(), self.learner()
 
     # -- what depends on the problem alone -------------------------------------------------------------
 
@@ -192,8 +194,13 @@ class _Writer:
     # -- candidates and answers ------------------------------------------------------------------------
 
     def candidates(self) -> str:
-        numbers = encoded(self.model.candidates, self.model)
-        text = define(KC_CANDIDATES=self.artefact.candidates)
+        """The configs that an answer may name; all keep the numbers that they have in the model."""
+        stored = self.artefact.stored
+        numbers = encoded(self.model.candidates[stored], self.model)
+        text = define(KC_CANDIDATES=self.artefact.candidates, KC_STORED=len(stored))
+        if len(stored) < self.artefact.candidates:
+            text += self.sealed.array(integer_type([self.artefact.candidates])[0], "kc_stored_candidates", stored)
+        text += self.packaged("stored.c")
         if not numbers.shape[1]:
             return text
         kind, missing, _ = integer_type(numbers[np.isfinite(numbers)].astype(np.int64).tolist())
@@ -205,7 +212,8 @@ class _Writer:
         """What the candidates are called, by the values of the problem parameters that names depend on."""
         known, space = self.model.labels, self.family.problem
         by = known.by if known else ()
-        names = known.names if known else {}
+        rows = self.artefact.stored.tolist()
+        names = {key: [row[place] for place in rows] for key, row in known.names.items()} if known else {}
         texts = list(dict.fromkeys(name for row in names.values() for name in row if name is not None))
         numbers = {text: number for number, text in enumerate(texts)}
         values = [MISSING if number is None else number for key in names for number in map(self._number, by, key)]
@@ -235,13 +243,13 @@ class _Writer:
         return text + self.sealed.array("int32_t", "kc_pin_candidates", pinned)
 
     def reach(self) -> str:
-        """The distinct bands of problems that candidates were tried on, and the band of every candidate."""
+        """The distinct bands of problems that candidates were tried on, and the band of every stored candidate."""
         tried, first = self.artefact.tried, self.artefact.band_rows
         text = self.sealed.array("double", "kc_tried_low", tried.low[first].ravel())
         text += self.sealed.array("double", "kc_tried_high", tried.high[first].ravel())
         text += array("uint64_t", "kc_tried_labels", [int(value) for value in tried.labels[first].ravel()])
         kind = integer_type([len(first)], unsigned=True)[0]
-        return text + self.sealed.array(kind, "kc_tried_band", self.artefact.bands)
+        return text + self.sealed.array(kind, "kc_tried_band", self.artefact.bands[self.artefact.stored])
 
     def comparing(self) -> str:
         """Which candidates fit a problem; and, where the tree compares some, how."""
@@ -251,6 +259,8 @@ class _Writer:
 
     def answers(self) -> str:
         interval, expected = self.model.manifest.interval, self.artefact.tiers.expectation
+        if self.artefact.alone:  # it gives no times
+            interval, expected = None, None
         wide = None if interval is None or interval.widening is UNSET else interval.widening
         lower, upper = ((), ()) if interval is None else (interval.lower, interval.upper)
         parts: dict[str, Any] = {
@@ -263,6 +273,7 @@ class _Writer:
         text += "".join(array("double", name, np.array(values, np.float64)) for name, values in parts.items())
         fallbacks, name = self.artefact.fallbacks
         text += define(KC_FALLBACKS=len(fallbacks)) + array("int32_t", "kc_fallbacks", fallbacks)
+        text += f"static const char kc_fallback_words[] = {c_string(fallback_words(name))};\n"
         facts = {
             "family": self.family.id, "device": self.model.device.name, "kind": self.model.manifest.kind,
             "software": list(self.model.manifest.software), "checksum": self.model.manifest.checksum, "fallback": name,
@@ -307,7 +318,7 @@ class _Writer:
 
         `quick` is the portfolio once more, ranked by the small forest.
         """
-        tiers = [tier for tier in ("portfolio", "full") if tier in self.artefact.include]
+        tiers = [str(tier) for tier in (Tier.PORTFOLIO, Tier.FULL) if tier in self.artefact.include]
         plans: dict[str, ForestPlan | None] = {tier: self.plans.get("model") for tier in tiers}
         if "small" in self.plans:
             plans["quick"] = self.plans["small"]
@@ -330,11 +341,12 @@ class _Writer:
             if plan is not None:
                 names |= {"kc_trees": f"kc_{plan.name}", "KC_TREES": f"KC_{plan.name.upper()}"}
             code += renamed(source, names)
-        most = max(1, *(len(self.artefact.members(tier)) for tier in tiers))
+        most = max([1, *(len(self.artefact.members(tier)) for tier in tiers)])
         text += self.packaged("context.c", most=str(most), states=states)
         prepare = "".join(f"    kc_{tier}_prepare(context);\n" for tier, plan in plans.items() if plan is not None)
         # Referenced, so that no compiler warns that they are unused: which of them are called depends on the model.
-        named = ", ".join(f"(void){name}" for name in PERHAPS_UNUSED)
+        unused = PERHAPS_UNUSED if self.artefact.alone else (*PERHAPS_UNUSED, *PERHAPS_UNUSED_OF_MODEL)
+        named = ", ".join(f"(void){name}" for name in unused)
         mask = "".join(f"    kc_{tier}_mask(context);\n" for tier, plan in plans.items() if plan is not None)
         return text + code + self.packaged("prepare.c", named=named, prepare=prepare, mask=mask)
 
@@ -347,7 +359,7 @@ class _Writer:
 
 
 PERHAPS_UNUSED = (
-    "kc_read", "kc_div", "kc_min", "kc_max", "kc_sqrt", "kc_log2", "kc_log1p", "kc_index", "kc_saturate", "kc_encode",
-    "kc_decode", "kc_log_time", "kc_within", "kc_config_applies", "kc_config_order",
-    "kc_tried_band", "kc_time", "kc_combine", "kc_row", "kc_runs", "kc_fails",
+    "kc_read", "kc_div", "kc_min", "kc_max", "kc_sqrt", "kc_log2", "kc_log1p", "kc_index", "kc_saturate", "kc_within",
+    "kc_config_applies", "kc_config_order", "kc_tried_band", "kc_time", "kc_runs", "kc_fallback_words",
 )  # fmt: skip
+PERHAPS_UNUSED_OF_MODEL = ("kc_encode", "kc_decode", "kc_log_time", "kc_combine", "kc_row", "kc_fails")

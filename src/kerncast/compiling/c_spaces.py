@@ -29,6 +29,8 @@ def symbol_reader(family: Family) -> Callable[[str], str]:
 def space_tables(artefact: Artefact) -> str:
     """Every parameter with its rule, the order of reading, the conditions, and the trained ranges."""
     family, text = artefact.model.family, ""
+    if any(isinstance(item, Bool) for space in (family.problem, family.config) for item in space.parameters.values()):
+        text += 'static const char *const kc_flags[2] = {"false", "true"};\n'
     for word, space in (("problem", family.problem), ("config", family.config)):
         text += define(**{f"KC_{word.upper()}": len(space.parameters)})
         text += _parameter_table(f"kc_{word}_parameters", space)
@@ -62,7 +64,7 @@ def _first_broken(name: str, table: str, rules: list[Rule], read: Callable[[str]
     return f"static const char *const {table}[] = {{{sentences}}};\n{tables}static int32_t {name}({arguments}) {{\n{body}\n}}\n"
 
 
-def _parameter(parameter: Parameter, name: str, values: str, rule: str, conditional: bool) -> str:
+def _parameter(parameter: Parameter, name: str, table: str, rule: str, conditional: bool) -> str:
     low, high, step, count = 0, 0, 1, 0
     match parameter:
         case Int():
@@ -76,9 +78,10 @@ def _parameter(parameter: Parameter, name: str, values: str, rule: str, conditio
     otherwise = "KC_MISSING" if index is None else c_integer(parameter.number(index))
     numbers = ", ".join(c_integer(number) for number in (low, high, step))
     inactive = c_number(float(parameter.inactive))
+    labels = f"{table}_labels" if isinstance(parameter, Categorical) else "kc_flags" if isinstance(parameter, Bool) else "NULL"
     return (
-        f"{{{c_string(name)}, {c_string(rule)}, {numbers}, {values if count else 'NULL'}, {count}, {otherwise}, "
-        f"{int(conditional)}, {int(parameter.optional)}, {inactive}}}"
+        f"{{{c_string(name)}, {c_string(rule)}, {numbers}, {table if count else 'NULL'}, {count}, {otherwise}, "
+        f"{int(conditional)}, {int(parameter.optional)}, {inactive}, {labels}}}"
     )
 
 
@@ -87,9 +90,12 @@ def _parameter_table(name: str, space: Space) -> str:
     for place, (own, parameter) in enumerate(space.parameters.items()):
         if isinstance(parameter, (Categorical, Choice, PowerOfTwo)):
             text += array("int64_t", f"{name}_{place}", [parameter.number(i) for i in range(parameter.size)])
+        if isinstance(parameter, Categorical):
+            names = ", ".join(c_string(str(parameter.value(i))) for i in range(parameter.size))
+            text += f"static const char *const {name}_{place}_labels[{parameter.size}] = {{{names}}};\n"
         rows.append("    " + _parameter(parameter, own, f"{name}_{place}", parameter.describe(), own in space.active))
     if not rows:
-        rows = ['    {"", "", 0, 0, 1, NULL, 0, 0, 0, 0, 0.0}']
+        rows = ['    {"", "", 0, 0, 1, NULL, 0, 0, 0, 0, 0.0, NULL}']
     body = ",\n".join(rows)
     return f"{text}static const kc_parameter {name}[{max(1, len(space.parameters))}] = {{\n{body}\n}};\n"
 
@@ -158,6 +164,6 @@ def _hull_table(space: Space, hull: dict[str, Range]) -> str:
         elif seen.low is not None and seen.high is not None:
             low, high = seen.low, seen.high
         numbers = f"{c_integer(low)}, {c_integer(high)}, 1"
-        rows.append(f"    {{{c_string(name)}, {c_string(rule)}, {numbers}, {values}, {count}, 0, 0, 0, 0.0}}")
+        rows.append(f"    {{{c_string(name)}, {c_string(rule)}, {numbers}, {values}, {count}, 0, 0, 0, 0.0, NULL}}")
     body = ",\n".join(rows)
     return f"{text}static const kc_parameter kc_hull[KC_PROBLEM] = {{\n{body}\n}};\n"

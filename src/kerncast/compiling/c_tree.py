@@ -15,6 +15,7 @@ from kerncast.compiling.tiers import COMPARED_BY_ALL, COMPARING_FIRST, DecisionT
 from kerncast.expr import Expr
 from kerncast.expr.to_c import statements
 from kerncast.learners.trees import Tree
+from kerncast.models.tier import Tier
 from kerncast.writing.c import define, integer_type
 from kerncast.writing.sealed import Sealed
 
@@ -25,10 +26,11 @@ Function = Callable[[str, Mapping[str, Expr], str], str]
 def tree_tables(artefact: Artefact, sealed: Sealed, function: Function) -> str:
     """What `kc_decide` reads; without a tree, that there is none."""
     tree = artefact.tiers.tree if "tree" in artefact.include else None
+    text = define(KC_TREE_ALONE=int(artefact.alone))
     if tree is None:
-        return define(KC_HAS_TREE=0, KC_MOST_COMPARED=1)
+        return text + define(KC_HAS_TREE=0, KC_MOST_COMPARED=1)
     nodes = tree.tree
-    text = define(KC_HAS_TREE=1, KC_TREE_NODES=len(nodes.feature), KC_TREE_FEATURES=max(1, len(tree.program.outputs)))
+    text += define(KC_HAS_TREE=1, KC_TREE_NODES=len(nodes.feature), KC_TREE_FEATURES=max(1, len(tree.program.outputs)))
     text += function("kc_tree_values", tree.program.outputs, "const double *p")
     for name in ("feature", "left", "right"):
         text += sealed.array("int32_t", f"kc_tree_{name}", getattr(nodes, name))
@@ -37,6 +39,11 @@ def tree_tables(artefact: Artefact, sealed: Sealed, function: Function) -> str:
     text += f"typedef {kind} kc_place;\n" + define(KC_TREE_PLACES=tree.lists.shape[1])
     text += sealed.array("int32_t", "kc_tree_list", nodes.value.astype(np.int64))
     text += sealed.array("kc_place", "kc_tree_lists", tree.lists.ravel())
+    # The portfolio's own array comes with its pool.
+    if Tier.PORTFOLIO in artefact.include:
+        text += define(kc_tree_members="kc_portfolio_members")
+    else:
+        text += sealed.array("int32_t", "kc_tree_members", artefact.members("portfolio"))
     return text + _comparing(artefact, tree, sealed, function)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Floats, Ints
+from kerncast.arrays import Flags, Floats, Ints
 from kerncast.compiling.lower import Artefact
 from kerncast.compiling.tiers import COMPARED_BY_ALL, COMPARING_FIRST
 from kerncast.learners.trees import sum_of
@@ -44,6 +44,13 @@ class Interpreter(Candidates):
                 found[start : start + together][allowed] = np.where(runs, self.model.predict_rows(rows_of).score, np.inf)
         return found
 
+    def rules_of_many(self, problems: pl.DataFrame, rows: Ints) -> Flags:
+        """[problem, place in `rows`]: whether the rules allow the candidate."""
+        configs, together = self._configs[rows], max(1, MOST_TOGETHER // len(rows))
+        parts = [problems[start : start + together] for start in range(0, problems.height, together)]
+        holds = [self._rules_hold(part.join(configs, how="cross", maintain_order="left_right")) for part in parts]
+        return np.concatenate(holds).reshape(problems.height, len(rows))
+
     def quick_scores(self, values: Mapping[str, Any]) -> Floats | None:
         """The small forest's scores of the portfolio; None if there is no small forest."""
         trees = self.artefact.tiers.forest
@@ -56,16 +63,18 @@ class Interpreter(Candidates):
             score[allowed] = -sum_of(trees, described.features)
         return score
 
+    def leaf(self, values: Mapping[str, Any]) -> tuple[Ints, int]:
+        """The candidates in the leaf of a problem that may run it, in the leaf's order; and how many of them are compared."""
+        assert self.artefact.tiers.tree is not None
+        places, most = self.artefact.tiers.tree.decide(self.model.family.problem.qualified(dict(values)))
+        rows = self.artefact.members("portfolio")[places]
+        return rows[self.allowed(values, rows) & self.reached(values)[rows]] if len(rows) else rows, most
+
     def tree_choice(self, values: Mapping[str, Any]) -> int | None:
         """The candidate that the tree chooses; None if it is unsure, or nothing in its list can run the problem."""
-        tree = self.artefact.tiers.tree
-        if tree is None:
+        if self.artefact.tiers.tree is None:
             return None
-        places, most = tree.decide(self.model.family.problem.qualified(dict(values)))
-        rows = self.artefact.members("portfolio")[places]
-        if not len(rows):
-            return None
-        rows = rows[self.allowed(values, rows) & self.reached(values)[rows]]
+        rows, most = self.leaf(values)
         if most > 1 and len(rows):
             rows, trees = rows[:most], self.artefact.tiers.comparing
             features = self.model.describe(self.vectors(values, rows)).features
@@ -73,7 +82,17 @@ class Interpreter(Candidates):
             few = order[:COMPARED_BY_ALL]
             few = few[np.lexsort((rows[few], -sum_of(trees, features[few])))]
             rows = rows[np.r_[few, order[COMPARED_BY_ALL:]]]
-        return next((int(row) for row in rows if self.runs(values, int(row))), None)
+        # Leaves of a tree that is alone list nothing that fails.
+        return next((int(row) for row in rows if self.artefact.alone or self.runs(values, int(row))), None)
+
+    def portfolio_choice(self, values: Mapping[str, Any]) -> int | None:
+        """The candidate that the portfolio chooses; None if nothing in it can run the problem."""
+        rows, scores = self.artefact.members("portfolio"), self.quick_scores(values)
+        if scores is None:
+            scores = self.scores(values, rows)[0]
+        best = rows[np.lexsort((rows, scores))[: int(np.isfinite(scores).sum())]]
+        # A small forest does not know what fails.
+        return next((int(row) for row in best if self.runs(values, int(row))), None)
 
     def time_of(self, values: Mapping[str, Any], row: int) -> float:
         """The predicted time of one candidate, whether or not it is expected to run."""

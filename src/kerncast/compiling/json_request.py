@@ -15,7 +15,7 @@ from kerncast.compiling.json_text import NotJson, Number, Token, scan
 from kerncast.compiling.query import one_of, rule_of
 from kerncast.compiling.request import Identity, Node, request_tree, sameness
 from kerncast.models import software as softwares
-from kerncast.models.answer import Answer, trained_with, without_choice
+from kerncast.models.answer import Answer, without_choice
 from kerncast.models.products import Product
 from kerncast.models.statuses import Answered
 from kerncast.models.tier import CHOOSING
@@ -319,21 +319,16 @@ def _check(family: Family, values: dict[str, Any], asked: Asked) -> None:
             said = f"{name} does not apply here and must be left out"
         else:
             said = f"{name} must be {parameter.describe()}"
-        raise Refused(Answered.BAD_INPUT, _cut(said, parameter, value), asked.given.get(name, asked.start), name)
+        if value is not None:
+            said += f", got {str(value).lower() if isinstance(value, bool) else value}"
+        raise Refused(Answered.BAD_INPUT, _cut(said), asked.given.get(name, asked.start), name)
     for sentence in broken.values():
         raise Refused(Answered.BAD_INPUT, _cut(sentence), asked.start)
 
 
-def _cut(said: str, parameter: Parameter | None = None, value: Any = None) -> str:
-    """A message of the engine, cut to its size; a label or a flag gets its name if the engine's text with its code fits."""
-    engine = said
-    if parameter is not None and value is not None:
-        index = parameter.index(value)
-        engine += f", got {value if index is None else parameter.number(index)}"
-        said += f", got {str(value).lower() if isinstance(value, bool) else value}"
-    data = engine.encode()
-    # At exactly the maximum length, it is unknown whether something was cut off.
-    return said if len(data) < MESSAGE_BYTES - 1 else _mended(data[: MESSAGE_BYTES - 1])
+def _cut(said: str) -> str:
+    """A message of the engine, cut to its size."""
+    return _mended(said.encode()[: MESSAGE_BYTES - 1])
 
 
 def _mended(data: bytes) -> str:
@@ -360,15 +355,13 @@ def _answered(family: Family, answer: Answer, asked: Asked) -> Reply:
         return {"status": Answered.OK} | _choice(family, answer)
     answer = without_choice(family, answer)
     outside = answer.outside
-    if outside is None:
-        return {"status": answer.status, "message": _cut(answer.reason), "position": asked.start}
-    parameter = family.problem.parameters[outside.parameter]
+    named = {} if outside is None else {"parameter": outside.parameter}
     reply = {
         "status": answer.status,
         **_choice(family, answer),
-        "message": _cut(trained_with(outside), parameter, outside.value),
-        "parameter": outside.parameter,
-        "position": asked.given.get(outside.parameter, asked.start),
+        "message": _cut(answer.reason),
+        **named,
+        "position": asked.start if outside is None else asked.given.get(outside.parameter, asked.start),
     }
     if answer.fallback is not None:
         reply["fallback"] = {name: value for name, value in answer.fallback.items() if value is not None}

@@ -12,7 +12,7 @@ import polars as pl
 from kerncast.arrays import Floats, Ints
 from kerncast.compiling.forest import Forests
 from kerncast.compiling.overrides import Decided
-from kerncast.compiling.tiers import Tiers
+from kerncast.compiling.tiers import UNSURE, Tiers
 from kerncast.errors import InvalidValue
 from kerncast.expr import Expr
 from kerncast.learners.gbdt import Gbdt
@@ -20,7 +20,7 @@ from kerncast.models.candidates import library_rows
 from kerncast.models.model import Model
 from kerncast.models.reach import Reach
 from kerncast.models.rules import Rule, model_rules, namespaces
-from kerncast.models.tier import CHOOSING
+from kerncast.models.tier import ALONE, CHOOSING, Tier, named_tiers
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Artefact:
     model: Model
     tiers: Tiers
     include: tuple[str, ...]
-    """The tiers that the artefact answers with."""
+    """The tiers that the artefact answers with, the quickest first."""
     decided: Decided | None = None
     """Which candidates exist and which choices are fixed; None: all, and none."""
 
@@ -96,6 +96,23 @@ class Artefact:
         trees = self.tiers.forest
         return None if trees is None or "portfolio" not in self.include else Forests.of({"small": [trees]})
 
+    @property
+    def alone(self) -> bool:
+        """Whether there is only the tree: no model, no times, nothing to leave an unsure problem to."""
+        return self.include == ALONE
+
+    @cached_property
+    def stored(self) -> Ints:
+        """The candidates whose parameters and names are written out, ascending: those that an answer may name."""
+        if Tier.FULL in self.include:
+            return np.arange(self.candidates)
+        named = [np.array(self.fallbacks[0], np.int64), np.empty(0, np.int64) if self.decided is None else self.decided.pinned]
+        if Tier.PORTFOLIO in self.include or self.tiers.tree is None:
+            named.append(self.members("portfolio"))
+        else:
+            named.append(self.members("portfolio")[np.unique(self.tiers.tree.lists[self.tiers.tree.lists != UNSURE])])
+        return np.unique(np.concatenate(named)).astype(np.int64)
+
     def members(self, tier: str) -> Ints:
         """Rows of the model's candidates; `quick` is the portfolio, ranked by the small forest."""
         return np.arange(self.candidates) if tier == "full" else np.array(self.tiers.portfolio, dtype=np.int64)
@@ -111,23 +128,25 @@ class Artefact:
 
     @cached_property
     def _distinct_bands(self) -> tuple[Ints, Ints]:
-        tried = self.tried
+        tried, stored = self.tried, self.stored
         # As bytes: numbers of two kinds side by side.
         rows = np.ascontiguousarray(
-            np.concatenate([tried.low.view(np.uint64), tried.high.view(np.uint64), tried.labels], axis=1)
+            np.concatenate([tried.low.view(np.uint64), tried.high.view(np.uint64), tried.labels], axis=1)[stored]
         )
         whole = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).ravel()
         _, first, band = np.unique(whole, return_index=True, return_inverse=True)
-        return first.astype(np.int64), band.ravel().astype(np.int64)
+        bands = np.full(self.candidates, -1, np.int64)
+        bands[stored] = band.ravel()
+        return stored[first], bands
 
     @property
     def band_rows(self) -> Ints:
-        """One candidate of each band: the candidates of a band were tried on the same ranges of problems."""
+        """One candidate of each band: the stored candidates of a band were tried on the same ranges of problems."""
         return self._distinct_bands[0]
 
     @property
     def bands(self) -> Ints:
-        """The band of each candidate."""
+        """The band of each candidate; -1 where it is not stored."""
         return self._distinct_bands[1]
 
     # -- answers -------------------------------------------------------------------------------------
@@ -141,12 +160,11 @@ class Artefact:
 
 def lower(model: Model, tiers: Tiers, include: Iterable[str] = CHOOSING, decided: Decided | None = None) -> Artefact:
     """The parts of an export of `model`; models that cannot be exported are refused here."""
-    chosen = tuple(str(tier) for tier in CHOOSING if tier in set(include))
-    unknown = sorted(set(include) - set(CHOOSING))
-    if unknown or not chosen:
-        raise InvalidValue(f"`tiers` are {', '.join(CHOOSING)} (the memo is always there), got '{', '.join(sorted(include))}'")
-    if "tree" in chosen and "portfolio" not in chosen:
-        raise InvalidValue("the tree leaves unsure problems to the portfolio: export both, `tiers=tree,portfolio`")
+    chosen = named_tiers(include)
+    if chosen == ALONE and tiers.tree is None:
+        raise InvalidValue("a tree needs configs to choose from, and there are none: use `tiers=full`, which gives times")
+    if chosen == ALONE and not tiers.alone:
+        raise InvalidValue("this tree leaves problems to the portfolio: build one with `TierOptions(alone=True)`")
     if len(model.manifest.devices) > 1:
         raise InvalidValue(
             f"the model was trained for {len(model.manifest.devices)} devices together, but an artefact serves one: train it "

@@ -67,6 +67,10 @@ class Tiers:
     """Candidates are used only where they were tried, unless none was tried there; None: anywhere."""
     expectation: Expectation | None = None
     """None: nothing was chosen in training."""
+    alone: bool = False
+    """Whether the tree can do without another tier: its leaves compare nothing and list no config that fails there."""
+    judged: tuple[float, float] | None = None
+    """Of such a tree: the share of held-out problems that it answers, and what it loses there to the model's own choice."""
 
     @property
     def comparing(self) -> tuple[Tree, ...]:
@@ -76,7 +80,7 @@ class Tiers:
     @cached_property
     def digest(self) -> str:
         """A hash that distinguishes sets of tiers."""
-        hasher = hashlib.blake2b(repr((self.portfolio, self.expectation)).encode(), digest_size=10)
+        hasher = hashlib.blake2b(repr((self.portfolio, self.expectation, self.alone)).encode(), digest_size=10)
         parts: list[Array] = []
         if self.reach is not None:
             parts += [self.reach.low, self.reach.high, self.reach.labels]

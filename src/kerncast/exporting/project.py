@@ -13,7 +13,7 @@ from kerncast.compiling.lower import Artefact
 from kerncast.compiling.packaged import packaged
 from kerncast.errors import InvalidValue
 from kerncast.exporting.cpp import cpp_header
-from kerncast.exporting.golden import golden_vectors
+from kerncast.exporting.golden import golden_decisions, golden_vectors
 from kerncast.files.atomic import build_directory, file_checksum, refuse_existing
 from kerncast.files.versioned import Versioned
 from kerncast.progress import QUIET, Progress
@@ -23,8 +23,6 @@ from kerncast.writing.c import KEYWORDS, c_integer, c_number, filled, plain_word
 # Names of other files, functions and namespaces.
 TAKEN = ("selftest", "main", "std")
 EXPORT = "export.json"
-# What CMake fills in when it configures the project.
-CMAKE_FILLS = ("cmake_install_prefix", "cmake_install_libdir", "cmake_install_includedir", "project_version")
 
 
 class ExportFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -77,6 +75,9 @@ def write_project(artefact: Artefact, out: Path, prefix: str = "kerncast", *, pr
 
 def self_test(artefact: Artefact, prefix: str) -> str:
     """A program that checks features, scores, times and choices of golden vectors; exit status 0 when all agree."""
+    if artefact.alone:
+        lines = [f"    {{{{{', '.join(map(c_integer, item.problem))}}}, {item.candidate}}}" for item in golden_decisions(artefact)]
+        return filled(packaged("selftest_tree.c"), prefix, vectors=",\n".join(lines))
     vectors = golden_vectors(artefact)
     tier = "FULL" if "full" in artefact.include else "PORTFOLIO"
     rows = []
@@ -97,7 +98,13 @@ def self_test(artefact: Artefact, prefix: str) -> str:
 
 def cmake_lists(prefix: str) -> str:
     """A static library by default (`-DBUILD_SHARED_LIBS=ON` for a shared one), its self-test, and installation."""
-    return filled(packaged("CMakeLists.txt"), prefix, version=_version())
+    package = package_name(prefix)
+    return filled(packaged("CMakeLists.txt"), prefix, version=_version(), package=package, options=package.upper())
+
+
+def package_name(prefix: str) -> str:
+    """What `find_package` is asked for."""
+    return f"kerncast_{prefix}"
 
 
 def _version() -> str:
@@ -109,5 +116,6 @@ def _version() -> str:
 def pkg_config(artefact: Artefact, prefix: str) -> str:
     """What CMake fills in and installs for `pkg-config`."""
     said = plain_words(f"choice of {artefact.model.family.id} kernels on {artefact.model.device.name}")
-    cmake = {name: f"@{name.upper()}@" for name in CMAKE_FILLS}
-    return filled(packaged("artefact.pc.in"), prefix, description=said, **cmake)
+    # CMake fills these in when it configures the project.
+    cmake = {f"cmake_{name}": f"@{package_name(prefix)}_{name}@" for name in ("up", "libdir", "includedir")}
+    return filled(packaged("artefact.pc.in"), prefix, description=said, cmake_version="@PROJECT_VERSION@", **cmake)

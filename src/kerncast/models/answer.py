@@ -16,7 +16,10 @@ from kerncast.work import BANDWIDTH, TFLOPS
 from kerncast.writing import html
 from kerncast.writing.terminal import assignments, duration, known, printable, three_digits
 
-__all__ = ["Answer", "Pin", "Tier", "refused_outside", "trained_with", "unlike_measured", "without_choice"]
+__all__ = [
+    "Answer", "Pin", "Tier", "fallback_words", "refused_outside", "trained_with", "unlike_measured", "with_fallback",
+    "without_choice",
+]  # fmt: skip
 
 
 class Pin(StrEnum):
@@ -163,25 +166,35 @@ PIN_WORDS = {Pin.DECIDED: "decided", Pin.NOT_APPLIED: "not applied"}
 
 
 def trained_with(outside: OutOfRange) -> str:
-    """The trained range of a parameter, as the beginning of a sentence."""
-    return f"{outside.parameter} was trained with {outside.rule} only"
+    """The trained range of a parameter, and the value that is not in it."""
+    value = str(outside.value).lower() if isinstance(outside.value, bool) else outside.value
+    return f"{outside.parameter} was trained with {outside.rule} only, got {value}"
+
+
+def fallback_words(called: str) -> str:
+    """What the reason of a refusal says of its fallback."""
+    return f"; the fallback is the {'library' if called == 'library' else 'best config on average that can run it'}"
 
 
 def unlike_measured(answer: Answer, outside: OutOfRange | None) -> Answer:
     """An answer to a problem that is in range but unlike all measured ones (None: it is like them): what it chose stays."""
     if outside is None or not answer.ok:
         return answer
-    reason = f"{trained_with(outside)}, got {outside.value}: nothing like it was measured"
+    reason = f"{trained_with(outside)}: nothing like it was measured"
     return replace(answer, status=Answered.OUT_OF_RANGE, reason=reason, outside=outside)
 
 
 def refused_outside(problem: Problem, outside: OutOfRange, fallback: Config | None = None, called: str = "") -> Answer:
     """A refusal that says what is outside the trained range, with a fallback that can run anyway."""
-    reason = f"{trained_with(outside)}, got {outside.value}"
-    if fallback is not None:
-        reason += f"; the fallback is the {'library' if called == 'library' else 'best config on average that can run it'}"
-    return Answer(Answered.OUT_OF_RANGE, problem, reason=reason, outside=outside, fallback=fallback,
-                  fallback_name=called if fallback is not None else "")  # fmt: skip
+    return with_fallback(Answer(Answered.OUT_OF_RANGE, problem, reason=trained_with(outside), outside=outside), fallback, called)
+
+
+def with_fallback(refused: Answer, fallback: Config | None, called: str) -> Answer:
+    """A refusal with a config that can run anyway, if there is one; where there is nothing to choose, it need not be said."""
+    if fallback is None:
+        return refused
+    reason = refused.reason + (fallback_words(called) if len(fallback) else "")
+    return replace(refused, reason=reason, fallback=fallback, fallback_name=called)
 
 
 def without_choice(family: Family, answer: Answer) -> Answer:
@@ -194,5 +207,4 @@ def without_choice(family: Family, answer: Answer) -> Answer:
     outside = answer.outside
     label = isinstance(family.problem.parameters[outside.parameter], (Bool, Categorical))
     status = Answered.UNSUPPORTED if label else answer.status
-    reason = f"{trained_with(outside)}, got {str(outside.value).lower() if isinstance(outside.value, bool) else outside.value}"
-    return replace(answer, status=status, reason=reason, fallback=None, fallback_name="")
+    return replace(answer, status=status, reason=trained_with(outside), fallback=None, fallback_name="")

@@ -117,7 +117,7 @@ class Predictor:
         """The answer, if its device and the like of its problem were measured; else what is left of it."""
         if self._elsewhere is None:
             return unlike_measured(answer, against_facts(self.model, answer.problem))
-        reason = f"{trained_with(self._elsewhere)}, got {self._elsewhere.value}: the time is extrapolated, without an interval"
+        reason = f"{trained_with(self._elsewhere)}: the time is extrapolated, without an interval"
         return replace(
             answer, status=Answered.OUT_OF_RANGE, lower_ns=None, upper_ns=None, efficiency=None, reason=reason,
             outside=self._elsewhere,

@@ -31,6 +31,10 @@ class Answered(StrEnum):
     MISMATCH = "mismatch", 5, Place.C, "header and library are from different exports"
     CORRUPT = "corrupt", 6, Place.C | Place.JSON, "the model's own numbers are damaged"
     TOO_SMALL = "too_small", 7, Place.C, "the buffer given is too small, or there is not enough memory"
+    UNSURE = (
+        "unsure", 8, Place.EVERYWHERE,
+        "the tree alone does not decide this problem; `config` is a fallback, if any fits",
+    )  # fmt: skip
     NO_MODEL = "no_model", None, Place.JSON, "no available model answers this"
 
     number: int | None

@@ -66,7 +66,7 @@ class Explanation:
 def explain(selector: Selector, answer: Answer, tier: Tier = Tier.FULL) -> Explanation:
     """Why a selector gave this answer (one with a config); runners-up are ranked in one tier."""
     assert answer.config is not None
-    ranking = Tier.PORTFOLIO if tier is Tier.TREE else tier
+    ranking = Tier.PORTFOLIO if tier is Tier.TREE and not selector.artefact.alone else tier
     # One more than is shown, since the choice is among them, and another one because a pin may come first.
     ranked = [item for item in selector.rank(answer.problem, RUNNERS_UP + 2, ranking) if item.ok and item.tier is ranking]
     others = [item for item in ranked if item.config != answer.config][:RUNNERS_UP]

@@ -27,7 +27,7 @@ from kerncast.compiling.request import identity_of
 from kerncast.compiling.tiers import Tiers
 from kerncast.errors import CannotWrite, InvalidValue
 from kerncast.expr import Program
-from kerncast.models.answer import Answer, Pin, Tier, refused_outside, unlike_measured
+from kerncast.models.answer import Answer, Pin, Tier, refused_outside, unlike_measured, with_fallback
 from kerncast.models.hull import OutOfRange, against_facts, outside_hull, trained_words
 from kerncast.models.model import Model
 from kerncast.models.offered import OfferedModel
@@ -36,7 +36,7 @@ from kerncast.models.tier import C_TIER_NAMES, CHOOSING
 from kerncast.op import Config, Problem
 from kerncast.progress import QUIET, Progress
 from kerncast.selecting.measure import MOST_CONTENDERS, contenders, measure_top
-from kerncast.selecting.tiers.build import TierOptions, plain_tiers, tiers_of
+from kerncast.selecting.tiers.build import TierOptions, plain_tiers, tiers_named
 from kerncast.writing.terminal import printable
 
 if TYPE_CHECKING:  # they import this module
@@ -62,35 +62,41 @@ class Selector:
         self,
         model: Model | str | Path,
         *,
-        tier: Tier | str = Tier.PORTFOLIO,
+        tier: Tier | str | None = None,
         compile: bool = True,
         options: TierOptions | None = None,
-        tiers: Tiers | None = None,
+        tiers: Tiers | str | Sequence[str] | None = None,
         configs: Configs | None = None,
         overrides: Overrides | Mapping[str, Any] | str | Path | None = None,
         progress: Progress = QUIET,
     ) -> None:
-        """`options` say how to build the tiers; `tiers` are tiers that are already built; `overrides` is for `override`.
+        """`tier` is the one to ask if a question names none: the portfolio, or what there is instead.
+
+        `tiers` names those that there are (`tree,portfolio`, or `tree` alone), so that the answers are those of an export with the
+        same tiers; or they are tiers that are already built. `options` say how to build them; `overrides` is for `override`.
 
         `configs` are the configs to choose from, instead of those that worked in training: `kernels:FILE`, `build:DIR`,
         `portfolio:FILE`, a dataset or a benchmark file, `all`, `sample:N`, a list of kernel names, or configs. There are no
         tiers of them then: the model scores each one, in Python.
         """
         self.model = model if isinstance(model, Model) else Model.load(model)
-        self.tier = _tier(tier)
         if configs is not None:
             from kerncast.selecting.offering import offering
 
             self.model = offering(self.model, configs, progress=progress)
             tiers, compile = plain_tiers(self.model), False
-        if tiers is None and not self.model.candidates.height:
+        if not isinstance(tiers, Tiers) and not self.model.candidates.height:
             raise InvalidValue(
                 f"{self.model.path} does not record which configs work, so there is nothing to choose from: give the configs "
                 "with `configs` (kernels:FILE, build:DIR, a dataset or benchmark file, all)"
             )
         self._given = isinstance(self.model, OfferedModel)
-        self.tiers = tiers_of(self.model, options, progress=progress) if tiers is None else tiers
-        self.artefact: Artefact = lower(self.model, self.tiers)
+        if isinstance(tiers, Tiers):
+            self.tiers, include = tiers, CHOOSING
+        else:
+            self.tiers, include = tiers_named(self.model, CHOOSING if tiers is None else tiers, options, progress=progress)
+        self.artefact: Artefact = lower(self.model, self.tiers, include)
+        self.tier = self._usual if tier is None else self._included(tier)
         self._interpreter = Interpreter(self.artefact)
         self.note = ""
         """Why the model is not compiled, if the user can change that; every answer has it."""
@@ -102,6 +108,20 @@ class Selector:
         if overrides is not None:
             for note in self.override(overrides):
                 progress.say(note)
+
+    @property
+    def _usual(self) -> Tier:
+        """The tier that is asked by default, as in C."""
+        return next(tier for tier in (Tier.PORTFOLIO, Tier.FULL, Tier.TREE) if tier in self.artefact.include)
+
+    def _included(self, given: Tier | str) -> Tier:
+        tier = _tier(given)
+        if tier not in self.artefact.include:
+            raise InvalidValue(
+                f"this selector has the tiers {', '.join(self.artefact.include)}, and '{tier}' was asked for: ask another, or make a "
+                "selector that has it"
+            )
+        return tier
 
     def _forget(self) -> None:
         """Empty memos in new places: an answer that is being looked up right now ends in the old one."""
@@ -124,6 +144,8 @@ class Selector:
                     "leaving parameters out, or export them, for which there is no limit"
                 )
             applied = self._everything if decided is None else decided
+            if (absent := np.setdiff1d(applied.pinned, self.artefact.stored)).size:
+                raise InvalidValue(f"the pinned candidate {absent[0]} is in no tier of this selector: pin it in one with `full`")
             if self._binding is not None:
                 self._binding.override(applied)
             self._interpreter.available = applied.available
@@ -146,7 +168,8 @@ class Selector:
     def _compiled(self, progress: Progress) -> Binding | None:
         """The compiled artefact; if the user has not trusted the model, None, and every answer says so."""
         try:
-            return load(self.artefact, f"selector {self.model.manifest.checksum} {self.tiers.digest}", progress=progress)
+            known = f"selector {self.model.manifest.checksum} {self.tiers.digest} {','.join(self.artefact.include)}"
+            return load(self.artefact, known, progress=progress)
         except NotTrusted as refused:
             self.note = str(refused)
             progress.say(self.note)
@@ -198,12 +221,12 @@ class Selector:
 
     def select(self, problem: Problem | Mapping[str, Any], tier: Tier | str | None = None) -> Answer:
         """The config to run, from the tier asked for (by default the selector's own)."""
-        memo = self._default if tier is None else self._memo[_tier(tier)]
+        memo = self._default if tier is None else self._memo[self._included(tier)]
         if isinstance(problem, Problem):
             found = memo.get(problem)
             if found is not None:
                 return found
-        problem, asked = self.problem(problem), self.tier if tier is None else _tier(tier)
+        problem, asked = self.problem(problem), self.tier if tier is None else Tier(tier)
         answer = self._ask(problem, asked)
         if answer.ok:
             if len(memo) >= MOST_REMEMBERED:
@@ -257,22 +280,24 @@ class Selector:
         if self._pin_refusal(problem, row) is not None:
             return Answer(Answered.OK, problem, pin=Pin.NOT_APPLIED), refused
         if refused is not None:  # a pin decides outside the trained range too, without a time
-            unknown = Answer(Answered.OK, problem, self.configs[row], tier=Tier.PIN, label=self._label(row, problem))
-            return replace(unknown, pin=Pin.DECIDED), refused
-        time_ns = self._interpreter.time_of(problem.as_dict(), row)
-        return replace(self._accepted(problem, row, time_ns, Tier.PIN), pin=Pin.DECIDED), None
+            return replace(self._untimed(problem, row, Tier.PIN), pin=Pin.DECIDED), refused
+        chosen = self._untimed(problem, row, Tier.PIN) if self.artefact.alone else self._timed(problem, row, Tier.PIN)
+        return replace(chosen, pin=Pin.DECIDED), None
 
     def _label(self, row: int, problem: Problem) -> str | None:
         return None if self._labels is None else self._labels.of(row, problem)
 
-    def _there(self, tier: Tier) -> Tier:
+    def _there(self, given: Tier | str) -> Tier:
         """The tier that answers when this one is asked: the portfolio if there is no tree, since one config needs none.
 
         Configs that were given have no tiers: the model scores all of them.
         """
+        tier = self._included(given)
         if self._given:
             return Tier.FULL
-        return Tier.PORTFOLIO if tier is Tier.TREE and self.tiers.tree is None else tier
+        if tier is not Tier.TREE or self.tiers.tree is not None:
+            return tier
+        return Tier.PORTFOLIO if Tier.PORTFOLIO in self.artefact.include else Tier.FULL
 
     @cached_property
     def _codes(self) -> list[tuple[str, dict[Any, int] | None]]:
@@ -317,6 +342,8 @@ class Selector:
             name = list(self.model.family.problem.parameters)[reply.parameter]
             fallback = reply.candidate if reply.candidate >= 0 else None
             return replace(self._outside(problem, name, fallback), pin=PINS.get(reply.pin))
+        if reply.status is Answered.UNSURE:
+            return replace(self._unsure(problem, reply.candidate if reply.candidate >= 0 else None), pin=PINS.get(reply.pin))
         if Place.PYTHON not in reply.status.places:
             raise InvalidValue(reply.message)
         return Answer(reply.status, problem, reason=reply.message)
@@ -342,9 +369,21 @@ class Selector:
         outside = outside_hull(self.model, problem)
         if not outside:
             return None
+        return self._outside(problem, outside[0].parameter, self._fallback(problem))
+
+    def _fallback(self, problem: Problem) -> int | None:
+        """The first fallback that can run the problem, by the rules."""
         rows, _ = self.artefact.fallbacks
         allowed = self._interpreter.allowed(problem.as_dict(), np.array(rows, np.int64))
-        return self._outside(problem, outside[0].parameter, rows[int(allowed.argmax())] if allowed.any() else None)
+        return rows[int(allowed.argmax())] if allowed.any() else None
+
+    def _unsure(self, problem: Problem, fallback: int | None) -> Answer:
+        """The tree is alone and does not decide: a fallback, if there is one."""
+        refused = Answer(Answered.UNSURE, problem, reason=UNSURE)
+        if fallback is None:
+            return refused
+        refused = with_fallback(refused, self.configs[fallback], self.artefact.fallbacks[1])
+        return replace(refused, label=self._label(fallback, problem))
 
     def _outside(self, problem: Problem, name: str, fallback: int | None) -> Answer:
         value, rule = (
@@ -361,19 +400,19 @@ class Selector:
 
     def _first_tier(self, problem: Problem, tier: Tier) -> Answer:
         """The answer of the first tier, from the one asked for on, that has a config which can run."""
-        values, portfolio = problem.as_dict(), self.artefact.members("portfolio")
+        values = problem.as_dict()
         if tier is Tier.TREE:
             row = self._interpreter.tree_choice(values)
             if row is not None:
-                return Answer(Answered.OK, problem, self.configs[row], tier=Tier.TREE, label=self._label(row, problem))
-        if tier is not Tier.FULL:
-            scores = self._interpreter.quick_scores(values)
-            if scores is None:
-                scores = self._interpreter.scores(values, portfolio)[0]
-            for place in np.lexsort((portfolio, scores))[: int(np.isfinite(scores).sum())]:
-                row = int(portfolio[place])
-                if self._interpreter.runs(values, row):  # a small forest does not know what fails
-                    return self._accepted(problem, row, self._interpreter.time_of(values, row), Tier.PORTFOLIO)
+                return self._untimed(problem, row, Tier.TREE)
+        if self.artefact.alone:
+            return self._unsure(problem, self._fallback(problem))
+        if tier is not Tier.FULL and Tier.PORTFOLIO in self.artefact.include:
+            row = self._interpreter.portfolio_choice(values)
+            if row is not None:
+                return self._timed(problem, row, Tier.PORTFOLIO)
+        if Tier.FULL not in self.artefact.include:
+            return Answer(Answered.NO_VALID_CONFIG, problem, reason=NO_CONFIG)
         rows = self.artefact.members("full")
         scores, times = self._interpreter.scores(values, rows)
         if not np.isfinite(scores).any():
@@ -385,6 +424,12 @@ class Selector:
     def _no_config(self) -> str:
         return NONE_GIVEN if self._given else NO_CONFIG
 
+    def _untimed(self, problem: Problem, row: int, tier: Tier) -> Answer:
+        return Answer(Answered.OK, problem, self.configs[row], tier=tier, label=self._label(row, problem))
+
+    def _timed(self, problem: Problem, row: int, tier: Tier) -> Answer:
+        return self._accepted(problem, row, self._interpreter.time_of(problem.as_dict(), row), tier)
+
     def _accepted(self, problem: Problem, row: int, time_ns: float, tier: Tier) -> Answer:
         expected = self.tiers.expectation
         lower, upper = self.model.bounds(problem, time_ns)
@@ -395,11 +440,18 @@ class Selector:
 
     # -- more than the best ----------------------------------------------------------------------------
 
-    def rank(self, problem: Problem | Mapping[str, Any], k: int = 10, tier: Tier | str = Tier.FULL) -> list[Answer]:
-        """The k best configs, best first: those of the tier, then all others. A refusal is a list of one answer."""
+    @property
+    def _widest(self) -> Tier:
+        return self._there(self.artefact.include[-1])
+
+    def rank(self, problem: Problem | Mapping[str, Any], k: int = 10, tier: Tier | str | None = None) -> list[Answer]:
+        """The k best configs, best first: those of the tier, then all others. A refusal is a list of one answer.
+
+        Without a `tier` the widest one ranks, that is `full`. A tree that is alone lists what is in the problem's leaf.
+        """
         if k < 1:
             raise InvalidValue(f"`k` must be at least 1, got {k}")
-        problem, asked = self.problem(problem), self._there(_tier(tier))
+        problem, asked = self.problem(problem), self._widest if tier is None else self._there(tier)
         if self._binding is not None:
             return [self._answer(problem, reply) for reply in self._binding.rank(self._encode(problem), asked, k)]
         return [self._noted(item) for item in self._ranked_in_python(problem, k, asked)]
@@ -412,7 +464,13 @@ class Selector:
             return [refused]
         ranked = [decided] if decided is not None and decided.pin is Pin.DECIDED else []
         listed = {item.config for item in ranked}
-        for each in [Tier.PORTFOLIO, Tier.FULL] if asked is not Tier.FULL else [Tier.FULL]:
+        if self.artefact.alone:
+            found = [self._untimed(problem, int(row), Tier.TREE) for row in self._interpreter.leaf(problem.as_dict())[0]]
+            if not found and not ranked:
+                ranked.append(self._unsure(problem, self._fallback(problem)))
+            ranked = [*ranked, *(item for item in found if item.config not in listed)][:k]
+        pools = [Tier.PORTFOLIO, Tier.FULL] if asked is not Tier.FULL else [Tier.FULL]
+        for each in [tier for tier in pools if tier in self.artefact.include]:
             rows = self.artefact.members(each)
             scores, times = self._interpreter.scores(problem.as_dict(), rows)
             order = [i for i in np.lexsort((rows, scores)) if np.isfinite(scores[i]) and self.configs[rows[i]] not in listed]
@@ -427,9 +485,11 @@ class Selector:
         unlike = against_facts(self.model, problem)
         return [item if item.pin is Pin.DECIDED else unlike_measured(item, unlike) for item in ranked]
 
-    def scores(self, problem: Problem | Mapping[str, Any], tier: Tier | str = Tier.FULL) -> tuple[Floats, Floats]:
-        """Scores (low is chosen, infinite where a config cannot run) and times of a tier's configs."""
-        problem, asked = self.problem(problem), self._there(_tier(tier))
+    def scores(self, problem: Problem | Mapping[str, Any], tier: Tier | str | None = None) -> tuple[Floats, Floats]:
+        """Scores (low is chosen, infinite where a config cannot run) and times of a tier's configs; without one, of the widest."""
+        if self.artefact.alone:
+            raise InvalidValue("a tree alone has no scores: make a selector with the tier portfolio or full")
+        problem, asked = self.problem(problem), self._widest if tier is None else self._there(tier)
         rows = self.artefact.members("full" if asked is Tier.FULL else "portfolio")
         if self._binding is not None:
             return self._binding.scores(self._encode(problem), asked, len(rows))
@@ -537,7 +597,7 @@ class Selector:
         self, problems: Sequence[Problem | Mapping[str, Any]] | pl.DataFrame, tier: Tier | str | None = None
     ) -> list[Answer]:
         """An answer for every problem, in order."""
-        asked = self._there(self.tier if tier is None else _tier(tier))
+        asked = self._there(self.tier if tier is None else tier)
         listed = problems.iter_rows(named=True) if isinstance(problems, pl.DataFrame) else problems
         built = [self.problem(_bare(item)) for item in listed]
         if not built:
@@ -549,7 +609,7 @@ class Selector:
         return [self._answer(item, reply_of(row)) for item, row in zip(built, answers, strict=True)]
 
     def rank_many(
-        self, problems: Sequence[Problem | Mapping[str, Any]] | pl.DataFrame, k: int = 10, tier: Tier | str = Tier.FULL
+        self, problems: Sequence[Problem | Mapping[str, Any]] | pl.DataFrame, k: int = 10, tier: Tier | str | None = None
     ) -> list[list[Answer]]:
         """A ranking for every problem, in order."""
         listed = problems.iter_rows(named=True) if isinstance(problems, pl.DataFrame) else problems
@@ -557,7 +617,7 @@ class Selector:
 
     def latencies_us(self, problems: Sequence[Problem], tier: Tier | str) -> Floats:
         """Microseconds per call without the memo: of the artefact itself, or of Python if there is none."""
-        asked = self._there(_tier(tier))
+        asked = self._there(tier)
         if self._binding is not None:
             return self._binding.latencies_us([self._encode(problem) for problem in problems], asked)
         found = []
@@ -583,6 +643,7 @@ ANSWERED_BY = {number: Tier(name) for number, name in enumerate(C_TIER_NAMES) if
 PINS = {1: Pin.DECIDED, 2: Pin.NOT_APPLIED}
 NO_CONFIG = "no config that the model knows can run this problem"
 NONE_GIVEN = "none of the configs that were given can run this problem"
+UNSURE = "the tree is unsure about this problem"
 
 
 def _tier(given: Tier | str) -> Tier:

@@ -25,7 +25,7 @@ static void kc_compared_config(int32_t place, double *x) {
 static void kc_largest_first(double *sum, int32_t *place, int32_t start, int32_t end) {
     int32_t best = start;
     for (int32_t i = start + 1; i < end; i++)
-        if (sum[i] > sum[best] || (sum[i] == sum[best] && kc_portfolio_members[place[i]] < kc_portfolio_members[place[best]]))
+        if (sum[i] > sum[best] || (sum[i] == sum[best] && kc_tree_members[place[i]] < kc_tree_members[place[best]]))
             best = i;
     const double largest = sum[best];
     const int32_t own = place[best];
@@ -40,7 +40,7 @@ static int32_t kc_compare(const kerncast_context *context, const double *p, cons
     int32_t place[KC_MOST_COMPARED], count = 0;
     kc_compared_problem(p, x);
     for (int32_t i = 0; i < KC_TREE_PLACES && list[i] >= 0 && count < most; i++) {
-        if (!kc_fits(context, p, kc_portfolio_members[list[i]], c)) continue;
+        if (!kc_fits(context, p, kc_tree_members[list[i]], c)) continue;
         kc_compared_config(list[i], x);
         place[count] = list[i];
         sum[count++] = kc_compared_sum(x, 0, KC_COMPARING_FIRST, 0.0);
@@ -53,7 +53,7 @@ static int32_t kc_compare(const kerncast_context *context, const double *p, cons
     }
     for (int32_t i = 0; i < count; i++) {
         kc_largest_first(sum, place, i, i < few ? few : count);
-        const int32_t candidate = kc_portfolio_members[place[i]];
+        const int32_t candidate = kc_tree_members[place[i]];
         kc_config_numbers(candidate, c);
         if (kc_runs(p, c)) return candidate;
     }

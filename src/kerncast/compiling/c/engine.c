@@ -34,6 +34,32 @@ static kerncast_status kc_refuse(kerncast_answer *answer, kerncast_status status
     return status;
 }
 
+/* What a value is called: its label, or the number, written into `digits`. */
+static const char *kc_called(const kc_parameter *parameter, int64_t value, char *digits, size_t bytes) {
+    if (parameter->labels != NULL && parameter->values == NULL && (value == 0 || value == 1)) return parameter->labels[value];
+    for (int32_t i = 0; parameter->labels != NULL && i < parameter->count; i++)
+        if (parameter->values[i] == value) return parameter->labels[i];
+    snprintf(digits, bytes, "%lld", (long long)value);
+    return digits;
+}
+
+/* The same for a message that ends with a value of a parameter. */
+static kerncast_status kc_refuse_value(kerncast_answer *answer, kerncast_status status, int32_t place, const char *format,
+                                       const kc_parameter *parameter, const char *rule, int64_t value) {
+    char digits[24];
+    kc_refuse(answer, status, place, "%.0s%.0s", "", "", 0);
+    if (answer != NULL)
+        snprintf(answer->message, sizeof answer->message, format, parameter->name, rule,
+                 kc_called(parameter, value, digits, sizeof digits));
+    return status;
+}
+
+/* Adds to a message, so far as there is room. */
+static void kc_add_words(kerncast_answer *answer, const char *words) {
+    const size_t length = strlen(answer->message);
+    snprintf(answer->message + length, sizeof answer->message - length, "%s", words);
+}
+
 static kerncast_status kc_read_values(const kc_parameter *declared, int32_t count, const int32_t *order,
                                       int (*applies)(int32_t, const double *), int (*usual)(int32_t, const double *, int64_t),
                                       const int64_t *given, int64_t *key, double *numbers, kerncast_answer *answer,
@@ -44,8 +70,8 @@ static kerncast_status kc_read_values(const kc_parameter *declared, int32_t coun
         int64_t value = given[i];
         if (parameter->conditional && !applies(i, numbers)) {
             if (value != KERNCAST_MISSING)
-                return kc_refuse(answer, refused, i, "%s does not apply here and must be left out%.0s, got %lld", parameter->name,
-                                 "", value);
+                return kc_refuse_value(answer, refused, i, "%s does not apply here and must be left out%.0s, got %s", parameter, "",
+                                       value);
             key[i] = KERNCAST_MISSING;
             numbers[i] = parameter->inactive;
             continue;
@@ -59,7 +85,7 @@ static kerncast_status kc_read_values(const kc_parameter *declared, int32_t coun
         if (value == KERNCAST_MISSING)
             return kc_refuse(answer, refused, i, "%s is missing: it must be %s", parameter->name, parameter->rule, 0);
         if (!kc_in_domain(parameter, value))
-            return kc_refuse(answer, refused, i, "%s must be %s, got %lld", parameter->name, parameter->rule, value);
+            return kc_refuse_value(answer, refused, i, "%s must be %s, got %s", parameter, parameter->rule, value);
         key[i] = value;
         numbers[i] = (double)value;
     }
@@ -82,8 +108,8 @@ static kerncast_status kc_check_range(const kc_problem *problem, kerncast_answer
     if (rule >= 0) return kc_refuse(answer, KERNCAST_UNSUPPORTED, -1, "%s%.0s", kc_family_rules[rule], "", 0);
     for (int32_t i = 0; i < KC_PROBLEM; i++) {
         if (problem->key[i] == KERNCAST_MISSING || kc_in_domain(&kc_hull[i], problem->key[i])) continue;
-        return kc_refuse(answer, KERNCAST_OUT_OF_RANGE, i, "%s was trained with %s only, got %lld", kc_hull[i].name,
-                         kc_hull[i].rule, problem->key[i]);
+        return kc_refuse_value(answer, KERNCAST_OUT_OF_RANGE, i, "%s was trained with %s only, got %s", &kc_problem_parameters[i],
+                               kc_hull[i].rule, problem->key[i]);
     }
     return KERNCAST_OK;
 }
@@ -96,8 +122,8 @@ static kerncast_status kc_against_facts(const kc_problem *problem, kerncast_answ
         if (value == KERNCAST_MISSING || (value % fact->step + fact->step) % fact->step == fact->rest) continue;
         answer->status = KERNCAST_OUT_OF_RANGE;
         answer->parameter = fact->parameter;
-        snprintf(answer->message, sizeof answer->message, "%s was trained with %s only, got %lld", kc_hull[fact->parameter].name,
-                 fact->rule, (long long)value);
+        snprintf(answer->message, sizeof answer->message, "%s was trained with %s only, got %lld: nothing like it was measured",
+                 kc_hull[fact->parameter].name, fact->rule, (long long)value);
         return KERNCAST_OUT_OF_RANGE;
     }
     return KERNCAST_OK;
@@ -158,6 +184,7 @@ static void kc_fall_back(const kerncast_context *context, const kc_problem *prob
         answer->candidate = kc_fallbacks[i];
         answer->label = kc_label_of(problem->key, kc_fallbacks[i]);
         for (int32_t j = 0; j < KC_CONFIG; j++) ((int64_t *)&answer->config)[j] = kc_config_value(kc_fallbacks[i], j);
+        if (KC_CONFIG > 0) kc_add_words(answer, kc_fallback_words);
         return;
     }
 }
@@ -258,23 +285,30 @@ static int kc_decided_by_pin(const kerncast_context *context, const kc_problem *
 
 /* -- the tree --------------------------------------------------------------------------------------- */
 
-/* The candidate that the leaf's list gives, or -1: unsure. It may answer if it is available, by the rules, by where it was
-   tried, and by the forest for failures. */
-static int32_t kc_decide(const kerncast_context *context, const double *p) {
 #if KC_HAS_TREE
+/* The number of the list of the leaf that a problem reaches. */
+static int32_t kc_leaf_list(const double *p) {
     double value[KC_TREE_FEATURES];
     int32_t node = KC_TREE_NODES > 0 ? 0 : -1; /* below zero: the leaf -1 - node */
     kc_tree_values(p, value);
     while (node >= 0)
         node = value[kc_tree_feature[node]] <= kc_tree_threshold[node] ? kc_tree_left[node] : kc_tree_right[node];
-    const int32_t number = kc_tree_list[-1 - node];
+    return kc_tree_list[-1 - node];
+}
+#endif
+
+/* The candidate that the leaf's list gives, or -1: unsure. It may answer if it is available, by the rules, by where it was
+   tried, and by the forest for failures. */
+static int32_t kc_decide(const kerncast_context *context, const double *p) {
+#if KC_HAS_TREE
+    const int32_t number = kc_leaf_list(p);
     const kc_place *list = kc_tree_lists + (ptrdiff_t)number * KC_TREE_PLACES;
 #if KC_MOST_COMPARED > 1
     if (kc_tree_compares[number] > 1) return kc_compare(context, p, list, kc_tree_compares[number]);
 #endif
     double c[KC_CONFIG + 1];
     for (int32_t i = 0; i < KC_TREE_PLACES && list[i] >= 0; i++) {
-        const int32_t candidate = kc_portfolio_members[list[i]];
+        const int32_t candidate = kc_tree_members[list[i]];
         if (kc_fits(context, p, candidate, c) && kc_runs(p, c)) return candidate;
     }
 #else
@@ -374,13 +408,47 @@ static kerncast_status kc_begin(const kerncast_context *context, const kerncast_
     if (answer == NULL) return KERNCAST_BAD_INPUT;
     kerncast_status status = kc_read_problem(given, problem, answer);
     if (status != KERNCAST_OK) return status;
-    if (*asked == KERNCAST_TIER_AUTO) *asked = KC_HAS_PORTFOLIO ? KERNCAST_TIER_PORTFOLIO : KERNCAST_TIER_FULL;
+    if (*asked == KERNCAST_TIER_AUTO)
+        *asked = KC_HAS_PORTFOLIO ? KERNCAST_TIER_PORTFOLIO : KC_HAS_FULL ? KERNCAST_TIER_FULL : KERNCAST_TIER_TREE;
     const kerncast_tier tier = *asked;
     if (!kc_has_tier(tier))
         return kc_refuse(answer, KERNCAST_BAD_INPUT, -1, "the tier '%s' is not in this artefact: ask another, or export it with that tier%.0s",
                          kerncast_tier_name(tier), "", 0);
     return KERNCAST_OK;
 }
+
+/* The tree is alone: there is no other tier to ask, so a status, and a fallback. */
+static kerncast_status kc_unsure(const kerncast_context *context, const kc_problem *problem, kerncast_pin_state pin,
+                                 kerncast_answer *answer) {
+    kc_refuse(answer, KERNCAST_UNSURE, -1, "the tree is unsure about this problem%.0s%.0s", "", "", 0);
+    kc_fall_back(context, problem, answer);
+    answer->pin = pin;
+    return KERNCAST_UNSURE;
+}
+
+#if KC_TREE_ALONE
+
+/* Lists the configs of the problem's leaf that fit, in their order, after a pinned one; returns how many fit. */
+static int32_t kc_list_leaf(const kerncast_context *context, const kc_problem *problem, kerncast_pin_state pin,
+                            kerncast_answer *answers, size_t capacity, size_t *count) {
+    const kc_place *list = kc_tree_lists + (ptrdiff_t)kc_leaf_list(problem->p) * KC_TREE_PLACES;
+    const int32_t pinned = *count > 0 ? answers[0].candidate : -1;
+    double c[KC_CONFIG + 1];
+    int32_t fits = 0;
+    for (int32_t i = 0; i < KC_TREE_PLACES && list[i] >= 0; i++) {
+        const int32_t candidate = kc_tree_members[list[i]];
+        if (!kc_fits(context, problem->p, candidate, c)) continue;
+        fits++;
+        if (candidate == pinned || *count == capacity) continue;
+        kerncast_answer *answer = &answers[(*count)++];
+        kc_accept(problem, answer, KERNCAST_TIER_TREE, candidate, -1.0);
+        kc_finish(context, problem, answer, *count == 1 ? pin : KERNCAST_PIN_NONE);
+        kc_against_facts(problem, answer);
+    }
+    return fits;
+}
+
+#endif
 
 /* The place of the best config of a scored pool that is not listed yet, or -1. */
 static int32_t kc_best_of(const kerncast_context *context, const int32_t *members, int32_t configs) {
@@ -447,7 +515,7 @@ kerncast_status kerncast_select(kerncast_context *context, const kerncast_proble
         configs = kc_score_from(context, &problem, 1, &answered, &members);
         best = kc_best_running(context, &problem, answered, members, configs);
     }
-    if (best < 0) return kc_none_valid(answer);
+    if (best < 0) return KC_TREE_ALONE ? kc_unsure(context, &problem, pin, answer) : kc_none_valid(answer);
     kc_accept(&problem, answer, answered, members[best], kc_time_of(context, &problem, best, members[best]));
     kc_finish(context, &problem, answer, pin);
     kc_remember(context, &problem, tier, hash, answer);
@@ -501,7 +569,10 @@ kerncast_status kerncast_rank(kerncast_context *context, const kerncast_problem 
         kc_list(context, &problem, answered, members, scored, pin, answers, capacity, count);
         if (answered == KERNCAST_TIER_FULL || !KC_HAS_FULL) break;
     }
-    if (configs == 0 && !decided) return kc_none_valid(first);
+#if KC_TREE_ALONE
+    configs = kc_list_leaf(context, &problem, pin, answers, capacity, count);
+#endif
+    if (configs == 0 && !decided) return KC_TREE_ALONE ? kc_unsure(context, &problem, pin, first) : kc_none_valid(first);
     return decided || *count == 0 ? KERNCAST_OK : first->status;
 }
 
@@ -511,6 +582,7 @@ kerncast_status kerncast_scores(kerncast_context *context, const kerncast_proble
     kerncast_answer answer;
     const kerncast_status status = kc_begin(context, given, &tier, &problem, &answer);
     if (status != KERNCAST_OK) return status;
+    if (KC_TREE_ALONE) return KERNCAST_UNSUPPORTED;
     kerncast_tier answered = tier;
     const int32_t wanted = tier == KERNCAST_TIER_FULL ? KC_FULL_CONFIGS : KC_PORTFOLIO_CONFIGS;
     if (scores == NULL || times_ns == NULL) return KERNCAST_BAD_INPUT;
@@ -538,7 +610,7 @@ static kerncast_status kc_read_config(const kerncast_config *given, double *c, k
 
 kerncast_status kerncast_predict(const kerncast_problem *given, const kerncast_config *config, kerncast_answer *answer) {
     kc_problem problem;
-    double c[KC_CONFIG + 1], time_ns, score;
+    double c[KC_CONFIG + 1];
     if (given == NULL || config == NULL)
         return kc_refuse(answer, KERNCAST_BAD_INPUT, -1, "there is no problem or no config%.0s%.0s", "", "", 0);
     if (answer == NULL) return KERNCAST_BAD_INPUT;
@@ -548,12 +620,18 @@ kerncast_status kerncast_predict(const kerncast_problem *given, const kerncast_c
     if (status != KERNCAST_OK) return status;
     if (!kc_config_valid(problem.p, c))
         return kc_refuse(answer, KERNCAST_UNSUPPORTED, -1, "the config breaks a rule of its family on this problem%.0s%.0s", "", "", 0);
+#if KC_TREE_ALONE
+    return kc_refuse(answer, KERNCAST_UNSUPPORTED, -1,
+                     "a tree alone knows no times: export the portfolio or the full tier, too%.0s%.0s", "", "", 0);
+#else
+    double time_ns, score;
     kc_row(problem.p, c, &time_ns, &score);
     kc_accept(&problem, answer, KERNCAST_TIER_NONE, -1, time_ns);
 #if KC_CONFIG
     memcpy(&answer->config, config, sizeof answer->config);
 #endif
     return kc_against_facts(&problem, answer);
+#endif
 }
 
 kerncast_status kerncast_features(const kerncast_problem *given, const kerncast_config *config, double *features, size_t capacity) {
@@ -561,17 +639,23 @@ kerncast_status kerncast_features(const kerncast_problem *given, const kerncast_
     kerncast_answer answer;
     double c[KC_CONFIG + 1];
     if (given == NULL || config == NULL || features == NULL) return KERNCAST_BAD_INPUT;
-    if (capacity < KC_FEATURES) return KERNCAST_TOO_SMALL;
     kerncast_status status = kc_read_problem(given, &problem, &answer);
     if (status == KERNCAST_OK) status = kc_read_config(config, c, &answer);
-    if (status == KERNCAST_OK) kc_features(problem.p, c, features);
-    return status;
+    if (status != KERNCAST_OK) return status;
+#if KC_TREE_ALONE
+    (void)capacity;
+    return KERNCAST_UNSUPPORTED;
+#else
+    if (capacity < KC_FEATURES) return KERNCAST_TOO_SMALL;
+    kc_features(problem.p, c, features);
+    return KERNCAST_OK;
+#endif
 }
 
 int32_t kerncast_candidates(void) { return KC_CANDIDATES; }
 
 kerncast_status kerncast_candidate(int32_t candidate, kerncast_config *config) {
-    if (config == NULL || candidate < 0 || candidate >= KC_CANDIDATES) return KERNCAST_BAD_INPUT;
+    if (config == NULL || candidate < 0 || candidate >= KC_CANDIDATES || kc_stored(candidate) < 0) return KERNCAST_BAD_INPUT;
 #if KC_CONFIG
     for (int32_t i = 0; i < KC_CONFIG; i++) ((int64_t *)config)[i] = kc_config_value(candidate, i);
 #else

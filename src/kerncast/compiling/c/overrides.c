@@ -45,11 +45,14 @@ static kerncast_status kc_check_pin(const kerncast_context *context, const kernc
         if (pattern[i] == KERNCAST_MISSING)
             whole &= parameter->conditional || parameter->optional || parameter->otherwise != KERNCAST_MISSING;
         else if (!kc_in_domain(parameter, pattern[i]))
-            return kc_refuse(answer, KERNCAST_BAD_INPUT, i, "%s must be %s, got %lld", parameter->name, parameter->rule, pattern[i]);
+            return kc_refuse_value(answer, KERNCAST_BAD_INPUT, i, "%s must be %s, got %s", parameter, parameter->rule, pattern[i]);
     }
     if (candidate < -1 || candidate >= KC_CANDIDATES)
         return kc_refuse(answer, KERNCAST_BAD_INPUT, -1, "there is no such candidate%.0s%.0s: %lld", "", "", candidate);
     if (candidate == -1) return KERNCAST_OK;
+    if (kc_stored(candidate) < 0)
+        return kc_refuse(answer, KERNCAST_BAD_INPUT, -1, "this candidate is in no tier of the artefact%.0s%.0s: %lld", "", "",
+                         candidate);
     if (!context->available[candidate])
         return kc_refuse(answer, KERNCAST_BAD_INPUT, -1, "a config that is not available cannot be pinned%.0s%.0s: %lld", "", "",
                          candidate);
@@ -83,11 +86,11 @@ kerncast_status kerncast_pin(kerncast_context *context, const kerncast_problem *
 }
 
 const char *kerncast_label(int32_t candidate) {
-    return KC_LABEL_KEYS == 0 && candidate < KC_CANDIDATES ? kc_label_of(NULL, candidate) : "";
+    return KC_LABEL_KEYS == 0 ? kc_label_of(NULL, candidate) : "";
 }
 
 const char *kerncast_label_for(const kerncast_problem *given, int32_t candidate) {
     kc_problem problem;
-    if (given == NULL || candidate >= KC_CANDIDATES || kc_read_problem(given, &problem, NULL) != KERNCAST_OK) return "";
+    if (given == NULL || kc_read_problem(given, &problem, NULL) != KERNCAST_OK) return "";
     return kc_label_of(problem.key, candidate);
 }

@@ -20,33 +20,10 @@ static void query_put_choice(query_reply *reply, const kerncast_answer *answer) 
     if (answer->pin == KERNCAST_PIN_NOT_APPLIED) query_put(reply, ",\"pin\":\"not_applied\"");
 }
 
-/* What the engine calls by a number: a label, or whether a flag is set; NULL where the number is one. */
-static const char *query_word_of(const query_parameter *parameter, int64_t number) {
-    const query_label *label = NULL;
-    if (parameter->kind == QUERY_FLAG) return number != 0 ? "true" : "false";
-    if (parameter->kind == QUERY_LABEL) label = query_label_of(parameter, number);
-    return label == NULL ? NULL : label->name;
-}
-
-/* The engine knows only numbers: at the end of its message, the code of a label or a flag is replaced by its name, unless the
- * end is cut off. The value may be a default, so the number is read from the message, not from the request. */
 static void query_put_message(query_reply *reply, const kerncast_answer *answer) {
-    static const char got[] = ", got ";
     const char *end = memchr(answer->message, '\0', sizeof answer->message);
     const size_t length = end == NULL ? sizeof answer->message : (size_t)(end - answer->message);
-    const bool named = answer->parameter >= 0 && (size_t)answer->parameter < query_problem.count;
-    const char *word = NULL;
-    size_t cut = length;
-    int64_t code = 0, scale = 1;
-    for (; cut > 0 && length - cut < 18 && query_is_digit((unsigned char)answer->message[cut - 1]); cut--, scale *= 10) {
-        code += (answer->message[cut - 1] - '0') * scale;
-    }
-    if (named && length + 1 < sizeof answer->message && scale > 1 && cut >= sizeof got - 1 &&
-        memcmp(answer->message + cut - (sizeof got - 1), got, sizeof got - 1) == 0) {
-        word = query_word_of(&query_problem.parameters[answer->parameter], code);
-    }
-    query_put_text(reply, answer->message, word == NULL ? length : cut, SIZE_MAX);
-    if (word != NULL) query_put_words(reply, word);
+    query_put_text(reply, answer->message, length, SIZE_MAX);
 }
 
 static void query_put_refusal(query_reply *reply, const kerncast_answer *answer, const query_request *request) {

@@ -9,7 +9,7 @@ static int kc_pool_score(kerncast_context *context, const double *p, int best_on
     for (int32_t i = 0; i < KC_POOL_CONFIGS; i++) {
         kc_config_numbers(kc_pool_members[i], c);
         context->allowed[i] = (unsigned char)(context->available[kc_pool_members[i]] && kc_config_valid(p, c));
-        if (context->allowed[i] && kc_within(kc_tried_band[kc_pool_members[i]], p)) context->allowed[i] = 2;
+        if (context->allowed[i] && kc_within(kc_tried_band[kc_stored(kc_pool_members[i])], p)) context->allowed[i] = 2;
         some |= context->allowed[i] != 0;
         tried |= context->allowed[i] == 2;
     }

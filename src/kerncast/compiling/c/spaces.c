@@ -6,6 +6,7 @@ typedef struct {
     int64_t otherwise; /* when it is left out */
     int conditional, optional; /* optional: missing is a value, which reads as `inactive` */
     double inactive;
+    const char *const *labels; /* the names of `values`, or of 0 and 1; NULL where values are numbers */
 } kc_parameter;
 
 /* What all measured values of a parameter have in common. */

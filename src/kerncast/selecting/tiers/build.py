@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from kerncast.arrays import Floats
+from kerncast.arrays import Flags, Floats
 from kerncast.backends.contract import CannotCompile
 from kerncast.compiling.build import BRIEF, folder_for
 from kerncast.compiling.c99 import NotInC
@@ -30,8 +30,9 @@ from kerncast.learners.trees import Tree, as_arrays, from_arrays
 from kerncast.models.expectation import Expectation, expectation_of
 from kerncast.models.model import Model
 from kerncast.models.reach import Reach, reach_of
+from kerncast.models.tier import ALONE, Tier, named_tiers
 from kerncast.progress import QUIET, Progress
-from kerncast.selecting.tiers.distill import COMPARED, Ground, distill
+from kerncast.selecting.tiers.distill import COMPARED, WORST_LOSS_ALONE, Ground, distill, distill_from
 from kerncast.selecting.tiers.portfolio import covered, model_portfolio, shortlist
 from kerncast.selecting.tiers.problem_sampling import draw_problems
 from kerncast.selecting.tiers.small_forest import TREES, compact_forest, forest_scores
@@ -57,6 +58,8 @@ class TierOptions:
     seed: int = 0
     samples: int | None = None
     """None: by the size of the portfolio."""
+    alone: bool = False
+    """For an artefact of the tree alone: no small forest; a tree that compares nothing and knows what fails."""
 
     def __post_init__(self) -> None:
         if not 0 < self.loss < 1 or self.most < 1:
@@ -65,7 +68,8 @@ class TierOptions:
     @property
     def identity(self) -> str:
         # The last word changes whenever tiers are built or kept differently.
-        return f"loss {self.loss} most {self.most} seed {self.seed} samples {self.samples} by portfolio"
+        alone = " alone" if self.alone else ""
+        return f"loss {self.loss} most {self.most} seed {self.seed} samples {self.samples} by portfolio{alone}"
 
     def samples_for(self, portfolio: Sequence[int]) -> int:
         """How many problems the model answers."""
@@ -93,6 +97,14 @@ def _cached(model: Model, identity: str, build: Callable[[], Tiers]) -> Tiers:
         found = build()
         keep_tiers(folder, found)
     return found
+
+
+def tiers_named(
+    model: Model, names: str | Iterable[str], options: TierOptions | None = None, *, progress: Progress = QUIET
+) -> tuple[Tiers, tuple[Tier, ...]]:
+    """Tiers of a model by name: a tree that is alone is another one than a tree that leaves problems to the portfolio."""
+    include = named_tiers(names)
+    return tiers_of(model, replace(options or TierOptions(), alone=include == ALONE), progress=progress), include
 
 
 def plain_tiers(model: Model) -> Tiers:
@@ -149,10 +161,18 @@ def build_tiers(model: Model, options: TierOptions, *, progress: Progress = QUIE
     samples = options.samples_for(portfolio)
     measured, drawn = _measured_and_drawn(model, samples, options.seed)
     portfolio = covered(model, portfolio, drawn[:COVERED], options.most)
-    if len(portfolio) < 2:
+    if len(portfolio) < 2 and not options.alone:
         return Tiers(portfolio, reach=reach, expectation=expectation)
     progress.stage("asking the model about problems like those it was trained on")
     score = PortfolioScores(lower(model, Tiers(portfolio, reach=reach), ["portfolio"]))
+    if options.alone:
+        progress.stage("growing the tree")
+        ground, worst = Ground.of(model), WORST_LOSS_ALONE
+        found = distill_from(
+            ground, portfolio, score, seed=options.seed, samples=samples, worst_loss=worst, allowed=score.allowed
+        )
+        judged = (found.answered, found.loss)
+        return Tiers(portfolio, found.tree, None, reach, expectation, alone=True, judged=judged)
     problems = pl.concat([measured, drawn])
     scores = score(problems)
     forest, compare = None, None
@@ -195,6 +215,10 @@ class PortfolioScores:
             self._known |= zip(new, self._ask(problems[list(new.values())]), strict=True)
         return np.stack([self._known[row] for row in rows])
 
+    def allowed(self, problems: pl.DataFrame) -> Flags:
+        """[problem, place]: whether the rules allow the config."""
+        return self._interpreter.rules_of_many(problems, self._artefact.members("portfolio"))
+
     def _ask(self, problems: pl.DataFrame) -> Iterable[Floats]:
         if self._binding is None:
             return self._interpreter.scores_of_many(problems, self._artefact.members("portfolio"))
@@ -223,6 +247,8 @@ def write_tiers(file: Path, tiers: Tiers) -> None:
         arrays |= {f"tree.{name}": part for name, part in as_arrays([tiers.tree.tree]).items()}
         arrays |= {"tree.names": np.array(list(tiers.tree.program.outputs)), "tree.lists": tiers.tree.lists}
         arrays["tree.compares"] = tiers.tree.compares
+    if tiers.judged is not None:
+        arrays["alone"] = np.array(tiers.judged)
     write_arrays(file, arrays)
 
 
@@ -260,7 +286,9 @@ def read_tiers(file: Path, model: Model) -> Tiers | None:
         if "expectation.efficiency" in arrays:
             edges, means = (np.asarray(arrays[f"expectation.{name}"], np.float64) for name in ("edges", "efficiency"))
             expectation = Expectation(tuple(edges.tolist()), tuple(means.tolist()))
-        return Tiers(tuple(portfolio.tolist()), tree, forest, reach, expectation)
+        answered, loss = np.asarray(arrays["alone"], np.float64).tolist() if "alone" in arrays else (0.0, 0.0)
+        judged = (answered, loss) if "alone" in arrays else None
+        return Tiers(tuple(portfolio.tolist()), tree, forest, reach, expectation, judged is not None, judged)
     except (KerncastError, KeyError, ValueError, OSError):
         return None
 
