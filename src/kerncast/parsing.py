@@ -1,4 +1,4 @@
-"""JSON and TOML from files and other programs: too large, too deep or not text is an error like any other in it.
+"""JSON, msgpack and TOML from files and other programs: too large, too deep or not text is an error like any other in it.
 
 Parsers raise several kinds of errors for damage: a high bit that was flipped is a `UnicodeDecodeError`, a million brackets are
 a `RecursionError`. Here each is the error for a bad document, which callers turn into their sentence.
@@ -46,6 +46,29 @@ def load_json(data: bytes | str, hook: Callable[[list[tuple[str, Any]]], Any] | 
         return json.loads(data, object_pairs_hook=hook)
     except RecursionError as error:
         raise ValueError(TOO_DEEP) from error
+
+
+def load_document(data: bytes) -> Any:
+    """The value of JSON as Python reads it, or of a msgpack map, whichever the first byte says; ValueError if it is neither."""
+    text = data.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text[:1] in (b"{", b"["):  # no msgpack map or list begins with one of these
+        value = load_json(text)
+        if re.search(rb"\\u[dD][89a-fA-F]", text):
+            # Half of a surrogate pair is valid JSON, but cannot be printed or compared as text.
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    JSON_BYTES.refuse(len(data), "a msgpack document")
+    try:
+        return msgspec.msgpack.decode(data, type=dict[str, Any])
+    except RecursionError as error:
+        raise ValueError(TOO_DEEP) from error
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise ValueError(str(error)) from error
+
+
+def is_msgpack_map(data: bytes) -> bool:
+    """Whether the first byte starts a non-empty msgpack map; no text starts with that byte."""
+    return bool(data) and (0x81 <= data[0] <= 0x8F or data[0] in (0xDE, 0xDF))
 
 
 def decode_toml(data: bytes | str) -> dict[str, Any]:

@@ -207,7 +207,8 @@ def test_what_no_family_has_stays_in_the_log(tmp_path):
 
 def test_bias_and_activation_are_read(tmp_path):
     """addmm's vector is a bias, oneDNN's attribute an activation; a matrix that is added is neither."""
-    from kerncast.inductor.describing import describe_choice, describe_inputs, describe_layout, gemm_problem
+    from kerncast.families.torch_products import gemm_problem
+    from kerncast.inductor.describing import describe_choice, describe_inputs, describe_layout
 
     nodes, layout = linear()
     x, _, w = nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from kerncast.inductor.describing import Described, flex_problem
+from kerncast.families.torch_products import Described, flex_problem
 
 ARGUMENTS_OF_A_SCORE = 5  # score, batch, head, query, key
 # Arguments of the operator: Q, K, V, the score function, the mask.

@@ -29,7 +29,7 @@ from kerncast.errors import KerncastError
 from kerncast.families.flex_attention_triton import flex_attention_triton
 from kerncast.families.gemm_inductor_cpp import gemm_inductor_cpp
 from kerncast.families.gemm_triton import triton
-from kerncast.inductor.describing import flex_problem, gemm_problem, triton_config
+from kerncast.families.torch_products import flex_problem, gemm_problem, triton_config
 from kerncast.inductor.observed_log import FORMAT, VERSION, claimed, keep, logs_of, refuse_foreign, token_of
 from kerncast.op import Family
 from kerncast.parsing import decode_json

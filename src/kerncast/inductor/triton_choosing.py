@@ -23,9 +23,10 @@ from kerncast.data import schema
 from kerncast.device import Device
 from kerncast.errors import KerncastError
 from kerncast.families.inductor_templates import ATEN, config_of
+from kerncast.families.torch_products import gemm_problem
 from kerncast.inductor.asking import Abstain, in_range
 from kerncast.inductor.decisions import ABSTAINED, CHOSEN, TIMED, Decision
-from kerncast.inductor.describing import describe_choice, describe_inputs, describe_layout, gemm_problem
+from kerncast.inductor.describing import describe_choice, describe_inputs, describe_layout
 from kerncast.models.model import Model
 from kerncast.op import Config, Family, Problem
 from kerncast.writing.terminal import assignments, known

@@ -22,7 +22,7 @@ from kerncast import dtypes
 from kerncast.budgets import JSON_BYTES
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.parameters import Value
-from kerncast.parsing import TOO_DEEP, decode_json
+from kerncast.parsing import decode_json, load_document
 from kerncast.problems.tables import column_type
 from kerncast.space import Space
 
@@ -30,6 +30,8 @@ KIND = "shapeset"
 # Operation → what it computes beyond the product. Others scale, mask or quantise.
 OPERATIONS: dict[str, dict[str, Value]] = {"mm": {}, "bmm": {}, "baddbmm": {}, "addmm": {"bias": True}}
 ANY = "shapes"
+# What torch-diode puts around a dtype in msgpack.
+MARKED_DTYPE = "__torch_dtype__"
 SIZES = {"M": "M", "N": "N", "K": "K", "B": "batch"}
 
 
@@ -78,18 +80,9 @@ def shapeset_points(found: ShapeSet, space: Space) -> pl.DataFrame:
 
 
 def _content(data: bytes) -> Any:
-    text = data.removeprefix(b"\xef\xbb\xbf").lstrip()
-    # No msgpack map begins with one of these.
-    if text[:1] in (b"{", b"["):
-        try:
-            return decode_json(text)
-        except msgspec.DecodeError as error:
-            raise BadFile(f"it is not JSON ({error})") from error
     try:
-        return msgspec.msgpack.decode(data)
-    except RecursionError as error:
-        raise BadFile(TOO_DEEP) from error
-    except (msgspec.DecodeError, UnicodeError) as error:
+        return load_document(data)
+    except ValueError as error:
         raise BadFile(f"it is neither JSON nor msgpack ({error})") from error
 
 
@@ -149,10 +142,15 @@ def _of(shapes: list[Any], space: Space) -> Iterator[dict[str, Value] | str]:
         if any(type(size) is not int or space.parameters[name].index(size) is None for name, size in sizes.items()):
             yield "with a size that is unknown or out of range"
             continue
-        spelled = {str(shape[side]) for side in ("M_dtype", "K_dtype") if shape.get(side) is not None}
+        spelled = {_dtype_text(shape[side]) for side in ("M_dtype", "K_dtype") if shape.get(side) is not None}
         named = {dtypes.named(text) for text in spelled}
         dtype = next(iter(named), None)
         if len(named) > 1 or (spelled and (dtype is None or space.parameters["dtype"].index(dtype) is None)):
             yield "with a dtype that gemm does not have"
         else:
             yield {**sizes, "dtype": dtype} if dtype is not None else dict(sizes)
+
+
+def _dtype_text(value: Any) -> str:
+    """The name of a dtype; msgpack files of torch-diode have it in an object."""
+    return str(value.get(MARKED_DTYPE, value) if isinstance(value, dict) else value)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kerncast.budgets import JSON_BYTES
+from kerncast.data.diode_files import is_diode
 from kerncast.data.importers.mapped import read_parquet_table
 from kerncast.data.text_table import LINE, read_csv_text
 from kerncast.errors import BadFile, KerncastError
@@ -17,7 +15,7 @@ from kerncast.evaluating.solutions import diode, inductor, listed
 from kerncast.evaluating.solutions.records import columns_of, read_records
 from kerncast.evaluating.solutions.solution import Solutions, Target, gathered
 from kerncast.op import Family
-from kerncast.parsing import load_json
+from kerncast.parsing import is_msgpack_map, load_document
 
 PARQUET_MAGIC = b"PAR1"
 LONGEST_SENTENCE = 600
@@ -46,28 +44,16 @@ def _read(path: Path, data: bytes, target: Target) -> Solutions:
     if data.startswith(PARQUET_MAGIC):
         frame = read_parquet_table(path)
         return _table(path, "parquet table", frame.drop(LINE).to_dicts(), [f"row {line}" for line in frame[LINE]], target)
-    if _is_msgpack(data):
-        try:
-            content = msgspec.msgpack.decode(data, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BadFile(f"the msgpack file cannot be read ({error}): is it truncated?") from error
-        return _parsed(path, content, target)
-    if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"[", b"{"):
+    if (binary := is_msgpack_map(data)) or data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"[", b"{"):
         try:
             # Not a strict parser: PyTorch writes Infinity for what did not run, which is not valid JSON.
-            content = load_json(data)
-            # Half of a surrogate pair is valid JSON, but cannot be printed or compared as text.
-            json.dumps(content, ensure_ascii=False).encode()
-        except (ValueError, RecursionError) as error:
-            raise BadFile(f"this is neither a list of solutions nor other JSON ({error}): is it truncated?") from error
+            content = load_document(data)
+        except ValueError as error:
+            what = "the msgpack file cannot be read" if binary else "this is neither a list of solutions nor other JSON"
+            raise BadFile(f"{what} ({error}): is it truncated?") from error
         return _parsed(path, content, target)
     frame = read_csv_text(path)
     return _table(path, "CSV table", frame.drop(LINE).to_dicts(), [f"line {line}" for line in frame[LINE]], target)
-
-
-def _is_msgpack(data: bytes) -> bool:
-    """Whether the first byte starts a non-empty msgpack map; no text starts with that byte."""
-    return bool(data) and (0x81 <= data[0] <= 0x8F or data[0] in (0xDE, 0xDF))
 
 
 def _table(path: Path, name: str, rows: Sequence[Mapping[str, Any]], places: Sequence[str], target: Target) -> Solutions:
@@ -86,7 +72,7 @@ def _parsed(path: Path, data: Any, target: Target) -> Solutions:
             return _parsed(path, inside, target)
         if inductor.is_lookup_table(data):
             return gathered(path, inductor.TABLE, inductor.read_lookup_table(data, target), target)
-        if diode.is_diode(data):
+        if is_diode(data):
             return gathered(path, diode.FORMAT, diode.read_diode(data, target), target)
         raise BadFile(
             f"this is neither a list of solutions nor another known format ({', '.join(map(str, data))[:200]}): give {KNOWN}"

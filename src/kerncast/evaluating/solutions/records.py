@@ -16,7 +16,7 @@ from typing import Any
 
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating.solutions.solution import LeftOut, Solution, Target, partial
-from kerncast.evaluating.solutions.torch_tiles import dtype_of
+from kerncast.families.torch_products import dtype_of
 from kerncast.op import Family
 from kerncast.parameters import Parameter
 

@@ -1,22 +1,20 @@
-"""What PyTorch's own files say, in the parameters of `gemm/triton`: tiles, dtypes, storage orders, ops."""
+"""What PyTorch's own files say, in the parameters of `gemm/triton`: tiles and choices."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from kerncast.data.importers.autoheuristic import DTYPES
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating.solutions.solution import LeftOut, Solution, Target, partial
 from kerncast.families.gemm_triton import triton
-from kerncast.ops.gemm import gemm
+from kerncast.families.torch_products import WORDS
 from kerncast.writing.keys import key_rule
 
 # A product with a scale or another output type is a different kernel from those that were measured.
 OPS = ("mm", "bmm")
-FLAGS = {"True": True, "False": False}
 
 
 class Tile(msgspec.Struct, frozen=True):
@@ -43,7 +41,7 @@ class Tile(msgspec.Struct, frozen=True):
     @property
     def tf32(self) -> bool | None:
         """Whether fp32 operands may be rounded; None: not given."""
-        return FLAGS.get(self.allow_tf32) if isinstance(self.allow_tf32, str) else self.allow_tf32
+        return WORDS.get(self.allow_tf32) if isinstance(self.allow_tf32, str) else self.allow_tf32
 
     @property
     def config(self) -> dict[str, Any]:
@@ -58,36 +56,6 @@ def require_triton(target: Target, format_name: str) -> None:
             f"a {format_name} chooses configs of {triton.id}, but the model is for {target.family.id}: "
             "give a list of problems and configs, or a table with its parameters as columns"
         )
-
-
-def dtype_of(name: str) -> str | None:
-    """gemm's name for `torch.float16` or `float16`; None: gemm has no such dtype."""
-    known = DTYPES.get(f"torch.{name.removeprefix('torch.')}")
-    return known if known is not None and gemm.problem.parameters["dtype"].index(known) is not None else None
-
-
-def storage_of(shape: Sequence[int], stride: Sequence[int]) -> tuple[str, int] | None:
-    """`r` or `c` and the leading dimension of a matrix, or of a batch of them; None: it is stored in neither way.
-
-    The rules are those of the importer of AutoHeuristic's logs.
-    """
-    *batch, rows, columns = shape
-    *outermost, outer, inner = stride
-    if (outer, inner) == (columns, 1):
-        found = ("r", columns)
-    elif (outer, inner) == (1, rows):
-        found = ("c", rows)
-    elif (inner == 1 and rows == 1) or (outer == 1 and columns == 1):
-        found = ("r", columns)  # the stride of a dimension of size 1 does not matter
-    elif inner == 1 and outer > columns:
-        found = ("r", outer)
-    elif outer == 1 and inner > rows:
-        found = ("c", inner)
-    else:
-        return None
-    letter, leading = found
-    apart = leading * (rows if letter == "r" else columns)
-    return found if not batch or batch[0] == 1 or outermost[0] == apart else None
 
 
 def choice(problem: Mapping[str, Any], config: Mapping[str, Any]) -> Solution | LeftOut:
