@@ -15,6 +15,7 @@ class ConcatenateHeads(TiledOp):
     name = "concatenate_heads"
     doc = "[batch, heads, seq_len, head_dim] becomes [batch, 1, seq_len, heads · head_dim], tile by tile"
     parameters = {**{name: Int(1, MOST) for name in SHAPE}, **memory_parameters()}
+    aliases = {"ttnn.transformer.concatenate_heads": {}}
     json = one_tensor(SHAPE)
     split_group = SHAPE
 

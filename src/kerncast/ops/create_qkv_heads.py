@@ -25,6 +25,7 @@ class CreateQkvHeads(TiledOp):
         "transpose_k": Bool(default=False, doc="whether key heads come out transposed"),
         **memory_parameters(),
     }
+    aliases = {"ttnn.experimental.create_qkv_heads": {}}
     json = (
         *one_tensor(SHAPE),
         JsonField(("num_heads",), ("heads",)),

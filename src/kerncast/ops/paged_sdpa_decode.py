@@ -47,7 +47,10 @@ class PagedSdpaDecode(TtnnOp):
         "packer_l1": Bool(when=lambda p: p.compute_config == 1),
         **memory_parameters(),
     }  # fmt: skip
-    aliases = {"paged_scaled_dot_product_attention_decode": {}}
+    aliases = {
+        "paged_scaled_dot_product_attention_decode": {},
+        "ttnn.transformer.paged_scaled_dot_product_attention_decode": {},
+    }
     json = (
         *tensor_fields("q", ("q_dim0", "batch", "heads", "head_dim")),
         # Keys and values have the same shape, and the same dtype as the query; they are in DRAM.
