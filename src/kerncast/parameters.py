@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,9 +96,15 @@ class Parameter:
         """The rule, for error messages and listings."""
         raise NotImplementedError
 
+    @property
+    def first(self) -> Parameter:
+        """The parameter as it was first declared: what hashes are made of."""
+        return self
+
     def symbol(self, name: str) -> Symbol:
         """How expressions read this parameter."""
-        return Symbol(name, self.codes, float(self.inactive) if self.nullable else None)
+        later = len(self.codes) - len(self.first.codes)
+        return Symbol(name, self.codes, float(self.inactive) if self.nullable else None, later)
 
 
 def _integer(value: Any) -> int | None:
@@ -252,15 +258,22 @@ class Bool(Parameter):
 
 @dataclass(frozen=True, init=False)
 class Categorical(Parameter):
-    """Labels with explicit codes, which are never renumbered: datasets and models outlive a list's order."""
+    """Labels with explicit codes, which are never renumbered: datasets and models outlive a list's order.
+
+    `later` labels were appended after the first version; hashes leave them out, so that what was stored before stays valid.
+    """
 
     labels: tuple[tuple[str, int], ...] = field(default=())
+    later: tuple[str, ...] = ()
 
-    def __init__(self, codes: Mapping[str, int], **shared: Any) -> None:
+    def __init__(self, codes: Mapping[str, int], later: Iterable[str] = (), **shared: Any) -> None:
         if not codes or len(set(codes.values())) != len(codes) or min(codes.values()) < 0:
             raise InvalidValue(f"a categorical needs labels with different codes ≥ 0, got {dict(codes)}")
         super().__init__(**shared)
         object.__setattr__(self, "labels", tuple(codes.items()))
+        object.__setattr__(self, "later", tuple(later))
+        if list(codes)[len(codes) - len(self.later) :] != list(self.later) or len(self.later) == len(codes):
+            raise InvalidValue(f"labels that came later must be the last ones, got {', '.join(self.later)}")
 
     @property
     def size(self) -> int:
@@ -285,6 +298,10 @@ class Categorical(Parameter):
 
     def describe(self) -> str:
         return f"one of {', '.join(label for label, _ in self.labels)}"
+
+    @property
+    def first(self) -> Categorical:
+        return self.only(*(label for label, _ in self.labels[: self.size - len(self.later)])) if self.later else self
 
     def only(self, *labels: str, **changes: Any) -> Categorical:
         """The same parameter with some of its labels, codes unchanged."""

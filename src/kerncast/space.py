@@ -144,7 +144,8 @@ class Space:
             if parameter.optional:
                 continue
             when = self.active[name].digest if name in self.active else ""
-            hasher.update(repr((name, parameter.describe(), parameter.codes, parameter.inactive, when)).encode())
+            first = parameter.first
+            hasher.update(repr((name, first.describe(), first.codes, first.inactive, when)).encode())
         for constraint in self.constraints:
             if optional & {item.name for item in constraint.program.symbols}:
                 continue

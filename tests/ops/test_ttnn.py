@@ -148,13 +148,33 @@ def test_features_of_the_card_are_known(name):
 
 
 def test_every_function_is_an_alias_that_listings_find(run):
-    """`exp` names eltwise_unary wherever an op is named."""
+    """`exp` and `ttnn.exp` name eltwise_unary wherever an op is named; codes that models hold are never renumbered."""
     op = OPS.get("eltwise_unary")
-    assert {name: dict(preset) for name, preset in op.aliases.items()} == {
-        label: {"func": label} for label, _ in op.parameters["func"].codes
-    }
-    assert OPS.get("gelu") is op
+    labels = [label for label, _ in op.parameters["func"].codes]
+    names = [f"{prefix}{label}" for prefix in ("", "ttnn.") for label in labels]
+    assert [(name, dict(preset)) for name, preset in op.aliases.items()] == [
+        (name, {"func": name.removeprefix("ttnn.")}) for name in names
+    ]
+    assert [code for _, code in op.parameters["func"].codes] == list(range(len(labels)))
+    assert labels[:16] == "exp relu gelu sqrt sigmoid tanh log sin cos abs neg square rsqrt reciprocal silu erf".split()
+    assert (labels[16], labels[41], labels[72], len(labels)) == ("acos", "i0", "trunc", 73)
+    assert OPS.get("gelu") is OPS.get("ttnn.gelu") is op
     assert run("ops", "exp")[1].startswith("eltwise_unary")
+    assert "[ttnn.]exp (func=exp), [ttnn.]relu" in run("ops", "ttnn.exp")[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "op"),
+    [
+        ("ttnn.transformer.concatenate_heads", "concatenate_heads"),
+        ("ttnn.experimental.create_qkv_heads", "create_qkv_heads"),
+        ("ttnn.transformer.paged_scaled_dot_product_attention_decode", "paged_sdpa_decode"),
+        ("ttnn.reshard", "reshard"),
+    ],
+)
+def test_ops_have_ttnns_names_as_written(name, op):
+    """The names that TTNN's users write."""
+    assert OPS.get(name).name == op
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ __all__ = ["RESERVED", "query_source"]
 
 # A rule is one string literal, for which C99 guarantees 4,095 bytes; longer lists of labels would not be read anyway.
 LONGEST_RULE = 600
+MANY_NAMES = 12
 # From here on a writer that uses doubles may have rounded, so numbers with a point or an exponent are not trusted.
 WHOLE_AS_DOUBLE = 2**53
 # Room for the software that a request names; a longer text cannot be the model's.
@@ -76,7 +77,7 @@ def rule_of(parameter: Parameter) -> str:
     rule = parameter.describe()
     if not parameter.codes and not isinstance(parameter, Bool) and parameter.number(parameter.size - 1) >= WHOLE_AS_DOUBLE:
         rule += ", from 2^53 on in digits alone"
-    return rule
+    return rule if len(rule) <= LONGEST_RULE else f"{rule[:LONGEST_RULE]} …"
 
 
 def _row(name: str, parameter: Parameter, table: str) -> str:
@@ -85,8 +86,6 @@ def _row(name: str, parameter: Parameter, table: str) -> str:
 
 
 def _parameter(name: str, rule: str, kind: str, nullable: bool, table: str, labels: int) -> str:
-    if len(rule) > LONGEST_RULE:
-        rule = f"{rule[:LONGEST_RULE]} …"
     fields = [c_string(name), _size(name), c_string(rule), f"QUERY_{kind}", str(nullable).lower()]
     return f"    {{{', '.join([*fields, table if labels else 'NULL', str(labels)])}}},\n"
 
@@ -158,7 +157,9 @@ def _specials(prefix: str, identity: Identity | None) -> str:
 
 
 def one_of(known: tuple[str, ...]) -> str:
-    """What completes "must be" where one of a few names is asked for."""
+    """What completes "must be" where one of a few names is asked for; of many, the first ones are said."""
+    if len(known) > MANY_NAMES:
+        return f"{known[0]}, or one of its {len(known) - 1} other names such as {', '.join(known[1:4])}"
     return known[0] if len(known) == 1 else f"one of {', '.join(known)}"
 
 

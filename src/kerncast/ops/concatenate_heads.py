@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from kerncast.expr import Expr, Namespace, ceil_div
+from kerncast.op import Suite
 from kerncast.ops.ttnn import MOST, TILE, TiledOp, memory_parameters, one_tensor, padded_tiles
-from kerncast.parameters import Int
+from kerncast.parameters import Int, Value
 
 SHAPE = ("batch", "heads", "seq_len", "head_dim")
 
@@ -15,8 +16,18 @@ class ConcatenateHeads(TiledOp):
     name = "concatenate_heads"
     doc = "[batch, heads, seq_len, head_dim] becomes [batch, 1, seq_len, heads · head_dim], tile by tile"
     parameters = {**{name: Int(1, MOST) for name in SHAPE}, **memory_parameters()}
+    aliases = {"ttnn.transformer.concatenate_heads": {}}
     json = one_tensor(SHAPE)
     split_group = SHAPE
+
+    sweeps = {
+        "published": "16 to 128 heads of 64 or 128, up to 131,072 tokens and 128 sequences, in DRAM and L1, where they fit"
+    }
+
+    def sweep(self, name: str, axes: Mapping[str, Sequence[Value]]) -> Iterator[Suite]:
+        from kerncast.ops import ttnn_suites
+
+        return ttnn_suites.concatenate_heads(axes) if name in self.sweeps else super().sweep(name, axes)
 
     def derive(self, p: Namespace) -> Mapping[str, Expr]:
         return {"tiles": p.batch * p.heads * padded_tiles(p.seq_len, p.head_dim)}

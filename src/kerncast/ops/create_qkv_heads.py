@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from kerncast.expr import Expr, Namespace, ceil_div, floor_div, mod, where
+from kerncast.op import Suite
 from kerncast.ops.ttnn import MOST, TILE, TiledOp, memory_parameters, one_tensor, padded_tiles, shown
-from kerncast.parameters import Bool, Int, JsonField
+from kerncast.parameters import Bool, Int, JsonField, Value
 from kerncast.space import Constraint
 
 SHAPE = ("batch", "dim1", "seq_len", "hidden")
@@ -23,8 +24,10 @@ class CreateQkvHeads(TiledOp):
         "heads": Int(1, 2**16, doc="query heads"),
         "kv_heads": Int(0, 2**16, default=0, doc="key heads, and value heads; 0: as many as query heads"),
         "transpose_k": Bool(default=False, doc="whether key heads come out transposed"),
-        **memory_parameters(),
+        # TTNN takes the tensor in L1, in shards of blocks, and returns shards of heights.
+        **memory_parameters(buffer="l1", sharding="block", out_sharding="height"),
     }
+    aliases = {"ttnn.experimental.create_qkv_heads": {}}
     json = (
         *one_tensor(SHAPE),
         JsonField(("num_heads",), ("heads",)),
@@ -32,6 +35,13 @@ class CreateQkvHeads(TiledOp):
         JsonField(("transpose_k_heads",), ("transpose_k",)),
     )
     split_group = ("batch", "seq_len", "hidden")
+
+    sweeps = {"published": "16 to 128 query heads and 1 to 128 key heads of 64 or 128, 32 to 131,072 tokens, 1 to 8 sequences"}
+
+    def sweep(self, name: str, axes: Mapping[str, Sequence[Value]]) -> Iterator[Suite]:
+        from kerncast.ops import ttnn_suites
+
+        return ttnn_suites.create_qkv_heads(axes) if name in self.sweeps else super().sweep(name, axes)
 
     def constraints(self, p: Namespace) -> Iterable[Constraint]:
         return (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from kerncast.dtypes import bytes_per_element
 from kerncast.expr import Expr, Namespace, ceil_div, log2, maximum, mod
-from kerncast.op import Work
+from kerncast.op import Suite, Work
 from kerncast.ops.ttnn import MEMORY, MOST, TILE, TtnnOp, memory_parameters, output_fields, padded_tiles, shown, tensor_fields
-from kerncast.parameters import Bool, Categorical, Int, JsonField
+from kerncast.parameters import Bool, Categorical, Int, JsonField, Value
 from kerncast.space import Constraint
 
 FIDELITIES = {"lofi": 0, "hifi2": 2, "hifi3": 3, "hifi4": 4}
@@ -47,7 +47,10 @@ class PagedSdpaDecode(TtnnOp):
         "packer_l1": Bool(when=lambda p: p.compute_config == 1),
         **memory_parameters(),
     }  # fmt: skip
-    aliases = {"paged_scaled_dot_product_attention_decode": {}}
+    aliases = {
+        "paged_scaled_dot_product_attention_decode": {},
+        "ttnn.transformer.paged_scaled_dot_product_attention_decode": {},
+    }
     json = (
         *tensor_fields("q", ("q_dim0", "batch", "heads", "head_dim")),
         # Keys and values have the same shape, and the same dtype as the query; they are in DRAM.
@@ -74,6 +77,13 @@ class PagedSdpaDecode(TtnnOp):
         *output_fields(),
     )  # fmt: skip
     split_group = ("batch", "heads", "head_dim", "blocks", "kv_heads", "block_size", "pages")
+
+    sweeps = {"published": "1 to 32 sequences with caches of 32 to 4,096 tokens, every choice of memory, chunks and arithmetic"}
+
+    def sweep(self, name: str, axes: Mapping[str, Sequence[Value]]) -> Iterator[Suite]:
+        from kerncast.ops import ttnn_suites
+
+        return ttnn_suites.paged_sdpa_decode(axes) if name in self.sweeps else super().sweep(name, axes)
 
     def constraints(self, p: Namespace) -> Iterable[Constraint]:
         return (

@@ -47,6 +47,7 @@ class Reshard(Op):
         "out_orientation": Categorical(ORIENTATIONS, default="row_major", doc="the order in which cores take output shards"),
         "dtype": dtype_parameter(*DTYPES.values()),
     }
+    aliases = {"ttnn.reshard": {}}
     split_group = ("height_tiles", "width_tiles")
     splits = {"grids": ("in_x", "in_y", "out_x", "out_y")}
     line_group = (

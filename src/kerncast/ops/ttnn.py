@@ -49,6 +49,7 @@ def memory_parameters(
     dtype: str | None = None,
     buffer: str | None = None,
     sharding: str = "interleaved",
+    out_sharding: str = INPUT,
 ) -> dict[str, Parameter]:
     """Element type and layout, and the memory of the tensors `of` and `to`; tiled and interleaved by default."""
     return {
@@ -57,7 +58,7 @@ def memory_parameters(
         "layout": Categorical(LAYOUTS, default="tile", doc="order of elements in memory"),
         "sharding": Categorical(SHARDINGS, default=sharding, doc=f"how {of} is spread over the cores"),
         "out_buffer": Categorical({**BUFFERS, INPUT: 2}, default=INPUT, doc=f"memory that holds {to}"),
-        "out_sharding": Categorical({**SHARDINGS, INPUT: 5}, default=INPUT, doc=f"how {to} is spread"),
+        "out_sharding": Categorical({**SHARDINGS, INPUT: 5}, default=out_sharding, doc=f"how {to} is spread"),
     }
 
 

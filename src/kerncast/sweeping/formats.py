@@ -143,7 +143,9 @@ def format_named(name: str) -> Format:
     return known[name]()
 
 
-def refuse(layout: Format, family: Family, only: str) -> None:
-    """Refuse a family for a layout that can express only another one."""
-    if family.id != only:
-        raise InvalidValue(f"`format={layout.name}` writes vectors of {only}, not of {family.id}: use parquet or json")
+def refuse(layout: Format, family: Family, *only: str) -> None:
+    """Refuse a family for a layout that can express only some others."""
+    if family.id not in only:
+        raise InvalidValue(
+            f"`format={layout.name}` writes vectors of {', '.join(only)}, not of {family.id}: use parquet or json"
+        )

@@ -1,6 +1,7 @@
-"""The layout of tt-metal's sweep framework: `vectors_export/2x4/reshard-2x4-8x8.json`, a file for each pair of grids.
+"""The layout of tt-metal's sweep framework: `vectors_export/eltwise.unary.exp.exp.json`, a file for each sweep module; of
+reshards `vectors_export/2x4/reshard-2x4-8x8.json`, a file for each pair of grids.
 
-A file holds suites (`2x4-8x8-DataType.BFLOAT16`), a suite its vectors by `input_hash`. The hash is the one that
+A file holds suites (`2dim`, `2x4-8x8-DataType.BFLOAT16`), a suite its vectors by `input_hash`. The hash is the one that
 tt-metal's own generator would give, SHA-224 over the Python text of the vector, so that results of either can be joined
 with the vectors of the other.
 """
@@ -8,6 +9,7 @@ with the vectors of the other.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,15 +21,17 @@ from kerncast.budgets import JSON_BYTES
 from kerncast.data.importers.tt_sweep.vectors import problem_of
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.op import Family
-from kerncast.ops.ttnn import DTYPES as TTNN_DTYPES
 from kerncast.ops.ttnn import TILE
 from kerncast.parsing import decode_json
+from kerncast.registry import FAMILIES
 from kerncast.sweeping.formats import Format, refuse, vector_columns
+from kerncast.sweeping.tt_vectors import DTYPES, MODULES
 from kerncast.sweeping.vectors import PROBLEM
 
 FOLDER = "vectors_export"
 MODULE = "data_movement.reshard.reshard"
-DTYPES = {label: f"DataType.{name.upper()}" for name, label in TTNN_DTYPES.items()}
+# Vectors of one file that are held in memory, about 1 KB each.
+MOST_VECTORS = 500_000
 _GRIDS = ["problem.in_x", "problem.in_y", "problem.out_x", "problem.out_y"]
 _GROUP = [f"problem.{side}_{what}" for side in ("in", "out") for what in ("strategy", "orientation")]
 _SIDES = {"input": "in", "output": "out"}
@@ -64,6 +68,52 @@ def vector_text(row: Mapping[str, Any], shape: str) -> dict[str, str]:
     }
 
 
+FAMILY_IDS = ("reshard/single", *MODULES)
+
+
+def _family_id(rows: pl.DataFrame) -> str:
+    """The family whose parameters the columns are."""
+    known = {family: {PROBLEM + name for name in FAMILIES.get(family).problem.parameters} for family in MODULES}
+    return next(family for family, columns in known.items() if columns == set(rows.columns))
+
+
+def _problems(rows: pl.DataFrame) -> Iterator[dict[str, Any]]:
+    return rows.rename(lambda name: name.removeprefix(PROBLEM)).iter_rows(named=True)
+
+
+def module_vector(family: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A vector as the framework serialises it, its fields in the order that the hash depends on; `row`: the problem."""
+    own = MODULES[family]
+    return own.parameters(row) | {
+        "suite_name": own.suite(row),
+        "validity": "VectorValidity.VALID",
+        "invalid_reason": "",
+        "status": "VectorStatus.CURRENT",
+        "sweep_name": own.name(row),
+    }
+
+
+def _write_module(rows: pl.DataFrame, file: Path) -> None:
+    """The vectors of one sweep module, suite by suite."""
+    family = _family_id(rows)
+    suites: dict[str, list[str]] = {}
+    for row in _problems(rows):
+        vector = module_vector(family, row)
+        digest = hashlib.sha224(str(vector).encode()).hexdigest()
+        whole = msgspec.json.encode(vector | _AFTER | {"input_hash": digest}).decode()
+        suites.setdefault(vector["suite_name"], []).append(f'"{digest}": {whole}')
+    lines = (f'"{name}": {{\n' + ",\n".join(vectors) + "\n}" for name, vectors in suites.items())
+    file.write_text("{" + ",\n".join(lines) + "}\n")
+
+
+def _problem(vector: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """The problem of a vector; one of another family is refused."""
+    found, problem = problem_of(vector, str(vector.get("sweep_name", MODULE)))
+    if found is not family:
+        raise InvalidValue(f"it has a vector of {found.id}")
+    return problem
+
+
 def _lines(group: pl.DataFrame) -> Iterator[str]:
     """The vectors of one sharding, which differ in their shapes alone: the text around those is made and hashed once."""
     first = group.row(0, named=True)
@@ -81,14 +131,40 @@ def _lines(group: pl.DataFrame) -> Iterator[str]:
 
 
 class TtSweep(Format):
-    """Vectors of reshard/single as tt-metal's sweep framework writes them and its runner reads them."""
+    """Vectors as tt-metal's sweep framework writes them and its runner reads them."""
 
     name, rows = "tt-sweep", 65_536
 
     def check(self, family: Family) -> None:
-        refuse(self, family, "reshard/single")
+        refuse(self, family, *FAMILY_IDS)
 
     def cut(self, blocks: Iterable[pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame]]:
+        """A file for each pair of grids, or for each sweep module."""
+        kept = iter(blocks)
+        first = next(kept, None)
+        if first is not None:
+            files = self._by_grids if _GRIDS[0] in first.columns else self._by_module
+            yield from files(itertools.chain([first], kept))
+
+    @staticmethod
+    def _by_module(blocks: Iterable[pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame]]:
+        """A file for each sweep module."""
+        held, height = [], 0
+        for block in blocks:
+            held.append(block)
+            height += block.height
+            if height > MOST_VECTORS:
+                raise InvalidValue(
+                    f"`format=tt-sweep` holds at most {MOST_VECTORS:,} vectors: thin the sweep with `max_vectors`"
+                )
+        rows = pl.concat(held)
+        own = MODULES[_family_id(rows)]
+        names = [own.name(row) for row in _problems(rows)]
+        marked = rows.with_columns(pl.Series("__module", names))
+        for name, part in marked.partition_by("__module", maintain_order=True, as_dict=True).items():
+            yield f"{FOLDER}/{name[0]}.json", part.drop("__module")
+
+    def _by_grids(self, blocks: Iterable[pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame]]:
         """A file for each pair of grids; their vectors must come one after another, as sweeps of the op do."""
         seen: set[tuple[int, ...]] = set()
         held: pl.DataFrame | None = None
@@ -115,6 +191,9 @@ class TtSweep(Format):
         return f"{FOLDER}/{in_x}x{in_y}/reshard-{in_x}x{in_y}-{out_x}x{out_y}.json", rows
 
     def write(self, rows: pl.DataFrame, file: Path) -> None:
+        if _GRIDS[0] not in rows.columns:
+            _write_module(rows, file)
+            return
         suites = []
         for suite in rows.partition_by("problem.dtype", maintain_order=True):
             groups = suite.partition_by(_GROUP, maintain_order=True)
@@ -125,8 +204,8 @@ class TtSweep(Format):
     def read(self, file: Path, family: Family) -> pl.DataFrame:
         try:
             suites = decode_json(JSON_BYTES.read(file), type=dict[str, dict[str, dict[str, Any]]])
-            problems = [problem_of(vector, MODULE)[1] for suite in suites.values() for vector in suite.values()]
+            problems = [_problem(vector, family) for suite in suites.values() for vector in suite.values()]
         except (msgspec.DecodeError, InvalidValue) as error:
-            raise BadFile(f"{file} holds no reshard vectors of tt-metal ({error}): sweep again") from error
+            raise BadFile(f"{file} holds no vectors of {family.id} as tt-metal writes them ({error}): sweep again") from error
         frame = pl.DataFrame(problems, orient="row").rename(lambda name: PROBLEM + name)
         return frame.select(pl.col(name).cast(dtype) for name, dtype in vector_columns(family).items())

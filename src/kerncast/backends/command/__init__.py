@@ -1,7 +1,8 @@
 """The `command` backend: any external benchmark program, by a TOML file that says how to call it and how to read its answer.
 
 The files are the pipeline: `benchmark` (the TOML file) and `rules` (what it must obey), `template` (placeholders),
-`build` (a binary per kernel), `process` and `guard` (programs that may do anything), `reading` (their answers).
+`build` (a binary per kernel), `asking` (a pass over vectors), `process` and `guard` (programs that may do anything),
+`reading` (their answers).
 """
 
 from __future__ import annotations
@@ -9,12 +10,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -22,29 +20,23 @@ from typing import Any, Self
 import msgspec
 
 from kerncast import devices
+from kerncast.backends.command.asking import Asking, Vector
 from kerncast.backends.command.benchmark import Benchmark
 from kerncast.backends.command.build import Binary, Builder
 from kerncast.backends.command.places import check_places
-from kerncast.backends.command.process import Outcome, Programs, located
-from kerncast.backends.command.reading import answer_of, row_for, rows_of
+from kerncast.backends.command.process import MARGIN_SECONDS, Programs, located
 from kerncast.backends.command.template import Scope, Value, Word, names_in, text_of
 from kerncast.backends.contract import Answer, Ended, Failed, TimesItself, Unsupported
 from kerncast.device import Device
 from kerncast.errors import CannotWrite, InvalidValue, KerncastError, NotFound
 from kerncast.expr import Program
-from kerncast.op import Config, Problem
+from kerncast.op import Problem
 from kerncast.registry import FAMILIES
 
 BENCHMARK, UNCHECKED = "benchmark", "unchecked"
 VERSION_SECONDS = 60.0
 RESET_SECONDS = 300.0
-# Beyond a program's own deadline, for killing it, reading its files and a reset.
-MARGIN_SECONDS = 30.0
-RESULT_BYTES = 256 << 20
 HASHED_BYTES = 64 << 20
-
-Vector = tuple[Problem, Config]
-Ask = tuple[int, Vector]
 
 
 class CommandBackend(TimesItself):
@@ -168,7 +160,7 @@ class CommandBackend(TimesItself):
         for vector in vectors:
             with contextlib.suppress(Failed):  # reported when the vector itself is measured
                 if self.builder is not None:
-                    found.append(self.builder.binary(self._scope(vector, "", {})))
+                    found.append(self.builder.binary(self.scope(vector, "", {})))
         return found
 
     def compile(self, vectors: Sequence[Vector], jobs: int = 1) -> None:
@@ -187,7 +179,7 @@ class CommandBackend(TimesItself):
 
     # -- asking ----------------------------------------------------------------------------------------
 
-    def _scope(self, vector: Vector, identity: str, more: Mapping[str, Value]) -> Scope:
+    def scope(self, vector: Vector, identity: str, more: Mapping[str, Value]) -> Scope:
         """The placeholders of one vector; a value that the benchmark does not allow is unsupported."""
         values: dict[str, Value] = {**self.static, **more, "id": identity}
         for prefix, point in (("problem", vector[0]), ("config", vector[1])):
@@ -208,156 +200,21 @@ class CommandBackend(TimesItself):
             refusal = f"benchmark {self.benchmark.name} measures {self.benchmark.cache} caches: it has no {{cache}}"
             yield from ((position, Failed(refusal)) for position in range(len(vectors)))
             return
-        run = _Run(self, begin, {"verify": verify, "cache": cache})
-        asked = list(enumerate(vectors))
-        size = self.benchmark.chunk if self.benchmark.mode == "chunk" else 1
-        for start in range(0, len(asked), size):
-            yield from run.together(asked[start : start + size])
+        yield from Asking(self, begin, {"verify": verify, "cache": cache}).all(list(enumerate(vectors)))
 
-    def _next_id(self, vector: Vector) -> str:
+    def next_id(self, vector: Vector) -> str:
         """A name for a vector that is unique to this call, so that results of older calls never match."""
         digest = hashlib.blake2b(repr((vector[0].as_dict(), vector[1].as_dict())).encode(), digest_size=8).hexdigest()
         return f"{digest}-{os.getpid()}-{next(self._ids)}"
 
-    def _flops(self, problem: Problem) -> float:
+    def flops(self, problem: Problem) -> float:
+        """The arithmetic of a problem, 0 where it is unknown."""
         return self._work.scalar(self.family.problem.qualified(problem.as_dict()))["flops"] if self._work else 0.0
 
     @cached_property
     def _work(self) -> Program | None:
         work = self.family.op.work(self.family.op.namespace())
         return Program({"flops": work.flops}) if work is not None else None
-
-
-class _Run:
-    """One pass of questions: programs, their answers, and which vector is to blame when there is none."""
-
-    def __init__(self, backend: CommandBackend, begin: Callable[[int, float], None], wanted: Mapping[str, Value]) -> None:
-        self.backend, self.benchmark, self.begin, self.wanted = backend, backend.benchmark, begin, wanted
-
-    def together(self, asked: Sequence[Ask]) -> Iterator[tuple[int, Answer | Failed]]:
-        """One program for these vectors; where it fails without an answer, fewer at a time, down to the culprit."""
-        scopes: dict[int, Scope] = {}
-        for position, vector in asked:
-            try:
-                scopes[position] = self.backend._scope(vector, self.backend._next_id(vector), self.wanted)
-            except Failed as error:
-                yield position, error
-        if not scopes:
-            return
-        left = [item for item in asked if item[0] in scopes]
-        self.begin(left[0][0], self._seconds(len(left)) + MARGIN_SECONDS)
-        try:
-            failure, answers = self._program(left, scopes)
-        except Failed as error:
-            failure, answers = error, {}
-        yield from answers.items()
-        if failure is not None and failure.status in self.benchmark.reset_after:
-            self.backend.reset()
-        missing = [item for item in left if item[0] not in answers]
-        if failure is None or len(left) == 1:
-            lost = failure or Ended("launch_error", "the program ended well, but its answer has no result for this vector")
-            yield from ((position, lost) for position, _ in missing)
-        elif missing:
-            # A program that answers as it goes stopped at the first vector without an answer; others do not show where.
-            cut = 1 if answers else len(missing) // 2
-            yield from self.together(missing[:cut])
-            if missing[cut:]:
-                yield from self.together(missing[cut:])
-
-    def _seconds(self, count: int) -> float:
-        return self.benchmark.startup + self.benchmark.timeout * count
-
-    def _program(self, asked: Sequence[Ask], scopes: Mapping[int, Scope]) -> tuple[Failed | None, dict[int, Answer | Failed]]:
-        """Start the program, wait and read: how it failed, if it did, and the answers that it gave."""
-        backend, benchmark = self.backend, self.benchmark
-        with backend.programs.folder() as scratch:
-            files: dict[str, Value] = {"scratch": str(scratch), "vectors_file": str(scratch / "vectors.json")}
-            files["result_file"] = str(scratch / "result")
-            scopes = {position: Scope({**scope.values, **files}, scope.words) for position, scope in scopes.items()}
-            first = scopes[asked[0][0]]
-            compile_ns: float | None = None
-            if backend.builder is not None:
-                binary = backend.builder.binary(first)
-                compile_ns = float(backend.builder.ready(binary))
-                first = Scope({**first.values, "binary": str(binary.path)}, first.words)
-            stdin = self._input(scopes, first, scratch)
-            directory = first.fill(benchmark.directory)
-            program, *arguments = first.fill_all(benchmark.argv)
-            outcome = backend.programs.run(
-                [located(program, directory), *arguments],
-                self._seconds(len(asked)),
-                {name: first.fill(text) for name, text in benchmark.environment.items()},
-                directory or scratch,
-                stdin,
-            )
-            failure = self._pattern(outcome) or outcome.failure(benchmark.exit_codes)
-            text = (
-                _read_file(directory or scratch, first.fill(benchmark.result.file)) if benchmark.result.file else outcome.stdout
-            )
-            if failure is not None and benchmark.mode == "vector":
-                return failure, {}
-            return failure, self._answers(asked, scopes, text, compile_ns, outcome)
-
-    def _input(self, scopes: Mapping[int, Scope], first: Scope, scratch: Path) -> Path | None:
-        """The document with the vectors, in the scratch folder."""
-        benchmark = self.benchmark
-        if benchmark.input is None:
-            return None
-        shape: Mapping[str, Any] | None = benchmark.input.vector or None
-        vectors = {text_of(scope["id"]): scope.document(shape) if shape else _plain(scope) for scope in scopes.values()}
-        whole = {"vectors": list(vectors.values()), "vectors_by_id": vectors, "vector": next(iter(vectors.values()))}
-        document = benchmark.input.document
-        if document is None:
-            document = "{vectors}" if benchmark.mode == "chunk" else "{vector}"
-        path = scratch / "vectors.json"
-        path.write_text(json.dumps(first.document(document, whole)), encoding="utf-8")
-        return path if benchmark.input.to == "stdin" else None
-
-    def _pattern(self, outcome: Outcome) -> Failed | None:
-        for pattern in self.benchmark.patterns:
-            for text in (outcome.stderr, outcome.stdout):
-                if found := re.search(pattern.text, text):
-                    line = text[text.rfind("\n", 0, found.start()) + 1 :].split("\n", 1)[0]
-                    return Ended(pattern.status, " ".join(line.split())[:300])
-        return None
-
-    def _answers(
-        self, asked: Sequence[Ask], scopes: Mapping[int, Scope], text: str, compile_ns: float | None, outcome: Outcome
-    ) -> dict[int, Answer | Failed]:
-        result = self.benchmark.result
-        rows = rows_of(result, text)
-        answers: dict[int, Answer | Failed] = {}
-        for position, (problem, _) in asked:
-            try:
-                row = row_for(result, rows, scopes[position])
-            except Failed as error:
-                answers[position] = error
-                continue
-            if row is not None:
-                said = answer_of(result, row, self.backend._flops(problem), bool(self.wanted["verify"]))
-                answers[position] = replace(said, compile_ns=compile_ns) if isinstance(said, Answer) else said
-            elif self.benchmark.mode == "vector":
-                words = f"; its last line is: {outcome.last_line}" if outcome.last_line else "; it printed nothing"
-                answers[position] = Ended("launch_error", f"the program's answer has no {result.format} result{words}")
-        return answers
-
-
-def _plain(scope: Scope) -> dict[str, Any]:
-    """A vector as it is, for programs that read kerncast's own form."""
-    parts = {
-        kind: {name.partition(".")[2]: value for name, value in scope.values.items() if name.startswith(f"{kind}.")}
-        for kind in ("problem", "config")
-    }
-    return {"id": scope["id"], **parts}
-
-
-def _read_file(directory: str | Path, path: str) -> str:
-    """The text of a result file, empty if there is none; a relative path starts at the program's folder."""
-    try:
-        with open(os.path.join(directory, path), "rb") as file:
-            return file.read(RESULT_BYTES).decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def _hash_file(path: str, hasher: Any) -> None:

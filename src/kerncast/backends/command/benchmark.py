@@ -25,7 +25,7 @@ from kerncast.writing.keys import key_rule
 At = str | list[str | int]
 SHIPPED = "benchmarks"
 # Keys that may change without changing the meaning of the times.
-_NOT_IDENTITY = ("doc", "timeout", "startup", "samples", "reset", "reset_after", "chunk")
+_NOT_IDENTITY = ("doc", "timeout", "startup", "each", "progress", "samples", "reset", "reset_after", "chunk")
 
 
 class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,11 +82,21 @@ class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the program calls the kernel, if its answer says so."""
 
 
+class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where `of` has one of these values, a vector has other keys."""
+
+    of: str
+    values: list[str]
+    vector: dict[str, Any] = {}
+    without: list[str] = []
+
+
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """JSON for the program: what it looks like, and where it goes."""
 
     to: Literal["stdin", "file"]
     vector: dict[str, Any] = {}
+    variants: list[Variant] = []
     document: Any = None
 
 
@@ -120,8 +130,14 @@ class Benchmark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: Literal["vector", "chunk"] = "vector"
     chunk: int = 64
     directory: str = ""
+    alike: list[str] = []
+    """Placeholders that stand for the same in all vectors of a chunk, so that `argv` may use them."""
     timeout: float = 60.0
     startup: float = 0.0
+    each: float | None = None
+    """Seconds that a vector of a chunk usually takes; `timeout` is what the slowest may take."""
+    progress: str = ""
+    """A regular expression; a line of output that it matches says that the next vector of the chunk begins."""
     samples: int | None = None
     cache: Literal["warm", "cold"] = "warm"
     checks: bool = False
@@ -141,6 +157,10 @@ class Benchmark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def digest(self) -> str:
         """A hash of what decides the meaning of a time."""
         body = {name: value for name, value in msgspec.to_builtins(self).items() if name not in _NOT_IDENTITY}
+        # Keys that came later count where they are used, so that a file without them keeps its hash.
+        for part, name in ((body, "alike"), (body["input"] or {}, "variants")):
+            if not part.get(name):
+                part.pop(name, None)
         return hashlib.blake2b(msgspec.json.encode(body, order="sorted"), digest_size=6).hexdigest()
 
     def setting_values(self) -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -32,6 +33,22 @@ STDOUT_BYTES = 8 << 20
 STDERR_BYTES = 64 << 10
 # How long output may still arrive after a program ended, from children that are being killed.
 DRAIN_SECONDS = 1.0
+# Beyond a program's own deadline, for killing it, reading its files and a reset.
+MARGIN_SECONDS = 30.0
+# The longest line in which signs of progress are looked for.
+LINE_BYTES = 64 << 10
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """How a program shows that it goes on: a line that `pattern` matches gives it `seconds` from then on."""
+
+    pattern: re.Pattern[bytes]
+    seconds: float
+    startup: float
+    """Seconds that it may need besides, after the first such line."""
+    longest: float
+    """Seconds that it may take in all, however often it shows that it goes on."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +62,8 @@ class Outcome:
     stderr: str
     oom_killed: bool = False
     """Whether the operating system killed a process for want of memory while it ran."""
+    at: str = ""
+    """The last vector that it said it began, by its `id`."""
 
     @property
     def last_line(self) -> str:
@@ -140,12 +159,14 @@ class Programs:
         environment: Mapping[str, str] | None = None,
         directory: str | Path | None = None,
         stdin: Path | None = None,
+        pulse: Pulse | None = None,
     ) -> Outcome:
         """Run a program to its end or its deadline. Raise `Ended` if it cannot be started."""
-        began, ooms = time.monotonic(), oom_kills()
+        ooms = oom_kills()
         with self._lock:
             self._count += 1
             mark = f"{self.scratch}#{self._count}#"
+        watch = _Watch(timeout, pulse)
         with open(stdin or os.devnull, "rb") as given:
             try:
                 process = subprocess.Popen(
@@ -161,13 +182,13 @@ class Programs:
                 raise Ended("not_run", f"{argv[0]} cannot be run ({error}): is it built, and is its path right?") from error
         self._tell(f"+{process.pid}\n")
         try:
-            out, err, timed_out = _watch(process, began + timeout)
+            out, err, timed_out = watch.until_the_end(process)
         finally:
             _kill_group(process.pid)
             code = process.wait()
             end_marked(mark)
             self._tell(f"-{process.pid}\n")
-        return Outcome(code, timed_out, time.monotonic() - began, out, err, oom_kills() > ooms)
+        return Outcome(code, timed_out, time.monotonic() - watch.began, out, err, oom_kills() > ooms, watch.at)
 
 
 def _kill_group(group: int) -> None:
@@ -175,35 +196,63 @@ def _kill_group(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def _watch(process: subprocess.Popen[bytes], deadline: float) -> tuple[str, str, bool]:
-    """Read both streams until the program ends or its time is over."""
-    assert process.stdout is not None
-    assert process.stderr is not None
-    tails: dict[IO[bytes], _Tail] = {process.stdout: _Tail(STDOUT_BYTES), process.stderr: _Tail(STDERR_BYTES)}
-    ended: float | None = None
-    timed_out = False
-    with selectors.DefaultSelector() as selector, process.stdout, process.stderr:
-        for stream in tails:
-            selector.register(stream, selectors.EVENT_READ)
-        while selector.get_map():
-            now = time.monotonic()
-            if ended is None and (process.poll() is not None or now > deadline):
-                timed_out = process.returncode is None
-                # Children that it left behind hold its streams open: they go with it.
-                _kill_group(process.pid)
-                ended = now
-            if ended is not None and now > ended + DRAIN_SECONDS:
-                break
-            for key, _ in selector.select(min(0.05, max(0.0, deadline - now)) if ended is None else 0.05):
-                data = os.read(key.fd, 1 << 16)
-                stream = key.fileobj  # type: ignore[assignment]
-                if data:
-                    tails[stream].add(data)
-                else:
-                    selector.unregister(stream)
-        if ended is None:
-            # Both streams are closed, but it may still be at work.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
-            timed_out = process.poll() is None
-        return tails[process.stdout].text(), tails[process.stderr].text(), timed_out
+class _Watch:
+    """A program's deadline, which moves on with each line that says that it goes on."""
+
+    def __init__(self, timeout: float, pulse: Pulse | None) -> None:
+        self.began = time.monotonic()
+        self.deadline, self.pulse = self.began + timeout, pulse
+        self.beats, self.at = 0, ""
+        self._lines: dict[IO[bytes], bytearray] = {}
+
+    def read(self, stream: IO[bytes], data: bytes) -> None:
+        """Look for signs of progress in what a stream brought, line by line."""
+        if self.pulse is None:
+            return
+        held = self._lines.setdefault(stream, bytearray())
+        held += data
+        *whole, rest = re.split(rb"[\r\n]", held)
+        self._lines[stream] = bytearray(rest[-LINE_BYTES:])
+        for line in whole:
+            if found := self.pulse.pattern.search(line[-LINE_BYTES:]):
+                self._beat(found, self.pulse)
+
+    def _beat(self, found: re.Match[bytes], pulse: Pulse) -> None:
+        more = pulse.seconds if self.beats else pulse.startup + pulse.seconds
+        self.beats += 1
+        self.deadline = min(time.monotonic() + more, self.began + pulse.longest)
+        self.at = found["id"].decode(errors="replace") if "id" in pulse.pattern.groupindex else ""
+
+    def until_the_end(self, process: subprocess.Popen[bytes]) -> tuple[str, str, bool]:
+        """Read both streams until the program ends or its time is over."""
+        assert process.stdout is not None
+        assert process.stderr is not None
+        tails: dict[IO[bytes], _Tail] = {process.stdout: _Tail(STDOUT_BYTES), process.stderr: _Tail(STDERR_BYTES)}
+        ended: float | None = None
+        timed_out = False
+        with selectors.DefaultSelector() as selector, process.stdout, process.stderr:
+            for stream in tails:
+                selector.register(stream, selectors.EVENT_READ)
+            while selector.get_map():
+                now = time.monotonic()
+                if ended is None and (process.poll() is not None or now > self.deadline):
+                    timed_out = process.returncode is None
+                    # Children that it left behind hold its streams open: they go with it.
+                    _kill_group(process.pid)
+                    ended = now
+                if ended is not None and now > ended + DRAIN_SECONDS:
+                    break
+                for key, _ in selector.select(min(0.05, max(0.0, self.deadline - now)) if ended is None else 0.05):
+                    data = os.read(key.fd, 1 << 16)
+                    stream = key.fileobj  # type: ignore[assignment]
+                    if data:
+                        tails[stream].add(data)
+                        self.read(stream, data)
+                    else:
+                        selector.unregister(stream)
+            if ended is None:
+                # Both streams are closed, but it may still be at work.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, self.deadline - time.monotonic()))
+                timed_out = process.poll() is None
+            return tails[process.stdout].text(), tails[process.stderr].text(), timed_out

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from kerncast.backends.command.benchmark import At, Benchmark, Result
+from kerncast.backends.command.asking import ID, progress_pattern
+from kerncast.backends.command.benchmark import At, Benchmark, Input, Result
 from kerncast.backends.command.reading import RATES, UNITS
 from kerncast.backends.command.template import check_names, leaves, names_in, text_of
 from kerncast.errors import BadFile, NotFound
@@ -67,9 +68,11 @@ def check(benchmark: Benchmark) -> None:
         benchmark.chunk < 1
         or benchmark.timeout <= 0
         or benchmark.startup < 0
+        or (benchmark.each is not None and benchmark.each <= 0)
         or (benchmark.samples is not None and benchmark.samples < 1)
     ):
-        raise BadFile("chunk and samples must be at least 1, timeout more than 0 and startup not negative")
+        raise BadFile("chunk and samples must be at least 1, timeout and each more than 0 and startup not negative")
+    _check_chunk(benchmark, names)
     _check_statuses(benchmark)
     _check_result(benchmark.result, family, benchmark.mode == "chunk")
     _check_only(benchmark, family)
@@ -82,6 +85,18 @@ def check(benchmark: Benchmark) -> None:
         raise BadFile(f"nothing tells the program {left[0]}: put {{{left[0]}}} where it reads it, or fix it under [only]")
     if "cache" in used and benchmark.cache != "warm":
         raise BadFile("cache says what a program measures that does not get {cache}: leave it out, or do not use {cache}")
+
+
+def _check_chunk(benchmark: Benchmark, names: _Names) -> None:
+    """Refuse keys for chunks elsewhere, and those that name nothing."""
+    for name in ("alike", "each", "progress"):
+        if getattr(benchmark, name) and benchmark.mode != "chunk":
+            raise BadFile(f'{name} is for programs that take many vectors: set mode = "chunk", or leave it out')
+    for name in benchmark.alike:
+        if name not in names.vector - {ID}:
+            raise BadFile(f"alike: {NotFound.named('word or parameter', name, names.vector - {ID})}")
+    check_names([benchmark.progress], {ID}, "progress")
+    _check_regex(progress_pattern(benchmark.progress), "progress", 0)
 
 
 def _sends_vectors(benchmark: Benchmark) -> bool:
@@ -111,7 +126,7 @@ def _check_templates(benchmark: Benchmark, names: _Names) -> set[str]:
     if chunk and (benchmark.patterns or build is not None or benchmark.input is None or not benchmark.result.match):
         raise BadFile('mode = "chunk" needs [input] and result.match, and allows neither patterns nor a build step')
     # In a chunk the vectors travel in the document alone; a program is started once for many.
-    outer = static if chunk else every
+    outer = static | set(benchmark.alike) if chunk else every
     texts = [*benchmark.argv, *benchmark.environment.values(), benchmark.directory]
     called = check_names(texts, outer, "argv, environment and directory")
     used |= called
@@ -124,10 +139,26 @@ def _check_templates(benchmark: Benchmark, names: _Names) -> set[str]:
         [text for item in benchmark.result.match for text in (item.equals, item.pattern) if text], every, "result.match"
     )
     if benchmark.input is not None:
-        shape = check_names(leaves(benchmark.input.vector), every - {"binary"}, "input.vector")
+        shape = _check_shapes(benchmark.input, every - {"binary"}, names)
         used |= shape if _sends_vectors(benchmark) else set()
         used |= check_names(leaves(benchmark.input.document), outer | set(WHOLE), "input.document")
     return used
+
+
+def _check_shapes(wanted: Input, known: set[str], names: _Names) -> set[str]:
+    """What is in a vector whatever variant of it is sent."""
+    shared = names.behind(check_names(leaves(wanted.vector), known, "input.vector"))
+    for variant in wanted.variants:
+        if not wanted.vector:
+            raise BadFile("input.variants change input.vector, which is empty: write it out")
+        if variant.of not in names.vector:
+            raise BadFile(f"input.variants: {NotFound.named('word or parameter', variant.of, names.vector)}")
+        missing = [name for name in variant.without if name not in wanted.vector]
+        if missing:
+            raise BadFile(f"input.variants: {NotFound.named('key of input.vector', missing[0], wanted.vector)}")
+        kept = {name: text for name, text in wanted.vector.items() if name not in variant.without} | variant.vector
+        shared &= names.behind(check_names(leaves(kept), known, "input.variants"))
+    return shared
 
 
 def _check_statuses(benchmark: Benchmark) -> None:

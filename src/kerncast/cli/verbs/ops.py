@@ -12,7 +12,9 @@ from kerncast.cli.views.output import json_option, print_json, table
 from kerncast.device import hardware_namespace
 from kerncast.op import Op
 from kerncast.registry import FAMILIES, OPS
-from kerncast.space import Space
+from kerncast.space import Space, Value
+
+TTNN = "ttnn."
 
 
 def parameters(space: Space) -> list[dict[str, Any]]:
@@ -58,6 +60,18 @@ def _describe(op: Op) -> dict[str, Any]:
     }
 
 
+def _other_names(aliases: dict[str, dict[str, Value]]) -> list[str]:
+    """Each alias with the parameters that it sets; one that only adds TTNN's prefix to another is said with that one."""
+    found = []
+    for alias, values in aliases.items():
+        if alias.removeprefix(TTNN) != alias and alias.removeprefix(TTNN) in aliases:
+            continue
+        name = f"[{TTNN}]{alias}" if f"{TTNN}{alias}" in aliases else alias
+        set_to = ", ".join(f"{key}={value}" for key, value in values.items())
+        found.append(f"{name} ({set_to})" if set_to else name)
+    return found
+
+
 @click.command("ops")
 @click.argument("name", required=False, shell_complete=completing.ops)
 @json_option
@@ -89,11 +103,7 @@ def command(name: str | None, as_json: bool) -> None:
     echo(f"features: {', '.join(found_one['features'])}")
     echo(f"families: {', '.join(found_one['families'])}")
     if found_one["aliases"]:
-        named = (
-            f"{alias} ({', '.join(f'{key}={value}' for key, value in values.items())})"
-            for alias, values in found_one["aliases"].items()
-        )
-        echo(f"also called: {', '.join(named)}")
+        echo(f"also called: {', '.join(_other_names(found_one['aliases']))}")
     for kind in ("problem_sets", "sweeps"):
         for title, what in found_one[kind].items():
             echo(f"--problems {title}: {what}")
