@@ -42,21 +42,28 @@ class Binding:
     """One loaded artefact with one context; threads take turns."""
 
     def __init__(self, file: Path, family: Family, schema: int, prefix: str = "kerncast") -> None:
-        self.family, self.prefix = family, prefix
-        self._file, self._schema = file, schema
-        self._problems = len(family.problem.parameters)
-        self._configs = max(1, len(family.config.parameters))
+        self.family, self._schema = family, schema
+        self._open(file, prefix)
+        context = ctypes.c_void_p()
+        status = self._function("create_checked")(schema, ctypes.byref(context))
+        if status:
+            raise BadFile(f"{file} cannot be used: {C_STATUSES[status]}; export it again")
+        self._begin(context, len(family.problem.parameters), max(1, len(family.config.parameters)))
+        self.candidates = int(self._function("candidates")())
+
+    def _open(self, file: Path, prefix: str) -> None:
+        """Load the library and declare its functions."""
+        self._file, self.prefix = file, prefix
         try:
             self._library = ctypes.CDLL(str(file))
             self._declare()
         except (OSError, AttributeError) as error:
             raise BadFile(f"{file} is not an artefact of this kerncast ({error}): export it again") from error
-        self.answer_type = _answer_type(self._configs)
-        context = ctypes.c_void_p()
-        status = self._function("create_checked")(schema, ctypes.byref(context))
-        if status:
-            raise BadFile(f"{file} cannot be used: {C_STATUSES[status]}; export it again")
-        self._context = context
+
+    def _begin(self, context: ctypes.c_void_p, problems: int, configs: int) -> None:
+        """Take over a context, and prepare the memory of problems and answers."""
+        self._context, self._problems, self._configs = context, problems, configs
+        self.answer_type = _answer_type(configs)
         self._turn = threading.Lock()
         self._problem = (ctypes.c_int64 * self._problems)()
         self._one = np.zeros(1, self.answer_type)
@@ -64,14 +71,19 @@ class Binding:
         # The same memory as a ctypes structure: one field can be read without unpacking the whole row.
         self._slot = _answer_structure(self._configs).from_address(self._one_address)
         self._select = self._function("select")
-        self.candidates = int(self._function("candidates")())
 
     def _function(self, name: str) -> Any:
         return getattr(self._library, f"{self.prefix}_{name}")
 
     def _declare(self) -> None:
+        for name, (arguments, result) in self._shapes().items():
+            function = self._function(name)
+            function.argtypes, function.restype = arguments, result
+
+    def _shapes(self) -> dict[str, tuple[list[Any], Any]]:
+        """By function: its arguments and its result."""
         pointer, number = ctypes.c_void_p, ctypes.c_int
-        shapes: dict[str, tuple[list[Any], Any]] = {
+        return {
             "create_checked": ([ctypes.c_uint64, pointer], number),
             "destroy": ([pointer], None),
             "select": ([pointer, pointer, number, pointer], number),
@@ -86,9 +98,10 @@ class Binding:
             "pin": ([pointer, pointer, ctypes.c_int32, pointer], number),
             "clear_overrides": ([pointer], number),
         }
-        for name, (arguments, result) in shapes.items():
-            function = self._function(name)
-            function.argtypes, function.restype = arguments, result
+
+    def _stateless(self, name: str, *arguments: Any) -> int:
+        """Call a function that needs no context of an artefact."""
+        return int(self._function(name)(*arguments))
 
     def close(self) -> None:
         """Free the context."""
@@ -185,14 +198,14 @@ class Binding:
         """Predict the time of one config."""
         given = (ctypes.c_int64 * self._configs)(*config)
         with self._turn:
-            self._function("predict")(self._fill(numbers), given, self._one_address)
+            self._stateless("predict", self._fill(numbers), given, self._one_address)
             return reply_of(self._one[0])
 
     def features(self, numbers: Sequence[int], config: Sequence[int], count: int) -> Floats:
         """The features of one vector, as the model reads them."""
         given, found = (ctypes.c_int64 * self._configs)(*config), np.empty(max(1, count))
         with self._turn:
-            status = self._function("features")(self._fill(numbers), given, found.ctypes.data, len(found))
+            status = self._stateless("features", self._fill(numbers), given, found.ctypes.data, len(found))
         if status:
             raise InvalidValue(f"the artefact does not describe {list(numbers)} {list(config)}: {C_STATUSES[status]}")
         return found[:count]

@@ -67,14 +67,16 @@ def kept(identity: str, flags: tuple[str, ...] = FLAGS) -> Path | None:
     return folder / "artefact.so" if is_intact(folder / "artefact.so") else None
 
 
-def build(compiler: Compiler, flags: tuple[str, ...], source: str, header: str, made: Path) -> None:
+def build(
+    compiler: Compiler, flags: tuple[str, ...], source: str, header: str, made: Path, name: str = "kerncast"
+) -> None:
     """Compile to a temporary folder and rename; the checksum is written last, so if it exists the object is complete."""
     try:
         made.parent.mkdir(parents=True, exist_ok=True)
         with scratch_folder(made.parent) as draft:
-            (draft / "kerncast.c").write_text(source, encoding="utf-8")
-            (draft / "kerncast.h").write_text(header, encoding="utf-8")
-            command = [compiler.path, *flags, f"-I{draft}", str(draft / "kerncast.c"), "-o", str(draft / "artefact.so"), "-lm"]
+            (draft / f"{name}.c").write_text(source, encoding="utf-8")
+            (draft / f"{name}.h").write_text(header, encoding="utf-8")
+            command = [compiler.path, *flags, f"-I{draft}", str(draft / f"{name}.c"), "-o", str(draft / "artefact.so"), "-lm"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS)
             if done.returncode:
                 reasons = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()

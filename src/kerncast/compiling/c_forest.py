@@ -68,7 +68,7 @@ class ForestPlan:
         rules = len(self.artefact.mixed_rules)
         # A rule is the condition `holds <= 0.5`: it is met by the configs that break the rule.
         thresholds = np.concatenate([*forests.thresholds.values(), np.full(rules, 0.5)])
-        nodes = np.concatenate([_nodes(forests, tree) for tree in trees])
+        nodes = np.concatenate([tree_nodes(forests, tree) for tree in trees])
         starts = np.cumsum([0, *(len(bag) for bags in forests.trees.values() for bag in bags)])
         most_rows = len(thresholds) + 2 * len(self.slots) + 2
         text = f"typedef {at_least_16(integer_type([most_rows], unsigned=True)[0])} {name}_id;\n"
@@ -196,7 +196,8 @@ def at_least_16(kind: str) -> str:
     return kind.replace("int8_t", "int16_t")
 
 
-def _nodes(forests: Forests, tree: Tree) -> Ints:
+def tree_nodes(forests: Forests, tree: Tree) -> Ints:
+    """The nodes of a tree: condition, left, right."""
     return np.column_stack([forests.condition(tree.feature, tree.threshold), tree.left, tree.right])
 
 

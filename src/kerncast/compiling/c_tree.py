@@ -73,11 +73,11 @@ def _comparing(artefact: Artefact, tree: DecisionTree, sealed: Sealed, function:
     )
     body = "\n".join(lines)
     text += f"{tables}static void kc_compared_mixed(double *x) {{\n    (void)x;\n{body}\n}}\n"
-    return text + _Joined.of(trees, {number: place[names[number]] for number in read}).tables(sealed)
+    return text + Joined.of(trees, {number: place[names[number]] for number in read}).tables(sealed)
 
 
 @dataclass(frozen=True)
-class _Joined:
+class Joined:
     """Trees in one row of nodes and one of leaves."""
 
     nodes: np.ndarray
@@ -86,7 +86,7 @@ class _Joined:
     root: np.ndarray
 
     @classmethod
-    def of(cls, trees: tuple[Tree, ...], place: Mapping[int, int]) -> _Joined:
+    def of(cls, trees: tuple[Tree, ...], place: Mapping[int, int]) -> Joined:
         nodes, roots, first, leaf = [], [], 0, 0
         for tree in trees:
             children = [np.where(side >= 0, side + first, side - leaf) for side in (tree.left, tree.right)]

@@ -10,6 +10,8 @@ between points half the group apart; up to a quarter of the points may be anywhe
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -56,6 +58,20 @@ def sizes(rows: Rows) -> Floats:
 
 def _no_size(family: Family) -> InvalidValue:
     return InvalidValue(f"op {family.op.name} declares no line_size and no work, and a line needs a size: use another model")
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines in the order of their keys; the last one, which has no key, is for any other key."""
+
+    keys: Floats
+    """[line, column]"""
+    lines: Floats
+    """[line, (intercept, slope, shortest)]"""
+    reads: tuple[int, ...]
+    """What each column is compared with: a problem parameter by its place, or, after these, a config parameter."""
+    size: str
+    """The number of the problem that the time grows with."""
 
 
 class Linear(Learner):
@@ -144,9 +160,10 @@ class Linear(Learner):
         program = family.op.line_program
         return {} if program is None else {"line_size": program.outputs["size"]}
 
-    def c_source(self, scope: CScope) -> CSource:
-        family, columns = scope.family, self._columns(scope.family)
-        size = next((name for name in ("line_size", "roofline_ns", "bytes", "flops") if name in scope.values), None)
+    def exported(self, family: Family, values: Collection[str]) -> Lines:
+        """The lines as C and a blob read them; `values` are the numbers of the problem that are known there."""
+        columns = self._columns(family)
+        size = next((name for name in ("line_size", "roofline_ns", "bytes", "flops") if name in values), None)
         if size is None:
             raise _no_size(family)
         pooled = self.lines_.filter("pooled").row(0, named=True)
@@ -160,15 +177,21 @@ class Linear(Learner):
             keys[:, place] = [
                 float(parameter.inactive if item is None else codes.get(item, item)) for item in lines[column].to_list()
             ]
-            reads.append(f"{'p' if side == 'problem' else 'c'}[{list(space.parameters).index(name)}]")
+            before = 0 if side == "problem" else len(family.problem.parameters)
+            reads.append(before + list(space.parameters).index(name))
         order = np.lexsort(keys.T[::-1]) if len(columns) else np.arange(lines.height)
         numbers = lines.select("intercept", "slope", "shortest").to_numpy()[order] if lines.height else np.empty((0, 3))
         others = np.array([[float(pooled[name] or 0.0) for name in ("intercept", "slope", "shortest")]])
-        text = define(KC_LINES=lines.height, KC_LINE_COLUMNS=len(columns))
-        text += scope.sealed.array("double", "kc_line_keys", keys[order].ravel())
-        text += scope.sealed.array("double", "kc_lines", np.concatenate([numbers, others]).ravel())
-        body = f"    const double key[{max(1, len(columns))}] = {{{', '.join(reads) or '0'}}};\n"
-        body += f"    raw[0] = kc_encode(kc_line_time(key, v[{scope.values[size]}]), v);\n"
+        return Lines(keys[order], np.concatenate([numbers, others]), tuple(reads), size)
+
+    def c_source(self, scope: CScope) -> CSource:
+        found, problems = self.exported(scope.family, scope.values), len(scope.family.problem.parameters)
+        text = define(KC_LINES=len(found.keys), KC_LINE_COLUMNS=len(found.reads))
+        text += scope.sealed.array("double", "kc_line_keys", found.keys.ravel())
+        text += scope.sealed.array("double", "kc_lines", found.lines.ravel())
+        reads = [f"p[{place}]" if place < problems else f"c[{place - problems}]" for place in found.reads]
+        body = f"    const double key[{max(1, len(reads))}] = {{{', '.join(reads) or '0'}}};\n"
+        body += f"    raw[0] = kc_encode(kc_line_time(key, v[{scope.values[found.size]}]), v);\n"
         return CSource(text + packaged_c(__package__, "lines.c") + learn_function(body))
 
 

@@ -1,0 +1,355 @@
+/* -- loading forests, pools and learners --------------------------------------------------------------- */
+
+/* Each node and each leaf of a tree has one parent, which comes before it. Returns the longest path, or -1. */
+static int32_t kc_tree_depth(const kc_trees_node *nodes, int32_t count, int32_t leaves, int32_t conditions, uint16_t *depth) {
+    int32_t deepest = 0, ends = 0;
+    if (leaves != count + 1) return -1;
+    for (int32_t i = 0; i < count; i++) depth[i] = 0;
+    for (int32_t i = 0; i < count; i++) {
+        if (nodes[i].condition >= conditions || (i > 0 && depth[i] == 0) || depth[i] >= KC_MOST_DEPTH - 4) return -1;
+        if (depth[i] > deepest) deepest = depth[i];
+        for (int side = 0; side < 2; side++) {
+            const int32_t child = side ? nodes[i].right : nodes[i].left;
+            if (child < 0) {
+                if (-1 - child >= leaves) return -1;
+                ends++;
+            } else if (child <= i || child >= count || depth[child] != 0)
+                return -1;
+            else
+                depth[child] = (uint16_t)(depth[i] + 1);
+        }
+    }
+    return ends == leaves || (count == 0 && leaves == 1) ? deepest + 2 : -1;
+}
+
+typedef struct {
+    const char *thresholds, *features, *nodes, *leaves, *first_node, *first_leaf, *first_tree, *problem_slots, *groups, *parts, *slots, *static_slots;
+} kc_trees_names;
+
+/* Conditions from `first` on, `count` of them, that no other feature has. */
+static int kc_claim(kc_loading *l, unsigned char *taken, int32_t conditions, int32_t first, int32_t count) {
+    KC_NEED(first >= 0 && count >= 1 && count <= conditions && first <= conditions - count, "the conditions of a feature");
+    for (int32_t i = first; i < first + count; i++) {
+        KC_NEED(!taken[i], "the conditions of a feature");
+        taken[i] = 1;
+    }
+    return 1;
+}
+
+static int kc_load_tree_bounds(kc_loading *l, kc_trees *t, const kc_trees_names *n, int32_t nodes, int32_t leaves) {
+    int32_t trees, ends, more;
+    uint16_t *depth = kc_take(l, (size_t)nodes + 1, sizeof *depth);
+    KC_READ(t->first_tree, n->first_tree, 'i', -1, &t->forests);
+    KC_READ(t->first_node, n->first_node, 'i', -1, &trees);
+    KC_READ(t->first_leaf, n->first_leaf, 'i', trees, NULL);
+    t->forests -= 1, trees -= 1;
+    if (depth == NULL) return 0;
+    KC_NEED(t->forests >= 1 && t->forests <= KC_MOST_RAW && trees >= 1, n->first_tree);
+    KC_NEED(t->first_tree[0] == 0 && t->first_tree[t->forests] == trees, n->first_tree);
+    KC_NEED(t->first_node[0] == 0 && t->first_leaf[0] == 0, n->first_node);
+    for (int32_t i = 0; i < t->forests; i++) KC_NEED(t->first_tree[i] < t->first_tree[i + 1], n->first_tree);
+    t->depth = 1;
+    for (int32_t i = 0; i < trees; i++) {
+        ends = t->first_node[i + 1], more = t->first_leaf[i + 1];
+        KC_NEED(ends >= t->first_node[i] && ends <= nodes && more > t->first_leaf[i] && more <= leaves, n->first_node);
+        const int32_t deep = kc_tree_depth(t->nodes + t->first_node[i], ends - t->first_node[i], more - t->first_leaf[i], t->first_rule, depth);
+        KC_NEED(deep > 0, n->nodes);
+        if (deep > t->depth) t->depth = deep;
+    }
+    KC_NEED(t->first_node[trees] == nodes && t->first_leaf[trees] == leaves, n->first_node);
+    return 1;
+}
+
+/* Leaves in whole numbers, whose sums must fit into 32 bits. */
+static int kc_round_leaves(kc_loading *l, kc_trees *t) {
+    const double scale = l->m->numbers[KC_NUMBER_ROUGH_SCALE];
+    int32_t *rough = kc_take(l, (size_t)t->first_leaf[t->first_tree[t->forests]], sizeof *rough);
+    if (rough == NULL) return 0;
+    for (int32_t forest = 0; forest < t->forests; forest++) {
+        double total = 0.0;
+        for (int32_t tree = t->first_tree[forest]; tree < t->first_tree[forest + 1]; tree++) {
+            double most = 0.0;
+            for (int32_t i = t->first_leaf[tree]; i < t->first_leaf[tree + 1]; i++) {
+                const double value = floor(t->leaves[i] * scale + 0.5);
+                KC_NEED(fabs(value) < 2e9, "model.leaves");
+                rough[i] = (int32_t)value;
+                if (fabs(value) > most) most = fabs(value);
+            }
+            total += most;
+        }
+        KC_NEED(total < 2.1e9, "model.leaves");
+    }
+    t->rough = rough;
+    return 1;
+}
+
+static int kc_load_trees(kc_loading *l, kc_trees *t, const kc_trees_names *n, int own) {
+    struct kerncast_model *m = l->m;
+    const int32_t rules = (int32_t)m->facts[KC_FACT_MIXED_RULES];
+    int32_t nodes, leaves, numbers;
+    KC_READ(t->thresholds, n->thresholds, 'd', -1, &t->conditions);
+    KC_NEED(t->conditions >= rules && t->conditions <= 60000, n->thresholds);
+    t->first_rule = t->conditions - rules;
+    KC_READ(t->nodes, n->nodes, 'H', -1, &nodes);
+    KC_READ(t->leaves, n->leaves, 'd', -1, &leaves);
+    KC_NEED(nodes % 3 == 0, n->nodes);
+    if (!kc_load_tree_bounds(l, t, n, nodes / 3, leaves)) return 0;
+    unsigned char *taken = kc_take(l, (size_t)t->conditions + 1, 1);
+    if (taken == NULL) return 0;
+    KC_READ(t->features, n->features, 'i', -1, &numbers);
+    KC_NEED(numbers % 3 == 0, n->features);
+    t->feature_count = numbers / 3;
+    for (int32_t i = 0; i < t->feature_count; i++) {
+        const kc_feature_slot slot = t->features[i];
+        KC_NEED(slot.feature >= 0 && slot.feature < m->features, n->features);
+        if (!kc_claim(l, taken, t->first_rule, slot.first, slot.count)) return 0;
+        if (slot.count > t->most_thresholds) t->most_thresholds = slot.count;
+    }
+    /* A row is walked by its features: each condition of a node must be one of theirs. */
+    for (int32_t i = 0; i < t->first_rule; i++) KC_NEED(taken[i], n->features);
+    if (!kc_read_below(l, n->parts, -1, 0, m->values, &t->parts, &t->part_count)) return 0;
+    KC_READ(t->problem_slots, n->problem_slots, 'i', -1, &numbers);
+    KC_NEED(numbers % 3 == 0, n->problem_slots);
+    t->problem_slot_count = numbers / 3;
+    KC_READ(t->groups, n->groups, 'i', -1, &numbers);
+    KC_NEED(numbers % 2 == 0, n->groups);
+    t->group_count = numbers / 2;
+    return !own || kc_round_leaves(l, t);
+}
+
+/* The slots of a pool: which conditions a combination decides. Those of all pools of a forest are the same but for their rows. */
+static int kc_load_slots(kc_loading *l, kc_pool *pool, const kc_trees *t, const kc_trees_names *n, kc_pool_group *groups) {
+    const int32_t *mixed, *fixed;
+    int32_t slots, statics, row = 2;
+    unsigned char *taken = kc_take(l, (size_t)t->conditions + 1, 1);
+    KC_READ(mixed, n->slots, 'i', -1, &slots);
+    KC_READ(fixed, n->static_slots, 'i', -1, &statics);
+    KC_NEED(slots % 4 == 0 && statics % 2 == 0, n->slots);
+    pool->slot_count = slots / 4, pool->static_slot_count = statics / 2;
+    KC_NEED(pool->group_count == t->group_count + pool->static_slot_count, n->static_slots);
+    kc_pool_slot *to = kc_take(l, (size_t)pool->slot_count + (size_t)pool->static_slot_count + 1, sizeof *to);
+    if (taken == NULL || to == NULL) return 0;
+    pool->slots = to, pool->static_slots = to + pool->slot_count;
+    for (int32_t i = 0; i < t->problem_slot_count; i++) {
+        KC_NEED(t->problem_slots[i].value >= 0 && t->problem_slots[i].value < l->m->values, n->problem_slots);
+        if (!kc_claim(l, taken, t->conditions, t->problem_slots[i].first, t->problem_slots[i].count)) return 0;
+    }
+    for (int32_t i = 0; i < pool->slot_count + pool->static_slot_count; i++, to++) {
+        if (i < pool->slot_count) {
+            to->first = mixed[4 * i], to->count = mixed[4 * i + 1], to->group = mixed[4 * i + 2], to->output = mixed[4 * i + 3];
+            /* Groups come in order, each with a slot for each of its outputs. */
+            KC_NEED(to->group >= 0 && to->group < t->group_count, n->slots);
+            KC_NEED(i == 0 ? to->group == 0 : to->group == to[-1].group || to->group == to[-1].group + 1, n->slots);
+            KC_NEED(to->output >= 0 && to->output < l->m->programs[t->groups[to->group].program].output_count, n->slots);
+        } else
+            to->first = fixed[2 * (i - pool->slot_count)], to->count = fixed[2 * (i - pool->slot_count) + 1],
+            to->group = t->group_count + i - pool->slot_count, to->output = 0;
+        if (!kc_claim(l, taken, t->conditions, to->first, to->count)) return 0;
+        to->row = row;
+        row += (groups[to->group].count < to->count ? groups[to->group].count : to->count) + 1;
+        KC_NEED(row < 65000, n->slots);
+    }
+    for (int32_t i = 0; i < t->conditions; i++) KC_NEED(taken[i], n->slots);
+    pool->rows = row;
+    return 1;
+}
+
+typedef struct { const char *combinations, *member, *values, *band_of, *band; } kc_pool_names;
+
+/* `members` are read already. */
+static int kc_load_pool(kc_loading *l, kc_pool *pool, const kc_trees *t, const kc_trees_names *n, const kc_pool_names *names, int imitates) {
+    struct kerncast_model *m = l->m;
+    const int32_t *counts;
+    const double *values;
+    int32_t numbers;
+    int64_t next = 0;
+    pool->trees = t, pool->imitates = imitates;
+    pool->words = pool->configs <= 64 ? 1 : (pool->configs + 255) / 256 * 4;
+    pool->screens = !imitates && pool->words > 1 && m->facts[KC_FACT_SCREENS] != 0;
+    if (!kc_read_below(l, names->combinations, -1, 1, (int64_t)pool->configs + 1, &counts, &pool->group_count)) return 0;
+    const uint16_t *member = kc_small_numbers(l, names->member, (size_t)pool->group_count * (size_t)pool->configs, 65535);
+    KC_READ(values, names->values, 'd', -1, &numbers);
+    KC_NEED(pool->group_count >= t->group_count, names->combinations);
+    kc_pool_group *groups = kc_take(l, (size_t)pool->group_count + 1, sizeof *groups);
+    if (member == NULL || groups == NULL) return 0;
+    pool->groups = groups, pool->most_combinations = 1, pool->most_outputs = 1;
+    for (int32_t i = 0; i < pool->group_count; i++, member += pool->configs) {
+        const int64_t parts = i < t->group_count ? t->groups[i].parts : 1;
+        const int64_t outputs = i < t->group_count ? m->programs[t->groups[i].program].output_count : 1;
+        KC_NEED(parts >= 0 && parts * counts[i] <= numbers - next, names->values);
+        for (int32_t k = 0; k < pool->configs; k++) KC_NEED(member[k] < counts[i], names->member);
+        groups[i].count = counts[i], groups[i].member = member, groups[i].values = values + next;
+        groups[i].bits = counts[i] <= @MOST_SETS@ ? pool->bits : -1;
+        pool->bits += groups[i].bits < 0 ? 0 : counts[i];
+        if (counts[i] > pool->most_combinations) pool->most_combinations = counts[i];
+        KC_NEED(outputs * counts[i] < (int64_t)KC_MOST_BYTES / 8, names->combinations);
+        if (outputs * counts[i] > pool->most_outputs) pool->most_outputs = (int32_t)(outputs * counts[i]);
+        next += parts * counts[i];
+    }
+    if (!kc_read_below(l, names->band_of, -1, 0, l->m->candidates, &pool->band_of, &pool->bands)) return 0;
+    for (int32_t i = 0; i < pool->bands; i++) {
+        int32_t cells = 0;
+        kc_table(l, "tried.low", 'd', -1, &cells);
+        KC_NEED(pool->band_of[i] < cells / m->problem, names->band_of);
+    }
+    pool->band = kc_small_numbers(l, names->band, (size_t)pool->configs, pool->bands);
+    return pool->band != NULL && kc_load_slots(l, pool, t, n, groups);
+}
+
+static int kc_load_pools(kc_loading *l) {
+    static const kc_trees_names names[2] = {
+        {"model.thresholds", "model.features", "model.nodes", "model.leaves", "model.first_node", "model.first_leaf", "model.first_tree",
+         "model.problem_slots", "model.groups", "model.parts", "model.slots", "model.static_slots"},
+        {"small.thresholds", "small.features", "small.nodes", "small.leaves", "small.first_node", "small.first_leaf", "small.first_tree",
+         "small.problem_slots", "small.groups", "small.parts", "small.slots", "small.static_slots"}};
+    static const kc_pool_names pools[3] = {
+        {"portfolio.combinations", "portfolio.member", "portfolio.values", "portfolio.band_of", "portfolio.band"},
+        {"full.combinations", "full.member", "full.values", "full.band_of", "full.band"},
+        {"quick.combinations", "quick.member", "quick.values", "quick.band_of", "quick.band"}};
+    struct kerncast_model *m = l->m;
+    if (!kc_read_below(l, "portfolio.members", -1, 0, m->candidates, &m->portfolio_members, &m->portfolio.configs)) return 0;
+    if (!kc_read_below(l, "full.members", -1, 0, m->candidates, &m->full_members, &m->full.configs)) return 0;
+    KC_NEED((m->portfolio.configs > 0) == m->has_portfolio && m->portfolio.configs <= 60000, "portfolio.members");
+    KC_NEED((m->full.configs > 0) == m->has_full && m->full.configs <= 60000, "full.members");
+    KC_NEED(m->has_portfolio + m->has_full + m->has_tree > 0, "facts");
+    m->portfolio.members = m->quick.members = m->portfolio_members;
+    m->full.members = m->full_members;
+    m->quick.configs = m->has_quick ? m->portfolio.configs : 0;
+    for (int which = 0; which < 2; which++) {
+        kc_trees *t = which ? &m->small : &m->model;
+        if (which ? !m->has_quick : m->kind != KC_GBDT) continue;
+        if (!kc_load_trees(l, t, &names[which], !which)) return 0;
+        KC_NEED(which ? t->forests == 1 : t->forests == m->raw, names[which].first_tree);
+        for (int32_t i = 0; i < t->group_count; i++) {
+            KC_NEED(t->groups[i].parts >= 0 && t->groups[i].parts <= KC_MOST_VALUES, names[which].groups);
+            KC_NEED(t->groups[i].program >= 0 && t->groups[i].program < m->program_count, names[which].groups);
+            const int32_t outputs = m->programs[t->groups[i].program].output_count;
+            if (!kc_role(l, t->groups[i].program, t->part_count + t->groups[i].parts, outputs)) return 0;
+        }
+    }
+    if (m->kind == KC_GBDT) {
+        const kc_trees *t = &m->model;
+        if (m->has_portfolio && !kc_load_pool(l, &m->portfolio, t, &names[0], &pools[0], 0)) return 0;
+        if (m->has_full && !kc_load_pool(l, &m->full, t, &names[0], &pools[1], 0)) return 0;
+    }
+    return !m->has_quick || kc_load_pool(l, &m->quick, &m->small, &names[1], &pools[2], 1);
+}
+
+static int kc_load_forests_of_gbdt(kc_loading *l) {
+    const int64_t *f = l->m->facts;
+    int64_t total = 0;
+    for (int i = KC_FACT_TIME_FORESTS; i <= KC_FACT_LIBRARY_FORESTS; i++) {
+        KC_NEED(f[i] >= 0 && f[i] <= KC_MOST_RAW, "facts");
+        total += f[i];
+    }
+    KC_NEED(f[KC_FACT_TIME_FORESTS] >= 1 && total == l->m->raw, "facts");
+    return 1;
+}
+
+static int kc_load_lines(kc_loading *l) {
+    struct kerncast_model *m = l->m;
+    int32_t keys, numbers;
+    if (!kc_read_below(l, "lines.reads", -1, 0, m->problem + m->config, &m->line_reads, &m->line_columns)) return 0;
+    KC_READ(m->line_keys, "lines.keys", 'd', -1, &keys);
+    KC_READ(m->lines, "lines.lines", 'd', -1, &numbers);
+    KC_NEED(numbers >= 3 && numbers % 3 == 0 && m->line_columns <= 2 * KC_MOST_PARAMETERS, "lines.lines");
+    m->line_count = numbers / 3 - 1;
+    KC_NEED((int64_t)m->line_count * m->line_columns == keys, "lines.keys");
+    KC_NEED(m->facts[KC_FACT_LINE_SIZE] >= 0 && m->facts[KC_FACT_LINE_SIZE] < m->values, "facts");
+    return 1;
+}
+
+static int kc_load_network(kc_loading *l) {
+    struct kerncast_model *m = l->m;
+    int32_t numbers, weights;
+    KC_READ(m->plain, "scaling.plain", 'i', -1, &m->plain_count);
+    KC_NEED(m->plain_count % 2 == 0, "scaling.plain");
+    m->plain_count /= 2;
+    for (int32_t i = 0; i < m->plain_count; i++) KC_NEED(m->plain[2 * i] >= 0 && m->plain[2 * i] < m->features, "scaling.plain");
+    KC_READ(m->spread, "scaling.spread", 'd', (int64_t)m->plain_count * 2, NULL);
+    if (!kc_read_below(l, "scaling.coded", -1, 0, m->features, &m->coded, &m->coded_count)) return 0;
+    KC_READ(m->codes, "scaling.codes", 'd', m->coded_count, NULL);
+    KC_READ(m->weights, "network.weights", 'd', -1, &weights);
+    KC_READ(m->layers, "network.steps", 'i', -1, &numbers);
+    KC_NEED(numbers % 9 == 0 && numbers > 0 && (int64_t)m->plain_count + m->coded_count < 1 << 16, "network.steps");
+    m->layer_count = numbers / 9, m->widest = m->plain_count + m->coded_count + 1;
+    for (int32_t i = 0; i < m->layer_count; i++) {
+        const kc_layer *y = &m->layers[i];
+        KC_NEED(y->operation >= 0 && y->operation <= 2 && y->source >= 0 && y->source <= 3 && y->target >= 1 && y->target <= 4, "network.steps");
+        KC_NEED(y->source != y->target && y->columns >= 1 && y->columns < 1 << 16, "network.steps");
+        KC_NEED(y->offset >= 0 && y->offset < 1 << 16 && y->rows >= 0 && y->rows < 1 << 16, "network.steps");
+        KC_NEED(y->target == 4 ? y->columns == m->raw && y->operation == 0 : 1, "network.steps");
+        const int64_t cells = (int64_t)y->rows * y->columns;
+        KC_NEED(y->operation != 0 || (y->weights >= 0 && cells <= weights && y->weights <= weights - cells), "network.steps");
+        KC_NEED(y->operation != 0 || (y->bias >= -1 && (y->bias < 0 || y->bias <= weights - y->columns)), "network.steps");
+        const int32_t reads = y->offset + (y->operation == 0 ? y->rows : y->columns);
+        if (reads > m->widest) m->widest = reads;
+        if (y->columns > m->widest) m->widest = y->columns;
+    }
+    KC_NEED(m->layers[m->layer_count - 1].target == 4, "network.steps");
+    return 1;
+}
+
+static int kc_load_comparing(kc_loading *l) {
+    struct kerncast_model *m = l->m;
+    const int32_t *counts;
+    int32_t roots, nodes, leaves, total = 0;
+    KC_READ(counts, "compared.counts", 'i', 3, NULL);
+    for (int32_t i = 0; i < 3; i++) KC_NEED(counts[i] >= 0 && counts[i] < KC_MOST_VALUES / 3, "compared.counts");
+    m->compared_of_problem = counts[0], m->compared_of_config = counts[1];
+    const int32_t values = counts[0] + counts[1] + counts[2];
+    KC_READ(m->compared_configs, "compared.configs", 'd', (int64_t)counts[1] * m->portfolio.configs, NULL);
+    KC_READ(m->comparing_root, "comparing.root", 'i', -1, &roots);
+    KC_READ(m->comparing_nodes, "comparing.nodes", 'i', -1, &nodes);
+    KC_READ(m->comparing_leaves, "comparing.leaves", 'd', -1, &leaves);
+    KC_NEED(nodes % 3 == 0, "comparing.nodes");
+    nodes /= 3;
+    KC_READ(m->comparing_threshold, "comparing.threshold", 'd', nodes, NULL);
+    int32_t *longest = kc_take(l, (size_t)nodes + 1, sizeof *longest);
+    if (longest == NULL) return 0;
+    for (int32_t i = nodes; i-- > 0;) {
+        const kc_comparing_node node = m->comparing_nodes[i];
+        KC_NEED(node.feature >= 0 && node.feature < values, "comparing.nodes");
+        KC_NEED(node.left < nodes && node.right < nodes && (node.left < 0 || node.left > i) && (node.right < 0 || node.right > i), "comparing.nodes");
+        KC_NEED(node.left >= -leaves && node.right >= -leaves, "comparing.nodes");
+        const int32_t left = node.left < 0 ? 0 : longest[node.left], right = node.right < 0 ? 0 : longest[node.right];
+        longest[i] = 1 + (left > right ? left : right);
+    }
+    for (int32_t i = 0; i < roots; i++) {
+        KC_NEED(m->comparing_root[i] < nodes && m->comparing_root[i] >= -leaves, "comparing.root");
+        /* Trees that do not share their nodes have no longer paths than this. */
+        total += m->comparing_root[i] < 0 ? 0 : longest[m->comparing_root[i]];
+        KC_NEED(total <= nodes, "comparing.root");
+    }
+    m->comparing_count = roots;
+    KC_NEED(m->facts[KC_FACT_COMPARED_FIRST] >= 0 && m->facts[KC_FACT_COMPARED_FIRST] <= roots, "facts");
+    KC_NEED(m->facts[KC_FACT_COMPARED_BY_ALL] >= 0 && m->facts[KC_FACT_COMPARED_BY_ALL] <= KC_MOST_LISTED, "facts");
+    return kc_role(l, m->facts[KC_FACT_COMPARED_PROBLEM], m->problem, counts[0]) &&
+           kc_role(l, m->facts[KC_FACT_COMPARED_MIXED], counts[0] + counts[1], counts[2]);
+}
+
+static int kc_load_tree(kc_loading *l) {
+    struct kerncast_model *m = l->m;
+    int32_t features, leaves, places;
+    if (!m->has_tree) return 1;
+    KC_NEED(m->has_portfolio, "facts");
+    m->tree_places = kc_fact_of(l, KC_FACT_TREE_PLACES, 1, 60000);
+    const int64_t program = m->facts[KC_FACT_TREE_VALUES];
+    KC_NEED(l->status == KERNCAST_OK && program >= 0 && program < m->program_count, "facts");
+    features = m->programs[program].output_count;
+    if (!kc_role(l, program, m->problem, features)) return 0;
+    KC_NEED(features <= KC_MOST_FEATURES, "facts");
+    if (!kc_read_below(l, "tree.feature", -1, 0, features, &m->tree_feature, &m->tree_nodes)) return 0;
+    KC_READ(m->tree_threshold, "tree.threshold", 'd', m->tree_nodes, NULL);
+    if (!kc_read_below(l, "tree.lists", -1, -1, m->portfolio.configs, &m->tree_lists, &places)) return 0;
+    KC_NEED(places > 0 && places % m->tree_places == 0, "tree.lists");
+    if (!kc_read_below(l, "tree.compares", places / m->tree_places, 1, (int64_t)m->most_compared + 1, &m->tree_compares, NULL)) return 0;
+    if (!kc_read_below(l, "tree.list", -1, 0, places / m->tree_places, &m->tree_list, &leaves)) return 0;
+    KC_NEED(leaves > 0, "tree.list");
+    if (!kc_read_below(l, "tree.left", m->tree_nodes, -leaves, m->tree_nodes, &m->tree_left, NULL)) return 0;
+    if (!kc_read_below(l, "tree.right", m->tree_nodes, -leaves, m->tree_nodes, &m->tree_right, NULL)) return 0;
+    for (int32_t i = 0; i < m->tree_nodes; i++)
+        KC_NEED((m->tree_left[i] < 0 || m->tree_left[i] > i) && (m->tree_right[i] < 0 || m->tree_right[i] > i), "tree.left");
+    return m->most_compared == 1 || kc_load_comparing(l);
+}
+

@@ -1,0 +1,124 @@
+/* kerncast's runtime: loads models that `kerncast export --to blob` wrote, and answers with them.
+
+   A model is constant: threads share it. A context holds the memo and the memory to work in; it is used by one thread at a time,
+   and threads have one each. Memory is allocated only when a model is loaded and a context made. Destroy a model's contexts
+   before you unload it. A number that is not known is negative.
+
+   Problems and configs are arrays of numbers, a parameter in each place: see kerncast_place and kerncast_code.
+
+   No pointer may be NULL unless its function says so: one that is gives KERNCAST_BAD_INPUT, said in the answer if there is
+   one, and nothing else is written. Functions without a status then do nothing. */
+
+#ifndef KERNCAST_H_@UPPER@_RUNTIME
+#define KERNCAST_H_@UPPER@_RUNTIME
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KERNCAST_MISSING INT64_MIN /* a parameter that is not given, or does not apply */
+#define KERNCAST_MOST_PARAMETERS @MOST_PARAMETERS@ /* of a problem, and of a config */
+
+typedef enum {
+@STATUSES@
+} kerncast_status;
+
+typedef enum {
+@TIERS@
+} kerncast_tier;
+
+typedef enum {
+    KERNCAST_PIN_NONE = 0,
+    KERNCAST_PIN_DECIDED = 1,    /* the config is a pinned one, not the model's choice */
+    KERNCAST_PIN_NOT_APPLIED = 2 /* the pinned config cannot run this problem or is not available; `message` says why */
+} kerncast_pin_state;
+
+typedef enum { KERNCAST_PROBLEM = 0, KERNCAST_CONFIG = 1 } kerncast_side;
+
+typedef struct {
+    kerncast_status status;
+    kerncast_tier tier;
+    int32_t candidate; /* the config's number, or -1 */
+    int32_t parameter; /* the problem parameter at fault, or -1 */
+    int64_t config[KERNCAST_MOST_PARAMETERS];
+    double time_ns, lower_ns, upper_ns; /* expected, and the 90 % interval */
+    double efficiency;                  /* expected: best time over this config's */
+    kerncast_pin_state pin;
+    const char *label; /* the kernel's name in the training data; empty if it has none */
+    char message[@MESSAGE_BYTES@];
+} kerncast_answer;
+
+typedef struct kerncast_model kerncast_model;
+typedef struct kerncast_context kerncast_context;
+
+/* A model from bytes in memory, which are copied, or from a file. One that is damaged, cut off, of another version or made to do
+   harm is refused: by its status, and in words in `message`, which may be NULL. */
+kerncast_status kerncast_load(const void *bytes, size_t size, kerncast_model **model, char *message, size_t room);
+kerncast_status kerncast_load_file(const char *path, kerncast_model **model, char *message, size_t room);
+void kerncast_unload(kerncast_model *model); /* or NULL */
+
+/* Make a context: in the caller's memory (aligned to 64 bytes), or allocated. */
+size_t kerncast_context_bytes(const kerncast_model *model);
+kerncast_status kerncast_init(const kerncast_model *model, void *memory, size_t bytes, kerncast_context **context);
+kerncast_status kerncast_create(const kerncast_model *model, kerncast_context **context);
+void kerncast_destroy(kerncast_context *context); /* a context from create, or NULL */
+
+/* The parameters of problems or configs: their number, their names, the place of one (-1: there is none), and the number of a
+   label such as "fp16" (KERNCAST_MISSING: there is none). */
+int32_t kerncast_parameters(const kerncast_model *model, kerncast_side side);
+const char *kerncast_parameter(const kerncast_model *model, kerncast_side side, int32_t place);
+int32_t kerncast_place(const kerncast_model *model, kerncast_side side, const char *name);
+int64_t kerncast_code(const kerncast_model *model, kerncast_side side, int32_t place, const char *label);
+const char *kerncast_describe(const kerncast_model *model); /* JSON: family, device, software, kerncast's version */
+uint64_t kerncast_schema(const kerncast_model *model);      /* that of a C export of the same family */
+
+/* Set all parameters to KERNCAST_MISSING; those that have a default may stay missing. */
+void kerncast_problem_init(const kerncast_context *context, int64_t *problem);
+void kerncast_config_init(const kerncast_context *context, int64_t *config);
+
+/* The config to run. The tree answers without a time, and leaves what it is unsure of to the portfolio. */
+kerncast_status kerncast_select(kerncast_context *context, const int64_t *problem, kerncast_tier tier, kerncast_answer *answer);
+/* The same for many problems, one after the other; each answer has its own status. */
+void kerncast_select_many(kerncast_context *context, const int64_t *problems, size_t count, kerncast_tier tier,
+                          kerncast_answer *answers);
+/* The best configs, best first: those of the tier, then all others; with a capacity of 0 `answers` may be NULL. */
+kerncast_status kerncast_rank(kerncast_context *context, const int64_t *problem, kerncast_tier tier, kerncast_answer *answers,
+                              size_t capacity, size_t *count);
+/* The time of any config. */
+kerncast_status kerncast_predict(const kerncast_context *context, const int64_t *problem, const int64_t *config,
+                                 kerncast_answer *answer);
+
+/* What exists and what is fixed, for one context, from the next call on; remembered answers are forgotten. Configs are named
+   by their candidate numbers. */
+/* One byte for each of the kerncast_candidates() configs, 0 for those that are never to be chosen. It replaces earlier masks
+   and kerncast_deny; what the export denies stays denied. */
+kerncast_status kerncast_set_available(kerncast_context *context, const unsigned char *available, size_t count);
+kerncast_status kerncast_deny(kerncast_context *context, int32_t candidate);
+/* Problems that agree with `problem` in all parameters that are not KERNCAST_MISSING get this config; -1: they are left to
+   the model again. The last pin that matches counts. Refused if the config cannot run such a problem or is not available;
+   `answer` says why, and may be NULL. A context holds @MOST_PINS@ pins. */
+kerncast_status kerncast_pin(kerncast_context *context, const int64_t *problem, int32_t candidate, kerncast_answer *answer);
+kerncast_status kerncast_clear_overrides(kerncast_context *context); /* back to what was exported */
+
+int32_t kerncast_candidates(const kerncast_context *context);
+kerncast_status kerncast_candidate(const kerncast_context *context, int32_t candidate, int64_t *config);
+/* The kernel's name in the training data, or "". Where one config has several names (one for each dtype, say), only the second
+   one knows it. */
+const char *kerncast_label(const kerncast_context *context, int32_t candidate);
+const char *kerncast_label_for(const kerncast_context *context, const int64_t *problem, int32_t candidate);
+
+/* For tests and tools: scores (low is chosen, infinite where it cannot run) and times of a tier's configs, and features. */
+kerncast_status kerncast_scores(kerncast_context *context, const int64_t *problem, kerncast_tier tier, double *scores,
+                                double *times_ns, size_t capacity);
+kerncast_status kerncast_features(const kerncast_context *context, const int64_t *problem, const int64_t *config, double *features,
+                                  size_t capacity);
+const char *kerncast_status_name(kerncast_status status);
+const char *kerncast_tier_name(kerncast_tier tier);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
