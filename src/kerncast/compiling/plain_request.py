@@ -23,7 +23,7 @@ class PlainReader:
         self.space, self.parameters = family.problem, family.problem.parameters
         self.aliases, self.products = family.op.aliases, family.op.products
         self.same = sameness(family.op)
-        self.tree = request_tree(family.problem, family.op)
+        self.tree = request_tree(family.problem, family.op, family.op.products)
 
     @cached_property
     def _defaults(self) -> dict[str, Value]:

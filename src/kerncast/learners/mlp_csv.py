@@ -40,9 +40,11 @@ CELL_BYTES = 64
 
 def write_network(folder: Path, network: Mlp, names: Sequence[str], target: Target) -> None:
     """Write a network into a folder."""
-    codes, arrays = np.asarray(network.scaling_.arrays["codes"]), network.scaling_.arrays
+    codes, wide, mean, deviation = (
+        np.asarray(network.scaling_.arrays[name]) for name in ("codes", "wide", "mean", "deviation")
+    )
     rows = [
-        [names[place], "", str(bool(arrays["wide"][place])).lower(), _text(arrays["mean"][place]), _text(arrays["deviation"][place])]
+        [names[place], "", str(bool(wide[place])).lower(), _text(mean[place]), _text(deviation[place])]
         for place in np.flatnonzero(codes[:, 0] < 0)
     ]
     for place in np.flatnonzero(codes[:, 0] >= 0):
@@ -132,7 +134,8 @@ class Network:
         if known is None and given != [None]:
             raise BadFile(f"{where}: '{name}' is a number, so it has one row without a code")
         if known is not None and (len(set(given)) < len(given) or not {*given} <= {*known}):
-            raise BadFile(f"{where}: '{name}' is a category, so its rows have one of the codes {', '.join(map(str, known))} each")
+            listed = ", ".join(map(str, known))
+            raise BadFile(f"{where}: '{name}' is a category, so its rows have one of the codes {listed} each")
 
 
 def read_network(folder: Path) -> Network:
@@ -145,8 +148,8 @@ def read_network(folder: Path) -> Network:
     for number, (weights, biases) in enumerate(layers, 1):
         if weights.shape != (width, len(biases)):
             raise BadFile(
-                f"{folder / f'layer_{number}_weights.csv'} has {weights.shape[0]:,} rows of {weights.shape[1]:,} numbers, but it "
-                f"reads {width:,} inputs and there are {len(biases):,} biases: one row per input, one column per unit"
+                f"{folder / f'layer_{number}_weights.csv'} has {weights.shape[0]:,} rows of {weights.shape[1]:,} numbers, but "
+                f"it reads {width:,} inputs and there are {len(biases):,} biases: one row per input, one column per unit"
             )
         width = len(biases)
     if width != 1:

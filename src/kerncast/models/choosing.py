@@ -23,12 +23,14 @@ class Choice(Generic[T]):
     @cached_property
     def apart(self) -> frozenset[str]:
         """The parameters whose trained values differ. Only these are compared: most are the same in all models."""
-        first, *others = (coverage for _, coverage in self.models)
-        names = {name for _, item in self.models for name in (*item.hull, *item.facts)}
+        known = [(coverage.hull, coverage.facts) for _, coverage in self.models]
+        names = {name for hull, facts in known for name in (*hull, *facts)}
+        first, *others = known
         return frozenset(
-            name for name in names
-            if any((item.hull.get(name), item.facts.get(name)) != (first.hull.get(name), first.facts.get(name)) for item in others)
-        )  # fmt: skip
+            name
+            for name in names
+            if any(a.get(name) != b.get(name) for other in others for a, b in zip(first, other, strict=True))
+        )
 
     @cached_property
     def _products(self) -> list[dict[str, Product]]:

@@ -73,7 +73,6 @@ class Coverage:
         """Whether every label that another model was trained with is one of this model's."""
         return all(set(other.hull[name].labels) <= set(seen.labels) for name, seen in self.hull.items() if name in other.hull)
 
-
     def overlaps(self, other: Coverage) -> bool:
         """Whether the two were trained with some label of every parameter in common."""
         both = [(seen.labels, other.hull[name].labels) for name, seen in self.hull.items() if name in other.hull]

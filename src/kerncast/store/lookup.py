@@ -137,8 +137,8 @@ class Lookup:
         outside = [*coverage.outside(asked), *filter(None, [coverage.unlike(asked)])]
         rules = "; ".join(f"{item.parameter} was trained with {item.rule} only, got {item.value}" for item in outside)
         return NotFound(
-            f"no model of {entry.family} on {entry.device} in the store covers this problem; the nearest is {entry.id}: {rules}; "
-            "train one on such problems and add it"
+            f"no model of {entry.family} on {entry.device} in the store covers this problem; the nearest is {entry.id}: "
+            f"{rules}; train one on such problems and add it"
         )
 
 
