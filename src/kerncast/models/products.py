@@ -184,7 +184,8 @@ def _readers(manifest: Manifest, family: Family, name: str, factors: tuple[str, 
 
 def _inputs(manifest: Manifest, family: Family) -> dict[str, Expr]:
     """Everything that a prediction is computed from."""
-    kind, found = learner_class(manifest.kind), {}
+    kind = learner_class(manifest.kind)
+    found: dict[str, Expr] = {}
     if kind.reads_features:
         outputs = family.feature_program.outputs
         found |= {name: outputs[name] for name in manifest.features.names}
