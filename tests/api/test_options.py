@@ -64,7 +64,8 @@ ELSEWHERE = {
     ("inspect", "top"): kerncast.Dataset.inspect,
     ("compare", "strict"): kerncast.compare,
     # A model of the store by its id: `Store.open(path).get(id).load()`.
-    **{(verb, "store"): kerncast.Store.get for verb in ("compare", "evaluate", "export", "portfolio", "search", "select", "train")},
+    **{(verb, "store"): kerncast.Store.get for verb in ("compare", "evaluate", "export", "portfolio")},
+    **{(verb, "store"): kerncast.Store.get for verb in ("search", "select", "train")},
     ("inductor shapes", "out"): Shapes.save,
     ("inductor validate", "worst"): Validation.worst,
 }

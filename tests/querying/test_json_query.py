@@ -1,5 +1,6 @@
 """Questions in JSON: the same answers from C and from Python, one by one and in lists, from the right model or from none."""
 
+import contextlib
 import io
 import json
 import random
@@ -13,7 +14,12 @@ import pytest
 
 from kerncast import devices
 from kerncast.compiling import build
+from kerncast.compiling.json_request import Refused, RequestReader
+from kerncast.compiling.json_text import NotJson, scan
+from kerncast.compiling.plain_request import PlainReader
+from kerncast.compiling.request import identity_of
 from kerncast.data import schema
+from kerncast.errors import KerncastError
 from kerncast.querying.query import Query, among, in_store
 from kerncast.registry import FAMILIES
 from kerncast.selecting.selector import Selector
@@ -152,6 +158,22 @@ def test_both_readers_refuse_what_is_not_json_byte_for_byte(readers, entry):
     reply = json.loads(text)
     assert (reply["status"], reply["position"]) == ("bad_input", entry["position"])
     assert entry["message"] in reply["message"]
+
+
+def test_the_quick_reader_reads_what_a_model_accepts_as_the_model_does(exp, sharded):
+    """The store chooses a model by it, so a request that a model accepts must not mean anything else to it."""
+    accepted = 0
+    for model, name in ((exp, "exp"), (sharded, "sharded")):
+        strict, quick = RequestReader(model.family, identity_of(model)), PlainReader(model.family)
+        texts = [text_of(entry) for entry in CORPUS["requests"] if entry["of"] == name]
+        texts += [json.dumps(request) for request in many(100)] if name == "exp" else []
+        for text in texts:
+            with contextlib.suppress(Refused, NotJson, KerncastError):
+                values = strict.read(scan(text if isinstance(text, bytes) else text.encode())).values
+                problem = model.problem({key: value for key, value in values.items() if value is not None})
+                assert dict(problem) == quick.read(json.loads(text)), text
+                accepted += 1
+    assert accepted > 80
 
 
 def test_both_readers_answer_lists_byte_for_byte(readers):

@@ -65,9 +65,9 @@ def export(
 
     `c`: one .c and one .h without any dependency beyond libm, a C++17 header, a self-test with golden vectors,
     CMakeLists.txt and a pkg-config file; it chooses exactly what Python chooses. `json`: a table of choices. `csv`: the lines
-    of a linear model, or a folder with the weights of an mlp (`train` reads it back). `lookup-table`: a table for `torch._inductor.lookup_table`, with the `top_k` best configs of each problem
-    (1); keys begin with `device_name` if it is given. `autoheuristic`: a module for `torch._inductor.autoheuristic`, with
-    `top_k` kernels in each leaf (20).
+    of a linear model, or a folder with the weights of an mlp (`train` reads it back). `lookup-table`: a table for
+    `torch._inductor.lookup_table`, with the `top_k` best configs of each problem (1); keys begin with `device_name` if it is
+    given. `autoheuristic`: a module for `torch._inductor.autoheuristic`, with `top_k` kernels in each leaf (20).
 
     `overrides` is an `overrides.toml` (or a mapping of the same form) that says which kernels exist and which choices are
     fixed: the model need not be trained again for it. `configs` are the configs to choose from, instead of those that worked in

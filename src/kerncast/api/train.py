@@ -100,7 +100,7 @@ def _network(
         return None
     if model not in (None, "mlp"):
         raise InvalidValue(f"`weights` are those of an mlp, but `model` is {model}: leave one out")
-    about = {"warm_start": base is not None, "folds": bool(folds), "hard_mining": mining, "tune": tune, "format": format == "ck"}
+    about = {"warm_start": base is not None, "folds": folds, "hard_mining": mining, "tune": tune, "format": format == "ck"}
     for name in (name for name, is_given in about.items() if is_given):
         raise InvalidValue(f"`{name}` is about fitting, and `weights` are taken as they are: leave one out")
     return read_network(given_path(weights, "`weights`: a folder of CSV files", "write one with `kerncast.export`"))

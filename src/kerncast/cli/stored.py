@@ -35,7 +35,7 @@ class StoredModel(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The folder, or the path inside the store; what is neither is left for the verb to refuse as a path."""
-        path: Path = super().convert(value, param, ctx)
+        path = Path(str(super().convert(value, param, ctx)))
         if path.exists():
             return path
         from kerncast.store.store import Store

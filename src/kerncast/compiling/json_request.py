@@ -58,7 +58,7 @@ class RequestReader:
 
     def __init__(self, family: Family, identity: Identity) -> None:
         self.family, self.identity = family, identity
-        self.tree = request_tree(family.problem, family.op)
+        self.tree = request_tree(family.problem, family.op, [product.name for product in identity.products])
         self.same = sameness(family.op)
 
     def read(self, request: Token) -> Asked:

@@ -6,6 +6,7 @@ whatever is not understood here is left out. A request that a model accepts read
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +24,8 @@ class PlainReader:
         self.space, self.parameters = family.problem, family.problem.parameters
         self.aliases, self.products = family.op.aliases, family.op.products
         self.same = sameness(family.op)
-        self.tree = request_tree(family.problem, family.op)
+        self.readers = {name: _reader(rule) for name, rule in self.parameters.items()}
+        self.tree = request_tree(family.problem, family.op, family.op.products)
 
     @cached_property
     def _defaults(self) -> dict[str, Value]:
@@ -59,36 +61,49 @@ class PlainReader:
             elif value is None:
                 if child.present:
                     found[child.present] = False
+            elif child.once and child.parameters:  # by its own name, as most are
+                read = self.readers[key](value)
+                if read is not NOTHING:
+                    found[key] = read
             elif child.parameters:
                 self._take(child, value, found)
-            elif child.product and isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
-                found[child.product] = int(value)
+            elif child.product and _number(value) is not NOTHING:
+                found[child.product] = _number(value)
 
     def _take(self, node: Node, value: Any, found: dict[str, Value]) -> None:
+        """A value under another key than a parameter's own: a list of several, or another spelling."""
         if isinstance(value, list):
             missing = len(node.parameters) - len(value)
             for name, item in zip(node.parameters, [1] * missing + value, strict=False):
-                _set(found, name, _read(self.parameters[name], item))
+                read = self.readers[name](item)
+                if read is not NOTHING:
+                    found[name] = read
             return
         name = node.parameters[0]
-        read = _read(self.parameters[name], value)
+        read = self.readers[name](value)
         if read is NOTHING and node.names:
             spelled = int(value) if isinstance(value, float) and value.is_integer() else value
             read = next((label for given, label in node.names if given == spelled), NOTHING)
-        _set(found, name, read)
+        if read is not NOTHING:
+            found[name] = read
 
 
-def _set(found: dict[str, Value], name: str, value: Any) -> None:
-    if value is not NOTHING:
-        found[name] = value
+def _number(value: Any) -> Any:
+    kind = type(value)
+    if kind is int:
+        return value
+    return int(value) if kind is float and value.is_integer() else NOTHING
 
 
-def _read(parameter: Parameter, value: Any) -> Any:
-    """A value of the parameter's kind; otherwise NOTHING."""
+def _flag(value: Any) -> Any:
+    return value if isinstance(value, bool) else NOTHING
+
+
+def _reader(parameter: Parameter) -> Callable[[Any], Any]:
+    """What reads a value of the parameter's kind; otherwise it gives NOTHING."""
     if isinstance(parameter, Bool):
-        return value if isinstance(value, bool) else NOTHING
-    if isinstance(parameter, Categorical):
-        return value if isinstance(value, str) and parameter.index(value) is not None else NOTHING
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return NOTHING
-    return int(value) if isinstance(value, int) or value.is_integer() else NOTHING
+        return _flag
+    if not isinstance(parameter, Categorical):
+        return _number
+    labels = {label: label for label, _ in parameter.codes}
+    return lambda value: labels.get(value, NOTHING) if type(value) is str else NOTHING

@@ -36,10 +36,11 @@ _INCLUDES = "".join(f"#include <{name}.h>\n" for name in ("float", "stdbool", "s
 def query_source(prefix: str, problem: Space, config: Space, identity: Identity | None = None) -> str:
     """The C text of `PREFIX_query_json` and everything it needs besides the artefact's header."""
     products = identity.products if identity else ()
+    totals = [item.name for item in products]
     tables = [
         packaged("query_types.c"),
         *(_space(prefix, name, space) for name, space in (("problem", problem), ("config", config))),
-        _nodes(problem, request_tree(problem, identity.op if identity else None), [item.name for item in products]),
+        _nodes(problem, request_tree(problem, identity.op if identity else None, totals), totals),
         _specials(prefix, identity),
         _rules(problem, identity),
         _products(problem, products),
@@ -201,8 +202,8 @@ def _products(problem: Space, products: Sequence[Product]) -> str:
     for item in products:
         ranges = ", ".join(f"{listed.index(name)}, {rule.low}, {rule.high}, {rule.step}"
                            for name, rule in zip(item.factors, item.rules, strict=True))  # fmt: skip
-        needs = c_string(item.needs) if item.needs else "NULL"
-        rows.append(f"{{{c_string(item.name)}, {c_string(item.rule)}, {c_string(item.parted)}, {needs}, {item.most}, {ranges}}}")
+        words = ", ".join(c_string(text) if text else "NULL" for text in (item.name, item.rule, item.parted, item.needs))
+        rows.append(f"{{{words}, {item.most}, {ranges}}}")
     text = f"#define QUERY_PRODUCTS {len(rows)}\n"
     return text + (f"static const query_product query_products[{len(rows)}] = {{{', '.join(rows)}}};\n" if rows else "")
 

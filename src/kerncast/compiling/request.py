@@ -6,6 +6,7 @@ C tables, `json_request.py` reads requests by it in Python.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kerncast import devices
@@ -69,15 +70,15 @@ class Same:
     value: Value
 
 
-def request_tree(problem: Space, op: Op | None = None) -> Node:
-    """The keys that a request may have; paths that cannot be told apart are refused."""
+def request_tree(problem: Space, op: Op | None = None, products: Iterable[str] = ()) -> Node:
+    """The keys that a request may have, products of sizes among them; paths that cannot be told apart are refused."""
     reserved = [name for name in problem.parameters if name in RESERVED]
     if reserved:
         raise InvalidValue(f"{problem.owner}: JSON requests reserve the key '{reserved[0]}': rename that problem parameter")
     root = Node("", "")
     for name in problem.parameters:
         root.children[name] = Node(name, name, leaf=True, parameters=(name,), once=True)
-    for name in op.products if op is not None else ():
+    for name in products:
         root.children[name] = Node(name, name, leaf=True, once=True, product=name)
     for item in op.json if op is not None else ():
         for path in item.paths:

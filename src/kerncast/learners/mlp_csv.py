@@ -40,12 +40,14 @@ CELL_BYTES = 64
 
 def write_network(folder: Path, network: Mlp, names: Sequence[str], target: Target) -> None:
     """Write a network into a folder."""
-    codes, arrays = np.asarray(network.scaling_.arrays["codes"]), network.scaling_.arrays
+    arrays = network.scaling_.arrays
+    codes, wide, mean, deviation = (np.asarray(arrays[name]) for name in ("codes", "wide", "mean", "deviation"))
+    plain = codes[:, 0] < 0
     rows = [
-        [names[place], "", str(bool(arrays["wide"][place])).lower(), _text(arrays["mean"][place]), _text(arrays["deviation"][place])]
-        for place in np.flatnonzero(codes[:, 0] < 0)
+        [names[place], "", str(bool(wide[place])).lower(), _text(mean[place]), _text(deviation[place])]
+        for place in map(int, np.flatnonzero(plain))
     ]
-    for place in np.flatnonzero(codes[:, 0] >= 0):
+    for place in map(int, np.flatnonzero(~plain)):
         rows += [[names[place], str(int(code)), "", "", ""] for code in codes[place][codes[place] >= 0]]
     _write(folder / INPUTS, [list(INPUT_COLUMNS), *rows])
     for number, (weights, biases) in enumerate(network.layers_, 1):
@@ -114,7 +116,7 @@ class Network:
             if items[0].code is None:
                 wide[place], mean[place], deviation[place] = items[0].log, items[0].mean, items[0].deviation
             else:
-                codes[place, : len(items)] = [item.code for item in items]
+                codes[place, : len(items)] = [item.code if item.code is not None else -1 for item in items]
         scaling = Scaling({"wide": wide, "codes": codes, "mean": mean, "deviation": deviation})
         plain = [name for name, items in own.items() if items[0].code is None]
         order = [*plain, *(item.feature for name, items in own.items() if items[0].code is not None for item in items)]
@@ -132,7 +134,8 @@ class Network:
         if known is None and given != [None]:
             raise BadFile(f"{where}: '{name}' is a number, so it has one row without a code")
         if known is not None and (len(set(given)) < len(given) or not {*given} <= {*known}):
-            raise BadFile(f"{where}: '{name}' is a category, so its rows have one of the codes {', '.join(map(str, known))} each")
+            listed = ", ".join(map(str, known))
+            raise BadFile(f"{where}: '{name}' is a category, so its rows have one of the codes {listed} each")
 
 
 def read_network(folder: Path) -> Network:
@@ -145,8 +148,8 @@ def read_network(folder: Path) -> Network:
     for number, (weights, biases) in enumerate(layers, 1):
         if weights.shape != (width, len(biases)):
             raise BadFile(
-                f"{folder / f'layer_{number}_weights.csv'} has {weights.shape[0]:,} rows of {weights.shape[1]:,} numbers, but it "
-                f"reads {width:,} inputs and there are {len(biases):,} biases: one row per input, one column per unit"
+                f"{folder / f'layer_{number}_weights.csv'} has {weights.shape[0]:,} rows of {weights.shape[1]:,} numbers, but "
+                f"it reads {width:,} inputs and there are {len(biases):,} biases: one row per input, one column per unit"
             )
         width = len(biases)
     if width != 1:
@@ -155,8 +158,8 @@ def read_network(folder: Path) -> Network:
 
 
 def _layers(folder: Path) -> tuple[tuple[Floats, Floats], ...]:
-    there = {(int(found[1]), found[2]) for item in folder.iterdir() if (found := _LAYER.fullmatch(item.name))}
-    count = max((number for number, _ in there), default=0)
+    named = [_LAYER.fullmatch(item.name) for item in folder.iterdir()]
+    count = max((int(match[1]) for match in named if match), default=0)
     if count == 0:
         raise BadFile(f"{folder} has no layer: layer_1_weights.csv is missing")
     found = []

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Generic, TypeVar
 
-from kerncast.models.hull import COVERED, Coverage, Distance
+from kerncast.models.hull import COVERED, Coverage, Distance, Inside
 from kerncast.models.products import Product, products_of
 from kerncast.op import Family
 from kerncast.parameters import Value
@@ -23,12 +23,14 @@ class Choice(Generic[T]):
     @cached_property
     def apart(self) -> frozenset[str]:
         """The parameters whose trained values differ. Only these are compared: most are the same in all models."""
-        first, *others = (coverage for _, coverage in self.models)
         names = {name for _, item in self.models for name in (*item.hull, *item.facts)}
-        return frozenset(
-            name for name in names
-            if any((item.hull.get(name), item.facts.get(name)) != (first.hull.get(name), first.facts.get(name)) for item in others)
-        )  # fmt: skip
+        seen = {name: [(item.hull.get(name), item.facts.get(name)) for _, item in self.models] for name in names}
+        return frozenset(name for name, values in seen.items() if any(value != values[0] for value in values))
+
+    @cached_property
+    def _inside(self) -> list[dict[str, Inside]]:
+        """By model: whether it covers a value of each of these parameters. A list of requests asks thousands of times."""
+        return [{name: coverage.inside(name) for name in self.apart} for _, coverage in self.models]
 
     @cached_property
     def _products(self) -> list[dict[str, Product]]:
@@ -42,7 +44,11 @@ class Choice(Generic[T]):
         A problem may be given in part, and by products of its sizes.
         """
         totals = [name for name in self.family.op.products if name in problem]
-        compared = {name: value for name, value in problem.items() if name in self.apart}
+        compared = {name: problem[name] for name in self.apart if name in problem}
+        if not totals:
+            for (model, _), inside in zip(self.models, self._inside, strict=True):
+                if all(inside[name](value) for name, value in compared.items()):
+                    return model
         best, least = self.models[0][0], None
         for place, (model, coverage) in enumerate(self.models):
             distance = coverage.distance(compared) if not totals else self._by_product(place, problem, totals)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kerncast.models.manifest import Fact, Manifest, Range
 from kerncast.op import Problem
@@ -25,6 +25,7 @@ class OutOfRange:
     """`16 to 4096`, or the labels that were trained on."""
 
 
+Inside = Callable[[Any], bool]
 Distance = tuple[int, int, bool]
 """How far a problem is from being covered, the worst first."""
 
@@ -63,6 +64,21 @@ class Coverage:
                 return OutOfRange(name, value, fact_words(fact))
         return None
 
+    def inside(self, name: str) -> Inside:
+        """Whether a value of a parameter is in the trained range and like the measured ones, as a quick function."""
+        seen, fact, parameter = self.hull.get(name), self.facts.get(name), self.parameters[name]
+        if only_absent(parameter, seen):
+            return lambda value: value is None
+        if seen is not None and seen.labels:
+            labels = frozenset(seen.labels)
+            return lambda value: value is None or value in labels
+        low, high = (None, None) if seen is None else (seen.low, seen.high)
+        if low is None or high is None:
+            return lambda value: True
+        if fact is None:
+            return lambda value: value is None or low <= value <= high
+        return lambda value: value is None or (low <= value <= high and fact.holds(value))
+
     def distance(self, problem: Mapping[str, Value]) -> Distance:
         """How far a problem is from being covered: labels and sizes outside, and whether it is unlike all measured ones."""
         outside = self.outside(problem)
@@ -70,9 +86,8 @@ class Coverage:
         return labels, len(outside) - labels, self.unlike(problem) is not None
 
     def contains(self, other: Coverage) -> bool:
-        """Whether every label that another model was trained with is one of this model's."""
-        return all(set(other.hull[name].labels) <= set(seen.labels) for name, seen in self.hull.items() if name in other.hull)
-
+        """Whether this model was trained with every label that another one was, and with ranges that include its ranges."""
+        return all(_within(other.hull[name], seen) for name, seen in self.hull.items() if name in other.hull)
 
     def overlaps(self, other: Coverage) -> bool:
         """Whether the two were trained with some label of every parameter in common."""
@@ -133,6 +148,12 @@ def _inside(seen: Range, value: int | bool | str) -> bool:
     if seen.labels:
         return value in seen.labels
     return seen.low is None or seen.high is None or seen.low <= int(value) <= seen.high
+
+
+def _within(part: Range, whole: Range) -> bool:
+    if part.low is None or part.high is None or whole.low is None or whole.high is None:
+        return set(part.labels) <= set(whole.labels)
+    return whole.low <= part.low and part.high <= whole.high
 
 
 def _label(label: str | bool) -> str:

@@ -229,9 +229,9 @@ class Predictor:
         return given.with_columns(*columns, pl.Series("status", [str(answer.status) for answer in answers], dtype=pl.String))
 
     def _problems(self, given: pl.DataFrame) -> pl.DataFrame:
-        """The columns of the problem under their plain names."""
+        """The columns of the problem under their plain names; sizes in the place of a product that is given instead of them."""
         names = {}
-        for name in self.family.problem.parameters:
+        for name in (*self.family.problem.parameters, *self.family.op.products):
             column = f"problem.{name}" if f"problem.{name}" in given.columns else name
             if column in given.columns:
                 names[column] = name
@@ -242,7 +242,22 @@ class Predictor:
             space = self.family.problem if what == "problem" else self.family.config
             raise NotFound.named(f"{what} parameter of {self.family.id}", name, space.parameters)
         self._refuse_other_case(given.columns)
-        return given.select(list(names)).rename(names)
+        return self._by_sizes(given.select(list(names)).rename(names))
+
+    def _by_sizes(self, problems: pl.DataFrame) -> pl.DataFrame:
+        """Problems with two sizes instead of each product; a product next to its sizes is only another column."""
+        for product in self.model.products:
+            if product.name not in problems.columns:
+                continue
+            if not set(product.factors) & set(problems.columns):
+                distinct = problems.unique(maintain_order=True)
+                rows = [product.whole(row) for row in distinct.iter_rows(named=True)]
+                sizes = distinct.with_columns(
+                    pl.Series(name, [row[name] for row in rows], dtype=pl.Int64) for name in product.factors
+                )
+                problems = problems.join(sizes, on=problems.columns, how="left", nulls_equal=True, maintain_order="left")
+            problems = problems.drop(product.name)
+        return problems
 
     def _refuse_other_case(self, columns: Sequence[str]) -> None:
         """Foreign columns are kept, but `m` instead of `M` would leave a parameter at its default without a word."""

@@ -75,8 +75,8 @@ class Product:
             return ""
         shown = ", ".join(self.readers[:LISTED]) + (" …" if len(self.readers) > LISTED else "")
         return (
-            f"this model needs {' and '.join(self.factors)} themselves, not only {self.name} (its {shown} read them): give both, "
-            "or ask a model that reads only their product"
+            f"this model needs {' and '.join(self.factors)} themselves, not only {self.name} (its {shown} read them): give "
+            "both, or ask a model that reads only their product"
         )
 
     def shape(self, total: int, problem: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -87,10 +87,10 @@ class Product:
         """
         first = _divisors(total)
         pairs = [first, total // first]
-        inside = np.logical_and.reduce(
-            [(one >= rule.low) & (one <= rule.high) & ((one - rule.low) % rule.step == 0) for one, rule in zip(pairs, self.rules, strict=True)]
-        )
-        pairs = [one[inside] for one in pairs]
+        for place, rule in enumerate(self.rules):
+            one = pairs[place]
+            inside = (one >= rule.low) & (one <= rule.high) & ((one - rule.low) % rule.step == 0)
+            pairs = [sizes[inside] for sizes in pairs]
         if not len(pairs[0]):
             return None
         fit = self._fit(pairs, problem)
@@ -128,10 +128,11 @@ class Product:
 
     def whole(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """A problem with its two sizes instead of their product; refuses a product that contradicts them or is not enough."""
-        total, rest = values[self.name], {name: value for name, value in values.items() if name != self.name}
+        total = values[self.name]
+        rest = {name: value for name, value in values.items() if name != self.name and value is not None}
         if isinstance(total, bool) or not isinstance(total, int | np.integer) or not 1 <= total <= self.most:
             raise InvalidValue(f"{self.name} must be {self.rule}, got {total!r}")
-        given = [name for name in self.factors if rest.get(name) is not None]
+        given = [name for name in self.factors if name in rest]
         if given:
             pair = self.completed(int(total), {name: rest[name] for name in given})
             if pair is None:
@@ -183,7 +184,8 @@ def _readers(manifest: Manifest, family: Family, name: str, factors: tuple[str, 
 
 def _inputs(manifest: Manifest, family: Family) -> dict[str, Expr]:
     """Everything that a prediction is computed from."""
-    kind, found = learner_class(manifest.kind), {}
+    kind = learner_class(manifest.kind)
+    found: dict[str, Expr] = {}
     if kind.reads_features:
         outputs = family.feature_program.outputs
         found |= {name: outputs[name] for name in manifest.features.names}

@@ -102,7 +102,8 @@ def among(models: Sequence[Model], strict: bool = False) -> Find:
         if len({(model.family.id, model.device.name) for model in fitting}) > 1:
             there = ", ".join(f"{model.family.id} on {model.device.name}" for model in fitting)
             raise NotFound(f"several models fit ({there}): name the family and the device")
-        same = [model for model in fitting if asked.software is None or softwares.is_same(model.manifest.software, asked.software)]
+        wanted = asked.software
+        same = [model for model in fitting if wanted is None or softwares.is_same(model.manifest.software, wanted)]
         if strict and not same:
             warning = _other(fitting[0].manifest.software, asked.software or "")
             raise NotFound(f"{fitting[0].path}: {warning}: leave out `strict` to use it, or train one on that software")

@@ -83,8 +83,7 @@ class Query:
             found = last[1].nearest(requests()[place]) if isinstance(last[1], Several) else last[1]
             part = parts.get(found)
             if part is None:
-                refused = isinstance(found, bytes)
-                part = parts[found] = _Part(None if refused else found, found if refused else b"", [])
+                part = parts[found] = _Part(None, found, []) if isinstance(found, bytes) else _Part(found, b"", [])
             part.places.append(place)
         return list(parts.values())
 

@@ -14,7 +14,7 @@ from kerncast import devices as profiles
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.models import software as softwares
 from kerncast.models.choosing import Choice
-from kerncast.models.hull import COVERED, Coverage
+from kerncast.models.hull import COVERED, Coverage, range_words
 from kerncast.op import Family
 from kerncast.space import Value
 from kerncast.store.entry import DEFAULT, Entry
@@ -137,15 +137,15 @@ class Lookup:
         outside = [*coverage.outside(asked), *filter(None, [coverage.unlike(asked)])]
         rules = "; ".join(f"{item.parameter} was trained with {item.rule} only, got {item.value}" for item in outside)
         return NotFound(
-            f"no model of {entry.family} on {entry.device} in the store covers this problem; the nearest is {entry.id}: {rules}; "
-            "train one on such problems and add it"
+            f"no model of {entry.family} on {entry.device} in the store covers this problem; the nearest is {entry.id}: "
+            f"{rules}; train one on such problems and add it"
         )
 
 
 def _ambiguous(several: list[tuple[Entry, Coverage]], problem: Mapping[str, Any]) -> InvalidValue:
     listed = ", ".join(entry.id for entry, _ in several[:LISTED]) + (" …" if len(several) > LISTED else "")
     names = dict.fromkeys(name for _, coverage in several for name in coverage.hull if name not in problem)
-    differ = [name for name in names if len({c.hull[name].labels for _, c in several if name in c.hull}) > 1]
+    differ = [name for name in names if len({range_words(c.hull[name]) for _, c in several if name in c.hull}) > 1]
     how = f"give parameters of the problem that tell them apart ({', '.join(differ)}), or " if differ else ""
     return InvalidValue(f"{len(several)} models of {several[0][0].family} may answer: {listed}; {how}choose one with `name`")
 

@@ -26,7 +26,6 @@ from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.files.atomic import cannot_write, remove_directory, sync_tree, write_bytes
 from kerncast.files.lock import one_writer
 from kerncast.files.user_data import data_folder
-from kerncast.models import software as softwares
 from kerncast.models import trust as trusting
 from kerncast.models.hull import Coverage
 from kerncast.models.model import Model

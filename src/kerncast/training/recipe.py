@@ -61,9 +61,7 @@ class Recipe:
             # Knobs that are not given are the base's: its weights have its shape.
             inherited = base.manifest.options if base.manifest.kind == self.kind else {}
             features = self.features or tuple(base.manifest.recipe.get("features", ()))
-            return replace(
-                self, inherited=inherited, target=given.name, target_log=given.log, hold_out=by, features=features
-            )
+            return replace(self, inherited=inherited, target=given.name, target_log=given.log, hold_out=by, features=features)
         name = self.target or default_target(table.rows).name
         target = Target(name, True if self.target_log is None else self.target_log)
         target.encode(table.time_ns[table.ok][:1], table.rows.take(np.flatnonzero(table.ok)[:1]))  # refuses unknown work

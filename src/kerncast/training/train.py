@@ -146,7 +146,8 @@ def _given_recipe(recipe: Recipe, table: Table, weights: Network) -> Recipe:
     asked = (recipe.target or weights.target.name, weights.target.log if recipe.target_log is None else recipe.target_log)
     if asked != (weights.target.name, weights.target.log):
         raise InvalidValue(
-            f"the network in {weights.folder} predicts {weights.target}, not {Target(*asked)}: leave out `targets` and `raw_target`"
+            f"the network in {weights.folder} predicts {weights.target}, not {Target(*asked)}: leave out `targets` and "
+            "`raw_target`"
         )
     features = weights.features(table.rows.names)
     if recipe.features and set(recipe.features) != set(features):

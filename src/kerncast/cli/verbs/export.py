@@ -21,7 +21,7 @@ from kerncast.writing.shell import word
 @store_of_model
 @click.option(
     "--to", type=click.Choice(["c", "json", "csv", "lookup-table", "autoheuristic"]), default="c", show_default=True,
-    help="C99 with a C++17 header, a JSON table of choices, CSV (the lines of a linear model, or a folder with the weights of an "
+    help="C99 with a C++17 header, a JSON table of choices, CSV (the lines of a linear model; a folder with the weights of an "
     "mlp), or files for PyTorch's Inductor.",
 )  # fmt: skip
 @click.option(

@@ -112,9 +112,7 @@ def add(
     from kerncast.api.results import named_values
     from kerncast.store.store import Store
 
-    entry = Store.open(store).add(
-        model, name=name, replace=replace, software=named_values(software, "software"), trust=trust
-    )
+    entry = Store.open(store).add(model, name=name, replace=replace, software=named_values(software, "software"), trust=trust)
     _tell(entry, "added and trusted" if trust else "added", as_json)
 
 
