@@ -5,17 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 
 from kerncast.arrays import Floats
 from kerncast.compiling.encoding import MISSING, encode
 from kerncast.compiling.interpreter import Interpreter
 from kerncast.compiling.lower import Artefact
 from kerncast.errors import InvalidValue
+from kerncast.models.model import Model
+from kerncast.models.offered import OfferedModel
 from kerncast.op import Problem
+from kerncast.problems import named_sets, problem_set
+from kerncast.problems.axes import required
 
 COUNT = 24
 # LightGBM takes a tenth of a second for thousands of configs, so large families get fewer problems.
 MOST_ROWS = 50_000
+# The set of problems for models of unknown training, and how many of them are tried for each vector that is wanted.
+OWN_SET = "wide"
+TRIES = 10
 
 
 @dataclass(frozen=True)
@@ -31,17 +39,21 @@ class Golden:
 
 
 def golden_vectors(artefact: Artefact, count: int = COUNT, seed: int = 0) -> list[Golden]:
-    """Some of the problems that the model was trained on, scored by Python over the widest exported tier."""
-    model, frame = artefact.model, artefact.model.out_of_fold
-    if frame is None:
-        raise InvalidValue(f"{model.path} does not say what it was trained on: train it again with `kerncast train`")
+    """Some of the problems that the model was trained on, scored by Python over the widest exported tier.
+
+    A model that does not say what it was trained on gets some of the op's own set; those that no config can run are left out.
+    """
+    model = artefact.model
     columns = [f"problem.{name}" for name in model.family.problem.parameters]
-    problems = frame.select(columns).unique(maintain_order=True)
+    problems = _problems(model).select(columns).unique(maintain_order=True)
     interpreter, rows = Interpreter(artefact), artefact.members("full" if "full" in artefact.include else "portfolio")
     count = max(4, min(count, MOST_ROWS // len(rows)))
-    picked = np.sort(np.random.default_rng(seed).permutation(problems.height)[:count])
+    tried = count if model.out_of_fold is not None else TRIES * count
+    picked = np.sort(np.random.default_rng(seed).permutation(problems.height)[:tried])
     found, decided = [], artefact.decided
     for row in problems[picked].iter_rows(named=True):
+        if len(found) == count:
+            break
         values = {name.removeprefix("problem."): value for name, value in row.items()}
         problem = Problem.trusted(model.family, values)
         if decided is not None and decided.pin_for(values) >= 0:
@@ -64,4 +76,22 @@ def golden_vectors(artefact: Artefact, count: int = COUNT, seed: int = 0) -> lis
                 float(times[place]),
             )
         )
+    if not found and model.out_of_fold is None:
+        raise InvalidValue(
+            f"none of the {artefact.candidates:,} configs can run any of {len(picked)} problems of {model.family.op.name}, so the "
+            "export could not test itself: give other configs"
+        )
     return found
+
+
+def _problems(model: Model) -> pl.DataFrame:
+    """Problems to test with, as stored in a dataset."""
+    measured = model.own.out_of_fold if isinstance(model, OfferedModel) else model.out_of_fold
+    if measured is not None:
+        return measured
+    space, hull = model.family.problem, model.manifest.hull
+    if OWN_SET not in named_sets(model.family.op):
+        raise InvalidValue(f"{model.path} does not say what it was trained on: train it again with `kerncast train`")
+    labels = {name: hull[name].labels if name in hull else (rule.value(0),) for name, rule in space.parameters.items()
+              if name in required(space) and rule.codes}  # fmt: skip
+    return problem_set(model.family, [OWN_SET], labels).rename(lambda name: f"problem.{name}")

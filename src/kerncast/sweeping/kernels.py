@@ -86,9 +86,9 @@ class Kernels:
         kept = self.rows.filter(*(pl.col(name) == value for name, value in kind.items() if name in self.keys))
         return Kernels(self.family, kept, self.source, self.left_out)
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         kinds = ", ".join(" ".join(map(str, row)) for row in self.rows.select(self.keys).unique(maintain_order=True).rows())
-        return f"Kernels({self.family.id}; {self.rows.height:,} of {self.source}: {kinds})"
+        return f"{self.rows.height:,} kernels of {self.family.id} from {self.source} ({kinds})"
 
 
 def _gemm(name: str) -> Named:

@@ -24,6 +24,11 @@ class Selection:
     kernels: Kernels | None = None
 
     @property
+    def notes(self) -> list[str]:
+        """What a list of kernels is of, and what else was there."""
+        return [] if self.kernels is None else [text for text in (str(self.kernels), self.kernels.left_out) if text]
+
+    @property
     def given(self) -> pl.DataFrame | None:
         """The list that replaces the family's configs; None: there is none."""
         return self.portfolio if self.kernels is None else self.kernels.rows

@@ -22,6 +22,7 @@ from kerncast.files.atomic import file_checksum
 from kerncast.learners.contract import Output
 from kerncast.learners.gbdt import Gbdt, GbdtOptions
 from kerncast.learners.lightgbm_text import load_forest
+from kerncast.learners.trees import Tree
 from kerncast.models.ck.layout import (
     HARDWARE,
     LAYOUTS,
@@ -50,6 +51,14 @@ class LatencyForest(Gbdt):
     """A forest of milliseconds that predicts what kerncast's models do: the logarithm of nanoseconds."""
 
     continues = False
+
+    @property
+    def trees(self) -> dict[str, list[tuple[Tree, ...]]]:  # type: ignore[override]
+        """Refused: C computes forests of kerncast's own targets."""
+        raise InvalidValue(
+            "the only forest of this model predicts milliseconds, which exported C does not compute: use a directory that has "
+            "model_tflops.lgbm or model_bandwidth.lgbm"
+        )
 
     def predict(self, rows: Rows) -> Output:
         return Output(np.log(self.target_.decode(super().predict(rows).target, rows)))
