@@ -104,7 +104,7 @@ class OfferedModel(Model):
         if self._named_only and self.labels is not None:
             lists = {tuple(name is not None for name in names) for names in self.labels.names.values()}
             if len(lists) > 1:
-                kinds = "; ".join(" ".join(map(str, key)) for key in self.labels.names)
+                kinds = "; ".join(sorted(" ".join(map(str, key)) for key in self.labels.names))
                 raise InvalidValue(
                     f"not every kernel is there for each of {kinds}, and an export has one list for all of its problems: "
                     "export one of them at a time, each from a list of its own"
