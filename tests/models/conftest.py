@@ -27,7 +27,9 @@ def gemm_rows(problems, seed, device="gfx942", small=False):
     """A dozen kernels on random shapes; times are padded arithmetic in whole waves, and depend on the pipeline."""
     rng = np.random.default_rng(seed)
     most = 8 if small else 64
-    shapes = pl.DataFrame({f"problem.{name}": 64 * rng.integers(1, most, problems) for name in "MNK"}).unique(maintain_order=True)
+    shapes = pl.DataFrame({f"problem.{name}": 64 * rng.integers(1, most, problems) for name in "MNK"}).unique(
+        maintain_order=True
+    )
     kernels = GEMM.config.sample(12, 0, GEMM.bindings({"dtype": "fp16"}, devices.get("gfx942")))
     rows = shapes.join(kernels.rename(lambda name: f"config.{name}"), how="cross")
     m, n, k = (pl.col(f"problem.{name}") for name in "MNK")
@@ -51,7 +53,9 @@ def conv_rows(problems, seed):
     layers = layers.with_columns(**{"problem.Di": pl.when(pl.int_range(pl.len()) == 0).then(4).otherwise(1)}).unique()
     kernels = CONV.config.sample(12, 0, CONV.bindings({"dtype": "bf16"}, devices.get("gfx950")))
     rows = layers.sort(layers.columns).join(kernels.rename(lambda name: f"config.{name}"), how="cross")
-    size = pl.col("problem.N") * pl.col("problem.Hi") ** 2 * pl.col("problem.C") * pl.col("problem.K") * pl.col("problem.Y") ** 2
+    size = (
+        pl.col("problem.N") * pl.col("problem.Hi") ** 2 * pl.col("problem.C") * pl.col("problem.K") * pl.col("problem.Y") ** 2
+    )
     time = 3000 + size / pl.col("problem.G") / 1e4 * (1 + 64 / pl.col("config.gemm_m_per_block"))
     return rows.with_columns(
         time_ns=time.cast(pl.Float64), device=pl.lit("gfx950"), status=pl.lit("ok"), **{"problem.dtype": pl.lit("bf16")}
@@ -86,7 +90,8 @@ def ck_directory(folder, dataset, family, targets=("tflops",), hardware=None, pa
     known = {"num_cus": 228, "max_clock_mhz": 2100, "shader_engines": 28} if device.name == "gfx942" else {}
     (folder / "feature_spec.json").write_text(json.dumps(spec | ({"hardware": known} if known else {})))
     trained = {"warm_start_from": None, "prev_n_estimators": 0, "new_n_estimators": 60, "total_n_estimators": 60,
-               "data_rows": rows.height, "valid_rows": rows.height, "unique_shapes": 30, "timestamp": "2026-04-13T02:26:14"}  # fmt: skip
+               "data_rows": rows.height, "valid_rows": rows.height, "unique_shapes": 30,
+               "timestamp": "2026-04-13T02:26:14"}  # fmt: skip
     (folder / "train_manifest.json").write_text(json.dumps(trained))
     return folder
 

@@ -126,7 +126,12 @@ def test_a_base_without_ck_files_or_of_another_schema_is_refused(made_by_ck, tmp
     (tmp_path / "latency" / "model_tflops.lgbm").unlink()
     for data, base, more, why in [
         (home / "new", tmp_path / "plain", {}, "continues CK's forests of the base, and it has none: train the base with"),
-        (home / "new", made_by_ck.gemm, {"targets": "tflops,bandwidth"}, "no model_bandwidth.lgbm to continue, only tflops, lat"),
+        (
+            home / "new",
+            made_by_ck.gemm,
+            {"targets": "tflops,bandwidth"},
+            "no model_bandwidth.lgbm to continue, only tflops, lat",
+        ),
         (home / "new", made_by_ck.gemm, {"raw_target": True}, "its target is 'tflops', the data's is 'tflops \\(raw\\)'"),
         (home / "new", tmp_path / "latency", {}, "its only forest is of milliseconds"),
         (home / "conv_data", made_by_ck.gemm, {}, "'gemm/ck_tile', the data's is 'grouped_conv_bwd_data/ck_tile'"),

@@ -55,7 +55,7 @@ def test_wide_reaches_every_corner_within_a_gflop(op):
 
 
 def test_validation_is_300_problems_of_every_kind_that_training_has_not_seen():
-    """None is in another set; groups, depthwise, strides, volumes, every size of image and batch are there, in all directions."""
+    """None is in another set; groups, depthwise, strides, volumes, every size and batch are there, in all directions."""
     held = {tuple(shape) for shape in SETS["validation"]()}
     assert len(held) == 300
     assert not held & {tuple(shape) for name, rule in SETS.items() if name != "validation" for shape in rule()}

@@ -47,7 +47,7 @@ def test_a_file_may_be_named_as_one(tmp_path):
     (tmp_path / "p.json").write_text("[[64, 64, 64], [1, 4096, 4096]]")
     given = [problem_set(gemm, [f"{prefix}{tmp_path / 'p.json'}"], PLAIN) for prefix in ("", "file:")]
     assert given[0].equals(given[1])
-    with pytest.raises(InvalidValue, match="p.txt must be a .json, .parquet or .csv file"):
+    with pytest.raises(InvalidValue, match=r"p\.txt must be a \.json, \.parquet or \.csv file"):
         problem_set(gemm, [f"file:{tmp_path / 'p.txt'}"], PLAIN)
 
 

@@ -79,7 +79,8 @@ def export(
         raise InvalidValue(f"`to` is one of {', '.join(FORMS)}, got '{to}'")
     _refuse_others(to, {
         "prefix": prefix != "kerncast", "tiers": wanted != TIERS.split(","), "problems": problems is not None,
-        "configs": configs is not None, "overrides": overrides is not None, "top_k": top_k is not None, "device_name": device_name is not None,
+        "configs": configs is not None,
+        "overrides": overrides is not None, "top_k": top_k is not None, "device_name": device_name is not None,
     })  # fmt: skip
     if top_k is not None and top_k < 1:
         raise InvalidValue(f"`top_k` must be at least 1, got {top_k}")

@@ -50,7 +50,8 @@ def golden_vectors(artefact: Artefact, count: int = COUNT, seed: int = 0) -> lis
     count = max(4, min(count, MOST_ROWS // len(rows)))
     tried = count if model.out_of_fold is not None else TRIES * count
     picked = np.sort(np.random.default_rng(seed).permutation(problems.height)[:tried])
-    found, decided = [], artefact.decided
+    found: list[Golden] = []
+    decided = artefact.decided
     for row in problems[picked].iter_rows(named=True):
         if len(found) == count:
             break
@@ -78,8 +79,8 @@ def golden_vectors(artefact: Artefact, count: int = COUNT, seed: int = 0) -> lis
         )
     if not found and model.out_of_fold is None:
         raise InvalidValue(
-            f"none of the {artefact.candidates:,} configs can run any of {len(picked)} problems of {model.family.op.name}, so the "
-            "export could not test itself: give other configs"
+            f"none of the {artefact.candidates:,} configs can run any of {len(picked)} problems of {model.family.op.name}, so "
+            "the export could not test itself: give other configs"
         )
     return found
 

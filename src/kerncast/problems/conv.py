@@ -280,7 +280,7 @@ def _validation_layers() -> Iterator[Layer]:
 
 
 def validation() -> Iterable[Shape]:
-    """300 layers that no other set here has: images of 7 to 112 pixels and volumes, groups, depthwise, strides, batches to 128."""
+    """300 layers that no other set here has: images of 7 to 112 pixels, volumes, groups, depthwise, strides, batches to 128."""
     others = {shape for rule in TRAINING for shape in rule()}
     layers = list(dict.fromkeys(_validation_layers()))
     made = [layer.images(VALIDATED_BATCHES[place % len(VALIDATED_BATCHES)]) for place, layer in enumerate(layers)]

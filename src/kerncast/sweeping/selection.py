@@ -1,4 +1,4 @@
-"""Which configs of a family a sweep takes: all, a sample per problem, a list from a file or a build, or what Inductor offers."""
+"""Which configs of a family a sweep takes: all, a sample per problem, a list of a file or a build, what Inductor offers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kerncast.sweeping.offered import Offered, offered
 
 @dataclass(frozen=True)
 class Selection:
-    """`per_problem` limits the configs of each problem; `portfolio`, `kernels` or `offered` replaces the family's own configs."""
+    """`per_problem` limits the configs of each problem; `portfolio`, `kernels` or `offered` replaces the family's own."""
 
     per_problem: int | None = None
     portfolio: pl.DataFrame | None = None

@@ -9,7 +9,15 @@ import click
 
 from kerncast.api.printing import echo
 from kerncast.cli import completing
-from kerncast.cli.asking import ANSWER_COLUMNS, answer_cells, checked_problems, configs_option, problems_argument, read_problems, steps
+from kerncast.cli.asking import (
+    ANSWER_COLUMNS,
+    answer_cells,
+    checked_problems,
+    configs_option,
+    problems_argument,
+    read_problems,
+    steps,
+)
 from kerncast.cli.views.output import assignments, duration, json_option, print_json, table
 from kerncast.errors import InvalidValue
 from kerncast.models.tier import CHOOSING
@@ -83,9 +91,7 @@ def command(
     if listed and (explained or measured):
         raise InvalidValue("--explain and --measure are for one problem: name it by its parameters")
     with steps() as progress:
-        selector = Selector(
-            loaded, tier=tier, compile=not no_compile, configs=configs, overrides=overrides, progress=progress
-        )
+        selector = Selector(loaded, tier=tier, compile=not no_compile, configs=configs, overrides=overrides, progress=progress)
     if top:
         rankings = selector.rank_many(asked, top, tier if tier != "tree" else "portfolio")
     elif measured:

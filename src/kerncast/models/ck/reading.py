@@ -53,7 +53,7 @@ class LatencyForest(Gbdt):
     continues = False
 
     @property
-    def trees(self) -> dict[str, list[tuple[Tree, ...]]]:  # type: ignore[override]
+    def trees(self) -> dict[str, list[tuple[Tree, ...]]]:
         """Refused: C computes forests of kerncast's own targets."""
         raise InvalidValue(
             "the only forest of this model predicts milliseconds, which exported C does not compute: use a directory that has "
@@ -145,7 +145,7 @@ def _layout(path: Path, spec: FeatureSpec) -> Layout:
     if len(named) != 1:
         raise BadFile(
             f"{path}: op_type {spec.op_type} does not say the direction: name the directory as CK does "
-            f"({known[0].title}_bf16_gfx950), or add \"variant\" to {SPEC} ({', '.join(map(str, variants))})"
+            f'({known[0].title}_bf16_gfx950), or add "variant" to {SPEC} ({", ".join(map(str, variants))})'
         )
     return named[0]
 
@@ -166,7 +166,7 @@ def _forest(path: Path, spec: FeatureSpec, target: str, file: Path) -> Gbdt:
     objective, *details = str(booster.dump_model(num_iteration=1).get("objective", "none")).split(" ")
     if objective not in PLAIN_OBJECTIVES or "sqrt" in details:
         raise BadFile(f"{file}: its objective is {' '.join([objective, *details])}, so it does not predict {target} itself")
-    options = GbdtOptions(blend=0.0, **_knobs(spec))
+    options = msgspec.convert({"blend": 0.0, **_knobs(spec)}, GbdtOptions)
     learner = (LatencyForest if target == "latency" else Gbdt)(options)
     learner.forests_, learner.names_ = {"time": [booster]}, spec.feature_names
     learner.categorical_ = spec.categorical_features
