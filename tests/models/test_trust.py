@@ -154,7 +154,7 @@ def test_a_line_that_was_cut_off_names_no_model(listed, model):
 
 
 def _add(number):
-    words = SimpleNamespace(manifest=SimpleNamespace(checksum=f"{number:032x}"), family=SimpleNamespace(id="gemm/cpu"),
+    words = SimpleNamespace(trust_digest=f"{number:032x}", family=SimpleNamespace(id="gemm/cpu"),
                             device=SimpleNamespace(name="x" * 50_000))  # fmt: skip
     trust.trust(words)
 

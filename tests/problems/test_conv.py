@@ -32,6 +32,7 @@ def test_every_set_holds_different_valid_problems_that_keep_its_promise(name):
         "asymmetric": pl.max_horizontal("C", "K") >= 4 * pl.min_horizontal("C", "K"),
         "edge": pl.col("N").is_between(1, 32),
         "wide": pl.col("N").is_between(1, 32),
+        "validation": pl.col("N").is_between(1, 128) & pl.col("Hi").is_between(7, 112),
     }[name]
     assert frame.select(promise.all()).item()
 
@@ -51,6 +52,23 @@ def test_wide_reaches_every_corner_within_a_gflop(op):
     }  # fmt: skip
     counts = frame.select(test.sum().alias(name) for name, test in corners.items()).row(0, named=True)
     assert min(counts.values()) >= 7, counts
+
+
+def test_validation_is_300_problems_of_every_kind_that_training_has_not_seen():
+    """None is in another set; groups, depthwise, strides, volumes, every size and batch are there, in all directions."""
+    held = {tuple(shape) for shape in SETS["validation"]()}
+    assert len(held) == 300
+    assert not held & {tuple(shape) for name, rule in SETS.items() if name != "validation" for shape in rule()}
+    for op in (grouped_conv_forward, grouped_conv_bwd_data, grouped_conv_bwd_weight):
+        frame = problem_set(op, ["validation"], PLAIN)
+        corners = {
+            "grouped": G.is_in([2, 4, 8]), "depthwise": (G == C) & (G > 1), "strided": STRIDE > 1, "1x1": TAPS == 1,
+            "volume": pl.col("Di") > 1, "wider out": K >= 2 * C, "narrower out": C >= 2 * K,
+            **{f"image of {size}": pl.col("Hi") == size for size in (7, 14, 28, 32, 56, 112)},
+            **{f"batch of {count}": pl.col("N") == count for count in (1, 2, 4, 8, 16, 32, 64, 128)},
+        }  # fmt: skip
+        counts = frame.select(test.sum().alias(name) for name, test in corners.items()).row(0, named=True)
+        assert min(counts.values()) >= 10, counts
 
 
 def test_edge_holds_what_breaks_kernels():

@@ -20,6 +20,7 @@ from kerncast.data.dataset import Dataset
 from kerncast.op import Family
 from kerncast.problems import problem_notes
 from kerncast.registry import FAMILIES
+from kerncast.sweeping import Vectors
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,8 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
         device=runs.device(kernels), most_candidates=MOST_CANDIDATES if active else None,
     )  # fmt: skip
     with shown(progress) as show:
-        for note in problem_notes(found, specs):
+        given = [] if isinstance(wanted.source, Vectors) else wanted.source.selection.notes
+        for note in (*problem_notes(found, specs), *given):
             show.say(note)
     if dry_run:
         return estimate(request, kernels, wanted)

@@ -90,6 +90,11 @@ def export(
     with shown(progress) as show:
         if configs is not None:
             loaded = offering(loaded, configs, progress=show)
+        elif not loaded.candidates.height:
+            raise InvalidValue(
+                f"{loaded.path} does not record which configs work, so there is nothing to choose from: give the configs with "
+                "`configs` (kernels:FILE, build:DIR, a dataset or benchmark file)"
+            )
         if to == "json":
             return _json(loaded, place, problems, options, overrides, show)
         if to == "csv":

@@ -49,7 +49,7 @@ def sweep(
         part=Slice.parse(slice) if slice else None, max_vectors=max_vectors, max_flops=max_flops, max_bytes=max_bytes,
     )  # fmt: skip
     with shown(progress) as show:
-        for note in problem_notes(found, specs):
+        for note in (*problem_notes(found, specs), *opened.selection.notes):
             show.say(note)
     if out is None:
         return opened

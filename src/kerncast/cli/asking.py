@@ -28,8 +28,8 @@ problems_argument = click.argument("problem", metavar="NAME=VALUE...|FILE", narg
 configs_option = click.option(
     "--configs",
     metavar="SPEC",
-    help="Choose from these instead of the configs that worked in training: kernels:FILE (names of kernels), build:DIR (a build "
-    "folder of CK Tile), portfolio:FILE, a dataset, a benchmark file, all, sample:N.",
+    help="Choose from these instead of the configs that worked in training: kernels:FILE (names of kernels), build:DIR (a "
+    "build folder of CK Tile), portfolio:FILE, a dataset, a benchmark file, all, sample:N.",
 )
 
 

@@ -7,17 +7,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from kerncast.arrays import Floats
 from kerncast.compiling.encoding import MISSING, encode
 from kerncast.compiling.interpreter import Interpreter
 from kerncast.compiling.lower import Artefact
 from kerncast.errors import InvalidValue
+from kerncast.models.model import Model
+from kerncast.models.offered import OfferedModel
 from kerncast.models.tier import Tier
+from kerncast.problems import named_sets, problem_set
+from kerncast.problems.axes import required
 
 COUNT = 24
 # LightGBM takes a tenth of a second for thousands of configs, so large families get fewer problems.
 MOST_ROWS = 50_000
+# The set of problems for models of unknown training, and how many of them are tried for each vector that is wanted.
+OWN_SET = "wide"
+TRIES = 10
 
 
 @dataclass(frozen=True)
@@ -41,12 +49,18 @@ class Golden:
 
 
 def golden_vectors(artefact: Artefact, count: int = COUNT, seed: int = 0) -> list[Golden]:
-    """Some of the problems that the model was trained on, scored by Python over the widest exported tier."""
+    """Some of the problems that the model was trained on, scored by Python over the widest exported tier.
+
+    A model that does not say what it was trained on gets some of the op's own set; those that no config can run are left out.
+    """
     model = artefact.model
     interpreter, rows = Interpreter(artefact), artefact.members("full" if Tier.FULL in artefact.include else "portfolio")
     count = max(4, min(count, MOST_ROWS // len(rows)))
-    found = []
-    for values in _trained(artefact, count, seed):
+    tried = count if model.out_of_fold is not None else TRIES * count
+    found: list[Golden] = []
+    for values in _tried(artefact, tried, seed):
+        if len(found) == count:
+            break
         scores, times = interpreter.scores(values, rows)
         if not np.isfinite(scores).any():
             continue
@@ -71,6 +85,11 @@ def golden_vectors(artefact: Artefact, count: int = COUNT, seed: int = 0) -> lis
                 float(times[place]),
             )
         )
+    if not found and model.out_of_fold is None:
+        raise InvalidValue(
+            f"none of the {artefact.candidates:,} configs can run any of the problems tried of {model.family.op.name}, so "
+            "the export could not test itself: give other configs"
+        )
     return found
 
 
@@ -78,21 +97,32 @@ def golden_decisions(artefact: Artefact, count: int = COUNT, seed: int = 0) -> l
     """The same for a tree that is alone, which has neither scores nor times."""
     interpreter, space = Interpreter(artefact), artefact.model.family.problem
     found = []
-    for values in _trained(artefact, count, seed):
+    for values in _tried(artefact, count, seed):
         chosen = interpreter.tree_choice(values)
         found.append(Decision(encode(space, values), -1 if chosen is None else chosen))
     return found
 
 
-def _trained(artefact: Artefact, count: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Some of the problems that the model was trained on, without those that a pin decides."""
-    model, frame, decided = artefact.model, artefact.model.out_of_fold, artefact.decided
-    if frame is None:
-        raise InvalidValue(f"{model.path} does not say what it was trained on: train it again with `kerncast train`")
+def _tried(artefact: Artefact, count: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Some of the problems to test with, without those that a pin decides."""
+    model, decided = artefact.model, artefact.decided
     columns = [f"problem.{name}" for name in model.family.problem.parameters]
-    problems = frame.select(columns).unique(maintain_order=True)
+    problems = _problems(model).select(columns).unique(maintain_order=True)
     picked = np.sort(np.random.default_rng(seed).permutation(problems.height)[:count])
     for row in problems[picked].iter_rows(named=True):
         values = {name.removeprefix("problem."): value for name, value in row.items()}
         if decided is None or decided.pin_for(values) < 0:
             yield values
+
+
+def _problems(model: Model) -> pl.DataFrame:
+    """Problems to test with, as stored in a dataset."""
+    measured = model.own.out_of_fold if isinstance(model, OfferedModel) else model.out_of_fold
+    if measured is not None:
+        return measured
+    space, hull = model.family.problem, model.manifest.hull
+    if OWN_SET not in named_sets(model.family.op):
+        raise InvalidValue(f"{model.path} does not say what it was trained on: train it again with `kerncast train`")
+    labels = {name: hull[name].labels if name in hull else (rule.value(0),) for name, rule in space.parameters.items()
+              if name in required(space) and rule.codes}  # fmt: skip
+    return problem_set(model.family, [OWN_SET], labels).rename(lambda name: f"problem.{name}")

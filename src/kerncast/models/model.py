@@ -62,9 +62,7 @@ class Model:
 
     NO_ERRORS: ClassVar[str] = "the model does not record how wrong it was in training, so its times have no interval"
 
-    def __init__(
-        self, path: Path, manifest: Manifest, family: Family, learner: Learner, profile: Device | None = None
-    ) -> None:
+    def __init__(self, path: Path, manifest: Manifest, family: Family, learner: Learner, profile: Device | None = None) -> None:
         """`profile` is the device that rules about configs hold for, if features are computed from other numbers."""
         self.path, self.manifest, self.family, self.learner = path, manifest, family, learner
         self.target = Target(manifest.target, manifest.target_log)

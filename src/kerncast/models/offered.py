@@ -72,7 +72,7 @@ class OfferedModel(Model):
         return self.own.label_table if self._names is None else self._names
 
     @property
-    def out_of_fold(self) -> None:  # type: ignore[override]
+    def out_of_fold(self) -> None:
         """None: measurements of other configs say nothing of these."""
         return None
 
@@ -104,7 +104,7 @@ class OfferedModel(Model):
         if self._named_only and self.labels is not None:
             lists = {tuple(name is not None for name in names) for names in self.labels.names.values()}
             if len(lists) > 1:
-                kinds = "; ".join(" ".join(map(str, key)) for key in self.labels.names)
+                kinds = "; ".join(sorted(" ".join(map(str, key)) for key in self.labels.names))
                 raise InvalidValue(
                     f"not every kernel is there for each of {kinds}, and an export has one list for all of its problems: "
                     "export one of them at a time, each from a list of its own"
@@ -114,9 +114,7 @@ class OfferedModel(Model):
             if self._dimensions == FLAT:
                 hull |= {"Di": Range(1, 1), "Z": Range(1, 1), "pad_d": Range(0, 0)}
         interval = self.manifest.interval if self.known.all() else None
-        copy = OfferedModel(
-            self.own, self._pool, self._names, named_only=self._named_only, dimensions=self._dimensions
-        )
+        copy = OfferedModel(self.own, self._pool, self._names, named_only=self._named_only, dimensions=self._dimensions)
         copy.manifest = msgspec.structs.replace(self.manifest, hull=hull, interval=interval)
         return copy
 

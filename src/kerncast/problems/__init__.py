@@ -31,6 +31,7 @@ __all__ = ["affordable", "named_sets", "parse_vary", "problem_notes", "problem_s
 
 Rule = Callable[[], Iterable[tuple[int, ...]]]
 _OTHERS = ("lognormal:N", "grid:AXES", "shapeset:FILE", "a .json, .parquet or .csv file")
+FILE = "file"
 
 
 @cache
@@ -122,6 +123,10 @@ def _one(op: Op, space: Space, spec: str, seed: int) -> tuple[pl.DataFrame, bool
         return lognormal(space, rest, seed), False
     if separator and kind == SHAPESET:
         return shapeset_points(read_shapeset(rest, space), space), False
+    if separator and kind == FILE and not Path(spec).exists():
+        if not is_table(rest):
+            raise InvalidValue(f"{spec} must be a .json, .parquet or .csv file: list the problems in one of these")
+        return read_points(Path(rest), space, "problem."), True
     if is_table(spec):
         return read_points(Path(spec), space, "problem."), True
     axes, sets = _named().get(op.name, ((), {}))

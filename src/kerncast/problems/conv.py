@@ -260,7 +260,35 @@ def wide() -> Iterable[Shape]:
         yield layer.images(count)
 
 
-SETS: dict[str, Callable[[], Iterable[Shape]]] = {
-    rule.__name__: rule for rule in (resnet, depthwise, grouped, dilated, strided, powers, volumes, asymmetric, edge, wide)
-}
+# The layers of `validation`: sizes of images with the channels that are usual there; filter, stride and groups (0: depthwise).
+VALIDATED = 300
+VALIDATED_SIZES = ((7, (128, 320, 640, 1024)), (14, (96, 192, 384, 768)), (28, (64, 160, 320, 512)), (32, (48, 96, 192, 384)),
+                   (56, (32, 80, 160, 256)), (112, (16, 40, 96, 128)))  # fmt: skip
+VALIDATED_KINDS = ((1, 1, 1), (3, 1, 1), (3, 2, 1), (5, 1, 1), (1, 2, 1), (3, 1, 2), (3, 1, 4), (1, 1, 8), (3, 1, 0), (3, 2, 0))
+VALIDATED_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def _validation_layers() -> Iterator[Layer]:
+    for (size, widths), (taps, stride, groups) in itertools.product(VALIDATED_SIZES, VALIDATED_KINDS):
+        for channels, filters in itertools.product(widths, widths):
+            if groups:
+                yield plane(channels, filters, size, taps, stride, groups=groups)
+            elif channels == filters:
+                yield plane(channels, channels, size, taps, stride, groups=channels)
+    for depth, size, width in itertools.product((4, 8), (7, 14, 28), (32, 96)):
+        yield from (volume(width, width, depth, size, taps) for taps in ((3, 3, 3), (1, 3, 3), (3, 1, 1)))
+
+
+def validation() -> Iterable[Shape]:
+    """300 layers that no other set here has: images of 7 to 112 pixels, volumes, groups, depthwise, strides, batches to 128."""
+    others = {shape for rule in TRAINING for shape in rule()}
+    layers = list(dict.fromkeys(_validation_layers()))
+    made = [layer.images(VALIDATED_BATCHES[place % len(VALIDATED_BATCHES)]) for place, layer in enumerate(layers)]
+    left = [shape for shape in made if shape not in others]
+    # Evenly spaced, so that every kind of layer keeps its share.
+    return (left[place * len(left) // VALIDATED] for place in range(VALIDATED))
+
+
+TRAINING = (resnet, depthwise, grouped, dilated, strided, powers, volumes, asymmetric, edge, wide)
+SETS: dict[str, Callable[[], Iterable[Shape]]] = {rule.__name__: rule for rule in (*TRAINING, validation)}
 NAMED_SETS = {f"grouped_conv_{direction}": (AXES, SETS) for direction in ("forward", "bwd_data", "bwd_weight")}

@@ -125,7 +125,15 @@ def wide() -> Iterable[Shape]:
     yield from ((32, 4096, 11008), (32, 11008, 4096), (32, 8192, 28672), (20480, 4096, 7168), (20480, 7168, 2048))
 
 
+def small() -> Iterable[Shape]:
+    """27 shapes for a first look: cubes, two transformers with one token and with 32, a deep, a shallow and a flat product."""
+    yield from ((2**power, 2**power, 2**power) for power in range(6, 14))
+    for model, rows in itertools.product(("llama-2-7b", "llama-3-70b"), (1, 32)):
+        yield from ((rows, n, k) for n, k in TRANSFORMERS[model].projections)
+    yield from ((256, 256, 8192), (8192, 8192, 256), (8192, 256, 4096))
+
+
 SETS: dict[str, Callable[[], Iterable[Shape]]] = {
-    rule.__name__: rule for rule in (cubes, llm, tall_skinny, k_heavy, primes, edge, wide)
+    rule.__name__: rule for rule in (small, cubes, llm, tall_skinny, k_heavy, primes, edge, wide)
 }
 NAMED_SETS = {"gemm": (("M", "N", "K"), SETS)}

@@ -90,8 +90,8 @@ def _with_kernels(model: Model, kernels: Kernels, progress: Progress) -> Offered
     if DIMENSIONS in by:
         if rows[DIMENSIONS].n_unique() > 1:
             raise InvalidValue(
-                f"{kernels.source}: kernels of two and of three dimensions are mixed, and each runs only its own problems: give "
-                "them in two lists"
+                f"{kernels.source}: kernels of two and of three dimensions are mixed, and each runs only its own problems: "
+                "give them in two lists"
             )
         by.remove(DIMENSIONS)
         dimensions = int(rows[DIMENSIONS][0])

@@ -41,8 +41,8 @@ from kerncast.writing.terminal import printable
 
 if TYPE_CHECKING:  # they import this module
     from kerncast.data.dataset import Dataset
-    from kerncast.selecting.offering import Configs
     from kerncast.selecting.explain import Explanation
+    from kerncast.selecting.offering import Configs
     from kerncast.selecting.search import Search
     from kerncast.selecting.tiers.portfolio_of import Portfolio
 
@@ -188,8 +188,9 @@ class Selector:
         parts.append("compiled" if self.is_compiled else "interpreted")
         if self._decided is not None:
             parts.append(f"{len(self._decided.denied):,} denied, {len(self._decided.pinned):,} pinned")
+        asked = self._there(self.tier)
         return printable(
-            f"Selector({self.model.family.id} on {self.model.device.name}; {', '.join(parts)}; asks the {self._there(self.tier)} tier)"
+            f"Selector({self.model.family.id} on {self.model.device.name}; {', '.join(parts)}; asks the {asked} tier)"
         )
 
     @property
@@ -569,7 +570,13 @@ class Selector:
         if measure:
             backend_that_runs(self.model.family.id, backend)  # raises before the search starts
         found = search.search(
-            self.model, self.problem(problem), strategy, budget=budget, top_k=top_k, seed=seed, configs=configs,
+            self.model,
+            self.problem(problem),
+            strategy,
+            budget=budget,
+            top_k=top_k,
+            seed=seed,
+            configs=configs,
             progress=progress,
         )
         return search.measure(found, backend, progress=progress).search if measure else found

@@ -6,7 +6,6 @@ and runs only problems of that kind.
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -86,9 +85,9 @@ class Kernels:
         kept = self.rows.filter(*(pl.col(name) == value for name, value in kind.items() if name in self.keys))
         return Kernels(self.family, kept, self.source, self.left_out)
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         kinds = ", ".join(" ".join(map(str, row)) for row in self.rows.select(self.keys).unique(maintain_order=True).rows())
-        return f"Kernels({self.family.id}; {self.rows.height:,} of {self.source}: {kinds})"
+        return f"{self.rows.height:,} kernels of {self.family.id} from {self.source} ({kinds})"
 
 
 def _gemm(name: str) -> Named:
@@ -152,7 +151,9 @@ def read_kernel_list(family: Family, path: Path, *, as_named: bool = False) -> K
         text = JSON_BYTES.read(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         said = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not text"
-        raise BadFile(f"cannot read {path} as a list of kernels ({said}): give one name on each line, or a JSON list") from error
+        raise BadFile(
+            f"cannot read {path} as a list of kernels ({said}): give one name on each line, or a JSON list"
+        ) from error
     if text.lstrip().startswith(("[", "{")):
         return kernels_named(family, _json_names(path, text), str(path), as_named=as_named)
     lines = ((number, line.partition("#")[0].strip()) for number, line in enumerate(text.splitlines(), 1))
@@ -208,7 +209,9 @@ def _files(folder: Path) -> Iterator[str]:
         folders[:] = sorted(name for name in folders if name not in SKIPPED)
         left -= len(files) + len(folders)
         if left < 0:
-            raise BadFile(f"{folder} has more than {MOST_ENTRIES:,} files: name the folder with the benchmarks itself, like bin/")
+            raise BadFile(
+                f"{folder} has more than {MOST_ENTRIES:,} files: name the folder with the benchmarks itself, like bin/"
+            )
         yield from files
 
 

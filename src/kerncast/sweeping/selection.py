@@ -1,4 +1,4 @@
-"""Which configs of a family a sweep takes: all, a sample per problem, a list from a file or a build, or what Inductor offers."""
+"""Which configs of a family a sweep takes: all, a sample per problem, a list of a file or a build, what Inductor offers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,17 @@ from kerncast.sweeping.offered import Offered, offered
 
 @dataclass(frozen=True)
 class Selection:
-    """`per_problem` limits the configs of each problem; `portfolio`, `kernels` or `offered` replaces the family's own configs."""
+    """`per_problem` limits the configs of each problem; `portfolio`, `kernels` or `offered` replaces the family's own."""
 
     per_problem: int | None = None
     portfolio: pl.DataFrame | None = None
     offered: Offered | None = None
     kernels: Kernels | None = None
+
+    @property
+    def notes(self) -> list[str]:
+        """What a list of kernels is of, and what else was there."""
+        return [] if self.kernels is None else [text for text in (str(self.kernels), self.kernels.left_out) if text]
 
     @property
     def given(self) -> pl.DataFrame | None:

@@ -152,9 +152,7 @@ def table_of(family: Family, measured: Folded, machines: dict[str, Device], dige
     folded = measured.frame
     # In the order of the rows.
     machines = {name: machines[name] for name in sorted(machines)}
-    featurizers = {
-        name: Featurizer.reading(family, device, _dtypes(folded, name), kept) for name, device in machines.items()
-    }
+    featurizers = {name: Featurizer.reading(family, device, _dtypes(folded, name), kept) for name, device in machines.items()}
     parts = _by_device(folded)
     described = {name: item.describe(folded[parts[name]], yardsticks=True) for name, item in featurizers.items()}
     broken, allowed = _judged(family, machines, folded, parts)

@@ -59,7 +59,10 @@ class PlannedForests:
         fits = [
             Fit(f"CK's {name}: {what}", self._fit(name, plain, held))
             for name in self.targets
-            for what, held in [*((f"fold {place + 1} of {len(parts)}", part) for place, part in enumerate(parts)), ("fit", None)]
+            for what, held in [
+                *((f"fold {place + 1} of {len(parts)}", part) for place, part in enumerate(parts)),
+                ("fit", None),
+            ]
         ]
         done = iter(run_fits(fits, self.procedure, self.table))
         counts = {}
@@ -117,7 +120,7 @@ class PlannedForests:
     def _training(self, counts: Mapping[str, int]) -> dict[str, Any]:
         """`train_manifest.json`: its numbers of trees are those of the forest to choose by."""
         first = next(iter(self.targets))
-        before = {name: 0 for name in counts}
+        before = dict.fromkeys(counts, 0)
         if self.base is not None:
             before = {name: self.base.by_target[name].size()["time_trees"] for name in counts}
         trees = {
@@ -144,7 +147,13 @@ def planned_forests(
     else:
         targets = {name: continued.by_target[name].target_ for name in names}
     return PlannedForests(
-        _with_columns(table.take(table.ok), layout, continued), len(table.time_ns), layout, procedure, targets, continued, judged
+        _with_columns(table.take(table.ok), layout, continued),
+        len(table.time_ns),
+        layout,
+        procedure,
+        targets,
+        continued,
+        judged,
     )
 
 
@@ -183,8 +192,8 @@ def _continued(base: Model, table: Table, targets: tuple[str, ...]) -> Forests:
     lacking = [name for name in targets if name not in found.by_target]
     if lacking:
         raise InvalidValue(
-            f"{where}: it has no model_{lacking[0]}.lgbm to continue, only {', '.join(found.by_target)}: leave {lacking[0]} out "
-            "of `targets`, or train from scratch"
+            f"{where}: it has no model_{lacking[0]}.lgbm to continue, only {', '.join(found.by_target)}: leave {lacking[0]} "
+            "out of `targets`, or train from scratch"
         )
     dtypes = sorted(set(table.rows.frame["problem.dtype"].unique()) - set(found.spec.dtypes))
     same = (
@@ -195,12 +204,14 @@ def _continued(base: Model, table: Table, targets: tuple[str, ...]) -> Forests:
     for what, theirs, ours in same:
         if theirs != ours:
             raise InvalidValue(
-                f"{where}: the {what} of its CK files is '{theirs}', the data's is '{ours}'; they must agree: train from scratch, "
-                "or choose other data"
+                f"{where}: the {what} of its CK files is '{theirs}', the data's is '{ours}'; they must agree: train from "
+                "scratch, or choose other data"
             )
     for name in targets:
         if parse_forest(found.by_target[name].forests_["time"][0].model_to_string()).averaged:
-            raise InvalidValue(f"{where}: model_{name}.lgbm averages its trees, so no tree can be added to it: train from scratch")
+            raise InvalidValue(
+                f"{where}: model_{name}.lgbm averages its trees, so no tree can be added to it: train from scratch"
+            )
     return found
 
 

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 @click.command("collect")
 @click.argument("family_id", metavar="FAMILY", shell_complete=completing.families)
 @click.option(
-    "--problems", multiple=True, metavar="SPEC", help="As for `kerncast sweep`: llm, wide, edge, lognormal:N, grid:…, FILE."
+    "--problems",
+    multiple=True,
+    metavar="SPEC",
+    help="As for `kerncast sweep`: small, llm, wide, edge, lognormal:N, grid:…, FILE.",
 )
 @click.option(
     "--vary", multiple=True, metavar="NAME=VALUES", help="One more axis: dtype=fp32, layout=all, threads=1,2. May be repeated."
@@ -32,8 +35,8 @@ if TYPE_CHECKING:
 @click.option(
     "--configs",
     metavar="SPEC",
-    help="all, sample:N (per problem), portfolio:FILE, or for gemm/triton what Inductor offers: "
-    "inductor, inductor:exhaustive. [default: all]",
+    help="all, sample:N (per problem), portfolio:FILE, for CK Tile kernels:FILE (names of kernels) or build:DIR (the "
+    "benchmarks of a build folder), or for gemm/triton what Inductor offers: inductor, inductor:exhaustive. [default: all]",
 )
 @click.option(
     "--vectors",

@@ -85,9 +85,7 @@ def command(
     if listed and (explained or measured):
         raise InvalidValue("--explain and --measure are for one problem: name it by its parameters")
     with steps() as progress:
-        selector = Selector(
-            loaded, tier=tier, compile=not no_compile, configs=configs, overrides=overrides, progress=progress
-        )
+        selector = Selector(loaded, tier=tier, compile=not no_compile, configs=configs, overrides=overrides, progress=progress)
     if top:
         rankings = selector.rank_many(asked, top, tier if tier != "tree" else "portfolio")
     elif measured:

@@ -40,8 +40,9 @@ def _result(sweep: Sweep | SuiteSweep, summary: Summary) -> dict[str, Any]:
     multiple=True,
     required=True,
     metavar="SPEC",
-    help="A named set (gemm: cubes, llm, tall_skinny, k_heavy, primes, edge, wide; reshard: published, fitting), "
-    "lognormal:N, 'grid:M=1,2,4;N=256:4096:256', shapeset:FILE of torch-diode, or a .json, .parquet or .csv file. "
+    help="A named set (gemm: small, cubes, llm, tall_skinny, k_heavy, primes, edge, wide; grouped_conv: resnet, …, wide, "
+    "validation; reshard: published, fitting), lognormal:N, 'grid:M=1,2,4;N=256:4096:256', shapeset:FILE of torch-diode, or a "
+    ".json, .parquet or .csv file (or file:FILE). "
     "May be repeated.",
 )
 @click.option(
@@ -63,8 +64,9 @@ def _result(sweep: Sweep | SuiteSweep, summary: Summary) -> dict[str, Any]:
     default="all",
     show_default=True,
     metavar="SPEC",
-    help="all, sample:N (per problem, uniform over the valid ones), portfolio:FILE (.json, .parquet, .csv), or for gemm/triton "
-    "what Inductor offers: inductor, inductor:exhaustive.",
+    help="all, sample:N (per problem, uniform over the valid ones), portfolio:FILE (.json, .parquet, .csv), for CK Tile "
+    "kernels:FILE (names of kernels) or build:DIR (the benchmarks of a build folder), or for gemm/triton what Inductor offers: "
+    "inductor, inductor:exhaustive.",
 )
 @click.option(
     "--device",

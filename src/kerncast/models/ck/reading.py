@@ -22,6 +22,7 @@ from kerncast.files.atomic import file_checksum
 from kerncast.learners.contract import Output
 from kerncast.learners.gbdt import Gbdt, GbdtOptions
 from kerncast.learners.lightgbm_text import load_forest
+from kerncast.learners.trees import Tree
 from kerncast.models.ck.layout import (
     HARDWARE,
     LAYOUTS,
@@ -50,6 +51,14 @@ class LatencyForest(Gbdt):
     """A forest of milliseconds that predicts what kerncast's models do: the logarithm of nanoseconds."""
 
     continues = False
+
+    @property
+    def trees(self) -> dict[str, list[tuple[Tree, ...]]]:
+        """Refused: C computes forests of kerncast's own targets."""
+        raise InvalidValue(
+            "the only forest of this model predicts milliseconds, which exported C does not compute: use a directory that has "
+            "model_tflops.lgbm or model_bandwidth.lgbm"
+        )
 
     def predict(self, rows: Rows) -> Output:
         return Output(np.log(self.target_.decode(super().predict(rows).target, rows)))
@@ -136,7 +145,7 @@ def _layout(path: Path, spec: FeatureSpec) -> Layout:
     if len(named) != 1:
         raise BadFile(
             f"{path}: op_type {spec.op_type} does not say the direction: name the directory as CK does "
-            f"({known[0].title}_bf16_gfx950), or add \"variant\" to {SPEC} ({', '.join(map(str, variants))})"
+            f'({known[0].title}_bf16_gfx950), or add "variant" to {SPEC} ({", ".join(map(str, variants))})'
         )
     return named[0]
 
@@ -157,7 +166,7 @@ def _forest(path: Path, spec: FeatureSpec, target: str, file: Path) -> Gbdt:
     objective, *details = str(booster.dump_model(num_iteration=1).get("objective", "none")).split(" ")
     if objective not in PLAIN_OBJECTIVES or "sqrt" in details:
         raise BadFile(f"{file}: its objective is {' '.join([objective, *details])}, so it does not predict {target} itself")
-    options = GbdtOptions(blend=0.0, **_knobs(spec))
+    options = msgspec.convert({"blend": 0.0, **_knobs(spec)}, GbdtOptions)
     learner = (LatencyForest if target == "latency" else Gbdt)(options)
     learner.forests_, learner.names_ = {"time": [booster]}, spec.feature_names
     learner.categorical_ = spec.categorical_features
