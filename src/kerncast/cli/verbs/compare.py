@@ -15,7 +15,7 @@ from kerncast.cli.views.output import datasets_argument, json_option, print_json
 @click.command("compare")
 @click.argument("old", metavar="OLD", type=click.Path(path_type=Path), shell_complete=completing.model_folders)
 @click.argument("new", metavar="NEW", type=click.Path(path_type=Path), shell_complete=completing.model_folders)
-@datasets_argument()
+@datasets_argument(required=False)
 @click.option("--max-mean", default=0.5, show_default=True, metavar="%", help="Allowed drop of the mean.")
 @click.option("--max-median", default=0.5, show_default=True, metavar="%", help="Allowed drop of the median.")
 @click.option("--max-p10", default=2.0, show_default=True, metavar="%", help="Allowed drop of the P10.")
@@ -37,12 +37,14 @@ def command(
 ) -> None:
     """Is the new model safe to ship? BETTER, SAME, WORSE (exit 1) or AMBIGUOUS, with reasons.
 
-    The models are compared problem by problem, on problems that neither was trained on.
+    The models are compared problem by problem, on problems that neither was trained on. OLD and NEW may also be two files
+    that `kerncast evaluate --save-predictions` wrote, without a dataset: only problems that are in both count.
 
     \b
     kerncast compare model model2 held_out
     kerncast compare model model2 held_out --tier tree
     kerncast compare model model2 held_out --strict --max-p10 1 --json
+    kerncast compare old.parquet new.parquet
     """
     from kerncast.api.compare import compare
     from kerncast.evaluating.predictions import write_predictions
@@ -51,7 +53,7 @@ def command(
 
     check_place("save_predictions", save_predictions)
     with working("comparing"):
-        found = compare(old, new, datasets, **options)
+        found = compare(old, new, datasets or None, **options)
     if as_json:
         print_json(found.as_json())
     else:
