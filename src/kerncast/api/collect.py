@@ -63,6 +63,7 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     verify: bool = True,
     reset_command: str | None = None,
     alike_failures: int = LIMIT,
+    capture_hw: bool = False,
     seed: int = 0,
     dry_run: bool = False,
     stop: Callable[[], bool] = never,
@@ -77,6 +78,9 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     `retry_failed` measures failed rows of `out` again: True for all of them, or the statuses that are meant. If
     `alike_failures` configs in a row fail in the same way, the cause is not the kernels: the collection stops, and
     none of them gets a row (0: never).
+
+    `capture_hw` keeps what rocminfo, nvidia-smi and lscpu say in the dataset (`dataset.hardware`), and warns where it
+    contradicts the profile of the device.
     """
     measuring = Measuring(samples, warmup, timeout, cache, memory, verify, reset_command)
     found = family if isinstance(family, Family) else FAMILIES.get(family)
@@ -94,6 +98,7 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
         options=runs.options,
         build_jobs=build_jobs,
         alike_failures=alike_failures,
+        capture_hw=capture_hw,
         retry=retried(retry_failed),
         memory_bytes=memory_bytes(memory),
         active=Active(worth_by_model(found, seed), seed, max_vectors) if active else None,

@@ -12,7 +12,7 @@ from kerncast.evaluating.budget import budget_curves
 from kerncast.evaluating.evaluation import Evaluation
 from kerncast.evaluating.evaluation import evaluate as run
 from kerncast.evaluating.off_grid import off_grid as held_out_by_kind
-from kerncast.evaluating.predictions import write_predictions
+from kerncast.evaluating.predictions import write_evaluated
 from kerncast.evaluating.report import write_report
 from kerncast.evaluating.solutions import read_solutions, score_solutions
 from kerncast.evaluating.tier_lines import tier_lines
@@ -78,7 +78,7 @@ def evaluate(
 def write_files(found: Evaluation, model: Model, report: Path | None, save_predictions: Path | None, show: Progress) -> None:
     """Write the files that the caller asked for."""
     if save_predictions is not None:
-        write_predictions(save_predictions, found.rows)
+        write_evaluated(save_predictions, found)
     if report is not None:
         show.stage(f"writing {report}")
         write_report(found, model, report)

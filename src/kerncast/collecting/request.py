@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -66,6 +67,8 @@ class Request:
     """Memory that a worker may take beyond what its backend starts with. None: its share of free memory; 0: no limit."""
     alike_failures: int = LIMIT
     """Stop when this many configs in a row failed in the same way (0: never)."""
+    capture_hw: bool = False
+    """Ask the machine's tools what it is, and keep what they say in the dataset."""
     retry: frozenset[str] = frozenset()
     """Statuses of failed rows that are measured again."""
     active: Active | None = None
@@ -110,6 +113,8 @@ class Summary:
     seconds: float = 0.0
     statuses: Counter[str] = field(default_factory=Counter)
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)
+    hardware: dict[str, Any] | None = None
+    """What the machine's tools said, if they were asked, and where that contradicts the profile of the device."""
     lost: dict[str, str] = field(default_factory=dict)
     """Devices (by index) that were given up while others went on, and why."""
 

@@ -16,6 +16,7 @@ from kerncast.collecting.active import measure_rounds
 from kerncast.collecting.alike import AlikeFailures
 from kerncast.collecting.collection import Collection
 from kerncast.collecting.compact import compact
+from kerncast.collecting.hardware import capture
 from kerncast.collecting.journal import Refused, Vanished, refused
 from kerncast.collecting.messages import Ready, Start
 from kerncast.collecting.request import Active, Request, Stop, Summary, never
@@ -23,6 +24,7 @@ from kerncast.collecting.stopping import Abandoned, CannotGoOn
 from kerncast.collecting.supervisor import Supervisor
 from kerncast.data import journal as journals
 from kerncast.data.dataset import Dataset
+from kerncast.data.hardware import as_json
 from kerncast.data.schema import with_optional
 from kerncast.device import Device
 from kerncast.errors import CannotWrite, InvalidValue, KerncastError
@@ -109,6 +111,7 @@ def _collect(request: Request, blocks: Iterable[pl.DataFrame], collection: Colle
             with _interrupted_politely(collection):
                 ready = supervisor.connect()
                 _note(collection, journals.State(total))
+                _capture(request, collection, Device(**ready.device))
                 finished = _measure(request, collection, supervisor, blocks, ready) and not supervisor.unblamed
                 if finished and not collection.stop():
                     collection.revisit(supervisor)
@@ -133,6 +136,17 @@ def _collect(request: Request, blocks: Iterable[pl.DataFrame], collection: Colle
         _note(collection, journals.State(total, measured, _ended(collection)))
     summary.seconds = time.monotonic() - collection.began
     return summary
+
+
+def _capture(request: Request, collection: Collection, device: Device) -> None:
+    """Ask what the machine is before anything is measured, and say where that contradicts the device's profile."""
+    if not request.capture_hw:
+        return
+    found = capture(device.name)
+    collection.dataset.keep_hardware(found)
+    collection.summary.hardware = as_json(found, device)
+    for said in collection.summary.hardware["contradictions"]:
+        collection.progress.say(f"! {said}")
 
 
 def _note(collection: Collection, state: journals.State) -> None:

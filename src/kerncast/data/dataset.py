@@ -18,6 +18,7 @@ import polars as pl
 
 from kerncast import devices
 from kerncast.data import filters, journal, schema, skipping
+from kerncast.data.hardware import Hardware, latest
 from kerncast.declared.declaration import Declaration, declaration_of, joined_family, refuse_another_draft, resolve
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
@@ -110,6 +111,8 @@ class DatasetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rows that an import could not represent; omitted when there are none."""
     extra: tuple[ExtraFile, ...] | msgspec.UnsetType = msgspec.UNSET
     """The columns that an import did not know; omitted when there are none."""
+    hardware: tuple[Hardware, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What the machine's tools said about it; omitted when it was not asked for."""
 
     @property
     def declared(self) -> dict[str, Declaration]:
@@ -386,6 +389,17 @@ class Dataset:
         return devices.get(name)
 
     @property
+    def hardware(self) -> tuple[Hardware, ...]:
+        """What rocminfo, nvidia-smi and lscpu said when rows were collected with `capture_hw`, the earliest first."""
+        return self.contents.hardware or ()
+
+    def keep_hardware(self, *found: Hardware) -> None:
+        """Keep what was captured, beside what is there already."""
+        with in_turn(self.path / ".lock"):
+            self.contents = _FILE.read(self.path / MANIFEST)
+            self._write_file(msgspec.structs.replace(self.contents, hardware=latest((*self.hardware, *found))))
+
+    @property
     def checksums(self) -> dict[str, str]:
         """The files beside `dataset.json` that it lists, with their checksums."""
         files = {part.file: part.checksum for part in self.contents.parts}
@@ -538,6 +552,9 @@ def merge(given: Sequence[Dataset | str | Path], out: str | Path) -> tuple[Datas
         for dataset in inputs:
             draft._keep_extra(dataset.extra())
         draft._keep_skipped(*skipping.joined([dataset.skipped for dataset in inputs]))
+        captured = [item for dataset in inputs for item in dataset.hardware]
+        if captured:
+            draft.keep_hardware(*captured)
 
     return Dataset.build(out, fill), dropped
 

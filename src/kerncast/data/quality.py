@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from kerncast import devices, limits
-from kerncast.data import schema
+from kerncast.data import hardware, schema
 from kerncast.data.dataset import Dataset
 from kerncast.data.label_shift import DeviceOf, find_label_shift
 from kerncast.errors import InvalidValue, NotFound
@@ -61,6 +61,7 @@ def inspect_dataset(dataset: Dataset, where: Sequence[str] = ()) -> Report:
         "rows": sum(section["rows"] for section in sections),
         "unfinished": None if dataset.completeness is None else asdict(dataset.completeness),
         "sources": [{"name": item.name, "format": item.format, "digest": item.digest} for item in dataset.contents.sources],
+        "hardware": [hardware.as_json(item, dataset.device(item.device)) for item in dataset.hardware],
         "families": sections,
     }
 

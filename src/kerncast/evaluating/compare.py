@@ -167,8 +167,7 @@ def _judge_choices(
     """The verdict on two choices for each problem, given as rows of the table (below 0: nothing to run)."""
     # A loss counts only if it exceeds the noise of both choices.
     noises = [np.where(each < 0, np.nan, table.noise[each]) for each in rows]
-    spread = np.hypot(*noises)
-    margin = np.where(np.isfinite(spread), TIE_SIGMAS * spread, 0.0)
+    margin = noise_margin(*noises)
     same = rows[0] == rows[1]
     points = problems.select(pl.col("^problem\\..*$")).with_columns(
         old_efficiency=pl.Series(efficiency[0]), new_efficiency=pl.Series(efficiency[1]), same_choice=pl.Series(same)
@@ -228,8 +227,7 @@ def _compare_times(predicted: Sequence[Predicted], table: Table, limits: Limits,
     ok = table.ok
     for item in predicted:
         assert item.time_ns is not None
-        ratio = item.time_ns[ok] / table.time_ns[ok]
-        accuracy.append(np.minimum(ratio, 1.0 / ratio))
+        accuracy.append(accuracy_of(item.time_ns[ok], table.time_ns[ok]))
     margin = TIE_SIGMAS * np.nan_to_num(table.noise[ok])
     points = (
         table.rows.frame.filter(pl.Series(ok))
@@ -237,6 +235,18 @@ def _compare_times(predicted: Sequence[Predicted], table: Table, limits: Limits,
         .with_columns(old_efficiency=pl.Series(accuracy[0]), new_efficiency=pl.Series(accuracy[1]), same_choice=pl.lit(True))
     )
     return judge(accuracy[0], accuracy[1], margin, limits, points, {**facts, "agreement": 1.0}, "accuracy")
+
+
+def accuracy_of(predicted: Floats, measured: Floats) -> Floats:
+    """How close predicted times are: the smaller time over the larger."""
+    ratio = predicted / measured
+    return np.minimum(ratio, 1.0 / ratio)
+
+
+def noise_margin(old: Floats, new: Floats) -> Floats:
+    """What a loss must exceed to count, from the noise of both choices; 0 where one is unknown (NaN)."""
+    spread = np.hypot(old, new)
+    return np.where(np.isfinite(spread), TIE_SIGMAS * spread, 0.0)
 
 
 def judge(

@@ -1,23 +1,65 @@
-"""Tables of predictions (`save_predictions`): parquet, with a checksum of the cells in the file's metadata."""
+"""Tables of predictions (`save_predictions`): parquet, with a checksum of the cells in the file's metadata.
+
+`evaluate` writes a row per vector and notes what was judged; two of these can be compared without the models. `compare`
+writes a row per problem.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import polars as pl
 
 from kerncast.data.schema import content_digest
 from kerncast.errors import BadFile, KerncastError
+from kerncast.evaluating.results import Evaluation
 from kerncast.files.atomic import write_atomically
 from kerncast.files.parquet import parquet_metadata, read_parquet
+from kerncast.parsing import decode_json
 
-KEY = "kerncast-predictions"
+KEY, FACTS = "kerncast-predictions", "kerncast-evaluated"
+AGAIN = "evaluate the model again"
+_NEEDED = {"device", "measured_ns", "chosen", "noise"}
 
 
-def write_predictions(path: Path, frame: pl.DataFrame) -> None:
+class Evaluated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the rows of a table of predictions are of."""
+
+    family: str
+    model: str
+    datasets: tuple[str, ...]
+    split: str | None
+    includes_training_data: bool
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The predictions of one evaluation, read from a file."""
+
+    path: Path
+    evaluated: Evaluated
+    rows: pl.DataFrame
+    """A row per vector: `problem.*`, `config.*`, `device`, `measured_ns` (null: it failed), `predicted_ns` (if the model
+    predicts times), `chosen`, `noise`."""
+
+
+def write_evaluated(path: Path, found: Evaluation) -> None:
+    """Write every vector of an evaluation with its prediction, those that failed last."""
+    evaluated = Evaluated(found.family, found.model, found.datasets, found.split, found.includes_training_data)
+    write_predictions(path, pl.concat([found.rows, found.failures], how="diagonal"), evaluated)
+
+
+def write_predictions(path: Path, frame: pl.DataFrame, evaluated: Evaluated | None = None) -> None:
     """Write a table, whole or not at all."""
-    content = content_digest([frame])
-    write_atomically(path, lambda draft: frame.write_parquet(draft, metadata={KEY: content}))
+    said = None if evaluated is None else msgspec.json.encode(evaluated).decode()
+    metadata = {KEY: _digest(frame, said)} | ({} if said is None else {FACTS: said})
+    write_atomically(path, lambda draft: frame.write_parquet(draft, metadata=metadata))
+
+
+def _digest(frame: pl.DataFrame, said: str | None) -> str:
+    return content_digest([frame] if said is None else [frame, pl.DataFrame({FACTS: [said]})])
 
 
 def is_predictions(path: Path) -> bool:
@@ -30,11 +72,30 @@ def is_predictions(path: Path) -> bool:
 
 def read_predictions(path: Path) -> pl.DataFrame:
     """A table as it was written; one that was changed is refused."""
-    again = "evaluate the model again"
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[pl.DataFrame, str | None]:
     try:
-        content, frame = parquet_metadata(path)[KEY], read_parquet(path)
+        metadata = parquet_metadata(path)
+        content, said, frame = metadata[KEY], metadata.get(FACTS), read_parquet(path)
     except (OSError, KeyError, pl.exceptions.PolarsError) as error:
-        raise BadFile(f"{path} is damaged ({(str(error).splitlines() or ['unreadable'])[0]}): {again}") from error
-    if content_digest([frame]) != content:
-        raise BadFile(f"{path} differs from its checksum: {again}")
-    return frame
+        raise BadFile(f"{path} is damaged ({(str(error).splitlines() or ['unreadable'])[0]}): {AGAIN}") from error
+    if _digest(frame, said) != content:
+        raise BadFile(f"{path} differs from its checksum: {AGAIN}")
+    return frame, said
+
+
+def read_evaluated(path: Path) -> Saved:
+    """The predictions that `evaluate` wrote; any other file is refused."""
+    if not is_predictions(path):
+        raise BadFile(f"{path} is not a table of predictions: `kerncast evaluate` writes one with `save_predictions`")
+    rows, said = _read(path)
+    try:
+        evaluated = None if said is None else decode_json(said, type=Evaluated)
+    except msgspec.DecodeError as error:
+        raise BadFile(f"{path} does not say what was evaluated ({error}): {AGAIN}") from error
+    if evaluated is None or not set(rows.columns) >= _NEEDED:
+        # A file of `compare` has a row per problem; one of an older version has no rows that failed.
+        raise BadFile(f"{path} does not hold what two evaluations are compared by: {AGAIN} with `save_predictions`")
+    return Saved(path, evaluated, rows)

@@ -28,11 +28,11 @@ def slices(table: Table, predicted: Predicted) -> list[Slice]:
         found += _lines("problem", name, labels, efficiency if choosing else None, rows, table, predicted)
     for name, parameter in table.family.config.parameters.items():
         if isinstance(parameter, Categorical | Bool):
-            rows = table.rows.frame[f"config.{name}"].cast(pl.String).fill_null("none")
+            given = table.rows.frame[f"config.{name}"].cast(pl.String).fill_null("none")
             lines = _lines(
-                "chosen config", name, rows[chosen], efficiency if choosing else None, rows.to_numpy(), table, predicted
+                "chosen config", name, given[chosen], efficiency if choosing else None, given.to_numpy(), table, predicted
             )
-            found += [line | _beside_best(line["value"], rows[best], rows[chosen], efficiency) for line in lines]
+            found += [line | _beside_best(line["value"], given[best], given[chosen], efficiency) for line in lines]
     return found
 
 

@@ -75,7 +75,7 @@ def evaluation_blocks(summary: Mapping[str, Any], worst: int = WORST) -> Iterato
     if summary.get("budget"):
         yield from budget_blocks(summary["budget"])
     yield from slice_blocks(summary["slices"])
-    yield from rate_blocks(summary["rates"])
+    yield from rate_blocks(summary["rates"], summary["overall"]["efficiency_mean"] is not None)
     yield from worst_blocks(summary["worst"], worst)
     yield from worst_prediction_blocks(summary["worst_predictions"], worst)
 
@@ -194,8 +194,10 @@ def slice_blocks(slices: list[dict[str, Any]]) -> Iterator[Block]:
     common = ("mean", "P50", "P10", "worst", "rows", "MAPE")
     parts = [line for line in slices if line["n_best"] is None]
     if parts:
-        columns = ("by", "value", "problems", *common)
-        lines = [(line["by"], line["value"], f"{line['n_problems']:,}", *figures(line)) for line in parts]
+        columns: tuple[str, ...] = ("by", "value", "problems", *common)
+        lines: list[tuple[str, ...]] = [
+            (line["by"], line["value"], f"{line['n_problems']:,}", *figures(line)) for line in parts
+        ]
         yield ""
         yield TextTable(columns, lines, "by part of the problems", columns[2:])
     chosen = [line for line in slices if line["n_best"] is not None]
@@ -254,14 +256,14 @@ def _rated(lines: Iterable[Mapping[str, Any]], prefix: str = "") -> dict[str, st
     return {said: name for name, said in RATE_WORDS.items() if any(line[f"{prefix}{name}"] is not None for line in told)}
 
 
-def rate_blocks(rates: Mapping[str, Any]) -> Iterator[Block]:
+def rate_blocks(rates: Mapping[str, Any], choosing: bool) -> Iterator[Block]:
     """How fast the choices are in TFLOPS and GB/s, next to the best ones, where the op's work is known."""
     columns = ("rate", "P10", "P50", "highest")
+    sides = {"chosen": "of the choice", "best": "of the best"} if choosing else {"best": "measured"}
     lines = [
-        (f"{said} {'measured' if found['chosen'] == found['best'] else side}",
-         *(three_digits(found[side][name]) for name in ("p10", "p50", "max")))
+        (f"{said} {words}", *(three_digits(found[side][name]) for name in ("p10", "p50", "max")))
         for name, said in RATE_WORDS.items() if (found := rates[name]) is not None
-        for side in (("best",) if found["chosen"] == found["best"] else ("chosen", "best"))
+        for side, words in sides.items()
     ]  # fmt: skip
     if lines:
         yield ""
@@ -318,6 +320,8 @@ def verdict_blocks(verdict: str, reasons: Iterable[str], summary: Mapping[str, A
         yield f"{summary['problems_seen_in_training']} problems that a model was trained on were left out"
     if summary.get("unknown_configs"):
         yield f"! {unknown_sentence(summary['unknown_configs'])}"
+    if summary.get("only_in_old") or summary.get("only_in_new"):
+        yield f"left out: {summary['only_in_old']:,} problems that only OLD has, {summary['only_in_new']:,} that only NEW has"
     old, new = summary["old"], summary["new"]
     columns = (str(summary["measure"]), "old", "new", "difference")
     lines = [(name, f"{old[name]:.2%}", f"{new[name]:.2%}", f"{new[name] - old[name]:+.2%}") for name in old]

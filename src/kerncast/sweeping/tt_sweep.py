@@ -32,7 +32,7 @@ FOLDER = "vectors_export"
 MODULE = "data_movement.reshard.reshard"
 # Vectors of one file that are held in memory, about 1 KB each.
 MOST_VECTORS = 500_000
-_GRIDS = ["problem.in_x", "problem.in_y", "problem.out_x", "problem.out_y"]
+GRIDS = ["problem.in_x", "problem.in_y", "problem.out_x", "problem.out_y"]
 _GROUP = [f"problem.{side}_{what}" for side in ("in", "out") for what in ("strategy", "orientation")]
 _SIDES = {"input": "in", "output": "out"}
 # Fields that the framework's runner removes from a vector before it runs it. There is no timestamp, so that equal vectors
@@ -42,7 +42,7 @@ _AFTER = {"timestamp": "", "input_hash": "", "tag": "kerncast"}
 
 def suite_name(row: Mapping[str, Any]) -> str:
     """The suite that a vector belongs to."""
-    in_x, in_y, out_x, out_y = (row[name] for name in _GRIDS)
+    in_x, in_y, out_x, out_y = (row[name] for name in GRIDS)
     return f"{in_x}x{in_y}-{out_x}x{out_y}-{DTYPES[row['problem.dtype']]}"
 
 
@@ -114,8 +114,26 @@ def _problem(vector: Mapping[str, Any], family: Family) -> dict[str, Any]:
     return problem
 
 
-def _lines(group: pl.DataFrame) -> Iterator[str]:
-    """The vectors of one sharding, which differ in their shapes alone: the text around those is made and hashed once."""
+def input_hashes(rows: pl.DataFrame) -> list[str]:
+    """The hash of each vector of some rows, as a vectors file has it."""
+    found = [""] * rows.height
+    for group in rows.with_row_index("__row").partition_by([*GRIDS, *_GROUP, "problem.dtype"], maintain_order=True):
+        for row, (digest, _) in zip(group["__row"].to_list(), _vectors(group), strict=True):
+            found[row] = digest
+    return found
+
+
+def file_name(row: Mapping[str, Any]) -> str:
+    """The file of a vector, below the folder of vectors or of results."""
+    in_x, in_y, out_x, out_y = (row[name] for name in GRIDS)
+    return f"{in_x}x{in_y}/reshard-{in_x}x{in_y}-{out_x}x{out_y}.json"
+
+
+def _vectors(group: pl.DataFrame) -> Iterator[tuple[str, str]]:
+    """The vectors of one sharding: the hash and the line of each.
+
+    They differ in their shapes alone: the text around those is made and hashed once.
+    """
     first = group.row(0, named=True)
     python_head, python_tail = str(vector_text(first, "@")).split("@")
     head, tail = msgspec.json.encode(vector_text(first, "@")).decode().split("@")
@@ -127,7 +145,7 @@ def _lines(group: pl.DataFrame) -> Iterator[str]:
         own = hashed.copy()
         own.update((shape + python_tail).encode())
         digest = own.hexdigest()
-        yield f'"{digest}": {head}{shape}{before_hash}{digest}{after_hash}'
+        yield digest, f'"{digest}": {head}{shape}{before_hash}{digest}{after_hash}'
 
 
 class TtSweep(Format):
@@ -143,7 +161,7 @@ class TtSweep(Format):
         kept = iter(blocks)
         first = next(kept, None)
         if first is not None:
-            files = self._by_grids if _GRIDS[0] in first.columns else self._by_module
+            files = self._by_grids if GRIDS[0] in first.columns else self._by_module
             yield from files(itertools.chain([first], kept))
 
     @staticmethod
@@ -170,7 +188,7 @@ class TtSweep(Format):
         held: pl.DataFrame | None = None
         for block in blocks:
             joined = block if held is None else pl.concat([held, block])
-            *whole, held = joined.with_columns(pl.struct(_GRIDS).rle_id().alias("__run")).partition_by(
+            *whole, held = joined.with_columns(pl.struct(GRIDS).rle_id().alias("__run")).partition_by(
                 "__run", maintain_order=True, include_key=False
             )
             for rows in whole:
@@ -180,7 +198,7 @@ class TtSweep(Format):
 
     @staticmethod
     def _named(rows: pl.DataFrame, seen: set[tuple[int, ...]]) -> tuple[str, pl.DataFrame]:
-        grids = rows.select(_GRIDS).row(0)
+        grids = rows.select(GRIDS).row(0)
         in_x, in_y, out_x, out_y = grids
         if grids in seen:
             raise InvalidValue(
@@ -188,16 +206,16 @@ class TtSweep(Format):
                 "sort them by grids"
             )
         seen.add(grids)
-        return f"{FOLDER}/{in_x}x{in_y}/reshard-{in_x}x{in_y}-{out_x}x{out_y}.json", rows
+        return f"{FOLDER}/{file_name(rows.row(0, named=True))}", rows
 
     def write(self, rows: pl.DataFrame, file: Path) -> None:
-        if _GRIDS[0] not in rows.columns:
+        if GRIDS[0] not in rows.columns:
             _write_module(rows, file)
             return
         suites = []
         for suite in rows.partition_by("problem.dtype", maintain_order=True):
             groups = suite.partition_by(_GROUP, maintain_order=True)
-            vectors = ",\n".join(line for group in groups for line in _lines(group))
+            vectors = ",\n".join(line for group in groups for _, line in _vectors(group))
             suites.append(f'"{suite_name(suite.row(0, named=True))}": {{\n{vectors}\n}}')
         file.write_text("{" + ",\n".join(suites) + "}\n")
 

@@ -11,6 +11,7 @@ from kerncast.api.printing import echo
 from kerncast.api.showing import shown
 from kerncast.cli import completing
 from kerncast.cli.signals import polite_signals
+from kerncast.cli.views.hardware import hardware_lines
 from kerncast.cli.views.output import above_zero, json_option, print_json, table
 from kerncast.writing.shell import word
 
@@ -102,6 +103,11 @@ if TYPE_CHECKING:
     metavar="N",
     help="Stop when N configs in a row fail in the same way, without a row for them (0: never).",
 )
+@click.option(
+    "--capture-hw",
+    is_flag=True,
+    help="Keep what rocminfo, nvidia-smi and lscpu say in the dataset; warn where it contradicts the device's profile.",
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--dry-run", is_flag=True, help="Print vectors, compilations, time (by a short trial) and disk; write nothing.")
 @json_option
@@ -158,6 +164,7 @@ def _report(summary: Summary, total: int, as_json: bool) -> None:
                 "statuses": summary.statuses,
                 "errors": errors,
                 "lost": summary.lost,
+                "hardware": summary.hardware,
                 "complete": not summary.without_a_row,
             }
         )
@@ -176,6 +183,8 @@ def _report(summary: Summary, total: int, as_json: bool) -> None:
     if summary.errors:
         rows = [(status, f"{count:,}", error) for (status, error), count in summary.errors.most_common(8)]
         table(("status", "rows", "message"), rows, "failures", right=("rows",))
+    if summary.hardware is not None:
+        echo(*hardware_lines(summary.hardware))
     for index, why in summary.lost.items():
         echo(f"device {index} was lost: {why}")
     if summary.without_a_row:

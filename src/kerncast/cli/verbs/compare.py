@@ -16,7 +16,7 @@ from kerncast.cli.views.output import datasets_argument, json_option, print_json
 @model_argument("old", "OLD")
 @model_argument("new", "NEW")
 @store_of_model
-@datasets_argument()
+@datasets_argument(required=False)
 @click.option("--max-mean", default=0.5, show_default=True, metavar="%", help="Allowed drop of the mean.")
 @click.option("--max-median", default=0.5, show_default=True, metavar="%", help="Allowed drop of the median.")
 @click.option("--max-p10", default=2.0, show_default=True, metavar="%", help="Allowed drop of the P10.")
@@ -38,12 +38,14 @@ def command(
 ) -> None:
     """Is the new model safe to ship? BETTER, SAME, WORSE (exit 1) or AMBIGUOUS, with reasons.
 
-    The models are compared problem by problem, on problems that neither was trained on.
+    The models are compared problem by problem, on problems that neither was trained on. OLD and NEW may also be two files
+    that `kerncast evaluate --save-predictions` wrote, without a dataset: only problems that are in both count.
 
     \b
     kerncast compare model model2 held_out
     kerncast compare model model2 held_out --tier tree
     kerncast compare model model2 held_out --strict --max-p10 1 --json
+    kerncast compare old.parquet new.parquet
     """
     from kerncast.api.compare import compare
     from kerncast.evaluating.predictions import write_predictions
@@ -52,7 +54,7 @@ def command(
 
     check_place("save_predictions", save_predictions)
     with working("comparing"):
-        found = compare(old, new, datasets, **options)
+        found = compare(old, new, datasets or None, **options)
     if as_json:
         print_json(found.as_json())
     else:

@@ -46,7 +46,8 @@ from kerncast.cli.views.output import datasets_argument, json_option, print_json
     metavar="N",
     help="How many of the worst choices and of the worst predictions to list.",
 )
-@click.option("--save-predictions", type=click.Path(path_type=Path), metavar="PARQUET", help="Write one row per vector.")
+@click.option("--save-predictions", type=click.Path(path_type=Path), metavar="PARQUET",
+              help="Write one row per vector; `kerncast compare` takes two such files.")  # fmt: skip
 @click.option("--threads", default=0, type=click.IntRange(min=0), help="Threads to refit with. [default: all cores]")
 @click.option("--tiers/--no-tiers", default=True, show_default=True,
               help="Also score and time the quick tiers of `select` (without --split).")  # fmt: skip

@@ -12,6 +12,7 @@ from kerncast.api.printing import echo
 from kerncast.cli import completing
 from kerncast.cli.options import in_options
 from kerncast.cli.views.disagreements import disagreement_lines
+from kerncast.cli.views.hardware import hardware_lines
 from kerncast.cli.views.output import (
     assignments,
     duration,
@@ -64,6 +65,8 @@ def command(path: Path, where: tuple[str, ...], top: int, as_json: bool) -> None
         echo(f"from {source['name']} ({source['format']}, sha256 {source['digest'][:12]}…)")
     for line in skipped_lines(dataset.skipped):
         echo(line)
+    for item in report["hardware"]:
+        echo(*hardware_lines(item))
     for section in report["families"]:
         _show_family(section, top, {source["digest"]: source["name"] for source in report["sources"]})
 

@@ -34,13 +34,13 @@ where_option = click.option(
 )
 
 
-def datasets_argument(name: str = "datasets") -> Callable[[Decorated], Decorated]:
+def datasets_argument(name: str = "datasets", required: bool = True) -> Callable[[Decorated], Decorated]:
     """One dataset or several, or a folder of them."""
     return click.argument(
         name,
-        metavar="DATASET...",
+        metavar="DATASET..." if required else "[DATASET...]",
         nargs=-1,
-        required=True,
+        required=required,
         type=click.Path(path_type=Path),
         shell_complete=completing.dataset_folders,
     )

@@ -146,11 +146,11 @@ def worst_predictions(lines: list[dict[str, Any]]) -> list[list[str]]:
 
 def rates(summary: dict[str, Any]) -> str:
     """The rates of the chosen and the best configs in one sentence; empty where the op's work is unknown."""
-    parts = []
+    parts, choosing = [], summary["overall"]["efficiency_mean"] is not None
     for name, said in RATE_WORDS.items():
         found = summary["rates"][name]
         if found is None:
             continue
         chosen, best = (three_digits(found[side]["p50"]) for side in ("chosen", "best"))
-        parts.append(f"{chosen} {said}" + ("" if found["chosen"] == found["best"] else f" (the best configs {best})"))
+        parts.append(f"{chosen} {said}" + (f" (the best configs {best})" if choosing else ""))
     return f"On half of the problems at least {' and '.join(parts)}." if parts else ""
