@@ -383,9 +383,8 @@ static int32_t kc_score_from(kerncast_context *context, const kc_problem *proble
         if (kc_portfolio_score(context, problem->p, quick)) return KC_PORTFOLIO_CONFIGS;
     }
     *tier = KERNCAST_TIER_FULL;
-    *members = kc_full_members;
-    if (KC_HAS_FULL && kc_full_score(context, problem->p, quick)) return KC_FULL_CONFIGS;
-    return 0;
+    *members = KC_HAS_FULL ? kc_full_members : NULL;
+    return KC_HAS_FULL && kc_full_score(context, problem->p, quick) ? KC_FULL_CONFIGS : 0;
 }
 
 /* The time of one config of a pool: a small forest orders configs without saying how long they take. */
