@@ -86,14 +86,14 @@ def test_no_leaf_lists_a_config_that_fails_on_a_problem_of_the_leaf(model):
 
 
 @pytest.mark.skipif(not COMPILERS, reason="there is no C compiler")
-@pytest.mark.parametrize("tiers", ["tree", "portfolio", "tree,portfolio", "full", "tree,full"])
+@pytest.mark.parametrize("tiers", ["tree", "tree,portfolio", "full"])
 def test_an_export_has_the_code_and_the_tables_of_its_tiers_and_no_others(model, tiers, tmp_path):
     """By the symbols of the object; the self-test passes; a tree alone stays below 100 KB."""
     out = tmp_path / "c"
     artefact = lower(model, *tiers_named(model, tiers, OPTIONS))
     write_project(artefact, out, "picker")
     source, self_test, binary = str(out / "picker.c"), str(out / "selftest.c"), str(out / "picker.o")
-    subprocess.run([COMPILERS[0], *STRICT, "-O2", "-c", source, "-o", binary], check=True)
+    subprocess.run([COMPILERS[0], *STRICT, "-O1", "-c", source, "-o", binary], check=True)
     done = subprocess.run(["nm", "--defined-only", "--format=posix", binary], check=True, capture_output=True, text=True)
     symbols = " ".join(line.split()[0] for line in done.stdout.splitlines())
     parts = {"tree": "kc_tree_", "portfolio": "kc_portfolio_", "full": "kc_full_"}
