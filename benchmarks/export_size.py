@@ -65,7 +65,11 @@ def measure(folder: Path) -> list[Row]:
             if built.judged is not None:
                 answered, loss = built.judged
                 n = "held-out problems like the measured ones"
-                rows.append(Row("problems that the tree alone answers; the others get a status and a fallback", 100 * answered, "%", n=n))
+                rows.append(
+                    Row(
+                        "problems that the tree alone answers; the others get a status and a fallback", 100 * answered, "%", n=n
+                    )
+                )
                 against = "the model's own choice in the portfolio"
                 rows.append(Row("what the tree alone loses on them", 100 * loss, "%", Target(high=3.0), against, n))
     return rows
@@ -73,7 +77,9 @@ def measure(folder: Path) -> list[Row]:
 
 def main() -> int:
     parser = script_parser(__doc__)
-    parser.add_argument("--keep", type=Path, help="keep the model in this folder (that of select_latency.py will do), and reuse it")
+    parser.add_argument(
+        "--keep", type=Path, help="keep the model in this folder (that of select_latency.py will do), and reuse it"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         return finish(BENCHMARK, measure(arguments.keep or Path(scratch)), arguments.json)

@@ -66,7 +66,7 @@ def write_consumer(folder, find, *prefixes):
 
 @needs_cmake
 def test_an_installed_project_is_found_wherever_it_was_moved(projects, tmp_path):
-    """A shared library: self-test, install, move, find_package with a version, pkg-config; only its own functions are exported."""
+    """A shared library: self-test, install, move, find_package, pkg-config; only the functions of the header are exported."""
     build, moved = tmp_path / "build", tmp_path / "moved"
     run("cmake", "-S", projects / "gemm", "-B", build, "-DBUILD_SHARED_LIBS=ON", f"-DCMAKE_INSTALL_PREFIX={tmp_path / 'first'}")
     run("cmake", "--build", build)
@@ -84,7 +84,9 @@ def test_an_installed_project_is_found_wherever_it_was_moved(projects, tmp_path)
     if shutil.which("pkg-config"):
         known = {**os.environ, "PKG_CONFIG_PATH": str(library.parent / "pkgconfig")}
         flags = run("pkg-config", "--cflags", "--libs", "gemm", env=known).split()
-        run(CPP[0], "-std=c++17", tmp_path / "found" / "main.cpp", *flags, f"-Wl,-rpath,{library.parent}", "-o", tmp_path / "by")
+        run(
+            CPP[0], "-std=c++17", tmp_path / "found" / "main.cpp", *flags, f"-Wl,-rpath,{library.parent}", "-o", tmp_path / "by"
+        )
         assert run(tmp_path / "by") == "ok\n"
 
 

@@ -183,7 +183,10 @@ class ExporterContract:
         made, flags = folder / "artefact.so", [*STRICT, "-O1", "-fPIC", "-shared"]
         subprocess.run([COMPILERS[0], *flags, str(folder / "picker.c"), "-o", str(made), "-lm"], check=True)
         binding = Binding(made, exported.model.family, schema_number(selector.artefact), "picker")
-        for values in [*random_problems(exported.model, 40, seed=7), {**random_problems(exported.model, 1)[0], "dtype": "bf16"}]:
+        for values in [
+            *random_problems(exported.model, 40, seed=7),
+            {**random_problems(exported.model, 1)[0], "dtype": "bf16"},
+        ]:
             problem = Problem.trusted(exported.model.family, values)
             ours, theirs = selector.select(problem), binding.select(selector._encode(problem), "auto")
             chosen = ours.config if ours.config is not None else ours.fallback
