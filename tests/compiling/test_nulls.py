@@ -1,6 +1,7 @@
 """NULL is treated alike at every entry point of the exported C."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -63,5 +64,83 @@ def test_null_gives_bad_input_everywhere_and_nothing_is_read_or_written(family, 
     (tmp_path / "c" / "nulls.c").write_text(f"#define QUERY {quoted}\n{source}")
     files = [str(tmp_path / "c" / name) for name in ("kerncast.c", "nulls.c")]
     subprocess.run([compiler, *STRICT, "-O1", *SANITIZED, *files, "-o", str(tmp_path / "nulls"), "-lm"], check=True)
+    done = subprocess.run([tmp_path / "nulls"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def tree(folder):
+    """Only a tree: no model, no pools."""
+    artefact, fields, asked = gemm(folder)
+    return lower(artefact.model, build_tiers(artefact.model, TierOptions(samples=50, alone=True)), ["tree"]), fields, asked
+
+
+# What may be NULL, by function and argument, and gives another status; and functions without a status.
+MAY_BE_NULL = {("pin", "answer"): "OK", ("query_json", "out"): "TOO_SMALL", ("query_json", "needed"): "OK"}
+VALID = {
+    "memory": "memory", "bytes": "kerncast_context_bytes()", "schema": "KERNCAST_SCHEMA", "problem": "&problem",
+    "problems": "&problem", "config": "&config", "answer": "&answer", "answers": "&answer", "count": "&count",
+    "available": "available", "candidate": "0", "text": "QUERY", "length": "strlen(QUERY)", "out": "out", "needed": "&count",
+    "scores": "scores", "times_ns": "times", "features": "scores", "tier": "KERNCAST_TIER_AUTO", "status": "KERNCAST_OK",
+}  # fmt: skip
+
+
+def null_calls(header):
+    """A call of every function of a header with NULL for each of its pointers, everything else being right."""
+    found = []
+    for result, name, given in re.findall(r"KERNCAST_API ([\w ]+\*?)\s*kerncast_(\w+)\(([^)]*)\);", header):
+        arguments = [] if given == "void" else [" ".join(item.split()) for item in given.split(",")]
+        named = [re.search(r"(\w+)$", item)[1] for item in arguments]
+        for null in (own for own, item in zip(named, arguments, strict=True) if "*" in item):
+            words = []
+            for own, item in zip(named, arguments, strict=True):
+                room = {"count": "1" if name == "select_many" else "(size_t)kerncast_candidates()", "capacity": "sizeof out"}
+                right = room.get(own) if "*" not in item and own in room else VALID.get(own)
+                if own == "capacity" and name != "query_json":
+                    right = "1" if name == "rank" else "4096"
+                if own == "context":
+                    right = "&another" if "**" in item else "context"
+                words.append("NULL" if own == null else right)
+            call = f"kerncast_{name}({', '.join(words)})"
+            wanted = MAY_BE_NULL.get((name, null), "BAD_INPUT")
+            status = result.strip() == "kerncast_status"
+            found.append(f'    is("{name} without {null}", {call}, KERNCAST_{wanted});' if status else f"    (void){call};")
+    return found
+
+
+@pytest.mark.parametrize("family", [gemm, exp, tree])
+def test_each_pointer_of_each_function_may_be_null_without_harm(family, tmp_path):
+    """Written from the header, so no function is forgotten; addresses and undefined behaviour watched."""
+    artefact, fields, asked = family(tmp_path)
+    write_project(artefact, tmp_path / "c", "kerncast")
+    calls = null_calls((tmp_path / "c" / "kerncast.h").read_text())
+    assert len(calls) > 35
+    setting = " ".join(f"problem.{name} = {value};" for name, value in fields.items())
+    quoted = json.dumps(json.dumps(asked))
+    head = PROGRAM.read_text().split("#define BAD")[0]
+    body = "\n".join(calls)
+    (tmp_path / "c" / "nulls.c").write_text(f"""{head}
+#define QUERY {quoted}
+int main(void) {{
+    static double scores[4096], times[4096];
+    static unsigned char available[4096];
+    static char out[4096], memory[1];
+    kerncast_context *context = NULL, *another = NULL;
+    kerncast_problem problem;
+    kerncast_config config;
+    kerncast_answer answer;
+    size_t count = 0;
+    memset(available, 1, sizeof available);
+    is("create", kerncast_create(&context), KERNCAST_OK);
+    kerncast_problem_init(&problem);
+    for (int32_t i = 0; i < kerncast_candidates() && kerncast_candidate(i, &config) != KERNCAST_OK; i++) {{}}
+    {setting}
+{body}
+    (void)another, (void)memory, (void)times;
+    kerncast_destroy(context);
+    return failed;
+}}
+""")
+    files = [str(tmp_path / "c" / name) for name in ("kerncast.c", "nulls.c")]
+    subprocess.run([COMPILERS[0], *STRICT, "-O1", *SANITIZED, *files, "-o", str(tmp_path / "nulls"), "-lm"], check=True)
     done = subprocess.run([tmp_path / "nulls"], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -4,6 +4,7 @@ A marker is a comment that readers do not see, on a line of its own directly abo
 
     <!-- needs: gpu -->                        not run, for it needs a gpu, files, minutes, a program or opencl;
                                                its commands are checked against the options of the command line
+    <!-- uses: cmake g++ -->                   run only where these programs are; without them the rest of the page is skipped
     <!-- exits: 0, 1 -->                       exit codes other than 0 that are right
     <!-- smaller: collect --max-vectors 9 -->  options that the test adds to commands of that verb, to be done in seconds
     <!-- file: bench.py -->                    the block is the content of a file that the next blocks use
@@ -21,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NEEDS = {"gpu", "files", "minutes", "program", "opencl"}
-MARKERS = {"needs", "exits", "smaller", "file", "makes"}
+MARKERS = {"needs", "uses", "exits", "smaller", "file", "makes"}
 _MARKER = re.compile(r"<!-- ([a-z ]+): (.*) -->")
 _FENCE = re.compile(r"```(\S*)")
 

@@ -115,7 +115,13 @@ def export(
 
 
 def _c(
-    loaded: Model, out: Path, wanted: tuple[Tier, ...], options: TierOptions, decided: Decided | None, prefix: str, show: Progress
+    loaded: Model,
+    out: Path,
+    wanted: tuple[Tier, ...],
+    options: TierOptions,
+    decided: Decided | None,
+    prefix: str,
+    show: Progress,
 ) -> list[Path]:
     built, include = tiers_named(loaded, wanted, options, progress=show)
     if built.tree is None and len(include) > 1:  # a family with nothing to choose has no tree
@@ -124,8 +130,8 @@ def _c(
     if built.judged is not None:
         answered, loss = built.judged
         show.say(
-            f"of held-out problems the tree answers {answered:.0%}, and loses {loss:.1%} to the model's own choice; where it is "
-            "unsure, it gives a status and a fallback"
+            f"of held-out problems the tree answers {answered:.0%}, and loses {loss:.1%} to the model's own choice; where it "
+            "is unsure, it gives a status and a fallback"
         )
     return written
 

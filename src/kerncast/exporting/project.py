@@ -76,7 +76,9 @@ def write_project(artefact: Artefact, out: Path, prefix: str = "kerncast", *, pr
 def self_test(artefact: Artefact, prefix: str) -> str:
     """A program that checks features, scores, times and choices of golden vectors; exit status 0 when all agree."""
     if artefact.alone:
-        lines = [f"    {{{{{', '.join(map(c_integer, item.problem))}}}, {item.candidate}}}" for item in golden_decisions(artefact)]
+        lines = [
+            f"    {{{{{', '.join(map(c_integer, item.problem))}}}, {item.candidate}}}" for item in golden_decisions(artefact)
+        ]
         return filled(packaged("selftest_tree.c"), prefix, vectors=",\n".join(lines))
     vectors = golden_vectors(artefact)
     tier = "FULL" if "full" in artefact.include else "PORTFOLIO"

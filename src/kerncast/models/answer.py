@@ -186,7 +186,9 @@ def unlike_measured(answer: Answer, outside: OutOfRange | None) -> Answer:
 
 def refused_outside(problem: Problem, outside: OutOfRange, fallback: Config | None = None, called: str = "") -> Answer:
     """A refusal that says what is outside the trained range, with a fallback that can run anyway."""
-    return with_fallback(Answer(Answered.OUT_OF_RANGE, problem, reason=trained_with(outside), outside=outside), fallback, called)
+    return with_fallback(
+        Answer(Answered.OUT_OF_RANGE, problem, reason=trained_with(outside), outside=outside), fallback, called
+    )
 
 
 def with_fallback(refused: Answer, fallback: Config | None, called: str) -> Answer:

@@ -32,7 +32,7 @@ from kerncast.models.hull import OutOfRange, against_facts, outside_hull, traine
 from kerncast.models.model import Model
 from kerncast.models.offered import OfferedModel
 from kerncast.models.statuses import Answered, Place
-from kerncast.models.tier import C_TIER_NAMES, CHOOSING
+from kerncast.models.tier import ALONE, C_TIER_NAMES, CHOOSING
 from kerncast.op import Config, Problem
 from kerncast.progress import QUIET, Progress
 from kerncast.selecting.measure import MOST_CONTENDERS, contenders, measure_top
@@ -72,8 +72,9 @@ class Selector:
     ) -> None:
         """`tier` is the one to ask if a question names none: the portfolio, or what there is instead.
 
-        `tiers` names those that there are (`tree,portfolio`, or `tree` alone), so that the answers are those of an export with the
-        same tiers; or they are tiers that are already built. `options` say how to build them; `overrides` is for `override`.
+        `tiers` names those that there are (`tree,portfolio`, or `tree` alone), so that the answers are those of an export with
+        the same tiers; or they are tiers that are already built. `options` say how to build them; `overrides` is for
+        `override`.
 
         `configs` are the configs to choose from, instead of those that worked in training: `kernels:FILE`, `build:DIR`,
         `portfolio:FILE`, a dataset or a benchmark file, `all`, `sample:N`, a list of kernel names, or configs. There are no
@@ -92,10 +93,12 @@ class Selector:
             )
         self._given = isinstance(self.model, OfferedModel)
         if isinstance(tiers, Tiers):
-            self.tiers, include = tiers, CHOOSING
+            self.tiers = tiers
+            self.artefact: Artefact = lower(self.model, tiers, ALONE if tiers.alone else CHOOSING)
         else:
-            self.tiers, include = tiers_named(self.model, CHOOSING if tiers is None else tiers, options, progress=progress)
-        self.artefact: Artefact = lower(self.model, self.tiers, include)
+            named = CHOOSING if tiers is None else tiers
+            self.tiers, include = tiers_named(self.model, named, options, progress=progress)
+            self.artefact = lower(self.model, self.tiers, include)
         self.tier = self._usual if tier is None else self._included(tier)
         self._interpreter = Interpreter(self.artefact)
         self.note = ""
@@ -118,8 +121,8 @@ class Selector:
         tier = _tier(given)
         if tier not in self.artefact.include:
             raise InvalidValue(
-                f"this selector has the tiers {', '.join(self.artefact.include)}, and '{tier}' was asked for: ask another, or make a "
-                "selector that has it"
+                f"this selector has the tiers {', '.join(self.artefact.include)}, and '{tier}' was asked for: ask another, or "
+                "make a selector that has it"
             )
         return tier
 
@@ -145,7 +148,9 @@ class Selector:
                 )
             applied = self._everything if decided is None else decided
             if (absent := np.setdiff1d(applied.pinned, self.artefact.stored)).size:
-                raise InvalidValue(f"the pinned candidate {absent[0]} is in no tier of this selector: pin it in one with `full`")
+                raise InvalidValue(
+                    f"the pinned candidate {absent[0]} is in no tier of this selector: pin it in one with `full`"
+                )
             if self._binding is not None:
                 self._binding.override(applied)
             self._interpreter.available = applied.available
@@ -487,7 +492,7 @@ class Selector:
         return [item if item.pin is Pin.DECIDED else unlike_measured(item, unlike) for item in ranked]
 
     def scores(self, problem: Problem | Mapping[str, Any], tier: Tier | str | None = None) -> tuple[Floats, Floats]:
-        """Scores (low is chosen, infinite where a config cannot run) and times of a tier's configs; without one, of the widest."""
+        """Scores (low is chosen, infinite where a config cannot run) and times of the configs of a tier (the widest)."""
         if self.artefact.alone:
             raise InvalidValue("a tree alone has no scores: make a selector with the tier portfolio or full")
         problem, asked = self.problem(problem), self._widest if tier is None else self._there(tier)

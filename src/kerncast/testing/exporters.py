@@ -44,6 +44,7 @@ from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
 
 STRICT = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off")
+CPP_STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wold-style-cast", "-Werror", "-pedantic")
 SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 SIZES = ("M", "N", "K")
@@ -173,6 +174,28 @@ class ExporterContract:
                     assert theirs.time_ns == pytest.approx(ours.time_ns, rel=1e-12)
 
     @needs_compiler
+    def test_a_tree_alone_answers_as_in_python(self, exported: Exported) -> None:
+        """Bit for bit, with the reason of a refusal and its fallback; nothing of the other tiers is in the object."""
+        options = TierOptions(samples=300, alone=True)
+        selector = Selector(exported.model, tiers="tree", options=options, compile=False)
+        folder = exported.folder.parent / "alone"
+        write_project(selector.artefact, folder, "picker")
+        made, flags = folder / "artefact.so", [*STRICT, "-O1", "-fPIC", "-shared"]
+        subprocess.run([COMPILERS[0], *flags, str(folder / "picker.c"), "-o", str(made), "-lm"], check=True)
+        binding = Binding(made, exported.model.family, schema_number(selector.artefact), "picker")
+        for values in [
+            *random_problems(exported.model, 40, seed=7),
+            {**random_problems(exported.model, 1)[0], "dtype": "bf16"},
+        ]:
+            problem = Problem.trusted(exported.model.family, values)
+            ours, theirs = selector.select(problem), binding.select(selector._encode(problem), "auto")
+            chosen = ours.config if ours.config is not None else ours.fallback
+            assert (theirs.status, theirs.message, theirs.time_ns) == (ours.status, ours.reason, -1.0)
+            assert (None if theirs.candidate < 0 else selector.configs[theirs.candidate]) == chosen
+        symbols = subprocess.run(["nm", str(made)], capture_output=True, text=True, check=True).stdout
+        assert not [word for word in ("kc_portfolio", "kc_full", "kc_model_", "kc_small", "kc_features") if word in symbols]
+
+    @needs_compiler
     def test_masks_and_pins_are_honoured_in_every_tier_as_in_python(self, exported: Exported) -> None:
         """Random masks down to one config, half of the portfolio or all of it missing: never a config that is not there."""
         binding, rng = exported.binding(), np.random.default_rng(5)
@@ -247,7 +270,7 @@ class ExporterContract:
 
     @pytest.mark.skipif(shutil.which("g++") is None or "gcc" not in COMPILERS, reason="there is no C++ compiler")
     def test_the_cpp_header_answers_with_typed_problems_and_configs(self, exported: Exported) -> None:
-        """C++17, warnings as errors; the choice is the one that C makes, and Python, also among what overrides leave."""
+        """C++20 without exceptions and RTTI, warnings as errors; the choice is that of C and Python, also with overrides."""
         values = random_problems(exported.model, 1, seed=4)[0]
         selector = Selector(exported.model, tiers=exported.artefact.tiers, compile=False)
         number = {config: row for row, config in enumerate(selector.configs)}
@@ -257,14 +280,14 @@ class ExporterContract:
         source = program.with_suffix(".cpp")
         source.write_text(CPP.format(**values, count=len(number), kept=", ".join(map(str, kept)), last=ranked[-1]))
         library = exported.sanitized("gcc")
-        flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic", *SANITIZED, f"-I{exported.folder}"]
+        flags = ["-std=c++20", "-fno-exceptions", "-fno-rtti", *CPP_STRICT, *SANITIZED, f"-I{exported.folder}"]
         subprocess.run(["g++", *flags, str(source), str(library), "-o", str(program), "-lm"], check=True)
         done = subprocess.run([program], capture_output=True, text=True, check=True)
         wanted = [self._chosen(selector, values, given) for given in (
             None, {"available": kept}, {"available": kept, "deny": kept[:1]},
             {"pin": [{"problem": {"M": values["M"]}, "candidate": ranked[-1]}]}, None, None,
         )]  # fmt: skip
-        assert done.stdout.split("\n")[:-1] == [*wanted, "bad_input", "ok", "refused"]
+        assert done.stdout.split("\n")[:-1] == [*wanted, "bad_input", "ok", "refused", wanted[0], "bad_input", str(len(number))]
 
     @staticmethod
     def _chosen(selector: Selector, problem: dict[str, Any], overrides: dict[str, Any] | None) -> str:
@@ -283,7 +306,9 @@ static void choose(picker::Selector &selector, const picker::Problem &problem) {
     std::printf("%s %d %d\\n", answer ? "ok" : "not ok", static_cast<int>(answer.candidate), static_cast<int>(answer.pin));
 }}
 int main() {{
-    picker::Selector selector;
+    auto made = picker::Selector::create();
+    if (!made) return std::puts(made.message());
+    picker::Selector selector = *std::move(made);
     picker::Problem problem, rows;
     problem.M = rows.M = {M};
     problem.N = {N};
@@ -308,12 +333,17 @@ int main() {{
     selector.clear_overrides();
     choose(selector, problem);
     const auto again = picker::Selector::predict(problem, answer.config);
+    const picker::Problem whole = problem;
     problem.M.reset();
     std::printf("%s\\n", selector.select(problem).status == picker::Status::bad_input ? "bad_input" : "something else");
     std::printf("%s\\n", again && again.time_ns && *again.time_ns > 0 ? "ok" : again.message.c_str());
     available.push_back(true);
     const bool wrong = selector.set_available(available) || selector.deny({count}) || selector.pin(rows, {count});
     std::printf("%s\\n", right && !wrong ? "refused" : "not refused");
+    const auto two = selector.select_many({{whole, problem}}, picker::Tier::full);
+    std::printf("%s %d %d\\n", two[0] ? "ok" : "not ok", static_cast<int>(two[0].candidate), static_cast<int>(two[0].pin));
+    std::printf("%s\\n", picker::name(two[1].status));
+    std::printf("%d\\n", static_cast<int>(picker::Selector::candidates().size()));
 }}
 """
 

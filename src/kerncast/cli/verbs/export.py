@@ -28,9 +28,10 @@ from kerncast.writing.shell import word
     "--out", required=True, type=click.Path(path_type=Path), metavar="DIR|FILE", help="The path to write; it must not exist."
 )
 @click.option("--tiers", default=",".join(CHOOSING), show_default=True, metavar="TIERS",
-              help="With c: the tiers to include; fewer make a smaller artefact. The memo is always included.")  # fmt: skip
+              help="With c: the tiers to include; what is not named is left out. `tree` alone is the smallest.")  # fmt: skip
 @click.option("--prefix", default="kerncast", show_default=True, metavar="NAME",
-              help="With c: prefix of functions, types and files; each artefact in a program needs its own.")  # fmt: skip
+              help="With c: prefix of functions, types and files; each artefact in a program needs its own. CMake: "
+              "kerncast::NAME, find_package(kerncast_NAME).")  # fmt: skip
 @click.option("--problems", type=click.Path(path_type=Path), metavar="FILE",
               help="With json, lookup-table: the problems (.json or .parquet). [default: the training problems]")  # fmt: skip
 @click.option("--loss", default=0.002, show_default=True, type=click.FloatRange(0, 1, min_open=True, max_open=True),
@@ -55,6 +56,7 @@ def command(model: Path, out: Path, to: str, as_json: bool, **options: Any) -> N
     \b
     kerncast export model --to c --out picker
     cmake -S picker -B build && cmake --build build && ctest --test-dir build
+    kerncast export model --to c --out small --prefix small --tiers tree
     kerncast export model --to c --out picker --overrides overrides.toml
     kerncast export ck_model --to c --out picker --configs kernels:mine.txt
     kerncast export model --to json --out choices.json

@@ -383,9 +383,8 @@ static int32_t kc_score_from(kerncast_context *context, const kc_problem *proble
         if (kc_portfolio_score(context, problem->p, quick)) return KC_PORTFOLIO_CONFIGS;
     }
     *tier = KERNCAST_TIER_FULL;
-    *members = kc_full_members;
-    if (KC_HAS_FULL && kc_full_score(context, problem->p, quick)) return KC_FULL_CONFIGS;
-    return 0;
+    *members = KC_HAS_FULL ? kc_full_members : NULL;
+    return KC_HAS_FULL && kc_full_score(context, problem->p, quick) ? KC_FULL_CONFIGS : 0;
 }
 
 /* The time of one config of a pool: a small forest orders configs without saying how long they take. */
@@ -582,10 +581,10 @@ kerncast_status kerncast_scores(kerncast_context *context, const kerncast_proble
     kerncast_answer answer;
     const kerncast_status status = kc_begin(context, given, &tier, &problem, &answer);
     if (status != KERNCAST_OK) return status;
-    if (KC_TREE_ALONE) return KERNCAST_UNSUPPORTED;
     kerncast_tier answered = tier;
     const int32_t wanted = tier == KERNCAST_TIER_FULL ? KC_FULL_CONFIGS : KC_PORTFOLIO_CONFIGS;
     if (scores == NULL || times_ns == NULL) return KERNCAST_BAD_INPUT;
+    if (KC_TREE_ALONE) return KERNCAST_UNSUPPORTED;
     if (capacity < (size_t)wanted) return KERNCAST_TOO_SMALL;
     const int32_t *members;
     const int32_t configs = kc_score_from(context, &problem, 0, &answered, &members);

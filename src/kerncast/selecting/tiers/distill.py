@@ -294,7 +294,7 @@ def _lists(lessons: Lessons, leaf: Ints, grown: Tree, used: Flags) -> Ints:
     starts = np.searchsorted(leaf[rows], np.arange(len(grown.value) + 1))
     for number in range(len(grown.value)):
         left = rows[starts[number] : starts[number + 1]]
-        fails = lessons.fails[left].any(axis=0)
+        fails = np.asarray(lessons.fails[left].any(axis=0))
         if not len(left):
             found[number, 0] = int(grown.value[number])
             continue
