@@ -91,7 +91,7 @@ def test_what_a_shape_does_not_say_can_be_said(tmp_path):
     assert read(tmp_path, own, name="own").frame()["problem.tf32"].to_list() == [True]
     with pytest.raises(InvalidValue, match="`set` layout must be"):
         read(tmp_path, data, name="bad", set={"layout": "nt"})
-    with pytest.raises(KerncastError, match="unknown parameter for `set` 'dtype'|dtype"):
+    with pytest.raises(KerncastError, match="'dtype'"):
         read(tmp_path, data, name="bad", set={"dtype": "fp16"})
 
 
