@@ -30,8 +30,10 @@ def timed(time, **tile):
 
 def dataset(hardware="NVIDIA H100 80GB HBM3", **operations):
     """A file: {operation: {shape: [timed configs]}}."""
-    parts = {op: {"solution": {text: {"timed_configs": listed, "version": 1} for text, listed in problems.items()}, "version": 1}
-             for op, problems in operations.items()}  # fmt: skip
+    parts = {
+        op: {"solution": {text: {"timed_configs": listed, "version": 1} for text, listed in problems.items()}}
+        for op, problems in operations.items()
+    }
     return {"hardware": {hardware: {"operation": parts, "version": 1}}, "version": 1}
 
 
