@@ -31,6 +31,7 @@ VERBS = {
         "export",
         "Write a model out as C99 with a C++ header, a JSON table, or files for PyTorch's Inductor.",
     ),
+    "export-data": ("export_data", "Write a dataset for other tools: CSV, parquet, T4, Kernel Tuner."),
     "families": ("families", "List kernel families, or show one: parameters, constraints, features."),
     "import": ("import_", "Convert another tool's table of measurements into a dataset."),
     "inductor": ("inductor", "torch.compile: the products of a model, and how well their kernels are chosen."),

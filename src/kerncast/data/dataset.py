@@ -504,6 +504,23 @@ class Dataset:
         copy_directory(self.path, Path(path))
         return Dataset.open(path)
 
+    def family(self, name: str | None = None) -> Family:
+        """The family of that id; it may be left out when there is only one."""
+        return self._family(name)
+
+    def export(
+        self, path: str | Path, *, to: str = "csv", family: str | None = None, where: Sequence[str] | str = ()
+    ) -> list[Path]:
+        """Write the rows of one family for other tools, and return the files.
+
+        `csv` and `parquet`: a table, with a mapping file that imports it again. `t4`: the auto-tuning community's results
+        format. `kernel-tuner`: a cache of Kernel Tuner. The last two have one file for each problem and device: `path` is a
+        folder if there are several.
+        """
+        from kerncast.data.exporters import export_rows
+
+        return export_rows(self, Path(path), to, family, (where,) if isinstance(where, str) else tuple(where))
+
     def inspect(self, where: Sequence[str] | str = ()) -> dict[str, Any]:
         """What it holds, how noisy it is and what is wrong with it; `kerncast inspect` prints it."""
         from kerncast.data.quality import inspect_dataset

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,6 +22,7 @@ import polars as pl
 
 from kerncast import devices
 from kerncast.data import schema
+from kerncast.data.autotune_rows import PACKED, choice_rows
 from kerncast.data.dataset import Dataset, record_of
 from kerncast.data.journal import checked, software_text
 from kerncast.device import Device
@@ -29,20 +30,17 @@ from kerncast.errors import KerncastError
 from kerncast.families.flex_attention_triton import flex_attention_triton
 from kerncast.families.gemm_inductor_cpp import gemm_inductor_cpp
 from kerncast.families.gemm_triton import triton
-from kerncast.families.torch_products import flex_problem, gemm_problem, triton_config
+from kerncast.families.torch_products import flex_problem, gemm_problem
 from kerncast.inductor.observed_log import FORMAT, VERSION, claimed, keep, logs_of, refuse_foreign, token_of
 from kerncast.op import Family
 from kerncast.parsing import decode_json
 
 BACKEND = "torch.compile"
-FAILED = "Inductor could not run it, and does not say why"
 # What a line with a right checksum and foreign contents may cause.
 UNFIT = (KerncastError, pl.exceptions.PolarsError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError)
 LONGEST_REASON = 200
 CACHED = "times from Inductor's cache"
 PERHAPS_CACHED = "times that may be from Inductor's cache: this torch does not say"
-# Operators whose C++ kernel takes packed weights, as those of gemm/inductor_cpp do.
-PACKED = ("packed_linear", "linear_unary", "mm", "addmm")
 
 
 @dataclass(frozen=True)
@@ -204,7 +202,7 @@ def _keep_rows(item: Autotune, run: str, cpu: Device | None, found: _Sorted, lef
         left_out[place[:LONGEST_REASON]] += len(item.choices)
         return
     family, problem, device = place
-    rows = list(_rows(item, family, problem, device, left_out))
+    rows = list(choice_rows(item.op, item.choices, family, problem, device, left_out))
     if not rows:
         return
     began = datetime.fromtimestamp(item.at, UTC).isoformat(timespec="seconds")
@@ -253,69 +251,6 @@ def _gpu(properties: Mapping[str, Any]) -> Device:
     from kerncast.backends.triton import device_profile
 
     return device_profile(SimpleNamespace(**properties), str(properties.get("gcnArchName") or ""))
-
-
-def _rows(
-    item: Autotune, family: Family, problem: Mapping[str, Any], device: Device, left_out: Counter[str]
-) -> Iterator[dict[str, Any]]:
-    """A row for each choice that the family has."""
-    # Rules about the hardware are not asked of families whose configs may fail: what ran is a fact.
-    bindings = family.bindings(problem, None if family.can_fail else device)
-    library = _library(item)
-    seen = set()
-    for order, choice in enumerate(item.choices):
-        config = _config(family, choice, order == library)
-        if isinstance(config, str):
-            left_out[config] += 1
-            continue
-        broken = family.config.validate(config, bindings)
-        label = _label(choice)
-        chosen = repr(sorted(config.items()))
-        if broken or label is None or chosen in seen:
-            left_out[str(broken[0]) if broken else "not timed" if label is None else "a config that occurs twice"] += 1
-            continue
-        seen.add(chosen)
-        yield {
-            **{f"problem.{name}": value for name, value in problem.items()},
-            **{f"config.{name}": config.get(name) for name in family.config.parameters},
-            "order": order,
-            **label,
-        }
-
-
-def _library(item: Autotune) -> int | None:
-    """Which choice is the library's: the one named as the operator, else the first; a second one would share its config."""
-    externs = [order for order, choice in enumerate(item.choices) if choice.get("kind") == "extern"]
-    named = [order for order in externs if item.choices[order].get("name") == item.op]
-    return next(iter(named or externs), None)
-
-
-def _config(family: Family, choice: Mapping[str, Any], is_library: bool) -> dict[str, Any] | str:
-    """The config of a choice; a text says why there is none."""
-    kind = choice.get("kind")
-    if kind == "extern":
-        return dict(family.library) if is_library and family.library else "a second library kernel"
-    if family is gemm_inductor_cpp and kind == "default" and choice.get("template") == "CppGemmTemplate":
-        return {"kind": "default"}
-    if family is gemm_inductor_cpp and kind == "tile" and isinstance(choice.get("config"), dict):
-        return dict(choice["config"])
-    if kind == "triton" and isinstance(choice.get("params"), dict):
-        template, params = str(choice.get("template")), choice["params"]
-        if family is triton:
-            return triton_config(template, params) or f"template {template} with parameters that {family.id} lacks"
-        if family is flex_attention_triton and template == "triton::flex_attention":
-            return {name: params.get(name) for name in family.config.parameters}
-    return f"{kind} is no kernel of {family.id}"
-
-
-def _label(choice: Mapping[str, Any]) -> dict[str, Any] | None:
-    """`status` and `time_ns`; None: it was not timed."""
-    if "ms" not in choice:
-        return None
-    ms = choice["ms"]
-    if ms is None:
-        return {"status": str(schema.Status.LAUNCH_ERROR), "time_ns": None, "error": FAILED}
-    return {"status": str(schema.Status.OK), "time_ns": float(ms) * 1e6, "error": None}
 
 
 FAMILIES: Mapping[str, Family] = {item.id: item for item in (gemm_inductor_cpp, triton, flex_attention_triton)}

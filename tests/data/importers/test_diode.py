@@ -30,8 +30,10 @@ def timed(time, **tile):
 
 def dataset(hardware="NVIDIA H100 80GB HBM3", **operations):
     """A file: {operation: {shape: [timed configs]}}."""
-    parts = {op: {"solution": {text: {"timed_configs": listed, "version": 1} for text, listed in problems.items()}, "version": 1}
-             for op, problems in operations.items()}  # fmt: skip
+    parts = {
+        op: {"solution": {text: {"timed_configs": listed, "version": 1} for text, listed in problems.items()}}
+        for op, problems in operations.items()
+    }
     return {"hardware": {hardware: {"operation": parts, "version": 1}}, "version": 1}
 
 
@@ -91,7 +93,7 @@ def test_what_a_shape_does_not_say_can_be_said(tmp_path):
     assert read(tmp_path, own, name="own").frame()["problem.tf32"].to_list() == [True]
     with pytest.raises(InvalidValue, match="`set` layout must be"):
         read(tmp_path, data, name="bad", set={"layout": "nt"})
-    with pytest.raises(KerncastError, match="unknown parameter for `set` 'dtype'|dtype"):
+    with pytest.raises(KerncastError, match="'dtype'"):
         read(tmp_path, data, name="bad", set={"dtype": "fp16"})
 
 

@@ -23,10 +23,11 @@ from kerncast import devices
 from kerncast.budgets import JSON_BYTES
 from kerncast.data.diode_files import Unusable, as_object, entries, is_diode, problem_of
 from kerncast.data.importers import Head, Imported, Importer, Options, measured_on
+from kerncast.data.importers.torch_settings import settings
 from kerncast.data.schema import Status
 from kerncast.data.skipping import LINE, BadRows, Skips, bad_row
 from kerncast.device import Device
-from kerncast.errors import BadFile, InvalidValue, NotFound, quoted
+from kerncast.errors import BadFile, InvalidValue, quoted
 from kerncast.families.gemm_triton import triton
 from kerncast.families.inductor_templates import config_of
 from kerncast.families.torch_products import WORDS
@@ -62,7 +63,7 @@ class Diode(Importer):
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         if options.mapping is not None:
             raise InvalidValue("a torch-diode dataset names its own parameters: `mapping` does not apply to it")
-        fixed = fixed_values(options.values)
+        fixed = settings(options.values, SETTABLE)
         try:
             data = load_document(JSON_BYTES.read(path))
         except ValueError as error:
@@ -84,20 +85,6 @@ class Diode(Importer):
             )
         for hardware, device in known.items():
             yield Imported(triton, found[hardware].frame(), device, found[hardware].notes())
-
-
-def fixed_values(given: Mapping[str, str]) -> dict[str, Any]:
-    """What `set` says about all rows: parameters of gemm that a file of PyTorch's does not tell."""
-    found: dict[str, Any] = {}
-    for name, text in given.items():
-        if name not in SETTABLE:
-            raise NotFound.named("parameter for `set`", name, SETTABLE)
-        rule = triton.problem.parameters[name]
-        value = WORDS.get(text.capitalize(), text) if name == "tf32" else text
-        if rule.index(value) is None:
-            raise InvalidValue(f"`set` {name} must be {rule.describe()}, got '{text}'")
-        found[name] = value
-    return found
 
 
 @dataclass

@@ -1,0 +1,43 @@
+"""Writers: the rows of a dataset in another tool's format, one file per format.
+
+A writer is a function `write(dataset, out, family, where)` that returns the files that it wrote; `out` does not exist yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kerncast.errors import NotFound
+from kerncast.files.atomic import refuse_existing
+
+if TYPE_CHECKING:
+    from kerncast.data.dataset import Dataset
+
+Writer = Callable[["Dataset", Path, str | None, Sequence[str]], list[Path]]
+
+# Format → the module here and its function; loaded when used.
+WRITERS = {
+    "csv": ("tables", "write_csv"),
+    "kernel-tuner": ("kernel_tuner", "write_kernel_tuner"),
+    "parquet": ("tables", "write_parquet"),
+    "t4": ("t4", "write_t4"),
+}
+
+
+def writer(name: str) -> Writer:
+    """The writer of one format."""
+    if name not in WRITERS:
+        raise NotFound.named("format to write", name, WRITERS)
+    module, function = WRITERS[name]
+    found: Writer = getattr(import_module(f"{__name__}.{module}"), function)
+    return found
+
+
+def export_rows(dataset: Dataset, out: Path, to: str, family: str | None = None, where: Sequence[str] = ()) -> list[Path]:
+    """Write rows of a dataset; `out` appears whole or not at all."""
+    write = writer(to)
+    refuse_existing(out)
+    return write(dataset, out, family, where)

@@ -1,0 +1,72 @@
+"""Rows as a plain table, with the mapping file that reads it back.
+
+The columns are those of the dataset; times are nanoseconds. Imported with that mapping, the table gives the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from kerncast.data.dataset import Dataset
+from kerncast.data.exporters.selected import refuse_nothing
+from kerncast.data.schema import LABEL, MEASURED, parameter_columns
+from kerncast.data.skipping import LINE
+from kerncast.declared.declaration import declaration_of
+from kerncast.errors import InvalidValue
+from kerncast.files.atomic import refuse_existing, write_atomically, write_text
+from kerncast.op import Family
+from kerncast.writing import toml
+
+TIME = "time_ns"
+# Where a row came from is that of the table when it is imported again.
+NOT_MAPPED = (TIME, "source", LINE)
+
+
+def write_csv(dataset: Dataset, out: Path, family: str | None, where: Sequence[str]) -> list[Path]:
+    """A CSV file and its mapping."""
+    return _write(dataset, out, family, where, lambda rows, path: rows.write_csv(path))
+
+
+def write_parquet(dataset: Dataset, out: Path, family: str | None, where: Sequence[str]) -> list[Path]:
+    """A parquet file and its mapping."""
+    return _write(dataset, out, family, where, lambda rows, path: rows.write_parquet(path, compression="zstd"))
+
+
+def _write(
+    dataset: Dataset, out: Path, name: str | None, where: Sequence[str], write: Callable[[pl.DataFrame, Path], None]
+) -> list[Path]:
+    family, rows = dataset.family(name), dataset.read(name, where)
+    refuse_nothing(rows, dataset)
+    mapping = out.with_suffix(".toml")
+    if mapping == out:
+        raise InvalidValue(f"{out} would be its own mapping: give a name that ends in .csv or .parquet")
+    # What no row has is left out; a dataset stores such columns for some families only.
+    rows = rows.select(column.name for column in rows if column.count())
+    if declaration_of(family) is not None:
+        # A family drafted from a file is not installed, so no mapping can name it.
+        write_atomically(out, lambda path: write(rows, path))
+        return [out]
+    refuse_existing(mapping)
+    write_atomically(out, lambda path: write(rows, path))
+    write_text(mapping, _mapping(family, rows))
+    return [out, mapping]
+
+
+def _mapping(family: Family, rows: pl.DataFrame) -> str:
+    """The mapping file of the table."""
+    used = [name for name in (*parameter_columns(family), *MEASURED) if name in rows.columns]
+    ignored = [name for name in rows.columns if name not in (*used, "device") or name in ("source", LINE)]
+    lines = [f"family = {toml.string(family.id)}", 'device = { column = "device" }']
+    if LABEL in used:
+        lines.append(f"label = {toml.string(LABEL)}")
+    lines.append(f"ignore = [{', '.join(map(toml.string, ignored))}]")
+    for section in ("problem", "config"):
+        own = [name for name in used if name.startswith(f"{section}.")]
+        lines += ["", f"[{section}]", *(f"{toml.string(name.partition('.')[2])} = {toml.string(name)}" for name in own)]
+    measured = [name for name in used if name in MEASURED and name not in (*NOT_MAPPED, LABEL)]
+    lines += ["", "[measured]", *(f"{name} = {toml.string(name)}" for name in measured)]
+    lines += ["", "[time]", f"column = {toml.string(TIME)}", 'unit = "ns"']
+    return "\n".join(lines) + "\n"
