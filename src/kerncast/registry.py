@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from kerncast.errors import BadFile, InvalidValue, NotFound, quoted
 from kerncast.op import Family, Op
+from kerncast.space import Value
 
 T = TypeVar("T", Op, Family)
 NAME = r"[A-Za-z_]\w*"
@@ -145,3 +146,17 @@ def _check(item: Op | Family, source: str) -> None:
 
 OPS: Registry[Op] = Registry(Op, "kerncast.ops", "name", "kerncast ops")
 FAMILIES: Registry[Family] = Registry(Family, "kerncast.families", "id", "kerncast families")
+
+
+def family_named(name: str) -> tuple[Family, dict[str, Value]]:
+    """A family by its id; or the only family of an op by the op's name or alias, with the parameters that the alias sets."""
+    try:
+        op = OPS.get(name) if "/" not in name else None
+    except NotFound:
+        op = None
+    if op is None:
+        return FAMILIES.get(name), {}
+    found = [family for family in FAMILIES if family.op is op]
+    if len(found) != 1:
+        raise InvalidValue(f"{name} has several families: name one of {', '.join(family.id for family in found)}")
+    return found[0], dict(op.aliases.get(name, {}))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from kerncast.api.active import worth_by_model
-from kerncast.api.results import Problems, assignments, named_values, place_of, problem_texts
+from kerncast.api.results import Problems, assignments, named_values, place_of, problem_texts, with_preset
 from kerncast.api.showing import Wanted, shown
 from kerncast.collecting.active import MOST_CANDIDATES
 from kerncast.collecting.alike import LIMIT
@@ -19,7 +19,7 @@ from kerncast.collecting.run import collect as run
 from kerncast.data.dataset import Dataset
 from kerncast.op import Family
 from kerncast.problems import problem_notes
-from kerncast.registry import FAMILIES
+from kerncast.registry import family_named
 from kerncast.sweeping import Vectors
 
 
@@ -83,7 +83,7 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     contradicts the profile of the device.
     """
     measuring = Measuring(samples, warmup, timeout, cache, memory, verify, reset_command)
-    found = family if isinstance(family, Family) else FAMILIES.get(family)
+    found, preset = (family, {}) if isinstance(family, Family) else family_named(family)
     runs = runner(found, backend, benchmark, named_values(set, "set"), devices, measuring)
     request = Request(
         family=found,
@@ -105,7 +105,8 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     )
     kernels, specs = runs.backend(), problem_texts(problems)
     wanted = planned(
-        found, vectors=None if vectors is None else Path(vectors), problems=specs, vary=assignments(vary),
+        found, vectors=None if vectors is None else Path(vectors), problems=specs,
+        vary=assignments(vary) if vectors is not None else with_preset(preset, assignments(vary)),
         configs=configs, max_flops=max_flops, seed=seed, max_vectors=None if active else max_vectors,
         device=runs.device(kernels), most_candidates=MOST_CANDIDATES if active else None,
     )  # fmt: skip

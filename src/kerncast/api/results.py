@@ -103,6 +103,17 @@ def assignments(given: Mapping[str, Any] | Sequence[str] | str | None) -> tuple[
     return tuple(f"{name}={_listed(values)}" for name, values in given.items())
 
 
+def with_preset(preset: Mapping[str, Any], given: tuple[str, ...]) -> tuple[str, ...]:
+    """The assignments, and those that an alias of the op makes; one that contradicts the alias is refused."""
+    own = {name: f"{name}={_listed(value)}" for name, value in preset.items()}
+    for text in given:
+        name = text.partition("=")[0].strip()
+        if name in own and text.replace(" ", "") != own[name]:
+            raise InvalidValue(f"the op's name means {own[name]}, which contradicts {text}: leave one of them out")
+        own.pop(name, None)
+    return (*given, *own.values())
+
+
 def _listed(values: Any) -> str:
     several = [values] if isinstance(values, str | int | bool) else list(values)
     return ",".join(str(value).lower() if isinstance(value, bool) else str(value) for value in several)

@@ -9,6 +9,7 @@ model was trained on its problem but has no out-of-fold prediction for it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -61,11 +62,13 @@ class OutOfFold(Model):
         return Predicted(score, time_ns)
 
 
-def compare_fairly(old: Model, new: Model, dataset: Path, judged: Path, limits: Limits) -> Verdict | None:
+def compare_fairly(
+    old: Model, new: Model, dataset: Path, judged: Path, limits: Limits, where: Sequence[str] = ()
+) -> Verdict | None:
     """Compare two models; None if no row can score both. The rows that are used are written to `judged`."""
     views = [OutOfFold(old), OutOfFold(new)]
     opened = Dataset.open(dataset)
-    rows = opened.read(new.family).filter(~pl.col("status").is_in(NOT_TRIED))
+    rows = opened.read(new.family, where).filter(~pl.col("status").is_in(NOT_TRIED))
     for view in views:
         rows = view.fair(rows)
     if old.manifest.dtypes:

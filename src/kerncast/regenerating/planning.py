@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,9 @@ from kerncast.sweeping import SuiteSweep, Sweep, open_sweep, parse_selection
 from kerncast.training.procedure import Procedure, tuning_ranges
 from kerncast.training.recipe import Recipe
 from kerncast.writing.shell import word
+
+# How a benchmark asks for a setting that is missing or wrong.
+SETTING = "`set` "
 
 
 @dataclass(frozen=True)
@@ -142,14 +146,27 @@ def measuring_of(routine: Routine) -> Measuring:
 def runner_of(routine: Routine, family: Family) -> Runner:
     """What measures a family; refused if it cannot run here."""
     wanted = routine.collect
-    return runner(family, wanted.backend, wanted.benchmark, wanted.settings, wanted.devices, measuring_of(routine))
+    with _in_the_words_of_a_routine():
+        return runner(family, wanted.backend, wanted.benchmark, wanted.settings, wanted.devices, measuring_of(routine))
+
+
+@contextlib.contextmanager
+def _in_the_words_of_a_routine() -> Iterator[None]:
+    """A setting of a benchmark is a key of the section `collect` here."""
+    try:
+        yield
+    except (InvalidValue, NotFound) as error:
+        if SETTING not in str(error):
+            raise
+        raise type(error)(str(error).replace(SETTING, f"{SETTING}collect.settings.")) from error
 
 
 def device_of(runs: Runner) -> Device:
     """The device whose limits apply to a sweep. The limits of this CPU are known without a backend."""
     if runs.benchmark is None and runs.kind.runs_on_cpu:
         return devices.local()
-    return runs.backend().device()
+    with _in_the_words_of_a_routine():
+        return runs.backend().device()
 
 
 def sweep_of(routine: Routine, family: Family, device: Device) -> Sweep | SuiteSweep:

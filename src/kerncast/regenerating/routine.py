@@ -66,6 +66,8 @@ class Import(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     format: str
     files: list[str] | str = []
+    settings: dict[str, str] = {}
+    """What the format asks for besides, as `kerncast import --set` has it."""
     device: str | None = None
     software: dict[str, str] = {}
     source: str = ""
@@ -87,6 +89,8 @@ class Train(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: Threads = 0
     hard_mining: Natural = 0
     tune: Natural = 0
+    where: list[str] = []
+    """The rows to learn from; `suspect=false` leaves out those whose labels belong to other rows."""
 
 
 class Compare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -130,12 +134,15 @@ class Routine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"
     def measures(self) -> str:
         """A hash of what decides the measurements."""
         body = msgspec.to_builtins(self)
+        if self.imported is not None and not self.imported.settings:  # came later: a routine without it keeps its hash
+            del body["import"]["settings"]
         return _hash({name: body[name] for name in _MEASURES if name != "import" or body[name] is not None})
 
     @property
     def learns(self) -> str:
         """A hash of what else decides the model; threads are left out, because they only change the time it takes."""
-        return _hash(msgspec.structs.replace(self.train, threads=0))
+        body = msgspec.to_builtins(msgspec.structs.replace(self.train, threads=0))
+        return _hash({name: value for name, value in body.items() if name != "where" or value})
 
     @property
     def digest(self) -> str:

@@ -193,7 +193,8 @@ class _Run:
         """The rows of files, which are there whole or not at all."""
         path = self.folder / "dataset"
         if not path.exists():
-            import_files(wanted.format, wanted.paths, path, Options(wanted.device, wanted.software), self.progress.say)
+            options = Options(wanted.device, wanted.software, values=wanted.settings)
+            import_files(wanted.format, wanted.paths, path, options, self.progress.say)
         rows = Dataset.open(path).read(self.family, columns=["device", "status"])
         return {"device": sorted(rows["device"].unique()), "measured": rows.height,
                 "statuses": dict(sorted(rows["status"].value_counts().iter_rows()))}  # fmt: skip
@@ -202,7 +203,8 @@ class _Run:
         out = self.folder / "model"
         if not out.exists():
             recipe = planning.training_of(self.routine)
-            train(self.folder / "dataset", out, recipe, family=self.family.id, progress=self.progress)
+            where = self.routine.train.where
+            train(self.folder / "dataset", out, recipe, family=self.family.id, where=where, progress=self.progress)
         manifest = Model.load(out).manifest
         return {"software": list(manifest.software), "rows": manifest.data.rows, "checksum": manifest.checksum}
 
@@ -219,7 +221,8 @@ class _Run:
         except BadFile as error:
             return {**facts, "verdict": UNREADABLE, "reasons": [str(error)]}
         found = compare_fairly(
-            old, new, self.folder / "dataset", self.folder / "judged", planning.limits_of(self.routine)
+            old, new, self.folder / "dataset", self.folder / "judged", planning.limits_of(self.routine),
+            self.routine.train.where,
         )  # fmt: skip
         if found is None:
             why = "there is no problem on which both models can be judged without having seen it"

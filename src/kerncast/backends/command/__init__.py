@@ -46,9 +46,9 @@ class CommandBackend(TimesItself):
     doc = "any external benchmark program, described by a TOML file"
     # Families that a shipped benchmark measures; a user's own benchmark may name any other.
     families = (
-        *("eltwise_unary/single", "gemm/ck_tile", "gemm/cutlass"),
+        *("concatenate_heads/single", "create_qkv_heads/single", "eltwise_unary/single", "gemm/ck_tile", "gemm/cutlass"),
         *("grouped_conv_bwd_data/ck_tile", "grouped_conv_bwd_weight/ck_tile", "grouped_conv_forward/ck_tile"),
-        "reshard/single",
+        *("paged_sdpa_decode/single", "reshard/single"),
     )
 
     @classmethod

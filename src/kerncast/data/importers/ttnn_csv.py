@@ -1,8 +1,9 @@
 """Tables of Tenstorrent's op runtime predictor: one-hot dtype and memory columns, left-aligned shapes.
 
-Three layouts are known, by their columns: a unary op (`input_shape_1` … `input_shape_4`, flags, `kernel_duration`),
-concatenate_heads (the same with flags for the output's memory) and a height-sharded matmul (`m_size`, `k_size`,
-`n_size`, `num_cores`, `duration`).
+The layouts are known by their columns: a unary op (`input_shape_1` … `input_shape_4`, flags, `kernel_duration`),
+concatenate_heads (the same with flags for the output's memory), create_qkv_heads (with `num_heads`, `num_kv_heads` and
+`transpose_k_heads`), paged_sdpa_decode (`q_shape_1` …) and a height-sharded matmul (`m_size`, `k_size`, `n_size`,
+`num_cores`, `duration`).
 https://github.com/tenstorrent/ttnn-op-runtime-predictor
 """
 
@@ -15,10 +16,19 @@ import polars as pl
 
 from kerncast import dtypes
 from kerncast.data.importers import Head, Imported, Importer, Options, extra_columns
+from kerncast.data.importers import ttnn_csv_paged as paged
 from kerncast.data.text_table import LINE, fold_one_hot, numbers, read_csv_text, refuse_cells, respelled, whole_numbers
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.families.single import concatenate_heads_single, eltwise_unary_single, matmul_sharded_single
+from kerncast.families.single import (
+    concatenate_heads_single,
+    create_qkv_heads_single,
+    eltwise_unary_single,
+    matmul_sharded_single,
+    paged_sdpa_decode_single,
+)
+from kerncast.op import Family
 from kerncast.ops.concatenate_heads import SHAPE as HEADS
+from kerncast.ops.create_qkv_heads import SHAPE as QKV
 from kerncast.ops.eltwise_unary import DIMENSIONS
 from kerncast.ops.ttnn import INPUT
 
@@ -29,7 +39,8 @@ BUFFERS = {"input_DRAM": "dram", "input_L1": "l1", "INPUTBUFFER0": "dram", "INPU
 OUT_BUFFERS = {"output_DRAM": "dram", "output_L1": "l1"}
 MATMUL = {"m_size": "problem.M", "k_size": "problem.K", "n_size": "problem.N", "num_cores": "problem.num_cores"}
 MATMUL_COLUMNS = (*MATMUL, "duration")
-TENSOR_COLUMNS = (*SHAPE, *DTYPES, *BUFFERS, *OUT_BUFFERS, "kernel_duration")
+QKV_HEADS = ("num_heads", "num_kv_heads", "transpose_k_heads")
+TENSOR_COLUMNS = (*SHAPE, *DTYPES, *BUFFERS, *OUT_BUFFERS, *QKV_HEADS, "kernel_duration")
 
 
 class TtnnCsv(Importer):
@@ -37,20 +48,30 @@ class TtnnCsv(Importer):
 
     name = "ttnn-csv"
     doc = (
-        "CSV tables of the TTNN op runtime predictor (unary ops, concatenate_heads, height-sharded matmul); "
+        "CSV tables of the TTNN op runtime predictor (unary ops, concatenate_heads, create_qkv_heads, paged attention, "
+        "height-sharded matmul); "
         "`set` func=exp for a unary op"
     )
 
     def recognises(self, head: Head) -> bool:
-        return head.header >= {*MATMUL, "duration"} or head.header >= {*SHAPE, "kernel_duration"}
+        known = ({*MATMUL, "duration"}, {*SHAPE, "kernel_duration"}, {*paged.REQUIRED})
+        return any(head.header >= columns for columns in known)
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
-        table = respelled(read_csv_text(path, options.skips), (*MATMUL_COLUMNS, *TENSOR_COLUMNS))
+        table = respelled(read_csv_text(path, options.skips), (*MATMUL_COLUMNS, *TENSOR_COLUMNS, *paged.COLUMNS))
         columns = set(table.columns) - {LINE}
+        if columns & {*paged.SHAPES}:
+            _refuse_settings(options, set())
+            _require(columns, paged.REQUIRED)
+            yield options.skips.convert(
+                table,
+                lambda rows: Imported(paged_sdpa_decode_single, paged.rows_of(rows), extra=extra_columns(rows, paged.COLUMNS)),
+            )
+            return
         if not columns & {*MATMUL, *SHAPE}:
             raise BadFile(
                 f"line 1: these are not the columns of a known TTNN table: {', '.join(sorted(columns))}; expected "
-                f"{', '.join(MATMUL_COLUMNS)} or {', '.join(SHAPE)}, dtype and memory flags, kernel_duration"
+                f"{', '.join(MATMUL_COLUMNS)} or {', '.join(SHAPE)} (or q_shape_1 …), dtype and memory flags, kernel_duration"
             )
         if len(columns & set(MATMUL_COLUMNS)) > len(columns & set(TENSOR_COLUMNS)):
             _refuse_settings(options, set())
@@ -61,20 +82,33 @@ class TtnnCsv(Importer):
             )
             return
         _require(columns, (*SHAPE, "kernel_duration"))
-        heads = bool(columns & set(OUT_BUFFERS))
-        _refuse_settings(options, set() if heads else {"func"})
-        if not heads and "func" not in options.values:
+        family = _family(columns)
+        unary = family is eltwise_unary_single
+        _refuse_settings(options, {"func"} if unary else set())
+        if unary and "func" not in options.values:
             raise InvalidValue("the file does not say which unary function it timed: add `set` func=exp")
         if not columns & set(DTYPES):
             raise BadFile(f"line 1: no column gives the dtype; expected some of {', '.join(DTYPES)}")
-        unplaced = () if columns & set(BUFFERS) else ("no column gives the buffer of the input: it is taken to be dram",)
+        # create_qkv_heads has one memory only.
+        placed = columns & set(BUFFERS) or family is create_qkv_heads_single
+        unplaced = () if placed else ("no column gives the buffer of the input: it is taken to be dram",)
 
         def convert(rows: pl.DataFrame) -> Imported:
-            found = _heads(rows) if heads else _unary(rows, options.values["func"])
-            family = concatenate_heads_single if heads else eltwise_unary_single
+            if unary:
+                found = _unary(rows, options.values["func"])
+            else:
+                found = _heads(rows) if family is concatenate_heads_single else _qkv(rows)
             return Imported(family, found, notes=unplaced, extra=extra_columns(rows, TENSOR_COLUMNS))
 
         yield options.skips.convert(table, convert)
+
+
+def _family(columns: set[str]) -> Family:
+    """The family of a table of tensors, by the columns that only it has."""
+    if columns & set(QKV_HEADS):
+        _require(columns, QKV_HEADS)
+        return create_qkv_heads_single
+    return concatenate_heads_single if columns & set(OUT_BUFFERS) else eltwise_unary_single
 
 
 def _require(columns: set[str], names: Iterable[str]) -> None:
@@ -109,6 +143,20 @@ def _heads(table: pl.DataFrame) -> pl.DataFrame:
     rows = _tensor(table, HEADS, {"problem.out_buffer": OUT_BUFFERS})
     same = pl.col("problem.out_buffer") == pl.col("problem.buffer")
     return rows.with_columns(pl.when(same).then(pl.lit(INPUT)).otherwise("problem.out_buffer").alias("problem.out_buffer"))
+
+
+def _qkv(table: pl.DataFrame) -> pl.DataFrame:
+    """As many key heads as query heads are written as 0."""
+    rows = _tensor(table, QKV, {})
+    heads, each, turned = (whole_numbers(table, name) for name in QKV_HEADS)
+    refuse_cells(table, heads < 1, QKV_HEADS[0], "must be at least 1")
+    refuse_cells(table, (each < 1) | (each > heads), QKV_HEADS[1], "must be from 1 to num_heads")
+    refuse_cells(table, ~turned.is_in([0, 1]), QKV_HEADS[2], "must be 0 or 1")
+    given = {"problem.heads": heads, "problem.kv_heads": each, "problem.transpose_k": turned == 1}
+    same = pl.col("problem.kv_heads") == pl.col("problem.heads")
+    return rows.with_columns(**given).with_columns(
+        pl.when(same).then(0).otherwise("problem.kv_heads").alias("problem.kv_heads")
+    )
 
 
 def _unary(table: pl.DataFrame, func: str) -> pl.DataFrame:
