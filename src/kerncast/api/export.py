@@ -12,6 +12,7 @@ from kerncast.compiling.lower import lower
 from kerncast.compiling.overrides import Overrides, decide
 from kerncast.errors import InvalidValue
 from kerncast.exporting.autoheuristic import LISTED, distill_heuristic, refuse_name, write_heuristic
+from kerncast.exporting.blob import write_blob
 from kerncast.exporting.json_table import trained_problems, write_table
 from kerncast.exporting.lookup_table import lookup_table, write_lookup_table
 from kerncast.exporting.project import write_project
@@ -26,15 +27,16 @@ from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions, plain_tiers, tiers_of
 
 TIERS = ",".join(CHOOSING)
-FORMS = ("c", "json", "csv", "lookup-table", "autoheuristic")
+FORMS = ("c", "blob", "json", "csv", "lookup-table", "autoheuristic")
 # Compiling a model takes as long as ranking about this many problems in Python.
 WORTH_COMPILING = 500
 # The forms that each of these options is for.
 ONLY = {
-    "prefix": ("c",),
-    "tiers": ("c",),
+    "prefix": ("c", "blob"),
+    "tiers": ("c", "blob"),
+    "runtime": ("blob",),
     "problems": ("json", "lookup-table"),
-    "overrides": ("c", "json", "lookup-table"),
+    "overrides": ("c", "blob", "json", "lookup-table"),
     "top_k": ("lookup-table", "autoheuristic"),
     "device_name": ("lookup-table",),
 }
@@ -47,6 +49,7 @@ def export(
     to: str = "c",
     tiers: str | Sequence[str] = TIERS,
     prefix: str = "kerncast",
+    runtime: str | Path | None = None,
     problems: str | Path | Sequence[Problem | Mapping[str, Any]] | None = None,
     loss: float = 0.002,
     max: int = 64,
@@ -58,7 +61,8 @@ def export(
     """Write a model out, and return the files.
 
     `c`: one .c and one .h without any dependency beyond libm, a C++17 header, a self-test with golden vectors,
-    CMakeLists.txt and a pkg-config file; it chooses exactly what Python chooses. `json`: a table of choices. `csv`: the lines
+    CMakeLists.txt and a pkg-config file; it chooses exactly what Python chooses. `blob`: one file that a fixed C runtime loads
+    when a program runs, with the same answers; the runtime's sources go to the directory `runtime`, if it is given. `json`: a table of choices. `csv`: the lines
     of a linear model. `lookup-table`: a table for `torch._inductor.lookup_table`, with the `top_k` best configs of each problem
     (1); keys begin with `device_name` if it is given. `autoheuristic`: a module for `torch._inductor.autoheuristic`, with
     `top_k` kernels in each leaf (20).
@@ -74,6 +78,7 @@ def export(
         raise InvalidValue(f"`to` is one of {', '.join(FORMS)}, got '{to}'")
     _refuse_others(to, {
         "prefix": prefix != "kerncast", "tiers": wanted != TIERS.split(","), "problems": problems is not None,
+        "runtime": runtime is not None,
         "overrides": overrides is not None, "top_k": top_k is not None, "device_name": device_name is not None,
     })  # fmt: skip
     if top_k is not None and top_k < 1:
@@ -100,7 +105,10 @@ def export(
         built = tiers_of(loaded, options, progress=show)
         # A family with nothing to choose has no tree.
         include = [item for item in wanted if item != "tree" or built.tree is not None]
-        return write_project(lower(loaded, built, include, decided), place, prefix, progress=show)
+        artefact = lower(loaded, built, include, decided)
+        if to == "blob":
+            return write_blob(artefact, place, None if runtime is None else Path(runtime), prefix, progress=show)
+        return write_project(artefact, place, prefix, progress=show)
 
 
 def _json(loaded: Model, out: Path, problems: Any, options: TierOptions, overrides: Any, show: Progress) -> list[Path]:

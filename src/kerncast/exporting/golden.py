@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from kerncast.arrays import Floats
 from kerncast.compiling.encoding import MISSING, encode
+from kerncast.compiling.golden import Golden
 from kerncast.compiling.interpreter import Interpreter
 from kerncast.compiling.lower import Artefact
 from kerncast.errors import InvalidValue
@@ -16,18 +14,6 @@ from kerncast.op import Problem
 COUNT = 24
 # LightGBM takes a tenth of a second for thousands of configs, so large families get fewer problems.
 MOST_ROWS = 50_000
-
-
-@dataclass(frozen=True)
-class Golden:
-    """One problem and the model's best candidate for it: its features, score and time."""
-
-    problem: list[int]
-    candidate: int
-    config: list[int]
-    features: Floats
-    score: float
-    time_ns: float
 
 
 def golden_vectors(artefact: Artefact, count: int = COUNT, seed: int = 0) -> list[Golden]:
