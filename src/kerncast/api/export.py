@@ -8,10 +8,11 @@ from typing import Any
 
 from kerncast.api.results import model_of
 from kerncast.api.showing import Wanted, shown
-from kerncast.compiling.lower import lower
+from kerncast.compiling.lower import Artefact, lower
 from kerncast.compiling.overrides import Decided, Overrides, decide
 from kerncast.errors import InvalidValue
 from kerncast.exporting.autoheuristic import LISTED, distill_heuristic, refuse_name, write_heuristic
+from kerncast.exporting.blob import write_blob
 from kerncast.exporting.json_table import trained_problems, write_table
 from kerncast.exporting.lookup_table import lookup_table, write_lookup_table
 from kerncast.exporting.project import write_project
@@ -30,16 +31,17 @@ from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions, plain_tiers, tiers_named
 
 TIERS = ",".join(CHOOSING)
-FORMS = ("c", "json", "csv", "lookup-table", "autoheuristic")
+FORMS = ("c", "blob", "json", "csv", "lookup-table", "autoheuristic")
 # Compiling a model takes as long as ranking about this many problems in Python.
 WORTH_COMPILING = 500
 # The forms that each of these options is for.
 ONLY = {
-    "prefix": ("c",),
-    "tiers": ("c",),
+    "prefix": ("c", "blob"),
+    "tiers": ("c", "blob"),
+    "runtime": ("blob",),
     "problems": ("json", "lookup-table"),
     "configs": ("c", "json"),
-    "overrides": ("c", "json", "lookup-table"),
+    "overrides": ("c", "blob", "json", "lookup-table"),
     "top_k": ("lookup-table", "autoheuristic"),
     "device_name": ("lookup-table",),
 }
@@ -52,6 +54,7 @@ def export(
     to: str = "c",
     tiers: str | Sequence[str] = TIERS,
     prefix: str = "kerncast",
+    runtime: str | Path | None = None,
     problems: str | Path | Sequence[Problem | Mapping[str, Any]] | None = None,
     loss: float = 0.002,
     max: int = 64,
@@ -64,10 +67,12 @@ def export(
     """Write a model out, and return the files.
 
     `c`: one .c and one .h without any dependency beyond libm, a C++17 header, a self-test with golden vectors,
-    CMakeLists.txt and a pkg-config file; it chooses exactly what Python chooses. `json`: a table of choices. `csv`: the lines
-    of a linear model, or a folder with the weights of an mlp (`train` reads it back). `lookup-table`: a table for
-    `torch._inductor.lookup_table`, with the `top_k` best configs of each problem (1); keys begin with `device_name` if it is
-    given. `autoheuristic`: a module for `torch._inductor.autoheuristic`, with `top_k` kernels in each leaf (20).
+    CMakeLists.txt and a pkg-config file; it chooses exactly what Python chooses. `blob`: one file that a fixed C runtime loads
+    when a program runs, with the same answers; the runtime's sources go to the directory `runtime`, if it is given. `json`: a
+    table of choices. `csv`: the lines of a linear model, or a folder with the weights of an mlp (`train` reads it back).
+    `lookup-table`: a table for `torch._inductor.lookup_table`, with the `top_k` best configs of each problem (1); keys begin
+    with `device_name` if it is given. `autoheuristic`: a module for `torch._inductor.autoheuristic`, with `top_k` kernels in
+    each leaf (20).
 
     `overrides` is an `overrides.toml` (or a mapping of the same form) that says which kernels exist and which choices are
     fixed: the model need not be trained again for it. `configs` are the configs to choose from, instead of those that worked in
@@ -78,8 +83,8 @@ def export(
         raise InvalidValue(f"`to` is one of {', '.join(FORMS)}, got '{to}'")
     _refuse_others(to, {
         "prefix": prefix != "kerncast", "tiers": wanted != CHOOSING, "problems": problems is not None,
-        "configs": configs is not None, "overrides": overrides is not None, "top_k": top_k is not None,
-        "device_name": device_name is not None,
+        "runtime": runtime is not None, "configs": configs is not None, "overrides": overrides is not None,
+        "top_k": top_k is not None, "device_name": device_name is not None,
     })  # fmt: skip
     if top_k is not None and top_k < 1:
         raise InvalidValue(f"`top_k` must be at least 1, got {top_k}")
@@ -111,29 +116,26 @@ def export(
         decided = None if overrides is None else decide(loaded, overrides)
         for note in decided.notes if decided is not None else ():
             show.say(note)
-        return _c(loaded, place, wanted, options, decided, prefix, show)
+        artefact = _lowered(loaded, wanted, options, decided, show)
+        if to == "blob":
+            return write_blob(artefact, place, None if runtime is None else Path(runtime), prefix, progress=show)
+        return write_project(artefact, place, prefix, progress=show)
 
 
-def _c(
-    loaded: Model,
-    out: Path,
-    wanted: tuple[Tier, ...],
-    options: TierOptions,
-    decided: Decided | None,
-    prefix: str,
-    show: Progress,
-) -> list[Path]:
+def _lowered(
+    loaded: Model, wanted: tuple[Tier, ...], options: TierOptions, decided: Decided | None, show: Progress
+) -> Artefact:
+    """The model with the wanted tiers, ready to be written."""
     built, include = tiers_named(loaded, wanted, options, progress=show)
     if built.tree is None and len(include) > 1:  # a family with nothing to choose has no tree
         include = tuple(tier for tier in include if tier is not Tier.TREE)
-    written = write_project(lower(loaded, built, include, decided), out, prefix, progress=show)
     if built.judged is not None:
         answered, loss = built.judged
         show.say(
             f"of held-out problems the tree answers {answered:.0%}, and loses {loss:.1%} to the model's own choice; where it "
             "is unsure, it gives a status and a fallback"
         )
-    return written
+    return lower(loaded, built, include, decided)
 
 
 def _with_pool(

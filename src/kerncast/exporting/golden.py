@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Floats
 from kerncast.compiling.encoding import MISSING, encode
+from kerncast.compiling.golden import Golden
 from kerncast.compiling.interpreter import Interpreter
 from kerncast.compiling.lower import Artefact
 from kerncast.errors import InvalidValue
@@ -34,18 +34,6 @@ class Decision:
 
     problem: list[int]
     candidate: int
-
-
-@dataclass(frozen=True)
-class Golden:
-    """One problem and the candidate that the widest tier chooses: its features and time, and the best score of the tier."""
-
-    problem: list[int]
-    candidate: int
-    config: list[int]
-    features: Floats
-    score: float
-    time_ns: float
 
 
 def golden_vectors(artefact: Artefact, count: int = COUNT, seed: int = 0) -> list[Golden]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -43,10 +44,7 @@ EXPORT_FILE = Versioned("kerncast-export", 1, ExportFile, "the manifest of an ex
 
 def write_project(artefact: Artefact, out: Path, prefix: str = "kerncast", *, progress: Progress = QUIET) -> list[Path]:
     """Write the exported C to a new directory, whole or not at all."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", prefix):
-        raise InvalidValue(f"a prefix has lowercase letters, digits and '_' and begins with a letter, got '{prefix}'")
-    if prefix in KEYWORDS or prefix in TAKEN:
-        raise InvalidValue(f"the prefix '{prefix}' means something else in C or in the export: choose another name")
+    refuse_prefix(prefix)
     refuse_existing(out)
     progress.stage("writing C")
     files = {
@@ -59,9 +57,23 @@ def write_project(artefact: Artefact, out: Path, prefix: str = "kerncast", *, pr
     progress.stage("computing golden vectors")
     files["selftest.c"] = self_test(artefact, prefix)
 
+    return write_sources(artefact, out, {name: text.encode() for name, text in files.items()})
+
+
+def refuse_prefix(prefix: str) -> None:
+    """Refuse a prefix that makes no names in C."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", prefix):
+        raise InvalidValue(f"a prefix has lowercase letters, digits and '_' and begins with a letter, got '{prefix}'")
+    if prefix in KEYWORDS or prefix in TAKEN:
+        raise InvalidValue(f"the prefix '{prefix}' means something else in C or in the export: choose another name")
+
+
+def write_sources(artefact: Artefact, out: Path, files: Mapping[str, bytes]) -> list[Path]:
+    """Write these files to a new directory, with their checksums, whole or not at all."""
+
     def fill(folder: Path) -> None:
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
         manifest = artefact.model.manifest
         written = ExportFile(
             kerncast=__version__, family=manifest.family, device=manifest.device.name, model=manifest.checksum,
@@ -101,7 +113,7 @@ def self_test(artefact: Artefact, prefix: str) -> str:
 def cmake_lists(prefix: str) -> str:
     """A static library by default (`-DBUILD_SHARED_LIBS=ON` for a shared one), its self-test, and installation."""
     package = package_name(prefix)
-    return filled(packaged("CMakeLists.txt"), prefix, version=_version(), package=package, options=package.upper())
+    return filled(packaged("CMakeLists.txt"), prefix, version=numeric_version(), package=package, options=package.upper())
 
 
 def package_name(prefix: str) -> str:
@@ -109,7 +121,7 @@ def package_name(prefix: str) -> str:
     return f"kerncast_{prefix}"
 
 
-def _version() -> str:
+def numeric_version() -> str:
     """The numeric part of the version: CMake accepts nothing else."""
     found = re.match(r"\d+(\.\d+)*", __version__)
     return found.group() if found else "0"

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from kerncast.backends.command import benchmark
+from kerncast.compiling.blob.binding import BlobBinding, compiled_runtime
+from kerncast.compiling.blob.container import unpacked
 from kerncast.compiling.overrides import read_overrides
 from kerncast.data.importers.mapped import read_mapping
 from kerncast.devices import read_profile
@@ -74,6 +76,21 @@ def check_regeneration(found: Findings) -> None:
         read = state.read(found.path)
         if read is not None and not read.finished:
             found.notes.append("it is unfinished: the same `kerncast regenerate` continues it")
+
+
+def check_blob(found: Findings) -> None:
+    """A model in one file: its checksum and tables; if there is a compiler, also that the runtime takes it and its answers."""
+    with found.looking(found.path):
+        data = found.path.read_bytes()
+        found.checks += ["checksum", f"{len(unpacked(data, str(found.path))):,} tables"]
+        found.progress.stage("compiling the runtime")
+        library = compiled_runtime()
+        if library is None:
+            found.notes.append("there is no C compiler, so its answers were not compared with those stored in it")
+            return
+        loaded = BlobBinding(library, data, str(found.path))
+        found.checks.append(f"{loaded.self_test():,} golden vectors")
+        loaded.close()
 
 
 # -- single files ----------------------------------------------------------------------------------------

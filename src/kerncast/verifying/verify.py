@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from kerncast.compiling.blob.container import MAGIC
 from kerncast.data import journal
 from kerncast.data.dataset import MANIFEST as DATASET
 from kerncast.errors import BadFile, KerncastError, NotFound
@@ -34,6 +35,7 @@ CHECKS: dict[str, Callable[[Findings], None]] = {
     "store": check_store,
     "vectors": others.check_vectors,
     "exported C": others.check_export,
+    "blob": others.check_blob,
     "regeneration": others.check_regeneration,
     "table of choices": others.check_table_of_choices,
     "measured choices": others.check_measured_choices,
@@ -122,6 +124,8 @@ def file_kind(path: Path) -> str | None:
             head = file.read(HEAD)
     except (OSError, KerncastError):
         return None
+    if head.startswith(MAGIC):
+        return "blob"
     if f'"{TABLE}"'.encode() in head:
         return "table of choices"
     if f'"{MEASURED}"'.encode() in head:

@@ -20,18 +20,20 @@ from kerncast.writing.shell import word
 @model_argument()
 @store_of_model
 @click.option(
-    "--to", type=click.Choice(["c", "json", "csv", "lookup-table", "autoheuristic"]), default="c", show_default=True,
-    help="C99 with a C++17 header, a JSON table of choices, CSV (the lines of a linear model; a folder with the weights of an "
-    "mlp), or files for PyTorch's Inductor.",
+    "--to", type=click.Choice(["c", "blob", "json", "csv", "lookup-table", "autoheuristic"]), default="c", show_default=True,
+    help="C99 with a C++17 header, a file that a C runtime loads, a JSON table of choices, CSV (the lines of a linear model; a "
+    "folder with the weights of an mlp), or files for PyTorch's Inductor.",
 )  # fmt: skip
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), metavar="DIR|FILE", help="The path to write; it must not exist."
 )
 @click.option("--tiers", default=",".join(CHOOSING), show_default=True, metavar="TIERS",
-              help="With c: the tiers to include; what is not named is left out. `tree` alone is the smallest.")  # fmt: skip
+              help="With c, blob: the tiers to include; what is not named is left out. `tree` alone is the smallest.")  # fmt: skip
 @click.option("--prefix", default="kerncast", show_default=True, metavar="NAME",
-              help="With c: prefix of functions, types and files; each artefact in a program needs its own. CMake: "
+              help="With c, blob: prefix of functions, types and files; each artefact in a program needs its own. CMake: "
               "kerncast::NAME, find_package(kerncast_NAME).")  # fmt: skip
+@click.option("--runtime", type=click.Path(path_type=Path), metavar="DIR",
+              help="With blob: also write the C runtime to this new folder, with CMakeLists.txt and a self-test.")  # fmt: skip
 @click.option("--problems", type=click.Path(path_type=Path), metavar="FILE",
               help="With json, lookup-table: the problems (.json or .parquet). [default: the training problems]")  # fmt: skip
 @click.option("--loss", default=0.002, show_default=True, type=click.FloatRange(0, 1, min_open=True, max_open=True),
@@ -51,7 +53,8 @@ def command(model: Path, out: Path, to: str, as_json: bool, **options: Any) -> N
     """Write a model out for programs that do not have Python.
 
     `--to c` writes one .c and one .h without any dependency beyond libm, a C++17 header, a self-test with golden
-    vectors, CMakeLists.txt and a pkg-config file. It chooses exactly what Python chooses.
+    vectors, CMakeLists.txt and a pkg-config file. It chooses exactly what Python chooses. `--to blob` writes one file that a
+    small C runtime loads when a program runs, with the same answers.
 
     \b
     kerncast export model --to c --out picker
@@ -59,6 +62,7 @@ def command(model: Path, out: Path, to: str, as_json: bool, **options: Any) -> N
     kerncast export model --to c --out small --prefix small --tiers tree
     kerncast export model --to c --out picker --overrides overrides.toml
     kerncast export ck_model --to c --out picker --configs kernels:mine.txt
+    kerncast export model --to blob --out model.kcb --runtime runtime
     kerncast export model --to json --out choices.json
     kerncast export lines --to csv --out lines.csv
     kerncast export mlp --to csv --out weights
@@ -85,6 +89,7 @@ def command(model: Path, out: Path, to: str, as_json: bool, **options: Any) -> N
         return
     table(("file", "bytes"), [(path.name, f"{path.stat().st_size:,}") for path in written], right=("bytes",))
     echo(f"written in {seconds:.1f} s")
-    if to == "c":
-        build = word(out / "build")
-        echo(f"Next: cmake -S {word(out)} -B {build} && cmake --build {build} && ctest --test-dir {build}")
+    project = out if to == "c" else options["runtime"]
+    if project is not None and to in ("c", "blob"):
+        build = word(project / "build")
+        echo(f"Next: cmake -S {word(project)} -B {build} && cmake --build {build} && ctest --test-dir {build}")

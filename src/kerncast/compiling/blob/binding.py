@@ -54,6 +54,7 @@ class BlobBinding(Binding):
             "unload": ([pointer], None),
             "create": ([pointer, pointer], number),
             "parameters": ([pointer, number], ctypes.c_int32),
+            "self_test": ([pointer, pointer, pointer, size], number),
             "describe": ([pointer], ctypes.c_char_p),
             "predict": ([pointer, pointer, pointer, pointer], number),
             "features": ([pointer, pointer, pointer, pointer, size], number),
@@ -62,6 +63,13 @@ class BlobBinding(Binding):
 
     def _stateless(self, name: str, *arguments: Any) -> int:
         return int(self._function(name)(self._context, *arguments))
+
+    def self_test(self) -> int:
+        """How many golden vectors it has; a `BadFile` says which of them is answered differently here."""
+        checked, said = ctypes.c_int32(), ctypes.create_string_buffer(LONGEST_MESSAGE)
+        if self._function("self_test")(self._model, ctypes.byref(checked), said, len(said)):
+            raise BadFile(f"{self._what}: {said.value.decode('utf-8', 'replace')}")
+        return checked.value
 
     def describe(self) -> dict[str, Any]:
         """Family, device, kind and checksum of the model."""

@@ -27,15 +27,17 @@ def forest_tables(plan: ForestPlan, places: dict[str, int], programs: Programs) 
     thresholds = np.concatenate([*forests.thresholds.values(), np.full(rules, 0.5)])
     _refuse_more(len(thresholds) + 2 * len(plan.slots) + 2, MOST_CONDITIONS, "conditions")
     _refuse_more(max(len(tree.value) for tree in trees), MOST_NODES, "leaves in a tree")
-    nodes = np.concatenate([tree_nodes(forests, tree) for tree in trees])
+    ordered = [tree.preorder() for tree in trees]
+    nodes = np.concatenate([tree_nodes(forests, tree) for tree in ordered])
     slots = [(first, count, number) for number, (first, count) in zip(forests.thresholds, plan.slots.values(), strict=False)]
     return {
         f"{name}.thresholds": doubles(thresholds),
         f"{name}.features": ints(slots),
-        f"{name}.nodes": nodes.astype(np.int16).view(np.uint16).ravel() if len(nodes) else np.empty(0, np.uint16),
-        f"{name}.leaves": doubles(np.concatenate([tree.value for tree in trees])),
-        f"{name}.first_node": ints(np.cumsum([0, *(len(tree.feature) for tree in trees)])),
-        f"{name}.first_leaf": ints(np.cumsum([0, *(len(tree.value) for tree in trees)])),
+        f"{name}.conditions": nodes[:, 0].astype(np.uint16),
+        # Each node comes right before its left subtree, and leaves are in order: two bits say where the children are.
+        f"{name}.shape": ((nodes[:, 1] < 0) + 2 * (nodes[:, 2] < 0)).astype(np.uint8),
+        f"{name}.nodes": ints([len(tree.feature) for tree in ordered]),
+        f"{name}.leaves": doubles(np.concatenate([tree.value for tree in ordered])),
         f"{name}.first_tree": ints(np.cumsum([0, *(len(bag) for bags in forests.trees.values() for bag in bags)])),
         **_slot_tables(plan, places, programs),
     }
@@ -67,7 +69,7 @@ def pool_tables(plan: ForestPlan | None, artefact: Artefact, tier: str) -> Table
     """The configs of a tier; with a forest also their combinations, by group of features and by feature of the config."""
     rows = artefact.members("portfolio" if tier == "quick" else tier)
     _refuse_more(len(rows), MOST_CONFIGS, "configs")
-    members = {} if tier == "quick" else {f"{tier}.members": ints(rows)}
+    members = {f"{tier}.members": ints(rows)} if tier == "portfolio" else {}
     if plan is None:
         return members
     pool = make_pool(plan.stages, plan.groups, artefact.configs, rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -19,12 +19,14 @@ from kerncast.compiling.blob.spaces import (
     described,
     doubles,
     hull_tables,
+    ints,
     label_tables,
     longs,
     rule_tables,
     space_tables,
 )
 from kerncast.compiling.c_forest import ForestPlan
+from kerncast.compiling.golden import Golden
 from kerncast.compiling.header import schema_number
 from kerncast.compiling.lower import Artefact
 from kerncast.compiling.tiers import COMPARED_BY_ALL, COMPARING_FIRST
@@ -50,15 +52,21 @@ FACTS = (
 NUMBERS = ("own", "weight", "rough_scale", "rough_error", "level", "middle", "spread", "blend_own", "blend_other")
 
 
-def blob(artefact: Artefact) -> bytes:
-    """The bytes of the file."""
-    return packed(blob_tables(artefact))
-
-
-def blob_tables(artefact: Artefact) -> Tables:
-    """Its tables; models that the runtime cannot hold are refused by name."""
+def blob(artefact: Artefact, golden: Sequence[Golden] = ()) -> bytes:
+    """The bytes of the file, with golden vectors for its self-test; models that the runtime cannot hold are refused by name."""
     refuse_unknown(artefact)
-    return _Sections(artefact).tables()
+    return packed(_Sections(artefact).tables() | _golden(artefact, golden))
+
+
+def _golden(artefact: Artefact, golden: Sequence[Golden]) -> Tables:
+    configs = len(artefact.model.family.config.parameters)
+    return {
+        "golden.problems": longs([item.problem for item in golden]),
+        "golden.configs": longs([item.config[:configs] for item in golden]),
+        "golden.candidates": ints([item.candidate for item in golden]),
+        "golden.times": doubles([item.time_ns for item in golden]),
+        "golden.features": doubles([item.features for item in golden]),
+    }
 
 
 class _Sections:
@@ -211,8 +219,6 @@ class _Sections:
             found |= pool_tables(self.plans["small"], self.artefact, "quick")
         if "portfolio.members" not in found:
             found["portfolio.members"] = np.empty(0, np.int32)
-        if "full.members" not in found:
-            found["full.members"] = np.empty(0, np.int32)
         return found
 
     def _tree(self) -> Tables:

@@ -149,7 +149,7 @@ def candidate_tables(artefact: Artefact) -> Tables:
     tried, first, decided = artefact.tried, artefact.band_rows, artefact.decided
     none = np.empty(0, np.int64)
     return {
-        "configs": np.where(known, np.where(known, numbers, 0.0).astype(np.int64), MISSING).ravel(),
+        "configs": _narrowed(numbers[known].astype(np.int64), known),
         "tried.low": doubles(tried.low[first]),
         "tried.high": doubles(tried.high[first]),
         "tried.labels": np.ascontiguousarray(tried.labels[first]).view(np.int64).ravel(),
@@ -159,6 +159,14 @@ def candidate_tables(artefact: Artefact) -> Tables:
         "pin.candidates": ints(decided.pinned if decided else none),
         "fallbacks": ints(artefact.fallbacks[0]),
     }
+
+
+def _narrowed(numbers: Numbers, known: Numbers) -> Numbers:
+    """Known numbers in the smallest type, whose lowest number stands for those that are missing."""
+    kind = next(kind for kind in (np.int16, np.int32, np.int64) if (np.abs(numbers) <= np.iinfo(kind).max).all())
+    found = np.full(known.shape, np.iinfo(kind).min, kind)
+    found[known] = numbers
+    return found.ravel()
 
 
 def answer_tables(artefact: Artefact) -> Tables:

@@ -338,11 +338,27 @@ static int kc_load_rules(kc_loading *l) {
     return m->size_bands == 1 || kc_role(l, m->facts[KC_FACT_SIZE_VALUES], m->problem, 1);
 }
 
+/* Numbers of 16, 32 or 64 bits, of which the lowest stands for a missing one. */
+static int kc_load_configs(kc_loading *l, int64_t cells) {
+    const kc_entry *entry = kc_find(l, "configs");
+    const char type = entry != NULL && (entry->type == 'h' || entry->type == 'i') ? (char)entry->type : 'q';
+    const void *from = kc_table(l, "configs", type, cells, NULL);
+    int64_t *to = from == NULL ? NULL : kc_take(l, (size_t)cells + 1, sizeof *to);
+    if (to == NULL) return 0;
+    for (int64_t i = 0; i < cells; i++) {
+        if (type == 'h') to[i] = ((const int16_t *)from)[i] == INT16_MIN ? KERNCAST_MISSING : ((const int16_t *)from)[i];
+        else if (type == 'i') to[i] = ((const int32_t *)from)[i] == INT32_MIN ? KERNCAST_MISSING : ((const int32_t *)from)[i];
+        else to[i] = ((const int64_t *)from)[i];
+    }
+    l->m->configs = to;
+    return 1;
+}
+
 static int kc_load_candidates(kc_loading *l) {
     struct kerncast_model *m = l->m;
     const int64_t cells = (int64_t)m->candidates * m->config;
     int32_t cells_tried, names;
-    KC_READ(m->configs, "configs", 'q', cells, NULL);
+    if (!kc_load_configs(l, cells)) return 0;
     KC_READ(m->tried_low, "tried.low", 'd', -1, &cells_tried);
     KC_READ(m->tried_high, "tried.high", 'd', cells_tried, NULL);
     KC_READ(m->tried_labels, "tried.labels", 'q', cells_tried, NULL);
@@ -390,6 +406,17 @@ static int kc_load_answers(kc_loading *l) {
         next += rows[4];
     }
     m->trait = traits;
+    return 1;
+}
+
+static int kc_load_golden(kc_loading *l) {
+    struct kerncast_model *m = l->m;
+    if (!kc_read_below(l, "golden.candidates", -1, 0, m->candidates, &m->golden_candidates, &m->golden_count)) return 0;
+    const int64_t count = m->golden_count;
+    KC_READ(m->golden_problems, "golden.problems", 'q', count * m->problem, NULL);
+    KC_READ(m->golden_configs, "golden.configs", 'q', count * m->config, NULL);
+    KC_READ(m->golden_times, "golden.times", 'd', count, NULL);
+    KC_READ(m->golden_features, "golden.features", 'd', count * m->features, NULL);
     return 1;
 }
 

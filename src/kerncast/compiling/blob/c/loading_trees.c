@@ -1,29 +1,38 @@
 /* -- loading forests, pools and learners --------------------------------------------------------------- */
 
-/* Each node and each leaf of a tree has one parent, which comes before it. Returns the longest path, or -1. */
-static int32_t kc_tree_depth(const kc_trees_node *nodes, int32_t count, int32_t leaves, int32_t conditions, uint16_t *depth) {
-    int32_t deepest = 0, ends = 0;
-    if (leaves != count + 1) return -1;
-    for (int32_t i = 0; i < count; i++) depth[i] = 0;
+/* The nodes of a tree from its shape: each comes right before its left subtree, and leaves are in order. Returns the longest path,
+   or -1 if the shape is not that of one tree. */
+static int32_t kc_grow(const uint16_t *conditions, const unsigned char *shape, int32_t count, int32_t limit, kc_trees_node *nodes) {
+    int16_t waiting[KC_MOST_DEPTH]; /* nodes whose right side comes next */
+    int32_t open = 0, leaf = 0, deepest = 0;
     for (int32_t i = 0; i < count; i++) {
-        if (nodes[i].condition >= conditions || (i > 0 && depth[i] == 0) || depth[i] >= KC_MOST_DEPTH - 4) return -1;
-        if (depth[i] > deepest) deepest = depth[i];
-        for (int side = 0; side < 2; side++) {
-            const int32_t child = side ? nodes[i].right : nodes[i].left;
-            if (child < 0) {
-                if (-1 - child >= leaves) return -1;
-                ends++;
-            } else if (child <= i || child >= count || depth[child] != 0)
-                return -1;
-            else
-                depth[child] = (uint16_t)(depth[i] + 1);
+        if (conditions[i] >= limit || shape[i] > 3 || open >= KC_MOST_DEPTH - 4) return -1;
+        nodes[i].condition = conditions[i];
+        waiting[open++] = (int16_t)i;
+        if (open > deepest) deepest = open;
+        if (!(shape[i] & 1)) {
+            nodes[i].left = (int16_t)(i + 1);
+            if (i + 1 == count) return -1;
+            continue;
+        }
+        nodes[i].left = (int16_t)(-1 - leaf++);
+        for (;;) {
+            if (open == 0) return i + 1 == count ? deepest + 2 : -1;
+            const int32_t parent = waiting[--open];
+            if (!(shape[parent] & 2)) {
+                nodes[parent].right = (int16_t)(i + 1);
+                if (i + 1 == count) return -1;
+                break;
+            }
+            nodes[parent].right = (int16_t)(-1 - leaf++);
         }
     }
-    return ends == leaves || (count == 0 && leaves == 1) ? deepest + 2 : -1;
+    return count == 0 ? 1 : -1;
 }
 
 typedef struct {
-    const char *thresholds, *features, *nodes, *leaves, *first_node, *first_leaf, *first_tree, *problem_slots, *groups, *parts, *slots, *static_slots;
+    const char *thresholds, *features, *conditions, *shape, *nodes, *leaves, *first_tree, *problem_slots, *groups, *parts, *slots;
+    const char *static_slots;
 } kc_trees_names;
 
 /* Conditions from `first` on, `count` of them, that no other feature has. */
@@ -36,27 +45,35 @@ static int kc_claim(kc_loading *l, unsigned char *taken, int32_t conditions, int
     return 1;
 }
 
-static int kc_load_tree_bounds(kc_loading *l, kc_trees *t, const kc_trees_names *n, int32_t nodes, int32_t leaves) {
-    int32_t trees, ends, more;
-    uint16_t *depth = kc_take(l, (size_t)nodes + 1, sizeof *depth);
+static int kc_grow_trees(kc_loading *l, kc_trees *t, const kc_trees_names *n) {
+    const uint16_t *conditions;
+    const unsigned char *shape;
+    const int32_t *counts;
+    int32_t trees, nodes, leaves;
     KC_READ(t->first_tree, n->first_tree, 'i', -1, &t->forests);
-    KC_READ(t->first_node, n->first_node, 'i', -1, &trees);
-    KC_READ(t->first_leaf, n->first_leaf, 'i', trees, NULL);
-    t->forests -= 1, trees -= 1;
-    if (depth == NULL) return 0;
+    KC_READ(counts, n->nodes, 'i', -1, &trees);
+    KC_READ(conditions, n->conditions, 'H', -1, &nodes);
+    KC_READ(shape, n->shape, 'B', nodes, NULL);
+    KC_READ(t->leaves, n->leaves, 'd', -1, &leaves);
+    t->forests -= 1;
     KC_NEED(t->forests >= 1 && t->forests <= KC_MOST_RAW && trees >= 1, n->first_tree);
     KC_NEED(t->first_tree[0] == 0 && t->first_tree[t->forests] == trees, n->first_tree);
-    KC_NEED(t->first_node[0] == 0 && t->first_leaf[0] == 0, n->first_node);
     for (int32_t i = 0; i < t->forests; i++) KC_NEED(t->first_tree[i] < t->first_tree[i + 1], n->first_tree);
-    t->depth = 1;
+    kc_trees_node *grown = kc_take(l, (size_t)nodes + 1, sizeof *grown);
+    int32_t *first_node = kc_take(l, (size_t)trees + 1, sizeof *first_node);
+    int32_t *first_leaf = kc_take(l, (size_t)trees + 1, sizeof *first_leaf);
+    if (grown == NULL || first_node == NULL || first_leaf == NULL) return 0;
+    t->nodes = grown, t->first_node = first_node, t->first_leaf = first_leaf, t->depth = 1;
     for (int32_t i = 0; i < trees; i++) {
-        ends = t->first_node[i + 1], more = t->first_leaf[i + 1];
-        KC_NEED(ends >= t->first_node[i] && ends <= nodes && more > t->first_leaf[i] && more <= leaves, n->first_node);
-        const int32_t deep = kc_tree_depth(t->nodes + t->first_node[i], ends - t->first_node[i], more - t->first_leaf[i], t->first_rule, depth);
-        KC_NEED(deep > 0, n->nodes);
+        const int32_t first = first_node[i];
+        KC_NEED(counts[i] >= 0 && counts[i] <= 32000 && counts[i] <= nodes - first, n->nodes);
+        const int32_t deep = kc_grow(conditions + first, shape + first, counts[i], t->first_rule, grown + first);
+        KC_NEED(deep > 0, n->shape);
         if (deep > t->depth) t->depth = deep;
+        first_node[i + 1] = first + counts[i];
+        first_leaf[i + 1] = first_leaf[i] + counts[i] + 1;
     }
-    KC_NEED(t->first_node[trees] == nodes && t->first_leaf[trees] == leaves, n->first_node);
+    KC_NEED(first_node[trees] == nodes && first_leaf[trees] == leaves, n->nodes);
     return 1;
 }
 
@@ -86,14 +103,11 @@ static int kc_round_leaves(kc_loading *l, kc_trees *t) {
 static int kc_load_trees(kc_loading *l, kc_trees *t, const kc_trees_names *n, int own) {
     struct kerncast_model *m = l->m;
     const int32_t rules = (int32_t)m->facts[KC_FACT_MIXED_RULES];
-    int32_t nodes, leaves, numbers;
+    int32_t numbers;
     KC_READ(t->thresholds, n->thresholds, 'd', -1, &t->conditions);
     KC_NEED(t->conditions >= rules && t->conditions <= 60000, n->thresholds);
     t->first_rule = t->conditions - rules;
-    KC_READ(t->nodes, n->nodes, 'H', -1, &nodes);
-    KC_READ(t->leaves, n->leaves, 'd', -1, &leaves);
-    KC_NEED(nodes % 3 == 0, n->nodes);
-    if (!kc_load_tree_bounds(l, t, n, nodes / 3, leaves)) return 0;
+    if (!kc_grow_trees(l, t, n)) return 0;
     unsigned char *taken = kc_take(l, (size_t)t->conditions + 1, 1);
     if (taken == NULL) return 0;
     KC_READ(t->features, n->features, 'i', -1, &numbers);
@@ -198,9 +212,9 @@ static int kc_load_pool(kc_loading *l, kc_pool *pool, const kc_trees *t, const k
 
 static int kc_load_pools(kc_loading *l) {
     static const kc_trees_names names[2] = {
-        {"model.thresholds", "model.features", "model.nodes", "model.leaves", "model.first_node", "model.first_leaf", "model.first_tree",
+        {"model.thresholds", "model.features", "model.conditions", "model.shape", "model.nodes", "model.leaves", "model.first_tree",
          "model.problem_slots", "model.groups", "model.parts", "model.slots", "model.static_slots"},
-        {"small.thresholds", "small.features", "small.nodes", "small.leaves", "small.first_node", "small.first_leaf", "small.first_tree",
+        {"small.thresholds", "small.features", "small.conditions", "small.shape", "small.nodes", "small.leaves", "small.first_tree",
          "small.problem_slots", "small.groups", "small.parts", "small.slots", "small.static_slots"}};
     static const kc_pool_names pools[3] = {
         {"portfolio.combinations", "portfolio.member", "portfolio.values", "portfolio.band_of", "portfolio.band"},
@@ -208,9 +222,12 @@ static int kc_load_pools(kc_loading *l) {
         {"quick.combinations", "quick.member", "quick.values", "quick.band_of", "quick.band"}};
     struct kerncast_model *m = l->m;
     if (!kc_read_below(l, "portfolio.members", -1, 0, m->candidates, &m->portfolio_members, &m->portfolio.configs)) return 0;
-    if (!kc_read_below(l, "full.members", -1, 0, m->candidates, &m->full_members, &m->full.configs)) return 0;
+    int32_t *all = kc_take(l, (size_t)m->candidates, sizeof *all);
+    if (all == NULL) return 0;
+    for (int32_t i = 0; i < m->candidates; i++) all[i] = i;
+    m->full_members = all, m->full.configs = m->has_full ? m->candidates : 0;
     KC_NEED((m->portfolio.configs > 0) == m->has_portfolio && m->portfolio.configs <= 60000, "portfolio.members");
-    KC_NEED((m->full.configs > 0) == m->has_full && m->full.configs <= 60000, "full.members");
+    KC_NEED(m->full.configs <= 60000, "facts");
     KC_NEED(m->has_portfolio + m->has_full + m->has_tree > 0, "facts");
     m->portfolio.members = m->quick.members = m->portfolio_members;
     m->full.members = m->full_members;

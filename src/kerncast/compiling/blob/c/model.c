@@ -102,6 +102,10 @@ struct kerncast_model {
     const int32_t *line_reads, *plain, *coded;
     const kc_layer *layers;
     int32_t line_count, line_columns, layer_count, plain_count, coded_count, widest;
+    const int64_t *golden_problems, *golden_configs;
+    const int32_t *golden_candidates;
+    const double *golden_times, *golden_features;
+    int32_t golden_count;
     size_t context_bytes;
 };
 

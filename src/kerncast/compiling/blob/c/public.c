@@ -56,7 +56,7 @@ static size_t kc_lay_out(const struct kerncast_model *m, kerncast_context *conte
 static int kc_load_all(kc_loading *l, size_t size) {
     struct kerncast_model *m = l->m;
     if (!kc_load_header(l, size) || !kc_load_facts(l) || !kc_load_programs(l) || !kc_load_spaces(l) || !kc_load_rules(l)) return 0;
-    if (!kc_load_candidates(l) || !kc_load_answers(l) || !kc_load_pools(l) || !kc_load_tree(l)) return 0;
+    if (!kc_load_candidates(l) || !kc_load_answers(l) || !kc_load_pools(l) || !kc_load_tree(l) || !kc_load_golden(l)) return 0;
     const int learned = m->kind == KC_GBDT      ? kc_load_forests_of_gbdt(l)
                         : m->kind == KC_LINEAR  ? kc_load_lines(l)
                         : m->kind == KC_NETWORK ? kc_load_network(l)
@@ -159,6 +159,45 @@ void kerncast_select_many(kerncast_context *context, const int64_t *problems, si
     if (answers == NULL) return;
     const size_t width = context == NULL ? 0 : (size_t)context->m.problem;
     for (size_t i = 0; i < count; i++) kerncast_select(context, problems == NULL ? NULL : problems + i * width, tier, &answers[i]);
+}
+
+/* -- the self-test -------------------------------------------------------------------------------------- */
+
+static int kc_differs(double got, double wanted, double tolerance) { return !(fabs(got - wanted) <= tolerance * fabs(wanted)); }
+
+/* What differs from what Python computed for one problem, or NULL. */
+static const char *kc_check_golden(kerncast_context *context, int32_t i) {
+    const struct kerncast_model *m = &context->m;
+    const kerncast_tier tier = m->has_full ? KERNCAST_TIER_FULL : KERNCAST_TIER_PORTFOLIO;
+    const int64_t *problem = m->golden_problems + (ptrdiff_t)i * m->problem;
+    const int64_t *config = m->golden_configs + (ptrdiff_t)i * m->config;
+    double features[KC_MOST_FEATURES];
+    kerncast_answer answer;
+    if (kerncast_features(context, problem, config, features, KC_MOST_FEATURES) != KERNCAST_OK) return "a problem of the self-test is refused";
+    for (int32_t j = 0; j < m->features; j++)
+        if (kc_differs(features[j], m->golden_features[(ptrdiff_t)i * m->features + j], 1e-14)) return "a feature";
+    kerncast_select(context, problem, tier, &answer);
+    if (answer.candidate != m->golden_candidates[i]) return "the choice";
+    if (kc_differs(answer.time_ns, m->golden_times[i], 1e-12)) return "its time";
+    return NULL;
+}
+
+kerncast_status kerncast_self_test(const kerncast_model *model, int32_t *checked, char *message, size_t room) {
+    kerncast_context *context;
+    const char *fault = NULL;
+    if (checked != NULL) *checked = 0;
+    if (message != NULL && room > 0) message[0] = '\0';
+    const kerncast_status status = kerncast_create(model, &context);
+    if (status != KERNCAST_OK) return status;
+    for (int32_t i = 0; fault == NULL && i < model->golden_count; i++) {
+        fault = kc_check_golden(context, i);
+        if (fault != NULL && message != NULL && room > 0)
+            snprintf(message, room, "golden vector %d: %s differs from what Python computed; compile with -ffp-contract=off", (int)i, fault);
+        else if (checked != NULL)
+            *checked += 1;
+    }
+    kerncast_destroy(context);
+    return fault == NULL ? KERNCAST_OK : KERNCAST_CORRUPT;
 }
 
 /* -- what a model is made of --------------------------------------------------------------------------- */

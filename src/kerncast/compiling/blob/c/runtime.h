@@ -60,6 +60,10 @@ kerncast_status kerncast_load(const void *bytes, size_t size, kerncast_model **m
 kerncast_status kerncast_load_file(const char *path, kerncast_model **model, char *message, size_t room);
 void kerncast_unload(kerncast_model *model); /* or NULL */
 
+/* Ask the model for the problems that are stored with it, and compare with what Python answered. KERNCAST_CORRUPT, and `message`
+   says why: this machine computes something else. `checked`: how many agreed; it and `message` may be NULL. */
+kerncast_status kerncast_self_test(const kerncast_model *model, int32_t *checked, char *message, size_t room);
+
 /* Make a context: in the caller's memory (aligned to 64 bytes), or allocated. */
 size_t kerncast_context_bytes(const kerncast_model *model);
 kerncast_status kerncast_init(const kerncast_model *model, void *memory, size_t bytes, kerncast_context **context);

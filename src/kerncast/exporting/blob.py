@@ -1,0 +1,41 @@
+"""A model as one binary file, and the sources of the runtime that loads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kerncast.compiling.blob.runtime import runtime_header, runtime_source
+from kerncast.compiling.blob.sections import blob
+from kerncast.compiling.lower import Artefact
+from kerncast.exporting.golden import golden_vectors
+from kerncast.exporting.project import numeric_version, refuse_prefix, write_sources
+from kerncast.files.atomic import refuse_existing, write_bytes
+from kerncast.progress import QUIET, Progress
+from kerncast.writing.c import filled
+from kerncast.writing.packaged import packaged_c
+
+SUFFIX = ".kcb"
+# The model that the runtime's project tests itself with.
+TESTED = f"selftest{SUFFIX}"
+PACKAGE = "kerncast.compiling.blob"
+
+
+def write_blob(
+    artefact: Artefact, out: Path, runtime: Path | None = None, prefix: str = "kerncast", *, progress: Progress = QUIET
+) -> list[Path]:
+    """Write the file; `runtime`: also a new directory with the runtime, which a build can use as it is."""
+    refuse_prefix(prefix)
+    for path in (out, *([] if runtime is None else [runtime])):
+        refuse_existing(path)
+    progress.stage("computing golden vectors")
+    data = blob(artefact, golden_vectors(artefact))
+    write_bytes(out, data)
+    if runtime is None:
+        return [out]
+    files = {
+        f"{prefix}_runtime.c": runtime_source(prefix),
+        f"{prefix}_runtime.h": runtime_header(prefix),
+        "selftest.c": filled(packaged_c(PACKAGE, "selftest.c"), prefix),
+        "CMakeLists.txt": filled(packaged_c(PACKAGE, "CMakeLists.txt"), prefix, version=numeric_version()),
+    }
+    return [out, *write_sources(artefact, runtime, {**{name: text.encode() for name, text in files.items()}, TESTED: data})]
