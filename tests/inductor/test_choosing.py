@@ -121,6 +121,29 @@ def test_it_keeps_out_where_it_does_not_know(made_up, compiling, change, reason)
     assert reason in ki.report().decisions[0].reason
 
 
+def test_another_instruction_set_is_noticed_while_a_program_runs(made_up):
+    """`cpp.simdlen` may change after the first question: the model keeps out, recorded times say so, and it comes back."""
+    from kerncast.inductor.hooks import _not_this_cpu
+    from kerncast.inductor.observed_software import software
+
+    chooser, isa = Chooser(made_up((4, 16))), software("cpu")["isa"]
+    assert _not_this_cpu(chooser) is None
+    with config.patch({"cpp.simdlen": 1}):
+        assert _not_this_cpu(chooser).startswith(f"the model was trained with isa {isa}, and this is ")
+        assert software("cpu")["isa"] != isa
+    assert _not_this_cpu(chooser) is None
+
+
+def test_choices_that_cannot_be_looked_into_are_left_alone(made_up, caplog):
+    """The function that Inductor calls before it times never raises: that would end the compilation."""
+    from kerncast.inductor.hooks import keep_picked
+
+    odd = [3, object()]  # without a `__dict__`
+    with ki.enable(made_up((4, 16))):
+        assert keep_picked(odd) is odd
+    assert len([record for record in caplog.records if "left a choice to Inductor" in record.message]) == 1
+
+
 def test_a_model_of_other_software_may_be_used_anyway(made_up, compiling):
     """`any_software=True` is the user's word that the model still holds."""
     model = made_up((4, 16), software=tuple({"torch": "1.0"}.items()))
