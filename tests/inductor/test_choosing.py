@@ -4,6 +4,7 @@ import copy
 import json
 import pickle
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch._inductor.config as config
 from torch._inductor.choices import InductorChoices
 
 import kerncast.inductor as ki
+from kerncast.errors import InvalidValue, KerncastError, NotFound
 from kerncast.inductor import decisions
 from kerncast.inductor.chooser import Chooser
 from kerncast.testing.repeats import soaking
@@ -179,6 +181,49 @@ def test_the_switch_turns_it_off(made_up, compiling, monkeypatch):
     assert compiling(layer, X, inductor_choices_class=a).kernels == compiling(layer, X).kernels
 
 
+def test_turned_off_nothing_is_opened(monkeypatch, tmp_path):
+    """A program whose model is damaged or gone can still be run: KERNCAST_DISABLE=1 wins before the model is looked for."""
+    from kerncast.inductor.factory import active
+
+    with pytest.raises(KerncastError), ki.enable(tmp_path):
+        pass
+    monkeypatch.setenv("KERNCAST_DISABLE", "1")
+    with ki.enable(tmp_path) as factory:
+        assert (active(), config.max_autotune, factory.uuid()[-4:]) == (None, False, ":off")
+    assert "kerncast" in factory().uuid()
+
+
+def test_what_cannot_choose_is_refused_by_name(made_up):
+    """A model of another family, a value that is no model, an empty list, two for one family, an unknown option."""
+    from kerncast.inductor.backend import _sorted_options
+    from kerncast.inductor.enabling import _fitting
+
+    other = SimpleNamespace(family=SimpleNamespace(id="gemm/cpu"), path="mine")
+    with pytest.raises(InvalidValue, match="mine is a model of gemm/cpu, and torch.compile has kernels of gemm/inductor_cpp"):
+        _fitting([made_up((4, 16)), other])
+    for given, rule in (
+        (5, "a model was expected, got int"),
+        ([], "at least one model"),
+        ([made_up((4, 16)), made_up((6, 8))], "2 of gemm/inductor_cpp were given"),
+    ):
+        with pytest.raises(InvalidValue, match=rule):
+            ki.choices(given)
+    with pytest.raises(NotFound, match="'topk': did you mean 'top_k'"):
+        _sorted_options({"topk": 3})
+    assert _sorted_options({"model": "a", "max-autotune": True, "cpp.simdlen": 1}) == (
+        {"model": "a"},
+        {"max_autotune": True, "cpp.simdlen": 1},
+    )
+
+
+def test_a_block_turns_max_autotune_on(made_up):
+    """Without it Inductor offers one kernel, and there would be nothing to choose; afterwards it is as it was."""
+    assert not config.max_autotune
+    with ki.enable(made_up((4, 16))):
+        assert config.max_autotune
+    assert not config.max_autotune
+
+
 class Theirs(InductorChoices):
     """A handler of another package, which needs an argument and keeps something."""
 
@@ -252,8 +297,6 @@ def test_without_the_setting_a_block_still_chooses(made_up, compiling, monkeypat
 
 def test_arguments_of_a_later_torch_are_passed_on(made_up, monkeypatch):
     """What a later version adds to the methods before which the hooks stand reaches them; a positional one means: keep out."""
-    from types import SimpleNamespace
-
     from kerncast.inductor import hooks, triton_hooks
 
     seen = []
@@ -285,8 +328,6 @@ def test_arguments_of_a_later_torch_are_passed_on(made_up, monkeypatch):
 
 def test_a_product_is_described_with_its_epilogue():
     """Bias, activation, gaps between rows, symbols: as the operator and its users say."""
-    from types import SimpleNamespace
-
     from kerncast.inductor.cpu_problem import problem_of
 
     def operand(sizes, strides=None, dtype=torch.float32):

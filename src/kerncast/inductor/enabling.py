@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from kerncast import devices
 from kerncast.backends.inductor.build import cpu_software
-from kerncast.errors import KerncastError, NotFound
+from kerncast.errors import InvalidValue, KerncastError, NotFound
+from kerncast.files.given import given_path
 from kerncast.inductor import hooks
 from kerncast.inductor.chooser import Chooser, Policy
 from kerncast.inductor.entry import MODEL, turned_off
@@ -35,10 +37,13 @@ def choices(
     `model` is a model, its path, or several of different families; by default the models for this machine in the store.
     With `top_k` above 1 that many kernels are left, and Inductor times them. `widen=False` keeps to the kernels that Inductor
     itself offers. `any_software` uses a model although torch or the compiler is not the one that its data were measured with.
+    With `KERNCAST_DISABLE=1` no model is opened: a damaged one is no hindrance, and nothing is chosen.
     """
-    hooks.install()
     policy = Policy(top_k, any_software, widen)
-    factory = Factory(models_of(model, store), policy, _handler_below())
+    if turned_off():
+        return Factory((), policy, _handler_below())
+    hooks.install()
+    factory = Factory(_fitting(models_of(model, store)), policy, _handler_below())
     log.info("kernels are chosen by %s", factory.identity)
     write_at_exit()
     return factory
@@ -50,21 +55,23 @@ def enable(
 ) -> Iterator[Factory]:
     """A block in which a model chooses for everything that is compiled in it, with `choices`' options.
 
-    torch.compile compiles when the function is first called: call it in the block.
+    max-autotune is on in it: without it, Inductor offers one kernel. torch.compile compiles when the function is first called:
+    call it in the block.
     """
     factory = choices(model, top_k=top_k, widen=widen, any_software=any_software, store=store)
-    with active_here(factory):
+    with active_here(factory, **{} if turned_off() else {"max_autotune": True}):
+        say_if_not_frozen()
         yield factory
 
 
 @contextmanager
-def active_here(factory: Factory) -> Iterator[None]:
-    """Make a factory the setting in this thread."""
+def active_here(factory: Factory, **settings: bool) -> Iterator[None]:
+    """Make a factory the setting in this thread, with other settings of Inductor."""
     with ExitStack() as stack:
         if not has_setting():
             token = _without_setting.set(factory)
             stack.callback(_without_setting.reset, token)
-        stack.enter_context(import_module("torch._inductor.config").patch(settings_of(factory)))
+        stack.enter_context(import_module("torch._inductor.config").patch({**settings, **settings_of(factory)}))
         yield
 
 
@@ -78,6 +85,20 @@ def settings_of(factory: Factory) -> dict[str, Any]:
     return settings
 
 
+def say_if_not_frozen() -> None:
+    """With gradients there is nothing to freeze."""
+    if not import_module("torch._inductor.config").freezing and not import_module("torch").is_grad_enabled():
+        _say_once(
+            "freezing is off, so products with weights have one kernel on CPUs: set torch._inductor.config.freezing = True "
+            "or TORCHINDUCTOR_FREEZING=1 before the model is compiled"
+        )
+
+
+@cache
+def _say_once(text: str) -> None:
+    log.warning(text)
+
+
 def models_of(given: Given, store: str | Path | None = None) -> list[Model]:
     """The models that were given; without any, those of this machine in the store."""
     if given is None:
@@ -87,7 +108,21 @@ def models_of(given: Given, store: str | Path | None = None) -> list[Model]:
 
 
 def _loaded(given: str | Path, store: str | Path | None) -> Model:
-    return Model.load(given) if Path(given).is_dir() else Store.open(store).get(str(given)).load()
+    path = given_path(given, "a model", "name its folder, or its id in the store")
+    return Model.load(path) if path.is_dir() else Store.open(store).get(str(given)).load()
+
+
+def _fitting(models: Sequence[Model]) -> Sequence[Model]:
+    """Only models of kernels that torch.compile has."""
+    other = next((model for model in models if model.family.id not in FAMILIES), None)
+    if other is not None:
+        raise InvalidValue(
+            f"{other.path} is a model of {other.family.id}, and torch.compile has kernels of {', '.join(FAMILIES)}: give a "
+            "model of one of these"
+        )
+    if not models:
+        raise InvalidValue("give at least one model, got an empty list: leave `model` out for the store's")
+    return models
 
 
 def stored_models(store: str | Path | None = None) -> list[Model]:

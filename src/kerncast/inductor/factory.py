@@ -33,13 +33,13 @@ class Factory:
     """Makes Inductor's choices handler. While it is the setting, its models choose."""
 
     def __init__(self, models: Sequence[Model], policy: Policy, parent: Any = None) -> None:
-        """`parent` makes the handler that would be used otherwise: it stays in charge of everything else."""
+        """`parent` makes the handler that would be used otherwise: it stays in charge of everything else. Without models
+        nothing is chosen."""
         families = [model.family.id for model in models]
         twice = {family for family in families if families.count(family) > 1}
-        if not models or twice:
+        if twice:
             raise InvalidValue(
-                f"give at least one model, and one for each family; got {len(models)}"
-                + (f", several of them of {', '.join(sorted(twice))}" if twice else "")
+                f"one model chooses for a family, and {families.count(min(twice))} of {min(twice)} were given: leave one out"
             )
         self.policy, self.parent = policy, parent
         self.choosers: Mapping[str, Chooser] = {model.family.id: Chooser(model, policy) for model in models}
