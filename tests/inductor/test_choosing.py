@@ -199,7 +199,7 @@ def test_what_cannot_choose_is_refused_by_name(made_up):
     from kerncast.inductor.enabling import _fitting
 
     other = SimpleNamespace(family=SimpleNamespace(id="gemm/cpu"), path="mine")
-    with pytest.raises(InvalidValue, match="mine is a model of gemm/cpu, and torch.compile has kernels of gemm/inductor_cpp"):
+    with pytest.raises(InvalidValue, match=r"mine is a model of gemm/cpu, and torch.compile has kernels of gemm/inductor_cpp"):
         _fitting([made_up((4, 16)), other])
     for given, rule in (
         (5, "a model was expected, got int"),

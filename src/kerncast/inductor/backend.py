@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from kerncast.errors import KerncastError, NotFound
-from kerncast.inductor.factory import say
+from kerncast.inductor.saying import say, say_if_not_frozen
 
 OWN_OPTIONS = ("model", "top_k", "widen", "any_software", "store")
 
@@ -25,7 +25,7 @@ def kerncast(graph: Any, example_inputs: Any, *, mode: str | None = None, option
     patches = {**(list_mode_options(mode) if mode else {}), "max_autotune": True, **given}
     with ExitStack() as stack:
         try:
-            from kerncast.inductor.enabling import active_here, choices, say_if_not_frozen, settings_of
+            from kerncast.inductor.enabling import active_here, choices, settings_of
 
             factory = choices(own.get("model"), **{name: value for name, value in own.items() if name != "model"})
             # As settings of the compilation, too: the backward pass is compiled later, outside of this block.

@@ -40,6 +40,7 @@ OPERANDS: dict[str, tuple[int, int, int | None, bool]] = {
 # oneDNN's names of the activations that gemm knows. Its gelu is exact where the algorithm is `none`, as gemm's is.
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu"}
 ASSIGNMENT = re.compile(r"(\w+)=('[^']*'|[^,\s]+)")
+ARGUMENTS_OF_A_SCORE = 5  # score, batch, head, query, key
 TILE_SHAPE = re.compile(r"\((-?\d+), (-?\d+), (-?\d+)\)")
 WORDS = {"True": True, "False": False, "None": None}
 
@@ -106,6 +107,13 @@ def plain(value: Any) -> Any:
         return {str(name): plain(item) for name, item in value.items()}
     number = _number(value) if type(value).__module__.startswith("sympy") else None
     return number if isinstance(number, int) else str(value)[:LONGEST_TEXT]
+
+
+def describe_score_function(graph: Any) -> dict[str, int]:
+    """The size of flex attention's score function, as AutoHeuristic counts it."""
+    nodes = list(graph.nodes)
+    arguments = [node for node in nodes if node.op == "placeholder"][:ARGUMENTS_OF_A_SCORE]
+    return {"mod_nodes": len(nodes), "mod_args": sum(bool(node.users) for node in arguments)}
 
 
 # -- choices -------------------------------------------------------------------------------------------

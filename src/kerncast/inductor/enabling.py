@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from kerncast import devices
 from kerncast.backends.inductor.build import cpu_software
-from kerncast.errors import InvalidValue, KerncastError, NotFound
+from kerncast.errors import InvalidValue, NotFound
 from kerncast.files.given import given_path
 from kerncast.inductor import hooks
 from kerncast.inductor.chooser import Chooser, Policy
 from kerncast.inductor.entry import MODEL, turned_off
-from kerncast.inductor.factory import SETTING, Factory, _without_setting, has_setting, keys_caches, log, say
+from kerncast.inductor.factory import SETTING, Factory, _without_setting, has_setting, keys_caches
 from kerncast.inductor.reporting import write_at_exit
+from kerncast.inductor.saying import log, say_if_not_frozen, say_what_is_off
 from kerncast.inductor.triton_hooks import local_gpu
 from kerncast.models.model import Model
 from kerncast.store.store import Store
@@ -83,20 +83,6 @@ def settings_of(factory: Factory) -> dict[str, Any]:
         # Otherwise a kernel that this model chose would be found in the cache by a compilation without it.
         settings |= {name: False for name in ("fx_graph_cache", "fx_graph_remote_cache") if hasattr(config, name)}
     return settings
-
-
-def say_if_not_frozen() -> None:
-    """With gradients there is nothing to freeze."""
-    if not import_module("torch._inductor.config").freezing and not import_module("torch").is_grad_enabled():
-        _say_once(
-            "freezing is off, so products with weights have one kernel on CPUs: set torch._inductor.config.freezing = True "
-            "or TORCHINDUCTOR_FREEZING=1 before the model is compiled"
-        )
-
-
-@cache
-def _say_once(text: str) -> None:
-    log.warning(text)
 
 
 def models_of(given: Given, store: str | Path | None = None) -> list[Model]:
@@ -171,16 +157,8 @@ def enable_from_environment() -> None:
     if turned_off():
         return
     given = os.environ.get(MODEL, "")
-    try:
-        factory = choices(None if given in FROM_STORE else given)
-    except KerncastError as error:
-        say(f"{MODEL} is set, but nothing is chosen", error)
-        return
-    make_default(factory)
-    config = import_module("torch._inductor.config")
-    for name, what in (("max_autotune", "TORCHINDUCTOR_MAX_AUTOTUNE=1"), ("freezing", "TORCHINDUCTOR_FREEZING=1")):
-        if not getattr(config, name, True):
-            log.warning("%s is set, but %s is off, so few kernels are there to choose from: set %s", MODEL, name, what)
+    make_default(choices(None if given in FROM_STORE else given))
+    say_what_is_off(MODEL)
 
 
 def make_default(factory: Factory) -> None:

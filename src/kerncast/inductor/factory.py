@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from functools import cached_property
@@ -15,18 +14,10 @@ from kerncast.inductor.chooser import Chooser, Policy
 from kerncast.inductor.entry import turned_off
 from kerncast.models.model import Model
 from kerncast.version import __version__
-from kerncast.writing.terminal import line
 
-log = logging.getLogger("kerncast.inductor")
 SETTING = "inductor_choices_class"
 _without_setting: ContextVar[Factory | None] = ContextVar("kerncast_factory", default=None)
 """What is active with a torch that has no such setting (before 2.10)."""
-
-
-def say(why: str, error: object) -> None:
-    """One line in the log; texts of files and of other programs are made printable."""
-    told = f"{type(error).__name__}: {error}" if isinstance(error, Exception) else str(error)
-    log.warning("%s: %s", why, line(told))
 
 
 class Factory:

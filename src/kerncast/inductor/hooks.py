@@ -20,7 +20,8 @@ from kerncast.backends.inductor.build import cpu_software
 from kerncast.errors import NotFound
 from kerncast.inductor import cpu_problem, decisions
 from kerncast.inductor.chooser import Chooser, Picked
-from kerncast.inductor.factory import Factory, active, say
+from kerncast.inductor.factory import Factory, active
+from kerncast.inductor.saying import say
 from kerncast.inductor.triton_hooks import before_templates, settle_rendered
 
 CPU_FAMILY = "gemm/inductor_cpp"

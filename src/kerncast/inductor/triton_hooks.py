@@ -9,9 +9,10 @@ from typing import Any
 from kerncast import devices
 from kerncast.inductor import decisions
 from kerncast.inductor.chooser import Chooser
-from kerncast.inductor.factory import active, say
+from kerncast.inductor.factory import active
 from kerncast.inductor.flex_asking import flex_asked
 from kerncast.inductor.observed_software import software
+from kerncast.inductor.saying import say
 from kerncast.inductor.triton_choosing import NOTHING_OFFERED, Ask, exhaustively, prune, prune_flex, settle, widened
 
 GEMM, FLEX = "gemm/triton", "flex_attention/triton"
