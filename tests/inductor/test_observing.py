@@ -18,8 +18,9 @@ import kerncast as kc
 from kerncast.backends.cpu import CpuBackend
 from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
+from kerncast.files.lock import claimed
 from kerncast.inductor import observe, observed_rows, observing
-from kerncast.inductor.observed_log import FOLDER, Log, claimed
+from kerncast.inductor.observed_log import FOLDER, Log
 from kerncast.inductor.observed_rows import CACHED, Gathered, gather
 from kerncast.verifying.verify import verify
 
@@ -343,12 +344,14 @@ def test_what_was_left_out_is_said_with_its_reason(tmp_path):
 
 
 def test_a_path_that_is_something_else_is_refused(tmp_path):
-    """Before anything is compiled: a file, or a folder of something else; an empty folder will do."""
+    """Before anything is compiled: a file, or a folder of something else; an empty folder will do, and one in which another
+    process is making the dataset right now."""
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path):
         with pytest.raises(InvalidValue, match="dataset"):
             observe(path).start()
     (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / ".dataset.json.123.0.kerncast").write_text("")
     with observe(tmp_path / "empty"):
         pass
     assert Dataset.open(tmp_path / "empty").rows == 0

@@ -29,8 +29,9 @@ from kerncast.errors import KerncastError
 from kerncast.families.flex_attention_triton import flex_attention_triton
 from kerncast.families.gemm_inductor_cpp import gemm_inductor_cpp
 from kerncast.families.gemm_triton import triton
+from kerncast.files.lock import claimed
 from kerncast.inductor.describing import flex_problem, gemm_problem, triton_config
-from kerncast.inductor.observed_log import FORMAT, VERSION, claimed, keep, logs_of, refuse_foreign, token_of
+from kerncast.inductor.observed_log import FORMAT, VERSION, keep, logs_of, refuse_foreign, token_of
 from kerncast.op import Family
 from kerncast.parsing import decode_json
 from kerncast.writing.terminal import counted, line
