@@ -12,9 +12,10 @@ import torch._inductor.config as config
 from torch._inductor.choices import InductorChoices
 
 import kerncast.inductor as ki
-from kerncast.errors import InvalidValue, KerncastError, NotFound
-from kerncast.inductor import decisions
+from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
+from kerncast.inductor import decisions, reporting
 from kerncast.inductor.chooser import Chooser
+from kerncast.inductor.reporting import Report
 from kerncast.testing.repeats import soaking
 
 # torch warns about itself.
@@ -81,6 +82,25 @@ def test_the_report_says_what_was_decided(made_up, compiling):
     assert found.predicted_ns > 0
     assert "1 chosen" in repr(ki.report())
     assert ki.report().as_json()["decisions"][0]["chosen"].startswith("kind=tile mr=4 nr=16")
+
+
+def test_reports_of_others_are_read_with_care(tmp_path, caplog):
+    """Numbers and words that no report has are refused by name, text is escaped; an unwritable place is a line of the log."""
+    decision = {"op": "mm\x1b[31m", "family": "gemm/triton", "problem": {"M\n": 1}, "candidates": 8, "kept": 2, "chosen": "a",
+                "config": None, "predicted_ns": None, "status": "timed", "reason": "top_k=2", "seconds": 0.1}  # fmt: skip
+    file = tmp_path / "report.json"
+
+    def read(**changed):
+        file.write_text(json.dumps({"decisions": [{**decision, **changed}]}))
+        return Report.read(file)
+
+    assert "\x1b" not in repr(read())
+    assert "top_k=2" in repr(read())
+    for name, value in (("candidates", 10**400), ("kept", -1), ("seconds", 1e300), ("predicted_ns", -1.0), ("status", "bad")):
+        with pytest.raises(BadFile, match="is no report"):
+            read(**{name: value})
+    reporting._write(tmp_path / "none" / "report.json")
+    assert "KERNCAST_REPORT is set, but no report was written" in caplog.text
 
 
 def test_the_library_is_kept_unless_the_model_is_sure(made_up, compiling):
@@ -363,8 +383,6 @@ def test_a_product_is_described_with_its_epilogue():
 def test_chosen_kernels_compute_what_the_module_does(made_up, tmp_path):
     """Really compiled, on two threads, with bias and activation: results are right, and the report is written."""
     from torch._inductor.utils import fresh_cache
-
-    from kerncast.inductor.reporting import Report
 
     torch.set_num_threads(2)
     torch._dynamo.reset()

@@ -22,11 +22,10 @@ from kerncast.inductor import cpu_problem, decisions
 from kerncast.inductor.chooser import Chooser, Picked
 from kerncast.inductor.factory import Factory, active
 from kerncast.inductor.saying import say
-from kerncast.inductor.triton_hooks import before_templates, settle_rendered
+from kerncast.inductor.triton_hooks import LEFT, before_templates, settle_rendered
 
 CPU_FAMILY = "gemm/inductor_cpp"
 MARK = "kerncast_picked"
-LEFT = "kerncast left a choice to Inductor"
 _installing = threading.Lock()
 
 
