@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +18,10 @@ import kerncast as kc
 from kerncast.backends.cpu import CpuBackend
 from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
-from kerncast.inductor import observe, observing
-from kerncast.inductor.observed_log import FOLDER, Log, claimed
-from kerncast.inductor.observed_rows import CACHED, gather
+from kerncast.files.lock import claimed
+from kerncast.inductor import observe, observed_rows, observing
+from kerncast.inductor.observed_log import FOLDER, Log
+from kerncast.inductor.observed_rows import CACHED, Gathered, gather
 from kerncast.verifying.verify import verify
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
@@ -282,13 +285,74 @@ def test_others_who_listen_are_left_alone(tmp_path):
     assert whole(tmp_path / "data")
 
 
+def test_threads_that_begin_at_once_record_once(tmp_path):
+    """However many threads ask for one path at the same moment: one function listens, and none is left when all have ended."""
+    from torch._inductor.select_algorithm import get_algorithm_selector_cache
+
+    nodes, layout = linear()
+    before = list(get_algorithm_selector_cache().feedback_saver_fns)
+    begin, heard, end = (threading.Barrier(9) for _ in range(3))
+
+    def listen():
+        begin.wait(60)
+        observer = observe(tmp_path / "data").start()
+        heard.wait(60)
+        end.wait(60)
+        observer.stop()
+
+    original = observing._Listener.__init__
+
+    def slow(self, path):  # so that all of them are between looking and finding
+        original(self, path)
+        time.sleep(0.05)
+
+    threads = [threading.Thread(target=listen) for _ in range(8)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(observing._Listener, "__init__", slow)
+        for thread in threads:
+            thread.start()
+        begin.wait(60)
+        heard.wait(60)
+    autotuned(cpu_choices(layout), "packed_linear", nodes)
+    end.wait(60)
+    for thread in threads:
+        thread.join(60)
+    gather(tmp_path / "data")
+    assert Dataset.open(tmp_path / "data").rows == 3
+    assert get_algorithm_selector_cache().feedback_saver_fns == before
+    assert observing._LISTENING == {}
+
+
+def test_an_end_that_fails_does_not_fail_the_program(tmp_path, monkeypatch, caplog):
+    """Whatever making rows raises is one line of the log, with where the times are; control characters are escaped."""
+    nodes, layout = linear()
+    monkeypatch.setattr(observed_rows, "gather", lambda path: 1 / 0)
+    with observe(tmp_path / "da\x1b[31mta"):
+        autotuned(cpu_choices(layout), "packed_linear", nodes)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("what torch.compile timed stays in ")
+    assert "da\\x1b[31mta" in record.getMessage()
+
+
+def test_what_was_left_out_is_said_with_its_reason(tmp_path):
+    """Nothing became rows: the text names why, most frequent first, without a control character."""
+    nodes, layout = linear()
+    with observe(tmp_path / "data") as seen:
+        autotuned(cpu_choices(layout), "packed_linear", nodes, measured=False)
+    assert str(seen.gathered) == f"1 autotune: no rows, 3 choices only in the log ({CACHED})"
+    several = Gathered({"gemm/inductor_cpp": 1}, 2, {"rare": 1, "often\x1b[31m": 2})
+    assert str(several) == ("2 autotunes: 1 row of gemm/inductor_cpp, 3 choices only in the log (mostly: often\\x1b[31m)")
+
+
 def test_a_path_that_is_something_else_is_refused(tmp_path):
-    """Before anything is compiled: a file, or a folder of something else; an empty folder will do."""
+    """Before anything is compiled: a file, or a folder of something else; an empty folder will do, and one in which another
+    process is making the dataset right now."""
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path):
         with pytest.raises(InvalidValue, match="dataset"):
             observe(path).start()
     (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / ".dataset.json.123.0.kerncast").write_text("")
     with observe(tmp_path / "empty"):
         pass
     assert Dataset.open(tmp_path / "empty").rows == 0

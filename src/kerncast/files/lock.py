@@ -41,17 +41,49 @@ def in_turn(path: Path) -> Iterator[None]:
 
 def is_held(path: Path) -> bool:
     """Whether another process holds the lock file `path` now."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
+    fd = _found(path, os.O_RDONLY)
+    if fd is None:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
+        return not _locks(fd, fcntl.LOCK_SH)
     finally:
         os.close(fd)
-    return False
+
+
+def claimed(path: Path) -> int | None:
+    """Hold a file that another process has written and let go: an open file with its lock; None: it is held, or gone."""
+    fd = _found(path, os.O_RDWR)
+    if fd is None:
+        return None
+    if _locks(fd, fcntl.LOCK_EX) and _is_still(path, fd):
+        return fd
+    os.close(fd)
+    return None
+
+
+def _found(path: Path, access: int) -> int | None:
+    """A file that is there; a link is not followed, as below."""
+    try:
+        return os.open(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+
+
+def _locks(fd: int, kind: int) -> bool:
+    """Lock without waiting."""
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _is_still(path: Path, fd: int) -> bool:
+    """Whether a path names the file that was opened; meanwhile its holder may have removed it."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.lstat())
+    except OSError:
+        return False
 
 
 def _opened(path: Path) -> int:
@@ -71,13 +103,10 @@ def _opened(path: Path) -> int:
 def _taken(path: Path, directory: Path, otherwise: str) -> int:
     while True:
         fd = _opened(path)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not _locks(fd, fcntl.LOCK_EX):
             holder = os.read(fd, 32).decode(errors="replace").strip()
             os.close(fd)
-            raise InvalidValue(f"{directory} is being written by process {holder}: wait for it, or {otherwise}") from error
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(fd), path.lstat()):
-                return fd
+            raise InvalidValue(f"{directory} is being written by process {holder}: wait for it, or {otherwise}")
+        if _is_still(path, fd):
+            return fd
         os.close(fd)

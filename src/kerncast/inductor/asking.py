@@ -27,5 +27,5 @@ def in_range(model: Model, values: Mapping[str, Any]) -> Problem:
         outside = outside_hull(model, asked)
     fact = outside[0] if outside else against_facts(model, asked)
     if fact is not None:
-        raise Abstain(f"{fact.parameter}={fact.value} is out of range: the model was trained with {fact.rule}")
+        raise Abstain(f"{fact.parameter}={fact.value} is out of range: in training it was {fact.rule}")
     return asked

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from importlib import import_module
 from typing import Any
 
-from kerncast.errors import KerncastError
-from kerncast.inductor.factory import log, say
+from kerncast.errors import KerncastError, NotFound
+from kerncast.inductor.saying import say, say_if_not_frozen
 
 OWN_OPTIONS = ("model", "top_k", "widen", "any_software", "store")
 
@@ -21,8 +21,7 @@ def kerncast(graph: Any, example_inputs: Any, *, mode: str | None = None, option
     from torch._inductor import list_mode_options
     from torch._inductor.compile_fx import compile_fx
 
-    given = dict(options or {})
-    own = {name: given.pop(name) for name in OWN_OPTIONS if name in given}
+    own, given = _sorted_options(options or {})
     patches = {**(list_mode_options(mode) if mode else {}), "max_autotune": True, **given}
     with ExitStack() as stack:
         try:
@@ -32,19 +31,20 @@ def kerncast(graph: Any, example_inputs: Any, *, mode: str | None = None, option
             # As settings of the compilation, too: the backward pass is compiled later, outside of this block.
             patches |= settings_of(factory)
             stack.enter_context(active_here(factory))
+            say_if_not_frozen()
         except Exception as error:
             if own and isinstance(error, KerncastError):
                 raise  # what the user asked for cannot be done
             say("kernels are not chosen, Inductor times them", error)
-        _say_what_is_off()
         return compile_fx(graph, example_inputs, config_patches=patches)
 
 
-def _say_what_is_off() -> None:
-    config = import_module("torch._inductor.config")
-    torch = import_module("torch")
-    if not config.freezing and not torch.is_grad_enabled():
-        log.warning(
-            "freezing is off, so products with weights have one kernel on CPUs: set torch._inductor.config.freezing = True "
-            "or TORCHINDUCTOR_FREEZING=1 before the model is compiled"
-        )
+def _sorted_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Our own options and Inductor's, whose names may have dashes as with Inductor's own backend."""
+    named = {name.replace("-", "_"): value for name, value in options.items()}
+    own = {name: named.pop(name) for name in OWN_OPTIONS if name in named}
+    known = import_module("torch._inductor.config").get_config_copy()
+    unknown = next((name for name in named if name not in known), None)
+    if unknown is not None:
+        raise NotFound.named("option of torch.compile", unknown, [*OWN_OPTIONS, *known], "torch._inductor.config")
+    return own, named

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 CHOSEN, TIMED, ABSTAINED = "chosen", "timed", "abstained"
+# What a report that was read from a file may hold.
+Count = Annotated[int, Meta(ge=0, le=2**31)]
+Positive = Annotated[float, Meta(ge=0, le=1e18)]
 # A process that compiles all day keeps the last of them.
 MOST = 10_000
 
@@ -19,17 +24,17 @@ class Decision:
     op: str
     family: str
     problem: Mapping[str, Any] | None
-    candidates: int
+    candidates: Count
     """Configs that were ranked; 0 where none were."""
-    kept: int
+    kept: Count
     """Kernels that were left: those that Inductor compiles and, if there are several, times."""
     chosen: str
     """What was left, in words: `tile mr=6 nr=16 …`, `aten`."""
     config: Mapping[str, Any] | None
-    predicted_ns: float | None
-    status: str
+    predicted_ns: Positive | None
+    status: Annotated[str, Meta(pattern=f"^({CHOSEN}|{TIMED}|{ABSTAINED})$")]
     reason: str
-    seconds: float
+    seconds: Positive
     """How long deciding took."""
 
     def as_json(self) -> dict[str, Any]:

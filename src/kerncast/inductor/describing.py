@@ -28,6 +28,7 @@ KINDS = {
     "CuteDSLTemplateCaller": "cutedsl",
 }
 ASSIGNMENT = re.compile(r"(\w+)=('[^']*'|[^,\s]+)")
+ARGUMENTS_OF_A_SCORE = 5  # score, batch, head, query, key
 TILE_SHAPE = re.compile(r"\((-?\d+), (-?\d+), (-?\d+)\)")
 
 
@@ -93,6 +94,13 @@ def plain(value: Any) -> Any:
         return {str(name): plain(item) for name, item in value.items()}
     number = _number(value) if type(value).__module__.startswith("sympy") else None
     return number if isinstance(number, int) else str(value)[:LONGEST_TEXT]
+
+
+def describe_score_function(graph: Any) -> dict[str, int]:
+    """The size of flex attention's score function, as AutoHeuristic counts it."""
+    nodes = list(graph.nodes)
+    arguments = [node for node in nodes if node.op == "placeholder"][:ARGUMENTS_OF_A_SCORE]
+    return {"mod_nodes": len(nodes), "mod_args": sum(bool(node.users) for node in arguments)}
 
 
 # -- choices -------------------------------------------------------------------------------------------

@@ -11,12 +11,14 @@ from typing import Any
 
 from kerncast import devices
 from kerncast.backends.inductor.build import cpu_software
-from kerncast.errors import KerncastError, NotFound
+from kerncast.errors import InvalidValue, NotFound
+from kerncast.files.given import given_path
 from kerncast.inductor import hooks
 from kerncast.inductor.chooser import Chooser, Policy
 from kerncast.inductor.entry import MODEL, turned_off
-from kerncast.inductor.factory import SETTING, Factory, _without_setting, has_setting, keys_caches, log, say
+from kerncast.inductor.factory import SETTING, Factory, _without_setting, has_setting, keys_caches
 from kerncast.inductor.reporting import write_at_exit
+from kerncast.inductor.saying import log, say_if_not_frozen, say_what_is_off
 from kerncast.inductor.triton_hooks import local_gpu
 from kerncast.models.model import Model
 from kerncast.store.store import Store
@@ -35,10 +37,13 @@ def choices(
     `model` is a model, its path, or several of different families; by default the models for this machine in the store.
     With `top_k` above 1 that many kernels are left, and Inductor times them. `widen=False` keeps to the kernels that Inductor
     itself offers. `any_software` uses a model although torch or the compiler is not the one that its data were measured with.
+    With `KERNCAST_DISABLE=1` no model is opened: a damaged one is no hindrance, and nothing is chosen.
     """
-    hooks.install()
     policy = Policy(top_k, any_software, widen)
-    factory = Factory(models_of(model, store), policy, _handler_below())
+    if turned_off():
+        return Factory((), policy, _handler_below())
+    hooks.install()
+    factory = Factory(_fitting(models_of(model, store)), policy, _handler_below())
     log.info("kernels are chosen by %s", factory.identity)
     write_at_exit()
     return factory
@@ -50,21 +55,23 @@ def enable(
 ) -> Iterator[Factory]:
     """A block in which a model chooses for everything that is compiled in it, with `choices`' options.
 
-    torch.compile compiles when the function is first called: call it in the block.
+    max-autotune is on in it: without it, Inductor offers one kernel. torch.compile compiles when the function is first called:
+    call it in the block.
     """
     factory = choices(model, top_k=top_k, widen=widen, any_software=any_software, store=store)
-    with active_here(factory):
+    with active_here(factory, **{} if turned_off() else {"max_autotune": True}):
+        say_if_not_frozen()
         yield factory
 
 
 @contextmanager
-def active_here(factory: Factory) -> Iterator[None]:
-    """Make a factory the setting in this thread."""
+def active_here(factory: Factory, **settings: bool) -> Iterator[None]:
+    """Make a factory the setting in this thread, with other settings of Inductor."""
     with ExitStack() as stack:
         if not has_setting():
             token = _without_setting.set(factory)
             stack.callback(_without_setting.reset, token)
-        stack.enter_context(import_module("torch._inductor.config").patch(settings_of(factory)))
+        stack.enter_context(import_module("torch._inductor.config").patch({**settings, **settings_of(factory)}))
         yield
 
 
@@ -87,7 +94,21 @@ def models_of(given: Given, store: str | Path | None = None) -> list[Model]:
 
 
 def _loaded(given: str | Path, store: str | Path | None) -> Model:
-    return Model.load(given) if Path(given).is_dir() else Store.open(store).get(str(given)).load()
+    path = given_path(given, "a model", "name its folder, or its id in the store")
+    return Model.load(path) if path.is_dir() else Store.open(store).get(str(given)).load()
+
+
+def _fitting(models: Sequence[Model]) -> Sequence[Model]:
+    """Only models of kernels that torch.compile has."""
+    other = next((model for model in models if model.family.id not in FAMILIES), None)
+    if other is not None:
+        raise InvalidValue(
+            f"{other.path} is a model of {other.family.id}, and torch.compile has kernels of {', '.join(FAMILIES)}: give a "
+            "model of one of these"
+        )
+    if not models:
+        raise InvalidValue("give at least one model, got an empty list: leave `model` out for the store's")
+    return models
 
 
 def stored_models(store: str | Path | None = None) -> list[Model]:
@@ -136,16 +157,8 @@ def enable_from_environment() -> None:
     if turned_off():
         return
     given = os.environ.get(MODEL, "")
-    try:
-        factory = choices(None if given in FROM_STORE else given)
-    except KerncastError as error:
-        say(f"{MODEL} is set, but nothing is chosen", error)
-        return
-    make_default(factory)
-    config = import_module("torch._inductor.config")
-    for name, what in (("max_autotune", "TORCHINDUCTOR_MAX_AUTOTUNE=1"), ("freezing", "TORCHINDUCTOR_FREEZING=1")):
-        if not getattr(config, name, True):
-            log.warning("%s is set, but %s is off, so few kernels are there to choose from: set %s", MODEL, name, what)
+    make_default(choices(None if given in FROM_STORE else given))
+    say_what_is_off(MODEL)
 
 
 def make_default(factory: Factory) -> None:

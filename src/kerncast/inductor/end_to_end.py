@@ -6,7 +6,7 @@ import gc
 import resource
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,6 +15,7 @@ from typing import Any
 from kerncast.inductor.chooser import Policy
 from kerncast.inductor.enabling import active_here, choices
 from kerncast.inductor.factory import SETTING, has_setting
+from kerncast.inductor.shape_tracing import arguments
 from kerncast.inductor.validation import Mode
 from kerncast.models.model import Model
 from kerncast.progress import QUIET, Progress
@@ -42,7 +43,11 @@ def compare_modes(
 
     Inductor's caches are empty for each of them; the precompiled headers, which all share, are made first.
     """
-    call = _call_of(module, inputs)
+    args, kwargs = arguments(inputs)
+
+    def call(function: Callable[..., Any]) -> Any:
+        return function(*args, **kwargs)
+
     autotune: dict[str, Any] = {"max_autotune": True, "max_autotune_gemm_backends": BACKENDS}
     chosen = {**autotune, "inductor_choices_class": choices(model, top_k=policy.top_k, any_software=policy.any_software)}
     modes: dict[str, dict[str, Any]] = {"stock": {}, "max-autotune": autotune, "kerncast": chosen}
@@ -64,18 +69,6 @@ def compare_modes(
         Mode(item.name, item.cpu_seconds, item.seconds, statistics.median(item.times), item.timed, item.difference)
         for item in compiled
     ]
-
-
-def _call_of(module: Any, inputs: Any) -> Callable[[Any], Any]:
-    """Calls a module with inputs as `shapes_of` takes them: a tensor, a tuple, keywords, or both."""
-    torch = import_module("torch")
-    if isinstance(inputs, torch.Tensor):
-        return lambda function: function(inputs)
-    if isinstance(inputs, Mapping):
-        return lambda function: function(**inputs)
-    if len(inputs) == 2 and isinstance(inputs[0], tuple | list) and isinstance(inputs[1], Mapping):
-        return lambda function: function(*inputs[0], **inputs[1])
-    return lambda function: function(*inputs)
 
 
 def _warm_headers() -> None:

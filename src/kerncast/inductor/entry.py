@@ -31,7 +31,7 @@ def autoload() -> None:
         after_import(SELECTING, begin_observing)
         after_import(COMPILING, begin_choosing)
     except Exception as error:
-        _say(error)
+        _say("kerncast does nothing in this process", error)
 
 
 def turned_off() -> bool:
@@ -43,25 +43,25 @@ def begin_observing() -> None:
     """Record, if the variable asks for it."""
     path = os.environ.get(OBSERVE)
     if path and not turned_off():
-        _call("kerncast.inductor.observing", "observe_from_environment", path)
+        _call(f"{OBSERVE} is set, but nothing is recorded", "kerncast.inductor.observing", "observe_from_environment", path)
 
 
 def begin_choosing() -> None:
     """Choose, if the variable asks for it."""
     if os.environ.get(MODEL) and not turned_off():
-        _call("kerncast.inductor.enabling", "enable_from_environment")
+        _call(f"{MODEL} is set, but nothing is chosen", "kerncast.inductor.enabling", "enable_from_environment")
 
 
-def _call(module: str, function: str, *arguments: str) -> None:
+def _call(otherwise: str, module: str, function: str, *arguments: str) -> None:
     try:
         getattr(importlib.import_module(module), function)(*arguments)
     except Exception as error:
-        _say(error)
+        _say(otherwise, error)
 
 
-def _say(error: Exception) -> None:
+def _say(what: str, error: Exception) -> None:
     said = "".join(letter if letter.isprintable() else "?" for letter in str(error))
-    SAYS.warning("kerncast does nothing in this process (%s: %s)", type(error).__name__, said)
+    SAYS.warning("%s: %s: %s", what, type(error).__name__, said)
 
 
 def after_import(name: str, function: Callable[[], None]) -> None:

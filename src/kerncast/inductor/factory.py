@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from functools import cached_property
@@ -15,31 +14,23 @@ from kerncast.inductor.chooser import Chooser, Policy
 from kerncast.inductor.entry import turned_off
 from kerncast.models.model import Model
 from kerncast.version import __version__
-from kerncast.writing.terminal import line
 
-log = logging.getLogger("kerncast.inductor")
 SETTING = "inductor_choices_class"
 _without_setting: ContextVar[Factory | None] = ContextVar("kerncast_factory", default=None)
 """What is active with a torch that has no such setting (before 2.10)."""
-
-
-def say(why: str, error: object) -> None:
-    """One line in the log; texts of files and of other programs are made printable."""
-    told = f"{type(error).__name__}: {error}" if isinstance(error, Exception) else str(error)
-    log.warning("%s: %s", why, line(told))
 
 
 class Factory:
     """Makes Inductor's choices handler. While it is the setting, its models choose."""
 
     def __init__(self, models: Sequence[Model], policy: Policy, parent: Any = None) -> None:
-        """`parent` makes the handler that would be used otherwise: it stays in charge of everything else."""
+        """`parent` makes the handler that would be used otherwise: it stays in charge of everything else. Without models
+        nothing is chosen."""
         families = [model.family.id for model in models]
         twice = {family for family in families if families.count(family) > 1}
-        if not models or twice:
+        if twice:
             raise InvalidValue(
-                f"give at least one model, and one for each family; got {len(models)}"
-                + (f", several of them of {', '.join(sorted(twice))}" if twice else "")
+                f"one model chooses for a family, and {families.count(min(twice))} of {min(twice)} were given: leave one out"
             )
         self.policy, self.parent = policy, parent
         self.choosers: Mapping[str, Chooser] = {model.family.id: Chooser(model, policy) for model in models}

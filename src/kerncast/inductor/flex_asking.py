@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import Any
 
 from kerncast.families.torch_products import Described, flex_problem
+from kerncast.inductor.describing import describe_score_function
 
-ARGUMENTS_OF_A_SCORE = 5  # score, batch, head, query, key
 # Arguments of the operator: Q, K, V, the score function, the mask.
 OPERANDS, SCORE, MASK = slice(0, 3), 3, 4
 # Where the mask has the sizes of its blocks, from its end: queries, keys, the mask's own function.
@@ -42,8 +42,5 @@ def _plain(number: Any) -> int | str:
 
 
 def _score_function(node: Any) -> dict[str, int]:
-    """The size of the score function, as AutoHeuristic counts it."""
     module = getattr(node.graph.owning_module, str(node.args[SCORE].target))
-    nodes = list(module.graph.nodes)
-    arguments = [item for item in nodes if item.op == "placeholder"][:ARGUMENTS_OF_A_SCORE]
-    return {"mod_nodes": len(nodes), "mod_args": sum(bool(item.users) for item in arguments)}
+    return describe_score_function(module.graph)

@@ -20,12 +20,12 @@ from kerncast.backends.inductor.build import cpu_software
 from kerncast.errors import NotFound
 from kerncast.inductor import cpu_problem, decisions
 from kerncast.inductor.chooser import Chooser, Picked
-from kerncast.inductor.factory import Factory, active, say
-from kerncast.inductor.triton_hooks import before_templates, settle_rendered
+from kerncast.inductor.factory import Factory, active
+from kerncast.inductor.saying import say
+from kerncast.inductor.triton_hooks import LEFT, before_templates, settle_rendered
 
 CPU_FAMILY = "gemm/inductor_cpp"
 MARK = "kerncast_picked"
-LEFT = "kerncast left a choice to Inductor"
 _installing = threading.Lock()
 
 
@@ -109,17 +109,19 @@ def _offered_by_inductor(config: Mapping[str, Any]) -> bool:
 
 
 def _not_this_cpu(chooser: Chooser) -> str | None:
-    """Asked once for each model: the machine does not change."""
-    found = _mismatches.get(chooser.digest)
+    """Asked once for each model and software: of these, a program may change the instruction set."""
+    software = cpu_software()
+    asked = (chooser.digest, *software.values())
+    found = _mismatches.get(asked)
     if found is None:
-        found = chooser.mismatch(devices.local().name, cpu_software()) or ""
+        found = chooser.mismatch(devices.local().name, software) or ""
         if not found and len(chooser.model.manifest.devices) > 1:
             found = "the model is for several devices: train one for this CPU alone"
-        _mismatches[chooser.digest] = found
+        _mismatches[asked] = found
     return found or None
 
 
-_mismatches: dict[str, str] = {}
+_mismatches: dict[tuple[str, ...], str] = {}
 
 
 def _node() -> Any:
@@ -139,17 +141,13 @@ def keep_picked(choices: list[Any]) -> list[Any]:
     """Of a list that a hook has added to: what it picked, and the library's kernel if that was to stay."""
     if active() is None:
         return choices
-    picked = next((vars(choice).get(MARK) for choice in choices if MARK in vars(choice)), None)
-    if picked is None:
-        return _settled(choices)
-    extern = import_module("torch._inductor.select_algorithm").ExternKernelCaller
-    kept = [choice for choice in choices if MARK in vars(choice) or (picked.library and isinstance(choice, extern))]
-    return kept or choices
-
-
-def _settled(choices: list[Any]) -> list[Any]:
     try:
-        return settle_rendered(choices)
+        picked = next((vars(choice).get(MARK) for choice in choices if MARK in vars(choice)), None)
+        if picked is None:
+            return settle_rendered(choices)
+        extern = import_module("torch._inductor.select_algorithm").ExternKernelCaller
+        kept = [choice for choice in choices if MARK in vars(choice) or (picked.library and isinstance(choice, extern))]
     except Exception as error:
         say(LEFT, error)
         return choices
+    return kept or choices

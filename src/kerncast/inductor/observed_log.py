@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from kerncast.errors import InvalidValue
+from kerncast.files.atomic import is_draft
 
-FOLDER = "observed"
+FOLDER, MANIFEST = "observed", "dataset.json"
 FORMAT, VERSION = "kerncast-observed", 1
 # Of a process that has not ended or not been read yet, and of one whose records became rows as far as families go.
 RAW, KEPT = "run-", "kept-"
@@ -91,8 +92,10 @@ def refuse_foreign(path: Path) -> None:
     """A path must be a dataset, empty, or new."""
     if path.exists() and not path.is_dir():
         raise InvalidValue(f"{path} is not a folder: give the folder of a dataset, or a new name")
-    if path.is_dir() and not (path / "dataset.json").exists():
-        others = [item.name for item in path.iterdir() if item.name not in (FOLDER, ".lock")]
+    if path.is_dir() and not (path / MANIFEST).exists():
+        # Another process may be making the dataset right now.
+        known = (FOLDER, ".lock", MANIFEST)
+        others = [item.name for item in path.iterdir() if item.name not in known and not is_draft(item.name, MANIFEST)]
         if others:
             raise InvalidValue(f"{path} is not a kerncast dataset and holds {others[0]}: give a dataset, or a new name")
 
@@ -105,22 +108,6 @@ def logs_of(dataset: Path, *, kept: bool = False) -> list[Path]:
         return []
     wanted = (RAW, KEPT) if kept else (RAW,)
     return [dataset / FOLDER / name for name in names if NAME.fullmatch(name) and name.startswith(wanted)]
-
-
-def claimed(path: Path) -> int | None:
-    """Hold a log whose process has ended: an open file that holds its lock; None: it is being written, read, or gone."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(fd), path.lstat()):
-            return fd
-    except OSError:
-        pass
-    os.close(fd)
-    return None
 
 
 def token_of(path: Path) -> str:

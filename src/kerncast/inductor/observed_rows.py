@@ -31,9 +31,11 @@ from kerncast.families.flex_attention_triton import flex_attention_triton
 from kerncast.families.gemm_inductor_cpp import gemm_inductor_cpp
 from kerncast.families.gemm_triton import triton
 from kerncast.families.torch_products import flex_problem, gemm_problem
-from kerncast.inductor.observed_log import FORMAT, VERSION, claimed, keep, logs_of, refuse_foreign, token_of
+from kerncast.files.lock import claimed
+from kerncast.inductor.observed_log import FORMAT, VERSION, keep, logs_of, refuse_foreign, token_of
 from kerncast.op import Family
 from kerncast.parsing import decode_json
+from kerncast.writing.terminal import counted, line
 
 BACKEND = "torch.compile"
 # What a line with a right checksum and foreign contents may cause.
@@ -55,9 +57,11 @@ class Gathered:
     """Choices that no family represents, by reason; they are still in the logs."""
 
     def __str__(self) -> str:
-        rows = ", ".join(f"{count:,} rows of {name}" for name, count in self.rows.items()) or "no rows"
-        left = f", {sum(self.left_out.values()):,} choices only in the log" if self.left_out else ""
-        return f"{self.autotunes:,} autotunes: {rows}{left}"
+        rows = ", ".join(f"{counted(count, 'row')} of {name}" for name, count in self.rows.items()) or "no rows"
+        often = max(self.left_out, key=lambda reason: self.left_out[reason], default="")
+        only = f"{'mostly: ' if len(self.left_out) > 1 else ''}{often}"
+        left = f", {counted(sum(self.left_out.values()), 'choice')} only in the log ({only})" if self.left_out else ""
+        return line(f"{counted(self.autotunes, 'autotune')}: {rows}{left}")
 
 
 class Header(msgspec.Struct, frozen=True):

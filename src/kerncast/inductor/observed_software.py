@@ -17,17 +17,21 @@ PROPERTIES = (
 )  # fmt: skip
 
 
-@cache
 def software(device: str) -> dict[str, str]:
     """torch, and for a CPU its instruction set and the compiler, as the `inductor` backend says them; for a GPU Triton, the
     runtime and the driver."""
+    if device != "cpu":
+        return _gpu_software()
+    try:
+        return dict(cpu_software())
+    except Exception:  # no compiler, or a torch that names these functions otherwise: the times are recorded all the same
+        return {"torch": str(sys.modules["torch"].__version__)}
+
+
+@cache
+def _gpu_software() -> dict[str, str]:
     torch = sys.modules["torch"]
     found = {"torch": str(torch.__version__)}
-    if device == "cpu":
-        try:
-            return {**found, **cpu_software()}
-        except Exception:  # no compiler, or a torch that names these functions otherwise: the times are recorded all the same
-            return found
     triton = sys.modules.get("triton")
     if triton is not None:
         found["triton"] = str(triton.__version__)

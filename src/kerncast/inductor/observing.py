@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import math
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
@@ -21,22 +21,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kerncast.errors import NotFound
-from kerncast.inductor.describing import describe_choice, describe_inputs, describe_layout
+from kerncast.inductor.describing import describe_choice, describe_inputs, describe_layout, describe_score_function
+from kerncast.inductor.entry import MODEL, OBSERVE
 from kerncast.inductor.observed_log import FOLDER, Log, refuse_foreign
 from kerncast.inductor.observed_software import gpu, software
+from kerncast.inductor.saying import say, say_what_is_off
 
 if TYPE_CHECKING:
     from kerncast.inductor.observed_rows import Gathered
 
-SAYS = logging.getLogger("kerncast.inductor")
 # Frames between Inductor's function that times choices and ours, at most: others may wrap ours.
 FRAMES = 24
 ENDING_SECONDS = 300
-ARGUMENTS_OF_A_SCORE = 5  # score, batch, head, query, key
 # By path, who listens for it in this process.
 _LISTENING: dict[Path, _Listener] = {}
 # Functions for the selector that Inductor will make with its first choice.
 _WAITING: list[Callable[..., None]] = []
+# Threads begin and end one after the other; the selector may be made in yet another one.
+_IN_TURN = threading.RLock()
 
 
 def observe(path: str | Path, *, again: bool = False) -> Observer:
@@ -73,13 +75,12 @@ class Observer:
         self._patches.close()
         self._listener.leave()
         self._listener = None
-        from kerncast.errors import KerncastError
         from kerncast.inductor.observed_rows import gather
 
         try:
             self.gathered = gather(self.path)
-        except (KerncastError, OSError) as error:
-            SAYS.warning("what torch.compile timed stays in %s: %s", self.path / FOLDER, error)
+        except Exception as error:  # the program that was listened to has done its work
+            say(f"what torch.compile timed stays in {self.path / FOLDER}", error)
         return self
 
     def __enter__(self) -> Observer:
@@ -98,6 +99,7 @@ def observe_from_environment(path: str) -> None:
     refuse_foreign(Path(path).absolute())
     listener = _Listener.at(Path(path).absolute())
     atexit.register(_end, listener)
+    say_what_is_off(OBSERVE)
 
 
 def _end(listener: _Listener) -> None:
@@ -108,7 +110,7 @@ def _end(listener: _Listener) -> None:
         return
     code = "import sys; sys.path.append(sys.argv[2]); from kerncast.inductor.observed_rows import gather; gather(sys.argv[1])"
     home = str(Path(import_module("kerncast").__file__ or "").parents[1])
-    quiet = {name: value for name, value in os.environ.items() if name not in ("KERNCAST_OBSERVE", "KERNCAST_INDUCTOR")}
+    quiet = {name: value for name, value in os.environ.items() if name not in (OBSERVE, MODEL)}
     try:
         done = subprocess.run(
             [sys.executable, "-c", code, str(listener.path), home],
@@ -118,7 +120,7 @@ def _end(listener: _Listener) -> None:
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         said = [str(error)]
     if said:
-        SAYS.warning("what torch.compile timed stays in %s: %s", listener.path / FOLDER, said[0])
+        say(f"what torch.compile timed stays in {listener.path / FOLDER}", said[0])
 
 
 class _Listener:
@@ -143,29 +145,31 @@ class _Listener:
             except Exception as error:
                 self.failures += 1
                 if self.failures == 1:
-                    SAYS.warning("an autotune was not recorded (%s: %s)", type(error).__name__, error)
+                    say("an autotune was not recorded", error)
 
         self.saw: Callable[..., None] = saw
 
     @classmethod
     def at(cls, path: Path) -> _Listener:
         """The listener for a path."""
-        key = path.resolve()
-        listener = _LISTENING.get(key)
-        if listener is None:
-            listener = cls(path)
-            _register(listener.saw)
-            _LISTENING[key] = listener
-        listener.askers += 1
-        return listener
+        with _IN_TURN:
+            key = path.resolve()
+            listener = _LISTENING.get(key)
+            if listener is None:
+                listener = cls(path)
+                _register(listener.saw)
+                _LISTENING[key] = listener
+            listener.askers += 1
+            return listener
 
     def leave(self) -> None:
         """One who asked leaves. The log ends, so that it can be read; the next record begins another."""
-        self.askers -= 1
-        self.log.close()
-        if not self.askers:
-            _LISTENING.pop(self.path.resolve(), None)
-            _unregister(self.saw)
+        with _IN_TURN:
+            self.askers -= 1
+            self.log.close()
+            if not self.askers:
+                _LISTENING.pop(self.path.resolve(), None)
+                _unregister(self.saw)
 
 
 def _register(function: Callable[..., None]) -> None:
@@ -183,11 +187,12 @@ def _register(function: Callable[..., None]) -> None:
 
     def made_and_heard(self: Any, *arguments: Any, **options: Any) -> None:
         made(self, *arguments, **options)
-        if kind.__init__ is made_and_heard:
-            kind.__init__ = made
-        for waiting in _WAITING:
-            self.add_feedback_saver(waiting)
-        _WAITING.clear()
+        with _IN_TURN:
+            if kind.__init__ is made_and_heard:
+                kind.__init__ = made
+            for waiting in _WAITING:
+                self.add_feedback_saver(waiting)
+            _WAITING.clear()
 
     made_and_heard.kerncast_waits = True  # type: ignore[attr-defined]
     kind.__init__ = made_and_heard
@@ -292,7 +297,5 @@ def _score_function() -> dict[str, int]:
             continue
         module = getattr(frame.f_locals.get("subgraph"), "graph_module", None)
         if module is not None:
-            nodes = list(module.graph.nodes)
-            arguments = [node for node in nodes if node.op == "placeholder"][:ARGUMENTS_OF_A_SCORE]
-            return {"mod_nodes": len(nodes), "mod_args": sum(bool(node.users) for node in arguments)}
+            return describe_score_function(module.graph)
     return {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,11 +12,12 @@ from typing import Any
 import msgspec
 
 from kerncast.budgets import JSON_BYTES
-from kerncast.errors import BadFile, KerncastError
+from kerncast.errors import BadFile
 from kerncast.files.atomic import write_bytes
 from kerncast.files.versioned import json_text
 from kerncast.inductor import decisions
 from kerncast.inductor.decisions import ABSTAINED, CHOSEN, TIMED, Decision
+from kerncast.inductor.saying import say
 from kerncast.parsing import decode_json
 from kerncast.writing import html
 from kerncast.writing.terminal import TextTable, assignments, duration, printable
@@ -26,7 +26,7 @@ from kerncast.writing.terminal import TextTable, assignments, duration, printabl
 # measured that of Triton's templates here.
 SECONDS_PER_KERNEL = {"gemm/inductor_cpp": 4.0}
 VARIABLE = "KERNCAST_REPORT"
-HEADERS = ("op", "problem", "ranked", "left", "decision", "predicted", "chosen")
+HEADERS = ("op", "problem", "ranked", "left", "decision", "predicted", "chosen", "why")
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,7 +37,7 @@ class Report:
 
     @property
     def seconds_saved(self) -> float:
-        """About what compiling and timing all ranked kernels would have taken, less what was left to do."""
+        """About how much longer compiling and timing all ranked kernels would have taken than what was left to do."""
         decided = [item for item in self.decisions if item.status != ABSTAINED]
         return sum(SECONDS_PER_KERNEL.get(item.family, 0.0) * (item.candidates - item.kept) for item in decided)
 
@@ -68,7 +68,8 @@ class Report:
                 f"{item.kept:,}" if item.status != ABSTAINED else "all",
                 item.status,
                 "" if item.predicted_ns is None else duration(item.predicted_ns),
-                item.chosen if item.status != ABSTAINED else item.reason,
+                item.chosen,
+                item.reason,
             )
             for item in self.decisions
         ]
@@ -84,10 +85,14 @@ class Report:
 
     def _headline(self) -> str:
         if not self.decisions:
-            return "nothing was decided in this process: compile something with max-autotune while a model is enabled"
+            return (
+                "nothing was decided: no product with several kernels was lowered while a model was enabled. Compile with "
+                "max-autotune and, on CPUs, with freezing; what Inductor finds in its graph cache is not decided again"
+            )
         return (
             f"{self.count(CHOSEN):,} chosen, {self.count(TIMED):,} left to timing, {self.count(ABSTAINED):,} abstained; "
-            f"about {self.seconds_saved:,.0f} CPU seconds of compiling saved, {self.seconds_spent * 1e3:,.1f} ms spent deciding"
+            f"deciding took {self.seconds_spent * 1e3:,.1f} ms, compiling and timing all ranked kernels would take about "
+            f"{self.seconds_saved:,.0f} CPU seconds more"
         )
 
     def __repr__(self) -> str:
@@ -112,8 +117,10 @@ def write_at_exit() -> None:
 
 
 def _write(path: Path) -> None:
-    with suppress(OSError, KerncastError):  # the program has ended well; a report must not change that
+    try:
         write_bytes(path, json_text(report().as_json()))
+    except Exception as error:  # the program has ended well; a report must not change that
+        say(f"{VARIABLE} is set, but no report was written", error)
 
 
 def report() -> Report:

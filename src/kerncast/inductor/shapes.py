@@ -18,7 +18,7 @@ from kerncast.inductor.shape_tracing import Matrix, Seen, trace
 from kerncast.parameters import Value
 from kerncast.writing.html import note, panel
 from kerncast.writing.html import table as html_table
-from kerncast.writing.terminal import TextTable, line
+from kerncast.writing.terminal import TextTable, counted, line
 
 NOT_A_PRODUCT = "no matrix product"
 FOLDED = "Inductor computes it elementwise"
@@ -106,7 +106,7 @@ class Shapes:
     def _title(self) -> str:
         if not self.products:
             return "no matrix product"
-        return f"{_counted(self.count, 'matrix product')}, {_counted(len(self), 'different problem')}"
+        return f"{counted(self.count, 'matrix product')}, {counted(len(self), 'different problem')}"
 
     def __repr__(self) -> str:
         return "\n".join([str(self.table) if self.products else self._title, *map(line, self.notes)])
@@ -146,10 +146,6 @@ def _listed(seen: Seen, bias: bool) -> Shapes:
         tuple(replace(product, count=counted[key]) for key, product in parts.items()),
         tuple(LeftOut(op, why, count) for (op, why), count in left_out.items()),
     )
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _shown(value: Value | None) -> str:

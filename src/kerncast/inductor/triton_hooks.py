@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, wraps
 from importlib import import_module
 from typing import Any
@@ -9,9 +11,11 @@ from typing import Any
 from kerncast import devices
 from kerncast.inductor import decisions
 from kerncast.inductor.chooser import Chooser
-from kerncast.inductor.factory import active, say
+from kerncast.inductor.decisions import Decision
+from kerncast.inductor.factory import active
 from kerncast.inductor.flex_asking import flex_asked
 from kerncast.inductor.observed_software import software
+from kerncast.inductor.saying import say
 from kerncast.inductor.triton_choosing import NOTHING_OFFERED, Ask, exhaustively, prune, prune_flex, settle, widened
 
 GEMM, FLEX = "gemm/triton", "flex_attention/triton"
@@ -22,58 +26,73 @@ LEFT = "kerncast left a choice to Inductor"
 
 def before_templates(handler: Any) -> None:
     """Put the hooks before the methods of Inductor's choices handler, those of its subclasses that call them included."""
-    if hasattr(handler, "_finalize_template_configs"):
-        _before_products(handler)
-    if hasattr(handler, "get_flex_attention_fwd_configs"):
-        _before_flex(handler)
+    _before(handler, "_finalize_template_configs", GEMM, _kept_products)
+    _before(handler, "get_flex_attention_fwd_configs", FLEX, _kept_flex)
 
 
-def _before_products(handler: Any) -> None:
-    own = handler._finalize_template_configs
+def _before(handler: Any, name: str, family: str, keep: Callable[..., tuple[list[Any], Decision]]) -> None:
+    """Let `keep` decide what is left of what a method lists; without a model of the family, everything is."""
+    if not hasattr(handler, name):
+        return
+    own = getattr(handler, name)
 
     @wraps(own)
-    def finalize(
-        self: Any, template_choices: Any, kernel_inputs: Any, templates: Any, op_name: str, *rest: Any, **named: Any
-    ) -> Any:
-        stock = own(self, template_choices, kernel_inputs, templates, op_name, *rest, **named)
+    def listed(self: Any, *arguments: Any, **named: Any) -> Any:
+        stock = own(self, *arguments, **named)
         try:
-            chooser = _chooser(GEMM)
+            chooser = _chooser(family)
             if chooser is None or not stock:
                 return stock
-            overrides = rest[0] if rest else named.get("kwarg_overrides")
-            more = widened(self, kernel_inputs, templates, op_name, overrides) if chooser.policy.widen else ()
-            kept, decision = prune(_ask(chooser), stock, kernel_inputs, op_name, more)
-            # With a bias, the library's kernels are listed apart: what is left of both is said when all are rendered.
-            if decision.reason != NOTHING_OFFERED and (op_name not in BIASED or decision.status == decisions.ABSTAINED):
+
+            def again() -> list[Any]:
+                return list(own(self, *arguments, **named))
+
+            kept, decision = keep(_Listed(self, stock, again), chooser, *arguments, **named)
+            if not _is_said_later(decision):
                 decisions.note(decision)
             return kept
         except Exception as error:
             say(LEFT, error)
             return stock
 
-    handler._finalize_template_configs = finalize
+    setattr(handler, name, listed)
 
 
-def _before_flex(handler: Any) -> None:
-    own = handler.get_flex_attention_fwd_configs
+@dataclass(frozen=True)
+class _Listed:
+    """What a method of Inductor's handler has listed, and a way to ask it again."""
 
-    @wraps(own)
-    def configs(self: Any, *arguments: Any, **named: Any) -> Any:
-        stock = own(self, *arguments, **named)
-        try:
-            chooser = _chooser(FLEX)
-            if chooser is None or not stock:
-                return stock
-            problem, blocks = flex_asked()
-            more = exhaustively(lambda: list(own(self, *arguments, **named))) if chooser.policy.widen else ()
-            kept, decision = prune_flex(_ask(chooser), stock, problem, blocks, more)
-            decisions.note(decision)
-            return kept
-        except Exception as error:
-            say(LEFT, error)
-            return stock
+    handler: Any
+    stock: list[Any]
+    again: Callable[[], list[Any]]
 
-    handler.get_flex_attention_fwd_configs = configs
+
+def _is_said_later(decision: Decision) -> bool:
+    """With a bias, the library's kernels are listed apart: what is left of both is said when all are rendered."""
+    if decision.reason == NOTHING_OFFERED:
+        return True
+    return decision.op in BIASED and decision.status != decisions.ABSTAINED
+
+
+def _kept_products(
+    found: _Listed,
+    chooser: Chooser,
+    template_choices: Any,
+    kernel_inputs: Any,
+    templates: Any,
+    op_name: str,
+    *rest: Any,
+    **named: Any,
+) -> tuple[list[Any], Decision]:
+    overrides = rest[0] if rest else named.get("kwarg_overrides")
+    more = widened(found.handler, kernel_inputs, templates, op_name, overrides) if chooser.policy.widen else ()
+    return prune(_ask(chooser), found.stock, kernel_inputs, op_name, more)
+
+
+def _kept_flex(found: _Listed, chooser: Chooser, *_: Any, **__: Any) -> tuple[list[Any], Decision]:
+    problem, blocks = flex_asked()
+    more = exhaustively(found.again) if chooser.policy.widen else ()
+    return prune_flex(_ask(chooser), found.stock, problem, blocks, more)
 
 
 def settle_rendered(choices: list[Any]) -> list[Any]:

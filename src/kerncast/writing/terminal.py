@@ -34,6 +34,11 @@ def line(text: object) -> str:
     return f"{printable(plain[:LONGEST_LINE])} … ({len(plain):,} characters)"
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 row`, `2,000 rows`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 @dataclass(frozen=True)
 class TextTable:
     """A table that is not drawn yet; `str` aligns it with spaces, and nothing is cut."""

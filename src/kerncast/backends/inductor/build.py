@@ -75,17 +75,24 @@ class Kernel:
         self.loop(self.function, x, w, bias, y, launches)
 
 
-@cache
 def cpu_software() -> Mapping[str, str]:
-    """What else decides the times of kernels: torch, its instruction set, and the compiler."""
+    """What else decides the times of kernels: torch, its instruction set, and the compiler.
+
+    The instruction set is asked each time: `config.cpp.simdlen` may change it while a program runs.
+    """
     import torch
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
-    command = [get_cpp_compiler(), "--version"]
+    return {"torch": str(torch.__version__), "isa": str(pick_vec_isa()), "compiler": _version(get_cpp_compiler())}
+
+
+@cache
+def _version(compiler: str) -> str:
+    """The first line of what a compiler says about itself."""
+    command = [compiler, "--version"]
     shown = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=30).stdout
-    compiler = shown.splitlines()[0].strip()
-    return {"torch": str(torch.__version__), "isa": str(pick_vec_isa()), "compiler": compiler}
+    return shown.splitlines()[0].strip()
 
 
 class Kernels:
