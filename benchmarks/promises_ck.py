@@ -38,7 +38,8 @@ def results(shapes: list[tuple[int, int, int]]) -> dict[str, Any]:
     listed = []
     for tile, pipeline in product(TILES, PIPELINES):
         benchmarks = [
-            {"kernel_name": kernel(tile, pipeline), "m": m, "n": n, "k": k, "avg_time_ms": milliseconds(m, n, k, tile, pipeline),
+            {"kernel_name": kernel(tile, pipeline), "m": m, "n": n, "k": k,
+             "avg_time_ms": milliseconds(m, n, k, tile, pipeline),
              "tflops": 2e-9 * m * n * k / milliseconds(m, n, k, tile, pipeline), "is_valid": True, "error": None}
             for m, n, k in shapes
         ]  # fmt: skip
@@ -292,8 +293,8 @@ def convolution_rows(direction: str, counts: range) -> list[dict[str, Any]]:
             waste = math.ceil(n * size * size / a) * a / (n * size * size) * math.ceil(k / b) * b / k
             latency = 0.003 + flops * waste / 4e11 * (1.0 if pipeline == "compv3" else 1.2) * drawn.uniform(1, 1.02)
             rows.append({
-                "kernel": f"grouped_conv_{direction}_bf16_2d_{tile}_{pipeline}_intrawave", "problem_idx": number, "N": n, "C": c,
-                "K": k, "G": 1, "Di": 1, "Hi": size, "Wi": size, "Z": 1, "Y": y, "X": y, "stride_d": 1, "stride_h": 1,
+                "kernel": f"grouped_conv_{direction}_bf16_2d_{tile}_{pipeline}_intrawave", "problem_idx": number,
+                "N": n, "C": c, "K": k, "G": 1, "Di": 1, "Hi": size, "Wi": size, "Z": 1, "Y": y, "X": y, "stride_d": 1, "stride_h": 1,
                 "stride_w": 1, "pad_d": 0, "pad_h": y // 2, "pad_w": y // 2, "dilation_d": 1, "dilation_h": 1, "dilation_w": 1,
                 "latency_ms": latency, "tflops": flops / latency / 1e9, "non_zero": 5,
             })  # fmt: skip
@@ -336,7 +337,7 @@ def pool_ranked(work: Work) -> None:
     work(f"kerncast select model {PROBLEM} --configs kernels:kernels.txt --top 4", says="64")
 
 
-@promise("73-76", CONV, "validate, save predictions; sanity check; compare; acceptance and exit code", after=convolutions_imported)
+@promise("73-76", CONV, "validate, save predictions; sanity check; compare; acceptance, exit code", after=convolutions_imported)
 def convolutions_validated(work: Work) -> None:
     work("kerncast evaluate model held_out --save-predictions old.parquet")
     work("kerncast train forward --trees 60 --folds 2 --seed 1 --out model2")
@@ -367,7 +368,4 @@ def convolution_run(work: Work) -> None:
 
 @promise("80", CONV, "a search if there is no model")
 def searched_without_model(work: Work) -> None:
-    work.python(
-        "import numpy as np\nfrom kerncast import Dispatcher\n"
-        "print(Dispatcher('gemm/cpu', measure=True))"
-    )
+    work.python("import numpy as np\nfrom kerncast import Dispatcher\nprint(Dispatcher('gemm/cpu', measure=True))")

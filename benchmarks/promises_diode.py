@@ -36,7 +36,9 @@ def dataset(seed: int, shapes: int) -> dict[str, object]:
 def trained_on_theirs(work: Work) -> None:
     work.write("train.json", dataset(0, 40))
     work.write("validation.json", dataset(1, 8))
-    work.python("import msgspec, json; open('train.msgpack', 'wb').write(msgspec.msgpack.encode(json.load(open('train.json'))))")
+    work.python(
+        "import json, msgspec\nopen('train.msgpack', 'wb').write(msgspec.msgpack.encode(json.load(open('train.json'))))"
+    )
     work("kerncast import diode train.json --device h100 --out as-json")
     work("kerncast import diode train.msgpack --device h100 --out data")
     work("kerncast import diode validation.json --device h100 --out held_out")
@@ -45,8 +47,8 @@ def trained_on_theirs(work: Work) -> None:
 
 @promise("95", DATA, "number of shapes, log-normal, seed")
 def shapes_drawn(work: Work) -> None:
-    told = work.json("kerncast sweep gemm/triton --problems lognormal:100 --vary dtype=fp16 --vary layout=rcr --configs sample:1 "
-                     "--device h100 --seed 42 --out vectors")  # fmt: skip
+    told = work.json("kerncast sweep gemm/triton --problems lognormal:100 --vary dtype=fp16 --vary layout=rcr "
+                     "--configs sample:1 --device h100 --seed 42 --out vectors")  # fmt: skip
     assert told["problems"] == 100, told
 
 
@@ -73,8 +75,8 @@ def shapeset(work: Work) -> None:
     shape = {"B": 1, "M": 64, "N": 128, "K": 256, "M_dtype": "float16", "K_dtype": "float16", "out_dtype": "float16",
              "out_size": [1, 64, 128], "out_stride": [8192, 128, 1]}  # fmt: skip
     work.write("shapes.json", {"operation": {"mm": {"shapes": [shape]}}})
-    work("kerncast sweep gemm/triton --problems 'shapeset:shapes.json;op=mm' --vary layout=rcr --configs sample:4 --device h100 "
-         "--out vectors")  # fmt: skip
+    work("kerncast sweep gemm/triton --problems 'shapeset:shapes.json;op=mm' --vary layout=rcr --configs sample:4 "
+         "--device h100 --out vectors")  # fmt: skip
     work.needs(GPU)
 
 
@@ -95,7 +97,7 @@ def worst_predictions(work: Work) -> None:
     work("kerncast evaluate model held_out --worst 5", says="prediction")
 
 
-@promise("107-111", DATA, "validate against max-autotune; several top-N; by op; workflow; new hardware", after=trained_on_theirs)
+@promise("107-111", DATA, "validate against max-autotune; several top-N; by op; workflow; new hardware", trained_on_theirs)
 def against_max_autotune(work: Work) -> None:
     work("kerncast evaluate model held_out --against validation.json")
 
@@ -132,8 +134,8 @@ print(kc.Dataset.open("listened").read().height)
 """
 
 
-@promise("118-123", COMPILE, "choose Triton configs; prune all backends; top-k then benchmark, library kept; registration, and use "
-         "without it; settings enabled; fallback and abstention")  # fmt: skip
+@promise("118-123", COMPILE, "choose Triton configs; prune all backends; top-k then benchmark, library kept; registration, "
+         "and use without it; settings enabled; fallback and abstention")  # fmt: skip
 def chosen(work: Work) -> None:
     work("kerncast collect gemm/inductor_cpp --problems 'grid:M=8,16,32;N=64,96,128;K=64,128' --vary dtype=fp32 "
          "--vary layout=rcr --configs sample:4 --samples 2 --out data")  # fmt: skip
@@ -154,8 +156,8 @@ print(kerncast.inductor.report())
 """
 
 
-@promise("124-131", COMPILE, "pretrained model; found by hardware; caches apart by model; torch versions; status and counters; proof "
-         "against max-autotune; lookup table; docs page", after=chosen)  # fmt: skip
+@promise("124-131", COMPILE, "pretrained model; found by hardware; caches apart by model; torch versions; status and counters; "
+         "proof against max-autotune; lookup table; docs page", after=chosen)  # fmt: skip
 def proven(work: Work) -> None:
     work("kerncast models add model")
     work.python(CHOOSE.replace(', options={"model": "model"}', ""), says="chosen")

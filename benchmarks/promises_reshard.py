@@ -10,13 +10,13 @@ from promises import Work, promise
 
 MLPS, LINES = "Reshard MLPs", "Reshard sweeps and lines"
 CARD = "a Wormhole card: a program that writes the runner's files stands in for it"
-# What the runner of the published models does, in a few lines: vectors in, results joined by hash out. The time is a line in the
-# number of tiles, another for each pair of strategies.
+# What the runner of the published models does, in a few lines: vectors in, results joined by hash out. The time is a line in
+# the number of tiles, another for each strategy of the input.
 RUNNER = """
 import hashlib, json, re, sys, time
 from pathlib import Path
 given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-hang = Path("hang")
+hang, PERF = Path("hang"), "DEVICE KERNEL DURATION [ns]"
 vectors = json.loads(Path(given["--read-file"]).read_text())
 results = []
 for suite in vectors.values():
@@ -34,14 +34,14 @@ for suite in vectors.values():
             "vector_id": key, "input_hash": key, "sweep_name": vector["sweep_name"], "suite_name": "kerncast",
             "status": "TestStatus.PASS" if room else "TestStatus.FAIL_L1_OUT_OF_MEM",
             "exception": None if room else "Out of Memory: not enough space in L1", "timestamp": "2026-01-05_10-00-00",
-            "device_perf": {"DEVICE KERNEL DURATION [ns]": mean, "DEVICE KERNEL DURATION [ns]_std": 5.0, "runs": 10} if room else None,
+            "device_perf": {PERF: mean, PERF + "_std": 5.0, "runs": 10} if room else None,
         })
 Path(given["--result-file"]).write_text(json.dumps(results))
 """
 
 
-@promise("11-17", LINES, "shapes and checks; files without a database; their paths; invalid vectors not written, suites thinned "
-         "out; -x -y; the runner's options")  # fmt: skip
+@promise("11-17", LINES, "shapes and checks; files without a database; their paths; invalid vectors not written, suites "
+         "thinned out; -x -y; the runner's options")  # fmt: skip
 def vectors_written(work: Work) -> None:
     work("kerncast sweep reshard/single --problems published -x 1 -y 7 --max-vectors 1500 --device wormhole_b0 "
          "--format tt-sweep --out vectors")  # fmt: skip

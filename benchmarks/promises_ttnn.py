@@ -10,7 +10,10 @@ from promises import Work, promise
 TTNN = "TTNN op runtime predictor"
 COMMIT = "87144607f757092c2c0cc817d12a8942d30fbfc9"
 CARD = "a Wormhole card: made-up tables stand in for its times"
-EXP = '{"op": "ttnn.exp", "device": "n150", "tensor": {"shape": [1, 1, 512, 1024], "dtype": "bfloat16", "memory": {"buffer": "L1"}}}'
+EXP = (
+    '{"op": "ttnn.exp", "device": "n150", "tensor": {"shape": [1, 1, 512, 1024], "dtype": "bfloat16", '
+    '"memory": {"buffer": "L1"}}}'
+)
 
 
 def table() -> str:
@@ -18,7 +21,8 @@ def table() -> str:
     lines = ["dim0,dim1,dim2,dim3,bfloat16,float32,input_DRAM,input_L1,kernel_duration"]
     drawn = random.Random(0)
     for _ in range(240):
-        height, width, wide, l1 = drawn.choice((32, 64, 256, 1024)), 32 * drawn.randint(1, 64), drawn.random() < 0.5, drawn.random() < 0.5
+        height, width = drawn.choice((32, 64, 256, 1024)), 32 * drawn.randint(1, 64)
+        wide, l1 = drawn.random() < 0.5, drawn.random() < 0.5
         tiles = height * width / 1024
         time = (900 + tiles * (30 if l1 else 55) * (2 if wide else 1)) * drawn.uniform(1, 1.01)
         lines.append(f"1,1,{height},{width},{int(not wide)},{int(wide)},{int(not l1)},{int(l1)},{time:.0f}")
