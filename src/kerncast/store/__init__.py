@@ -1,1 +1,1 @@
-"""The store: models found by op, family, device and software; whether they still fit the machine."""
+"""The store: models found by op, family, device, coverage and software; whether they still fit the machine."""

@@ -1,4 +1,4 @@
-"""The store: a directory of models, found by op, family, device and software.
+"""The store: a directory of models, found by op, family, device, what they cover and software.
 
     Store.open().find(op="gemm", family="gemm/cpu", device="local")
 

@@ -15,6 +15,9 @@ from kerncast.cli.views.output import json_option, print_json, table
 from kerncast.errors import BadFile, InvalidValue
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kerncast.models.manifest import Range
     from kerncast.store.drift import Finding
     from kerncast.store.recheck import Checked
     from kerncast.store.store import Entry
@@ -163,8 +166,7 @@ def show(model: str, store: Path | None, as_json: bool) -> None:
     from kerncast.store.store import Store
 
     entry = Store.open(store).get(model)
-    entry.load()
-    _show(entry, as_json)
+    _show(entry, entry.load().manifest.hull, as_json)
 
 
 @command.command("find")
@@ -215,11 +217,14 @@ def _tell(entry: Entry, what: str, as_json: bool) -> None:
         echo(f"{what} {entry.id}")
 
 
-def _show(entry: Entry, as_json: bool) -> None:
-    if as_json:
-        print_json(entry.as_json())
-        return
+def _show(entry: Entry, hull: Mapping[str, Range], as_json: bool) -> None:
     from kerncast.models import software
+    from kerncast.models.hull import range_words
+
+    covers = {name: range_words(seen) for name, seen in hull.items()}
+    if as_json:
+        print_json({**entry.as_json(), "covers": covers})
+        return
 
     record = entry.record
     said = [f"{name}: {value}" for text in record.software for name, value in (software.parts(text) or {"": text}).items()]
@@ -227,6 +232,7 @@ def _show(entry: Entry, as_json: bool) -> None:
         ("model", entry.id), ("kind", record.kind), ("devices", ", ".join(record.devices)),
         ("software", "; ".join(said) or "not recorded"), ("dtypes", ", ".join(record.dtypes)),
         ("trained on", f"{record.rows:,} vectors of {record.problems:,} problems"), ("added", record.added),
+        ("covers", "; ".join(f"{name}: {words}" for name, words in covers.items()) or "not recorded"),
         ("R²", _number(record.r2, "{:.4f}")), ("MAPE", _number(record.mape, "{:.2%}")),
         ("efficiency", _number(record.efficiency, "{:.2%}")), ("size", _size(record.bytes)), ("path", str(entry.path)),
         *record.origin.items(),

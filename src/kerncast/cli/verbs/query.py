@@ -31,7 +31,8 @@ def command(text: str, model: tuple[str, ...], store: Path | None, strict: bool,
 
     The status of an answer is ok, out_of_range, unsupported, bad_input, no_model or corrupt; all but ok give a reason
     and no number. Exit code 1 when any request was refused. The first request to a model compiles it, which takes a few
-    seconds; after that, a list of 10,000 takes a few hundredths of a second.
+    seconds; after that, a list of 10,000 takes a few hundredths of a second, a few tenths where models of parts of an op
+    share it. In the store, the model that covers a request answers it; `entry` in the reply names it.
 
     \b
     kerncast query '{"op": "exp", "tensor": {"shape": [1, 1, 1024, 1024], "dtype": "bfloat16",
