@@ -69,7 +69,7 @@ class CommandBackend(TimesItself):
         self.benchmark, self.checked = benchmark, benchmark.checks and verify
         self.family = FAMILIES.get(benchmark.family)
         self.words = {name: Word(item.of, item.values, item.text) for name, item in benchmark.words.items()}
-        self.static: dict[str, Value] = {**benchmark.setting_values(), "device": index}
+        self.static: dict[str, Value] = {**_absolute(benchmark), "device": index}
         self._ids = itertools.count()
         # Programs and folders that are the same for all vectors must exist before anything is measured.
         check_places(benchmark, self.static, self.words)
@@ -215,6 +215,12 @@ class CommandBackend(TimesItself):
     def _work(self) -> Program | None:
         work = self.family.op.work(self.family.op.namespace())
         return Program({"flops": work.flops}) if work is not None else None
+
+
+def _absolute(benchmark: Benchmark) -> dict[str, str]:
+    """The settings; the one that is the program's folder as an absolute path, for other paths begin with it."""
+    given = benchmark.setting_values()
+    return {name: os.path.abspath(value) if benchmark.directory == f"{{{name}}}" else value for name, value in given.items()}
 
 
 def _hash_file(path: str, hasher: Any) -> None:
