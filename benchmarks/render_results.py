@@ -170,9 +170,9 @@ COVERAGE_INTRO = """\
 # What users of other systems find here
 
 Four systems do parts of what kerncast does: CK Tile's heuristics (AMD), torch-diode (PyTorch), the TTNN op runtime predictor
-and the reshard models (Tenstorrent). This page lists what they promise their users. `python benchmarks/coverage.py` does each of it
-with small made-up files, and `make results` writes this page from its result. [Coming from another tool](coming-from.md)
-translates their commands.
+and the reshard models (Tenstorrent). This page lists what they promise their users. `python benchmarks/coverage.py` does each
+of it with small made-up files, and `make results` writes this page from its result. [Coming from another
+tool](coming-from.md) translates their commands.
 """
 
 

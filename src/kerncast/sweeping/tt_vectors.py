@@ -102,7 +102,7 @@ def _paged(row: Row) -> dict[str, Any]:
         "input_dtype": DTYPES[row["dtype"]],
         "input_q_memory_config": _source(row),
         "output_memory_config": _target(row),
-        "math_fidelity": _FIDELITIES[given["math_fidelity"]],
+        "math_fidelity": _FIDELITIES[str(given["math_fidelity"])],
         **{theirs: str(given[own]) for own, theirs in PAGED_FLAGS.items()},
         "exp_approx_mode": str(given["exp_approx"]),
         "q_chunk_size": str(given["q_chunk"]),

@@ -28,7 +28,7 @@ from kerncast.writing.shell import word
     "--out", required=True, type=click.Path(path_type=Path), metavar="DIR|FILE", help="The path to write; it must not exist."
 )
 @click.option("--tiers", default=",".join(CHOOSING), show_default=True, metavar="TIERS",
-              help="With c, blob: the tiers to include; what is not named is left out. `tree` alone is the smallest.")  # fmt: skip
+              help="With c, blob: the tiers to include; others are left out. `tree` alone is the smallest.")  # fmt: skip
 @click.option("--prefix", default="kerncast", show_default=True, metavar="NAME",
               help="With c, blob: prefix of functions, types and files; each artefact in a program needs its own. CMake: "
               "kerncast::NAME, find_package(kerncast_NAME).")  # fmt: skip

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from kerncast.models.answer import Answer
     from kerncast.models.model import Model
     from kerncast.op import Family
-    from kerncast.store.store import Entry, Lookup
     from kerncast.space import Value
+    from kerncast.store.store import Entry, Lookup
 
 
 @click.command("predict")
