@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import polars as pl
 
+from kerncast import libm
 from kerncast.arrays import Flags, Floats, Ints
 from kerncast.errors import InvalidValue
 from kerncast.expr import meaning
@@ -40,10 +41,6 @@ def _where(test: Operand, a: Operand, b: Operand) -> Floats:
     return np.where(_truth(test), np.asarray(a), np.asarray(b))
 
 
-def _natural_log(x: Floats) -> Floats:
-    return pl.Series(x).log().to_numpy()
-
-
 _OPERATIONS: dict[str, Callable[..., Floats]] = {
     "add": lambda a, b: _saturate(np.add(a, b)),
     "sub": lambda a, b: _saturate(np.subtract(a, b)),
@@ -55,8 +52,8 @@ _OPERATIONS: dict[str, Callable[..., Floats]] = {
     "floor": np.floor,
     "ceil": np.ceil,
     "sqrt": lambda a: np.sqrt(np.maximum(a, 0.0)),
-    "log2": lambda a: _natural_log(np.maximum(a, meaning.SMALLEST)) / meaning.LN2,
-    "log1p": lambda a: pl.Series(np.maximum(a, meaning.ABOVE_MINUS_ONE)).log1p().to_numpy(),
+    "log2": lambda a: libm.log(np.maximum(a, meaning.SMALLEST)) / meaning.LN2,
+    "log1p": lambda a: libm.log1p(np.maximum(a, meaning.ABOVE_MINUS_ONE)),
     "lt": lambda a, b: np.less(a, b).astype(np.float64),
     "le": lambda a, b: np.less_equal(a, b).astype(np.float64),
     "eq": lambda a, b: np.equal(a, b).astype(np.float64),

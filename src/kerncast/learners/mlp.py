@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
+from kerncast import libm
 from kerncast.arrays import Floats
 from kerncast.errors import InvalidValue
 from kerncast.learners.c_source import CScope, CSource, learn_function
@@ -62,7 +63,7 @@ class Scaling:
             if name in rows.codes:
                 codes[place, : len(rows.codes[name])] = rows.codes[name]
         wide &= codes[:, 0] < 0
-        logged = np.where(wide, np.log1p(np.maximum(rows.features, 0.0)), rows.features)
+        logged = np.where(wide, libm.log1p(np.maximum(rows.features, 0.0)), rows.features)
         deviation = logged.std(axis=0)
         return cls(
             {"wide": wide, "codes": codes, "mean": logged.mean(axis=0), "deviation": np.where(deviation > 0, deviation, 1.0)}
@@ -71,7 +72,7 @@ class Scaling:
     def apply(self, features: Floats) -> Floats:
         """The columns that the network reads."""
         wide, codes = self.arrays["wide"], self.arrays["codes"]
-        logged = np.where(wide, np.log1p(np.maximum(features, 0.0)), features)
+        logged = np.where(wide, libm.log1p(np.maximum(features, 0.0)), features)
         plain = np.asarray(codes)[:, 0] < 0
         scaled = ((logged - self.arrays["mean"]) / self.arrays["deviation"])[:, plain]
         # Outside the trained range a network extrapolates wildly; ten deviations are far enough.

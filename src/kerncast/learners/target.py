@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kerncast import libm
 from kerncast.arrays import Floats
 from kerncast.errors import InvalidValue
 from kerncast.tables.feature_rows import Rows
@@ -55,9 +56,9 @@ class Target:
         """Nanoseconds, always positive."""
         base = self._base(rows)
         if self.higher_is_faster:
-            rate = np.expm1(predicted) if self.log else predicted
+            rate = libm.expm1(predicted) if self.log else predicted
             return base / np.maximum(rate, LEAST_RATE)
-        ratio = np.exp(predicted) if self.log else predicted
+        ratio = libm.exp(predicted) if self.log else predicted
         # A raw target may come out negative; no time is shorter than a picosecond.
         return np.maximum(ratio * base, 1e-3)
 
