@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Fields that `model.json` does not keep, and why.
 LEFT_OUT = {"threads": "it changes only how long training takes; a refit has its own"}
 # Fields that it keeps only if they are set, so that other models keep the same bytes as before.
-WHERE_SET = ("hold_out", "inherited", "features", "given")
+WHERE_SET = ("hold_out", "inherited", "features")
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,6 @@ class Recipe:
     """Knobs of the base of a warm start, used for those that are not given."""
     features: tuple[str, ...] = ()
     """The features to learn from, if not all of them."""
-    given: bool = False
-    """The weights were given, so no recipe makes them again."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))  # JSON has lists only
@@ -81,9 +79,7 @@ class Recipe:
         return replace(table, group=table.config) if self.hold_out == CONFIG else table
 
     def as_options(self) -> dict[str, Any]:
-        """The recipe as `model.json` keeps it: every field except those in `LEFT_OUT`; nothing for given weights."""
-        if self.given:
-            return {}
+        """The recipe as `model.json` keeps it: every field except those in `LEFT_OUT`."""
         kept = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in LEFT_OUT}
         return {
             name: dict(sorted(value.items())) if isinstance(value, dict) else value

@@ -114,7 +114,7 @@ def train(
     def fill(folder: Path) -> None:
         if forests is not None:
             forests.write(folder, trained.learner.options)
-        _write(folder, table, procedure, trained, where, base)
+        _write(folder, table, procedure, trained, where, base, fitted=weights is None)
 
     build_directory(out, fill)
     discard_folds(out)
@@ -153,7 +153,7 @@ def _given_recipe(recipe: Recipe, table: Table, weights: Network) -> Recipe:
     if recipe.features and set(recipe.features) != set(features):
         raise InvalidValue(f"the network in {weights.folder} reads {', '.join(features)}: leave out `features`")
     own = () if tuple(features) == table.rows.names else tuple(features)
-    return replace(recipe, target=asked[0], target_log=asked[1], features=own, given=True).resolved(table, None)
+    return replace(recipe, target=asked[0], target_log=asked[1], features=own).resolved(table, None)
 
 
 def _continued(table: Table, procedure: Procedure, base: Model) -> Trained:
@@ -205,8 +205,9 @@ def _refuse_too_little(table: Table, folds: int) -> None:
 
 
 def _write(
-    folder: Path, table: Table, procedure: Procedure, trained: Trained, where: tuple[str, ...], base: Model | None
-) -> None:
+    folder: Path, table: Table, procedure: Procedure, trained: Trained, where: tuple[str, ...], base: Model | None,
+    fitted: bool = True,
+) -> None:  # fmt: skip
     recipe, held = procedure.recipe, trained.table
     evaluation, judged = _not_evaluated(trained), None
     if trained.predictions is not None:
@@ -244,6 +245,8 @@ def _write(
     manifest = _manifest(folder, table, procedure, trained.learner, where, base)
     interval, folds = (None, 0) if judged is None else (judged.interval, manifest.folds)
     manifest = msgspec.structs.replace(manifest, interval=interval, folds=folds)
+    if not fitted:  # no recipe makes these weights again
+        manifest = msgspec.structs.replace(manifest, recipe={})
     (folder / CARD).write_text(card.model_card(manifest, evaluation, importances), encoding="utf-8")
     files = {file.name: file_checksum(file) for file in sorted(folder.iterdir())}
     write_manifest(folder, msgspec.structs.replace(manifest, files=files))
