@@ -43,7 +43,7 @@ HOMES = {
     "models trust": [kerncast.Store.trust, kerncast.Store.open],
     "ops": [kerncast.get_op],
     "portfolio": [kerncast.Selector.portfolio],
-    "predict": [kerncast.Model.predict, kerncast.Store.find, kerncast.Store.open],
+    "predict": [kerncast.Model.predict, kerncast.Store.find, kerncast.Store.open, kerncast.Selector],
     "query": [kerncast.query],
     "quickstart": [kerncast.quickstart],
     "regenerate": [kerncast.regenerate],
