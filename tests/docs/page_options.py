@@ -15,7 +15,7 @@ from kerncast.data.importers import importers
 from kerncast.errors import KerncastError
 from kerncast.learners.kinds import learner_class
 from kerncast.problems import named_sets, parse_vary, problem_set
-from kerncast.registry import OPS
+from kerncast.registry import OPS, family_named
 from kerncast.sweeping import parse_selection
 
 SAMPLES = 5

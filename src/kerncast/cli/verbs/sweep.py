@@ -40,7 +40,8 @@ def _result(sweep: Sweep | SuiteSweep, summary: Summary) -> dict[str, Any]:
     multiple=True,
     required=True,
     metavar="SPEC",
-    help="A named set (gemm: cubes, llm, tall_skinny, k_heavy, primes, edge, wide; reshard: published, fitting; TTNN's ops: published), "
+    help="A named set (gemm: cubes, llm, tall_skinny, k_heavy, primes, edge, wide; reshard: published, fitting; "
+    "TTNN's ops: published), "
     "lognormal:N, 'grid:M=1,2,4;N=256:4096:256', shapeset:FILE of torch-diode, or a .json, .parquet or .csv file. "
     "May be repeated.",
 )
