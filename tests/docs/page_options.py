@@ -15,7 +15,7 @@ from kerncast.data.importers import importers
 from kerncast.errors import KerncastError
 from kerncast.learners.kinds import learner_class
 from kerncast.problems import named_sets, parse_vary, problem_set
-from kerncast.registry import FAMILIES, OPS
+from kerncast.registry import OPS, family_named
 from kerncast.sweeping import parse_selection
 
 SAMPLES = 5
@@ -117,7 +117,7 @@ def _check_names(command: click.Command, given: dict[str, list[str]], arguments:
         devices.get(arguments[0])
     if command.name not in ("collect", "sweep", "families") or not arguments:
         return
-    family = FAMILIES.get(arguments[0])
+    family = family_named(arguments[0])[0]
     vary = parse_vary(family, known.get("--vary", []))
     if "--configs" in known:
         for text in known["--configs"]:

@@ -112,7 +112,7 @@ def test_an_op_goes_from_a_sweep_through_the_runners_files_to_an_answer(family, 
     assert sorted(measured.select(*columns, "time_ns").rows(), key=str) == sorted(
         imported.select(*columns, "time_ns").rows(), key=str
     )
-    assert run("train", "imported", "--trees", "20", "--out", "model")[0] == 0
+    assert run("train", "imported", "--trees", "5", "--folds", "2", "--out", "model")[0] == 0
     assert run("models", "add", "model")[0] == 0
     code, out, err = run("query", json.dumps({"op": name, "device": "n150", **request}))
     assert code == 0, (out, err)
@@ -121,7 +121,11 @@ def test_an_op_goes_from_a_sweep_through_the_runners_files_to_an_answer(family, 
     assert answer["time_ns"] > 0
     assert answer["software"] == "0123abc"
     code, out, err = run("query", "--no-compile", json.dumps({"op": name, "device": "n150", **request}))
-    assert json.loads(out) == answer
+    without = json.loads(out)
+    assert {key: value for key, value in without.items() if not key.endswith("_ns")} == {
+        key: value for key, value in answer.items() if not key.endswith("_ns")
+    }
+    assert without["time_ns"] == pytest.approx(answer["time_ns"])
     assert json.loads(run("models", "find", name, "--json")[1])["op"] == family.split("/")[0]
 
 
@@ -131,7 +135,7 @@ def test_an_exported_model_answers_to_ttnns_names_in_c(metal, run, tmp_path):
     head = "input_shape_1,input_shape_2,input_shape_3,input_shape_4,bfloat8,bfloat16,input_DRAM,input_L1,kernel_duration"
     Path("exp.csv").write_text("\n".join([head, *rows]))
     assert run("import", "ttnn-csv", "exp.csv", "--set", "func=exp", "--device", "n150", "--out", "exp")[0] == 0
-    assert run("train", "exp", "--trees", "20", "--out", "model")[0] == 0
+    assert run("train", "exp", "--trees", "5", "--folds", "2", "--out", "model")[0] == 0
     assert run("export", "model", "--to", "c", "--out", "c")[0] == 0
     ask = r"""
 #include "kerncast.h"
@@ -260,8 +264,19 @@ def test_every_op_has_a_routine_that_regenerates_its_model(name, metal, run):
     assert code == 2
     assert "needs --set collect.settings.tt_metal=…" in err
     given = ["--set", "collect.settings.tt_metal=metal", "--set", f"collect.settings.python={sys.executable}"]
-    small = ["--set", "sweep.max_vectors=40", "--set", "collect.samples=1", "--set", "train.knobs={trees = 5}"]
+    small = [
+        "--set",
+        "sweep.max_vectors=40",
+        "--set",
+        "collect.samples=1",
+        "--set",
+        "train.knobs={trees = 5}",
+        "--set",
+        "train.folds=2",
+    ]
     if name != "exp":
+        if name.startswith("paged"):
+            small += ["--set", 'sweep.vary=["heads=32"]']
         code, out, err = run("regenerate", f"ttnn-{name}", *given, *small, "--dry-run", "--json")
         assert code == 0, err
         assert json.loads(out)[0]["vectors"] == 40

@@ -78,7 +78,7 @@ class PagedSdpaDecode(TtnnOp):
     )  # fmt: skip
     split_group = ("batch", "heads", "head_dim", "blocks", "kv_heads", "block_size", "pages")
 
-    sweeps = {"published": "1 to 32 sequences with caches of 32 to 4,096 tokens, every choice of memory, chunks and arithmetic"}
+    sweeps = {"published": "1,000 shapes with caches of 32 to 4,096 tokens, every choice of memory, chunks and arithmetic"}
 
     def sweep(self, name: str, axes: Mapping[str, Sequence[Value]]) -> Iterator[Suite]:
         from kerncast.ops import ttnn_suites

@@ -239,7 +239,11 @@ class ListedPool:
     def _picks(self, problems: pl.DataFrame, take: Ints | None, seed: int) -> Iterator[tuple[Ints, Ints]]:
         """Rows of `problems` and rows of the pool that go together."""
         if take is not None:
-            for row, columns in enumerate(self.samples(problems, take, seed)):
+            chosen = np.flatnonzero(take)
+            if self.check is None and self.configs.height == 1:
+                yield chosen, np.zeros_like(chosen)
+                return
+            for row, columns in zip(chosen, self.samples(problems[chosen], take[chosen], seed), strict=True):
                 yield np.full(len(columns), row), columns
             return
         width = _width(self.configs.height)

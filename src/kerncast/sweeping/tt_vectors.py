@@ -20,7 +20,13 @@ DTYPES = {label: f"DataType.{name.upper()}" for name, label in TTNN_DTYPES.items
 MEMORY_CONFIG = "ttnn._ttnn.tensor.MemoryConfig"
 _FIDELITIES = {label: f"MathFidelity.{name}" for name, label in FIDELITY_NAMES.items()}
 # What a chunk or a flag of a config is worth that the caller does not give.
-_UNUSED = {"q_chunk": 32, "k_chunk": 32, "exp_approx": False, "math_fidelity": "hifi2", **dict.fromkeys(PAGED_FLAGS, False)}
+_UNUSED: dict[str, Any] = {
+    "q_chunk": 32,
+    "k_chunk": 32,
+    "exp_approx": False,
+    "math_fidelity": "hifi2",
+    **dict.fromkeys(PAGED_FLAGS, False),
+}
 
 Row = Mapping[str, Any]
 

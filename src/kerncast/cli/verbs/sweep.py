@@ -41,7 +41,8 @@ def _result(sweep: Sweep | SuiteSweep, summary: Summary) -> dict[str, Any]:
     required=True,
     metavar="SPEC",
     help="A named set (gemm: small, cubes, llm, tall_skinny, k_heavy, primes, edge, wide; grouped_conv: resnet, …, wide, "
-    "validation; reshard: published, fitting), lognormal:N, 'grid:M=1,2,4;N=256:4096:256', shapeset:FILE of torch-diode, or a "
+    "validation; reshard: published, fitting; TTNN's ops: published), lognormal:N, 'grid:M=1,2,4;N=256:4096:256', "
+    "shapeset:FILE of torch-diode, or a "
     ".json, .parquet or .csv file (or file:FILE). "
     "May be repeated.",
 )
@@ -84,12 +85,14 @@ def _result(sweep: Sweep | SuiteSweep, summary: Summary) -> dict[str, Any]:
     type=click.Choice(["parquet", "json", "tt-sweep"]),
     default="parquet",
     show_default=True,
-    help="tt-sweep: vectors_export/… of tt-metal's sweep framework (reshard/single).",
+    help="tt-sweep: vectors_export/… of tt-metal's sweep framework (reshard/single and TTNN's ops).",
 )
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="VECTORS", help="The directory to write.")
 @json_option
 def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
     """Write the vectors of a family to measure: every problem with every config that is valid for it.
+
+    FAMILY may also be the name of an op that has one family (ttnn.exp).
 
     The same command on an unfinished VECTORS continues where it stopped; on a finished one it says so.
 
