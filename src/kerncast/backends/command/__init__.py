@@ -33,7 +33,6 @@ from kerncast.device import Device
 from kerncast.errors import CannotWrite, InvalidValue, KerncastError, NotFound
 from kerncast.expr import Program
 from kerncast.op import Config, Problem
-from kerncast.registry import FAMILIES
 
 BENCHMARK, UNCHECKED = "benchmark", "unchecked"
 VERSION_SECONDS = 60.0
@@ -75,7 +74,7 @@ class CommandBackend(TimesItself):
         if benchmark is None:
             raise InvalidValue("backend command runs what a benchmark describes: name one with `benchmark`")
         self.benchmark, self.checked = benchmark, benchmark.checks and verify
-        self.family = FAMILIES.get(benchmark.family)
+        self.family = benchmark.measured_family
         self.words = {name: Word(item.of, item.values, item.text) for name, item in benchmark.words.items()}
         self.static: dict[str, Value] = {**benchmark.setting_values(), "device": index}
         self._ids = itertools.count()
