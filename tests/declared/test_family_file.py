@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import msgspec
-import polars as pl
 import pytest
 
 import kerncast
@@ -97,7 +96,7 @@ def test_the_tables_become_an_op_and_a_family(file):
     with pytest.raises(InvalidValue, match="elements <= 2"):
         kerncast_problem(family, rows=60_000, columns=50)
     bindings = family.bindings(problem)
-    assert family.config.count(bindings) == 1 + 2 * (5 * 3 - 1)  # the naive one, and all blocks but 64 x 64
+    assert family.config.count(bindings) == 1 + 2 * (5 * 3 - 2)  # the naive one, and all blocks but 32 x 64 and 64 x 64
     assert family.config.validate({"order": "rows", "block_rows": 64, "block_columns": 64}, bindings)[0].name == "fits"
     assert not family.config.validate({"order": "naive"}, bindings)
     assert set(family.feature_program.outputs) >= {"log2_rows", "padded", "log2_bytes", "order", "block_rows", "blocks"}
@@ -124,13 +123,8 @@ def test_from_one_file_to_a_choice_and_to_c(file, tmp_path):
     assert opened.families[0].id == "transpose/blocked"
     model = kerncast.train(opened, out=tmp_path / "m", folds=2, trees=30, progress=False)
     answer = kerncast.Selector(model).select({"rows": 128, "columns": 64})
-    rows = opened.read()
-    best = rows.filter(pl.col("time_ns") == rows.filter(pl.col("problem.rows") == 256)["time_ns"].min())
     assert answer.ok
-    assert answer.config["order"] == "rows"
-    assert (answer.config["block_rows"], answer.config["block_columns"]) == best.select(
-        "config.block_rows", "config.block_columns"
-    ).row(0)
+    assert answer.config.as_dict() == {"order": "rows", "block_rows": 16, "block_columns": 16}
     kerncast.export(model, tmp_path / "picker", progress=False)
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
@@ -143,7 +137,7 @@ def test_from_one_file_to_a_choice_and_to_c(file, tmp_path):
 
 
 def test_a_resume_takes_the_same_family_only(file, tmp_path):
-    """The same file continues; another version of it is refused with the way out, and both can be joined if only values differ."""
+    """The same file continues; another version is refused; both can be joined if only values differ."""
     asked = {"set": settings(file), "problems": "grid:rows=16;columns=16", "configs": "sample:3", "progress": False}
     kerncast.collect(str(file), out=tmp_path / "d", **asked)
     more = kerncast.collect(str(file), out=tmp_path / "d", resume=True, **{**asked, "problems": "grid:rows=16,32;columns=16"})
@@ -204,7 +198,6 @@ def test_own_kernels_of_an_installed_op(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ('[family]\nname = "blocked"', "[kernels]", r"no \[family\]|\[op\] declares"),
         ('name = "transpose"\ndoc', 'name = "gemm"\ndoc', "the op 'gemm' is installed here"),
         ('name = "transpose"\ndoc', 'name = "tr anspose"\ndoc', "letters, digits"),
         ("from = 1, to = 65536, doc", "from = 1, doc", r"op\.problem\.rows must have one of"),
@@ -213,7 +206,7 @@ def test_own_kernels_of_an_installed_op(tmp_path):
         ('order = ["rows", "columns", "naive"]', "order = []", "must have one of"),
         ('order = ["rows", "columns", "naive"]', 'order = ["rows", 3]', "is not understood"),
         ("{ flag = true, default = false }", "{ flag = true, default = 3 }", "default must be true or false"),
-        ('fits = { rule = "', 'fits = { rule = "1 + ', "not a truth value|must be|comparison|bool|Constraint"),
+        ('small = "elements <= 2 ** 16"', 'small = "elements"', "must be a comparison"),
         ("says = ", "said = ", "is not understood"),
         ("ceil_div(rows, max(block_rows, 1))", "ceil_div(row, max(block_rows, 1))", "unknown name 'row'"),
         ("log2(8 * elements)", "log2(8 * block_rows)", "unknown name 'block_rows'"),
@@ -230,7 +223,7 @@ def test_a_mistake_is_refused_before_anything_is_measured(tmp_path, old, new, wh
     path = tmp_path / "family.toml"
     path.write_text(FAMILY.replace(old, new))
     with pytest.raises(KerncastError, match=why) as caught:
-        family_named(str(path)).feature_program  # noqa: B018 - features are traced when first asked for
+        family_named(str(path))
     assert "family.toml" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -244,6 +237,9 @@ def test_missing_and_hostile_files_are_refused(tmp_path):
         bad.write_text(text)
         with pytest.raises(BadFile, match=r"bad\.toml"):
             family_named(str(bad))
+    bad.write_text(FAMILY.partition("[family]")[0])
+    with pytest.raises(BadFile, match=r"\[op\] declares an op, and its kernels are missing"):
+        family_named(str(bad))
     bad.write_text(FAMILY + "\n".join(f'f{number} = "rows"' for number in range(600)))
     with pytest.raises(BadFile, match="at most 500 formulas"):
         family_named(str(bad))

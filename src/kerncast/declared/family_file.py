@@ -38,6 +38,7 @@ from kerncast import dtypes
 from kerncast.budgets import TOML_BYTES
 from kerncast.declared.declaration import Declaration, Formulas, Rule, Values, declared_family
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
+from kerncast.expr.nodes import BOOLEAN
 from kerncast.op import Family
 from kerncast.parsing import decode_toml
 from kerncast.registry import FAMILIES, OPS
@@ -137,8 +138,21 @@ def declaration_in(tables: Mapping[str, Any]) -> Declaration | None:
             raise BadFile("op.problem must declare at least one parameter, got none")
     formulas = _formulas(op, family)
     declared = Declaration(base, f"{base}/{family.name}", doc, problem, config, (), formulas)
-    declared_family(declared)  # every formula is traced here, so a mistake is found before anything is measured
+    _refuse_mistakes(declared_family(declared))
     return declared
+
+
+def _refuse_mistakes(family: Family) -> None:
+    """Trace every formula, so that a mistake is found before anything is measured."""
+    assert family.feature_program
+    for space in (family.problem, family.config):
+        for rule in space.constraints:
+            if rule.holds.kind not in BOOLEAN:
+                raise BadFile(f"the rule '{rule.name}' must be a comparison, or several with and, or, not")
+    family.op.work(family.op.namespace())
+    for name, value in family.library.items():
+        if name not in family.parameters or family.parameters[name].index(value) is None:
+            raise BadFile(f"family.library has {name} = {value!r}, which no config has")
 
 
 def _read(table: Any, kind: type[Any], where: str) -> Any:

@@ -15,7 +15,7 @@ import msgspec
 import polars as pl
 
 from kerncast.data.schema import check_parameters, content_digest
-from kerncast.declared.declaration import Declaration, resolve
+from kerncast.declared.declaration import Declaration, declaration_of, resolve
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.files.atomic import cannot_write, file_checksum, is_draft, write_atomically, write_bytes
 from kerncast.files.given import names_a_file_inside
