@@ -64,6 +64,8 @@ def own(tmp_path):
         time_ns_mad=pl.col("time_ns") / 3,
         samples=pl.lit(7, pl.Int64),
         run_id=pl.int_range(pl.len()).cast(pl.String),
+        source=pl.lit("0" * 64),
+        source_line=pl.int_range(1, pl.len() + 1, dtype=pl.Int64),
     )
     rows = rows.with_columns(
         pl.when(pl.int_range(pl.len()) == 4).then(pl.lit("out_of_memory")).otherwise("status").alias("status"),

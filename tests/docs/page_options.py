@@ -115,7 +115,8 @@ def _check_names(command: click.Command, given: dict[str, list[str]], arguments:
         OPS.get(arguments[0])
     if command.name == "devices" and arguments:
         devices.get(arguments[0])
-    if command.name not in ("collect", "sweep", "families") or not arguments:
+    # A family in a file exists only while the page runs.
+    if command.name not in ("collect", "sweep", "families") or not arguments or arguments[0].endswith(".toml"):
         return
     family = family_named(arguments[0])[0]
     vary = parse_vary(family, known.get("--vary", []))

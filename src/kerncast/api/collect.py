@@ -17,9 +17,9 @@ from kerncast.collecting.plan import Measuring, memory_bytes, planned, retried, 
 from kerncast.collecting.request import Active, Request, Summary, never
 from kerncast.collecting.run import collect as run
 from kerncast.data.dataset import Dataset
+from kerncast.declared.family_file import SUFFIX, family_with_preset
 from kerncast.op import Family
 from kerncast.problems import problem_notes
-from kerncast.registry import family_named
 from kerncast.sweeping import Vectors
 
 
@@ -83,7 +83,9 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     contradicts the profile of the device.
     """
     measuring = Measuring(samples, warmup, timeout, cache, memory, verify, reset_command)
-    found, preset = (family, {}) if isinstance(family, Family) else family_named(family)
+    found, preset = (family, {}) if isinstance(family, Family) else family_with_preset(family)
+    if benchmark is None and backend is None and isinstance(family, str) and family.endswith(SUFFIX):
+        benchmark = family  # the same file says how its kernels are measured
     runs = runner(found, backend, benchmark, named_values(set, "set"), devices, measuring)
     request = Request(
         family=found,

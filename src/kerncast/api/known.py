@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import overload
 
 from kerncast import devices
+from kerncast.declared.family_file import family_named
 from kerncast.device import Device
 from kerncast.op import Family, Op
 from kerncast.registry import FAMILIES, OPS
@@ -24,8 +25,8 @@ def get_family(name: str) -> Family: ...
 @overload
 def get_family(name: None = None) -> tuple[Family, ...]: ...
 def get_family(name: str | None = None) -> Family | tuple[Family, ...]:
-    """The kernel family called `name`; without a name, all of them."""
-    return tuple(FAMILIES) if name is None else FAMILIES.get(name)
+    """The kernel family called `name`, or the one that a TOML file declares; without a name, all of them."""
+    return tuple(FAMILIES) if name is None else family_named(name)
 
 
 @overload

@@ -9,11 +9,11 @@ from typing import Any
 from kerncast import devices as profiles
 from kerncast.api.results import Problems, assignments, problem_texts, problems_described, with_preset
 from kerncast.api.showing import Wanted, shown
+from kerncast.declared.family_file import family_with_preset
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.op import Family
 from kerncast.problems import parse_vary, problem_notes
-from kerncast.registry import family_named
 from kerncast.sweeping import Slice, SuiteSweep, Sweep, Vectors, open_sweep, parse_selection, write_vectors
 
 
@@ -40,7 +40,7 @@ def sweep(
     With `out`, the vectors are written there (`format`: parquet, json, tt-sweep); an unfinished folder is continued. The
     result reads them back, and its `summary` says what was written.
     """
-    found, preset = (family, {}) if isinstance(family, Family) else family_named(family)
+    found, preset = (family, {}) if isinstance(family, Family) else family_with_preset(family)
     profile = device if isinstance(device, Device) else profiles.get(device)
     axes = (*with_preset(preset, assignments(vary)), *_input_grids(found, x, y))
     specs = problem_texts(problems)

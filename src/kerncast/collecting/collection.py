@@ -22,6 +22,7 @@ from kerncast.data import journal as journals
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset, DeviceRecord
 from kerncast.data.journal import journal_rows, software_text
+from kerncast.declared.declaration import declaration_of
 from kerncast.errors import InvalidValue
 from kerncast.progress import QUIET, Progress
 
@@ -64,6 +65,12 @@ class Collection:
     def open_journal(self, ready: Ready) -> None:
         """Begin a journal, or continue that of a killed run, and load what is already measured."""
         request = self.request
+        own, held = declaration_of(request.family), self.dataset.contents.declared.get(request.family.id)
+        if held is not None and own != held:
+            raise InvalidValue(
+                f"{self.dataset.path} is of another version of {request.family.id}, with other parameters, rules or features: "
+                "measure into another `out`, and join them afterwards (`kerncast merge`)"
+            )
         now = datetime.datetime.now(datetime.UTC)
         header = journals.Header(
             family=request.family.id,

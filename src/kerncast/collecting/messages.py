@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from kerncast.declared.declaration import Declaration
+
 Values = dict[str, int | bool | str | None]
 
 
@@ -59,6 +61,8 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     options: dict[str, str] = {}
     """What the backend is configured with."""
     build_jobs: int = 2
+    declaration: Declaration | None = None
+    """The family, if a file declares it."""
 
 
 class Chunk(msgspec.Struct, frozen=True, tag="chunk"):

@@ -185,7 +185,7 @@ def _benchmark(
         return None
     if backend not in (None, "command"):
         raise InvalidValue(f"`benchmark` is for the backend command, not for {backend}: leave one of them out")
-    found = load(name, dict(settings))
+    found = load(name, dict(settings), family)
     if found.family != family.id:
         raise InvalidValue(f"benchmark {found.name} measures {found.family}, not {family.id}")
     if measuring.warmup:

@@ -26,6 +26,7 @@ from kerncast.data import journal as journals
 from kerncast.data.dataset import Dataset
 from kerncast.data.hardware import as_json
 from kerncast.data.schema import with_optional
+from kerncast.declared.declaration import declaration_of
 from kerncast.device import Device
 from kerncast.errors import CannotWrite, InvalidValue, KerncastError
 from kerncast.files.atomic import no_space, sweep, write_bytes
@@ -163,7 +164,13 @@ def _ended(collection: Collection) -> journals.Ended:
 def _supervisor(request: Request, collection: Collection) -> Supervisor:
     return Supervisor(
         start=lambda device: Start(
-            request.backend, request.family.id, device, request.policy, request.options, request.build_jobs
+            request.backend,
+            request.family.id,
+            device,
+            request.policy,
+            request.options,
+            request.build_jobs,
+            declaration_of(request.family),
         ),
         devices=list(request.devices),
         record=collection.record,

@@ -44,6 +44,7 @@ from kerncast.collecting.outcomes import EnvironmentFault, failure_of, refuse_en
 from kerncast.collecting.pressure import watch
 from kerncast.collecting.proof import Disproved, Proof, Witness
 from kerncast.collecting.timing import BlockTimer, Sentinel, Timed
+from kerncast.declared.declaration import declared_family
 from kerncast.device import Device
 from kerncast.errors import KerncastError, NotFound
 from kerncast.expr import Program
@@ -338,7 +339,9 @@ def _start(message: Start, position: Position, send: Callable[[Reply], None]) ->
         }
         software = dict(backend.software(message.family))
         limit_memory(message.policy)
-        measurer = Measurer(backend, FAMILIES.alone(message.family), message.policy, position, send, message.build_jobs)
+        own = message.declaration
+        family = FAMILIES.alone(message.family) if own is None else declared_family(own)
+        measurer = Measurer(backend, family, message.policy, position, send, message.build_jobs)
     except Exception as error:  # reported to the supervisor, which decides what to do
         # A name that is not found may be a device: the others go on without it.
         fault = None if isinstance(error, NotFound) else fault_of(error)

@@ -1,25 +1,29 @@
-"""Ops that a file declares: drafted by an importer, stored as data inside `dataset.json` and `model.json`.
+"""Ops that a file declares: drafted by an importer or written as TOML, stored as data inside `dataset.json` and `model.json`.
 
 An installed op is Python code. A file of measurements of your own kernel comes without code, but its contents (the
 parameters, their values, which configs exist) must be known wherever the dataset or a model trained on it is opened.
 So the declaration is stored with them, and the op is built when they are opened. It is not registered: two datasets
-may hold different drafts of one kernel, and each uses its own.
+may hold different drafts of one kernel, and each uses its own. A family that is written as TOML (`declared.family_file`) has
+formulas for its rules and features; a drafted one has the list of its configs, and features that follow from names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from math import prod
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from kerncast.declared import diagram
+from kerncast.dtypes import dtype_parameter
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.expr import Expr, Namespace, ceil_div, log2
+from kerncast.expr import Expr, Namespace, ceil_div, constant, log2
+from kerncast.expr.formula import formula
 from kerncast.expr.nodes import Operand
-from kerncast.op import Family, Op
+from kerncast.op import Family, Op, Work
+from kerncast.parameters import PowerOfTwo
 from kerncast.parsing import decode_json
 from kerncast.registry import FAMILIES, OPS, refuse_odd_names
 from kerncast.space import Bool, Categorical, Choice, Constraint, Int, Parameter
@@ -28,38 +32,83 @@ LARGEST_SIZE = 2**53
 # Above this many combinations there is a check after each parameter, so that configs are listed step by step.
 CHECKED_AT_ONCE = 65_536
 AXES = ("x", "y", "z")
+# Kinds of values that are numbers with a lowest one first.
+SIZED = ("numbers", "range", "powers")
 
 
 class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One parameter: some numbers or labels, a flag, or any size from 1."""
+    """One parameter: some numbers or labels, a flag, any size from 1, a range, or powers of two."""
 
-    kind: Literal["numbers", "labels", "flag", "size"]
+    kind: Literal["numbers", "labels", "flag", "size", "range", "powers", "dtypes"]
     numbers: tuple[int, ...] = ()
+    """The numbers; of a range the lowest, the highest and the step, of powers of two the lowest and the highest."""
     labels: tuple[str, ...] = ()
-    """Their codes are their positions."""
+    """Their codes are their positions; dtypes have the codes that they have everywhere."""
     default: str | None = None
+    preset: int | bool | str | msgspec.UnsetType = msgspec.UNSET
+    """What fills a problem that leaves the parameter out; stored only if there is one, as are the next two."""
+    when: str | msgspec.UnsetType = msgspec.UNSET
+    """The formula that says for which configs it applies."""
+    doc: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def parameter(self) -> Parameter:
         """The parameter as a space declares it."""
+        shared: dict[str, Any] = {"default": self.default if self.preset is msgspec.UNSET else self.preset}
+        shared |= {} if self.doc is msgspec.UNSET else {"doc": self.doc}
+        if isinstance(self.when, str):
+            shared["when"] = partial(_applies, self.when)
         if self.kind == "numbers":
-            return Choice(*self.numbers)
+            return Choice(*self.numbers, **shared)
         if self.kind == "labels":
-            return Categorical({label: code for code, label in enumerate(self.labels)}, default=self.default)
-        return Bool() if self.kind == "flag" else Int(1, LARGEST_SIZE)
+            return Categorical({label: code for code, label in enumerate(self.labels)}, **shared)
+        if self.kind == "dtypes":
+            return dtype_parameter(*self.labels, **shared)
+        if self.kind in ("range", "powers"):
+            return (Int if self.kind == "range" else PowerOfTwo)(*self.numbers, **shared)
+        return Bool(**shared) if self.kind == "flag" else Int(1, LARGEST_SIZE, **shared)
 
     def joined(self, other: Values) -> Values:
         """The values of both; old labels keep their codes."""
-        return Values(
-            self.kind,
-            tuple(sorted({*self.numbers, *other.numbers})),
-            self.labels + tuple(label for label in other.labels if label not in self.labels),
-            self.default if self.default == other.default else None,
+        if self.kind in ("range", "powers"):
+            if self != other:
+                raise InvalidValue(f"a range is declared twice with different ends ({self.numbers} and {other.numbers})")
+            return self
+        return msgspec.structs.replace(
+            self,
+            numbers=tuple(sorted({*self.numbers, *other.numbers})),
+            labels=self.labels + tuple(label for label in other.labels if label not in self.labels),
+            default=self.default if self.default == other.default else None,
         )
 
 
+def _applies(text: str, c: Namespace) -> Expr:
+    return formula(text, {"c": c})
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A constraint: the formula that must hold, and its sentence."""
+
+    holds: str
+    says: str
+
+
+class Formulas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a family that is written as TOML computes, as text (`expr.formula`)."""
+
+    derived: dict[str, str] = {}
+    flops: str | None = None
+    bytes: str | None = None
+    problem_rules: dict[str, Rule] = {}
+    problem_features: dict[str, str] = {}
+    rules: dict[str, Rule] = {}
+    features: dict[str, str] = {}
+    split_group: tuple[str, ...] = ()
+    library: dict[str, int | bool | str] = {}
+
+
 class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An op with one family, drafted from a file."""
+    """An op with one family, from a file. Without a `problem`, the op is an installed one."""
 
     op: str
     family: str
@@ -67,7 +116,9 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     problem: dict[str, Values]
     config: dict[str, Values]
     configs: tuple[tuple[str, ...], ...]
-    """Which configs exist: the diagram over the parameters' values (`declared.diagram`)."""
+    """Which configs exist: the diagram over the parameters' values (`declared.diagram`); empty if formulas say so."""
+    formulas: Formulas | msgspec.UnsetType = msgspec.UNSET
+    """Rules and features that were written; omitted for a draft."""
 
     @property
     def layers(self) -> diagram.Layers:
@@ -76,9 +127,13 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def covers(self, other: Declaration) -> bool:
         """Whether it has every value of the other, under the same name and code."""
-        return _shape(self) == _shape(other) and all(
-            set(theirs.numbers) <= set(ours.numbers) and theirs.labels == ours.labels[: len(theirs.labels)]
-            for ours, theirs in _pairs(self, other)
+        return (
+            _shape(self) == _shape(other)
+            and self.formulas == other.formulas
+            and all(
+                set(theirs.numbers) <= set(ours.numbers) and theirs.labels == ours.labels[: len(theirs.labels)]
+                for ours, theirs in _pairs(self, other)
+            )
         )
 
     def joined(self, other: Declaration) -> Declaration:
@@ -90,8 +145,12 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"{self.family} is declared twice with different parameters ({', '.join(self.config)} and "
                 f"{', '.join(other.config)}): give one of them another name when it is imported (`set` op=NAME)"
             )
+        if self.formulas != other.formulas:
+            raise InvalidValue(f"{self.family} is declared twice with different formulas: give one of them another name")
         problem = {name: values.joined(other.problem[name]) for name, values in self.problem.items()}
         config = {name: values.joined(other.config[name]) for name, values in self.config.items()}
+        if self.formulas is not msgspec.UNSET:
+            return msgspec.structs.replace(self, problem=problem, config=config)
         points = {point for part in (self, other) for point in _moved(part, config)}
         sizes = [values.parameter.size for values in config.values()]
         layers = diagram.diagram_of(sorted(points), sizes)
@@ -118,21 +177,52 @@ def _moved(declared: Declaration, config: Mapping[str, Values]) -> Iterable[tupl
 
 
 class DeclaredOp(Op):
-    """An op built from a declaration. Its work is unknown: a file of times does not say what was computed."""
+    """An op built from a declaration. The work of a draft is unknown: a file of times does not say what was computed."""
 
     declaration: ClassVar[Declaration]
 
+    def derive(self, p: Namespace) -> Mapping[str, Expr]:
+        found: dict[str, Expr] = {}
+        for name, text in _formulas(self.declaration).derived.items():
+            # A derived value may read those above it.
+            scope = Namespace(self.name, {**{own: getattr(p, own) for own in p}, **found})
+            found[name] = formula(text, {"p": scope})
+        return found
+
+    def constraints(self, p: Namespace) -> Iterable[Constraint]:
+        for name, rule in _formulas(self.declaration).problem_rules.items():
+            yield Constraint(name, rule.says, formula(rule.holds, {"p": p}))
+
+    def work(self, p: Namespace) -> Work | None:
+        said = _formulas(self.declaration)
+        if said.flops is None and said.bytes is None:
+            return None
+        flops, moved = (constant(0) if text is None else formula(text, {"p": p}) for text in (said.flops, said.bytes))
+        return Work(flops, moved)
+
     def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Operand]:
-        sizes = {name: getattr(p, name) for name, values in self.declaration.problem.items() if values.kind == "size"}
-        return {f"log2_{name}": log2(size) for name, size in sizes.items()}
+        declared = self.declaration
+        found: dict[str, Operand] = {}
+        for name, values in declared.problem.items():
+            size = getattr(p, name)
+            if values.kind == "size" or (values.kind in ("range", "powers") and values.numbers[0] >= 1):
+                found[f"log2_{name}"] = log2(size)
+            elif declared.formulas is not msgspec.UNSET:
+                found[name] = size
+        written = _formulas(declared).problem_features
+        return found | {name: formula(text, {"p": p, "hw": hw}) for name, text in written.items()}
 
 
 class DeclaredFamily(Family):
-    """The kernels of a declared op: exactly the configs that the file lists."""
+    """The kernels of a declared op: exactly the configs that the file lists, or those that its rules allow."""
 
     declaration: ClassVar[Declaration]
 
     def constraints(self, p: Namespace, c: Namespace, hw: Namespace) -> Iterable[Constraint]:
+        if self.declaration.formulas is not msgspec.UNSET:
+            for name, rule in self.declaration.formulas.rules.items():
+                yield Constraint(name, rule.says, formula(rule.holds, {"p": p, "c": c, "hw": hw}))
+            return
         layers = self.declaration.layers
         if diagram.is_everything(layers):
             return
@@ -144,7 +234,16 @@ class DeclaredFamily(Family):
             yield Constraint(f"exists_{count}", f"the file that declares {self.id} has no {which}", checks[count - 1])
 
     def features(self, p: Namespace, c: Namespace, hw: Namespace) -> Mapping[str, Operand]:
-        return drafted_features(self.declaration, p, c)
+        written = _formulas(self.declaration).features
+        spaces = {"p": p, "c": c, "hw": hw}
+        return drafted_features(self.declaration, p, c) | {name: formula(text, spaces) for name, text in written.items()}
+
+
+_NONE = Formulas()
+
+
+def _formulas(declared: Declaration) -> Formulas:
+    return _NONE if isinstance(declared.formulas, msgspec.UnsetType) else declared.formulas
 
 
 def _index(parameter: Parameter, value: Expr) -> Operand:
@@ -163,7 +262,7 @@ def drafted_features(declared: Declaration, p: Namespace, c: Namespace) -> dict[
     """
     varying = {name: values for name, values in declared.config.items() if values.parameter.size > 1}
     found: dict[str, Operand] = {name: getattr(c, name) for name in varying}
-    sizes = [name for name, values in varying.items() if values.kind == "numbers" and values.numbers[0] >= 1]
+    sizes = [name for name, values in varying.items() if values.kind in SIZED and values.numbers[0] >= 1 and not values.when]
     stems, axes = _by(sizes, lambda name: name.rpartition("_")[0]), _by(sizes, _axis)
     for stem, names in stems.items():
         if len(names) > 1:
@@ -205,13 +304,20 @@ def _built(text: bytes) -> DeclaredFamily:
     declared = decode_json(text, type=Declaration)
     values = {**declared.problem, **declared.config}
     refuse_odd_names(declared.op, declared.family, {name: item.labels for name, item in values.items()}, declared.doc)
-    if declared.op in OPS.found:
-        raise InvalidValue(f"the op '{declared.op}' is installed here and differs from the one drafted from a file")
+    installed = OPS.found.get(declared.op)
+    if declared.problem and installed is not None:
+        raise InvalidValue(f"the op '{declared.op}' is installed here and differs from the one that a file declares")
+    if not declared.problem and (installed is None or declared.family in FAMILIES.found):
+        rule = "is not installed here" if installed is None else f"has a family {declared.family} already"
+        raise InvalidValue(f"these are kernels of the op '{declared.op}', which {rule}")
     parts = {"declaration": declared, "doc": declared.doc}
     problem = {name: values.parameter for name, values in declared.problem.items()}
     config = {name: values.parameter for name, values in declared.config.items()}
-    op = type("DeclaredOp", (DeclaredOp,), {**parts, "name": declared.op, "parameters": problem, "split_group": tuple(problem)})
-    family = type("DeclaredFamily", (DeclaredFamily,), {**parts, "id": declared.family, "op": op(), "parameters": config})
+    said = _formulas(declared)
+    group = said.split_group or tuple(problem)
+    op = type("DeclaredOp", (DeclaredOp,), {**parts, "name": declared.op, "parameters": problem, "split_group": group})
+    own = {"id": declared.family, "op": op() if declared.problem else installed, "parameters": config, "library": said.library}
+    family = type("DeclaredFamily", (DeclaredFamily,), {**parts, **own})
     built = family()
     assert isinstance(built, DeclaredFamily)
     return built

@@ -15,6 +15,7 @@ import msgspec
 import polars as pl
 
 from kerncast.data.schema import check_parameters, content_digest
+from kerncast.declared.declaration import Declaration, declaration_of, resolve
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.files.atomic import cannot_write, file_checksum, is_draft, write_atomically, write_bytes
 from kerncast.files.given import names_a_file_inside
@@ -22,7 +23,6 @@ from kerncast.files.lock import one_writer
 from kerncast.files.versioned import Versioned
 from kerncast.op import Family
 from kerncast.progress import QUIET, Progress
-from kerncast.registry import FAMILIES
 from kerncast.sweeping.formats import AGAIN, Format, format_named
 from kerncast.sweeping.pool import BLOCK_ROWS
 from kerncast.sweeping.suites import SuiteSweep
@@ -54,6 +54,8 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int
     slice: str | None
     file_format: str
+    declaration: Declaration | msgspec.UnsetType = msgspec.UNSET
+    """The family, if a file declares it; omitted for an installed one."""
 
 
 # Header fields that are hashes, explained in words.
@@ -122,6 +124,7 @@ def header_of(sweep: Sweep | SuiteSweep, file_format: str) -> Header:
         seed=sweep.seed,
         slice=None if sweep.part is None else str(sweep.part),
         file_format=file_format,
+        declaration=declaration_of(family) or msgspec.UNSET,
     )
 
 
@@ -294,7 +297,7 @@ def read_sweep_file(path: Path) -> SweepFile:
 
 def family_of(path: Path, header: Header) -> Family:
     """The family of some vectors; if it is declared differently now, they are refused."""
-    family = FAMILIES.get(header.family)
+    family = resolve(header.family, header.declaration or None, path)
     for what, theirs, ours in (
         ("problem", header.problem_space, family.problem.digest),
         ("config", header.config_space, family.config.digest),

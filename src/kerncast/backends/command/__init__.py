@@ -31,7 +31,6 @@ from kerncast.device import Device
 from kerncast.errors import CannotWrite, InvalidValue, KerncastError, NotFound
 from kerncast.expr import Program
 from kerncast.op import Problem
-from kerncast.registry import FAMILIES
 
 BENCHMARK, UNCHECKED = "benchmark", "unchecked"
 VERSION_SECONDS = 60.0
@@ -67,7 +66,7 @@ class CommandBackend(TimesItself):
         if benchmark is None:
             raise InvalidValue("backend command runs what a benchmark describes: name one with `benchmark`")
         self.benchmark, self.checked = benchmark, benchmark.checks and verify
-        self.family = FAMILIES.get(benchmark.family)
+        self.family = benchmark.measured_family
         self.words = {name: Word(item.of, item.values, item.text) for name, item in benchmark.words.items()}
         self.static: dict[str, Value] = {**_absolute(benchmark), "device": index}
         self._ids = itertools.count()

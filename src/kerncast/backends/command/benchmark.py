@@ -18,14 +18,17 @@ from msgspec import structs
 
 from kerncast.backends.command.template import Scope, check_names, leaves, names_in
 from kerncast.budgets import TOML_BYTES
-from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.declared.declaration import Declaration, declaration_of, resolve
+from kerncast.declared.family_file import TABLES, declaration_in
+from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
+from kerncast.op import Family
 from kerncast.parsing import decode_toml
 from kerncast.writing.keys import key_rule
 
 At = str | list[str | int]
 SHIPPED = "benchmarks"
 # Keys that may change without changing the meaning of the times.
-_NOT_IDENTITY = ("doc", "timeout", "startup", "each", "progress", "samples", "reset", "reset_after", "chunk")
+_NOT_IDENTITY = ("doc", "timeout", "startup", "each", "progress", "samples", "reset", "reset_after", "chunk", "declaration")
 
 
 class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -152,6 +155,13 @@ class Benchmark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exit_codes: dict[str, str] = {}
     software: dict[str, str | list[str]] = {}
     build: Build | None = None
+    declaration: Declaration | None = None
+    """The family, if the file declares it as well (tables `op` and `family`)."""
+
+    @property
+    def measured_family(self) -> Family:
+        """The family that is measured: as the file declares it, else an installed one."""
+        return resolve(self.family, self.declaration, f"benchmark {self.name}")
 
     @property
     def digest(self) -> str:
@@ -208,13 +218,22 @@ def toml_text(what: str, name: str, known: Mapping[str, str]) -> str:
         raise BadFile(f"the {what} {name} cannot be read ({error}): name a TOML file or one of {', '.join(known)}") from error
 
 
-def load(name: str, settings: Mapping[str, str] | None = None) -> Benchmark:
-    """A benchmark by name or by the path of its file, checked, with its settings in place."""
+def load(name: str, settings: Mapping[str, str] | None = None, family: Family | None = None) -> Benchmark:
+    """A benchmark by name or by the path of its file, checked, with its settings in place.
+
+    `family` is the one to be measured: a benchmark may be written for a family that another file declares.
+    """
     from kerncast.backends.command.rules import check
 
     text = toml_text("benchmark", name, shipped())
     try:
-        benchmark = msgspec.convert(decode_toml(text), Benchmark)
+        tables = decode_toml(text)
+        own = _declared(name, tables)
+        if own is not None:
+            tables = {key: value for key, value in tables.items() if key not in TABLES} | {"family": own.family}
+        elif family is not None and tables.get("family") == family.id:
+            own = declaration_of(family)
+        benchmark = msgspec.structs.replace(msgspec.convert(tables, Benchmark), declaration=own)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise BadFile(f"{name} is not a benchmark: {key_rule(error)} (every key is explained in docs/command.md)") from error
     try:
@@ -226,6 +245,15 @@ def load(name: str, settings: Mapping[str, str] | None = None) -> Benchmark:
     except BadFile as error:
         raise BadFile(f"benchmark {name}: {error}") from error
     return _with_settings(benchmark, settings or {})
+
+
+def _declared(name: str, tables: Mapping[str, Any]) -> Declaration | None:
+    if "declaration" in tables:
+        raise BadFile(f"{name} has a key `declaration`: declare a family in the tables [op] and [family]")
+    try:
+        return declaration_in(tables)
+    except KerncastError as error:
+        raise BadFile(f"benchmark {name}: {error}") from error
 
 
 def _with_settings(benchmark: Benchmark, given: Mapping[str, str]) -> Benchmark:

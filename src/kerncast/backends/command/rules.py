@@ -15,7 +15,6 @@ from kerncast.backends.command.reading import RATES, UNITS
 from kerncast.backends.command.template import check_names, leaves, names_in, text_of
 from kerncast.errors import BadFile, NotFound
 from kerncast.op import Family
-from kerncast.registry import FAMILIES
 
 # As in kerncast.data.schema, which loads more than a worker needs; a test keeps the two equal.
 STATUSES = (
@@ -60,7 +59,7 @@ class _Names:
 
 def check(benchmark: Benchmark) -> None:
     """Refuse a benchmark that cannot work."""
-    family = FAMILIES.get(benchmark.family)
+    family = benchmark.measured_family
     names = _Names(benchmark, family)
     if not benchmark.argv:
         raise BadFile("argv must name a program and its arguments, got none")

@@ -12,6 +12,7 @@ from kerncast.api.printing import echo
 from kerncast.cli import completing
 from kerncast.cli.verbs.ops import parameters, show_parameters
 from kerncast.cli.views.output import json_option, print_json, table
+from kerncast.declared.family_file import family_named
 from kerncast.errors import InvalidValue
 from kerncast.op import Family
 from kerncast.registry import FAMILIES
@@ -95,7 +96,7 @@ def command(name: str | None, problem: tuple[str, ...], device: str | None, as_j
             columns = ("family", "parameters", "raw configs", "constraints", "features", "what")
             table(columns, rows, right=columns[1:5])
         return
-    family = FAMILIES.get(name)
+    family = family_named(name)
     found_one = _describe(family)
     given = parse_assignments(problem, dict(family.problem.parameters))
     if device or given:

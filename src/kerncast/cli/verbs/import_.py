@@ -60,7 +60,7 @@ def command(
     """Convert another tool's table of measurements into a new dataset.
 
     FORMAT is csv or parquet (any table, with a mapping file), or a known one: aiconfigurator, autoheuristic,
-    ck-tile, kernel-tuner, reshard-lines, tt-sweep, ttnn-csv.
+    ck-tile, diode, inductor, kernel-tuner, reshard-lines, t4, tt-sweep, ttnn-csv.
     Units are converted, repeats and failures are kept, and every row records its file and line.
 
     A row that cannot be represented is skipped. Each kind is printed with its number of rows and the first
@@ -71,6 +71,7 @@ def command(
     kerncast import csv times.csv --guess > times.toml      # then read and fix times.toml
     kerncast import csv times.csv --mapping times.toml --device a100 --out times
     kerncast import ttnn-csv exp.csv --set func=exp --device wormhole_b0 --out exp
+    kerncast import inductor autotune.log --device h100 --out logged
     """
     from kerncast.api.read import read
     from kerncast.data.importers import get_importer

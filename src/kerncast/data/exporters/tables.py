@@ -21,8 +21,7 @@ from kerncast.op import Family
 from kerncast.writing import toml
 
 TIME = "time_ns"
-# Where a row came from is that of the table when it is imported again.
-NOT_MAPPED = (TIME, "source", LINE)
+PROVENANCE = ("source", LINE)
 
 
 def write_csv(dataset: Dataset, out: Path, family: str | None, where: Sequence[str]) -> list[Path]:
@@ -43,8 +42,8 @@ def _write(
     mapping = out.with_suffix(".toml")
     if mapping == out:
         raise InvalidValue(f"{out} would be its own mapping: give a name that ends in .csv or .parquet")
-    # What no row has is left out; a dataset stores such columns for some families only.
-    rows = rows.select(column.name for column in rows if column.count())
+    # What no row has is left out, and so is where a row came from: imported again, that is this table.
+    rows = rows.select(column.name for column in rows if column.count() and column.name not in PROVENANCE)
     if declaration_of(family) is not None:
         # A family drafted from a file is not installed, so no mapping can name it.
         write_atomically(out, lambda path: write(rows, path))
@@ -58,7 +57,7 @@ def _write(
 def _mapping(family: Family, rows: pl.DataFrame) -> str:
     """The mapping file of the table."""
     used = [name for name in (*parameter_columns(family), *MEASURED) if name in rows.columns]
-    ignored = [name for name in rows.columns if name not in (*used, "device") or name in ("source", LINE)]
+    ignored = [name for name in rows.columns if name not in (*used, "device")]
     lines = [f"family = {toml.string(family.id)}", 'device = { column = "device" }']
     if LABEL in used:
         lines.append(f"label = {toml.string(LABEL)}")
@@ -66,7 +65,7 @@ def _mapping(family: Family, rows: pl.DataFrame) -> str:
     for section in ("problem", "config"):
         own = [name for name in used if name.startswith(f"{section}.")]
         lines += ["", f"[{section}]", *(f"{toml.string(name.partition('.')[2])} = {toml.string(name)}" for name in own)]
-    measured = [name for name in used if name in MEASURED and name not in (*NOT_MAPPED, LABEL)]
+    measured = [name for name in used if name in MEASURED and name not in (TIME, LABEL)]
     lines += ["", "[measured]", *(f"{name} = {toml.string(name)}" for name in measured)]
     lines += ["", "[time]", f"column = {toml.string(TIME)}", 'unit = "ns"']
     return "\n".join(lines) + "\n"

@@ -42,13 +42,13 @@ from kerncast.data import schema
 from kerncast.data.importers import Imported, Importer, Options, extra_columns, listed
 from kerncast.data.skipping import Skips, shortened
 from kerncast.data.text_table import LINE, read_csv_text, refuse_cells, refuse_rows, respelled
+from kerncast.declared.family_file import family_named
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.files.parquet import read_parquet
 from kerncast.op import Family
 from kerncast.parameters import Categorical, Parameter
 from kerncast.parsing import decode_toml
-from kerncast.registry import FAMILIES
 from kerncast.writing.keys import key_rule
 
 # The next step for parameters of kernels that no family has.
@@ -109,7 +109,7 @@ def read_mapping(path: Path | None) -> Mapping:
         raise BadFile(f"{path} is not a mapping file: {error}") from error
     except msgspec.ValidationError as error:
         raise BadFile(f"{path} is not a mapping file: {key_rule(error)} (draft one with `guess`)") from error
-    family = FAMILIES.get(mapping.family)
+    family = family_named(mapping.family)
     known = {
         "problem": set(family.problem.parameters),
         "config": set(family.config.parameters),
@@ -240,7 +240,7 @@ def map_table(table: pl.DataFrame, mapping: Mapping, options: Options) -> list[I
     A column that the mapping names must be there, unless it only says how a row was measured. Without the status, failed rows
     would count as times, so it must be there too.
     """
-    family = FAMILIES.get(mapping.family)
+    family = family_named(mapping.family)
     spaces = (("problem", family.problem), ("config", family.config))
     parameters = {f"{prefix}.{name}": item for prefix, space in spaces for name, item in space.parameters.items()}
     types = schema.schema_of(family)

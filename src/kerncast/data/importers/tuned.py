@@ -92,7 +92,8 @@ def restored(said: Mapping[str, Any], line: int) -> dict[str, Any]:
         column = str(name).removeprefix(COLUMN_PREFIX)
         if not str(name).startswith(COLUMN_PREFIX) or column not in RESTORED:
             continue
-        kind = {pl.Float64: float, pl.Int64: int}.get(MEASURED[column], str)
+        stored = MEASURED[column]
+        kind: type = float if stored is pl.Float64 else int if stored is pl.Int64 else str
         if kind is float and type(value) is int:
             value = float(value)
         if type(value) is not kind or (isinstance(value, str) and not storable(value)):
