@@ -35,6 +35,7 @@ ONLY = {
     "prefix": ("c", "blob"),
     "tiers": ("c", "blob"),
     "runtime": ("blob",),
+    "form": ("c",),
     "problems": ("json", "lookup-table"),
     "overrides": ("c", "blob", "json", "lookup-table"),
     "top_k": ("lookup-table", "autoheuristic"),
@@ -49,6 +50,7 @@ def export(
     to: str = "c",
     tiers: str | Sequence[str] = TIERS,
     prefix: str = "kerncast",
+    form: str = "code",
     runtime: str | Path | None = None,
     problems: str | Path | Sequence[Problem | Mapping[str, Any]] | None = None,
     loss: float = 0.002,
@@ -60,12 +62,13 @@ def export(
 ) -> list[Path]:
     """Write a model out, and return the files.
 
-    `c`: one .c and one .h without any dependency beyond libm, a C++17 header, a self-test with golden vectors,
-    CMakeLists.txt and a pkg-config file; it chooses exactly what Python chooses. `blob`: one file that a fixed C runtime loads
-    when a program runs, with the same answers; the runtime's sources go to the directory `runtime`, if it is given. `json`: a table of choices. `csv`: the lines
-    of a linear model. `lookup-table`: a table for `torch._inductor.lookup_table`, with the `top_k` best configs of each problem
-    (1); keys begin with `device_name` if it is given. `autoheuristic`: a module for `torch._inductor.autoheuristic`, with
-    `top_k` kernels in each leaf (20).
+    `c`: one .c and one .h without any dependency beyond libm, a C++17 header, a self-test with golden vectors, CMakeLists.txt
+    and a pkg-config file; it chooses exactly what Python chooses. Its `form` is `code`, the fastest, or `tables`, a quarter of
+    the source. `blob`: one file that a fixed C runtime loads when a program runs, with the same answers; the runtime's sources
+    go to the directory `runtime`, if it is given. `json`: a table of choices. `csv`: the lines of a linear model.
+    `lookup-table`: a table for `torch._inductor.lookup_table`, with the `top_k` best configs of each problem (1); keys begin
+    with `device_name` if it is given. `autoheuristic`: a module for `torch._inductor.autoheuristic`, with `top_k` kernels in
+    each leaf (20).
 
     `overrides` is an `overrides.toml` (or a mapping of the same form) that says which kernels exist and which choices are
     fixed: the model need not be trained again for it.
@@ -78,7 +81,7 @@ def export(
         raise InvalidValue(f"`to` is one of {', '.join(FORMS)}, got '{to}'")
     _refuse_others(to, {
         "prefix": prefix != "kerncast", "tiers": wanted != TIERS.split(","), "problems": problems is not None,
-        "runtime": runtime is not None,
+        "runtime": runtime is not None, "form": form != "code",
         "overrides": overrides is not None, "top_k": top_k is not None, "device_name": device_name is not None,
     })  # fmt: skip
     if top_k is not None and top_k < 1:
@@ -108,7 +111,7 @@ def export(
         artefact = lower(loaded, built, include, decided)
         if to == "blob":
             return write_blob(artefact, place, None if runtime is None else Path(runtime), prefix, progress=show)
-        return write_project(artefact, place, prefix, progress=show)
+        return write_project(artefact, place, prefix, form=form, progress=show)
 
 
 def _json(loaded: Model, out: Path, problems: Any, options: TierOptions, overrides: Any, show: Progress) -> list[Path]:
