@@ -154,21 +154,21 @@ def main() -> int:
         return finish(BENCHMARK, measure(arguments.keep or Path(scratch)), arguments.json)
 
 
-def trained(folder: Path) -> tuple[kerncast.Model, kerncast.Model]:
-    """The default model, and a model with a single large forest."""
+def trained(folder: Path, *names: str) -> list[kerncast.Model]:
+    """The models of these names: `default`, and `large` with a single large forest."""
     if not (folder / "data").exists():
         family = FAMILIES.get("gemm/ck_tile")
         Dataset.build(folder / "data", lambda draft: draft.append(family, made_up_rows()))
     recipes = {"default": {}, "large": {"trees": 500, "leaves": 127, "blend": 0.0}}
-    for name, knobs in recipes.items():
+    for name in names:
         if not (folder / name).exists():
-            kerncast.train(folder / "data", out=folder / name, folds=2, **knobs)
-    return kerncast.Model.load(folder / "default"), kerncast.Model.load(folder / "large")
+            kerncast.train(folder / "data", out=folder / name, folds=2, **recipes[name])
+    return [kerncast.Model.load(folder / name) for name in names]
 
 
 def measure(folder: Path) -> list[Row]:
     folder.mkdir(parents=True, exist_ok=True)
-    default, large = trained(folder)
+    default, large = trained(folder, "default", "large")
     begin = time.perf_counter()
     tiers = build_tiers(default, TierOptions())
     if not (folder / "default_c").exists():

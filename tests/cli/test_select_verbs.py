@@ -88,6 +88,34 @@ def test_an_export_builds_tests_itself_and_installs_with_cmake(model, tmp_path, 
     assert (tmp_path / "installed" / "include" / "gemm.h").exists()
 
 
+@pytest.mark.skipif(shutil.which("cmake") is None or shutil.which("gcc") is None, reason="there is no cmake or gcc")
+def test_a_blob_is_loaded_by_its_runtime_and_verified_and_a_damaged_one_is_not(model, tmp_path, run):
+    """Export with the runtime; configure, build, ctest; `verify` compares the stored answers, and names the damage."""
+    file, folder = tmp_path / "model.kcb", tmp_path / "runtime"
+    code, out, _ = run("export", model, "--to", "blob", "--out", file, "--runtime", folder, "--prefix", "gemm")
+    assert code == 0
+    assert "gemm_runtime.c" in out
+    assert f"Next: cmake -S {folder}" in out
+    for command in (
+        ["cmake", "-S", folder, "-B", folder / "build", "-DCMAKE_BUILD_TYPE=Debug"],
+        ["cmake", "--build", folder / "build"],
+        ["ctest", "--test-dir", folder / "build", "--output-on-failure"],
+    ):
+        subprocess.run(command, check=True, capture_output=True)
+    code, out, _ = run("verify", file)
+    assert (code, out.count("golden vectors")) == (0, 1)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 4
+    file.write_bytes(data)
+    code, out, _ = run("verify", file)
+    assert code == 1
+    assert "does not have its checksum" in out
+    code, out, _ = run("export", model, "--to", "blob", "--out", tmp_path / "again.kcb", "--json")
+    assert json.loads(out)["files"] == {"again.kcb": len(data)}
+    data[len(data) // 2] ^= 4
+    assert (tmp_path / "again.kcb").read_bytes() == data
+
+
 def test_an_export_to_json_is_a_table_of_choices(model, tmp_path, run):
     """One entry per trained problem, with what it was made from."""
     code, out, _ = run("export", model, "--to", "json", "--out", tmp_path / "choices.json", "--json")
@@ -108,7 +136,9 @@ def test_an_export_to_json_is_a_table_of_choices(model, tmp_path, run):
     (["predict", "MODEL", *PROBLEM, "--config", "tile=3"], "unknown config parameter of gemm/triton 'tile'"),
     (["export", "MODEL", "--to", "c", "--out", "x", "--tiers", "tree"], "export both"),
     (["export", "MODEL", "--to", "c", "--out", "x", "--prefix", "A-B"], "a prefix has lowercase letters"),
-    (["export", "MODEL", "--to", "json", "--out", "x", "--prefix", "a"], "--prefix is only for --to c"),
+    (["export", "MODEL", "--to", "json", "--out", "x", "--prefix", "a"], "--prefix is only for --to c and --to blob"),
+    (["export", "MODEL", "--to", "c", "--out", "x", "--runtime", "r"], "--runtime is only for --to blob"),
+    (["export", "MODEL", "--to", "blob", "--out", "x", "--form", "tables"], "--form is only for --to c"),
 ])  # fmt: skip
 def test_wrong_use_is_refused_by_the_rule(model, args, words, run, tmp_path, monkeypatch):
     """One sentence, exit code 2."""

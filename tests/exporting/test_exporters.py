@@ -1,6 +1,7 @@
 """Every kind of model through the exporter's battery."""
 
 import importlib.util
+import json
 import subprocess
 from itertools import product
 
@@ -8,17 +9,49 @@ import numpy as np
 import polars as pl
 import pytest
 
+from kerncast.compiling.binding import Binding
+from kerncast.compiling.blob.binding import BlobBinding, compiled_runtime
+from kerncast.compiling.blob.sections import blob
+from kerncast.compiling.header import schema_number
 from kerncast.compiling.lower import lower
 from kerncast.data import schema
+from kerncast.errors import BadFile
+from kerncast.exporting.golden import golden_vectors
 from kerncast.exporting.project import write_project
 from kerncast.registry import FAMILIES
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions, build_tiers
 from kerncast.selecting.tiers.distill import COMPARED
-from kerncast.testing.exporters import COMPILERS, STRICT, ExporterContract
+from kerncast.testing.exporters import COMPILERS, STRICT, ExporterContract, same_answers
 from kerncast.testing.models import synthetic_dataset
 from kerncast.testing.repeats import repeats
 from kerncast.training.train import Recipe, train
+
+
+class InTables:
+    """Also as packed tables."""
+
+    def test_packed_tables_answer_the_same_under_the_same_header(self, exported, tmp_path):
+        """C99 without warnings; every answer, prediction and feature bit for bit; JSON; and a damaged text is refused."""
+        write_project(exported.artefact, tmp_path / "picker", "picker", form="tables")
+        header = (tmp_path / "picker" / "picker.h").read_text()
+        assert header == (exported.folder / "picker.h").read_text()
+        ours = self.compiled(tmp_path / "picker" / "picker.c", exported)
+        same_answers(exported, exported.binding(), ours, self.tiers)
+        asked = json.dumps({"M": 64, "N": 64, "K": 64, "dtype": "fp16"})
+        assert ours.query(asked) == exported.binding().query(asked)
+        text = (tmp_path / "picker" / "picker.c").read_text()
+        at = text.index("kc_text[] = {") + 3000
+        (tmp_path / "picker" / "picker.c").write_text(text[:at] + ("A" if text[at] != "A" else "B") + text[at + 1 :])
+        with pytest.raises(BadFile, match="corrupt"):
+            self.compiled(tmp_path / "picker" / "picker.c", exported)
+
+    @staticmethod
+    def compiled(source, exported):
+        made = source.parent / f"{hash(source.read_text())}.so"
+        flags = [*STRICT, "-O1", "-fPIC", "-shared"]
+        subprocess.run([COMPILERS[0], *flags, str(source), "-o", str(made), "-lm"], check=True)
+        return Binding(made, exported.model.family, schema_number(exported.artefact), "picker")
 
 
 class TestRoofline(ExporterContract):
@@ -29,7 +62,7 @@ class TestLinear(ExporterContract):
     kind = "linear"
 
 
-class TestMlp(ExporterContract):
+class TestMlp(InTables, ExporterContract):
     kind = "mlp"
     knobs = {"epochs": 10, "hidden": (16,), "batch_size": 64, "lr": 5e-3}
 
@@ -46,7 +79,7 @@ class TestGbdt(ExporterContract):
         assert "library" in exported.artefact.forests.trees
 
 
-class TestManyConfigs(ExporterContract):
+class TestManyConfigs(InTables, ExporterContract):
     """More configs than a word has bits: sets of several words, screened by rounded sums; and more trees than a portfolio
     has time for."""
 
@@ -92,3 +125,6 @@ def test_an_op_with_nothing_to_choose_is_exported_for_its_times(kind, tmp_path):
     selector = Selector(model, tiers=artefact.tiers, compile=False)
     shape = {"func": "exp", "dim2": 320, "dim3": 640, "dtype": "bf16", "buffer": "l1"}
     assert selector.predict(shape).time_ns == pytest.approx(selector.select(shape, "full").time_ns)
+    loaded = BlobBinding(compiled_runtime(), blob(artefact, golden_vectors(artefact)), "the model")
+    assert loaded.self_test() > 0
+    assert loaded.select(selector._encode(selector.problem(shape)), "full").time_ns == selector.select(shape, "full").time_ns

@@ -39,6 +39,7 @@ ONLY = {
     "prefix": ("c", "blob"),
     "tiers": ("c", "blob"),
     "runtime": ("blob",),
+    "form": ("c",),
     "problems": ("json", "lookup-table"),
     "configs": ("c", "json"),
     "overrides": ("c", "blob", "json", "lookup-table"),
@@ -54,6 +55,7 @@ def export(
     to: str = "c",
     tiers: str | Sequence[str] = TIERS,
     prefix: str = "kerncast",
+    form: str = "code",
     runtime: str | Path | None = None,
     problems: str | Path | Sequence[Problem | Mapping[str, Any]] | None = None,
     loss: float = 0.002,
@@ -66,10 +68,11 @@ def export(
 ) -> list[Path]:
     """Write a model out, and return the files.
 
-    `c`: one .c and one .h without any dependency beyond libm, a C++17 header, a self-test with golden vectors,
-    CMakeLists.txt and a pkg-config file; it chooses exactly what Python chooses. `blob`: one file that a fixed C runtime loads
-    when a program runs, with the same answers; the runtime's sources go to the directory `runtime`, if it is given. `json`: a
-    table of choices. `csv`: the lines of a linear model, or a folder with the weights of an mlp (`train` reads it back).
+    `c`: one .c and one .h without any dependency beyond libm, a C++17 header, a self-test with golden vectors, CMakeLists.txt
+    and a pkg-config file; it chooses exactly what Python chooses. Its `form` is `code`, the fastest, or `tables`, a quarter of
+    the source. `blob`: one file that a fixed C runtime loads when a program runs, with the same answers; the runtime's sources
+    go to the directory `runtime`, if it is given. `json`: a table of choices. `csv`: the lines of a linear model, or a folder
+    with the weights of an mlp (`train` reads it back).
     `lookup-table`: a table for `torch._inductor.lookup_table`, with the `top_k` best configs of each problem (1); keys begin
     with `device_name` if it is given. `autoheuristic`: a module for `torch._inductor.autoheuristic`, with `top_k` kernels in
     each leaf (20).
@@ -83,8 +86,8 @@ def export(
         raise InvalidValue(f"`to` is one of {', '.join(FORMS)}, got '{to}'")
     _refuse_others(to, {
         "prefix": prefix != "kerncast", "tiers": wanted != CHOOSING, "problems": problems is not None,
-        "runtime": runtime is not None, "configs": configs is not None, "overrides": overrides is not None,
-        "top_k": top_k is not None, "device_name": device_name is not None,
+        "runtime": runtime is not None, "form": form != "code", "configs": configs is not None,
+        "overrides": overrides is not None, "top_k": top_k is not None, "device_name": device_name is not None,
     })  # fmt: skip
     if top_k is not None and top_k < 1:
         raise InvalidValue(f"`top_k` must be at least 1, got {top_k}")
@@ -119,7 +122,7 @@ def export(
         artefact = _lowered(loaded, wanted, options, decided, show)
         if to == "blob":
             return write_blob(artefact, place, None if runtime is None else Path(runtime), prefix, progress=show)
-        return write_project(artefact, place, prefix, progress=show)
+        return write_project(artefact, place, prefix, form=form, progress=show)
 
 
 def _lowered(

@@ -67,9 +67,7 @@ def kept(identity: str, flags: tuple[str, ...] = FLAGS) -> Path | None:
     return folder / "artefact.so" if is_intact(folder / "artefact.so") else None
 
 
-def build(
-    compiler: Compiler, flags: tuple[str, ...], source: str, header: str, made: Path, name: str = "kerncast"
-) -> None:
+def build(compiler: Compiler, flags: tuple[str, ...], source: str, header: str, made: Path, name: str = "kerncast") -> None:
     """Compile to a temporary folder and rename; the checksum is written last, so if it exists the object is complete."""
     try:
         made.parent.mkdir(parents=True, exist_ok=True)

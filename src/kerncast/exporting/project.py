@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from kerncast.compiling.blob.embedded import tables_source
 from kerncast.compiling.c99 import c_source
 from kerncast.compiling.header import c_header
 from kerncast.compiling.lower import Artefact
@@ -24,6 +25,8 @@ from kerncast.writing.c import KEYWORDS, c_integer, c_number, filled, plain_word
 # Names of other files, functions and namespaces.
 TAKEN = ("selftest", "main", "std")
 EXPORT = "export.json"
+# How a model is written in C: as code and tables of numbers, or as packed tables that an interpreter reads.
+FORMS = ("code", "tables")
 
 
 class ExportFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -42,13 +45,17 @@ class ExportFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 EXPORT_FILE = Versioned("kerncast-export", 1, ExportFile, "the manifest of an exported model", "export the model again")
 
 
-def write_project(artefact: Artefact, out: Path, prefix: str = "kerncast", *, progress: Progress = QUIET) -> list[Path]:
+def write_project(
+    artefact: Artefact, out: Path, prefix: str = "kerncast", *, form: str = FORMS[0], progress: Progress = QUIET
+) -> list[Path]:
     """Write the exported C to a new directory, whole or not at all."""
     refuse_prefix(prefix)
+    if form not in FORMS:
+        raise InvalidValue(f"`form` is {' or '.join(FORMS)}, got '{form}'")
     refuse_existing(out)
     progress.stage("writing C")
     files = {
-        f"{prefix}.c": c_source(artefact, prefix),
+        f"{prefix}.c": c_source(artefact, prefix) if form == "code" else tables_source(artefact, prefix),
         f"{prefix}.h": c_header(artefact, prefix),
         f"{prefix}.hpp": cpp_header(artefact, prefix),
         "CMakeLists.txt": cmake_lists(prefix),

@@ -32,6 +32,8 @@ from kerncast.writing.shell import word
 @click.option("--prefix", default="kerncast", show_default=True, metavar="NAME",
               help="With c, blob: prefix of functions, types and files; each artefact in a program needs its own. CMake: "
               "kerncast::NAME, find_package(kerncast_NAME).")  # fmt: skip
+@click.option("--form", type=click.Choice(["code", "tables"]), default="code", show_default=True,
+              help="With c: generated code, or packed tables with an interpreter: a quarter of the source.")  # fmt: skip
 @click.option("--runtime", type=click.Path(path_type=Path), metavar="DIR",
               help="With blob: also write the C runtime to this new folder, with CMakeLists.txt and a self-test.")  # fmt: skip
 @click.option("--problems", type=click.Path(path_type=Path), metavar="FILE",

@@ -42,7 +42,7 @@ def line_tables(artefact: Artefact, places: dict[str, int]) -> tuple[Tables, int
 
 
 class _Network:
-    """The weights of a network, and its steps: operation, source, offset in it, rows, weights, bias, columns, rectify, target."""
+    """The weights of a network, and its steps: operation, source, offset, rows, weights, bias, columns, rectify, target."""
 
     def __init__(self) -> None:
         self.weights: list[Any] = []

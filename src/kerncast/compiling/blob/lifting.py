@@ -1,8 +1,8 @@
 """The engine's C, which reads constant tables, as the runtime's, which reads the tables of a loaded model.
 
 The text of `compiling/c/` is written for one model: sizes and tables are macros and constants of the file. Here every function
-gets a context as its first argument, `#if` on a size becomes `if`, and arrays get the largest size that a blob may ask for; what
-the names of tables and sizes mean is said by macros (`c/model.c`). So the runtime has no engine of its own that could answer
+gets a context as its first argument, `#if` on a size becomes `if`, and arrays get the largest size that a blob may ask for.
+Macros say what the names of tables and sizes mean (`c/model.c`). So the runtime has no engine of its own that could answer
 differently. A replacement that finds nothing to replace raises, because the engine was changed.
 """
 
@@ -53,15 +53,18 @@ def closing(text: str, start: int) -> int:
     raise AssertionError("a bracket is not closed")
 
 
-def lifted(text: str, known: Iterable[str], pool: bool = False) -> str:
-    """A file of the engine. `known`: functions of other files that take a context too. `pool`: its functions also take a pool."""
+def lifted(text: str, known: Iterable[str], *, pool: bool = False, embedded: bool = False) -> str:
+    """A file of the engine. `known`: functions of other files that take a context too. `pool`: its functions also take a pool.
+
+    `embedded`: public functions keep their arguments, because there is one model.
+    """
     text = _conditions(text)
     for old, new in DIMENSIONS.items():
         text = re.sub(rf"(?<=\w)\[{old}\]", f"[{new}]", text)
     own, others = set(DEFINITION.findall(text)), set(known)
     text = _called(text, own, "kc, pool" if pool else "kc")
     text = _called(text, others - own, "kc")
-    return _public(_defined(text, own, f"{CONTEXT}, {POOL}" if pool else CONTEXT, pool))
+    return _public(_defined(text, own, f"{CONTEXT}, {POOL}" if pool else CONTEXT, pool), embedded)
 
 
 def functions(text: str) -> set[str]:
@@ -95,22 +98,34 @@ def _defined(text: str, names: set[str], arguments: str, pool: bool) -> str:
     return text
 
 
-def _public(text: str) -> str:
-    """Public functions: the context is their own first argument, or becomes it."""
+def _public(text: str, embedded: bool) -> str:
+    """Public functions: the context is their own first argument, or becomes it; `embedded`, they make one for themselves."""
     for found in reversed(list(PUBLIC.finditer(text))):
         if found[1] in ("kerncast_status_name", "kerncast_tier_name"):
             continue
         begin, end = found.end(), closing(text, found.end() - 1)
-        declared, start = text[begin:end].removeprefix("void"), " {\n    const kerncast_context *const kc = context == NULL ? &kc_nothing : context;\n    (void)kc;"
+        declared = text[begin:end]
+        start = "const kerncast_context *const kc = context == NULL ? &kc_nothing : context;\n    (void)kc;"
         if "kerncast_context *context" not in declared:
-            declared = "const kerncast_context *context" + (f", {declared}" if declared else "")
-            kind = next(kind for kind in NOTHING if text[found.start() :].startswith(kind))
-            refusal = NOTHING[kind]
-            if "kerncast_answer *answer" in declared:
-                refusal = f'kc_refuse(kc, answer, {refusal}, -1, "there is no context: make one with create or init%.0s%.0s", "", "", 0)'
-            start += f"\n    if (context == NULL) return {refusal};\n   ".replace("return ;", "return;")
-        text = f"{text[:begin]}{declared}){start}{text[end + 3 :]}"
+            start = _contextless(text[found.start() :], declared, embedded, start)
+            declared = declared if embedded else ", ".join(["const kerncast_context *context", declared]).removesuffix(", void")
+        text = f"{text[:begin]}{declared}) {{\n    {start}{text[end + 3 :]}"
     return text
+
+
+def _contextless(definition: str, declared: str, embedded: bool, start: str) -> str:
+    """The beginning of a function that has no context in an artefact."""
+    refusal = next(found for kind, found in NOTHING.items() if definition.startswith(kind))
+    said = "the tables are damaged" if embedded else "there is no context: make one with create or init"
+    if embedded:
+        refusal = refusal.replace("BAD_INPUT", "CORRUPT")
+    if "kerncast_answer *answer" in declared:
+        refusal = f'kc_refuse(&kc_nothing, answer, {refusal}, -1, "{said}%.0s%.0s", "", "", 0)'
+    back = f"return {refusal};" if refusal else "return;"
+    if embedded:
+        own = "kc_own_memory memory;\n    const kerncast_context *const kc = kc_alone(&memory);"
+        return f"{own}\n    if (kc == NULL) {back}\n   "
+    return f"{start}\n    if (context == NULL) {back}\n   "
 
 
 def _conditions(text: str) -> str:

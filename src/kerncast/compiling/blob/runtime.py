@@ -12,7 +12,6 @@ from kerncast.compiling.c99 import MEMO
 from kerncast.compiling.c_forest import MOST_SETS
 from kerncast.compiling.header import MESSAGE_BYTES, MOST_PINS, status_lines, tier_lines
 from kerncast.compiling.packaged import packaged as engine
-from kerncast.expr import meaning  # noqa: F401  (the prelude's numbers)
 from kerncast.expr.to_c import prelude
 from kerncast.learners.gbdt import BEHIND, LIKELY_TO_FAIL
 from kerncast.learners.target import LEAST_RATE
@@ -25,40 +24,54 @@ from kerncast.writing.packaged import packaged_c
 
 # Functions that the engine calls and an artefact generates: the runtime's own take a context too.
 GENERATED = (
-    "kc_problem_values", "kc_features", "kc_tree_values", "kc_size", "kc_compared_problem", "kc_compared_mixed", "kc_broken_rule",
-    "kc_unsupported", "kc_broken_config_rule", "kc_config_valid", "kc_problem_applies", "kc_config_applies", "kc_problem_usual",
-    "kc_config_usual", "kc_decode", "kc_encode", "kc_log_time", "kc_combine", "kc_bounds", "kc_fails", "kc_learn", "kc_time",
-    "kc_portfolio_score", "kc_full_score", "kc_quick_score", "kc_mask", "kc_line_time",
+    "kc_problem_values", "kc_features", "kc_tree_values", "kc_size", "kc_compared_problem", "kc_compared_mixed",
+    "kc_broken_rule", "kc_unsupported", "kc_broken_config_rule", "kc_config_valid", "kc_problem_applies", "kc_config_applies",
+    "kc_problem_usual", "kc_config_usual", "kc_decode", "kc_encode", "kc_log_time", "kc_combine", "kc_bounds", "kc_fails",
+    "kc_learn", "kc_time", "kc_portfolio_score", "kc_full_score", "kc_quick_score", "kc_mask", "kc_line_time",
 )  # fmt: skip
 OPERANDS = {"where": 3, **dict.fromkeys(("abs", "floor", "ceil", "sqrt", "log2", "log1p", "not", "index", "fetch"), 1)}
 # What contexts and models do themselves here.
 OWN = ("kerncast_context_bytes", "kerncast_init_checked", "kerncast_create_checked", "kerncast_schema", "kerncast_model")
 KEY = "(size_t)KC_PROBLEM * sizeof(int64_t)"
+INCLUDES = engine("begin.c").split("\n", 1)[1]
 
 
 def runtime_source(prefix: str = "kerncast") -> str:
     """The text of `PREFIX_runtime.c`."""
+    head = "typedef int64_t kerncast_problem;\ntypedef int64_t kerncast_config;\n"
+    return named(f'#include "@PREFIX@_runtime.h"\n{INCLUDES}{head}{common(embedded=False)}{own_file("public.c")}', prefix)
+
+
+def named(text: str, prefix: str) -> str:
+    """Text of this package and of the engine under a prefix."""
+    names = {"status_names": C_STATUSES, "tier_names": C_TIERS}
+    return filled(text, prefix, **{name: ", ".join(map(c_string, found)) for name, found in names.items()})
+
+
+def common(embedded: bool, before: str = "") -> str:
+    """What the runtime and a file with its own model have in common."""
+    alone = "kc_own_memory *memory"
     sections = [
-        f'#include "@PREFIX@_runtime.h"\n{engine("begin.c").split(chr(10), 1)[1]}',
         prelude(),
-        _sizes(),
+        _sizes() + before,
         engine("spaces.c"), engine("trait.c"), _memo(), engine("forest.c"), engine("lanes.c"),
-        _own("model.c", facts=_enum("FACT", FACTS), numbers=_enum("NUMBER", NUMBERS), operations=_enum("OP", OPERATIONS)),
-        _own("programs.c"),
+        own_file("model.c", facts=_enum("FACT", FACTS), numbers=_enum("NUMBER", NUMBERS), operations=_enum("OP", OPERATIONS)),
+        f"{own_file('alone.c')}static const kerncast_context *kc_alone({alone});\n" if embedded else "",
+        own_file("programs.c"),
         packaged_c("kerncast.learners", "clip.c"), packaged_c("kerncast.learners", "dense.c"),
         _lines(),
-        _own("learners.c", least_rate=c_number(LEAST_RATE), likely_to_fail=c_number(LIKELY_TO_FAIL), behind=c_number(BEHIND)),
+        own_file("learners.c", least_rate=c_number(LEAST_RATE), likely_to_fail=c_number(LIKELY_TO_FAIL),
+                 behind=c_number(BEHIND)),
         _rows(),
         _answers(),
         _pool(narrow=True), _pool(narrow=False), _each(),
-        _own("pools.c"),
-        _engine(),
-        _own("loading.c", operands=", ".join(str(OPERANDS.get(name, 2)) for name in OPERATIONS)),
-        _own("loading_trees.c", most_sets=str(MOST_SETS)),
-        _own("public.c"),
+        own_file("pools.c"),
+        _engine(embedded),
+        own_file("loading.c", operands=", ".join(str(OPERANDS.get(name, 2)) for name in OPERATIONS)),
+        own_file("loading_trees.c", most_sets=str(MOST_SETS)),
+        own_file("contexts.c"),
     ]  # fmt: skip
-    names = {"status_names": C_STATUSES, "tier_names": C_TIERS}
-    return filled("".join(sections), prefix, **{name: ", ".join(map(c_string, found)) for name, found in names.items()})
+    return "".join(sections)
 
 
 def runtime_header(prefix: str = "kerncast") -> str:
@@ -75,7 +88,7 @@ def runtime_header(prefix: str = "kerncast") -> str:
     )
 
 
-def _own(name: str, **blocks: str) -> str:
+def own_file(name: str, **blocks: str) -> str:
     """A file of this package, its blocks filled in; the prefix comes at the end."""
     text = packaged_c(__package__, name)
     for block, value in blocks.items():
@@ -92,7 +105,7 @@ def _sizes() -> str:
     return define(
         **sizes, KC_MEMO=MEMO, KC_MOST_PINS=MOST_PINS, KC_MOST_ALIGNED=MOST_ALIGNED, KC_ABSENT=f"({c_integer(ABSENT)})",
         KC_BLOB_VERSION=VERSION, KC_BLOB_VERSION_TEXT=c_string(str(VERSION)),
-    ) + "typedef int64_t kerncast_problem;\ntypedef int64_t kerncast_config;\n"  # fmt: skip
+    )  # fmt: skip
 
 
 def _memo() -> str:
@@ -166,7 +179,7 @@ def _each() -> str:
     return lifted(text, (*GENERATED, "kc_config_numbers", "kc_within", "kc_row_of"), pool=True)
 
 
-def _engine() -> str:
+def _engine(embedded: bool) -> str:
     """Reading problems, answers, the memo, pins, the tree, the public functions."""
     text = replaced(without_functions(engine("engine.c"), OWN), {
         "int (*applies)(int32_t, const double *)": "int (*applies)(const kerncast_context *, int32_t, const double *)",
@@ -183,6 +196,15 @@ def _engine() -> str:
         "sizeof context->pin[i].key": KEY, "sizeof context->pin[kept].key": KEY,
         "count != KC_CANDIDATES": "count != (size_t)KC_CANDIDATES",
     })  # fmt: skip
-    others = ("kc_config_value", "kc_config_numbers", "kc_within", "kc_fits", "kc_label_of", "kc_interval_of", "kc_row", "kc_runs")
+    others = (
+        "kc_config_value",
+        "kc_config_numbers",
+        "kc_within",
+        "kc_fits",
+        "kc_label_of",
+        "kc_interval_of",
+        "kc_row",
+        "kc_runs",
+    )
     both = engine("comparing.c") + text + overrides
-    return "void kerncast_unload(kerncast_model *model);\n" + lifted(both, (*GENERATED, *others))
+    return lifted(both, (*GENERATED, *others), embedded=embedded)
