@@ -15,7 +15,19 @@ TILE = re.compile(r"constexpr int64_t Mr = (\d+);.*?constexpr int64_t Nr = (\d+)
 
 
 @pytest.fixture(scope="session")
-def made_up(tmp_path_factory):
+def inductor_cache(tmp_path_factory):
+    """A folder for Inductor's cache in which it has found out what this CPU can do: that takes ten seconds in an empty one."""
+    from kerncast.backends.inductor.build import cpu_software
+
+    folder = tmp_path_factory.mktemp("inductor_cache")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))
+        cpu_software()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def made_up(inductor_cache, tmp_path_factory):
     """`made_up((4, 16))`: a model to which that tile is fastest; trained once."""
     from made_up import made_up_model
 
@@ -49,7 +61,7 @@ def _asked_in_python(request, monkeypatch):
 
 
 @pytest.fixture
-def compiling(tmp_path, monkeypatch):
+def compiling(inductor_cache, monkeypatch):
     """`compiling(module, x)` compiles with max-autotune and says which kernels are in the code: `(4, 16)`, `aten`, ….
 
     Nothing is compiled by the C++ compiler nor timed, so results are not those of the module.

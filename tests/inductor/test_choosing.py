@@ -46,7 +46,7 @@ def linear(columns=48, bias=True, activation=torch.relu):
 
 @pytest.fixture
 def cached(monkeypatch):
-    """Inductor caches graphs with bf16 weights, as on CPUs without bf16. With weights that MKL or oneDNN has packed it cannot."""
+    """Inductor caches graphs with bf16 weights, as on CPUs without bf16; weights that MKL or oneDNN has packed it cannot."""
     from torch._inductor.fx_passes import mkldnn_fusion
 
     monkeypatch.setattr(mkldnn_fusion, "is_mkldnn_bf16_supported", lambda device: False)

@@ -40,12 +40,12 @@ GPU = {"name": "NVIDIA H100 80GB HBM3", "multi_processor_count": 132, "warp_size
 
 
 @pytest.fixture(scope="module")
-def observed(tmp_path_factory):
+def observed(inductor_cache, tmp_path_factory):
     """What a program that knows nothing of kerncast leaves: the one real compilation of this file."""
     folder = tmp_path_factory.mktemp("observed")
     variables = {
         "KERNCAST_OBSERVE": str(folder / "data"),
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"),
+        "TORCHINDUCTOR_CACHE_DIR": str(inductor_cache),
         "TORCHINDUCTOR_FREEZING": "1",
         "PYTHONPATH": str(ROOT),
     }

@@ -111,11 +111,11 @@ def test_arguments_that_do_not_fit_are_refused(made_up):
     assert Validation("m", "d", "x", (Product(PROBLEM, "failed", "why"),)).as_good is False
 
 
-def test_a_variable_makes_a_model_choose_in_every_thread(made_up, run, tmp_path):
+def test_a_variable_makes_a_model_choose_in_every_thread(made_up, inductor_cache, run, tmp_path):
     """KERNCAST_INDUCTOR in a program that knows nothing of it; KERNCAST_REPORT says what was decided."""
     file = tmp_path / "decided-{pid}.json"
     variables = {"KERNCAST_INDUCTOR": str(made_up((4, 16)).path), "KERNCAST_REPORT": str(file), "TORCHINDUCTOR_FREEZING": "1",
-                 "TORCHINDUCTOR_MAX_AUTOTUNE": "1", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}  # fmt: skip
+                 "TORCHINDUCTOR_MAX_AUTOTUNE": "1", "TORCHINDUCTOR_CACHE_DIR": str(inductor_cache)}  # fmt: skip
     done = subprocess.run([sys.executable, "-c", PROGRAM], env={**os.environ, **variables}, capture_output=True, text=True,
                           check=False, timeout=300)  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

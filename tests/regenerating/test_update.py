@@ -144,9 +144,22 @@ def test_a_model_of_the_store_is_replaced_there(home, canned, tmp_path):
         kc.update(store.find("gemm").path, home / "new", store=store, **QUICK)
 
 
+def test_what_torch_compile_timed_is_scaled_without_asking(home, tmp_path):
+    """Recordings of the model's own software are learned from; those of another torch are left out as all others are."""
+    model, rows = Model.load(home / "m"), measured(150, 3, slower=4.0, backend="torch.compile", cache=None)
+    found = fresh_rows(model, [Dataset.open(synthetic_dataset(tmp_path / "same", rows))])
+    assert found.left_out.get(OTHER_CONDITIONS) is None
+    assert found.rows.height > 100
+    assert list(found.factors) == ["torch.compile"]
+    other = rows.with_columns(software=pl.lit('{"compiler":"gcc 13"}'))
+    found = fresh_rows(model, [Dataset.open(synthetic_dataset(tmp_path / "other", other))])
+    assert (found.rows.height, found.factors) == (0, {})
+    assert found.left_out[OTHER_CONDITIONS] > 100
+
+
 def test_rows_of_another_timer_are_left_out_unless_pooled_and_then_scaled(home, tmp_path):
-    """What torch.compile timed is 1.5 times slower for a reason of its own: the factor is taken out, the ratios stay."""
-    rows = measured(40, 8, slower=1.5, tiles=TILES[:3], backend="torch.compile")
+    """What another timer says is 1.5 times slower for a reason of its own: the factor is taken out, the ratios stay."""
+    rows = measured(40, 8, slower=1.5, tiles=TILES[:3], backend="stopwatch")
     observed = Dataset.open(synthetic_dataset(tmp_path / "observed", rows))
     model = Model.load(home / "m")
     alone = fresh_rows(model, [observed])
@@ -154,7 +167,7 @@ def test_rows_of_another_timer_are_left_out_unless_pooled_and_then_scaled(home, 
     assert alone.left_out[OTHER_CONDITIONS] + alone.left_out.get(SEEN, 0) == rows.height
     pooled = fresh_rows(model, [observed], pool=True)
     ((condition, factor),) = pooled.factors.items()
-    assert condition == "torch.compile cold"
+    assert condition == "stopwatch cold"
     assert 1.1 < factor < 2.2  # the model knows these times to some tens of per cent
     joined = pooled.rows.join(rows, on="key", suffix="_then").filter(pl.col("status") == "ok")
     np.testing.assert_allclose(joined["time_ns_then"] / joined["time_ns"], factor)

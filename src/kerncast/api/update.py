@@ -37,7 +37,8 @@ def update(
     `model` is a model, its directory, or an id in the store. It is judged on held-out problems of the new data and on the old
     data, by the limits of `compare`. The old model is kept as `MODEL.previous` (in the store: under that name); with `out` it
     stays, and the new one is written there. `pool` also learns from rows of another backend, software or cache state, whose
-    times are scaled to the model's. With `dry_run` nothing is trained or written, and the result says what would be learned.
+    times are scaled to the model's; what torch.compile timed with the model's software is learned from without it. With
+    `dry_run` nothing is trained or written, and the result says what would be learned.
     """
     opened = store if isinstance(store, Store) else Store.open(store)
     limits = Limits(max_mean / 100, max_median / 100, max_p10 / 100, max_problem / 100)

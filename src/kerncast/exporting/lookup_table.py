@@ -25,7 +25,7 @@ from kerncast.files.atomic import write_bytes
 from kerncast.files.versioned import json_text
 from kerncast.op import Family, Problem
 
-FAMILY = "gemm/triton"
+FAMILY, CPU_FAMILY = "gemm/triton", "gemm/inductor_cpp"
 DTYPES = {"fp64": "torch.float64", "fp32": "torch.float32", "fp16": "torch.float16", "bf16": "torch.bfloat16"}
 ACCUMULATORS = {"fp64": "tl.float64", "fp32": "tl.float32", "fp16": "tl.float32", "bf16": "tl.float32"}
 # Arguments of a template that a config may have. EVEN_K and ACC_TYPE follow from the problem, and ALLOW_TF32 is a setting
@@ -72,7 +72,10 @@ def lookup_table(
     precision.
     """
     if family.id != FAMILY:
-        raise InvalidValue(f"a lookup table of Inductor chooses configs of {FAMILY}, but the model is for {family.id}")
+        raise InvalidValue(
+            f"a lookup table of Inductor chooses configs of {FAMILY}, but the model is for {family.id}: give one of {FAMILY}"
+            + (', or use this one with torch.compile(..., backend="kerncast")' if family.id == CPU_FAMILY else "")
+        )
     if device_name is not None and (not device_name.strip() or len(device_name) > 200 or not device_name.isprintable()):
         raise InvalidValue(
             f"`device_name` is what torch.cuda.get_device_properties(0).gcnArchName says, in one line, got {device_name!r:.100}"

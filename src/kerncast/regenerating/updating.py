@@ -5,9 +5,10 @@ judged on held-out problems of the new data and on the old data. Rows that the m
 their problem and config.
 
 Times of another backend, software or cache state are not repeats of the model's: Inductor's own timer says another number
-for the same kernel than the collector does. Such rows are left out, unless `pool` asks for them. Then they are scaled by one
-factor per condition, so that the median of measured over predicted time is 1: what is learned from them is which config is
-faster, not that all times have changed. What the model's times mean stays the same.
+for the same kernel than the collector does. Such rows are left out, unless `pool` asks for them or torch.compile timed them
+with the model's own software. Then they are scaled by one factor per condition, so that the median of measured over predicted
+time is 1: what is learned from them is which config is faster, not that all times have changed. What the model's times mean
+stays the same.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from kerncast.errors import InvalidValue
 from kerncast.evaluating import Limits, Verdict, compare
 from kerncast.evaluating.compare import AMBIGUOUS, BETTER, SAME, WORSE
 from kerncast.files.atomic import refuse_unwritable, replace_directory, scratch_folder
+from kerncast.inductor.observed_rows import BACKEND
 from kerncast.models import software as softwares
 from kerncast.models.coverage import CARRIED
 from kerncast.models.manifest import MANIFEST, manifest_alone
@@ -55,7 +57,7 @@ SEEN = "the model has learned from them already"
 OTHER_DEVICE = "of another device"
 OTHER_DTYPE = "of a dtype that the model does not know"
 OTHER_CONDITIONS = "measured by another backend, software or cache state (`pool` uses them, scaled)"
-FEW_TO_SCALE = f"of a condition with fewer than {FEWEST_TO_SCALE} rows to scale it by"
+FEW_TO_SCALE = f"timed by another timer, and fewer than {FEWEST_TO_SCALE} rows do not tell by which factor: record more"
 
 
 @dataclass(frozen=True)
@@ -142,11 +144,10 @@ def fresh_rows(model: Model, datasets: Sequence[Dataset], pool: bool = False) ->
     factors: dict[str, float] = {}
     own = _own_conditions(model)
     if not pool:
-        keep(own, OTHER_CONDITIONS)
-    else:
-        rows, factors, unscaled = _scaled(model, rows, own)
-        if unscaled:
-            left_out[FEW_TO_SCALE] = unscaled
+        keep(own | _own_conditions(model, listened=True), OTHER_CONDITIONS)
+    rows, factors, unscaled = _scaled(model, rows, own)
+    if unscaled:
+        left_out[FEW_TO_SCALE] = unscaled
     return Fresh(rows, left_out, factors)
 
 
@@ -163,12 +164,17 @@ def _unseen(model: Model, rows: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     return new, rows.height - new.height
 
 
-def _own_conditions(model: Model) -> pl.Expr:
-    """Whether a row was measured as the model's own data were; what either does not say is taken for the same."""
+def _own_conditions(model: Model, *, listened: bool = False) -> pl.Expr:
+    """Whether a row was measured as the model's own data were; what either does not say is taken for the same.
+
+    `listened`: whether torch.compile timed it, of which only the software can be the same.
+    """
     known = {**model.manifest.known_conditions, "software": model.manifest.software}
-    return pl.all_horizontal(
-        pl.col(name).is_null() | pl.lit(not known.get(name)) | pl.col(name).is_in(list(known.get(name, ()))) for name in HOW
-    )
+    alike = {
+        name: pl.col(name).is_null() | pl.lit(not known.get(name)) | pl.col(name).is_in(list(known.get(name, ())))
+        for name in HOW
+    }
+    return alike["software"] & pl.col("backend").eq_missing(BACKEND) if listened else pl.all_horizontal(alike.values())
 
 
 def _scaled(model: Model, rows: pl.DataFrame, own: pl.Expr) -> tuple[pl.DataFrame, dict[str, float], int]:

@@ -22,7 +22,8 @@ from kerncast.cli.views.output import datasets_argument, json_option, print_json
     "--out", type=click.Path(path_type=Path), metavar="DIR",
     help="Write the new model there and leave MODEL as it is. [default: it takes the place of MODEL]",
 )  # fmt: skip
-@click.option("--pool", is_flag=True, help="Also use rows of another backend, software or cache state, scaled to the model's.")
+@click.option("--pool", is_flag=True, help="Also use rows of another backend, software or cache state, scaled to the model's. "
+              "What torch.compile timed with the model's software is used without it.")  # fmt: skip
 @click.option("--max-mean", default=0.5, show_default=True, metavar="%", help="Allowed drop of the mean.")
 @click.option("--max-median", default=0.5, show_default=True, metavar="%", help="Allowed drop of the median.")
 @click.option("--max-p10", default=2.0, show_default=True, metavar="%", help="Allowed drop of the P10.")
@@ -45,7 +46,8 @@ def command(model: str, datasets: tuple[Path, ...], as_json: bool, **options: An
     \b
     kerncast update model today --dry-run
     kerncast update model today
-    kerncast update gemm/triton observed --pool
+    kerncast update my-model autotunes
+    kerncast update gemm/triton measured-elsewhere --pool
     """
     from kerncast.api.update import update
 
