@@ -295,7 +295,8 @@ def convolution_rows(direction: str, counts: range) -> list[dict[str, Any]]:
             rows.append({
                 "kernel": f"grouped_conv_{direction}_bf16_2d_{tile}_{pipeline}_intrawave", "problem_idx": number,
                 "N": n, "C": c, "K": k, "G": 1, "Di": 1, "Hi": size, "Wi": size, "Z": 1, "Y": y, "X": y,
-                "stride_d": 1, "stride_h": 1, "stride_w": 1, "pad_d": 0, "pad_h": y // 2, "pad_w": y // 2, "dilation_d": 1, "dilation_h": 1, "dilation_w": 1,
+                "stride_d": 1, "stride_h": 1, "stride_w": 1, "pad_d": 0, "pad_h": y // 2, "pad_w": y // 2,
+                "dilation_d": 1, "dilation_h": 1, "dilation_w": 1,
                 "latency_ms": latency, "tflops": flops / latency / 1e9, "non_zero": 5,
             })  # fmt: skip
     return rows

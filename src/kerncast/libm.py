@@ -1,7 +1,7 @@
 """Functions of arrays, to the last bit as C's libm computes them.
 
-numpy has its own code for them on CPUs with AVX-512, and one result in twenty is off by the last bit there. Exported C must give
-what Python gives, so what both compute is computed by these. polars calls libm for each element.
+numpy has its own code for them on CPUs with AVX-512, and one result in twenty is off by the last bit there. Exported C must
+give what Python gives, so what both compute is computed by these. polars calls libm for each element.
 """
 
 from __future__ import annotations

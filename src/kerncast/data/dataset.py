@@ -514,8 +514,8 @@ class Dataset:
         """Write the rows of one family for other tools, and return the files.
 
         `csv` and `parquet`: a table, with a mapping file that imports it again. `t4`: the auto-tuning community's results
-        format. `kernel-tuner`: a cache of Kernel Tuner. The last two have one file for each problem and device: `path` is a
-        folder if there are several.
+        format. `kernel-tuner`: a cache of Kernel Tuner. These two have one file for each problem and device: `path` is a
+        folder if there are several. `tt-sweep`: measured reshards as vectors and results of tt-metal's sweep framework.
         """
         from kerncast.data.exporters import export_rows
 

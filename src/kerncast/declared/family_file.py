@@ -40,8 +40,8 @@ from kerncast.declared.declaration import Declaration, Formulas, Rule, Values, d
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.expr.nodes import BOOLEAN
 from kerncast.op import Family
-from kerncast.parsing import decode_toml
 from kerncast.parameters import Value
+from kerncast.parsing import decode_toml
 from kerncast.registry import FAMILIES, OPS
 from kerncast.writing.keys import key_rule
 

@@ -76,6 +76,14 @@ def write_tt_sweep(dataset: Dataset, out: Path, *, where: Sequence[str] = (), pr
     return WrittenSweep(len(parts), vectors, results, tuple(_notes(counts)))
 
 
+def write_rows(dataset: Dataset, out: Path, family: str | None, where: Sequence[str]) -> list[Path]:
+    """The writer behind `Dataset.export(to="tt-sweep")`."""
+    if family not in (None, reshard_single.id):
+        raise InvalidValue(f"tt-sweep is a format of {reshard_single.id}, got '{family}': use another format")
+    dataset.notes = (*dataset.notes, *write_tt_sweep(dataset, out, where=where).notes)
+    return sorted(path for path in out.rglob("*") if path.is_file())
+
+
 def _write(folder: Path, name: str, distinct: pl.DataFrame, rows: pl.DataFrame) -> int:
     """The two files of a pair of grids; how many results they hold."""
     for home in (VECTORS, RESULTS):

@@ -34,21 +34,26 @@ def command(dataset: Path, to: str, out: Path, family: str | None, where: tuple[
     csv and parquet write a table with all columns, times in nanoseconds, and beside it a mapping file with which
     `kerncast import` reads the same rows again. t4 is the results format of the auto-tuning community, kernel-tuner a
     cache that Kernel Tuner and its simulation mode read. These two have a file for each problem and device: with several,
-    --out is a folder.
+    --out is a folder. tt-sweep writes measured reshards as the vectors and results of tt-metal's sweep framework.
 
     \b
     kerncast export-data times --to csv --out times.csv
     kerncast import csv times.csv --mapping times.toml --out again
     kerncast export-data times --to t4 --where dtype=fp16 --out results.json
     kerncast export-data times --to kernel-tuner --out cache.json
+    kerncast export-data reshards --to tt-sweep --out sweep
     """
     from kerncast.data.dataset import Dataset
 
     with working(f"writing {dataset} as {to}"):
-        written = Dataset.open(dataset).export(out, to=to, family=family, where=where)
+        opened = Dataset.open(dataset)
+        before = len(opened.notes)
+        written = opened.export(out, to=to, family=family, where=where)
     if as_json:
         print_json({"path": str(out), "format": to, "files": {str(path): path.stat().st_size for path in written}})
         return
+    for note in opened.notes[before:]:
+        echo(note)
     for path in written[:FILES_SHOWN]:
         echo(f"{path}: {path.stat().st_size:,} bytes")
     if len(written) > FILES_SHOWN:

@@ -1,6 +1,7 @@
 """Writers: the rows of a dataset in another tool's format, one file per format.
 
-A writer is a function `write(dataset, out, family, where)` that returns the files that it wrote; `out` does not exist yet.
+A writer is a function `write(dataset, out, family, where)` that returns the files that it wrote; `out` does not exist yet. What
+users should know is added to the dataset's `notes`.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ if TYPE_CHECKING:
 
 Writer = Callable[["Dataset", Path, str | None, Sequence[str]], list[Path]]
 
-# Format → the module here and its function; loaded when used.
+# Format → module and function, loaded when used. Vectors are written by `exporting`, which knows sweeps.
 WRITERS = {
-    "csv": ("tables", "write_csv"),
-    "kernel-tuner": ("kernel_tuner", "write_kernel_tuner"),
-    "parquet": ("tables", "write_parquet"),
-    "t4": ("t4", "write_t4"),
+    "csv": ("kerncast.data.exporters.tables", "write_csv"),
+    "kernel-tuner": ("kerncast.data.exporters.kernel_tuner", "write_kernel_tuner"),
+    "parquet": ("kerncast.data.exporters.tables", "write_parquet"),
+    "t4": ("kerncast.data.exporters.t4", "write_t4"),
+    "tt-sweep": ("kerncast.exporting.tt_sweep", "write_rows"),
 }
 
 
@@ -32,7 +34,7 @@ def writer(name: str) -> Writer:
     if name not in WRITERS:
         raise NotFound.named("format to write", name, WRITERS)
     module, function = WRITERS[name]
-    found: Writer = getattr(import_module(f"{__name__}.{module}"), function)
+    found: Writer = getattr(import_module(module), function)
     return found
 
 
