@@ -47,11 +47,9 @@ def _slot_tables(plan: ForestPlan, places: dict[str, int], programs: Programs) -
     """Which conditions the problem decides, which a group of mixed features, and which the config alone."""
     problem = [(*plan.slots[feature], places[plan.values[feature]]) for feature in plan.stages.problem]
     groups: list[tuple[int, ...]] = []
-    reads: list[int] = []
     mixed: list[tuple[int, ...]] = []
     for number, group in enumerate(plan.groups):
-        parts = [*plan.stages.problem_parts]
-        program = programs.add(group.outputs.values(), places_of([*parts, *group.parts]))
+        program = programs.add(group.outputs.values(), places_of([*plan.stages.problem_parts, *group.parts]))
         groups.append((program, len(group.parts)))
         mixed += [(*plan.slots[name], number, place) for place, name in enumerate(group.outputs)]
     reads = [places[plan.values[part]] for part in plan.stages.problem_parts]

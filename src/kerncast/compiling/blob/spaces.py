@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -206,6 +205,3 @@ def described(artefact: Artefact) -> str:
         "kerncast": __version__, "tiers": list(artefact.include), "features": list(artefact.features),
     }  # fmt: skip
     return json.dumps(facts, sort_keys=True)
-
-
-Placing = Callable[[str], int]
