@@ -15,6 +15,7 @@ from kerncast.compiling.packaged import packaged as engine
 from kerncast.expr.to_c import prelude
 from kerncast.learners.gbdt import BEHIND, LIKELY_TO_FAIL
 from kerncast.learners.target import LEAST_RATE
+from kerncast.models.answer import fallback_words
 from kerncast.models.rarity import ABSENT
 from kerncast.models.statuses import C_STATUSES
 from kerncast.models.tier import C_TIERS
@@ -55,7 +56,10 @@ def common(embedded: bool, before: str = "") -> str:
         prelude(),
         _sizes() + before,
         engine("spaces.c"), engine("trait.c"), _memo(), engine("forest.c"), engine("lanes.c"),
-        own_file("model.c", facts=_enum("FACT", FACTS), numbers=_enum("NUMBER", NUMBERS), operations=_enum("OP", OPERATIONS)),
+        own_file(
+            "model.c", facts=_enum("FACT", FACTS), numbers=_enum("NUMBER", NUMBERS), operations=_enum("OP", OPERATIONS),
+            fallback_library=c_string(fallback_words("library")), fallback_best=c_string(fallback_words("portfolio")),
+        ),
         f"{own_file('alone.c')}static const kerncast_context *kc_alone({alone});\n" if embedded else "",
         own_file("programs.c"),
         packaged_c("kerncast.learners", "clip.c"), packaged_c("kerncast.learners", "dense.c"),
@@ -181,7 +185,8 @@ def _each() -> str:
 
 def _engine(embedded: bool) -> str:
     """Reading problems, answers, the memo, pins, the tree, the public functions."""
-    text = replaced(without_functions(engine("engine.c"), OWN), {
+    answering = chosen(engine("engine.c"), {"KC_TREE_ALONE": False})
+    text = replaced(without_functions(answering, OWN), {
         "int (*applies)(int32_t, const double *)": "int (*applies)(const kerncast_context *, int32_t, const double *)",
         "int (*usual)(int32_t, const double *, int64_t)":
             "int (*usual)(const kerncast_context *, int32_t, const double *, int64_t)",

@@ -47,6 +47,7 @@ FACTS = (
     "has_tree", "has_portfolio", "has_full", "has_quick", "tree_places", "most_compared", "compared_first", "compared_by_all",
     "problem_values", "feature_values", "rule_values", "family_rule_values", "config_rule_values", "size_values", "tree_values",
     "compared_problem", "compared_mixed", "screens", "bands", "rare_bands", "size_bands", "mixed_rules",
+    "fallback_library",
 )  # fmt: skip
 # The numbers in the table `numbers`, in order.
 NUMBERS = ("own", "weight", "rough_scale", "rough_error", "level", "middle", "spread", "blend_own", "blend_other")
@@ -55,6 +56,8 @@ NUMBERS = ("own", "weight", "rough_scale", "rough_error", "level", "middle", "sp
 def blob(artefact: Artefact, golden: Sequence[Golden] = ()) -> bytes:
     """The bytes of the file, with golden vectors for its self-test; models that the runtime cannot hold are refused by name."""
     refuse_unknown(artefact)
+    if artefact.alone:
+        raise InvalidValue("a tree alone is small enough as C: use `to=c` and `form=code`, or name more `tiers`")
     return packed(_Sections(artefact).tables() | _golden(artefact, golden))
 
 
@@ -168,6 +171,7 @@ class _Sections:
             "target_base": -1 if base is None else self.places[base], "target_tflops": int(target.name == "tflops"),
             "bands": 0 if interval is None else len(interval.lower), "rare_bands": 1 if wide is None else len(wide.lower),
             "mixed_rules": len(self.artefact.mixed_rules),
+            "fallback_library": int(self.artefact.fallbacks[1] == "library"),
         }  # fmt: skip
 
     def _learner(self) -> Tables:

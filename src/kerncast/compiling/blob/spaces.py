@@ -52,7 +52,7 @@ def space_tables(word: str, space: Space, texts: Texts, programs: Programs) -> T
             by_code = {code: label for label, code in parameter.codes}
             labels += [texts.place(by_code[code]) if code in by_code else -1 for code in values[first:]]
         rows.append((*_span(parameter), first, len(values) - first, _default(parameter), int(name in space.active),
-                     int(parameter.optional)))  # fmt: skip
+                     int(parameter.optional), int(isinstance(parameter, Bool))))  # fmt: skip
     names = list(space.parameters)
     place = places_of(f"{space.namespace}.{name}" for name in names)
 
@@ -102,7 +102,7 @@ def hull_tables(artefact: Artefact, texts: Texts) -> Tables:
             values += sorted(parameter.number(index) for index in map(parameter.index, seen.labels) if index is not None)
         elif seen.low is not None and seen.high is not None:
             low, high = seen.low, seen.high
-        rows.append((low, high, 1, first, len(values) - first, MISSING, 0, 0))
+        rows.append((low, high, 1, first, len(values) - first, MISSING, 0, 0, 0))
         rules.append(texts.place(trained_words(parameter, seen)))
     places = list(space.parameters)
     facts = manifest.known_facts

@@ -249,24 +249,41 @@ static int kc_load_programs(kc_loading *l) {
     return 1;
 }
 
-/* Rows of low, high, step, first value, values, default, conditional, optional. */
+/* Rows of low, high, step, first value, values, default, conditional, optional, flag. */
 static int kc_load_parameters(kc_loading *l, const char *numbers_name, const char *values_name, int32_t count, kc_parameter *to) {
     const int64_t *rows, *values;
     int32_t there, next = 0;
-    KC_READ(rows, numbers_name, 'q', (int64_t)count * 8, NULL);
+    KC_READ(rows, numbers_name, 'q', (int64_t)count * 9, NULL);
     KC_READ(values, values_name, 'q', -1, &there);
-    for (int32_t i = 0; i < count; i++, rows += 8) {
+    for (int32_t i = 0; i < count; i++, rows += 9) {
         KC_NEED(rows[2] >= 1 && rows[3] == next && rows[4] >= 0 && rows[4] <= there - next, numbers_name);
-        KC_NEED((rows[6] | 1) == 1 && (rows[7] | 1) == 1, numbers_name);
+        KC_NEED((rows[6] | 1) == 1 && (rows[7] | 1) == 1 && (rows[8] | 1) == 1, numbers_name);
         to[i].low = rows[0], to[i].high = rows[1], to[i].step = rows[2];
         to[i].values = rows[4] ? values + next : NULL, to[i].count = (int32_t)rows[4];
         to[i].otherwise = rows[5], to[i].conditional = (int)rows[6], to[i].optional = (int)rows[7];
+        to[i].labels = rows[8] ? kc_flag_names : NULL;
         next += (int32_t)rows[4];
     }
     return next == there ? 1 : kc_damaged(l, values_name);
 }
 
 typedef struct { const char *numbers, *values, *names, *rules, *inactive, *order, *applies, *usual, *labels; } kc_space_names;
+
+/* The names of a parameter's values, where the first of them has one. */
+static int kc_name_values(kc_loading *l, const char *name, int32_t count, int32_t values, const int32_t *texts, kc_parameter *to) {
+    const char **names = kc_take(l, (size_t)values + 1, sizeof *names);
+    int32_t first = 0;
+    if (names == NULL) return 0;
+    for (int32_t i = 0; i < count; first += to[i++].count) {
+        if (to[i].count == 0 || texts[first] < 0) continue;
+        for (int32_t k = first; k < first + to[i].count; k++) {
+            KC_NEED(texts[k] >= 0, name);
+            names[k] = l->m->text + texts[k];
+        }
+        to[i].labels = names + first;
+    }
+    return 1;
+}
 
 static int kc_load_space(kc_loading *l, int side, int32_t count, const kc_space_names *n, const kc_parameter **to, const int32_t **order) {
     struct kerncast_model *m = l->m;
@@ -292,7 +309,8 @@ static int kc_load_space(kc_loading *l, int side, int32_t count, const kc_space_
         values += parameters[i].count;
     }
     *to = parameters;
-    return kc_read_below(l, n->labels, values, -1, (int64_t)l->text_size, &m->labels[side], NULL);
+    return kc_read_below(l, n->labels, values, -1, (int64_t)l->text_size, &m->labels[side], NULL) &&
+           kc_name_values(l, n->labels, count, values, m->labels[side], parameters);
 }
 
 static int kc_load_spaces(kc_loading *l) {

@@ -123,6 +123,7 @@ struct kerncast_context {
     kc_pool_state states[3];
 };
 
+static const char *const kc_flag_names[2] = {"false", "true"};
 /* A function that is given no context is refused before it reads anything of this one. */
 static const kerncast_context kc_nothing;
 
@@ -131,6 +132,11 @@ static const kerncast_context kc_nothing;
 #define KC_PROBLEM (kc->m.problem)
 #define KC_CONFIG (kc->m.config)
 #define KC_CANDIDATES (kc->m.candidates)
+/* A blob holds all candidates, and never a tree alone. */
+#define KC_STORED KC_CANDIDATES
+#define kc_stored(candidate) (candidate)
+#define KC_TREE_ALONE 0
+#define kc_tree_members kc_portfolio_members
 #define KC_FEATURES (kc->m.features)
 #define KC_FACTS (kc->m.facts_known)
 #define KC_BANDS (kc->m.bands)
@@ -140,6 +146,7 @@ static const kerncast_context kc_nothing;
 #define KC_TRAITS (kc->m.traits)
 #define KC_FALLBACKS (kc->m.fallback_count)
 #define KC_DENIED (kc->m.denied_count)
+#define kc_fallback_words (KC_FACT(FALLBACK_LIBRARY) ? @FALLBACK_LIBRARY@ : @FALLBACK_BEST@)
 #define KC_PINS (kc->m.pin_count)
 #define KC_LABEL_VARIANTS (kc->m.label_variants)
 #define KC_LABEL_KEYS (kc->m.label_keys)
