@@ -131,11 +131,11 @@ def hardware_captured(work: Work) -> None:
     work.needs("rocminfo and an AMD GPU; lscpu was captured")
 
 
-@promise("38-39", GEMM, "55 features; three targets", after=imported)
+@promise("38-39", GEMM, "55 features, and those that CK added later; three targets", after=imported)
 def three_targets(work: Work) -> None:
     work("kerncast train data --format ck --targets tflops,latency,bandwidth --trees 60 --folds 3 --out ck")
     spec = work.read("ck/feature_spec.json")
-    assert len(spec["feature_names"]) == 55, len(spec["feature_names"])
+    assert len(spec["feature_names"]) >= 55, len(spec["feature_names"])
     assert sorted(path.name for path in (work.folder / "ck").glob("model_*")) == [
         f"model_{name}.lgbm.gz" for name in ("bandwidth", "latency", "tflops")
     ]
