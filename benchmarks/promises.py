@@ -28,6 +28,7 @@ class Work:
     folder: Path
     commands: list[str] = field(default_factory=list)
     lacking: str = ""
+    possible: bool = True
 
     def __call__(self, command: str, *, exits: int = 0, says: str = "") -> str:
         """What a command prints, both streams; it must end with this exit code and say this."""
@@ -69,6 +70,10 @@ class Work:
     def needs(self, hardware: str) -> None:
         """What would be needed to go further."""
         self.lacking = hardware
+
+    def cannot(self, hardware: str) -> None:
+        """What would be needed to do it at all."""
+        self.lacking, self.possible = hardware, False
 
 
 @dataclass(frozen=True)

@@ -182,13 +182,18 @@ def coverage(results: Sequence[Result]) -> str:
     lines = COVERAGE_INTRO.splitlines()
     for result in found:
         rows = result.rows
-        right, lacking = sum(bool(row.reached) for row in rows), sum(bool(row.against) for row in rows)
-        told = f"{right} of {len(rows)} groups of promises are kept; {lacking} of them end where hardware is needed."
+        right = [row for row in rows if row.reached]
+        further = sum(bool(row.against) for row in right)
+        told = (
+            f"{len(right)} of {len(rows)} groups of promises are kept. {further} of these were done up to what is missing here."
+        )
         lines += ["", f"{told} {provenance(result)}"]
         for system in dict.fromkeys(row.split for row in rows):
             lines += ["", f"## {text(system)}", "", "| # | promise | kept? | shown by |", "|---|---|---|---|"]
             for row in sorted((row for row in rows if row.split == system), key=lambda row: int(row.n.split("-")[0])):
-                state = "**no**" if not row.reached else f"yes; further needs {row.against}" if row.against else "yes"
+                state = f"yes; to go further: {row.against}" if row.reached and row.against else "yes" if row.reached else "no"
+                if not row.reached:
+                    state = f"**no**: {text(row.against)}" if row.against else "**no**"
                 shown = row.note if len(row.note) <= LONGEST_COMMAND else row.note[:LONGEST_COMMAND] + " …"
                 lines.append(f"| {row.n} | {text(row.what)} | {text(state) if row.reached else state} | {_cell(shown)} |")
     return "\n".join(lines) + "\n"
