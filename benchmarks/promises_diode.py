@@ -76,7 +76,7 @@ def bias(work: Work) -> None:
 def shapeset(work: Work) -> None:
     shape = {"B": 1, "M": 64, "N": 128, "K": 256, "M_dtype": "float16", "K_dtype": "float16", "out_dtype": "float16",
              "out_size": [1, 64, 128], "out_stride": [8192, 128, 1]}  # fmt: skip
-    work.write("shapes.json", {"operation": {"mm": {"shapes": [shape]}}})
+    work.write("shapes.json", {"operations": {"mm": {"shapes": [shape]}}})
     work("kerncast sweep gemm/triton --problems 'shapeset:shapes.json;op=mm' --vary layout=rcr --configs sample:4 "
          "--device h100 --out vectors")  # fmt: skip
     work.needs(GPU)

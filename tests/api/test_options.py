@@ -27,6 +27,7 @@ HOMES = {
     "evaluate": [kerncast.evaluate],
     "export": [kerncast.export],
     "families": [kerncast.get_family, Family.bindings],
+    "export-data": [kerncast.Dataset.export],
     "import": [kerncast.read, kerncast.Dataset.guess_mapping],
     "inductor": [],
     "inductor report": [ki.report],
@@ -66,6 +67,7 @@ ELSEWHERE = {
     # A model of the store by its id: `Store.open(path).get(id).load()`.
     **{(verb, "store"): kerncast.Store.get for verb in ("compare", "evaluate", "export", "portfolio")},
     **{(verb, "store"): kerncast.Store.get for verb in ("search", "select", "train")},
+    ("export-data", "out"): kerncast.Dataset.export,
     ("inductor shapes", "out"): Shapes.save,
     ("inductor validate", "worst"): Validation.worst,
 }

@@ -250,7 +250,7 @@ def test_a_dry_run_counts_what_is_left_and_vectors_are_taken_as_they_are(run, tm
 
 
 def test_the_help_names_every_shipped_recipe(run):
-    """`--recipe` takes five names."""
+    """`--benchmark` takes eight names, or a file."""
     _, out, _ = run("collect", "--help")
     assert all(f"{name}," in "".join(out.split()) for name in shipped())
 

@@ -84,7 +84,7 @@ def test_an_export_builds_tests_itself_and_installs_with_cmake(model, tmp_path, 
     ):
         subprocess.run(command, check=True, capture_output=True)
     (described,) = (tmp_path / "installed").rglob("gemm.pc")
-    assert f"prefix={tmp_path / 'installed'}" in described.read_text()
+    assert "prefix=${pcfiledir}/" in described.read_text()  # an installed tree may be moved
     assert (tmp_path / "installed" / "include" / "gemm.h").exists()
 
 
@@ -134,7 +134,7 @@ def test_an_export_to_json_is_a_table_of_choices(model, tmp_path, run):
     (["select", "MODEL", *PROBLEM, "--backend", "cpu"], "--backend needs --measure"),
     (["select", "MODEL", *PROBLEM, "--measure", "--top", "3"], "leave out --top"),
     (["predict", "MODEL", *PROBLEM, "--config", "tile=3"], "unknown config parameter of gemm/triton 'tile'"),
-    (["export", "MODEL", "--to", "c", "--out", "x", "--tiers", "tree"], "export both"),
+    (["export", "MODEL", "--to", "blob", "--out", "x", "--tiers", "tree"], "a tree alone is small enough as C"),
     (["export", "MODEL", "--to", "c", "--out", "x", "--prefix", "A-B"], "a prefix has lowercase letters"),
     (["export", "MODEL", "--to", "json", "--out", "x", "--prefix", "a"], "--prefix is only for --to c and --to blob"),
     (["export", "MODEL", "--to", "c", "--out", "x", "--runtime", "r"], "--runtime is only for --to blob"),

@@ -248,7 +248,8 @@ def _answer_structure(configs: int) -> type[ctypes.Structure]:
 def reply_of(row: Any) -> Reply:
     """A row of answers."""
     status, tier, candidate, parameter, _, time_ns, lower_ns, upper_ns, efficiency, pin, _, message = row.item()
-    text = message.decode("utf-8", "replace") if message else ""
+    # Behind the end of a text stands what an earlier, longer one left.
+    text = message.partition(b"\0")[0].decode("utf-8", "replace")
     return Reply(
         C_STATUSES[status], C_TIER_NAMES[tier], candidate, parameter, time_ns, lower_ns, upper_ns, efficiency, pin, text
     )

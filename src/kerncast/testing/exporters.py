@@ -226,7 +226,7 @@ class ExporterContract:
             problem = Problem.trusted(exported.model.family, values)
             ours, theirs = selector.select(problem), binding.select(selector._encode(problem), "auto")
             chosen = ours.config if ours.config is not None else ours.fallback
-            assert (theirs.status, theirs.message, theirs.time_ns) == (ours.status, ours.reason, -1.0)
+            assert (theirs.status, theirs.message, theirs.time_ns) == (ours.status, ours.reason, -1.0), (theirs, ours)
             assert (None if theirs.candidate < 0 else selector.configs[theirs.candidate]) == chosen
         symbols = subprocess.run(["nm", str(made)], capture_output=True, text=True, check=True).stdout
         assert not [word for word in ("kc_portfolio", "kc_full", "kc_model_", "kc_small", "kc_features") if word in symbols]

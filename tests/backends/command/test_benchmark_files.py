@@ -89,7 +89,7 @@ def test_a_recipe_that_cannot_work_is_refused_by_name(change, why, tmp_path):
         (["--backend", "command"], "backend command runs external programs: name its benchmark with --benchmark"),
         (
             ["--benchmark", "ready.toml", "--set", "place=gone"],
-            "mine needs the folder 'gone' (directory), which is not here: give",
+            "/gone' (directory), which is not here: give",
         ),
         (["--benchmark", "ready.toml", "--set", "made=gone"], "mine needs the folder 'gone' (build.output), which is not here"),
         (

@@ -59,7 +59,7 @@ def command(dataset: Path, to: str, out: Path, family: str | None, where: tuple[
     if len(written) > FILES_SHOWN:
         echo(f"and {len(written) - FILES_SHOWN:,} more files in {out}")
     if len(written) > 1 and to in ("csv", "parquet"):
-        echo(f"to read it again: kerncast import {to} {word(written[0])} --mapping {word(written[1])} --out DATASET")
+        echo(f"to read it again: kerncast import {word(to)} {word(written[0])} --mapping {word(written[1])} --out DATASET")
 
 
 # Files that are listed; a folder may have thousands.
