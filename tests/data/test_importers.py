@@ -327,7 +327,9 @@ def test_several_files_become_one_dataset_with_several_sources(tmp_path):
 
 def test_an_unknown_format_is_refused_with_the_known_ones():
     """Formats are found in the package and by entry point."""
-    with pytest.raises(NotFound, match=r"unknown format 'xlsx': known: .*ck-tile, csv, diode, inductor, kernel-tuner, parquet.*t4.*ttnn-csv"):
+    with pytest.raises(
+        NotFound, match=r"unknown format 'xlsx': known: .*ck-tile, csv, diode, inductor, kernel-tuner, parquet.*t4.*ttnn-csv"
+    ):
         get_importer("xlsx")
 
 

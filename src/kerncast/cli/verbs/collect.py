@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     "--benchmark",
     metavar="NAME|FILE",
     help="An external benchmark program instead: ck-tile, ck-tile-conv, cutlass-profiler, tt-metal-concatenate-heads, "
-    "tt-metal-create-qkv-heads, tt-metal-paged-sdpa-decode, tt-metal-reshard, tt-metal-sweep, or a TOML file (docs/command.md).",
+    "tt-metal-create-qkv-heads, tt-metal-paged-sdpa-decode, tt-metal-reshard, tt-metal-sweep, or a TOML file "
+    "(docs/command.md).",
 )
 @click.option("--set", multiple=True, metavar="NAME=VALUE", help="A setting of the benchmark. May be repeated.")
 @click.option(

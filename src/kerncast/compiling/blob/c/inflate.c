@@ -117,7 +117,7 @@ static void kc_fixed(kc_packed *z) {
     kc_block_of(z, &lengths, &distances);
 }
 
-static void kc_stored(kc_packed *z) {
+static void kc_copied_block(kc_packed *z) {
     z->bits = 0, z->held = 0;
     if (z->end - z->from < 4) {
         z->failed = 1;
@@ -140,7 +140,7 @@ static int kc_inflate(const unsigned char *packed, size_t size, unsigned char *b
     while (!last && !z.failed) {
         last = (int)kc_next(&z, 1);
         const uint32_t kind = kc_next(&z, 2);
-        if (kind == 0) kc_stored(&z);
+        if (kind == 0) kc_copied_block(&z);
         else if (kind == 1) kc_fixed(&z);
         else if (kind == 2) kc_dynamic(&z);
         else z.failed = 1;
