@@ -180,6 +180,8 @@ def coverage(results: Sequence[Result]) -> str:
     """The page of promises, a table for each system."""
     found = [result for result in results if result.benchmark.script == PROMISES]
     lines = COVERAGE_INTRO.splitlines()
+    if not found:
+        lines += ["", "No result has been kept yet: run `python benchmarks/coverage.py --json benchmarks/results/coverage.json`."]
     for result in found:
         rows = result.rows
         right = [row for row in rows if row.reached]
