@@ -181,7 +181,10 @@ def coverage(results: Sequence[Result]) -> str:
     found = [result for result in results if result.benchmark.script == PROMISES]
     lines = COVERAGE_INTRO.splitlines()
     if not found:
-        lines += ["", "No result has been kept yet: run `python benchmarks/coverage.py --json benchmarks/results/coverage.json`."]
+        lines += [
+            "",
+            "No result has been kept yet: run `python benchmarks/coverage.py --json benchmarks/results/coverage.json`.",
+        ]
     for result in found:
         rows = result.rows
         right = [row for row in rows if row.reached]
