@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -269,10 +270,60 @@ def ready_models(work: Work) -> None:
     work.cannot("measuring them needs an AMD GPU, and no measurements of CK Tile kernels are public")
 
 
+# An op of one's own: one file, and a program that prints its time.
+PROGRAM = """
+import json, sys
+rows, columns, block = map(int, sys.argv[1:])
+print(json.dumps({"ns": 500 + rows * columns * (1 + abs(block - 32) / 64) / 10}))
+"""
+TRANSPOSE = """
+name = "transpose"
+doc = "a blocked transpose"
+device = "local"
+argv = ["{setting.python}", "program.py", "{problem.rows}", "{problem.columns}", "{config.block}"]
+samples = 1
+
+[op]
+name = "transpose"
+doc = "the transpose of a matrix of fp32"
+work = { bytes = "8 * rows * columns" }
+
+[op.problem]
+rows = { from = 1, to = 65536, doc = "rows of the input" }
+columns = { from = 1, to = 65536, doc = "columns of the input" }
+
+[op.features]
+log2_bytes = "log2(8 * rows * columns)"
+
+[family]
+name = "blocked"
+doc = "a transpose block by block"
+
+[family.config]
+block = { powers_of_two = [4, 64], doc = "rows and columns of a block" }
+
+[family.features]
+blocks = "ceil_div(rows, block) * ceil_div(columns, block)"
+
+[settings]
+python = { doc = "the interpreter" }
+
+[result]
+format = "json"
+time = { at = ["ns"], unit = "ns" }
+"""
+
+
 @promise("61-63", GEMM, "extend to a new op; tests; guide to data", after=imported)
 def extended(work: Work) -> None:
-    work("kerncast families gemm/ck_tile")
-    work("kerncast verify data")
+    work.write("program.py", PROGRAM)
+    work.write("transpose.toml", TRANSPOSE)
+    work(f"kerncast collect transpose.toml --set python={sys.executable} --problems "
+         "'grid:rows=64,100,256,500;columns=64,128,300' --configs all --out transposed")  # fmt: skip
+    work("kerncast verify transposed")
+    work("kerncast train transposed --trees 40 --folds 3 --out chooser")
+    told = work.json("kerncast select chooser rows=200 columns=128")
+    assert '"block": 32' in json.dumps(told), told
 
 
 @promise("64", GEMM, "learnings, plan, troubleshooting")
@@ -356,7 +407,9 @@ def predictions_compared(work: Work) -> None:
 
 @promise("78", CONV, "a quality test in one command", after=convolutions_imported)
 def quality_test(work: Work) -> None:
-    work("kerncast regenerate conv-cpu --dry-run")
+    work("kerncast regenerate conv-cpu --set sweep.max_problems=6 --set sweep.max_flops=1e7 --set sweep.configs=sample:3 "
+         "--set train.folds=2 --store quality")  # fmt: skip
+    work("kerncast models --store quality", says="grouped_conv_bwd_weight")
 
 
 @promise("79", CONV, "registry.run(problem, input, weight)")

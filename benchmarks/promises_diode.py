@@ -108,6 +108,13 @@ def against_max_autotune(work: Work) -> None:
 def contributed(work: Work) -> None:
     work("kerncast merge data held_out --out merged")
     work("kerncast export-data merged --to csv --out merged.csv")
+    heights = work.python(
+        "import kerncast as kc, polars as pl\n"
+        "print([kc.Dataset.open(name).read().height for name in ('data', 'held_out', 'merged')],"
+        " pl.read_csv('merged.csv', infer_schema_length=None).height)"
+    )
+    *parts, both, written = json.loads("[" + heights.replace("[", "").replace("]", ",") + "]")
+    assert sum(parts) == both == written, heights
 
 
 @promise("113", DATA, "pip install of a release")

@@ -169,6 +169,12 @@ def seven_models(work: Work) -> None:
 @promise("10", MLPS, "data obtainable", after=vectors_written)
 def data_obtainable(work: Work) -> None:
     work("kerncast inspect imported")
+    rows = int(work.python("import kerncast as kc\nprint(kc.Dataset.open('imported').read().height)"))
+    work("kerncast export-data imported --to csv --out imported.csv")
+    with (work.folder / "imported.csv").open() as file:
+        written = list(csv.DictReader(file))
+    assert len(written) == rows, (len(written), rows)
+    assert {"status", "time_ns"} <= set(written[0]), written[0]
 
 
 def _reshard(work: Work, model: str, source: str, target: str, size: str) -> dict[str, Any]:

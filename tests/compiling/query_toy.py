@@ -6,7 +6,7 @@ import struct
 import subprocess
 from pathlib import Path
 
-from kerncast.compiling.header import status_lines, tier_lines
+from kerncast.compiling.header import enumerations
 from kerncast.compiling.query import query_source
 from kerncast.compiling.request import Identity
 from kerncast.models.statuses import C_STATUSES
@@ -36,7 +36,7 @@ TOY_PROBLEM, TOY_CONFIG = Space("toy", "p", TOY), Space("toy/own", "c", TOY)
 def header(folder):
     """Write the stand-in header of an artefact, with the statuses and tiers that artefacts have; return its text."""
     text = (HERE / "query_artefact.h.in").read_text()
-    text = text.replace("@STATUSES@", status_lines("KERNCAST")).replace("@TIERS@", tier_lines("KERNCAST"))
+    text = text.replace("@ENUMERATIONS@", enumerations("kerncast"))
     (folder / "query_artefact.h").write_text(text)
     return text
 

@@ -3,13 +3,13 @@
 import re
 
 from kerncast.compiling.binding import C_STATUSES
-from kerncast.compiling.header import status_lines, tier_lines
+from kerncast.compiling.header import enumerations
 from kerncast.models.statuses import Answered, Place
 
 
 def test_the_numbers_of_the_c_enumerators_are_pinned():
     """Programs that were built with an older header go on understanding newer libraries."""
-    found = dict(re.findall(r"PICKER_(\w+) = (\d+),", status_lines("PICKER")))
+    found = dict(re.findall(r"PICKER_((?!TIER_|PIN_)\w+) = (\d+),", enumerations("picker")))
     assert found == {
         "OK": "0", "OUT_OF_RANGE": "1", "UNSUPPORTED": "2", "NO_VALID_CONFIG": "3", "BAD_INPUT": "4", "MISMATCH": "5",
         "CORRUPT": "6", "TOO_SMALL": "7", "UNSURE": "8",
@@ -19,7 +19,7 @@ def test_the_numbers_of_the_c_enumerators_are_pinned():
 
 def test_the_numbers_of_the_tiers_are_pinned():
     """As for statuses; Python reads them by the same list."""
-    found = dict(re.findall(r"PICKER_TIER_(\w+) = (\d+),", tier_lines("PICKER")))
+    found = dict(re.findall(r"PICKER_TIER_(\w+) = (\d+),", enumerations("picker")))
     assert found == {"MEMO": "0", "TREE": "1", "PORTFOLIO": "2", "FULL": "3", "AUTO": "4", "NONE": "5", "PIN": "6"}
 
 

@@ -7,6 +7,7 @@ from tests.inductor.gpuless import needs_triton, triton_on_cpu
 
 from kerncast.families.gemm_triton import triton
 from kerncast.families.inductor_templates import config_of
+from kerncast.inductor.confidence import Confidence
 from kerncast.inductor.flex_asking import flex_asked
 from kerncast.inductor.triton_choosing import Ask, prune, prune_flex, settle, widened
 from kerncast.op import Config
@@ -17,16 +18,13 @@ from kerncast.training.train import train
 RECIPE = Recipe("gbdt", {"trees": 20, "library_trees": 0, "leaves": 15}, folds=2)
 ARGUMENTS = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "num_stages": 3, "num_warps": 4, "GROUP_M": 8, "EVEN_K": True}
 M, N, K = 512, 256, 1024
+SURE = Confidence(error=0.0, problems=100)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("triton")
     return train(synthetic_dataset(folder / "data", synthetic_rows(problems=25)), folder / "model", RECIPE, no_folds=True)
-
-
-def sure(library_ns, tile_ns):
-    return True
 
 
 def choice(uid, **arguments):
@@ -81,7 +79,7 @@ def test_the_best_are_kept_with_the_library_unless_the_model_is_sure(model):
     assert given == STOCK
     assert (len(kept), kept[0] is ATEN, decision.kept, decision.status) == (2, True, 2, "timed")
     assert decision.candidates == 10
-    several, decision = prune(Ask(model, top_k=3, sure=sure), STOCK, inputs(), "mm")
+    several, decision = prune(Ask(model, top_k=3, confidence=SURE), STOCK, inputs(), "mm")
     assert [item for item in STOCK if item in several] == several
     assert (len(several), decision.reason, decision.problem["layout"]) == (3, "top_k=3", "rcr")
     assert decision.predicted_ns > 0
@@ -94,10 +92,10 @@ def test_what_the_model_never_measured_is_left_to_inductor(model):
     tma = choice("triton::mm_persistent_tma", **ARGUMENTS)
     wide = choice("triton::mm", **{**ARGUMENTS, "GROUP_M": 16})
     other = choice("triton::something_new", **ARGUMENTS)
-    kept, decision = prune(Ask(model, sure=sure), [*STOCK, tma, wide, other], inputs(), "mm")
+    kept, decision = prune(Ask(model, confidence=SURE), [*STOCK, tma, wide, other], inputs(), "mm")
     assert kept[-3:] == [tma, wide, other]
     assert (len(kept), decision.status, decision.reason) == (4, "timed", "3 that the model cannot rank")
-    kept, _ = prune(Ask(model, top_k=2, sure=sure), STOCK, inputs(), "mm", more=[tma, wide, *STOCK[1:]])
+    kept, _ = prune(Ask(model, top_k=2, confidence=SURE), STOCK, inputs(), "mm", more=[tma, wide, *STOCK[1:]])
     assert all(item in STOCK for item in kept)
 
 
@@ -158,7 +156,7 @@ def test_inductor_renders_only_what_is_left(model):
 
     a, b = torch.randn(M, K, dtype=torch.float16), torch.randn(N, K, dtype=torch.float16).t()
     bias = torch.randn(N, dtype=torch.float16)
-    chosen = handler(Ask(model, sure=sure), wide=True)
+    chosen = handler(Ask(model, confidence=SURE), wide=True)
     with triton_on_cpu(chosen) as left:
         assert torch.equal(torch.compile(torch.mm)(a, b), torch.mm(a, b))
     ((stock, more, decision),) = chosen.decisions

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from msgspec import UNSET
 
-from kerncast.compiling.c_forest import ForestPlan
+from kerncast.compiling.c_forest import ForestPlan, forest_plans, values_of_problems
 from kerncast.compiling.c_formulas import failing, gbdt_combine, rough_bounds, target_functions
 from kerncast.compiling.c_spaces import rule_functions, space_tables, symbol_reader
 from kerncast.compiling.c_tree import tree_tables
@@ -108,12 +108,7 @@ class _Writer:
         self.sealed = Sealed()
         # The tables of an op may be large, and both functions read them.
         self.tables: dict[Table, str] = {}
-        forests, small = None if artefact.alone else artefact.forests, artefact.small_forest
-        self.plans: dict[str, ForestPlan] = {}
-        if forests is not None:
-            self.plans["model"] = ForestPlan(artefact, forests, "model")
-        if small is not None:
-            self.plans["small"] = ForestPlan(artefact, small, "small")
+        self.plans = forest_plans(artefact)
 
     def packaged(self, name: str, **blocks: str) -> str:
         """A file of `c/` under the artefact's prefix. Generated text is not changed: it may contain data."""
@@ -133,12 +128,7 @@ class _Writer:
 
     @cached_property
     def values(self) -> dict[str, Expr]:
-        """What is computed once per call: work, and the parts of features that the problem decides."""
-        found = dict(self.artefact.work)
-        for plan in self.plans.values():
-            found |= {plan.values[name]: expr for name, expr in plan.stages.problem.items()}
-            found |= {plan.values[name]: expr for name, expr in plan.stages.problem_parts.items()}
-        return found
+        return values_of_problems(self.artefact, self.plans.values())
 
     @cached_property
     def places(self) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,6 +14,7 @@ from kerncast.compiling.lower import Artefact
 from kerncast.compiling.packaged import packaged
 from kerncast.compiling.pool import Group, Pool, group_mixed, make_pool
 from kerncast.compiling.stages import Stages, cut
+from kerncast.expr import Expr
 from kerncast.expr.to_c import statements
 from kerncast.learners.trees import Tree
 from kerncast.writing.c import array, define, integer_type, renamed
@@ -209,3 +211,18 @@ def _depth(tree: Tree) -> int:
             if child >= 0:
                 depth[child] = depth[node] + 1
     return int(depth.max()) + 2 if len(depth) else 1
+
+
+def forest_plans(artefact: Artefact) -> dict[str, ForestPlan]:
+    """The model's own trees, and the small ones that imitate them, if there are any."""
+    forests = {"model": None if artefact.alone else artefact.forests, "small": artefact.small_forest}
+    return {name: ForestPlan(artefact, found, name) for name, found in forests.items() if found is not None}
+
+
+def values_of_problems(artefact: Artefact, plans: Iterable[ForestPlan]) -> dict[str, Expr]:
+    """What is computed once per call: work, and the parts of features that the problem decides."""
+    found = dict(artefact.work)
+    for plan in plans:
+        found |= {plan.values[name]: expr for name, expr in plan.stages.problem.items()}
+        found |= {plan.values[name]: expr for name, expr in plan.stages.problem_parts.items()}
+    return found

@@ -19,7 +19,7 @@ INTERFACE = 2
 MESSAGE_BYTES = 240
 # Pins that a context has room for; an export may have any number.
 MOST_PINS = 1024
-BLOCKS = ("title", "schema", "labels", "statuses", "tiers", "problem_fields", "config_fields", "message_bytes", "most_pins")
+BLOCKS = ("title", "schema", "labels", "enumerations", "problem_fields", "config_fields", "message_bytes", "most_pins")
 
 
 def schema_number(artefact: Artefact) -> int:
@@ -67,36 +67,32 @@ def title(artefact: Artefact) -> str:
     return comment(f"{artefact.model.family.id} on {artefact.model.device.name}")
 
 
-def status_lines(upper: str) -> str:
-    """The enumerators of the C statuses."""
-    lines = [
+def enumerations(prefix: str) -> str:
+    """The C statuses, tiers and states of a pin."""
+    upper = prefix.upper()
+    statuses = [
         f"    {upper}_{status.upper()} = {status.number}," + (f" /* {comment(status.doc)} */" if status.doc else "")
         for status in C_STATUSES
     ]
-    return "\n".join(lines)
-
-
-def tier_lines(upper: str) -> str:
-    """The enumerators of the C tiers."""
-    return "\n".join(
+    tiers = [
         f"    {upper}_TIER_{name.upper()} = {number}," + (f" /* {said} */" if said else "")
         for number, (name, said) in enumerate(C_TIERS.items())
-    )
+    ]
+    return filled(packaged("enumerations.h"), prefix, statuses="\n".join(statuses), tiers="\n".join(tiers))
 
 
 def c_header(artefact: Artefact, prefix: str) -> str:
     """The text of `PREFIX.h`."""
     family, upper, template = artefact.model.family, prefix.upper(), packaged("artefact.h")
-    statuses, tiers = status_lines(upper), tier_lines(upper)
-    taken = re.findall(rf"\b{upper}_\w+", filled(template, prefix, **dict.fromkeys(BLOCKS, "")) + statuses + tiers)
+    enums = enumerations(prefix)
+    taken = re.findall(rf"\b{upper}_\w+", filled(template, prefix, **dict.fromkeys(BLOCKS, "")) + enums)
     constants = label_constants({upper: family.problem, f"{upper}_CONFIG": family.config}, taken)
     return filled(
         template,
         prefix,
         title=title(artefact),
         schema=f"0x{schema_number(artefact):016x}",
-        statuses=statuses,
-        tiers=tiers,
+        enumerations=enums,
         labels="\n".join(f"#define {name} {c_integer(code)} /* {comment(said)} */" for name, code, said in constants),
         problem_fields=_fields(family.problem),
         config_fields=_fields(family.config),

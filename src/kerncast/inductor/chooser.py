@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -46,6 +47,9 @@ class Policy:
     def __post_init__(self) -> None:
         if not isinstance(self.top_k, int) or isinstance(self.top_k, bool) or self.top_k < 1:
             raise InvalidValue(f"`top_k` is a whole number, at least 1, got {self.top_k!r}")
+        for name in ("any_software", "widen"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidValue(f"`{name}` is True or False, got {getattr(self, name)!r}")
 
     @property
     def identity(self) -> str:
@@ -106,7 +110,7 @@ class Chooser:
         """Why the model is not for this machine; None if it is."""
         known_devices = [record.name for record in self.model.manifest.devices]
         if device not in known_devices:
-            return f"the model is for {', '.join(known_devices)}, and this is {device}"
+            return f"the model is for {', '.join(known_devices)}, and this is {device}{_other_cores(device, known_devices)}"
         if self.policy.any_software:
             return None
         trained = [softwares.parts(text) for text in self.model.manifest.software]
@@ -167,7 +171,7 @@ class Chooser:
             first = ours[0]
             if not len(theirs) or not self.confidence.sure(float(times[theirs[0]]), float(times[first])):
                 keep, best = True, np.array([first, *(row for row in best if row != first)])[: max(self.policy.top_k, 1)]
-                reason = "the model cannot tell the library's kernel from its own choice"
+                reason = self.confidence.doubt("the library's kernel", "its own choice")
         configs = [self.selector.configs[row] for row in best if not self._library[row]]
         kept = len(configs) + keep
         chosen = best[0] if configs or keep else rows[0]
@@ -194,3 +198,11 @@ class Chooser:
 def in_words(config: Config) -> str:
     """A config for the report."""
     return assignments(known(config))
+
+
+def _other_cores(device: str, known_devices: Sequence[str]) -> str:
+    """What to say where only the number of cores differs: it is that of the cores that the process may use."""
+    cores = re.compile(r"-\d+c(?=-|$)")
+    if any(cores.sub("", name) == cores.sub("", device) for name in known_devices):
+        return " (with other cores: those that this process may run on count, so look at `taskset` or the container's limit)"
+    return ""

@@ -49,3 +49,13 @@ class Confidence:
     def sure(self, library_ns: float, generated_ns: float) -> bool:
         """Whether preferring the faster of the two by these predictions loses no more than is harmless, nine times in ten."""
         return self.error - abs(math.log(library_ns / generated_ns)) <= math.log(HARMLESS)
+
+    def doubt(self, one: str, other: str) -> str:
+        """Why both are kept."""
+        if self.problems < FEWEST_PROBLEMS:
+            measured = f"{one} and {other} were both measured on {self.problems} problems"
+            return f"{measured}, and it takes {FEWEST_PROBLEMS} to know how far predictions are off"
+        return f"the model cannot tell {one} from {other}"
+
+
+NONE_MEASURED = Confidence(math.inf, 0)

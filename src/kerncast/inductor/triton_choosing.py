@@ -25,6 +25,7 @@ from kerncast.errors import KerncastError
 from kerncast.families.inductor_templates import ATEN, config_of
 from kerncast.families.torch_products import gemm_problem
 from kerncast.inductor.asking import Abstain, in_range
+from kerncast.inductor.confidence import NONE_MEASURED, Confidence
 from kerncast.inductor.decisions import ABSTAINED, CHOSEN, TIMED, Decision
 from kerncast.inductor.describing import describe_choice, describe_inputs, describe_layout
 from kerncast.models.model import Model
@@ -38,10 +39,6 @@ LONGEST_REASON = 300
 NOTHING_OFFERED = "no template is offered"
 
 
-def _never_sure(library_ns: float, tile_ns: float) -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class Ask:
     """A model and what to keep of its ranking."""
@@ -49,7 +46,7 @@ class Ask:
     model: Model
     top_k: int = 1
     """Tiles that are kept; with more than one kernel left, Inductor times them."""
-    sure: Callable[[float, float], bool] = _never_sure
+    confidence: Confidence = NONE_MEASURED
     """Whether the predicted times of the library's kernel and of the best tile tell which is faster; else both are kept."""
     device: Device | None = None
     """The device that kernels are chosen for; None: the model's own."""
@@ -298,10 +295,10 @@ def _top(ask: Ask, ranked: _Ranked, library: Sequence[bool]) -> tuple[set[int], 
     theirs = [place for place in ranked.order if library[place]]
     if ours is None or not theirs:
         return kept, ""
-    if ask.sure(ranked.time_ns[theirs[0]], ranked.time_ns[ours]):
+    if ask.confidence.sure(ranked.time_ns[theirs[0]], ranked.time_ns[ours]):
         # Two of ATen's kernels may be the same config: both are timed, unless the tile is better.
         return kept | (set(theirs) if kept & set(theirs) else set()), ""
-    return kept | {ours, *theirs}, "the model cannot tell the library's kernel from the best tile"
+    return kept | {ours, *theirs}, ask.confidence.doubt("the library's kernel", "the best tile")
 
 
 def _words(choice: Any, config: Mapping[str, Any] | None) -> str:

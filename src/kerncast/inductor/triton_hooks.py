@@ -108,7 +108,7 @@ def settle_rendered(choices: list[Any]) -> list[Any]:
 
 
 def _ask(chooser: Chooser) -> Ask:
-    return Ask(chooser.model, chooser.policy.top_k, chooser.confidence.sure, chooser.device(local_gpu()[0]))
+    return Ask(chooser.model, chooser.policy.top_k, chooser.confidence, chooser.device(local_gpu()[0]))
 
 
 def _chooser(family: str, said: bool = False) -> Chooser | None:

@@ -40,9 +40,10 @@ def command(
 ) -> None:
     """Measure, train and compare again, and put the model into the store if it is not worse than the one there.
 
-    ROUTINE is one that ships (a100-mm, conv-cpu, gemm-cpu, inductor-cpu, reshard-cpu) or a TOML file (docs/regenerating.md). If
-    it is killed, run the same command to continue with the current stage. Exit code 1 when a new model was not put into
-    the store, 3 when the run was stopped before the end.
+    ROUTINE is one that ships (a100-mm, conv-cpu, gemm-cpu, inductor-cpu, reshard-cpu, ttnn-concatenate-heads,
+    ttnn-create-qkv-heads, ttnn-exp, ttnn-exp-table, ttnn-paged-sdpa-decode) or a TOML file (docs/regenerating.md). If it is
+    killed, run the same command to continue with the current stage. Exit code 1 when a new model was not put into the store, 3
+    when the run was stopped before the end.
 
     \b
     kerncast regenerate gemm-cpu --dry-run

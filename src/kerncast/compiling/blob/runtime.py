@@ -10,7 +10,7 @@ from kerncast.compiling.blob.lifting import chosen, functions, lifted, replaced,
 from kerncast.compiling.blob.sections import FACTS, MOST, NUMBERS
 from kerncast.compiling.c99 import MEMO
 from kerncast.compiling.c_forest import MOST_SETS
-from kerncast.compiling.header import MESSAGE_BYTES, MOST_PINS, status_lines, tier_lines
+from kerncast.compiling.header import MESSAGE_BYTES, MOST_PINS, enumerations
 from kerncast.compiling.packaged import packaged as engine
 from kerncast.expr.to_c import prelude
 from kerncast.learners.gbdt import BEHIND, LIKELY_TO_FAIL
@@ -80,12 +80,10 @@ def common(embedded: bool, before: str = "") -> str:
 
 def runtime_header(prefix: str = "kerncast") -> str:
     """The text of `PREFIX_runtime.h`."""
-    upper = prefix.upper()
     return filled(
         packaged_c(__package__, "runtime.h"),
         prefix,
-        statuses=status_lines(upper),
-        tiers=tier_lines(upper),
+        enumerations=enumerations(prefix),
         message_bytes=str(MESSAGE_BYTES),
         most_parameters=str(MOST["parameters"]),
         most_pins=f"{MOST_PINS:,}",

@@ -25,7 +25,7 @@ from kerncast.compiling.blob.spaces import (
     rule_tables,
     space_tables,
 )
-from kerncast.compiling.c_forest import ForestPlan
+from kerncast.compiling.c_forest import forest_plans, values_of_problems
 from kerncast.compiling.golden import Golden
 from kerncast.compiling.header import schema_number
 from kerncast.compiling.lower import Artefact
@@ -78,11 +78,7 @@ class _Sections:
         self.texts, self.programs = Texts(), Programs()
         self.facts: dict[str, int] = dict.fromkeys(FACTS, 0)
         self.numbers: dict[str, float] = dict.fromkeys(NUMBERS, 0.0)
-        self.plans: dict[str, ForestPlan] = {}
-        if artefact.forests is not None:
-            self.plans["model"] = ForestPlan(artefact, artefact.forests, "model")
-        if artefact.small_forest is not None:
-            self.plans["small"] = ForestPlan(artefact, artefact.small_forest, "small")
+        self.plans = forest_plans(artefact)
         self._refuse_large()
 
     def _refuse_large(self) -> None:
@@ -100,12 +96,7 @@ class _Sections:
 
     @cached_property
     def values(self) -> dict[str, Expr]:
-        """What is computed once per call: work, and the parts of features that the problem decides."""
-        found = dict(self.artefact.work)
-        for plan in self.plans.values():
-            found |= {plan.values[name]: expr for name, expr in plan.stages.problem.items()}
-            found |= {plan.values[name]: expr for name, expr in plan.stages.problem_parts.items()}
-        return found
+        return values_of_problems(self.artefact, self.plans.values())
 
     @cached_property
     def places(self) -> dict[str, int]:

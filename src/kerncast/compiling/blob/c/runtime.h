@@ -22,20 +22,7 @@ extern "C" {
 #define KERNCAST_MISSING INT64_MIN /* a parameter that is not given, or does not apply */
 #define KERNCAST_MOST_PARAMETERS @MOST_PARAMETERS@ /* of a problem, and of a config */
 
-typedef enum {
-@STATUSES@
-} kerncast_status;
-
-typedef enum {
-@TIERS@
-} kerncast_tier;
-
-typedef enum {
-    KERNCAST_PIN_NONE = 0,
-    KERNCAST_PIN_DECIDED = 1,    /* the config is a pinned one, not the model's choice */
-    KERNCAST_PIN_NOT_APPLIED = 2 /* the pinned config cannot run this problem or is not available; `message` says why */
-} kerncast_pin_state;
-
+@ENUMERATIONS@
 typedef enum { KERNCAST_PROBLEM = 0, KERNCAST_CONFIG = 1 } kerncast_side;
 
 typedef struct {
