@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 help:
 	@echo "make quickstart   measure GEMM kernels on this machine and see what choosing is worth (under 5 minutes)"
-	@echo "make test         lint, types, layers, docs, tests (about 12 minutes on two cores)"
+	@echo "make test         lint, types, layers, docs, tests (about 15 minutes on two cores)"
 	@echo "make soak         the tests with their long batteries: new random examples, thousands of them (hours)"
 	@echo "make bench        run every benchmark, and keep what it measured in benchmarks/results/"
 	@echo "make results      docs/results.md from what is kept there"

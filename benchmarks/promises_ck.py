@@ -280,7 +280,7 @@ TRANSPOSE = """
 name = "transpose"
 doc = "a blocked transpose"
 device = "local"
-argv = ["{setting.python}", "program.py", "{problem.rows}", "{problem.columns}", "{config.block}"]
+argv = ["{setting.python}", "{setting.program}", "{problem.rows}", "{problem.columns}", "{config.block}"]
 samples = 1
 
 [op]
@@ -303,10 +303,12 @@ doc = "a transpose block by block"
 block = { powers_of_two = [4, 64], doc = "rows and columns of a block" }
 
 [family.features]
+block = "1 * block"
 blocks = "ceil_div(rows, block) * ceil_div(columns, block)"
 
 [settings]
 python = { doc = "the interpreter" }
+program = { doc = "the script" }
 
 [result]
 format = "json"
@@ -316,10 +318,10 @@ time = { at = ["ns"], unit = "ns" }
 
 @promise("61-63", GEMM, "extend to a new op; tests; guide to data", after=imported)
 def extended(work: Work) -> None:
-    work.write("program.py", PROGRAM)
+    program = work.write("program.py", PROGRAM)
     work.write("transpose.toml", TRANSPOSE)
-    work(f"kerncast collect transpose.toml --set python={sys.executable} --problems "
-         "'grid:rows=64,100,256,500;columns=64,128,300' --configs all --out transposed")  # fmt: skip
+    work(f"kerncast collect transpose.toml --set python={sys.executable} --set program={program} --problems "
+         "'grid:rows=64,100,150,256,500;columns=64,100,128,300,500' --configs all --out transposed")  # fmt: skip
     work("kerncast verify transposed")
     work("kerncast train transposed --trees 40 --folds 3 --out chooser")
     told = work.json("kerncast select chooser rows=200 columns=128")

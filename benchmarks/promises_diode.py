@@ -137,7 +137,7 @@ import torch, torch._inductor.config as config
 import kerncast as kc, kerncast.inductor
 config.freezing = True
 layer = torch.nn.Linear(64, 96).eval()
-with torch.no_grad(), kerncast.inductor.observe("listened"):
+with torch.no_grad(), kerncast.inductor.observe("listened", again=True):
     torch.compile(layer, options={"max_autotune": True})(torch.randn(32, 64))
 print(kc.Dataset.open("listened").read().height)
 """
@@ -175,4 +175,4 @@ def pretrained(work: Work) -> None:
 def proven(work: Work) -> None:
     work("kerncast models add model")
     work.python(CHOOSE.replace(', options={"model": "model"}', ""), says="chosen")
-    work("kerncast inductor validate model --shapes 'grid:M=16;N=96;K=64' --json")
+    work("kerncast inductor validate model --shapes 'grid:M=16;N=96;K=64' --vary dtype=fp32 --vary layout=rcr --json")

@@ -156,8 +156,8 @@ def mlp_in_cpp(work: Work) -> None:
 @promise("8", MLPS, "weights as CSV, both ways", after=vectors_written)
 def weights_as_csv(work: Work) -> None:
     work("kerncast export width-height --to csv --out weights")
-    work("kerncast train imported --where in_strategy=width --where out_strategy=height --weights weights --out again")
-    replies = [_reshard(work, model, "width", "height", SHAPE)["time_ns"] for model in ("width-height", "again")]
+    work("kerncast train imported --where in_strategy=width --where out_strategy=height --weights weights --out from-weights")
+    replies = [_reshard(work, model, "width", "height", SHAPE)["time_ns"] for model in ("width-height", "from-weights")]
     assert replies[0] == replies[1], replies
 
 

@@ -18,7 +18,7 @@ EXP = (
 
 def table() -> str:
     """The CSV layout of `exp`: dimensions, one-hot dtypes and buffers, the time."""
-    lines = ["dim0,dim1,dim2,dim3,bfloat16,float32,input_DRAM,input_L1,kernel_duration"]
+    lines = ["input_shape_1,input_shape_2,input_shape_3,input_shape_4,bfloat16,float32,input_DRAM,input_L1,kernel_duration"]
     drawn = random.Random(0)
     for _ in range(240):
         height, width = drawn.choice((32, 64, 256, 1024)), 32 * drawn.randint(1, 64)
