@@ -65,3 +65,35 @@ def _query_blocks(
         f"log2_longest_ns_{tile}": log2(longest * key_ns + HIDDEN_NS),
         f"longest_share_{tile}": longest * hw.num_cus / (seen * heads),
     }
+
+
+# Rows of a matrix instruction: the query heads that share keys fill them, or leave them empty.
+ROWS = (8, 16, 64)
+# No part of the keys is shorter than these when they are split over idle units.
+LEAST_PARTS = (64, 256, 1024)
+
+
+def cache_features(
+    p: Namespace, hw: Namespace, work: Work, blocks: Expr, keys: Expr, sharing: Expr, flops: Expr
+) -> Mapping[str, Expr]:
+    """Blocks that read `keys` keys each, for `sharing` query heads at a time; `flops` is the work of one of these heads."""
+    waves = blocks / hw.num_cus
+    _, memory = work.parts_ns(hw)
+    features: dict[str, Expr] = {
+        "cache_waves": ceil(waves),
+        "cache_wave_fill": waves / ceil(waves),
+        "log2_cache_waves": log2(waves),
+        "log2_missing_ns": log2(maximum(0, work.bytes - hw.l2_cache_kb * 1024) / hw.memory_bandwidth_gb_s + HIDDEN_NS),
+    }
+    for rows in ROWS:
+        padded = ceil_div(sharing, rows) * rows
+        features[f"row_fill_{rows}"] = sharing / padded
+        features[f"log2_rows_ns_{rows}"] = log2(blocks * padded * flops / hw.peak_flops * 1e9 + HIDDEN_NS)
+    for least in LEAST_PARTS:
+        parts = minimum(maximum(1, floor_div(hw.num_cus, blocks)), ceil_div(keys, least))
+        rounds = ceil(blocks * parts / hw.num_cus)
+        # The slowest unit reads so many keys, with its share of the bandwidth.
+        features[f"log2_part_{least}"] = log2(keys / parts)
+        features[f"log2_parts_ns_{least}"] = log2(rounds * memory / (blocks * parts) * hw.num_cus + HIDDEN_NS)
+        features[f"parts_{least}"] = parts
+    return features
