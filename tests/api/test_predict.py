@@ -199,3 +199,19 @@ def test_a_damaged_shipped_model_is_refused_by_name(shipped):
     (shipped / FILE).write_text(text.replace('"level":', '"leve1":'))
     with pytest.raises(BadFile, match=r"roofline\.json"):
         read_misses(shipped / FILE)
+
+
+def test_json_requests_are_answered_by_what_ships(shipped):
+    """One list: a shipped model with a filled parameter, a roofline, a wrong request with its place, and no device."""
+    base = {"op": "gemm", **PROBLEM}
+    requests = [{**base, "device": "h100"}, {**base, "device": "mi300x", "M": 10**6}, {**base, "device": "h100", "M": "x"}, base]
+    text = json.dumps(requests)
+    replies = json.loads(kerncast.query(text, progress=False))
+    assert [(item["status"], item.get("basis")) for item in replies] == [
+        ("ok", "model"), ("out_of_range", "roofline"), ("bad_input", None), ("no_model", None),
+    ]  # fmt: skip
+    alone = kerncast.predict("gemm", PROBLEM, device="h100")
+    assert (replies[0]["time_ns"], replies[0]["filled"], replies[0]["card"]) == (alone.time_ns, alone.filled, alone.card)
+    assert replies[2]["position"] == text.index('"x"')
+    missing = kerncast.query({"op": "gemm", "M": 5, "device": "h100"}, progress=False)
+    assert (missing["status"], "N" in missing["message"]) == ("bad_input", True)

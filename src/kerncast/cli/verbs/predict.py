@@ -116,8 +116,7 @@ def _by_op(
             raise NotFound(f"there is no model of {name}: name a device, and its roofline answers")
     else:
         names = [device or _only_device(name, family, software, opened)]
-    asked = Asked(name, names[0], software, family)
-    own = family_of(asked, opened)
+    own = family_of(Asked(name, names[0], software, family, store=opened))
     given, listed = read_problems(problem, own)
     if device == ALL and len(given) != 1:
         raise InvalidValue(f"--device all compares devices on one problem, got {len(given):,}: name a device, or one problem")
