@@ -13,6 +13,7 @@ import pytest
 
 import kerncast
 from kerncast import devices
+from kerncast.backends.cpu.build import find_compiler
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.models.model import Model
 from kerncast.models.roofline_misses import FILE, learn_misses, read_misses
@@ -215,3 +216,21 @@ def test_json_requests_are_answered_by_what_ships(shipped):
     assert replies[2]["position"] == text.index('"x"')
     missing = kerncast.query({"op": "gemm", "M": 5, "device": "h100"}, progress=False)
     assert (missing["status"], "N" in missing["message"]) == ("bad_input", True)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
+def test_a_pooled_model_is_exported_for_one_of_its_devices(shipped, tmp_path, pooled):
+    """The C of a slim model answers what Python answers on that device, and passes its self-test; without a device it is refused."""
+    with pytest.raises(InvalidValue, match="name one of a100, h100 with `device`"):
+        kerncast.export(pooled, tmp_path / "none", progress=False)
+    files = kerncast.export(shipped / "gemm_vllm", tmp_path / "c", device="h100", progress=False)
+    assert {"kerncast.c", "kerncast.h"} <= {file.name for file in files}
+    selector = kerncast.Selector(Model.load(shipped / "gemm_vllm").on("h100"), compile=True)
+    assert selector.is_compiled
+    problem = {**PROBLEM, "layout": "rcr"}
+    said = selector.select(problem)
+    alone = kerncast.predict("gemm", PROBLEM, device="h100")
+    assert (said.time_ns, dict(said.config.items())) == (alone.time_ns, alone.config)
+    build = [find_compiler().path, "-O1", "-o", str(tmp_path / "test"), *map(str, (tmp_path / "c").glob("*.c")), "-lm"]
+    subprocess.run(build, check=True)
+    assert subprocess.run([str(tmp_path / "test")], check=False, capture_output=True).returncode == 0

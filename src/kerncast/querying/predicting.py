@@ -204,8 +204,8 @@ def _answered(
         if source.seen:
             raise
         # A profile that lacks a number which the model reads.
-        said = {"status": str(Answered.OUT_OF_RANGE), "reason": str(error)}
-        return found | {place: replace(item, **said) for place, item in blank.items()}
+        status, why = str(Answered.OUT_OF_RANGE), str(error)
+        return found | {place: replace(item, status=status, reason=why) for place, item in blank.items()}
     software = ", ".join(dict.fromkeys(map(short_name, entry.software))) or None
     line = card_line(model, asked.name)
     told = zip(blank.items(), answers, strict=True)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kerncast.op import Family
     from kerncast.querying.prediction import Prediction
     from kerncast.space import Value
+    from kerncast.store.store import Store
 
 ALL = "all"
 
@@ -115,7 +116,7 @@ def _by_op(
         if not names:
             raise NotFound(f"there is no model of {name}: name a device, and its roofline answers")
     else:
-        names = [device or _only_device(name, family, software, opened)]
+        names = [device or _only_device(name, opened)]
     own = family_of(Asked(name, names[0], software, family, store=opened))
     given, listed = read_problems(problem, own)
     if device == ALL and len(given) != 1:
@@ -138,7 +139,7 @@ def _by_op(
         raise SystemExit(1)
 
 
-def _only_device(op: str, family: str | None, software: str | None, store: Any) -> str:
+def _only_device(op: str, store: Store) -> str:
     """The device of the user's models, if it is one."""
     known = sorted({name for entry in store.entries(_name_of(op)) for name in entry.record.devices})
     if len(known) != 1:
