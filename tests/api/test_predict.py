@@ -25,9 +25,10 @@ PATHS = {
     "h100": {"bfloat16": "torch.nn.functional.linear", "fp8": "CutlassFP8ScaledMMLinearKernel"},
     "a100": {"bfloat16": "vllm_default"},
 }
+VERSIONS = {"h100": "0.24.0", "a100": "0.14.0"}
 
 
-def tables(folder: Path, slower: float = 1.0, version: str = "0.24.0") -> Path:
+def tables(folder: Path, slower: float = 1.0) -> Path:
     """GEMM tables of two GPUs in AIConfigurator's layout; times follow from the rooflines."""
     rng = np.random.default_rng(0)
     for name, paths in PATHS.items():
@@ -42,7 +43,7 @@ def tables(folder: Path, slower: float = 1.0, version: str = "0.24.0") -> Path:
                         compute = 2 * m * n * k / (device.peak_tflops[own] * 1e3)
                         memory = size * (m * k + k * n + m * n) / device.numbers["memory_bandwidth_gb_s"]
                         ns = slower * (4000 + 1.4 * max(compute, memory)) * np.exp(0.01 * rng.standard_normal())
-                        rows.append(("VLLM", version, name, "gemm", path, dtype, m, n, k, ns / 1e6))
+                        rows.append(("VLLM", VERSIONS[name], name, "gemm", path, dtype, m, n, k, ns / 1e6))
         columns = ["framework", "version", "device", "op_name", "kernel_source", "gemm_dtype", "m", "n", "k", "latency"]
         (folder / name).mkdir(parents=True)
         pl.DataFrame(rows, schema=columns, orient="row").write_parquet(folder / name / "gemm_perf.parquet")
@@ -105,6 +106,15 @@ def test_what_is_not_given_is_filled_in_and_said(shipped):
     assert "held out" in found.card and "on h100" in found.card
     both = kerncast.predict("gemm", [PROBLEM, {**PROBLEM, "layout": "rcr"}], device="h100")
     assert [item.time_ns for item in both] == [found.time_ns] * 2 and "layout" not in both[1].filled
+
+
+def test_the_software_is_that_of_the_device(shipped):
+    """A model of several devices has the newest version of each: the answer names the one of its device, and says what differs."""
+    for name, version in VERSIONS.items():
+        found = kerncast.predict("gemm", PROBLEM, device=name, software="vllm")
+        assert (found.software, found.note) == (f"vllm=={version}", "")
+    other = kerncast.predict("gemm", PROBLEM, device="a100", software="vllm==0.24.0")
+    assert other.basis == "model" and "a100 was measured with vllm==0.14.0, not with vllm==0.24.0" in other.note
 
 
 def test_the_users_own_model_comes_before_a_shipped_one(shipped, tmp_path):

@@ -23,7 +23,7 @@ from kerncast.models.statuses import Answered
 from kerncast.op import Family, Problem
 from kerncast.querying.prediction import Prediction
 from kerncast.registry import FAMILIES, OPS
-from kerncast.software import short_name
+from kerncast.software import is_same, matching, short_name
 from kerncast.store.entry import Entry
 from kerncast.store.shipped import folder
 from kerncast.store.sources import Source, entries_of, no_model, profile_of, sources_of
@@ -206,7 +206,10 @@ def _answered(
         # A profile that lacks a number which the model reads.
         status, why = str(Answered.OUT_OF_RANGE), str(error)
         return found | {place: replace(item, status=status, reason=why) for place, item in blank.items()}
-    software = ", ".join(dict.fromkeys(map(short_name, entry.software))) or None
+    texts = model.manifest.software_on(asked.name) or entry.software
+    software = ", ".join(dict.fromkeys(map(short_name, texts))) or None
+    if asked.software is not None and entry.warning is None and not _is_of(texts, asked.software):
+        entry = replace(entry, warning=f"{asked.name} was measured with {software}, not with {asked.software}")
     line = card_line(model, asked.name)
     told = zip(blank.items(), answers, strict=True)
     return found | {
@@ -225,6 +228,10 @@ def _told(blank: Prediction, answer: Answer, entry: Entry, software: str | None,
         software=software, config=dict(answer.config.items()) if answer.config else None, card=line,
         tflops=answer.tflops, bandwidth_gb_s=answer.bandwidth_gb_s,
     )  # fmt: skip
+
+
+def _is_of(texts: Sequence[str], software: str) -> bool:
+    return is_same(texts, software) or bool(matching(software, texts))
 
 
 @lru_cache(64)
