@@ -17,6 +17,7 @@ from kerncast.errors import InvalidValue, NotFound
 from kerncast.writing.terminal import known
 
 if TYPE_CHECKING:
+    from kerncast.device import Device
     from kerncast.models.answer import Answer
     from kerncast.models.model import Model
     from kerncast.op import Family
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
     "--family", metavar="NAME", shell_complete=completing.families, help="With OP: the family of the model in the store."
 )
 @click.option(
-    "--device", metavar="NAME", shell_complete=completing.devices, help="With OP: the device of the model in the store."
-)
+    "--device", metavar="NAME|TOML", shell_complete=completing.devices,
+    help="With OP: the device of the model in the store. With MODEL: one of its devices, or another one, by name or as a "
+    "TOML profile (`kerncast devices`).",
+)  # fmt: skip
 @click.option(
     "--store", metavar="DIR", type=click.Path(path_type=Path), help="The store to look in for OP or ID. [default: your own]"
 )
@@ -61,11 +64,15 @@ def command(
     A file of problems (.json or .parquet) gives a list; `config.*` columns of a parquet file are ignored. With OP, each
     problem is answered by the model of the store that covers it (`kerncast models --help`).
 
+    A model of several devices (`train --pool`) also answers for a device that nobody measured: its numbers are enough. The
+    interval is then wider, by how far these are from those of the measured devices.
+
     \b
     kerncast predict model M=128 N=1536 K=7168 dtype=fp8 layout=rcr
     kerncast predict model M=128 N=512 K=512 dtype=fp32 layout=rrr --config tile_m=64 --config tile_n=64 …
     kerncast predict exp_model func=exp dim2=1024 dim3=1024 dtype=bf16 buffer=l1 --json
     kerncast predict exp --device wormhole_b0 dim2=1024 dim3=1024 dtype=bf16 buffer=l1
+    kerncast predict pooled --device mygpu.toml M=128 N=1536 K=7168 dtype=fp8 layout=rcr
     """
     from kerncast.models.answer import without_choice
     from kerncast.selecting.selector import Selector
@@ -80,8 +87,10 @@ def command(
     entries: dict[int, str] = {}
     for loaded, entry, places in source.parts(given):
         asked = checked_problems([source.whole(given[place]) for place in places], loaded, places, len(given))
-        if chosen or not loaded.family.config.parameters:
-            found = [loaded.predict(values, chosen or None) for values in asked]
+        if source.on is not None and configs is not None:
+            raise InvalidValue("--configs are chosen from on the model's own device: leave --device out")
+        if chosen or not loaded.family.config.parameters or source.on is not None:
+            found = [loaded.predict(values, chosen or None, device=source.on) for values in asked]
         else:
             # No tier is needed here, so none is built, and the answer comes at once.
             tiers = plain_tiers(loaded) if loaded.candidates.height else None
@@ -128,6 +137,8 @@ class _Source:
     family: Family
     model: Model | None
     lookup: Lookup | None
+    on: Device | None = None
+    """The device to predict for, if it is not the only one of the model."""
 
     @classmethod
     def of(cls, name: str, family: str | None, device: str | None, store: Path | None) -> _Source:
@@ -136,14 +147,14 @@ class _Source:
         from kerncast.store.store import Store
 
         if Path(name).exists() or not any(name in (op.name, *op.aliases) for op in OPS):
-            if family is not None or device is not None:
-                raise InvalidValue(f"--family and --device choose a model of an op, but '{name}' is a model: leave them out")
+            if family is not None:
+                raise InvalidValue(f"--family chooses a model of an op, but '{name}' is a model: leave it out")
             if store is not None and Path(name).exists():
                 raise InvalidValue(f"--store is where an op or an id is looked up, but '{name}' is a folder: leave it out")
             from kerncast.api.results import model_of
 
             loaded = Model.load(name) if Path(name).exists() else model_of(name, store)
-            return cls(loaded.family, loaded, None)
+            return cls(loaded.family, loaded, None, loaded.asked_device(device))
         lookup = Store.open(store).lookup(name, family, device)
         if lookup.family is None:
             loaded = lookup.entries[0].load()  # says what is wrong with it
