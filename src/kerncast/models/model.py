@@ -43,7 +43,6 @@ from kerncast.models.manifest import (
     Manifest,
     read_manifest,
 )
-from kerncast.models.notes import data_notes
 from kerncast.models.predicting import Predictor
 from kerncast.models.products import Product, products_of, whole_problem
 from kerncast.models.rules import model_rules
@@ -313,17 +312,12 @@ class Model:
             raise InvalidValue(f"{len(problems)} problems need as many configs, or one for all; got {len(listed)}")
         return asked.many(problems, listed)
 
-    def asked_device(self, device: Device | str | None) -> Device | None:
-        """The device to predict for; None: the model's only one. Of several, the caller must say which."""
-        known = {record.name: record.device for record in self.manifest.devices}
-        if device is None and len(known) > 1:
-            raise InvalidValue(f"the model is for several devices ({', '.join(known)}): name one with `device`")
-        found = self._named(device) if isinstance(device, str) else device
-        return None if found == self.device and len(known) == 1 else found
-
     def _predictor(self, device: Device | str | None) -> Predictor:
-        """The predictor for a device."""
-        found = self.asked_device(device) or self.device
+        """The predictor for a device; for a model of several devices the caller must say which."""
+        if device is None and len(self.manifest.devices) > 1:
+            named = ", ".join(record.name for record in self.manifest.devices)
+            raise InvalidValue(f"the model is for several devices ({named}): name one with `device`")
+        found = self._named(device) if isinstance(device, str) else device or self.device
         if found not in self._predictors:
             own = len(self.manifest.devices) > 1 and away_from(self, found) is None
             self._predictors[found] = Predictor(self.on(found) if own else self, found)
@@ -433,6 +427,8 @@ class Model:
     @cached_property
     def notes(self) -> list[str]:
         """What its data leave open: kinds of problems that were never measured, failures that were never seen."""
+        from kerncast.models.notes import data_notes  # it loads the sets of problems
+
         return data_notes(self)
 
     @cached_property

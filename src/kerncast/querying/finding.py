@@ -19,6 +19,9 @@ from kerncast.models.hull import Coverage
 from kerncast.models.model import Model
 from kerncast.op import Family
 from kerncast.registry import OPS
+from kerncast.querying.predicting import Asked
+from kerncast.software import newest_version
+from kerncast.store.sources import profile_of
 from kerncast.store.store import Entry, Store, canonical
 
 
@@ -43,6 +46,8 @@ class Found:
     """The request names the device in a way that the model does not know (`local`): the model must not see that name."""
     entry: str | None = None
     """The model's id in the store."""
+    ready: Asked | None = None
+    """Set if the store has no model: what ships with the package answers, a model or the roofline."""
 
 
 class Several:
@@ -60,6 +65,11 @@ Find = Callable[[Address], Found | Several]
 """Which models may answer; a NotFound or InvalidValue says why none does."""
 
 
+def asking_for(software: str, find: Find) -> Find:
+    """Find models of some software for requests that name none."""
+    return lambda asked: find(asked if asked.software is not None else msgspec.structs.replace(asked, software=software))
+
+
 def in_store(store: Store, strict: bool = False) -> Find:
     """Find models in a store, in the store's order."""
 
@@ -67,12 +77,25 @@ def in_store(store: Store, strict: bool = False) -> Find:
         if asked.op is None:
             raise InvalidValue('a request must name its op: {"op": "exp", …}')
         op = OPS.get(asked.op)
-        found = store.lookup(op.name, asked.family, asked.device, asked.software, strict=strict)
+        try:
+            found = store.lookup(op.name, asked.family, asked.device, asked.software, strict=strict)
+        except NotFound as error:
+            return _ready(asked, store, strict, error)
         if len(found.entries) == 1 or found.family is None:
             return _stored(found.entries[0], asked)
         return _narrowed(found.family, [(_stored(entry, asked), coverage) for entry, coverage in found.by_coverage()])
 
     return find
+
+
+def _ready(asked: Address, store: Store, strict: bool, error: NotFound) -> Found:
+    """What ships answers in the place of a store without a model; if it has nothing to say either, the error stays."""
+    if asked.op is None or asked.device is None:
+        raise error
+    question = Asked(asked.op, asked.device, asked.software, asked.family, None, strict, store, lenient=True)
+    if not question.sources() and ((strict and asked.software is not None) or profile_of(asked.device) is None):
+        raise error
+    return Found(store.path, ready=question)
 
 
 def _stored(entry: Entry, asked: Address) -> Found:
@@ -104,6 +127,8 @@ def among(models: Sequence[Model], strict: bool = False) -> Find:
             raise NotFound(f"several models fit ({there}): name the family and the device")
         wanted = asked.software
         same = [model for model in fitting if wanted is None or softwares.is_same(model.manifest.software, wanted)]
+        if wanted is not None:
+            same = sorted(same, key=lambda model: newest_version(model.manifest.software, wanted), reverse=True)
         if strict and not same:
             warning = _other(fitting[0].manifest.software, asked.software or "")
             raise NotFound(f"{fitting[0].path}: {warning}: leave out `strict` to use it, or train one on that software")
