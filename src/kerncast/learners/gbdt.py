@@ -13,6 +13,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, cast
@@ -34,6 +35,7 @@ from kerncast.learners.contract import (
     write_arrays,
 )
 from kerncast.learners.growing import Bins, Grower, Part, Task, has_many_rows, rank_task, time_task, valid_task
+from kerncast.learners.leaf_shift import shifted
 from kerncast.learners.library_choice import grow_library_trees
 from kerncast.learners.lightgbm_text import load_forest, read_trees
 from kerncast.learners.packed_forest import PackedForest, packed, unpacked
@@ -145,6 +147,23 @@ class Gbdt(Learner):
     categorical_: tuple[str, ...] = ()
     """The features that are split by category rather than by size: none, unless a caller or a base has some."""
     threads_ = 0
+
+    def moved(self, rows: Rows, labels: Floats, weight: Floats, seed: int) -> Self:
+        """The same learner for another device, from a few rows measured there: it predicts times, and chooses by them.
+
+        The order that it learned elsewhere is left out: a few rows of one device do not correct it.
+        """
+        assert isinstance(self.options, GbdtOptions)
+        bags = self.trees["time"]
+        trees = [replace(tree, value=tree.value / len(bags)) for bag in bags for tree in bag]
+        misses = labels - sum_of(trees, rows.features)
+        forests = {"time": [shifted(trees, rows, misses, weight, seed)]}
+        if "valid" in self.trees:
+            forests["valid"] = [tuple(bag) for bag in self.trees["valid"]]
+        found = type(self)(msgspec.structs.replace(self.options, blend=0.0, library_trees=0))
+        found.names_, found.target_ = self.names_, self.target_
+        found.forests_ = {name: list(bag) for name, bag in unpacked(packed(forests, self.names_))[1].items()}
+        return found
 
     @property
     def packed(self) -> bool:

@@ -174,11 +174,12 @@ def candidates(table: Table, base: Model | None) -> pl.DataFrame:
     if base is None or not base.candidates.height:
         return own.filter(pl.col("ok") > 0)
     # A share is a mean over problems, so it is weighted by the number of groups behind it.
-    groups = table.rows.frame.select(base.seen.columns).n_unique()
-    total = groups + base.seen.height
+    groups = table.rows.frame.select(f"problem.{name}" for name in table.family.op.split_group).n_unique()
+    before = base.manifest.data.groups if base.slim else base.seen.height
+    total = groups + before
     parts = [
         frame.with_columns(share=pl.col("share") * (weight / total), portfolio_place=2 * pl.col("portfolio_place") + later)
-        for later, (frame, weight) in enumerate([(own, groups), (base.candidates.select(own.columns), base.seen.height)])
+        for later, (frame, weight) in enumerate([(own, groups), (base.candidates.select(own.columns), before)])
     ]
     columns = [name for name in own.columns if name.startswith("config.")]
     figures = [pl.col("ok", "failed", "share").sum(), pl.col("portfolio_place").min()]

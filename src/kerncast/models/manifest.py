@@ -17,6 +17,7 @@ from kerncast.files.atomic import file_checksum
 from kerncast.files.given import names_a_file_inside
 from kerncast.files.versioned import Versioned, json_text
 from kerncast.models.conformal import Interval
+from kerncast.models.elsewhere import Elsewhere
 
 FORMAT = "kerncast-model"
 VERSION = 1
@@ -113,6 +114,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of a model of several devices: the software that was measured on each; left out: the same on all, or not known."""
     slim: str | msgspec.UnsetType = msgspec.UNSET
     """The checksum of the model that this one was made from, without what only training reads; left out: it is whole."""
+    elsewhere: Elsewhere | msgspec.UnsetType = msgspec.UNSET
+    """The interval on devices that were not measured; left out: too few devices were, or an older version trained it."""
     format: str = FORMAT
     version: int = VERSION
     checksum: str = ""
