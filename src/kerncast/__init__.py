@@ -11,6 +11,7 @@ from kerncast.errors import BadFile, CannotWrite, InvalidValue, KerncastError, N
 from kerncast.version import __version__
 
 if TYPE_CHECKING:
+    from kerncast.api.adapt import adapt
     from kerncast.api.collect import collect
     from kerncast.api.compare import compare
     from kerncast.api.doctor import doctor
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from kerncast.api.export import export
     from kerncast.api.known import get_device, get_family, get_op
     from kerncast.api.open import open
+    from kerncast.api.predict import predict
     from kerncast.api.query import query
     from kerncast.api.quickstart import quickstart
     from kerncast.api.read import read
@@ -41,6 +43,7 @@ _HOMES = {
     "Model": "kerncast.models.model",
     "Selector": "kerncast.selecting.selector",
     "Store": "kerncast.store.store",
+    "adapt": "kerncast.api.adapt",
     "collect": "kerncast.api.collect",
     "compare": "kerncast.api.compare",
     "doctor": "kerncast.api.doctor",
@@ -50,6 +53,7 @@ _HOMES = {
     "get_family": "kerncast.api.known",
     "get_op": "kerncast.api.known",
     "open": "kerncast.api.open",
+    "predict": "kerncast.api.predict",
     "query": "kerncast.api.query",
     "quickstart": "kerncast.api.quickstart",
     "read": "kerncast.api.read",
@@ -72,6 +76,7 @@ __all__ = [
     "Selector",
     "Store",
     "__version__",
+    "adapt",
     "collect",
     "compare",
     "doctor",
@@ -81,6 +86,7 @@ __all__ = [
     "get_family",
     "get_op",
     "open",
+    "predict",
     "query",
     "quickstart",
     "read",

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from kerncast.models.model import Model
 
 
+# Vectors that are described and predicted at a time, to limit memory.
+MOST_TOGETHER = 50_000
+
+
 class Candidates:
     """The candidates of a model, as rows; `reach` says where each was tried (None: not known)."""
 
@@ -27,6 +31,8 @@ class Candidates:
         self.model, self.reach, self.device = model, reach, device
         self.available: Flags | None = None
         """By candidate: whether it may be chosen; None: all may."""
+        self.preferred: Flags | None = None
+        """By candidate: whether it is chosen before the others that were tried on such problems; None: all are alike."""
 
     @cached_property
     def _configs(self) -> pl.DataFrame:
@@ -75,7 +81,8 @@ class Candidates:
         """The candidates that can run the problem; if any of those were tried on similar problems, only these."""
         allowed = self.allowed(values, rows)
         both = allowed & self.reached(values)[rows]
-        return both if both.any() else allowed
+        best = both if self.preferred is None else both & self.preferred[rows]
+        return best if best.any() else both if both.any() else allowed
 
     def scores(self, values: Mapping[str, Any], rows: Ints) -> tuple[Floats, Floats]:
         """Scores (low is chosen) and times; infinite and negative where a config cannot run, or is expected to fail."""
@@ -88,6 +95,39 @@ class Candidates:
             score[allowed] = np.where(runs, found.score, np.inf)
             time_ns[allowed] = np.where(runs, found.time_ns, -1.0)
         return score, time_ns
+
+    def scores_of_many(self, problems: pl.DataFrame, rows: Ints) -> tuple[Floats, Floats]:
+        """`scores` for a frame of problems: [problem, place in `rows`]. One call of the learner serves many problems."""
+        score, time_ns = np.full((problems.height, len(rows)), np.inf), np.full((problems.height, len(rows)), -1.0)
+        configs, together = self._configs[rows], max(1, MOST_TOGETHER // len(rows))
+        for start in range(0, problems.height, together):
+            part, own = problems[start : start + together], slice(start, start + together)
+            vectors = part.join(configs, how="cross", maintain_order="left_right")
+            allowed = self._rules_hold(vectors).reshape(part.height, len(rows))
+            if self.available is not None:
+                allowed = allowed & self.available[rows]
+            if self.reach is not None:
+                both = allowed & self.reach.holds(self._numbers(part))[:, rows]
+                best = both if self.preferred is None else both & self.preferred[rows]
+                both = np.where(best.any(axis=1, keepdims=True), best, both)
+                allowed = np.where(both.any(axis=1, keepdims=True), both, allowed)
+            if allowed.any():
+                described = self.model.describe(vectors.filter(pl.Series(allowed.ravel())), self.device)
+                found, runs = self.model.predict_rows(described), ~self.model.learner.fails(described)
+                assert found.time_ns is not None
+                score[own][allowed] = np.where(runs, found.score, np.inf)
+                time_ns[own][allowed] = np.where(runs, found.time_ns, -1.0)
+        return score, time_ns
+
+    def _numbers(self, problems: pl.DataFrame) -> Floats:
+        """Problems as rows of numbers, in the order of their parameters."""
+        columns = []
+        for name, parameter in self.model.family.problem.parameters.items():
+            column = problems[f"problem.{name}"]
+            if parameter.codes:
+                column = column.replace_strict(dict(parameter.codes), default=None, return_dtype=pl.Float64)
+            columns.append(column.cast(pl.Float64).fill_null(float(parameter.inactive)).to_numpy())
+        return np.stack(columns, axis=1)
 
 
 def library_rows(model: Model) -> list[int]:

@@ -15,11 +15,12 @@ from kerncast.data import schema
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.expr import Program
-from kerncast.models.answer import Answer, Tier, refused_outside, trained_with, unlike_measured, without_choice
+from kerncast.models.answer import Answer, Tier, refused_outside, unlike_measured, without_choice
 from kerncast.models.candidates import Candidates, by_share, library_rows
+from kerncast.models.elsewhere import away_from
 from kerncast.models.expectation import Expectation, expectation_of
 from kerncast.models.hull import OutOfRange, against_facts, only_absent, outside_hull
-from kerncast.models.reach import Reach, reach_of
+from kerncast.models.reach import reach_of, worked_on
 from kerncast.models.rules import Rule, config_rules, model_rules, namespaces, problem_rules
 from kerncast.models.statuses import Answered
 from kerncast.op import Config, Problem
@@ -40,13 +41,9 @@ class Predictor:
     def __init__(self, model: Model, device: Device) -> None:
         self.model, self.device, self.family = model, device, model.family
         self._chooses = bool(self.family.config.parameters)
-        own = [record.name for record in model.manifest.devices]
-        self._elsewhere: OutOfRange | None = None
-        """Set if the model never saw this device: times are then extrapolated, and no interval or efficiency is known."""
         self._note = "" if model.recorded else model.NO_ERRORS
-        if device.name not in own:
-            _refuse_unknown_numbers(model, device)
-            self._elsewhere = OutOfRange("device", device.name, ", ".join(own))
+        self._away = away_from(model, device)
+        """Set if the model never saw this device: times are then extrapolated."""
 
     # -- what is known ---------------------------------------------------------------------------------
 
@@ -56,9 +53,11 @@ class Predictor:
 
     @cached_property
     def _candidates(self) -> Candidates:
-        recorded = self._chooses and self.model.out_of_fold is not None
-        reach: Reach | None = reach_of(self.model) if recorded else None
-        return Candidates(self.model, reach, self.device)
+        found = Candidates(self.model, reach_of(self.model), self.device)
+        if self._away is not None and len(self.model.manifest.devices) > 1 and found.reach is not None:
+            # A kernel of another generation may not exist here: those of the device that is most alike come first.
+            found.preferred = worked_on(self.model, self._away.nearest)
+        return found
 
     @cached_property
     def _expectation(self) -> Expectation | None:
@@ -97,7 +96,7 @@ class Predictor:
         """An answer for each problem, in order; without configs, for the best config."""
         asked = _each(problems, self.problem, "problem")
         if configs is None and self._chooses:
-            return [self._best(problem) for problem in asked]
+            return self._bests(asked)
         chosen = _each(configs if configs is not None else [{}] * len(asked), self.config, "config")
         answers = [self._refusal(problem) for problem in asked]
         open_ = [place for place, answer in enumerate(answers) if answer is None]
@@ -115,13 +114,18 @@ class Predictor:
 
     def _judged(self, answer: Answer) -> Answer:
         """The answer, if its device and the like of its problem were measured; else what is left of it."""
-        if self._elsewhere is None:
+        away = self._away
+        if away is None:
             return unlike_measured(answer, against_facts(self.model, answer.problem))
-        reason = f"{trained_with(self._elsewhere)}: the time is extrapolated, without an interval"
+        assert answer.time_ns is not None
+        lower, upper = (None, None) if away.factors is None else _widened(answer, away.factors)
+        answer = replace(answer, lower_ns=lower, upper_ns=upper, efficiency=None)
+        if away.believed:
+            return unlike_measured(replace(answer, note=away.words), against_facts(self.model, answer.problem))
+        own = ", ".join(record.name for record in self.model.manifest.devices)
         return replace(
-            answer, status=Answered.OUT_OF_RANGE, lower_ns=None, upper_ns=None, efficiency=None, reason=reason,
-            outside=self._elsewhere,
-        )  # fmt: skip
+            answer, status=Answered.OUT_OF_RANGE, reason=away.words, outside=OutOfRange("device", self.device.name, own)
+        )
 
     def _times(self, frame: pl.DataFrame) -> list[tuple[float, float | None, float | None]]:
         """The time and its bounds, by row."""
@@ -132,8 +136,13 @@ class Predictor:
 
     def _frame(self, problems: Sequence[Problem], configs: Sequence[Config]) -> pl.DataFrame:
         kinds = schema.schema_of(self.family)
-        columns = {f"problem.{name}": [item[name] for item in problems] for name in self.family.problem.parameters}
-        columns |= {f"config.{name}": [item[name] for item in configs] for name in self.family.config.parameters}
+        columns = {f"config.{name}": [item[name] for item in configs] for name in self.family.config.parameters}
+        given = [pl.Series(name, values, dtype=kinds[name]) for name, values in columns.items()]
+        return self._problem_frame(problems).with_columns(given)
+
+    def _problem_frame(self, problems: Sequence[Problem]) -> pl.DataFrame:
+        kinds, rows = schema.schema_of(self.family), [problem.as_dict() for problem in problems]
+        columns = {f"problem.{name}": [row[name] for row in rows] for name in self.family.problem.parameters}
         return pl.DataFrame({name: pl.Series(name, values, dtype=kinds[name]) for name, values in columns.items()})
 
     def _first_broken(self, rules: Sequence[Rule], frame: pl.DataFrame) -> list[Rule | None]:
@@ -161,24 +170,44 @@ class Predictor:
             self.family, refused_outside(problem, outside[0], fallback, "library" if library else "portfolio")
         )
 
-    def _best(self, problem: Problem) -> Answer:
-        """The best config by the model among those that can run the problem."""
+    def _bests(self, problems: Sequence[Problem]) -> list[Answer]:
+        """For each problem the best config by the model among those that can run it."""
         if not self.model.candidates.height:
             raise InvalidValue(
                 f"{self.model.path} does not record which configs work, so there is nothing to choose from: name a config, or "
                 "choose from a list of yours with `Selector(model, configs=…)`"
             )
-        refused = self._refusal(problem)
-        if refused is not None:
-            return refused
-        scores, times = self._candidates.scores(problem, np.arange(self.model.candidates.height))
-        if not np.isfinite(scores).any():
+        answers = [self._refusal(problem) for problem in problems]
+        open_ = [place for place, answer in enumerate(answers) if answer is None]
+        if not open_:
+            return [answer for answer in answers if answer is not None]
+        asked = [problems[place] for place in open_]
+        every = np.arange(self.model.candidates.height)
+        frame = self._problem_frame(asked)
+        if self.model.built_for(asked[0]) is None:
+            scores, times = self._candidates.scores_of_many(frame, every)
+        else:  # which of them are there depends on the problem
+            found = [self._candidates.scores(problem, every) for problem in asked]
+            scores, times = (np.stack(part) for part in zip(*found, strict=True))
+        rows = scores.argmin(axis=1)
+        chosen = np.where(np.isfinite(scores).any(axis=1), times[np.arange(len(rows)), rows], np.nan)
+        bounds = self._bounds(frame, chosen)
+        for number, place in enumerate(open_):
+            answers[place] = self._chosen(asked[number], int(rows[number]), float(chosen[number]), bounds[number])
+        return [answer for answer in answers if answer is not None]
+
+    def _bounds(self, problems: pl.DataFrame, time_ns: npt.NDArray[np.float64]) -> list[tuple[float | None, float | None]]:
+        """The interval of each time; a time that is not known has any."""
+        if self.model.manifest.interval is None:
+            return [(None, None)] * len(time_ns)
+        lower, upper = self.model.bounds_of(problems, np.where(np.isfinite(time_ns), time_ns, 1.0))
+        return list(zip(lower.tolist(), upper.tolist(), strict=True))
+
+    def _chosen(self, problem: Problem, row: int, time_ns: float, bounds: tuple[float | None, float | None]) -> Answer:
+        if np.isnan(time_ns):
             return Answer(Answered.NO_VALID_CONFIG, problem, reason=NO_CONFIG)
-        row = int(scores.argmin())
-        time_ns = float(times[row])
-        lower, upper = self.model.bounds(problem, time_ns)
         efficiency = None if self._expectation is None else self._expectation.of(time_ns)
-        answer = Answer(Answered.OK, problem, self._configs[row], time_ns, lower, upper, efficiency, Tier.FULL)
+        answer = Answer(Answered.OK, problem, self._configs[row], time_ns, *bounds, efficiency, Tier.FULL)
         return self._judged(self.model.mark(answer, row))
 
     # -- frames ----------------------------------------------------------------------------------------
@@ -206,16 +235,27 @@ class Predictor:
         found: dict[str, npt.NDArray[np.float64]] = {name: np.full(frame.height, np.nan) for name in TIMES}
         if fine.any():
             predicted = self.model.predict_vectors(frame.filter(pl.Series(fine)), self.device)
-            for name in TIMES if self._elsewhere is None else TIMES[:1]:
+            for name in TIMES if self._away is None else TIMES[:1]:
                 if name in predicted.columns:
                     found[name][fine] = predicted[name].to_numpy()
-            if self._elsewhere is not None:
-                status[fine] = str(Answered.OUT_OF_RANGE)
+            if self._away is not None:
+                self._widen(predicted, found, fine)
+                status[fine] = str(Answered.OK if self._away.believed else Answered.OUT_OF_RANGE)
         status[fine & self._against_facts(frame)] = str(Answered.OUT_OF_RANGE)
         return given.with_columns(
             *(pl.Series(name, values).fill_nan(None) for name, values in found.items()),
             pl.Series("status", status.tolist(), dtype=pl.String),
         )
+
+    def _widen(self, predicted: pl.DataFrame, found: dict[str, npt.NDArray[np.float64]], fine: Flags) -> None:
+        """The bounds of times on a device that was not measured."""
+        assert self._away is not None
+        if self._away.factors is None:
+            return
+        time_ns = found["time_ns"][fine]
+        for name, factor, wider in zip(TIMES[1:], self._away.factors, (np.minimum, np.maximum), strict=True):
+            own = predicted[name].to_numpy() if name in predicted.columns else time_ns
+            found[name][fine] = wider(own, factor * time_ns)
 
     def _with_answers(self, given: pl.DataFrame, answers: Sequence[Answer]) -> pl.DataFrame:
         kinds = schema.schema_of(self.family)
@@ -347,21 +387,12 @@ class Predictor:
         return outside, labels
 
 
-def _refuse_unknown_numbers(model: Model, device: Device) -> None:
-    """Refuse a device whose profile lacks a number that the model reads."""
-    featurizer = model.featurizer(device)
-    lacking = {
-        number.removeprefix("hw.") for name in model.manifest.features.names for number in featurizer.left_out.get(name, ())
-    }
-    if not lacking and model.target.name == "relative" and "expected_ns" not in featurizer.work().outputs:
-        lacking = {"peak_flops"} if "memory_bandwidth_gb_s" in device.numbers else {"memory_bandwidth_gb_s"}
-    if lacking:
-        own = ", ".join(record.name for record in model.manifest.devices)
-        named = ", ".join(sorted(lacking)).replace("peak_flops", f"the peak rates of {', '.join(model.manifest.dtypes)}")
-        raise InvalidValue(
-            f"{model.path} was trained on {own} and cannot predict for {device.name}, whose profile lacks {named}: add the "
-            "numbers to a profile of your own (`kerncast devices` shows one), or measure on that device"
-        )
+def _widened(answer: Answer, factors: tuple[float, float]) -> tuple[float, float]:
+    """The bounds of a time on a device that was not measured: never narrower than on those that were."""
+    time_ns = answer.time_ns or 0.0
+    lower = time_ns if answer.lower_ns is None else answer.lower_ns
+    upper = time_ns if answer.upper_ns is None else answer.upper_ns
+    return min(lower, factors[0] * time_ns), max(upper, factors[1] * time_ns)
 
 
 def _each(given: Sequence[Point], read: Any, what: str) -> list[Any]:

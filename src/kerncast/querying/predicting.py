@@ -1,0 +1,346 @@
+"""Problems of an op on a device, answered by the user's models, by those that ship, or by the roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kerncast.device import Device
+from kerncast.errors import InvalidValue, NotFound
+from kerncast.models.answer import Answer, without_choice
+from kerncast.models.card import card_line
+from kerncast.models.manifest import MANIFEST
+from kerncast.models.model import Model
+from kerncast.models.physics import lacking, rooflines
+from kerncast.models.roofline_misses import FILE, Misses, read_misses
+from kerncast.models.statuses import Answered
+from kerncast.op import Family, Problem
+from kerncast.querying.prediction import Prediction
+from kerncast.registry import FAMILIES, OPS
+from kerncast.software import is_same, matching, short_name
+from kerncast.store.entry import Entry
+from kerncast.store.shipped import folder
+from kerncast.store.sources import Source, entries_of, no_model, profile_of, sources_of
+from kerncast.store.store import Store, canonical
+
+Point = Mapping[str, Any]
+# Families of an op that may stand for it where no model says which is meant.
+USUAL = ("library", "single")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question about some problems."""
+
+    op: str
+    device: Device | str
+    software: str | None = None
+    family: str | None = None
+    config: Point | None = None
+    strict: bool = False
+    """Ask no model of other software than is asked for."""
+    store: Store | None = None
+    """None: the user's own."""
+    lenient: bool = False
+    """A problem that is wrong gets the status `bad_input` instead of an error."""
+
+    @property
+    def name(self) -> str:
+        """The name of the device."""
+        return self.device.name if isinstance(self.device, Device) else canonical(self.device)
+
+    def sources(self) -> list[Source]:
+        """Where to ask, the first one first."""
+        return sources_of(
+            self.op, self.device, family=self.family, software=self.software, store=self.store, strict=self.strict
+        )
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Who answers one problem."""
+
+    place: int
+    source: Source
+    entry: Entry
+    problem: Point
+    filled: Point
+
+
+def predictions(asked: Asked, problems: Sequence[Point]) -> list[Prediction]:
+    """An answer to each problem, in order: of the first model that covers it, else of the roofline, and it says which."""
+    profile = profile_of(asked.device)
+    sources = asked.sources()
+    sources = [source for source in sources if source.lookup.family is not None and (source.seen or profile is not None)]
+    refusing = _Refusing(asked, len(problems))
+    found: dict[int, Prediction] = {}
+    chosen: list[_Chosen] = []
+    family = sources[0].lookup.family if sources else _stand_in(asked)
+    assert family is not None
+    for place, problem in enumerate(problems):
+        with refusing.at(place, found):
+            if sources:
+                chosen.append(_chosen(sources, problem, asked.name, place))
+            else:
+                found[place] = _without_model(asked, family, problem)
+    for entry in dict.fromkeys(item.entry.id for item in chosen):
+        found |= _answered(asked, profile, [item for item in chosen if item.entry.id == entry], refusing)
+    answers = [found[place] for place in range(len(problems))]
+    open_ = [place for place, item in enumerate(answers) if item.status != Answered.BAD_INPUT]
+    others = _other_software(sources, chosen)
+    for place, item in zip(open_, _by_roofline(family, profile, asked.name, [answers[at] for at in open_]), strict=True):
+        answers[place] = replace(item, note="; ".join(filter(None, [item.note, others])))
+    return answers
+
+
+class _Refusing:
+    """What becomes of a problem that is wrong."""
+
+    def __init__(self, asked: Asked, count: int) -> None:
+        self.asked, self.count = asked, count
+
+    @contextmanager
+    def at(self, place: int, found: dict[int, Prediction]) -> Iterator[None]:
+        """The error says which problem it is of, or becomes its answer."""
+        try:
+            yield
+        except (InvalidValue, NotFound) as error:
+            if not self.asked.lenient:
+                raise type(error)(f"problem {place + 1} of {self.count}: {error}" if self.count > 1 else str(error)) from error
+            found[place] = Prediction(self.asked.op, {}, self.asked.name, str(Answered.BAD_INPUT), reason=str(error))
+
+
+def _without_model(asked: Asked, family: Family, problem: Point) -> Prediction:
+    op = family.op
+    store = Store.open() if asked.store is None else asked.store
+    values = {**op.aliases.get(asked.op, {}), **_checked(family, problem)}
+    why = no_model(op.name, asked.name, asked.software, store)
+    return Prediction(op.name, values, asked.name, str(Answered.OK), reason=why)
+
+
+def family_of(asked: Asked) -> Family:
+    """The family whose problems are asked about: that of the first model that may answer, else the op's usual one."""
+    found = next((source.lookup.family for source in asked.sources() if source.lookup.family is not None), None)
+    return _stand_in(asked) if found is None else found
+
+
+def devices_of(op: str, family: str | None = None, software: str | None = None, store: Store | None = None) -> list[str]:
+    """The devices that models of an op were trained on: the user's, then those of models that ship."""
+    opened = Store.open() if store is None else store
+    known = entries_of(op, family, software, opened)
+    return list(dict.fromkeys(name for entry in known for name in entry.record.devices))
+
+
+def _chosen(sources: Sequence[Source], problem: Point, device: str, place: int) -> _Chosen:
+    """The first model that covers a problem, else the one that comes closest in the first place."""
+    first: _Chosen | None = None
+    for source in sources:
+        family = source.lookup.family
+        assert family is not None
+        products = {name: value for name, value in problem.items() if name in family.op.products}
+        try:
+            given = source.lookup.checked({name: value for name, value in problem.items() if name not in products})
+        except (InvalidValue, NotFound):
+            if first is None:
+                raise
+            continue  # what a later place does not know, the first one has to answer
+        entry = source.covering(given, device)
+        if entry is None and first is not None:
+            continue
+        nearest = entry or source.lookup.nearest(problem)
+        filled = _filled(nearest, family, given, products, device)
+        made = _Chosen(place, source, nearest, {**given, **products, **filled}, filled)
+        if entry is not None:
+            return made
+        first = made
+    assert first is not None
+    return first
+
+
+def _filled(entry: Entry, family: Family, given: Point, products: Point, device: str) -> dict[str, Any]:
+    """The parameters that are not given and of which the model saw one value only."""
+    found: dict[str, Any] = {}
+    hull = entry.coverage(family).on(device).hull
+    factors = {factor for name in products for factor in family.op.products[name]}
+    for name, parameter in family.problem.parameters.items():
+        seen = hull.get(name)
+        if given.get(name) is not None or seen is None or parameter.optional or name in factors:
+            continue
+        if len(seen.labels) == 1:
+            found[name] = seen.labels[0]
+        elif seen.low is not None and seen.low == seen.high:
+            found[name] = seen.low
+    return found
+
+
+def _answered(
+    asked: Asked, profile: Device | None, chosen: Sequence[_Chosen], refusing: _Refusing
+) -> dict[int, Prediction]:
+    """What one model says to its problems, by their places."""
+    source, entry = chosen[0].source, chosen[0].entry
+    model = loaded(entry)
+    op = model.family.op.name
+    found: dict[int, Prediction] = {}
+    valid: dict[int, Problem] = {}
+    for item in chosen:
+        with refusing.at(item.place, found):
+            valid[item.place] = model.problem(item.problem)
+    blank = {
+        item.place: Prediction(op, item.problem, asked.name, str(Answered.OK), filled=item.filled)
+        for item in chosen
+        if item.place in valid
+    }
+    given = isinstance(asked.device, Device) or str(asked.device).endswith(".toml")
+    device = profile if profile is not None and (given or not source.seen) else asked.name
+    try:
+        answers = model.predict(list(valid.values()), asked.config, device=device)
+    except InvalidValue as error:
+        if source.seen:
+            raise
+        # A profile that lacks a number which the model reads.
+        status, why = str(Answered.OUT_OF_RANGE), str(error)
+        return found | {place: replace(item, status=status, reason=why) for place, item in blank.items()}
+    texts = model.manifest.software_on(asked.name) or entry.software
+    software = ", ".join(dict.fromkeys(map(short_name, texts))) or None
+    if asked.software is not None and entry.warning is None and not _is_of(texts, asked.software):
+        entry = replace(entry, warning=f"{asked.name} was measured with {software}, not with {asked.software}")
+    line = card_line(model, asked.name)
+    told = zip(blank.items(), answers, strict=True)
+    return found | {
+        place: _told(item, without_choice(model.family, answer), entry, software, line) for (place, item), answer in told
+    }
+
+
+def _told(blank: Prediction, answer: Answer, entry: Entry, software: str | None, line: str) -> Prediction:
+    """An answer of a model, as a prediction; one without a time is left for the roofline."""
+    problem = {name: value for name, value in answer.problem.items() if value is not None}
+    said = replace(blank, problem=problem, status=str(answer.status), reason=answer.reason, note=entry.warning or answer.note)
+    if answer.time_ns is None:
+        return replace(said, reason=f"{entry.id} does not answer: {answer.reason}")
+    return replace(
+        said, time_ns=answer.time_ns, lower_ns=answer.lower_ns, upper_ns=answer.upper_ns, basis="model", model=entry.id,
+        software=software, config=dict(answer.config.items()) if answer.config else None, card=line,
+        tflops=answer.tflops, bandwidth_gb_s=answer.bandwidth_gb_s,
+    )  # fmt: skip
+
+
+def _is_of(texts: Sequence[str], software: str) -> bool:
+    return is_same(texts, software) or bool(matching(software, texts))
+
+
+@lru_cache(64)
+def _loaded(path: Path, _: int) -> Model:
+    return Model.load(path)
+
+
+def loaded(entry: Entry) -> Model:
+    """The model of an entry; kept, and read again if its manifest changes."""
+    if not (entry.path / MANIFEST).is_file():
+        return entry.load()  # says what is wrong with it, or is of another system
+    return _loaded(entry.path, (entry.path / MANIFEST).stat().st_mtime_ns)
+
+
+def _other_software(sources: Sequence[Source], chosen: Sequence[_Chosen]) -> str:
+    """The software of models that were not asked, for a note."""
+    if not chosen:
+        return ""
+    used = {item.entry.id for item in chosen}
+    place = next((source for source in sources if any(item.source is source for item in chosen)), sources[0])
+    others = [entry for entry in place.lookup.entries if entry.id not in used and entry.software]
+    texts = dict.fromkeys(short_name(text) for entry in others for text in entry.software)
+    return f"there are also models of {', '.join(texts)}: name one with `software`" if texts else ""
+
+
+# -- physics -------------------------------------------------------------------------------------------
+
+
+@lru_cache(4)
+def _misses(file: Path, _: int) -> Misses:
+    return read_misses(file)
+
+
+def known_misses() -> Misses | None:
+    """How kernels miss their rooflines, as it ships; None: it is not there."""
+    for place in (folder(), Path(__file__).resolve().parents[1] / "shipped"):
+        if place is not None and (place / FILE).is_file():
+            return _misses(place / FILE, (place / FILE).stat().st_mtime_ns)
+    return None
+
+
+def _by_roofline(family: Family, profile: Device | None, device: str, answers: Sequence[Prediction]) -> list[Prediction]:
+    """The roofline beside every answer, and in the place of those that have no time."""
+    if profile is None:
+        why = f"{device} has no profile, so its roofline is not known"
+        return [item if item.time_ns is not None else replace(item, status=_refused(item), reason=_and(item.reason, why))
+                for item in answers]  # fmt: skip
+    floors = rooflines(family, profile, [item.problem for item in answers])
+    misses, found = known_misses(), []
+    for item, floor in zip(answers, floors, strict=True):
+        if item.time_ns is not None:
+            found.append(replace(item, roofline_ns=floor))
+        elif floor is None:
+            why = f"there is no roofline: {lacking(family, profile, item.problem)}"
+            found.append(replace(item, status=_refused(item), reason=_and(item.reason, why)))
+        else:
+            found.append(_missed(item, floor, profile, misses))
+    return found
+
+
+def _missed(item: Prediction, floor: float, profile: Device, misses: Misses | None) -> Prediction:
+    dtype = str(item.problem.get("dtype"))
+    peak = f"{profile.peak_tflops[dtype]:g} TFLOPS of {dtype}, " if dtype in profile.peak_tflops else ""
+    bandwidth = f"{profile.numbers['memory_bandwidth_gb_s']:g} GB/s" if "memory_bandwidth_gb_s" in profile.numbers else ""
+    card = f"roofline of {profile.title} ({peak}{bandwidth})"
+    if misses is None:
+        why = "the time is the roofline itself, which no kernel beats"
+        return replace(item, time_ns=floor, roofline_ns=floor, basis="roofline", card=card, reason=_and(item.reason, why))
+    miss, own = misses.of(item.op)
+    median, lower, upper = (float(part[0]) for part in miss.times(np.array([floor])))
+    kernels = f"kernels of {item.op}" if own else "kernels of other ops"
+    why = f"the time is {median / floor:.2f} times the roofline, as {kernels} of this size take on {len(miss.devices)} devices"
+    return replace(
+        item, time_ns=median, lower_ns=lower, upper_ns=upper, roofline_ns=floor, basis="roofline", card=card,
+        reason=_and(item.reason, why),
+    )  # fmt: skip
+
+
+def _refused(item: Prediction) -> str:
+    """The status of an answer without a time."""
+    return str(Answered.NO_MODEL) if item.status == Answered.OK else item.status
+
+
+def _and(*reasons: str) -> str:
+    return "; ".join(filter(None, reasons))
+
+
+def _stand_in(asked: Asked) -> Family:
+    """The family whose work is computed where no model says which one is meant."""
+    op = OPS.get(asked.op)
+    known = {family.id: family for family in FAMILIES if family.op is op}
+    if asked.family is not None:
+        wanted = asked.family if "/" in asked.family else f"{op.name}/{asked.family}"
+        if wanted not in known:
+            raise NotFound.named(f"family of {op.name}", asked.family, known)
+        return known[wanted]
+    usual = [known[name] for name in (f"{op.name}/{item}" for item in USUAL) if name in known]
+    return (usual or list(known.values()))[0]
+
+
+def _checked(family: Family, problem: Point) -> dict[str, Any]:
+    """The given parameters of a problem, each of which must be one of the family's and have a value that it may have."""
+    found = {}
+    for name, value in problem.items():
+        rule = family.problem.parameters.get(name)
+        if rule is None:
+            raise NotFound.named(f"parameter of {family.op.name}", name, family.problem.parameters)
+        if value is not None and rule.index(value) is None:
+            raise InvalidValue(f"{name} {rule.refusal(value)}")
+        if value is not None:
+            found[name] = value
+    return found
