@@ -11,6 +11,7 @@ import click
 from kerncast.api.printing import echo, echo_exactly
 from kerncast.cli import completing
 from kerncast.cli.options import in_options
+from kerncast.cli.stored import model_argument, store_of_model
 from kerncast.cli.views.output import json_option, print_json, table
 from kerncast.errors import BadFile, InvalidValue
 
@@ -37,13 +38,14 @@ EXIT = {"fresh": 0, "drifted": 1, "cannot tell": 3}
 @json_option
 @click.pass_context
 def command(context: click.Context, store: Path | None, as_json: bool) -> None:
-    """List the models in the store, or manage them: add, trust, remove, show, find, check.
+    """List the models in the store, or manage them: add, slim, trust, remove, show, find, check.
 
     A model is found by op, family, device, coverage and software. First come models that cover the problem: what
     they were trained with includes it. Of these, one that was trained on exactly the software asked for comes
     first. Else one of other software is used, with a warning that names it (an error with --strict). If several
     remain, one that you did not name comes before named ones, then the newest. A model of another device or family
-    is never used; a profile's aliases are the same device.
+    is never used; a profile's aliases are the same device. Models that come with kerncast (`shipped/…`) are asked after
+    those of the store.
 
     \b
     kerncast models
@@ -59,14 +61,18 @@ def command(context: click.Context, store: Path | None, as_json: bool) -> None:
         return
     from kerncast.store.store import Store
 
+    from kerncast.store.shipped import shipped_entries, with_figures
+
     opened = Store.open(store)
     entries, damaged = opened.survey()
+    shipped = [with_figures(entry) for entry in shipped_entries()] if store is None else []
     if as_json:
-        print_json([entry.as_json() for entry in entries])
-    elif not entries and not damaged:
-        echo(f"the store {opened.path} is empty: add a model with `kerncast models add MODEL`")
+        print_json([entry.as_json() for entry in (*entries, *shipped)])
     else:
-        table(COLUMNS, [_line(entry) for entry in entries], right=COLUMNS[6:])
+        if not entries and not damaged:
+            echo(f"the store {opened.path} is empty: add a model with `kerncast models add MODEL`")
+        if entries or shipped:
+            table(COLUMNS, [_line(entry) for entry in (*entries, *shipped)], right=COLUMNS[6:])
     if damaged:  # reported after the others are listed
         raise BadFile("\n".join(str(error) for error in damaged))
 
@@ -76,8 +82,8 @@ def _line(entry: Entry) -> tuple[str, ...]:
 
     record = entry.record
     return (
-        "/".join(entry.id.rsplit("/", 2)[1:]), record.op, record.family, ", ".join(record.devices),
-        software.short(record.software), record.added[:10], f"{record.rows:,}", f"{record.problems:,}",
+        entry.id if entry.shipped else "/".join(entry.id.rsplit("/", 2)[1:]), record.op, record.family, ", ".join(record.devices),
+        software.short(record.software), record.added[:10] or "with kerncast", f"{record.rows:,}", f"{record.problems:,}",
         _number(record.r2, "{:.4f}"), _number(record.mape, "{:.1%}"), _number(record.efficiency, "{:.1%}"), _size(record.bytes),
     )  # fmt: skip
 
@@ -146,6 +152,35 @@ def trust(model: str, revoke: bool, store: Path | None, as_json: bool) -> None:
         echo(f"{done}: {loaded.path} ({digest})")
 
 
+@command.command("slim")
+@model_argument()
+@store_of_model
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The folder to write; it must not exist."
+)
+@json_option
+def slim(model: Path, out: Path, as_json: bool) -> None:
+    """Write a model with only what answers need: the same answers from a small part of the bytes.
+
+    The forests are packed, so that numpy alone reads them: no LightGBM, no compiler. Left out are the out-of-fold predictions
+    and the list of training problems, so a slim model cannot be continued or evaluated on unseen problems; keep the whole one
+    for that.
+
+    \b
+    kerncast models slim model --out slim
+    kerncast predict slim M=128 N=1536 K=7168 dtype=fp8
+    """
+    from kerncast.models.model import Model
+
+    whole = Model.load(model)
+    made = whole.slimmed(out)
+    before, after = (sum(file.stat().st_size for file in item.path.iterdir()) for item in (whole, made))
+    if as_json:
+        print_json({"path": str(made.path), "bytes": after, "bytes_before": before, "checksum": made.manifest.checksum})
+    else:
+        echo(f"written {made.path}: {_size(after)}, from {_size(before)}")
+
+
 @command.command("remove")
 @click.argument("model", metavar="ID", shell_complete=completing.stored_models)
 @store_option
@@ -197,9 +232,10 @@ def find(op: str, problem: tuple[str, ...], store: Path | None, as_json: bool, *
     kerncast models find reshard in_strategy=width out_strategy=height
     """
     from kerncast.cli.verbs.families import parse_assignments
+    from kerncast.store.sources import only_lookup
     from kerncast.store.store import Store
 
-    found = Store.open(store).lookup(op, **wanted)
+    found = only_lookup(op, **wanted, store=Store.open(store))
     parameters = {} if found.family is None else dict(found.family.problem.parameters)
     entry = found.only(parse_assignments(problem, parameters))
     if as_json:
