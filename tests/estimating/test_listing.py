@@ -35,13 +35,13 @@ def test_the_weights_of_all_calls_are_the_model(config, phase):
     assert total(listed(config, phase=phase), "weights") == read_decoder(config)[0].parameters
 
 
-
-
 def test_the_gemms_of_a_dense_model():
     """The products of Llama 3 8B hold all its parameters but the embedding and the norms."""
     calls = listed(LLAMA_8B)
     assert total(calls, "weights", {"gemm"}) == LLAMA_GEMMS == 7_504_658_432
-    shapes = {call.name: (call.problem["M"], call.problem["N"], call.problem["K"], call.count) for call in calls if call.op == "gemm"}
+    shapes = {
+        call.name: (call.problem["M"], call.problem["N"], call.problem["K"], call.count) for call in calls if call.op == "gemm"
+    }
     assert shapes == {
         "qkv": (4, 6144, 4096, 32),
         "o": (4, 4096, 4096, 32),
@@ -74,9 +74,7 @@ def test_flops_of_experts_count_those_that_tokens_go_to():
 def test_prompts_in_parts_do_the_same_work():
     """Half of a prompt after the other half takes as much attention as all of it at once."""
     whole = named(listed(LLAMA_8B, phase="prefill", context=1000), "attention")
-    parts = [
-        named(listed(LLAMA_8B, phase="prefill", context=context, new_tokens=500), "attention") for context in (500, 1000)
-    ]
+    parts = [named(listed(LLAMA_8B, phase="prefill", context=context, new_tokens=500), "attention") for context in (500, 1000)]
     assert parts[1].problem["past_len"] == 500
     assert sum(part.flops for part in parts) == whole.flops
 
@@ -103,7 +101,9 @@ def test_communication_after_attention_and_mlp():
     """Each layer adds up two partial results of all its tokens; one GPU alone says nothing."""
     assert not [call for call in listed(LLAMA_8B) if call.op in ("all_reduce", "all_gather")]
     calls = listed(LLAMA_8B, tp=4, batch=16)
-    reduced = {call.name: (call.count, call.problem["elements"], call.problem["gpus"]) for call in calls if call.op == "all_reduce"}
+    reduced = {
+        call.name: (call.count, call.problem["elements"], call.problem["gpus"]) for call in calls if call.op == "all_reduce"
+    }
     assert reduced == {
         "all_reduce of the embedding": (1, 16 * 4096, 4),
         "all_reduce after attention": (32, 16 * 4096, 4),
@@ -176,7 +176,10 @@ def test_the_work_agrees_with_the_ops(config, options):
         counted = Program({"flops": work.flops, "bytes": work.bytes}).scalar(op.problem.qualified(problem))
         assert call.flops == pytest.approx(counted["flops"]), call
         exact = call.dtype == "bf16" or call.op not in ("gemm", "moe", "mixed_mm")
-        assert call.bytes == pytest.approx(counted["bytes"], rel=1e-9 if exact else 0.3), call
+        if exact:
+            assert call.bytes == pytest.approx(counted["bytes"]), call
+        else:
+            assert counted["bytes"] * 0.999 <= call.bytes <= 2 * counted["bytes"], call
 
 
 @pytest.mark.parametrize(
@@ -186,7 +189,11 @@ def test_the_work_agrees_with_the_ops(config, options):
         (LLAMA_8B, {"tp": 64}, "`tp=64` must divide attention heads, 32"),
         (LLAMA_8B, {"tp": 0}, "`tp` must be a whole number from 1"),
         (LLAMA_8B, {"tp": True}, "`tp` must be a whole number from 1"),
-        ({**LLAMA_8B, "num_key_value_heads": 4, "num_attention_heads": 12, "head_dim": 128}, {"tp": 6}, "or be a multiple of them"),
+        (
+            {**LLAMA_8B, "num_key_value_heads": 4, "num_attention_heads": 12, "head_dim": 128},
+            {"tp": 6},
+            "or be a multiple of them",
+        ),
         (LLAMA_8B, {"ep": 2}, "`ep=2` divides experts, and model has none: leave it out"),
         (MIXTRAL_8X7B, {"tp": 4, "ep": 3}, "one must be a multiple of the other"),
         (MIXTRAL_8X7B, {"tp": 1, "ep": 16}, "`ep=16` must divide experts, 8: take one of 1, 2, 4, 8"),

@@ -51,13 +51,13 @@ def estimate(
 ) -> Estimate | Comparison:
     """Estimate one step of a model: the kernels that it runs on each GPU, and what they add up to.
 
-    `config` is the config.json of a Hugging Face model, the folder that holds it, or what it holds. `device` is a profile's name,
-    the path of a TOML profile, a `Device`, or `all` for a comparison of all GPUs that have a profile. `batch` counts sequences,
-    `context` the tokens of each: in decode with the new one, in prefill those of the prompt, the last `new_tokens` of which are
-    computed (all, unless it says otherwise). In decode `new_tokens` is how many are generated; the step is the middle one.
-    `tp` GPUs share every layer, `ep` the experts; with `ep` above `tp` there are several copies of everything else.
-    `imbalance` is the exponent of a power law of the loads of the experts; 0: all have the same. Without `graphs`, a kernel is
-    launched every `launch_us` at most. `picture` is the SVG file to draw.
+    `config` is the config.json of a Hugging Face model, the folder that holds it, or what it holds. `device` is the name of a
+    profile, the path of a TOML profile, a `Device`, or `all` for a comparison of all GPUs that have a profile. `batch` counts
+    sequences, `context` the tokens of each: in decode with the new one, in prefill those of the prompt, the last `new_tokens`
+    of which are computed (all, unless it says otherwise). In decode, `new_tokens` is how many are generated; the step is the
+    middle one. `tp` GPUs share every layer, `ep` the experts; with `ep` above `tp` there are several copies of everything else.
+    `imbalance` is the exponent of a power law of the loads of the experts; 0: all have the same. Without `graphs`, kernels are
+    launched one by one, `launch_us` apart at least. `picture` is the SVG file to draw.
     """
     if picture is not None:
         check_place("picture", Path(picture))
@@ -88,9 +88,7 @@ class _Options:
         def ask(op: str, problems: list[Mapping[str, Any]]) -> Any:
             return predict(op, problems, device=device, software=self.software, store=self.store, progress=show)
 
-        return estimated(
-            decoder, spread, work, device, ask, imbalance=self.imbalance, launch_ns=self.launch_ns, progress=show
-        )
+        return estimated(decoder, spread, work, device, ask, imbalance=self.imbalance, launch_ns=self.launch_ns, progress=show)
 
 
 def _compared(decoder: Decoder, spread: Deployment, work: Workload, options: _Options, show: Progress) -> Comparison:

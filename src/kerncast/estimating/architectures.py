@@ -26,14 +26,14 @@ PLAIN, QK_NORM = Traits(), Traits(qk_norm=True)
 # By `model_type`, as transformers names them.
 KNOWN: dict[str, Traits] = {
     **dict.fromkeys(
-        ("llama", "mistral", "ministral", "mistral3", "mixtral", "qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl", "phi3", "phimoe",
-         "deepseek", "deepseek_v2", "deepseek_v3", "kimi_k2", "kimi_k25", "gpt_oss", "granite", "granitemoe", "mimo", "glm",
-         "exaone", "internlm2", "internlm3", "seed_oss", "ernie4_5", "ernie4_5_moe", "smollm3", "aquila", "yi", "baichuan"),
+        ("llama", "mistral", "ministral", "mistral3", "mixtral", "qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl", "phi3",
+         "phimoe", "deepseek", "deepseek_v2", "deepseek_v3", "kimi_k2", "kimi_k25", "gpt_oss", "granite", "granitemoe", "mimo",
+         "glm", "exaone", "internlm2", "internlm3", "seed_oss", "ernie4_5", "ernie4_5_moe", "smollm3"),
         PLAIN,
     ),
     **dict.fromkeys(
-        ("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe", "qwen3_vl_text", "qwen3_vl_moe_text", "minimax_m2", "glm4_moe", "olmo2",
-         "olmoe", "mimo_v2_flash", "step3p7", "hunyuan_v1_dense", "hunyuan_v1_moe", "llama4", "llama4_text"),
+        ("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe", "qwen3_vl_text", "qwen3_vl_moe_text", "minimax_m2", "glm4_moe",
+         "olmo2", "olmoe", "mimo_v2_flash", "step3p7", "hunyuan_v1_dense", "hunyuan_v1_moe", "llama4", "llama4_text"),
         QK_NORM,
     ),
     "glm4": Traits(norms=4),
@@ -84,11 +84,13 @@ def traits_of(fields: Fields) -> tuple[Traits, str, str | None]:
     for field, what in OTHER_LAYERS.items():
         if fields.values.get(field):
             raise InvalidValue(
-                f"{fields.source}: the architecture '{quoted(name, 80)}' has {what} ({field}), which is not supported: take one of "
-                f"{SUPPORTED}"
+                f"{fields.source}: the architecture '{quoted(name, 80)}' has {what} ({field}), which is not supported: take "
+                f"one of {SUPPORTED}"
             )
     if model_type in KNOWN:
         return KNOWN[model_type], name, None
-    assumed = f"the architecture '{quoted(name, 80)}' is not known: read as a decoder with a gated MLP and two norms in each layer"
+    assumed = (
+        f"the architecture '{quoted(name, 80)}' is not known: read as a decoder with a gated MLP and two norms in each layer"
+    )
     qk_norm = fields.flag("use_qk_norm", False)
     return Traits(qk_norm=qk_norm), name, assumed

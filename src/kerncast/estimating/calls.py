@@ -1,7 +1,7 @@
 """A call: one kernel of one step on one GPU, with its shape, its work and how often it runs.
 
-The work is counted here too, although the ops count their own: a call may be of a format or a size that no op takes (heads whose
-values are shorter than their keys), and must have its roofline nevertheless.
+The work is counted here too, although the ops count their own: a call may be of a format or a size that no op takes (heads
+whose values are shorter than their keys), and must have its roofline nevertheless.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def experts(
 ) -> Call:  # fmt: skip
     """The experts of a layer that are on one GPU."""
     problem = {
-        "tokens": tokens, "hidden": hidden, "inter": inter, "top_k": top_k, "experts": experts, "tp": tp, "ep": ep, "dtype": form,
-        "imbalance": imbalance,
+        "tokens": tokens, "hidden": hidden, "inter": inter, "top_k": top_k, "experts": experts, "tp": tp, "ep": ep,
+        "dtype": form, "imbalance": imbalance,
     }  # fmt: skip
     multiplied = activation_type(form, activations)
     local, slots, expert = experts // ep, tokens * top_k / ep, 3 * hidden * (inter // tp)

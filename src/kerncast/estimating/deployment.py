@@ -124,9 +124,7 @@ def _divides_mlp(mlp: Mlp, spread: Deployment) -> None:
 def _divides(size: int, what: str, argument: str, parts: int) -> None:
     if size % parts:
         fitting = [number for number in range(1, min(size, 64) + 1) if size % number == 0]
-        raise InvalidValue(
-            f"`{argument}={parts}` must divide {what}, {size}: take one of {', '.join(map(str, fitting))}"
-        )
+        raise InvalidValue(f"`{argument}={parts}` must divide {what}, {size}: take one of {', '.join(map(str, fitting))}")
 
 
 def _replicates(kv_heads: int, tp: int) -> None:

@@ -29,7 +29,9 @@ class Fields:
         found = self.present(*names)
         if found is None:
             if default is None:
-                raise BadFile(f"{self.source} has no {' or '.join(names)}, which a decoder needs: give the model's own config.json")
+                raise BadFile(
+                    f"{self.source} has no {' or '.join(names)}, which a decoder needs: give the model's own config.json"
+                )
             return default
         value = self.values[found]
         if isinstance(value, float) and value.is_integer():

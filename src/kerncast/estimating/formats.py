@@ -16,8 +16,8 @@ CACHES = ("fp16", "bf16", "fp8", "int8")
 LINEAR = ("fp16", "bf16", "fp8", "fp8_block", "nvfp4", "int8", "int4_wo", "int8_wo")
 # How quantisers call them.
 ALGORITHMS = {"fp8": "fp8", "fp8_pb_wo": "fp8_block", "fp8_block_scales": "fp8_block", "nvfp4": "nvfp4", "nvfp4_awq": "nvfp4",
-              "w4a16_awq": "int4_wo", "w4a8_awq": "w4afp8", "w8a8_sq_per_channel": "int8", "w8a16": "int8_wo", "w4a16": "int4_wo",
-              "mxfp4": "w4a16_mxfp4", "fbgemm_fp8": "fp8"}  # fmt: skip
+              "w4a16_awq": "int4_wo", "w4a8_awq": "w4afp8", "w8a8_sq_per_channel": "int8", "w8a16": "int8_wo",
+              "w4a16": "int4_wo", "mxfp4": "w4a16_mxfp4", "fbgemm_fp8": "fp8"}  # fmt: skip
 NOT_CONVERTED = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers")
 # Bytes of a weight of what is not a dtype of its own here.
 INT8_WEIGHTS = 1.0 + 2.0 / 128
@@ -114,11 +114,15 @@ def asked(formats: Formats, dtype: str | None, kv_dtype: str | None, has_experts
     name = _one_of("dtype", dtype, known)
     if name not in LINEAR:
         if not has_experts:
-            raise InvalidValue(f"`dtype={name}` is a format of experts, and the model has none: take one of {', '.join(LINEAR)}")
+            raise InvalidValue(
+                f"`dtype={name}` is a format of experts, and the model has none: take one of {', '.join(LINEAR)}"
+            )
         return replace(formats, experts=name)
     if name in ACTIVATIONS:
         cache = formats.cache if formats.cache not in ACTIVATIONS else name
-        return Formats(activations=name, attention=name, mlp=name, experts=name, cache=cache if kv_dtype is None else formats.cache)
+        return Formats(
+            activations=name, attention=name, mlp=name, experts=name, cache=cache if kv_dtype is None else formats.cache
+        )
     return replace(formats, attention=name, mlp=name, experts=name)
 
 

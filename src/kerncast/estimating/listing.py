@@ -160,7 +160,12 @@ class _Step:
         """What a call has beyond the parameters of the op, if its sizes are others."""
         if self._known(attention):
             return {}
-        return {"kv_rank": attention.kv_rank, "rope": attention.rope_dim, "nope": attention.nope_dim, "value": attention.value_dim}
+        return {
+            "kv_rank": attention.kv_rank,
+            "rope": attention.rope_dim,
+            "nope": attention.nope_dim,
+            "value": attention.value_dim,
+        }
 
     def _latent_context(self, attention: LatentAttention, count: int, heads: int) -> Call:
         work, batch = self.work, self.sequences

@@ -37,9 +37,7 @@ class Memory:
 
     def sentence(self, device: str) -> str:
         """For people."""
-        need = (
-            f"memory of one GPU: weights {self.weights_bytes / 1e9:,.1f} GB, cache {self.cache_bytes / 1e9:,.1f} GB"
-        )
+        need = f"memory of one GPU: weights {self.weights_bytes / 1e9:,.1f} GB, cache {self.cache_bytes / 1e9:,.1f} GB"
         if self.capacity_bytes is None:
             return f"{need}; the profile of {device} does not say how much it has"
         share = f"{need} of {self.capacity_bytes / 1e9:,.0f} GB"

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from kerncast.errors import BadFile, InvalidValue, quoted
 from kerncast.estimating.architectures import SUPPORTED, Traits, traits_of
-from kerncast.estimating.decoder import Attention, Decoder, DenseMlp, ExpertMlp, GroupedAttention, LatentAttention, LayerKind, Mlp
+from kerncast.estimating.decoder import (
+    Attention,
+    Decoder,
+    DenseMlp,
+    ExpertMlp,
+    GroupedAttention,
+    LatentAttention,
+    LayerKind,
+    Mlp,
+)
 from kerncast.estimating.fields import MOST_LAYERS, Fields
 from kerncast.estimating.formats import formats_of
 
@@ -131,7 +140,8 @@ class _Reader:
             for item in listed:
                 if item not in (FULL, SLIDING, CHUNKED, "attention"):
                     raise InvalidValue(
-                        f"{fields.source}: layer_types has '{quoted(item, 80)}', which is not supported: take one of {SUPPORTED}"
+                        f"{fields.source}: layer_types has '{quoted(item, 80)}', which is not supported: take one of "
+                        f"{SUPPORTED}"
                     )
             return [FULL if item == "attention" else item for item in listed]
         hybrid = fields.per_layer("hybrid_layer_pattern", self.layers)

@@ -9,8 +9,8 @@ from typing import Any
 from kerncast.estimating.decoder import Decoder
 from kerncast.estimating.deployment import Deployment, Workload
 from kerncast.estimating.memory import Memory
-from kerncast.estimating.picture import bars
 from kerncast.writing import html
+from kerncast.writing.bars import Bar, bars_svg
 from kerncast.writing.terminal import TextTable, assignments, counted, duration, line
 
 COLUMNS = ("op", "shape", "calls", "time", "share", "90 % interval", "basis")
@@ -44,7 +44,15 @@ class Row:
         """The row of a table, as `COLUMNS` names its cells."""
         kind = f"{self.name} ({self.op})" if self.op else self.name
         interval = f"{duration(self.lower_ns)} to {duration(self.upper_ns)}"
-        return (kind, assignments(self.problem), f"{self.calls:,}", duration(self.time_ns), f"{self.share:.1%}", interval, self.basis)
+        return (
+            kind,
+            assignments(self.problem),
+            f"{self.calls:,}",
+            duration(self.time_ns),
+            f"{self.share:.1%}",
+            interval,
+            self.basis,
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,7 +104,7 @@ class Estimate:
         """What was estimated."""
         work, spread = self.work, self.spread
         many = f", ep {spread.ep}" if spread.ep > 1 else ""
-        new = f", {work.new_tokens:,} new tokens" if work.steps > 1 or work.past and work.phase == "prefill" else ""
+        new = f", {work.new_tokens:,} new tokens" if work.steps > 1 or (work.past and work.phase == "prefill") else ""
         return (
             f"{self.decoder.name} on {counted(spread.gpus, 'GPU')} ({self.device}, tp {spread.tp}{many}), {work.phase}: batch "
             f"{work.batch:,}, context {work.context:,}{new}"
@@ -106,10 +114,11 @@ class Estimate:
     def headline(self) -> str:
         """The step, in one line."""
         low, high = self._rate(self.upper_ns), self._rate(self.lower_ns)
+        each = self.tokens_per_s / self.spread.gpus
         many = f"; {counted(self.work.steps, 'step')}: {duration(self.total_ns)}" if self.work.steps > 1 else ""
         return (
             f"step {duration(self.step_ns)} ({duration(self.lower_ns)} to {duration(self.upper_ns)}){many}; "
-            f"{self.tokens_per_s:,.0f} tokens/s ({low:,.0f} to {high:,.0f}), {self.tokens_per_s / self.spread.gpus:,.0f} per GPU"
+            f"{self.tokens_per_s:,.0f} tokens/s ({low:,.0f} to {high:,.0f}), {each:,.0f} per GPU"
         )
 
     @property
@@ -133,8 +142,12 @@ class Estimate:
 
     def picture(self) -> str:
         """The share of each call as bars, as SVG."""
-        rows = [(row.cells[0], row.time_ns, f"{duration(row.time_ns)}, {row.share:.1%}", row.basis) for row in self.rows]
-        return bars(self.title, self.headline, sorted(rows, key=lambda row: -row[1]))
+        rows = sorted(self.rows, key=lambda row: -row.time_ns)
+        shown = [
+            Bar(row.name, row.time_ns, f"{duration(row.time_ns)}, {row.share:.1%}", row.lower_ns, row.upper_ns, kind=row.basis)
+            for row in rows
+        ]
+        return bars_svg(self.title, self.headline, shown)
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
@@ -219,16 +232,13 @@ class Comparison:
 
     def picture(self) -> str:
         """The step of each device as bars, as SVG."""
-        rows = [
-            (item.device, item.step_ns, f"{duration(item.step_ns)}, {item.tokens_per_s:,.0f} tokens/s", _fit(item))
-            for item in self.estimates
-        ]
-        return bars(self.title, "time of a step; shorter is better", rows)
+        shown = []
+        for item in self.estimates:
+            name = f"{item.device} (does not fit)" if item.memory.fits is False else item.device
+            kind = max(sorted(item.basis_share), key=item.basis_share.__getitem__)
+            shown.append(Bar(name, item.step_ns, duration(item.step_ns), item.lower_ns, item.upper_ns, kind=kind))
+        return bars_svg(self.title, "time of a step; shorter is better", shown)
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
         return {"estimates": [item.as_json() for item in self.estimates], "refused": dict(self.refused)}
-
-
-def _fit(item: Estimate) -> str:
-    return "does not fit" if item.memory.fits is False else "fits"

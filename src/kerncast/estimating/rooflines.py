@@ -1,4 +1,4 @@
-"""How long a call takes by its work alone, where no model knows it: the profile's rates, and how far kernels stay below them."""
+"""How long a call takes by its work alone, where no model knows it: the profile's rates, and how far kernels stay below."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _alone(ask: Ask, op: str, problem: Mapping[str, Any]) -> Answered | str:
 
 
 def _row(call: Call, answer: Answered | str | None, device: Device) -> Row:
-    reason = "no op describes it" if answer is None else answer if isinstance(answer, str) else answer.reason
+    reason = "no op describes it" if answer is None else answer if isinstance(answer, str) else answer.reason or None
     basis, model, software = "roofline", None, None
     if answer is not None and not isinstance(answer, str) and answer.time_ns is not None and _says_more(answer):
         time = answer.time_ns
@@ -115,6 +115,8 @@ def _row(call: Call, answer: Answered | str | None, device: Device) -> Row:
         basis, model, software = answer.basis, answer.model, _software(answer.software)
     else:
         found = roofline_of(call, device)
+        # What the answer says besides is about the time that it would have given.
+        reason = None if reason is None else reason.partition("; ")[0]
         time, lower, upper = found.time_ns, found.lower_ns, found.upper_ns
         if found.unknown is not None:
             reason = f"{reason}; the profile has no {found.unknown}, which is left out"
@@ -162,7 +164,9 @@ def _shared(row: Row, step: float) -> Row:
 def _notes(decoder: Decoder, work: Workload, rows: Sequence[Row]) -> tuple[str, ...]:
     notes = list(decoder.assumed)
     if decoder.longest is not None and work.longest > decoder.longest:
-        notes.append(f"the context of {work.longest:,} tokens is longer than the {decoder.longest:,} that the model was made for")
+        notes.append(
+            f"the context of {work.longest:,} tokens is longer than the {decoder.longest:,} that the model was made for"
+        )
     for op in dict.fromkeys(row.op for row in rows if row.op and row.basis == "roofline"):
         why = next(row.reason for row in rows if row.op == op and row.basis == "roofline")
         notes.append(f"{op}: by roofline" + (f" ({why})" if why else ""))

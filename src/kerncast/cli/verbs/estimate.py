@@ -14,7 +14,10 @@ from kerncast.cli.views.output import draw, json_option, print_json
 @click.command("estimate")
 @click.argument("config", metavar="CONFIG", type=click.Path(path_type=Path))
 @click.option(
-    "--device", required=True, metavar="NAME|FILE.toml|all", shell_complete=completing.devices,
+    "--device",
+    required=True,
+    metavar="NAME|FILE.toml|all",
+    shell_complete=completing.devices,
     help="The device of which there are --tp (or --ep): a profile, your own profile, or all to compare every GPU.",
 )
 @click.option("--tp", default=1, show_default=True, metavar="N", help="GPUs that share each layer (tensor parallelism).")
@@ -24,14 +27,21 @@ from kerncast.cli.views.output import draw, json_option, print_json
 @click.option("--batch", default=1, show_default=True, metavar="N", help="Sequences, on all GPUs together.")
 @click.option("--context", required=True, type=int, metavar="N", help="Tokens of each sequence.")
 @click.option(
-    "--new-tokens", type=int, metavar="N",
+    "--new-tokens",
+    type=int,
+    metavar="N",
     help="decode: tokens to generate [default: 1]; prefill: the last ones of the prompt, the rest is cached [default: all].",
 )
 @click.option("--phase", default="decode", show_default=True, metavar="prefill|decode", help="What the step does.")
-@click.option("--dtype", metavar="NAME", help="Format of weights: bf16, fp8, fp8_block, nvfp4, int4_wo … [default: the config's]")
+@click.option(
+    "--dtype", metavar="NAME", help="Format of weights: bf16, fp8, fp8_block, nvfp4, int4_wo … [default: the config's]"
+)
 @click.option("--kv-dtype", metavar="NAME", help="Element type of the cache: bf16, fp8 … [default: the config's]")
 @click.option(
-    "--imbalance", default=0.0, show_default=True, metavar="X",
+    "--imbalance",
+    default=0.0,
+    show_default=True,
+    metavar="X",
     help="Exponent of the power law of the experts' loads: 1.2 is usual; 0: all have the same load.",
 )
 @click.option("--software", metavar="NAME", help="The server whose kernels are meant: vllm, vllm==0.24.0, trtllm, sglang.")
