@@ -69,7 +69,7 @@ def predictions(asked: Asked, problems: Sequence[Point], store: Store | None = N
     )
     sources = [source for source in sources if source.lookup.family is not None and (source.seen or profile is not None)]
     if not sources:
-        op = OPS.get(asked.op)
+        op = OPS.alone(asked.op)
         family, why = _stand_in(asked), no_model(op.name, asked.name, asked.software, opened)
         whole = [{**op.aliases.get(asked.op, {}), **_checked(family, problem, problems)} for problem in problems]
         blank = [Prediction(op.name, values, asked.name, str(Answered.OK), reason=why) for values in whole]
@@ -126,7 +126,7 @@ def _chosen(sources: Sequence[Source], problem: Point, device: str, place: int, 
 
 def _filled(entry: Entry, family: Family, given: Point, products: Point, device: str) -> dict[str, Any]:
     """The parameters that are not given and of which the model saw one value only."""
-    found = {}
+    found: dict[str, Any] = {}
     hull = entry.coverage(family).on(device).hull
     factors = {factor for name in products for factor in family.op.products[name]}
     for name, parameter in family.problem.parameters.items():
@@ -233,7 +233,7 @@ def _by_roofline(family: Family, profile: Device | None, device: str, answers: S
 
 
 def _missed(item: Prediction, floor: float, profile: Device, misses: Misses | None) -> Prediction:
-    dtype = item.problem.get("dtype")
+    dtype = str(item.problem.get("dtype"))
     peak = f"{profile.peak_tflops[dtype]:g} TFLOPS of {dtype}, " if dtype in profile.peak_tflops else ""
     bandwidth = f"{profile.numbers['memory_bandwidth_gb_s']:g} GB/s" if "memory_bandwidth_gb_s" in profile.numbers else ""
     card = f"roofline of {profile.title} ({peak}{bandwidth})"

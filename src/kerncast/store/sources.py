@@ -56,13 +56,14 @@ def sources_of(
     """
     asked, preset = op, dict[str, Value]()
     with contextlib.suppress(NotFound):
-        op, preset = OPS.get(asked).name, dict(OPS.get(asked).aliases.get(asked, {}))
+        found_op = OPS.alone(asked)
+        op, preset = found_op.name, dict(found_op.aliases.get(asked, {}))
     name = None if device is None else device.name if isinstance(device, Device) else canonical(device)
     opened = Store.open() if store is None else store
     found, others = list[Source](), list[Source]()
     for there, path in ((opened.entries(op), opened.path), (shipped_entries(op), Path(SHIPPED))):
         of_family = _of_family(there, op, family)
-        told = [entry for entry in of_family if name is None or name in {canonical(item) for item in entry.record.devices}]
+        told = [entry for entry in of_family if name is None or _is_of(entry, name)]
         pooled = [entry for entry in of_family if entry not in told and len(entry.record.devices) >= POOLED]
         kept, warn = _of_software(told, software, strict)
         if kept:
@@ -77,7 +78,7 @@ def sources_of(
 def entries_of(op: str, family: str | None, software: str | None, store: Store) -> list[Entry]:
     """All models of an op, the user's own first."""
     with contextlib.suppress(NotFound):
-        op = OPS.get(op).name
+        op = OPS.alone(op).name
     found = _of_family([*store.entries(op), *shipped_entries(op)], op, family)
     return _of_software(found, software, strict=True)[0]
 
@@ -101,6 +102,13 @@ def only_lookup(
         if not shipped or name is not None:
             raise
         return shipped[0].lookup
+
+
+def _is_of(entry: Entry, device: str) -> bool:
+    """Whether a model was trained on a device; its data may call it by an alias."""
+    return device in entry.record.devices or (
+        not entry.shipped and device in {canonical(item) for item in entry.record.devices}
+    )
 
 
 def _of_family(there: Iterable[Entry], op: str, family: str | None) -> list[Entry]:

@@ -151,7 +151,7 @@ def _only_device(op: str, family: str | None, software: str | None, store: Any) 
 def _name_of(op: str) -> str:
     from kerncast.registry import OPS
 
-    return OPS.get(op).name
+    return OPS.alone(op).name
 
 
 def _model(name: str, family: str | None, device: str | None, software: str | None, store: Path | None) -> Model:
