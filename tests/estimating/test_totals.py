@@ -29,6 +29,7 @@ class Answer:
     model: str | None = "gemm/library@h200"
     software: str | None = "vllm==0.24.0"
     reason: str = ""
+    note: str = ""
 
 
 def always(op, problems):
@@ -100,6 +101,19 @@ def test_a_bare_floor_is_not_taken_for_a_time():
     rows = {row.name: row for row in step(LLAMA_8B, lambda op, problems: [extrapolated for _ in problems]).rows}
     assert rows["qkv"].call_ns == 5000.0
     assert rows["qkv"].lower_ns < rows["qkv"].time_ns < rows["qkv"].upper_ns
+
+
+def test_warnings_of_models_are_passed_on():
+    """What a model says about its software or its range is said once, and models of different servers are told."""
+
+    def mixed(op, problems):
+        server = "vllm==0.24.0" if op == "gemm" else "trtllm==1.3"
+        return [Answer(software=server, note="the model is of another version", reason="out of range") for _ in problems]
+
+    text = repr(step(LLAMA_8B, mixed))
+    assert text.count("the model is of another version") == 1
+    assert text.count("gemm: out of range") == 1
+    assert "the models are of different software (trtllm==1.3, vllm==0.24.0): name one with `software`" in text
 
 
 def test_gaps_between_launches_are_added_without_graphs():

@@ -37,7 +37,9 @@ class Row:
     model: str | None
     software: str | None
     reason: str | None
-    """Why no model answered, or what it warns of."""
+    """Why no model answered, or why the model is less sure of it."""
+    note: str | None
+    """What else the model says: a warning about its software, say."""
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -124,7 +126,9 @@ class Estimate:
     @property
     def remarks(self) -> tuple[str, ...]:
         """The memory, what was assumed, what is left out: a sentence each."""
-        shares = ", ".join(f"{share:.0%} by {basis}" for basis, share in sorted(self.basis_share.items()))
+        servers = ", ".join(sorted({row.software for row in self.rows if row.software}))
+        of = {"model": f" ({servers})"} if servers else {}
+        shares = ", ".join(f"{share:.0%} by {basis}{of.get(basis, '')}" for basis, share in sorted(self.basis_share.items()))
         left = f"not in the time: {', '.join(self.left_out)}"
         return (self.memory.sentence(self.device), f"of the step, {shares}", *self.notes, left)
 

@@ -42,9 +42,11 @@ class Answered(Protocol):
     @property
     def model(self) -> str | None: ...
     @property
-    def software(self) -> Any: ...
+    def software(self) -> str | None: ...
     @property
-    def reason(self) -> str | None: ...
+    def reason(self) -> str: ...
+    @property
+    def note(self) -> str: ...
 
 
 Ask = Callable[[str, list[Mapping[str, Any]]], Sequence[Answered]]
@@ -106,13 +108,13 @@ def _alone(ask: Ask, op: str, problem: Mapping[str, Any]) -> Answered | str:
 
 def _row(call: Call, answer: Answered | str | None, device: Device) -> Row:
     reason = "no op describes it" if answer is None else answer if isinstance(answer, str) else answer.reason or None
-    basis, model, software = "roofline", None, None
+    basis, model, software, note = "roofline", None, None, None
     if answer is not None and not isinstance(answer, str) and answer.time_ns is not None and _says_more(answer):
         time = answer.time_ns
         # A model that extrapolates gives no interval: it is then no surer than a roofline.
         lower = time * WORKING[0] if answer.lower_ns is None else answer.lower_ns
         upper = time * WORKING[1] if answer.upper_ns is None else answer.upper_ns
-        basis, model, software = answer.basis, answer.model, _software(answer.software)
+        basis, model, software, note = answer.basis, answer.model, answer.software, answer.note or None
     else:
         found = roofline_of(call, device)
         # What the answer says besides is about the time that it would have given.
@@ -123,7 +125,7 @@ def _row(call: Call, answer: Answered | str | None, device: Device) -> Row:
     many = call.count
     return Row(
         name=call.name, op=call.op, problem=call.problem, calls=many, call_ns=time, time_ns=time * many, lower_ns=lower * many,
-        upper_ns=upper * many, share=0.0, basis=basis, model=model, software=software, reason=reason,
+        upper_ns=upper * many, share=0.0, basis=basis, model=model, software=software, reason=reason, note=note,
     )  # fmt: skip
 
 
@@ -132,18 +134,12 @@ def _says_more(answer: Answered) -> bool:
     return answer.basis == "model" or answer.lower_ns is not None
 
 
-def _software(given: Any) -> str | None:
-    if isinstance(given, Mapping):
-        return " ".join(f"{name}={value}" for name, value in given.items()) or None
-    return None if given is None else str(given)
-
-
 def _gaps(rows: Sequence[Row], launch_ns: float) -> Row:
     """What the GPU waits where a kernel is over before the next one is launched."""
     calls = sum(row.calls for row in rows)
     waits = math.fsum(row.calls * max(0.0, launch_ns - row.call_ns) for row in rows)
     shape = {"launch_us": launch_ns / 1e3}
-    return Row(GAPS, None, shape, calls, waits / calls, waits, 0.0, launch_ns * calls, 0.0, "launches", None, None, None)
+    return Row(GAPS, None, shape, calls, waits / calls, waits, 0.0, launch_ns * calls, 0.0, "launches", None, None, None, None)
 
 
 def _interval(rows: Sequence[Row]) -> tuple[float, float]:
@@ -167,6 +163,11 @@ def _notes(decoder: Decoder, work: Workload, rows: Sequence[Row]) -> tuple[str, 
         notes.append(
             f"the context of {work.longest:,} tokens is longer than the {decoder.longest:,} that the model was made for"
         )
+    notes += dict.fromkeys(row.note for row in rows if row.note)
+    servers = sorted({row.software for row in rows if row.software})
+    if len(servers) > 1:
+        notes.append(f"the models are of different software ({', '.join(servers)}): name one with `software`")
+    notes += dict.fromkeys(f"{row.op}: {row.reason}" for row in rows if row.basis == "model" and row.reason)
     for op in dict.fromkeys(row.op for row in rows if row.op and row.basis == "roofline"):
         why = next(row.reason for row in rows if row.op == op and row.basis == "roofline")
         notes.append(f"{op}: by roofline" + (f" ({why})" if why else ""))

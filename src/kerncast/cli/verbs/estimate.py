@@ -8,6 +8,7 @@ import click
 
 from kerncast.api.printing import echo
 from kerncast.cli import completing
+from kerncast.cli.options import in_options
 from kerncast.cli.views.output import draw, json_option, print_json
 
 
@@ -81,4 +82,4 @@ def command(
         return
     echo(found.title)
     draw(found.table)
-    echo(*found.closing)
+    echo(*(in_options(text, command) for text in found.closing))
