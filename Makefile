@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help quickstart test soak check lint style types layers docs bench results clean
+.PHONY: help quickstart test soak check lint style types layers docs bench results dist version clean
 
 help:
 	@echo "make quickstart   measure GEMM kernels on this machine and see what choosing is worth (under 5 minutes)"
@@ -13,6 +13,7 @@ help:
 	@echo "make bench        run every benchmark, and keep what it measured in benchmarks/results/"
 	@echo "make results      docs/results.md from what is kept there"
 	@echo "make docs         build docs/_build/html"
+	@echo "make dist         wheel and sdist in dist/, checked and tried in an empty environment (about 10 minutes)"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -72,5 +73,23 @@ bench: $(VENV)/.dev
 results: $(VENV)/.core
 	$(BIN)/python benchmarks/render_results.py
 
+# What is released: built, checked, then installed into an empty environment and used there. `TRY=--quick` leaves out the
+# quickstart.
+TRY :=
+
+$(VENV)/.release: $(VENV)/.core
+	$(PIP) -e ".[release]"
+	@touch $@
+
+dist: $(VENV)/.release
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python packaging/try_release.py dist $(TRY)
+
+# `src/kerncast/version.py` is the only place that says it.
+version:
+	@sed -n 's/^__version__ = "\(.*\)"/\1/p' src/kerncast/version.py
+
 clean:
-	rm -rf $(VENV) quickstart docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) quickstart dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis

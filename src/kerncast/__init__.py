@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kerncast.api.collect import collect
     from kerncast.api.compare import compare
     from kerncast.api.doctor import doctor
+    from kerncast.api.estimate import estimate
     from kerncast.api.evaluate import evaluate
     from kerncast.api.export import export
     from kerncast.api.known import get_device, get_family, get_op
@@ -47,6 +48,7 @@ _HOMES = {
     "collect": "kerncast.api.collect",
     "compare": "kerncast.api.compare",
     "doctor": "kerncast.api.doctor",
+    "estimate": "kerncast.api.estimate",
     "evaluate": "kerncast.api.evaluate",
     "export": "kerncast.api.export",
     "get_device": "kerncast.api.known",
@@ -80,6 +82,7 @@ __all__ = [
     "collect",
     "compare",
     "doctor",
+    "estimate",
     "evaluate",
     "export",
     "get_device",

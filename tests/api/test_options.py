@@ -24,6 +24,7 @@ HOMES = {
     "completion": [],
     "devices": [kerncast.get_device],
     "doctor": [kerncast.doctor],
+    "estimate": [kerncast.estimate],
     "evaluate": [kerncast.evaluate],
     "export": [kerncast.export],
     "families": [kerncast.get_family, Family.bindings],

@@ -27,6 +27,7 @@ VERBS = {
     "compare": ("compare", "Say whether a new model is safe to ship: BETTER, SAME, WORSE or AMBIGUOUS."),
     "devices": ("devices", "List hardware profiles, or show one with the source of each number."),
     "doctor": ("doctor", "Say what works on this machine, and what to install for the rest."),
+    "estimate": ("estimate", "Estimate a step of a whole model on a device, op by op, from its Hugging Face config."),
     "evaluate": ("evaluate", "Score a model on problems it has not seen, next to the baselines; write a report."),
     "export": (
         "export",

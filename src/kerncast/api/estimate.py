@@ -1,0 +1,142 @@
+"""`kerncast.estimate`: how long one step of a whole model takes on a device, op by op."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kerncast import devices
+from kerncast.api.predict import predict
+from kerncast.api.showing import Wanted, shown
+from kerncast.device import Device
+from kerncast.errors import InvalidValue, KerncastError
+from kerncast.estimating.config_file import read_decoder
+from kerncast.estimating.decoder import Decoder
+from kerncast.estimating.deployment import Deployment, Workload, checked_deployment, checked_workload
+from kerncast.estimating.formats import asked
+from kerncast.estimating.result import Comparison, Estimate
+from kerncast.estimating.totals import estimated
+from kerncast.files.atomic import write_text
+from kerncast.files.output_paths import check_place
+from kerncast.progress import Progress
+from kerncast.store.store import Store
+
+ALL = "all"
+LAUNCH_US = 5.0
+LARGEST_IMBALANCE = 10.0
+
+
+def estimate(
+    config: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    device: str | Path | Device,
+    tp: int = 1,
+    ep: int | None = None,
+    batch: int = 1,
+    context: int,
+    new_tokens: int | None = None,
+    phase: str = "decode",
+    dtype: str | None = None,
+    kv_dtype: str | None = None,
+    imbalance: float = 0.0,
+    software: str | None = None,
+    graphs: bool = True,
+    launch_us: float = LAUNCH_US,
+    picture: str | Path | None = None,
+    store: Store | str | Path | None = None,
+    progress: Wanted = "auto",
+) -> Estimate | Comparison:
+    """Estimate one step of a model: the kernels that it runs on each GPU, and what they add up to.
+
+    `config` is the config.json of a Hugging Face model, the folder that holds it, or what it holds. `device` is the name of a
+    profile, the path of a TOML profile, a `Device`, or `all` for a comparison of all GPUs that have a profile. `batch` counts
+    sequences, `context` the tokens of each: in decode with the new one, in prefill those of the prompt, the last `new_tokens`
+    of which are computed (all, unless it says otherwise). In decode, `new_tokens` is how many are generated; the step is the
+    middle one. `tp` GPUs share every layer, `ep` the experts; with `ep` above `tp` there are several copies of everything else.
+    `imbalance` is the exponent of a power law of the loads of the experts; 0: all have the same. Without `graphs`, kernels are
+    launched one by one, `launch_us` apart at least. `picture` is the SVG file to draw.
+    """
+    if picture is not None:
+        check_place("picture", Path(picture))
+    decoder, spread, work = _checked(config, tp, ep, batch, context, new_tokens, phase, dtype, kv_dtype)
+    options = _Options(software, _opened(store), _hundredths(imbalance), None if graphs else _launch_ns(launch_us))
+    with shown(progress) as show:
+        if device == ALL:
+            found: Estimate | Comparison = _compared(decoder, spread, work, options, show)
+        else:
+            found = options.estimated(decoder, spread, work, _device(device), show)
+    if picture is not None:
+        write_text(Path(picture), found.picture())
+    return found
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What is the same for all devices."""
+
+    software: str | None
+    store: Store | None
+    imbalance: int
+    launch_ns: float | None
+
+    def estimated(self, decoder: Decoder, spread: Deployment, work: Workload, device: Device, show: Progress) -> Estimate:
+        """The estimate on one device."""
+
+        def ask(op: str, problems: list[Mapping[str, Any]]) -> Any:
+            return predict(op, problems, device=device, software=self.software, store=self.store, progress=show)
+
+        return estimated(decoder, spread, work, device, ask, imbalance=self.imbalance, launch_ns=self.launch_ns, progress=show)
+
+
+def _compared(decoder: Decoder, spread: Deployment, work: Workload, options: _Options, show: Progress) -> Comparison:
+    found, refused = [], {}
+    gpus = [item for item in devices.profiles().values() if item.kind == "gpu" and not devices.names_an_architecture(item)]
+    for number, device in enumerate(gpus):
+        show.stage(device.name, number + 1, len(gpus))
+        try:
+            found.append(options.estimated(decoder, spread, work, device, show))
+        except KerncastError as error:
+            refused[device.name] = str(error)
+    if not found:
+        raise InvalidValue(f"no device could be estimated: {next(iter(refused.values()), 'there is no profile of a GPU')}")
+    return Comparison(tuple(sorted(found, key=lambda item: (item.step_ns, item.device))), refused)
+
+
+def _checked(
+    config: Any, tp: int, ep: int | None, batch: int, context: int, new_tokens: int | None, phase: str, dtype: str | None,
+    kv_dtype: str | None,
+) -> tuple[Decoder, Deployment, Workload]:  # fmt: skip
+    work = checked_workload(phase, batch, context, new_tokens)
+    decoder, unknown_format = read_decoder(config)
+    if unknown_format is not None and dtype is None:
+        raise InvalidValue(f"{decoder.name}: {unknown_format}")
+    decoder = replace(decoder, formats=asked(decoder.formats, dtype, kv_dtype, decoder.has_experts))
+    return decoder, checked_deployment(decoder, tp, ep), work
+
+
+def _device(given: str | Path | Device) -> Device:
+    if isinstance(given, Device):
+        return given
+    if not isinstance(given, str | Path):
+        raise InvalidValue(f"`device` is a name, the path of a profile, all or a Device, got {type(given).__name__}")
+    return devices.get(str(given))
+
+
+def _opened(store: Store | str | Path | None) -> Store | None:
+    return store if isinstance(store, Store) or store is None else Store.open(store)
+
+
+def _hundredths(imbalance: float) -> int:
+    """The exponent as the op `moe` has it: a whole number of hundredths."""
+    if not 0 <= imbalance <= LARGEST_IMBALANCE:
+        raise InvalidValue(f"`imbalance` must be from 0 to {LARGEST_IMBALANCE:g}, got {imbalance:g}")
+    return round(imbalance * 100)
+
+
+def _launch_ns(launch_us: float) -> float:
+    if not 0 < launch_us < 1e6:
+        raise InvalidValue(f"`launch_us` must be above 0 and below a second, got {launch_us:g}")
+    return launch_us * 1e3

@@ -1,0 +1,96 @@
+"""Which architectures are known, how they differ, and which fields mean that a layer is of another kind than those here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kerncast.errors import InvalidValue, quoted
+from kerncast.estimating.fields import Fields
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a config does not say, because the code of its architecture does."""
+
+    gated: bool = True
+    qk_norm: bool = False
+    tied: bool = False
+    norms: int = 2
+    alternating: bool = False
+    """Whether every second layer has the window, when the config does not list them."""
+    pattern: int | None = None
+    """Of how many layers the last one sees everything, when the config does not list them."""
+
+
+PLAIN, QK_NORM = Traits(), Traits(qk_norm=True)
+# By `model_type`, as transformers names them.
+KNOWN: dict[str, Traits] = {
+    **dict.fromkeys(
+        ("llama", "mistral", "ministral", "mistral3", "mixtral", "qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl", "phi3",
+         "phimoe", "deepseek", "deepseek_v2", "deepseek_v3", "kimi_k2", "kimi_k25", "gpt_oss", "granite", "granitemoe", "mimo",
+         "glm", "exaone", "internlm2", "internlm3", "seed_oss", "ernie4_5", "ernie4_5_moe", "smollm3"),
+        PLAIN,
+    ),
+    **dict.fromkeys(
+        ("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe", "qwen3_vl_text", "qwen3_vl_moe_text", "minimax_m2", "glm4_moe",
+         "olmo2", "olmoe", "mimo_v2_flash", "step3p7", "hunyuan_v1_dense", "hunyuan_v1_moe", "llama4", "llama4_text"),
+        QK_NORM,
+    ),
+    "glm4": Traits(norms=4),
+    "gemma": Traits(tied=True),
+    "gemma2": Traits(tied=True, norms=4, alternating=True),
+    "gemma3": Traits(tied=True, norms=4, qk_norm=True, pattern=6),
+    "gemma3_text": Traits(tied=True, norms=4, qk_norm=True, pattern=6),
+    "cohere": Traits(tied=True, norms=1),
+    "cohere2": Traits(tied=True, norms=1, pattern=4),
+    "starcoder2": Traits(gated=False),
+    "nemotron": Traits(gated=False),
+}  # fmt: skip
+
+SUPPORTED = (
+    "dense and mixture-of-experts decoders with multi-head, grouped-query or latent attention, with or without windows (Llama, "
+    "Qwen 2 and 3, Mistral, Mixtral, DeepSeek V2 and V3, Kimi K2, Gemma 1 to 3, gpt-oss, MiniMax M2 and the like)"
+)
+# A field that is there (and neither null, 0, false nor empty) → what the layers then have, which is not listed here.
+OTHER_LAYERS = {
+    "linear_attn_config": "linear attention",
+    "linear_num_key_heads": "linear attention",
+    "linear_num_value_heads": "linear attention",
+    "ssm_state_size": "state-space layers",
+    "mamba_d_state": "state-space layers",
+    "mamba_num_heads": "state-space layers",
+    "state_size": "state-space layers",
+    "hybrid_override_pattern": "state-space layers",
+    "attn_layer_period": "state-space layers",
+    "lru_width": "recurrent layers",
+    "index_topk": "sparse attention with an index",
+    "compress_ratios": "compressed attention",
+    "sparse_attention_config": "sparse attention",
+    "block_configs": "blocks that all differ",
+    "global_head_dim": "two sizes of heads",
+    "hidden_size_per_layer_input": "embeddings in every layer",
+    "num_kv_shared_layers": "layers that share a cache",
+    "cross_attention_layers": "cross-attention",
+    "is_encoder_decoder": "an encoder",
+    "zero_expert_num": "experts that do nothing",
+}
+
+
+def traits_of(fields: Fields) -> tuple[Traits, str, str | None]:
+    """The traits of an architecture, its name, and what is assumed if it is not known; those with other layers are refused."""
+    model_type = fields.text("model_type") or ""
+    stated = fields.items("architectures") or ()
+    name = model_type or next((item for item in stated if isinstance(item, str)), "") or "unnamed"
+    for field, what in OTHER_LAYERS.items():
+        if fields.values.get(field):
+            raise InvalidValue(
+                f"{fields.source}: the architecture '{quoted(name, 80)}' has {what} ({field}), which is not supported: take "
+                f"one of {SUPPORTED}"
+            )
+    if model_type in KNOWN:
+        return KNOWN[model_type], name, None
+    assumed = (
+        f"the architecture '{quoted(name, 80)}' is not known: read as a decoder with a gated MLP and two norms in each layer"
+    )
+    qk_norm = fields.flag("use_qk_norm", False)
+    return Traits(qk_norm=qk_norm), name, assumed

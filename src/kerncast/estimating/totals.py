@@ -1,0 +1,177 @@
+"""Asks for the time of each call and adds the times up, with an interval.
+
+Errors of one op go in the same direction more often than not, for one model predicts all its shapes: their intervals are added.
+Errors of different ops are taken to be independent: their intervals are added as squares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from kerncast.device import Device
+from kerncast.errors import KerncastError
+from kerncast.estimating.calls import Call
+from kerncast.estimating.decoder import Decoder
+from kerncast.estimating.deployment import Deployment, Workload
+from kerncast.estimating.listing import calls_of
+from kerncast.estimating.memory import memory_of
+from kerncast.estimating.result import Estimate, Row
+from kerncast.estimating.rooflines import WORKING, roofline_of
+from kerncast.progress import QUIET, Progress
+
+LEFT_OUT = ("scheduling", "sampling", "tokenising", "the server's own time on the CPU")
+GAPS = "launch gaps"
+PREPARING = "gaps between kernels (they are taken to run as one graph)"
+
+
+class Answered(Protocol):
+    """What is known of the time of one problem."""
+
+    @property
+    def time_ns(self) -> float | None: ...
+    @property
+    def lower_ns(self) -> float | None: ...
+    @property
+    def upper_ns(self) -> float | None: ...
+    @property
+    def basis(self) -> str: ...
+    @property
+    def model(self) -> str | None: ...
+    @property
+    def software(self) -> str | None: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def note(self) -> str: ...
+
+
+Ask = Callable[[str, list[Mapping[str, Any]]], Sequence[Answered]]
+"""Answers for the problems of an op, in their order."""
+
+
+def estimated(
+    decoder: Decoder, spread: Deployment, work: Workload, device: Device, ask: Ask, *, imbalance: int = 0,
+    launch_ns: float | None = None, progress: Progress = QUIET,
+) -> Estimate:  # fmt: skip
+    """The estimate of a step on a device; `launch_ns` is the time between launches, or None if the step is one graph."""
+    calls = calls_of(decoder, spread, work, imbalance)
+    answers = _answers(calls, ask, progress)
+    rows = [_row(call, answers.get(place), device) for place, call in enumerate(calls)]
+    if launch_ns is not None:
+        rows.append(_gaps(rows, launch_ns))
+    step = math.fsum(row.time_ns for row in rows)
+    lower, upper = _interval(rows)
+    left_out = LEFT_OUT if launch_ns is not None else (*LEFT_OUT, PREPARING)
+    return Estimate(
+        decoder=decoder,
+        device=device.name,
+        spread=spread,
+        work=work,
+        rows=tuple(_shared(row, step) for row in rows),
+        step_ns=step,
+        lower_ns=lower,
+        upper_ns=upper,
+        memory=memory_of(decoder, calls, spread, work, device),
+        left_out=left_out,
+        notes=_notes(decoder, work, rows),
+    )
+
+
+def _answers(calls: Sequence[Call], ask: Ask, progress: Progress) -> dict[int, Answered | str]:
+    """By the place of a call: its answer, or why there is none."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, call in enumerate(calls):
+        if call.op is not None:
+            places[call.op].append(place)
+    found: dict[int, Answered | str] = {}
+    for done, (op, wanted) in enumerate(places.items()):
+        progress.step("ops", done, len(places))
+        try:
+            found |= zip(wanted, ask(op, [calls[place].problem for place in wanted]), strict=True)
+        except KerncastError:
+            # One problem that the op does not take (a format, a size) must not cost the others their model.
+            found |= {place: _alone(ask, op, calls[place].problem) for place in wanted}
+    return found
+
+
+def _alone(ask: Ask, op: str, problem: Mapping[str, Any]) -> Answered | str:
+    try:
+        (answer,) = ask(op, [problem])
+    except KerncastError as error:
+        return str(error)
+    return answer
+
+
+def _row(call: Call, answer: Answered | str | None, device: Device) -> Row:
+    reason = "no op describes it" if answer is None else answer if isinstance(answer, str) else answer.reason or None
+    basis, model, software, note = "roofline", None, None, None
+    if answer is not None and not isinstance(answer, str) and answer.time_ns is not None and _says_more(answer):
+        time = answer.time_ns
+        # A model that extrapolates gives no interval: it is then no surer than a roofline.
+        lower = time * WORKING[0] if answer.lower_ns is None else answer.lower_ns
+        upper = time * WORKING[1] if answer.upper_ns is None else answer.upper_ns
+        basis, model, software, note = answer.basis, answer.model, answer.software, answer.note or None
+    else:
+        found = roofline_of(call, device)
+        # What the answer says besides is about the time that it would have given.
+        reason = None if reason is None else reason.partition("; ")[0]
+        time, lower, upper = found.time_ns, found.lower_ns, found.upper_ns
+        if found.unknown is not None:
+            reason = f"{reason}; the profile has no {found.unknown}, which is left out"
+    many = call.count
+    return Row(
+        name=call.name, op=call.op, problem=call.problem, calls=many, call_ns=time, time_ns=time * many, lower_ns=lower * many,
+        upper_ns=upper * many, share=0.0, basis=basis, model=model, software=software, reason=reason, note=note,
+    )  # fmt: skip
+
+
+def _says_more(answer: Answered) -> bool:
+    """Whether an answer is more than the floor that the device's peak rates are."""
+    return answer.basis == "model" or answer.lower_ns is not None
+
+
+def _gaps(rows: Sequence[Row], launch_ns: float) -> Row:
+    """What the GPU waits where a kernel is over before the next one is launched."""
+    calls = sum(row.calls for row in rows)
+    waits = math.fsum(row.calls * max(0.0, launch_ns - row.call_ns) for row in rows)
+    shape = {"launch_us": launch_ns / 1e3}
+    return Row(GAPS, None, shape, calls, waits / calls, waits, 0.0, launch_ns * calls, 0.0, "launches", None, None, None, None)
+
+
+def _interval(rows: Sequence[Row]) -> tuple[float, float]:
+    below: dict[str, float] = defaultdict(float)
+    above: dict[str, float] = defaultdict(float)
+    for row in rows:
+        kind = row.op or row.basis
+        below[kind] += row.time_ns - row.lower_ns
+        above[kind] += row.upper_ns - row.time_ns
+    step = math.fsum(row.time_ns for row in rows)
+    return step - math.hypot(*below.values()), step + math.hypot(*above.values())
+
+
+def _shared(row: Row, step: float) -> Row:
+    return replace(row, share=row.time_ns / step)
+
+
+def _notes(decoder: Decoder, work: Workload, rows: Sequence[Row]) -> tuple[str, ...]:
+    notes = list(decoder.assumed)
+    if decoder.longest is not None and work.longest > decoder.longest:
+        notes.append(
+            f"the context of {work.longest:,} tokens is longer than the {decoder.longest:,} that the model was made for"
+        )
+    notes += dict.fromkeys(row.note for row in rows if row.note)
+    servers = sorted({row.software for row in rows if row.software})
+    if len(servers) > 1:
+        notes.append(f"the models are of different software ({', '.join(servers)}): name one with `software`")
+    notes += dict.fromkeys(f"{row.op}: {row.reason}" for row in rows if row.basis == "model" and row.reason)
+    for op in dict.fromkeys(row.op for row in rows if row.op and row.basis == "roofline"):
+        why = next(row.reason for row in rows if row.op == op and row.basis == "roofline")
+        notes.append(f"{op}: by roofline" + (f" ({why})" if why else ""))
+    plain = dict.fromkeys(row.name for row in rows if row.op is None and row.basis == "roofline")
+    if plain:
+        notes.append(f"by roofline, for no model covers them: {', '.join(plain)}")
+    return tuple(notes)
