@@ -34,6 +34,7 @@ def train(
     targets: str | None = None,
     raw_target: bool = False,
     folds: int | None = None,
+    rows: int = 0,
     seed: int = 0,
     threads: int = 0,
     warm_start: Model | str | Path | None = None,
@@ -50,6 +51,8 @@ def train(
     `model` is the kind (gbdt by default), `knobs` are options of that kind: `trees=300`, `hidden=(100, 50)`. The figures are
     in `model.evaluation`; `folds=0` trains without evaluation. If it is interrupted, the same call with the same `out`
     continues with the remaining folds.
+
+    `rows` is the most to learn from (0: all): whole problems are drawn by the seed, of each device about as many.
 
     `features` are those to learn from, if not all of the family's. `weights` is a folder of CSV files as `export` writes them
     for an mlp: that network is taken as it is, and is not evaluated.
@@ -80,6 +83,7 @@ def train(
         hard_mining=hard_mining,
         tune=tune,
         features=wanted,
+        rows=rows,
     )
     # An unknown kind or knob is refused before the data are read.
     Procedure(recipe).options()
