@@ -69,7 +69,7 @@ def test_no_leaf_lists_a_config_that_fails_on_a_problem_of_the_leaf(model):
     interpreter, rows = selector._interpreter, np.array(tiers.portfolio)
 
     def score(problems):
-        return interpreter.scores_of_many(problems, rows)
+        return interpreter.scores_of_many(problems, rows)[0]
 
     def allowed(problems):
         return interpreter.rules_of_many(problems, rows)

@@ -12,10 +12,7 @@ from kerncast.arrays import Flags, Floats, Ints
 from kerncast.compiling.lower import Artefact
 from kerncast.compiling.tiers import COMPARED_BY_ALL, COMPARING_FIRST
 from kerncast.learners.trees import sum_of
-from kerncast.models.candidates import Candidates
-
-# Vectors that are described and predicted at a time, to limit memory.
-MOST_TOGETHER = 50_000
+from kerncast.models.candidates import MOST_TOGETHER, Candidates
 
 
 class Interpreter(Candidates):
@@ -25,24 +22,6 @@ class Interpreter(Candidates):
         super().__init__(artefact.model, artefact.tiers.reach)
         self.artefact = artefact
         self.available = None if artefact.decided is None else artefact.decided.available
-
-    def scores_of_many(self, problems: pl.DataFrame, rows: Ints) -> Floats:
-        """Like `scores`, for a frame of problems: [problem, place in `rows`]. One call of the learner serves many problems."""
-        found = np.full((problems.height, len(rows)), np.inf)
-        names = [name.removeprefix("problem.") for name in problems.columns]
-        configs, together = self._configs[rows], max(1, MOST_TOGETHER // len(rows))
-        for start in range(0, problems.height, together):
-            part = problems[start : start + together]
-            vectors = part.join(configs, how="cross", maintain_order="left_right")
-            allowed = self._rules_hold(vectors).reshape(part.height, len(rows))
-            reached = np.stack([self.reached(dict(zip(names, row, strict=True)))[rows] for row in part.iter_rows()])
-            both = allowed & reached
-            allowed = np.where(both.any(axis=1, keepdims=True), both, allowed)
-            if allowed.any():
-                rows_of = self.model.describe(vectors.filter(pl.Series(allowed.ravel())))
-                runs = ~self.model.learner.fails(rows_of)
-                found[start : start + together][allowed] = np.where(runs, self.model.predict_rows(rows_of).score, np.inf)
-        return found
 
     def rules_of_many(self, problems: pl.DataFrame, rows: Ints) -> Flags:
         """[problem, place in `rows`]: whether the rules allow the candidate."""

@@ -153,10 +153,10 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
         raise BadFile(f"{path} is damaged ({error}): train the model again, or restore the file") from error
 
 
-def write_arrays(path: Path, arrays: dict[str, npt.NDArray[np.generic]]) -> None:
+def write_arrays(path: Path, arrays: dict[str, npt.NDArray[np.generic]], compress: bool = False) -> None:
     """An .npz file with the same bytes for the same arrays (numpy stamps its members with 1980)."""
     with path.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+        (np.savez_compressed if compress else np.savez)(file, **arrays)  # type: ignore[arg-type]
 
 
 def refuse_other_shape(base: Options, options: Options, knobs: Sequence[str]) -> None:

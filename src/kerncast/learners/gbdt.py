@@ -36,6 +36,7 @@ from kerncast.learners.contract import (
 from kerncast.learners.growing import MANY_ROWS, Bins, Grower, Part, Task, has_many_rows, rank_task, time_task, valid_task
 from kerncast.learners.library_choice import grow_library_trees
 from kerncast.learners.lightgbm_text import load_forest, read_trees
+from kerncast.learners.packed_forest import PackedForest, packed, unpacked
 from kerncast.learners.ranking import BLEND, TEMPERATURE
 from kerncast.learners.target import Target
 from kerncast.learners.trees import Tree, as_arrays, from_arrays, sum_of
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 FORESTS = ("time", "rank", "valid")
 TARGET = "target.npz"
 LIBRARY = "library.npz"
+# All forests in one file, instead of a text for each: the same sums without LightGBM.
+PACKED = "forests.npz"
 # Configs that are more likely to fail than not (negative log odds of working) come after all others.
 LIKELY_TO_FAIL = 0.0
 BEHIND = 1e3
@@ -152,6 +155,11 @@ class Gbdt(Learner):
     """The features that are split by category rather than by size: none, unless a caller or a base has some."""
     threads_ = 0
 
+    @property
+    def packed(self) -> bool:
+        """Whether its forests are packed: they predict, and cannot be continued or explained."""
+        return any(isinstance(forest, PackedForest) for bag in self.forests_.values() for forest in bag)
+
     def fit(self, table: Table, fitting: Fitting, base: Self | None = None) -> Self:
         assert isinstance(self.options, GbdtOptions)
         alone = not table.trials.choosing or self.options.times_only
@@ -159,9 +167,11 @@ class Gbdt(Learner):
         self.options, given = _resolved(self.options, table, rough), self.options
         self.names_, self.target_ = table.rows.names, fitting.target
         if base is not None:
+            if base.packed:
+                raise InvalidValue("packed forests cannot be continued: continue the model that they were made from")
             self.categorical_ = base.categorical_
         # What the base learned about failures or order is kept if the new data have nothing on it.
-        self.forests_: dict[str, list[Booster]] = {} if base is None else dict(base.forests_)
+        self.forests_: dict[str, list[Booster | PackedForest]] = {} if base is None else dict(base.forests_)
         self.threads_ = fitting.threads or (1 if len(table.ok) < WORTH_THREADS else 0)
         jobs: dict[str, Callable[[Part], Task]] = {"time": lambda part: time_task(part, fitting, alone)}
         if self.options.blend != 0 and not alone:
@@ -182,7 +192,7 @@ class Gbdt(Learner):
         grower = Grower(trees, leaves, lr, fitting, self.threads_, bins, forests)
         whole = Part(table, np.arange(len(table.ok)))
         for name, task in jobs.items():
-            old: list[Booster | None] = [*self.forests_.get(name, []), *[None] * most]
+            old: list[Any] = [*self.forests_.get(name, []), *[None] * most]
             rounds = trees if aside is None else grower.rounds(name, task(whole.take(~aside)), task(whole.take(aside)), old[0])
             # Grown again on everything: the validation groups are worth more as training data.
             everything = task(whole)
@@ -215,7 +225,9 @@ class Gbdt(Learner):
         odds = np.mean([self._ask(forest, rows) for forest in self.forests_["valid"]], axis=0)
         return np.asarray(odds < LIKELY_TO_FAIL)
 
-    def _ask(self, forest: Booster, rows: Rows) -> Any:
+    def _ask(self, forest: Booster | PackedForest, rows: Rows) -> Any:
+        if isinstance(forest, PackedForest):
+            return forest.predict(rows.features)
         # LightGBM has one thread count for the whole process: it must not change under fits that run at the same time.
         return forest.predict(rows.features, raw_score=True, num_threads=self.threads_)
 
@@ -234,11 +246,24 @@ class Gbdt(Learner):
         return score
 
     def save(self, folder: Path) -> None:
+        if self.packed:
+            self.save_packed(folder)
+            return
         for name, bag in self.forests_.items():
             for number, forest in enumerate(bag):
+                assert not isinstance(forest, PackedForest)
                 # The number of threads is written into the text; it changes nothing else.
                 text = re.sub(r"\[num_threads: \d+\]", "[num_threads: 0]", forest.model_to_string(num_iteration=-1))
                 (folder / f"{name}.{number}.lgbm.gz").write_bytes(gzip.compress(text.encode(), compresslevel=6, mtime=0))
+        self._save_rest(folder)
+
+    def save_packed(self, folder: Path) -> None:
+        """Write the weights with all forests in one small file, which numpy alone reads to the same predictions."""
+        forests = {name: bags for name, bags in self.trees.items() if name in FORESTS}
+        write_arrays(folder / PACKED, packed(forests, self.names_), compress=True)
+        self._save_rest(folder)
+
+    def _save_rest(self, folder: Path) -> None:
         if self.library_:
             write_arrays(folder / LIBRARY, as_arrays(self.library_))
         write_arrays(folder / TARGET, {"target": np.array(self.target_.name), "log": np.array(self.target_.log)})
@@ -248,15 +273,7 @@ class Gbdt(Learner):
         learner = cls(options)
         target = read_arrays(folder / TARGET)
         learner.target_ = Target(str(target["target"]), bool(target["log"]))
-        learner.forests_ = {}
-        names: list[str] | None = None  # those of the first forest; all read the same features
-        for name in FORESTS:
-            for file in sorted(folder.glob(f"{name}.*.lgbm.gz")):
-                forest = load_forest(file, names)
-                names = forest.feature_name()
-                learner.forests_.setdefault(name, []).append(forest)
-        if names is None or "time" not in learner.forests_:
-            raise BadFile(f"{folder} has no time.0.lgbm.gz: train the model again, or restore the file")
+        names = learner._load_packed(folder) if (folder / PACKED).exists() else learner._load_texts(folder)
         learner.names_ = tuple(names)
         if (folder / LIBRARY).exists():
             try:
@@ -265,11 +282,35 @@ class Gbdt(Learner):
                 raise BadFile(f"{folder / LIBRARY} is damaged ({error}): train the model again, or restore the file") from error
         return learner
 
+    def _load_texts(self, folder: Path) -> list[str]:
+        self.forests_, names = {}, None  # the names are those of the first forest; all read the same features
+        for name in FORESTS:
+            for file in sorted(folder.glob(f"{name}.*.lgbm.gz")):
+                forest = load_forest(file, names)
+                names = forest.feature_name()
+                self.forests_.setdefault(name, []).append(forest)
+        if names is None or "time" not in self.forests_:
+            raise BadFile(f"{folder} has no time.0.lgbm.gz: train the model again, or restore the file")
+        return list(names)
+
+    def _load_packed(self, folder: Path) -> list[str]:
+        try:
+            names, found = unpacked(read_arrays(folder / PACKED))
+            if "time" not in found or not set(found) <= set(FORESTS):
+                raise InvalidValue(f"its forests are {', '.join(found) or 'none'}, not {', '.join(FORESTS)}")
+        except InvalidValue as error:
+            raise BadFile(f"{folder / PACKED} is damaged ({error}): restore the file, or make the slim model again") from error
+        self.forests_ = {name: list(found[name]) for name in FORESTS if name in found}
+        return list(names)
+
     @cached_property
     def trees(self) -> dict[str, list[tuple[Tree, ...]]]:
         """All forests as flat arrays, by name and bag; read once from LightGBM's text."""
         found = {
-            name: [read_trees(forest.model_to_string(num_iteration=-1)) for forest in bag]
+            name: [
+                forest.trees() if isinstance(forest, PackedForest) else read_trees(forest.model_to_string(num_iteration=-1))
+                for forest in bag
+            ]
             for name, bag in self.forests_.items()
         }
         return found | ({"library": [self.library_]} if self.library_ else {})
@@ -278,10 +319,15 @@ class Gbdt(Learner):
         gains = np.zeros(len(self.names_))
         for name in ("time", "rank"):
             for forest in self.forests_.get(name, []):
+                if isinstance(forest, PackedForest):  # it keeps no gains; the model's importances.json has them
+                    return {}
                 gain = np.asarray(forest.feature_importance("gain"), dtype=np.float64)
                 gains += gain / max(gain.sum(), 1e-300)
         return dict(zip(self.names_, (gains / max(gains.sum(), 1e-300)).tolist(), strict=True))
 
     def size(self) -> dict[str, int]:
-        grown = {f"{name}_trees": sum(forest.num_trees() for forest in bag) for name, bag in self.forests_.items()}
+        grown = {
+            f"{name}_trees": sum(len(forest) if isinstance(forest, PackedForest) else forest.num_trees() for forest in bag)
+            for name, bag in self.forests_.items()
+        }
         return grown | ({"library_trees": len(self.library_)} if self.library_ else {})

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from kerncast.models.model import Model
 
 
+# Vectors that are described and predicted at a time, to limit memory.
+MOST_TOGETHER = 50_000
+
+
 class Candidates:
     """The candidates of a model, as rows; `reach` says where each was tried (None: not known)."""
 
@@ -88,6 +92,37 @@ class Candidates:
             score[allowed] = np.where(runs, found.score, np.inf)
             time_ns[allowed] = np.where(runs, found.time_ns, -1.0)
         return score, time_ns
+
+    def scores_of_many(self, problems: pl.DataFrame, rows: Ints) -> tuple[Floats, Floats]:
+        """`scores` for a frame of problems: [problem, place in `rows`]. One call of the learner serves many problems."""
+        score, time_ns = np.full((problems.height, len(rows)), np.inf), np.full((problems.height, len(rows)), -1.0)
+        configs, together = self._configs[rows], max(1, MOST_TOGETHER // len(rows))
+        for start in range(0, problems.height, together):
+            part, own = problems[start : start + together], slice(start, start + together)
+            vectors = part.join(configs, how="cross", maintain_order="left_right")
+            allowed = self._rules_hold(vectors).reshape(part.height, len(rows))
+            if self.available is not None:
+                allowed = allowed & self.available[rows]
+            if self.reach is not None:
+                both = allowed & self.reach.holds(self._numbers(part))[:, rows]
+                allowed = np.where(both.any(axis=1, keepdims=True), both, allowed)
+            if allowed.any():
+                described = self.model.describe(vectors.filter(pl.Series(allowed.ravel())), self.device)
+                found, runs = self.model.predict_rows(described), ~self.model.learner.fails(described)
+                assert found.time_ns is not None
+                score[own][allowed] = np.where(runs, found.score, np.inf)
+                time_ns[own][allowed] = np.where(runs, found.time_ns, -1.0)
+        return score, time_ns
+
+    def _numbers(self, problems: pl.DataFrame) -> Floats:
+        """Problems as rows of numbers, in the order of their parameters."""
+        columns = []
+        for name, parameter in self.model.family.problem.parameters.items():
+            column = problems[f"problem.{name}"]
+            if parameter.codes:
+                column = column.replace_strict(dict(parameter.codes), default=None, return_dtype=pl.Float64)
+            columns.append(column.cast(pl.Float64).fill_null(float(parameter.inactive)).to_numpy())
+        return np.stack(columns, axis=1)
 
 
 def library_rows(model: Model) -> list[int]:

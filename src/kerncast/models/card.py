@@ -113,6 +113,19 @@ def summary_line(model: Model) -> str:
     return f"Model({'; '.join(parts)}; {model.path})"
 
 
+def card_line(model: Model, device: str | None = None) -> str:
+    """One line of the card: what the model is of, what it learned from, and how wrong it was on problems held out."""
+    manifest, data = model.manifest, model.manifest.data
+    names = [item.name for item in manifest.devices]
+    where = ", ".join(names) if len(names) <= 3 else f"{len(names)} devices"
+    parts = [f"{manifest.family} on {where}: {data.rows:,} measurements of {data.problems:,} problems"]
+    if model.figures is not None and model.figures.runtime is not None:
+        own = model.evaluation.get("held_out", {}).get("device", {}).get(device)
+        there = "" if own is None or len(names) == 1 else f" ({own['mape']:.1%} on {device})"
+        parts.append(f"MAPE {model.figures.runtime.mape.value:.1%} held out{there}")
+    return "; ".join(parts)
+
+
 def card_html(model: Model) -> str:
     """The card for a notebook."""
     manifest, data = model.manifest, model.manifest.data

@@ -102,6 +102,21 @@ def _joined(one: Range | None, other: Range | None) -> Range:
     return Range(min(lows, default=None), max(highs, default=None), tuple(labels))
 
 
+def device_dtypes(table: Table, base: Model | None) -> dict[str, tuple[str, ...]]:
+    """The dtypes that were measured on each device, the base's included; empty for one device, and where all have the same."""
+    names = [device.name for device in table.devices]
+    if len(names) < 2 or "problem.dtype" not in table.rows.frame.columns:
+        return {}
+    dtypes = table.rows.frame["problem.dtype"]
+    found = {name: set(dtypes.filter(pl.Series(table.device == number)).unique()) for number, name in enumerate(names)}
+    if base is not None:
+        for record in base.manifest.devices:
+            found.setdefault(record.name, set()).update(base.manifest.dtypes_on(record.name))
+    if len({frozenset(own) for own in found.values()}) == 1:
+        return {}
+    return {name: tuple(sorted(own)) for name, own in sorted(found.items())}
+
+
 def facts(table: Table, base: Model | None) -> dict[str, Fact]:
     """By size: what all measured values have in common though the op allows others, the base's values included."""
     found: dict[str, Fact] = {}

@@ -31,6 +31,8 @@ class Expectation:
 
 def expectation_of(model: Model) -> Expectation | None:
     """The expectation by bands of predicted time; None if nothing was chosen out of fold."""
+    if model.serving is not None:
+        return model.serving.expectation
     if model.out_of_fold is None or not model.evaluated:
         return None
     measured = measured_by_model(model)

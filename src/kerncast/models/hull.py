@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kerncast.models.manifest import Fact, Manifest, Range
@@ -44,6 +44,10 @@ class Coverage:
     def of(cls, manifest: Manifest, parameters: Mapping[str, Parameter]) -> Coverage:
         """The coverage of a model of a family with these problem parameters."""
         return cls(manifest.hull, manifest.known_facts, parameters, manifest)
+
+    def on(self, device: str) -> Coverage:
+        """What it covers on one of its devices."""
+        return self if self.manifest is None else replace(self, hull=self.manifest.hull_on(device))
 
     def outside(self, problem: Mapping[str, Value]) -> tuple[OutOfRange, ...]:
         """The given parameters of a problem that are outside the trained range."""

@@ -107,6 +107,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the training data were measured: their `backend` and `cache`; left out: the data do not say."""
     contradicted: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """Rules of the family that the measurements contradict, so that the model does not obey them; left out: none."""
+    device_dtypes: dict[str, tuple[str, ...]] | msgspec.UnsetType = msgspec.UNSET
+    """Of a model of several devices: the dtypes that were measured on each; left out: the same on all."""
+    slim: str | msgspec.UnsetType = msgspec.UNSET
+    """The checksum of the model that this one was made from, without what only training reads; left out: it is whole."""
     format: str = FORMAT
     version: int = VERSION
     checksum: str = ""
@@ -131,6 +135,17 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def contradicted_rules(self) -> tuple[str, ...]:
         """Rules of the family that the model does not obey, because rows that break them worked."""
         return () if isinstance(self.contradicted, msgspec.UnsetType) else self.contradicted
+
+    def dtypes_on(self, device: str) -> tuple[str, ...]:
+        """The dtypes that were measured on one of its devices."""
+        known = {} if isinstance(self.device_dtypes, msgspec.UnsetType) else self.device_dtypes
+        return known.get(device, self.dtypes)
+
+    def hull_on(self, device: str) -> dict[str, Range]:
+        """The trained range on one of its devices: of the dtypes, those that were measured there."""
+        if "dtype" not in self.hull or device not in {record.name for record in self.devices}:
+            return self.hull
+        return {**self.hull, "dtype": Range(labels=tuple(sorted(self.dtypes_on(device))))}
 
     @property
     def device(self) -> Device:

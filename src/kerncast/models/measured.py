@@ -55,13 +55,15 @@ class Measured:
         return np.asarray(self.trials.problems[self.trials.solvable])
 
 
-def measured_by_model(model: Model) -> Measured:
-    """The training data of a model, configs numbered by the rows of `model.candidates`."""
+def measured_by_model(model: Model, device: str | None = None) -> Measured:
+    """The training data of a model, of one of its devices or of all; configs are numbered by the rows of `model.candidates`."""
     frame = model.out_of_fold
     if frame is None or not model.candidates.height:
         raise InvalidValue(
             f"{model.path} does not say what it was trained on (no predictions.parquet): train it again with `kerncast train`"
         )
+    if device is not None and "device" in frame.columns:
+        frame = frame.filter(pl.col("device") == device)
     columns = [name for name in frame.columns if name.startswith("config.")]
     numbered = model.candidates.select(columns).with_row_index(NUMBER)
     if columns:

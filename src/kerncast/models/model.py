@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -18,7 +19,7 @@ from kerncast.budgets import JSON_BYTES
 from kerncast.data import schema
 from kerncast.declared.declaration import resolve
 from kerncast.device import Device
-from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.expr import Program
 from kerncast.files.atomic import copy_directory
 from kerncast.files.given import given_path
@@ -45,6 +46,7 @@ from kerncast.models.notes import data_notes
 from kerncast.models.predicting import Predictor
 from kerncast.models.products import Product, products_of, whole_problem
 from kerncast.models.rules import model_rules
+from kerncast.models.serving import SERVING, Serving, read_serving
 from kerncast.op import Family, Problem
 from kerncast.parsing import decode_json
 from kerncast.scoring.figures import Figures
@@ -68,6 +70,7 @@ class Model:
         self.target = Target(manifest.target, manifest.target_log)
         self.profile = profile or manifest.device
         self._predictors: dict[Device, Predictor] = {}
+        self._bound: dict[str, Model] = {}
 
     @classmethod
     def load(cls, path: str | Path) -> Model:
@@ -107,6 +110,22 @@ class Model:
         copy_directory(self.path, Path(path))
         return Model.load(path)
 
+    def slimmed(self, path: str | Path) -> Model:
+        """Write what answers need to `path`, and return the model loaded from there: the same answers, without LightGBM.
+
+        It is a small part of the size, and has neither the predictions nor the problems that it was trained on.
+        """
+        from kerncast.models import trust
+        from kerncast.models.slim import write_slim
+
+        write_slim(self, Path(path))
+        found = Model.load(path)
+        if trust.refusal(self) is None:
+            trust.hold(found)
+            with contextlib.suppress(CannotWrite, BadFile):  # then other processes answer with it in Python
+                trust.trust(found)
+        return found
+
     @property
     def device(self) -> Device:
         """The device it was trained for, with the numbers of that time."""
@@ -114,17 +133,28 @@ class Model:
 
     def _check_features(self) -> None:
         wanted = self.manifest.features
-        for record in self.manifest.devices:
-            program = self.featurizer(record.device).program
-            missing = [name for name in wanted.names if name not in program.outputs]
-            if missing:
-                raise BadFile(
-                    f"{self.path} reads the feature '{missing[0]}', which {self.family.id} no longer has: train it again"
-                )
-        if feature_digest(self.featurizer(), wanted.names) != wanted.digest:
+        declared = {*self.family.feature_program.outputs, *self.family.foreign_program.outputs}
+        missing = [name for name in wanted.names if name not in declared] or self._unknown_somewhere(wanted.names)
+        if missing:
+            raise BadFile(f"{self.path} reads the feature '{missing[0]}', which {self.family.id} no longer has: train it again")
+        if feature_digest(self.family, wanted.names) != wanted.digest:
             raise BadFile(
                 f"{self.path} was trained with other formulas for its features than {self.family.id} has now: train it again"
             )
+
+    def _unknown_somewhere(self, names: tuple[str, ...]) -> list[str]:
+        """The features that read a number which the profile of one of its devices lacks."""
+        # Binding the formulas for each of ten devices would take longer than the rest of loading.
+        outputs = self.family.outputs_of(names)
+        read = {item.name for item in Program(outputs).symbols if item.name.startswith("hw.")}
+        lacking = set()
+        for record in self.manifest.devices:
+            lacking |= read - set(record.device.bindings(self.family.op.dtype, self._dtypes_on(record.device)))
+        return (
+            [name for name in names if lacking & {item.name for item in Program({name: outputs[name]}).symbols}]
+            if lacking
+            else []
+        )
 
     @cached_property
     def products(self) -> tuple[Product, ...]:
@@ -158,7 +188,14 @@ class Model:
         return self._featurizer(self.device)
 
     def _featurizer(self, device: Device) -> Featurizer:
-        return Featurizer.reading(self.family, device, self.manifest.dtypes or None, self.manifest.features.names)
+        return Featurizer.reading(self.family, device, self._dtypes_on(device), self.manifest.features.names)
+
+    def _dtypes_on(self, device: Device) -> tuple[str, ...] | None:
+        """The dtypes whose peak rate a device must have: those that were measured there, elsewhere those that it knows."""
+        if device.name in {record.name for record in self.manifest.devices}:
+            return self.manifest.dtypes_on(device.name) or None
+        known = tuple(name for name in self.manifest.dtypes if name in device.peak_tflops)
+        return known or self.manifest.dtypes or None
 
     def describe(self, frame: pl.DataFrame, device: Device | None = None) -> Rows:
         """Features of vectors (`problem.*`, `config.*`), in the model's own order."""
@@ -279,12 +316,19 @@ class Model:
         known = {record.name: record.device for record in self.manifest.devices}
         if device is None and len(known) > 1:
             raise InvalidValue(f"the model is for several devices ({', '.join(known)}): name one with device=")
-        if isinstance(device, str):
-            device = known.get(device) or devices.get(device)
-        found = device or self.device
+        found = self._named(device) if isinstance(device, str) else device or self.device
         if found not in self._predictors:
-            self._predictors[found] = Predictor(self, found)
+            asked = self.on(found) if len(known) > 1 and found.name in known else self
+            self._predictors[found] = Predictor(asked, found)
         return self._predictors[found]
+
+    def _named(self, device: str) -> Device:
+        """A device by name: one of the model's own with its numbers of that time, else a profile."""
+        known = {record.name: record.device for record in self.manifest.devices}
+        if device in known:
+            return known[device]
+        found = devices.get(device)
+        return known.get(found.name, found)
 
     def predict_vectors(self, frame: pl.DataFrame, device: Device | None = None) -> pl.DataFrame:
         """`time_ns`, `lower_ns`, `upper_ns` and `score` (lower is chosen) for every vector of a frame."""
@@ -321,6 +365,11 @@ class Model:
         """The groups of problems (`split_group`) that it was trained on (empty: not recorded)."""
         if not self.recorded:
             return pl.DataFrame(schema={f"problem.{name}": pl.Int64 for name in self.manifest.split_group})
+        if self.slim:
+            raise InvalidValue(
+                f"{self.path} is a slim model, which does not list the problems that it was trained on: use the model that it "
+                "was made from"
+            )
         return _read(self.path / PROBLEMS)
 
     @cached_property
@@ -333,6 +382,30 @@ class Model:
         if PREDICTIONS not in self.manifest.files:
             return None
         return schema.with_optional(self.family, _read(self.path / PREDICTIONS))
+
+    @cached_property
+    def serving(self) -> Serving | None:
+        """What choosing needs of the training data, where a slim model keeps it; None: its predictions say it, or nothing."""
+        if SERVING not in self.manifest.files:
+            return None
+        names = [record.name for record in self.manifest.devices]
+        return read_serving(self.path / SERVING, names, self.candidates.height, len(self.family.problem.parameters))
+
+    @property
+    def slim(self) -> bool:
+        """Whether it has only what answers need: no predictions, no list of problems."""
+        return not isinstance(self.manifest.slim, msgspec.UnsetType)
+
+    def on(self, device: Device | str) -> Model:
+        """The model for one of the devices that it was trained on together: with its candidates and dtypes alone."""
+        wanted = device.name if isinstance(device, Device) else self._named(device).name
+        if len(self.manifest.devices) == 1 and wanted == self.device.name:
+            return self
+        if wanted not in self._bound:
+            from kerncast.models.bound import BoundModel
+
+            self._bound[wanted] = BoundModel(self, wanted)
+        return self._bound[wanted]
 
     @property
     def recorded(self) -> bool:
@@ -389,6 +462,6 @@ def _read(file: Path) -> pl.DataFrame:
         raise BadFile(f"{file} is damaged ({error}): train the model again, or restore the file") from error
 
 
-def feature_digest(featurizer: Featurizer, names: tuple[str, ...]) -> str:
+def feature_digest(family: Family, names: tuple[str, ...]) -> str:
     """A hash of names, order and arithmetic. Hardware numbers stay symbols, because measured ones vary from day to day."""
-    return Program(featurizer.family.outputs_of(names)).digest
+    return Program(family.outputs_of(names)).digest

@@ -77,6 +77,11 @@ class OfferedModel(Model):
         return None
 
     @property
+    def serving(self) -> None:
+        """None: what is known of where configs were tried is of others."""
+        return None
+
+    @property
     def trust_digest(self) -> str:
         return self.own.trust_digest
 

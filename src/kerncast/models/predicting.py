@@ -19,7 +19,7 @@ from kerncast.models.answer import Answer, Tier, refused_outside, trained_with, 
 from kerncast.models.candidates import Candidates, by_share, library_rows
 from kerncast.models.expectation import Expectation, expectation_of
 from kerncast.models.hull import OutOfRange, against_facts, only_absent, outside_hull
-from kerncast.models.reach import Reach, reach_of
+from kerncast.models.reach import reach_of
 from kerncast.models.rules import Rule, config_rules, model_rules, namespaces, problem_rules
 from kerncast.models.statuses import Answered
 from kerncast.op import Config, Problem
@@ -56,9 +56,7 @@ class Predictor:
 
     @cached_property
     def _candidates(self) -> Candidates:
-        recorded = self._chooses and self.model.out_of_fold is not None
-        reach: Reach | None = reach_of(self.model) if recorded else None
-        return Candidates(self.model, reach, self.device)
+        return Candidates(self.model, reach_of(self.model), self.device)
 
     @cached_property
     def _expectation(self) -> Expectation | None:
@@ -97,7 +95,7 @@ class Predictor:
         """An answer for each problem, in order; without configs, for the best config."""
         asked = _each(problems, self.problem, "problem")
         if configs is None and self._chooses:
-            return [self._best(problem) for problem in asked]
+            return self._bests(asked)
         chosen = _each(configs if configs is not None else [{}] * len(asked), self.config, "config")
         answers = [self._refusal(problem) for problem in asked]
         open_ = [place for place, answer in enumerate(answers) if answer is None]
@@ -132,8 +130,13 @@ class Predictor:
 
     def _frame(self, problems: Sequence[Problem], configs: Sequence[Config]) -> pl.DataFrame:
         kinds = schema.schema_of(self.family)
-        columns = {f"problem.{name}": [item[name] for item in problems] for name in self.family.problem.parameters}
-        columns |= {f"config.{name}": [item[name] for item in configs] for name in self.family.config.parameters}
+        columns = {f"config.{name}": [item[name] for item in configs] for name in self.family.config.parameters}
+        given = [pl.Series(name, values, dtype=kinds[name]) for name, values in columns.items()]
+        return self._problem_frame(problems).with_columns(given)
+
+    def _problem_frame(self, problems: Sequence[Problem]) -> pl.DataFrame:
+        kinds, rows = schema.schema_of(self.family), [problem.as_dict() for problem in problems]
+        columns = {f"problem.{name}": [row[name] for row in rows] for name in self.family.problem.parameters}
         return pl.DataFrame({name: pl.Series(name, values, dtype=kinds[name]) for name, values in columns.items()})
 
     def _first_broken(self, rules: Sequence[Rule], frame: pl.DataFrame) -> list[Rule | None]:
@@ -161,24 +164,44 @@ class Predictor:
             self.family, refused_outside(problem, outside[0], fallback, "library" if library else "portfolio")
         )
 
-    def _best(self, problem: Problem) -> Answer:
-        """The best config by the model among those that can run the problem."""
+    def _bests(self, problems: Sequence[Problem]) -> list[Answer]:
+        """For each problem the best config by the model among those that can run it."""
         if not self.model.candidates.height:
             raise InvalidValue(
                 f"{self.model.path} does not record which configs work, so there is nothing to choose from: name a config, or "
                 "choose from a list of yours with `Selector(model, configs=…)`"
             )
-        refused = self._refusal(problem)
-        if refused is not None:
-            return refused
-        scores, times = self._candidates.scores(problem, np.arange(self.model.candidates.height))
-        if not np.isfinite(scores).any():
+        answers = [self._refusal(problem) for problem in problems]
+        open_ = [place for place, answer in enumerate(answers) if answer is None]
+        if not open_:
+            return [answer for answer in answers if answer is not None]
+        asked = [problems[place] for place in open_]
+        every = np.arange(self.model.candidates.height)
+        frame = self._problem_frame(asked)
+        if self.model.built_for(asked[0]) is None:
+            scores, times = self._candidates.scores_of_many(frame, every)
+        else:  # which of them are there depends on the problem
+            found = [self._candidates.scores(problem, every) for problem in asked]
+            scores, times = (np.stack(part) for part in zip(*found, strict=True))
+        rows = scores.argmin(axis=1)
+        chosen = np.where(np.isfinite(scores).any(axis=1), times[np.arange(len(rows)), rows], np.nan)
+        bounds = self._bounds(frame, chosen)
+        for number, place in enumerate(open_):
+            answers[place] = self._chosen(asked[number], int(rows[number]), float(chosen[number]), bounds[number])
+        return [answer for answer in answers if answer is not None]
+
+    def _bounds(self, problems: pl.DataFrame, time_ns: npt.NDArray[np.float64]) -> list[tuple[float | None, float | None]]:
+        """The interval of each time; a time that is not known has any."""
+        if self.model.manifest.interval is None:
+            return [(None, None)] * len(time_ns)
+        lower, upper = self.model.bounds_of(problems, np.where(np.isfinite(time_ns), time_ns, 1.0))
+        return list(zip(lower.tolist(), upper.tolist(), strict=True))
+
+    def _chosen(self, problem: Problem, row: int, time_ns: float, bounds: tuple[float | None, float | None]) -> Answer:
+        if np.isnan(time_ns):
             return Answer(Answered.NO_VALID_CONFIG, problem, reason=NO_CONFIG)
-        row = int(scores.argmin())
-        time_ns = float(times[row])
-        lower, upper = self.model.bounds(problem, time_ns)
         efficiency = None if self._expectation is None else self._expectation.of(time_ns)
-        answer = Answer(Answered.OK, problem, self._configs[row], time_ns, lower, upper, efficiency, Tier.FULL)
+        answer = Answer(Answered.OK, problem, self._configs[row], time_ns, *bounds, efficiency, Tier.FULL)
         return self._judged(self.model.mark(answer, row))
 
     # -- frames ----------------------------------------------------------------------------------------

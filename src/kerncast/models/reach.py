@@ -38,10 +38,11 @@ class Reach:
     """Labels and flags, one bit per code; all bits are set where nothing is known."""
 
     def holds(self, numbers: Floats) -> Flags:
-        """Which candidates were tried on problems like this one (its parameters as numbers)."""
-        inside = (self.low <= numbers) & (numbers <= self.high)
-        bit = np.minimum(np.maximum(numbers, 0.0), 63.0).astype(np.uint64)
-        return np.asarray((inside & ((self.labels >> bit) & np.uint64(1)).astype(bool)).all(axis=1))
+        """Which candidates were tried on problems like this one (its parameters as numbers); for several: [problem, candidate]."""
+        asked = numbers[..., None, :]
+        inside = (self.low <= asked) & (asked <= self.high)
+        bit = np.minimum(np.maximum(asked, 0.0), 63.0).astype(np.uint64)
+        return np.asarray((inside & ((self.labels >> bit) & np.uint64(1)).astype(bool)).all(axis=-1))
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,16 @@ class Tried:
         return inside
 
 
-def reach_of(model: Model) -> Reach:
-    """Where each of a model's candidates was tried; parameters that may be None are ignored."""
-    measured = measured_by_model(model)
+def reach_of(model: Model, device: str | None = None) -> Reach | None:
+    """Where each of a model's candidates was tried, on one of its devices or on any; parameters that may be None are ignored.
+
+    None: there is nothing to choose, or the model does not say.
+    """
+    if model.serving is not None:
+        return model.serving.reach(device)
+    if not model.family.config.parameters or model.out_of_fold is None:
+        return None
+    measured = measured_by_model(model, device)
     tried = Tried.of(measured, range(measured.configs.height))
     names = model.family.problem.parameters
     shape = (measured.configs.height, len(names))
@@ -107,6 +115,16 @@ def reach_of(model: Model) -> Reach:
                     for label, who in tried.labels[name].items() if label is not None]  # fmt: skip
             labels[:, place] = np.bitwise_or.reduce(bits, axis=0)
     return Reach(low, high, labels)
+
+
+def worked_on(model: Model, device: str) -> Flags:
+    """Which candidates worked at least once on one of a model's devices."""
+    if model.serving is not None:
+        return np.asarray(model.serving.worked[model.serving.devices.index(device)])
+    trials = measured_by_model(model, device).trials
+    found = np.zeros(model.candidates.height, dtype=bool)
+    found[trials.config[np.isfinite(trials.time_ns)]] = True
+    return found
 
 
 def _labels(values: pl.Series, tried: Flags, seldom: Flags) -> dict[str | bool | None, Flags]:

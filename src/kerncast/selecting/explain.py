@@ -109,13 +109,14 @@ def _reasons(selector: Selector, answer: Answer, ranked: list[Answer], others: l
 def _contributions(selector: Selector, problem: Problem, config: Config) -> list[Contribution]:
     """TreeSHAP of the time forest: the average time multiplied by the factors of all features is the prediction."""
     learner, model = selector.model.learner, selector.model
-    if not isinstance(learner, Gbdt) or not model.target.log or model.target.higher_is_faster:
+    if not isinstance(learner, Gbdt) or learner.packed or not model.target.log or model.target.higher_is_faster:
         return []
     row = selector.configs.index(config) if config in selector.configs else None
     if row is None:
         return []
     rows = model.describe(selector.vectors(problem, [row]))
-    shares = np.asarray(learner.forests_["time"][0].predict(rows.features, pred_contrib=True))[0][:-1]
+    forest: Any = learner.forests_["time"][0]
+    shares = np.asarray(forest.predict(rows.features, pred_contrib=True))[0][:-1]
     order = np.argsort(-np.abs(shares), kind="stable")[:FEATURES]
     return [
         Contribution(rows.names[i], float(rows.features[0, i]), float(np.exp(shares[i]))) for i in order if shares[i] != 0.0

@@ -91,6 +91,8 @@ class Selector:
                 f"{self.model.path} does not record which configs work, so there is nothing to choose from: give the configs "
                 "with `configs` (kernels:FILE, build:DIR, a dataset or benchmark file, all)"
             )
+        if tiers is None and self.model.slim and self.model.family.config.parameters:
+            tiers = plain_tiers(self.model)  # the others are built from measurements, which it does not have
         self._given = isinstance(self.model, OfferedModel)
         if isinstance(tiers, Tiers):
             self.tiers = tiers

@@ -25,6 +25,8 @@ FORMAT = "kerncast-store-entry"
 VERSION = 1
 DEFAULT = "default"
 LONGEST_NAME = 100
+# How the id of a shipped model begins; no op is called so.
+SHIPPED = "shipped"
 # The end of the name of a model that `update` has replaced.
 PREVIOUS = ".previous"
 # What the store calls a model of a part of an op; a user's name has no '=', so it is never one of these.
@@ -67,6 +69,8 @@ class Entry:
     record: Record
     warning: str | None = None
     """Set by `find` if the model is not exactly what was asked for."""
+    shipped: bool = False
+    """Whether it came with the package, rather than being in the store."""
 
     @property
     def op(self) -> str:
@@ -88,7 +92,7 @@ class Entry:
     @property
     def named(self) -> bool:
         """Whether the user named it; other models are called by the part of the op that they are of."""
-        return self.record.name != DEFAULT and not _PART.fullmatch(self.record.name)
+        return not self.shipped and self.record.name != DEFAULT and not _PART.fullmatch(self.record.name)
 
     def declared_family(self) -> Family:
         """The model's family, from its manifest alone."""
@@ -103,8 +107,10 @@ class Entry:
 
     @property
     def id(self) -> str:
-        """What `show` and `remove` call it: `gemm/cpu/<device>/<software digest>/<name>`."""
+        """What `show` and `remove` call it: `gemm/cpu/<device>/<software digest>/<name>`, or `shipped/<name>`."""
         record = self.record
+        if self.shipped:
+            return f"{SHIPPED}/{record.name}"
         return "/".join(place_of(record.family, record.devices, record.software, record.name))
 
     def load(self) -> Model:
@@ -115,7 +121,7 @@ class Entry:
                 f"`kerncast models remove {word(self.id)}`"
             )
         model = Model.load(self.path)
-        if model.manifest.checksum != self.record.checksum:
+        if model.manifest.checksum != self.record.checksum and not self.shipped:
             raise BadFile(
                 f"{self.path} is not the model that {self.path.parent / ENTRY} names (their checksums differ): remove "
                 f"it with `kerncast models remove {word(self.id)}` and add the model again"
@@ -127,7 +133,7 @@ class Entry:
         found: dict[str, Any] = msgspec.to_builtins(self.record)
         for name in ("format", "version", "model"):
             found.pop(name)
-        return {"id": self.id, **found, "path": str(self.path), "warning": self.warning}
+        return {"id": self.id, **found, "path": str(self.path), "warning": self.warning, "shipped": self.shipped}
 
 
 def place_of(family: str, devices: Sequence[str], software: Sequence[str], name: str) -> tuple[str, ...]:

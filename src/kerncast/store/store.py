@@ -31,8 +31,20 @@ from kerncast.models.hull import Coverage
 from kerncast.models.model import Model
 from kerncast.progress import QUIET, Progress
 from kerncast.registry import OPS
-from kerncast.store.entry import DEFAULT, ENTRY, ENTRY_FILE, Entry, Record, check_name, own_name, place_of, read_entry
+from kerncast.store.entry import (
+    DEFAULT,
+    ENTRY,
+    ENTRY_FILE,
+    SHIPPED,
+    Entry,
+    Record,
+    check_name,
+    own_name,
+    place_of,
+    read_entry,
+)
 from kerncast.store.lookup import Lookup, canonical
+from kerncast.store.shipped import shipped_entries
 from kerncast.writing.terminal import printable
 
 if TYPE_CHECKING:  # it imports collecting, which a store only needs for checks
@@ -188,9 +200,16 @@ class Store:
     def get(self, name: str) -> Entry:
         """An entry by its id, by any part of it that is unique, or by the name of the model in a reply.
 
-        Whole parts (`gemm/cpu`) come before other pieces of text (`emm/cp`).
+        Whole parts (`gemm/cpu`) come before other pieces of text (`emm/cp`). A model that ships with the package is
+        `shipped/NAME`.
         """
         there, damaged = self.survey()
+        if name.startswith(f"{SHIPPED}/"):
+            there = shipped_entries()
+            known = [entry for entry in there if entry.id == name]
+            if not known:
+                raise NotFound.named("shipped model", name, [entry.id for entry in there], "kerncast models" if there else "")
+            return known[0]
         words = name.strip("/").split("/")
         found = [entry for entry in there if _holds(entry.id.split("/"), words)]
         found = found or [entry for entry in there if name.strip("/") and name.strip("/") in entry.id]
@@ -323,6 +342,8 @@ class Store:
     def remove(self, name: str) -> Entry:
         """Remove a model from the store."""
         entry = self.get(name)
+        if entry.shipped:
+            raise InvalidValue(f"{entry.id} is part of the package, and cannot be removed: a model of yours comes before it")
         with one_writer(self.path, LOCK, "name another store"):
             folder = entry.path.parent
             remove_directory(folder, self.path)

@@ -38,7 +38,6 @@ from kerncast.models.manifest import (
 )
 from kerncast.models.model import Model, feature_digest
 from kerncast.progress import QUIET, Progress
-from kerncast.tables.feature_rows import Featurizer
 from kerncast.tables.label_table import with_earlier
 from kerncast.tables.table import Table, load_table
 from kerncast.training.ck_forests import planned_forests
@@ -271,7 +270,6 @@ def _manifest(
     dtypes = sorted({*dtypes, *(() if base is None else base.manifest.dtypes)})
     software = {*table.software, *(() if base is None else base.manifest.software)}
     conditions = coverage.conditions(table, base)
-    featurizer = Featurizer.reading(table.family, table.devices[0], tuple(dtypes) or None, names)
     assert recipe.target is not None
     assert recipe.target_log is not None
     return Manifest(
@@ -281,7 +279,7 @@ def _manifest(
         devices=tuple(record_of(device) for device in table.devices),
         dtypes=tuple(dtypes),
         software=tuple(sorted(software)),
-        features=Features(names, feature_digest(featurizer, names), table.left_out, constant, aliased_rows(table)),
+        features=Features(names, feature_digest(table.family, names), table.left_out, constant, aliased_rows(table)),
         target=recipe.target,
         target_log=recipe.target_log,
         options=msgspec.to_builtins(learner.options),
@@ -302,6 +300,7 @@ def _manifest(
         facts=coverage.facts(table, base) or msgspec.UNSET,
         conditions=conditions or msgspec.UNSET,
         contradicted=_contradicted(table, base) or msgspec.UNSET,
+        device_dtypes=coverage.device_dtypes(table, base) or msgspec.UNSET,
         warm_start=() if base is None else (*base.manifest.warm_start, base.manifest.data.digest),
     )  # fmt: skip
 

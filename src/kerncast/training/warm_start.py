@@ -95,7 +95,7 @@ def refuse_strangers(table: Table, procedure: Procedure, base: Model) -> None:
                 "train from scratch, or choose other data"
             )
     _refuse_other_features(base, table.rows.names)
-    if manifest.features.digest != feature_digest(featurizer, table.rows.names):
+    if manifest.features.digest != feature_digest(table.family, table.rows.names):
         raise InvalidValue(f"`warm_start` {base.path}: the formulas of its features have changed since: train from scratch")
 
 

@@ -20,6 +20,7 @@ from kerncast.models.manifest import (
     manifest_alone,
 )
 from kerncast.models.model import Model, is_ck_directory
+from kerncast.models.serving import SERVING
 from kerncast.store.entry import ENTRY, Entry, read_entry
 from kerncast.store.store import LOCK, Store
 from kerncast.verifying.findings import Findings
@@ -95,8 +96,12 @@ def _tables(found: Findings, model: Model) -> None:
         _refuse_lacking(model.path / CANDIDATES, model.candidates, [*configs, "ok", "failed", "share", "portfolio_place"])
         if not model.candidates.height:
             raise BadFile(f"{model.path / CANDIDATES} has no candidates, so the model can choose nothing: {AGAIN}")
-    with found.looking(model.path / PROBLEMS):
-        _refuse_lacking(model.path / PROBLEMS, model.seen, [f"problem.{name}" for name in model.manifest.split_group])
+    if model.slim:
+        with found.looking(model.path / SERVING):
+            _ = model.serving
+    else:
+        with found.looking(model.path / PROBLEMS):
+            _refuse_lacking(model.path / PROBLEMS, model.seen, [f"problem.{name}" for name in model.manifest.split_group])
     with found.looking(model.path / LABELS):
         _ = model.labels
     with found.looking(model.path / PREDICTIONS):

@@ -11,6 +11,7 @@ import click
 from kerncast.api.printing import echo, echo_exactly
 from kerncast.cli import completing
 from kerncast.cli.options import in_options
+from kerncast.cli.stored import model_argument, store_of_model
 from kerncast.cli.views.output import json_option, print_json, table
 from kerncast.errors import BadFile, InvalidValue
 
@@ -37,7 +38,7 @@ EXIT = {"fresh": 0, "drifted": 1, "cannot tell": 3}
 @json_option
 @click.pass_context
 def command(context: click.Context, store: Path | None, as_json: bool) -> None:
-    """List the models in the store, or manage them: add, trust, remove, show, find, check.
+    """List the models in the store, or manage them: add, slim, trust, remove, show, find, check.
 
     A model is found by op, family, device, coverage and software. First come models that cover the problem: what
     they were trained with includes it. Of these, one that was trained on exactly the software asked for comes
@@ -144,6 +145,35 @@ def trust(model: str, revoke: bool, store: Path | None, as_json: bool) -> None:
         print_json({"path": str(loaded.path), "digest": digest, "trusted": not revoke, "list": str(list_path())})
     else:
         echo(f"{done}: {loaded.path} ({digest})")
+
+
+@command.command("slim")
+@model_argument()
+@store_of_model
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The folder to write; it must not exist."
+)
+@json_option
+def slim(model: Path, out: Path, as_json: bool) -> None:
+    """Write a model with only what answers need: the same answers from a small part of the bytes.
+
+    The forests are packed, so that numpy alone reads them: no LightGBM, no compiler. Left out are the out-of-fold predictions
+    and the list of training problems, so a slim model cannot be continued or evaluated on unseen problems; keep the whole one
+    for that.
+
+    \b
+    kerncast models slim model --out slim
+    kerncast predict slim M=128 N=1536 K=7168 dtype=fp8
+    """
+    from kerncast.models.model import Model
+
+    whole = Model.load(model)
+    made = whole.slimmed(out)
+    before, after = (sum(file.stat().st_size for file in item.path.iterdir()) for item in (whole, made))
+    if as_json:
+        print_json({"path": str(made.path), "bytes": after, "bytes_before": before, "checksum": made.manifest.checksum})
+    else:
+        echo(f"written {made.path}: {_size(after)}, from {_size(before)}")
 
 
 @command.command("remove")

@@ -110,8 +110,7 @@ def tiers_named(
 def plain_tiers(model: Model) -> Tiers:
     """All candidates as the portfolio, best on average first, and no other tier: for when quick choices are not needed."""
     order = np.lexsort((np.arange(model.candidates.height), -model.candidates["share"].to_numpy()))
-    known = model.out_of_fold is not None and bool(model.family.config.parameters)
-    return Tiers(tuple(int(row) for row in order), reach=reach_of(model) if known else None, expectation=expectation_of(model))
+    return Tiers(tuple(int(row) for row in order), reach=reach_of(model), expectation=expectation_of(model))
 
 
 def short_tiers(model: Model) -> Tiers:
@@ -221,7 +220,7 @@ class PortfolioScores:
 
     def _ask(self, problems: pl.DataFrame) -> Iterable[Floats]:
         if self._binding is None:
-            return self._interpreter.scores_of_many(problems, self._artefact.members("portfolio"))
+            return self._interpreter.scores_of_many(problems, self._artefact.members("portfolio"))[0]
         names = [name.removeprefix("problem.") for name in problems.columns]
         space = self._artefact.model.family.problem
         points = (encode(space, dict(zip(names, row, strict=True))) for row in problems.iter_rows())

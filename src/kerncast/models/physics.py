@@ -1,0 +1,78 @@
+"""Rooflines of problems: what the arithmetic and the traffic of an op take at a device's peak rates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from kerncast.data import schema
+from kerncast.device import PEAK, Device, hardware_namespace
+from kerncast.expr import Program
+from kerncast.op import Family
+
+ROOFLINE = "roofline_ns"
+
+
+def rooflines(family: Family, device: Device, problems: Sequence[Mapping[str, Any]]) -> list[float | None]:
+    """The roofline of each problem; None where the op's work or a number of the device is not known.
+
+    A problem may be given in part: only the parameters that its work depends on are needed, and defaults are filled in.
+    """
+    found: list[float | None] = [None] * len(problems)
+    work = family.work(family.op.namespace())
+    if work is None:
+        return found
+    formula = Program({ROOFLINE: work.roofline_ns(hardware_namespace())})
+    for dtype in dict.fromkeys(problem.get("dtype") for problem in problems):
+        bound = formula.bind(device.bindings(family.op.dtype, None if dtype is None else [str(dtype)]))
+        symbols = [item.name for item in bound.symbols]
+        places = [place for place, problem in enumerate(problems) if problem.get("dtype") == dtype]
+        read = [name.removeprefix("p.") for name in symbols]
+        if any(name.startswith("hw.") for name in symbols):
+            continue
+        rows = {place: _needed(family, problems[place], read) for place in places}
+        known = {place: row for place, row in rows.items() if row is not None}
+        if not known:
+            continue
+        kinds = schema.schema_of(family)
+        columns = {
+            f"p.{name}": pl.Series([row[name] for row in known.values()], dtype=kinds[f"problem.{name}"]) for name in read
+        }
+        values = bound.frame(pl.DataFrame(columns), trusted=True).to_series() if columns else [bound.scalar({})[ROOFLINE]]
+        for place, value in zip(known, values, strict=True):
+            found[place] = float(value) if value > 0 else None
+    return found
+
+
+def lacking(family: Family, device: Device, problem: Mapping[str, Any]) -> str:
+    """Why a problem has no roofline on a device, in words."""
+    work = family.work(family.op.namespace())
+    if work is None:
+        return f"the work of {family.op.name} is not known"
+    formula = Program({ROOFLINE: work.roofline_ns(hardware_namespace())})
+    dtype = problem.get("dtype")
+    bound = formula.bind(device.bindings(family.op.dtype, None if dtype is None else [str(dtype)]))
+    names = [item.name.removeprefix("hw.") for item in bound.symbols if item.name.startswith("hw.")]
+    if PEAK in names:
+        return f"the profile of {device.name} has no peak rate of {dtype or 'its dtypes'}"
+    if names:
+        return f"the profile of {device.name} has no {', '.join(sorted(names))}"
+    read = [item.name.removeprefix("p.") for item in bound.symbols]
+    missing = [name for name in read if _needed(family, problem, [name]) is None]
+    return f"the work of {family.op.name} depends on {', '.join(missing)}: give {'it' if len(missing) == 1 else 'them'}"
+
+
+def _needed(family: Family, problem: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any] | None:
+    """The values of some parameters, defaults filled in; None if one is missing."""
+    found = {}
+    for name in names:
+        parameter = family.problem.parameters[name]
+        value = problem.get(name)
+        if value is None:
+            value = parameter.default
+        if value is None and not parameter.nullable:
+            return None
+        found[name] = value
+    return found

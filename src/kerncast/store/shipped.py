@@ -1,0 +1,90 @@
+"""The models that come with the package: slim ones, read where they are installed, and asked after the user's own.
+
+`KERNCAST_SHIPPED` names another folder of models (one for a whole site, say); an empty one means none.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kerncast.budgets import JSON_BYTES
+from kerncast.errors import BadFile
+from kerncast.models.manifest import EVALUATION, MANIFEST
+from kerncast.parsing import decode_json
+from kerncast.store.entry import SHIPPED, Entry, Record
+
+VARIABLE = "KERNCAST_SHIPPED"
+
+
+class _Device(msgspec.Struct):
+    name: str
+
+
+class _Data(msgspec.Struct):
+    rows: int
+    problems: int
+
+
+class _Head(msgspec.Struct):
+    """The part of a manifest that says what a model is of. The whole is read and verified when the model is loaded."""
+
+    op: str
+    family: str
+    kind: str
+    devices: tuple[_Device, ...]
+    dtypes: tuple[str, ...]
+    software: tuple[str, ...]
+    data: _Data
+    checksum: str
+
+
+def folder() -> Path | None:
+    """Where the shipped models are; None: there are none."""
+    given = os.environ.get(VARIABLE)
+    if given is not None:
+        return Path(given) if given else None
+    return Path(__file__).resolve().parents[1] / SHIPPED
+
+
+def shipped_entries(op: str | None = None) -> list[Entry]:
+    """The shipped models, or those of one op: by family, then those with more rows first; raises if one is damaged."""
+    place = folder()
+    if place is None or not place.is_dir():
+        return []
+    found = [_entry(file, file.stat().st_mtime_ns) for file in sorted(place.glob(f"*/{MANIFEST}"))]
+    kept = [entry for entry in found if op in (None, entry.op)]
+    return sorted(kept, key=lambda entry: (entry.family, -entry.record.rows, entry.record.name))
+
+
+@lru_cache(256)
+def _entry(file: Path, _: int) -> Entry:
+    """The entry of a model; files are read again if they change."""
+    try:
+        head = msgspec.json.decode(JSON_BYTES.read(file), type=_Head)
+    except (OSError, msgspec.DecodeError) as error:
+        raise BadFile(f"{file} is damaged ({error}): install kerncast again, or name another folder with {VARIABLE}") from error
+    path = file.parent
+    record = Record(
+        op=head.op, family=head.family, devices=tuple(device.name for device in head.devices), software=head.software,
+        name=path.name, added="", model=path.name, checksum=head.checksum, kind=head.kind, dtypes=head.dtypes,
+        rows=head.data.rows, problems=head.data.problems, r2=None, mape=None, efficiency=None,
+        bytes=sum(item.stat().st_size for item in path.iterdir()),
+    )  # fmt: skip
+    return Entry(path, record, shipped=True)
+
+
+def with_figures(entry: Entry) -> Entry:
+    """The entry of a shipped model with its out-of-fold figures, for a list."""
+    try:
+        overall: dict[str, Any] = decode_json(JSON_BYTES.read(entry.path / EVALUATION))["overall"]
+    except (OSError, msgspec.DecodeError, KeyError, TypeError) as error:
+        raise BadFile(f"{entry.path / EVALUATION} is damaged ({error}): install kerncast again") from error
+    names = {"r2": "r2", "mape": "mape", "efficiency": "efficiency_mean"}
+    figures = {key: found["value"] if (found := overall.get(name)) else None for key, name in names.items()}
+    return replace(entry, record=msgspec.structs.replace(entry.record, **figures))
