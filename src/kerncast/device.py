@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from kerncast import dtypes
 from kerncast.errors import InvalidValue
-from kerncast.expr import Expr, Namespace, Symbol, Table, constant, lookup, symbol
+from kerncast.expr import Expr, Namespace, Symbol, constant, symbol
 from kerncast.writing import html
 from kerncast.writing.terminal import printable
 
@@ -43,6 +43,7 @@ NUMBERS: dict[str, str] = {
     "grid_y": "compute grid, rows",
     "l1_bytes_per_core": "local memory of one core of a grid",
     "noc_link_bytes_per_cycle": "effective width of one network-on-chip link",
+    "link_bandwidth_gb_s": "peak bandwidth to the other devices of a node, of one device and in one direction",
     "max_registers_per_thread": "registers that one thread may use",
 }
 # The rate for the problem's own dtype, in FLOP/s: a table by dtype, bound to the problem's `dtype` parameter.
@@ -126,8 +127,12 @@ class Device:
             return bound
         assert isinstance(dtype.payload, Symbol)
         needed = {label for label, _ in dtype.payload.codes} if used is None else set(used)
-        if needed and needed <= set(self.peak_tflops):
-            # The zeros are for dtypes that do not occur in the data.
-            table = [self.peak_tflops.get(name, 0.0) * 1e12 for name in dtypes.CODES]
-            bound[f"hw.{PEAK}"] = lookup(Table.of(table), dtype)
+        # What is left out is of dtypes that do not occur in the data.
+        peaks = {name: peak * 1e12 for name in dtypes.CODES if (peak := self.peak_of(name)) is not None}
+        if needed and needed <= set(peaks):
+            bound[f"hw.{PEAK}"] = dtypes.by_dtype(peaks, dtype)
         return bound
+
+    def peak_of(self, dtype: str) -> float | None:
+        """The peak rate of a dtype in TFLOPS: its own, or that of the type in which it is multiplied; None: unknown."""
+        return self.peak_tflops.get(dtype, self.peak_tflops.get(dtypes.MULTIPLIED_AS.get(dtype, dtype)))

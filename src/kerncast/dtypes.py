@@ -7,10 +7,10 @@ floating-point tiles (a shared exponent byte per 16 elements), not the E5M2 type
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from kerncast.expr import Expr, Table, lookup
+from kerncast.expr import Expr, Symbol, Table, lookup
 from kerncast.parameters import Categorical
 
 CODES = {
@@ -30,11 +30,20 @@ CODES = {
     "uint16": 13,
     "uint32": 14,
     "int32": 15,
+    # Formats of a product whose weights are narrower than what they are multiplied by, as serving frameworks name them.
+    "int4_wo": 16,
+    "w4afp8": 17,
+    "w4a16_mxfp4": 18,
+    "w4a8_mxfp4_mxfp8": 19,
 }
+# How many there were when the first files were written: tables by dtype keep this length, and with it their digests, for
+# parameters that take no later one.
+FIRST = 16
 
 # Bytes per element, shared exponents and scales included where the format has them in the tensor:
 # bfp8 is 1,088 bytes per 32×32 tile, bfp4 576; fp8_block has an fp32 scale per 128×128 block and nvfp4 an
-# fp8 scale per 16 elements.
+# fp8 scale per 16 elements. Of a format with narrow weights it is the size of a weight: mxfp4 has a scale byte per 32 elements,
+# the 4-bit integers a 16-bit scale per 128.
 BYTES = {
     "fp64": 8.0,
     "fp32": 4.0,
@@ -52,6 +61,20 @@ BYTES = {
     "uint16": 2.0,
     "uint32": 4.0,
     "int32": 4.0,
+    "int4_wo": 0.5 + 2.0 / 128,
+    "w4afp8": 0.5 + 2.0 / 128,
+    "w4a16_mxfp4": 0.5 + 1.0 / 32,
+    "w4a8_mxfp4_mxfp8": 0.5 + 1.0 / 32,
+}
+
+# The type in which a format is multiplied, where it is not the format itself: the narrow weights are widened when they are
+# loaded, and scales of blocks do not change the rate. A device's peak rate of the format is the one of that type.
+MULTIPLIED_AS = {
+    "fp8_block": "fp8",
+    "int4_wo": "bf16",
+    "w4afp8": "fp8",
+    "w4a16_mxfp4": "bf16",
+    "w4a8_mxfp4_mxfp8": "fp8",
 }
 
 # How other tools spell them. Case and a module in front (`torch.`, `np.`, `DataType.`) do not matter.
@@ -93,14 +116,26 @@ def spellings_of(parameter: Categorical) -> Callable[[str], str | None]:
     return meaning
 
 
-_BYTES_TABLE = Table.of([BYTES[name] for name in CODES])
+_ACTIVATION_BYTES = {name: BYTES[MULTIPLIED_AS.get(name, name)] for name in CODES}
 
 
 def dtype_parameter(*names: str, **shared: Any) -> Categorical:
-    """A dtype parameter that takes some of the names above (all of them when none is given)."""
-    return Categorical({name: CODES[name] for name in names or CODES}, spelled=named, **shared)
+    """A dtype parameter that takes some of the names above (all element types when none is given)."""
+    return Categorical({name: CODES[name] for name in names or list(CODES)[:FIRST]}, spelled=named, **shared)
 
 
 def bytes_per_element(dtype: Expr) -> Expr:
-    """The size of one element of the dtype that a symbol names."""
-    return lookup(_BYTES_TABLE, dtype)
+    """The size of one element of the dtype that a symbol names; of a format with narrow weights, of a weight."""
+    return by_dtype(BYTES, dtype)
+
+
+def activation_bytes(dtype: Expr) -> Expr:
+    """The size of one element of what weights of a format are multiplied by."""
+    return by_dtype(_ACTIVATION_BYTES, dtype)
+
+
+def by_dtype(numbers: Mapping[str, float], dtype: Expr) -> Expr:
+    """The number of the dtype that a symbol names; 0 if it has none."""
+    codes = dtype.payload.codes if isinstance(dtype.payload, Symbol) else tuple(CODES.items())
+    length = max(FIRST, *(code + 1 for _, code in codes))
+    return lookup(Table.of([numbers.get(name, 0.0) for name, code in CODES.items() if code < length]), dtype)

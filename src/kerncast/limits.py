@@ -32,7 +32,10 @@ def limit_program(family: Family, device: Device, dtypes: Iterable[str] | None =
     share = family.peak_share(p, hw)
     compute, memory = work.parts_ns(hw)
     compute = compute / share
-    known = {"limit_ns": maximum(compute, memory), "floor_ns": _floor(family, device, compute, memory), "peak_share": share}
+    limit, floor = maximum(compute, memory), _floor(family, device, compute, memory)
+    if work.communicates:
+        limit, floor = maximum(limit, work.link_ns(hw)), maximum(floor, work.link_ns(hw))
+    known = {"limit_ns": limit, "floor_ns": floor, "peak_share": share}
     outputs = Program(known).bind(device.bindings(family.op.dtype, dtypes)).outputs
     return Program({name: expr for name, expr in outputs.items() if not _unknown(expr)})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kerncast.expr import Expr, Namespace, constant, maximum, sqrt
 
@@ -12,14 +12,25 @@ TFLOPS, BANDWIDTH = "tflops", "bandwidth_gb_s"
 
 @dataclass(frozen=True)
 class Work:
-    """The minimum work of a problem: its arithmetic, and its bytes moved once."""
+    """The minimum work of a problem: its arithmetic, its bytes moved once, and the bytes that leave a device for others."""
 
     flops: Expr
     bytes: Expr
+    link_bytes: Expr = field(default_factory=lambda: constant(0), kw_only=True)
 
     def roofline_ns(self, hw: Namespace) -> Expr:
-        """The time below which no kernel can go: the slower of the arithmetic and the traffic."""
-        return maximum(*self.parts_ns(hw))
+        """The time below which no kernel can go: the slowest of the arithmetic, the traffic and the links."""
+        local = maximum(*self.parts_ns(hw))
+        return maximum(local, self.link_ns(hw)) if self.communicates else local
+
+    @property
+    def communicates(self) -> bool:
+        """Whether several devices take part."""
+        return self.link_bytes is not constant(0)
+
+    def link_ns(self, hw: Namespace) -> Expr:
+        """The time of the bytes on the links alone."""
+        return self.link_bytes / hw.link_bandwidth_gb_s if self.communicates else self.link_bytes
 
     def parts_ns(self, hw: Namespace) -> tuple[Expr, Expr]:
         """The arithmetic and the traffic, each alone."""
@@ -35,4 +46,8 @@ class Work:
         to this errs by 2.8 % instead of 3.3 % relative to the sharp roofline.
         """
         compute, memory = self.parts_ns(hw)
-        return overhead_ns + sqrt((compute / 0.7) * (compute / 0.7) + (memory / 0.8) * (memory / 0.8))
+        squares = (compute / 0.7) * (compute / 0.7) + (memory / 0.8) * (memory / 0.8)
+        if self.communicates:
+            link = self.link_ns(hw) / 0.8
+            squares = squares + link * link
+        return overhead_ns + sqrt(squares)

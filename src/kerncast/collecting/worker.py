@@ -285,7 +285,7 @@ def _memory_bound(family: Family, device: Device) -> Callable[[Problem], bool]:
 
     @lru_cache(maxsize=256)
     def bound(problem: Problem) -> bool:
-        peak = device.peak_tflops.get(str(problem.as_dict().get("dtype")))
+        peak = device.peak_of(str(problem.as_dict().get("dtype")))
         if peak is None:
             return False
         need = program.scalar(family.problem.qualified(problem.as_dict()))

@@ -72,9 +72,10 @@ def _peaks(device: Device | None, dtypes: list[str], shares: list[float]) -> dic
     """The flat roofs by name, in TFLOP/s, of the dtypes that occur (a profile may list ten) and the cores in use."""
     if device is None:
         return {}
-    known, cores = dict(device.peak_tflops), device.numbers.get("num_cus", 1.0)
+    known = {name: peak for name in dtypes or sorted(device.peak_tflops) if (peak := device.peak_of(name)) is not None}
+    cores = device.numbers.get("num_cus", 1.0)
     peaks = {}
-    for dtype in (name for name in (dtypes or sorted(known)) if name in known):
+    for dtype in known:
         for share in shares or [1.0]:
             name = dtype if share == 1.0 else f"{dtype}, {share * cores:g} of {cores:g} cores"
             peaks[name] = share * known[dtype]

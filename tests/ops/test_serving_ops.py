@@ -1,0 +1,105 @@
+"""The ops of language models: work by hand and by brute force, physics in the features, rooflines on known devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import kerncast
+from kerncast.errors import InvalidValue
+from kerncast.op import Problem
+from kerncast.ops.attention_context import attention_context
+
+ATTENTION = {"heads": 8, "kv_heads": 2, "head_dim": 64, "dtype": "bf16", "kv_dtype": "fp8"}
+MOE = {"tokens": 64, "hidden": 1024, "inter": 512, "top_k": 4, "experts": 32, "dtype": "w4a16_mxfp4"}
+
+
+def work(op: str, **values: Any) -> tuple[float, float]:
+    """FLOPs and bytes of a problem."""
+    family = kerncast.get_family(f"{op}/library")
+    found = family.work_program.scalar(family.problem.qualified(Problem(family, values).as_dict()))
+    return found["flops"], found["bytes"]
+
+
+def features(op: str, device: str = "h100", **values: Any) -> dict[str, float]:
+    """All features of a problem on a device."""
+    family = kerncast.get_family(f"{op}/library")
+    problem = Problem(family, values)
+    known = {**family.problem.qualified(problem.as_dict()), "c.kernel_source": 0}
+    return dict(family.features_on(kerncast.get_device(device), [str(problem.dtype)]).program.scalar(known))
+
+
+@pytest.mark.parametrize("window", [0, 1, 5, 16, 1000])
+@pytest.mark.parametrize("past", [0, 3, 20])
+def test_causal_pairs_are_counted_exactly(past, window):
+    """The closed form is the count of (query, key) pairs: keys up to the query, of these the last `window`."""
+    for new in (1, 2, 7, 16, 33):
+        seen = sum(min(past + i, window or past + i) for i in range(1, new + 1))
+        problem = Problem(attention_context, ATTENTION, batch=2, seq_len=new, past_len=past, window=window)
+        assert problem.pairs == seen, (new, past, window)
+
+
+def test_work_of_attention_by_hand():
+    """Two products per pair; the cache in its own type, read where a query sees it; latent vectors once for all heads."""
+    pairs = 3 * 4 + 4 * 5 / 2
+    moved = 2 * (2 * 4) * (8 + 2) * 64 * 2
+    assert work("attention_context", batch=2, seq_len=4, past_len=3, **ATTENTION) == (
+        4 * 2 * 8 * pairs * 64,
+        moved + 2 * 2 * 2 * 64 * 1 * (4 + 3),
+    )
+    assert work("attention_context", batch=2, seq_len=4, past_len=3, window=2, **ATTENTION)[1] == moved + 2 * 2 * 2 * 64 * 5
+    assert work("attention_generation", batch=2, context_len=100, window=30, **ATTENTION) == (
+        4 * 2 * 8 * 30 * 64,
+        2 * 2 * 2 * 30 * 64 * 1 + 2 * 2 * 8 * 64 * 2,
+    )
+    encoder = {"batch": 3, "seq_len": 10, "heads": 4, "head_dim": 80, "dtype": "fp16"}
+    assert work("attention_encoder", **encoder) == (4 * 3 * 4 * 100 * 80, 4 * 3 * 10 * 4 * 80 * 2)
+    latent = {"batch": 2, "heads": 16, "dtype": "bf16", "kv_dtype": "fp8"}
+    assert work("mla_generation", context_len=1000, **latent) == (
+        2 * 2 * 16 * 1000 * (576 + 512),
+        2 * 1000 * 576 + 2 * 16 * (576 + 512) * 2,
+    )
+    assert work("mla_context", seq_len=10, past_len=5, **latent) == (
+        2 * 2 * 16 * (5 * 10 + 55) * (192 + 128),
+        16 * (20 + 30) * (192 + 128) * 2 + 30 * 576,
+    )
+    assert work("mla_bmm", tokens=7, heads=16, stage="pre", dtype="bf16") == work(
+        "mla_bmm", tokens=7, heads=16, stage="post", dtype="bf16"
+    )
+
+
+def test_heads_that_do_not_divide_are_refused():
+    """Grouped heads have groups of one size."""
+    with pytest.raises(InvalidValue, match="heads must be a multiple of kv_heads"):
+        Problem(attention_context, {**ATTENTION, "kv_heads": 3}, batch=1, seq_len=4)
+
+
+def test_work_of_experts_by_hand():
+    """Three projections per token and expert; 4-bit weights with a scale byte per 32; only experts that are hit are read."""
+    expert = 3 * 1024 * 512
+    flops, moved = work("moe", **MOE)
+    assert flops == 2 * 64 * 4 * expert
+    assert moved == 32 * expert * (0.5 + 1 / 32) + 64 * 1024 * (2 + 2)
+    assert work("moe", **{**MOE, "tokens": 1})[1] == 4 * expert * (0.5 + 1 / 32) + 1024 * 4
+    assert work("moe", **MOE, tp=2, ep=4)[0] == flops / 8
+    with pytest.raises(InvalidValue, match="experts must be a multiple of ep"):
+        Problem(kerncast.get_op("moe"), MOE, ep=3)
+
+
+def test_a_message_takes_the_time_of_its_links():
+    """Ring bytes over the link's bandwidth; a device without that number has no roofline, and the feature says why."""
+    family = kerncast.get_family("collective/library")
+    asked = {"elements": 2**20, "gpus": 8, "dtype": "fp16"}
+    sent = {"all_reduce": 2 * 7 / 8, "all_gather": 7 / 8, "reduce_scatter": 7 / 8, "all_to_all": 7 / 8}
+    for kind, share in sent.items():
+        assert features("collective", kind=kind, **asked)["roofline_ns"] == pytest.approx(share * 2**21 / 450)
+        assert kerncast.get_op(kind) is family.op
+    left_out = family.features_on(kerncast.get_device("h20"), ["fp16"]).left_out
+    assert left_out["roofline_ns"] == ("hw.link_bandwidth_gb_s",)
+
+
+def test_quantising_reads_the_matrix_and_writes_it_narrow():
+    """The scale alone needs only the reading."""
+    assert work("quantize", M=10, K=20, dtype="fp8", part="compute_scale") == (0, 400)
+    assert work("quantize", M=10, K=20, dtype="fp8", part="scale_matrix") == (0, 600)
