@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kerncast.api.export import export
     from kerncast.api.known import get_device, get_family, get_op
     from kerncast.api.open import open
+    from kerncast.api.predict import predict
     from kerncast.api.query import query
     from kerncast.api.quickstart import quickstart
     from kerncast.api.read import read
@@ -50,6 +51,7 @@ _HOMES = {
     "get_family": "kerncast.api.known",
     "get_op": "kerncast.api.known",
     "open": "kerncast.api.open",
+    "predict": "kerncast.api.predict",
     "query": "kerncast.api.query",
     "quickstart": "kerncast.api.quickstart",
     "read": "kerncast.api.read",
@@ -81,6 +83,7 @@ __all__ = [
     "get_family",
     "get_op",
     "open",
+    "predict",
     "query",
     "quickstart",
     "read",

@@ -254,6 +254,8 @@ class Family:
         """The features that can be computed for a device (and the dtypes that occur), with the `foreign` ones named."""
         outputs = {**self.feature_program.outputs, **{name: self.foreign_program.outputs[name] for name in foreign}}
         bound = Program(outputs).bind(device.bindings(self.op.dtype, dtypes))
+        if not any(item.name.startswith("hw.") for item in bound.symbols):
+            return FeatureSet(bound, {})
         kept, left_out = {}, {}
         for name, expr in bound.outputs.items():
             unknown = [item.name for item in Program({name: expr}).symbols if item.name.startswith("hw.")]

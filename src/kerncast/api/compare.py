@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from kerncast.api.results import Data, model_of, paths_of, texts
+from kerncast.api.results import Data, model_of, paths_of, row_conditions
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.evaluating.compare import Limits, Verdict
 from kerncast.evaluating.compare import compare as run
@@ -27,6 +27,7 @@ def compare(
     max_problem: float = 10.0,
     include_seen: bool = False,
     where: str | Sequence[str] = (),
+    software: str | None = None,
     tier: Tier | str | None = None,
     save_predictions: str | Path | None = None,
 ) -> Verdict:
@@ -43,14 +44,17 @@ def compare(
     limits = Limits(max_mean / 100, max_median / 100, max_p10 / 100, max_problem / 100)
     saved = [item for item in (old, new) if not isinstance(item, Model) and Path(item).is_file()]
     if saved:
-        _refuse_mixed(old, new, saved[0], data=data, include_seen=include_seen, where=texts(where), tier=tier)
+        _refuse_mixed(
+            old, new, saved[0], data=data, include_seen=include_seen, where=row_conditions(where, None), software=software,
+            tier=tier,
+        )  # fmt: skip
         found = compare_saved(Path(str(old)), Path(str(new)), limits=limits)
     elif data is None:
         raise InvalidValue("two models are compared on measured problems: name at least one dataset")
     else:
         found = run(
-            model_of(old), model_of(new), paths_of(data), limits=limits, include_seen=include_seen, where=texts(where),
-            tier=tier,
+            model_of(old), model_of(new), paths_of(data), limits=limits, include_seen=include_seen,
+            where=row_conditions(where, software), tier=tier,
         )  # fmt: skip
     if place is not None:
         write_predictions(place, found.problems)
@@ -70,6 +74,6 @@ def _refuse_mixed(old: Model | str | Path, new: Model | str | Path, saved: str |
             )
     if others["data"] is not None:
         raise InvalidValue(f"{saved} holds the measurements that the model was evaluated on: leave the datasets out")
-    for name in ("include_seen", "where", "tier"):
+    for name in ("include_seen", "where", "software", "tier"):
         if others[name]:
             raise InvalidValue(f"`{name}` does not apply to saved predictions: leave it out, or compare the models")

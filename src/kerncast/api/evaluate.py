@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kerncast.api.results import Data, model_of, paths_of, texts
+from kerncast.api.results import Data, model_of, paths_of, row_conditions
 from kerncast.api.showing import Wanted, shown
 from kerncast.evaluating.budget import budget_curves
 from kerncast.evaluating.evaluation import Evaluation
@@ -32,6 +32,7 @@ def evaluate(
     split: str | None = None,
     include_seen: bool = False,
     where: str | Sequence[str] = (),
+    software: str | None = None,
     report: str | Path | None = None,
     budget_curve: bool = False,
     off_grid: bool = False,
@@ -56,16 +57,16 @@ def evaluate(
     # Read now, so that a bad file is refused before anything is fitted.
     devices = [item.name for item in judged.manifest.devices]
     solutions = None if against is None else read_solutions(Path(against), judged.family, devices)
-    paths = paths_of(data)
+    paths, kept = paths_of(data), row_conditions(where, software)
     with shown(progress) as show:
         found = run(
-            judged, paths, split=split, include_seen=include_seen, where=texts(where), worst=max(worst, FEWEST_WORST),
+            judged, paths, split=split, include_seen=include_seen, where=kept, worst=max(worst, FEWEST_WORST),
             threads=threads, progress=show,
         )  # fmt: skip
         if budget_curve:
-            found = found.extended(budget=budget_curves(judged, paths, texts(where), threads, progress=show))
+            found = found.extended(budget=budget_curves(judged, paths, kept, threads, progress=show))
         if off_grid:
-            lines = held_out_by_kind(judged, paths, texts(where), threads, tiers=tiers, progress=show)
+            lines = held_out_by_kind(judged, paths, kept, threads, tiers=tiers, progress=show)
             found = found.extended(off_grid=lines)
         if tiers and split is None and found.overall.efficiency is not None:
             found = found.extended(tiers=_tiers(found, judged, show))

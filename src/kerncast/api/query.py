@@ -11,6 +11,7 @@ from kerncast.api.results import listed, model_of
 from kerncast.api.showing import Wanted, shown
 from kerncast.errors import InvalidValue
 from kerncast.models.model import Model
+from kerncast.querying.finding import asking_for
 from kerncast.querying.query import Query, among, in_store
 from kerncast.store.store import Store
 
@@ -20,6 +21,7 @@ def query(
     *,
     model: Model | str | Path | Sequence[Model | str | Path] = (),
     store: Store | str | Path | None = None,
+    software: str | None = None,
     strict: bool = False,
     compile: bool = True,
     progress: Wanted = "auto",
@@ -27,7 +29,8 @@ def query(
     """Answer requests about how long an op takes. The reply has the type of the request: text, bytes, an object or a list.
 
     Without `model`, the models in the store answer (`store`, or your own), each the requests that it covers. A `model` is a
-    model, its folder, or its id in the store. Every answer has a status; all but `ok` give a reason and no number.
+    model, its folder, or its id in the store. `software` is for requests that name none: `vllm` (the newest version there
+    is), `vllm==0.24.0`, a commit. Every answer has a status; all but `ok` give a reason and no number.
     """
     models = listed(model)
     if models and store is not None and all(isinstance(item, Model) or Path(item).exists() for item in models):
@@ -36,6 +39,8 @@ def query(
         find = among([model_of(item, store) for item in models], strict)
     else:
         find = in_store(store if isinstance(store, Store) else Store.open(store), strict)
+    if software is not None:
+        find = asking_for(software, find)
     text = request if isinstance(request, str | bytes) else json.dumps(request)
     with shown(progress) as show:
         reply = Query(find, compile=compile, progress=show).answer(text)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kerncast.api.results import listed, named_values, place_of
+from kerncast.api.results import listed, named_values, place_of, texts
 from kerncast.api.showing import Wanted, shown
 from kerncast.data.dataset import Dataset
 from kerncast.data.importers import Options, get_importer, import_files
 from kerncast.data.importers.recognise import recognised
 from kerncast.errors import InvalidValue
 from kerncast.files.given import given_path
+from kerncast.software import EXACTLY
 
 
 def read(
-    paths: str | Path | Sequence[str | Path],
+    paths: str | Path | Sequence[str | Path] = (),
     *,
     format: str | None = None,
     out: str | Path | None = None,
@@ -23,6 +24,9 @@ def read(
     software: Mapping[str, str] | Sequence[str] | None = None,
     mapping: str | Path | None = None,
     set: Mapping[str, str] | Sequence[str] | None = None,
+    only: str | Sequence[str] = (),
+    devices: str | Sequence[str] = (),
+    installed: bool = False,
     strict: bool = False,
     progress: Wanted = "auto",
 ) -> Dataset:
@@ -33,9 +37,17 @@ def read(
     `dataset.skipped` counts such rows by kind and keeps them. `strict=True` refuses the first one instead, and then nothing
     is written. If more than half of the rows of a file were skipped, the file is refused. `dataset.notes` says what else was
     left out or changed, and why.
+
+    A format of many tables (aiconfigurator) can be read in part: `only` names ops (`gemm`), families or kinds of table,
+    `devices` the devices, and `software` without `=` the software (`vllm`: of each device, the newest version that it has;
+    `vllm==0.24.0`). `installed` reads the tables of the installed package of such a format, which is not imported.
     """
     frame = "write the table to a file (`frame.write_csv(path)`) and name that"
     files = [given_path(path, "a file or a list of files", frame) for path in listed(paths)]
+    if installed:
+        if files or format is None:
+            raise InvalidValue("`installed` reads the files of an installed package: name the `format`, and no file")
+        files = [get_importer(format).installed()]
     if not files:
         raise InvalidValue("there is nothing to read: name at least one file")
     name = format or recognised(files, mapping is not None)
@@ -43,10 +55,30 @@ def read(
     described = (
         None if mapping is None else given_path(mapping, "`mapping`: a TOML file", "write it to one, see docs/tables.md")
     )
-    options = Options(device, named_values(software, "software"), described, named_values(set, "set"))
+    kept, stated = _kept_and_stated(software)
+    options = Options(
+        device, named_values(stated, "software"), described, named_values(set, "set"), only=_names(only),
+        devices=_names(devices), keep_software=kept,
+    )  # fmt: skip
     notes: list[str] = []
     with shown(progress) as show:
         show.stage(f"importing {', '.join(path.name for path in files)}")
-        dataset = import_files(name, files, place_of(out, "dataset"), options, notes.append, strict)
+        dataset = import_files(name, files, place_of(out, "dataset"), options, notes.append, strict, show)
     dataset.notes = tuple(notes)
     return dataset
+
+
+def _names(given: str | Sequence[str]) -> tuple[str, ...]:
+    """Names, each alone or several in one text with commas between them."""
+    return tuple(name.strip() for text in texts(given) for name in text.split(",") if name.strip())
+
+
+def _kept_and_stated(
+    software: Mapping[str, str] | Sequence[str] | None,
+) -> tuple[tuple[str, ...], Mapping[str, str] | Sequence[str] | None]:
+    """The software whose rows to keep (`vllm`, `vllm==0.24.0`), and what the caller says of all rows (`driver=570`)."""
+    if software is None or isinstance(software, Mapping):
+        return (), software
+    given = texts(software)
+    kept = tuple(text for text in given if "=" not in text.replace(EXACTLY, ""))
+    return kept, [text for text in given if text not in kept]

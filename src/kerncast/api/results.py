@@ -73,6 +73,15 @@ def texts(given: str | Sequence[str] | None, rule: str = "a text or a list of te
     return tuple(map(str, found))
 
 
+def row_conditions(where: str | Sequence[str] | None, software: str | None) -> tuple[str, ...]:
+    """The conditions on rows: those that are given, and that of the software."""
+    if software is None:
+        return texts(where)
+    if not isinstance(software, str) or not software.strip():
+        raise InvalidValue(f"`software` takes one name, such as vllm or vllm==0.24.0, got {software!r}")
+    return (*texts(where), f"software={software.strip()}")
+
+
 def problem_texts(given: Problems | None) -> tuple[str, ...]:
     """Specifications of problems as texts; problems that are given by their parameters become a table of their own."""
     items = [] if given is None else listed(given)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kerncast.api.results import Data, model_of, paths_of, place_of, texts
+from kerncast.api.results import Data, model_of, paths_of, place_of, row_conditions, texts
 from kerncast.api.showing import Wanted, shown
 from kerncast.data.label_shift import NOT_SUSPECT
 from kerncast.errors import InvalidValue
@@ -29,6 +29,7 @@ def train(
     model: str | None = None,
     family: str | None = None,
     where: str | Sequence[str] = (),
+    software: str | None = None,
     drop_suspect: bool = False,
     pool: bool = False,
     targets: str | None = None,
@@ -51,6 +52,9 @@ def train(
     `model` is the kind (gbdt by default), `knobs` are options of that kind: `trees=300`, `hidden=(100, 50)`. The figures are
     in `model.evaluation`; `folds=0` trains without evaluation. If it is interrupted, the same call with the same `out`
     continues with the remaining folds.
+
+    `software` keeps rows of one program: `vllm` (of each device, the newest version that it has), `vllm==0.24.0`. With `pool`,
+    rows of several devices and versions are learned from together.
 
     `rows` is the most to learn from (0: all): whole problems are drawn by the seed, of each device about as many.
 
@@ -88,7 +92,7 @@ def train(
     # An unknown kind or knob is refused before the data are read.
     Procedure(recipe).options()
     Procedure(recipe).tuned_knobs()
-    conditions = (*texts(where), NOT_SUSPECT) if drop_suspect else texts(where)
+    conditions = (*row_conditions(where, software), *((NOT_SUSPECT,) if drop_suspect else ()))
     with shown(progress) as show:
         return run(
             paths_of(data), place_of(out, "model"), recipe, family=family, where=conditions, pool=pool, warm_start=base,

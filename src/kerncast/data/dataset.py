@@ -296,9 +296,10 @@ class Dataset:
         text = "\n".join(sorted(contents))
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    def scan(self, family: Family | str | None = None, where: Sequence[str] = ()) -> pl.LazyFrame:
+    def scan(self, family: Family | str | None = None, where: Sequence[filters.Condition] = ()) -> pl.LazyFrame:
         """The rows of one family, lazily (the family may be left out when there is only one)."""
         found = self._family(family)
+        where = filters.resolved(where, partial(self.devices_and_software, found), f"{found.id} in {self.path}")
         parts = [part for part in self.contents.parts if part.family == found.id]
         self.refuse_changed({part.file: part.checksum for part in parts})
         frames = [self.stored(found, part) for part in parts]
@@ -307,6 +308,11 @@ class Dataset:
         rows = pl.concat(frames)
         columns = {name: dtype() for name, dtype in schema.schema_of(found).items()}
         return rows.filter(filters.combine(where, columns)) if where else rows
+
+    def devices_and_software(self, family: Family | str | None = None) -> list[tuple[str, str | None]]:
+        """The devices of a family's rows, each with every software text that its rows have."""
+        pairs = self.scan(family).select("device", "software").unique().sort("device", "software").collect()
+        return list(pairs.iter_rows())
 
     def stored(self, family: Family, part: Part) -> pl.LazyFrame:
         """The rows of one part, with the columns that its family has today."""
@@ -318,7 +324,10 @@ class Dataset:
             raise BadFile(f"{file} is damaged ({_first_line(error)}): restore it, or import the data again") from error
 
     def read(
-        self, family: Family | str | None = None, where: Sequence[str] = (), columns: Sequence[str] | None = None
+        self,
+        family: Family | str | None = None,
+        where: Sequence[filters.Condition] = (),
+        columns: Sequence[str] | None = None,
     ) -> pl.DataFrame:
         """The rows of one family, loaded; `suspect=false` leaves out those whose labels belong to other rows.
 
@@ -331,13 +340,15 @@ class Dataset:
                 rows = self.scan(family, where)
                 return (rows if columns is None else rows.select(columns)).collect()
             # Finding the suspect rows takes the whole file, so the other conditions are applied afterwards.
-            kept = without_suspect(self._family(family), self.scan(family).collect(), self.device)
-            kept = kept.filter(filters.combine([text for text in where if text != NOT_SUSPECT], kept.schema))
+            found = self._family(family)
+            where = filters.resolved(where, partial(self.devices_and_software, found), f"{found.id} in {self.path}")
+            kept = without_suspect(found, self.scan(family).collect(), self.device)
+            kept = kept.filter(filters.combine([item for item in where if item != NOT_SUSPECT], kept.schema))
             return kept if columns is None else kept.select(columns)
         except pl.exceptions.PolarsError as error:
             raise BadFile(f"{self.path} is damaged ({_first_line(error)}): restore it, or import the data again") from error
 
-    def pieces(self, family: Family | str | None = None, where: Sequence[str] = ()) -> Iterator[pl.DataFrame]:
+    def pieces(self, family: Family | str | None = None, where: Sequence[filters.Condition] = ()) -> Iterator[pl.DataFrame]:
         """The rows of one family in their order, a bounded number at a time: all columns of all rows take much memory."""
         from kerncast.data.label_shift import NOT_SUSPECT
 
@@ -346,6 +357,7 @@ class Dataset:
             yield from self.read(found, where).iter_slices(PIECE_ROWS)
             return
         columns = {name: dtype() for name, dtype in schema.schema_of(found).items()}
+        where = filters.resolved(where, partial(self.devices_and_software, found), f"{found.id} in {self.path}")
         kept = filters.combine(where, columns) if where else pl.lit(True)
         try:
             for part in self.contents.parts:

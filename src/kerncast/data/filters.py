@@ -1,14 +1,17 @@
-"""`--where 'problem.dtype=fp8'`: a row filter in one line of text."""
+"""`where` 'problem.dtype=fp8': a row filter in one line of text; `software=vllm` keeps the newest version of each device."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
+from kerncast import software
 from kerncast.errors import InvalidValue, NotFound
 
+SOFTWARE = "software"
 _PATTERN = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*")
 
 
@@ -51,6 +54,83 @@ def column_named(name: str, columns: Iterable[str]) -> str:
     return found[0]
 
 
-def combine(texts: Iterable[str], schema: Mapping[str, pl.DataType]) -> pl.Expr:
+@dataclass(frozen=True)
+class SoftwareRows:
+    """A condition such as `software=vllm`, resolved: on each device the rows of the newest version that the name means."""
+
+    text: str
+    """The condition as it was given."""
+    kept: tuple[tuple[str, str], ...]
+    """Devices and software texts."""
+    notes: tuple[str, ...] = ()
+    """The devices that have nothing of the kind, and what they have."""
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def expression(self) -> pl.Expr:
+        """Which rows are kept."""
+        by_device: dict[str, list[str]] = {}
+        for device, text in self.kept:
+            by_device.setdefault(device, []).append(text)
+        return pl.any_horizontal(
+            pl.lit(False), *((pl.col("device") == name) & pl.col(SOFTWARE).is_in(texts) for name, texts in by_device.items())
+        ).fill_null(False)
+
+
+Condition = str | SoftwareRows
+"""What keeps rows: a text, or one that was resolved."""
+
+
+def combine(conditions: Iterable[Condition], schema: Mapping[str, pl.DataType]) -> pl.Expr:
     """All conditions together; no conditions keep every row."""
-    return pl.all_horizontal([pl.lit(True), *(parse_filter(text, schema) for text in texts)])
+    found = (item.expression if isinstance(item, SoftwareRows) else parse_filter(item, schema) for item in conditions)
+    return pl.all_horizontal([pl.lit(True), *found])
+
+
+def resolved(
+    conditions: Sequence[Condition], known: Callable[[], Iterable[tuple[str, str | None]]], of: str
+) -> tuple[Condition, ...]:
+    """The conditions with every short name of software resolved; `known` gives the devices and software texts of all rows.
+
+    Whole texts stay as they are. `of` says what the rows are, for the error if no device has the software.
+    """
+    found: list[Condition] = []
+    for condition in conditions:
+        match = _PATTERN.fullmatch(condition) if isinstance(condition, str) else None
+        if match is None or match[1] != SOFTWARE or match[2] not in ("=", "!=") or match[3].startswith("{"):
+            found.append(condition)
+            continue
+        pairs = sorted((device, text) for device, text in known() if text is not None)
+        items = [item.strip() for item in match[3].split(",")]
+        if {match[3], *items} & {text for _, text in pairs} or not items[0]:
+            found.append(condition)
+            continue
+        chosen = _newest if match[2] == "=" else _others
+        found.append(chosen(condition if isinstance(condition, str) else "", items, pairs, of))
+    return tuple(found)
+
+
+def _newest(text: str, names: Sequence[str], pairs: Sequence[tuple[str, str]], of: str) -> SoftwareRows:
+    """The newest version of each name on each device; an error if no device has any."""
+    kept, notes = dict[tuple[str, str], None](), list[str]()
+    for device in dict.fromkeys(device for device, _ in pairs):
+        own = [known for name, known in pairs if name == device]
+        for name in names:
+            if software.matching(name, own):
+                kept |= dict.fromkeys((device, known) for known in software.newest(name, own))
+            else:
+                notes.append(f"{device} {software.lacks(name, own)}; its rows are left out")
+    for name in names:
+        every = [known for _, known in pairs]
+        if not software.matching(name, every):
+            raise NotFound(f"{of} {software.lacks(name, every)}")
+    return SoftwareRows(text, tuple(sorted(kept)), tuple(notes))
+
+
+def _others(text: str, names: Sequence[str], pairs: Sequence[tuple[str, str]], of: str) -> SoftwareRows:
+    """All rows but those of any version of some names."""
+    every = [known for _, known in pairs]
+    without = {found for name in names for found in software.matching(name, every)}
+    return SoftwareRows(text, tuple(pair for pair in pairs if pair[1] not in without))

@@ -352,7 +352,7 @@ def refuse_another_draft(asked: Family, held: Family, where: object) -> None:
 def resolve(name: str, declared: Declaration | None, where: object) -> Family:
     """The family of that name: as it was declared in `where`, else an installed one."""
     if declared is None:
-        return FAMILIES.get(name)
+        return FAMILIES.alone(name)  # the others need not be loaded to answer with one model
     try:
         if declared.family != name:
             raise InvalidValue(f"the declaration is of {declared.family}, but the rest is of {name}")

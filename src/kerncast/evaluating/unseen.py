@@ -11,7 +11,7 @@ import polars as pl
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.models.model import Model
-from kerncast.tables.measurements import Folded, read_measurements, rows_where
+from kerncast.tables.measurements import Folded, read_measurements, resolved_software, rows_where
 from kerncast.tables.table import MIXTURES, Table, refuse_mixtures, table_of, tried_rows
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import expand
@@ -67,7 +67,7 @@ def rows_for(model: Model, datasets: Sequence[Dataset], where: Sequence[str] = (
     if not holders:
         held = sorted({item.id for dataset in datasets for item in dataset.families})
         raise InvalidValue(f"{model.path} is a model of {model.family.id}; the data holds {', '.join(held) or 'no rows'}")
-    pieces = read_measurements(model.family, holders, where)
+    pieces = read_measurements(model.family, holders, resolved_software(model.family, holders, where))
     rows = tried_rows(pieces, where, model.family.id, f"there is nothing to judge {model.path} by")
     own = {record.name for record in model.manifest.devices}
     _refuse_others(rows["device"], own, f"{model.path} was trained on", "device")

@@ -42,7 +42,6 @@ from kerncast.models.manifest import (
     Manifest,
     read_manifest,
 )
-from kerncast.models.notes import data_notes
 from kerncast.models.predicting import Predictor
 from kerncast.models.products import Product, products_of, whole_problem
 from kerncast.models.rules import model_rules
@@ -426,6 +425,8 @@ class Model:
     @cached_property
     def notes(self) -> list[str]:
         """What its data leave open: kinds of problems that were never measured, failures that were never seen."""
+        from kerncast.models.notes import data_notes  # it loads the sets of problems
+
         return data_notes(self)
 
     @cached_property

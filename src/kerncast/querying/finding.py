@@ -19,6 +19,7 @@ from kerncast.models.hull import Coverage
 from kerncast.models.model import Model
 from kerncast.op import Family
 from kerncast.registry import OPS
+from kerncast.software import newest_version
 from kerncast.store.store import Entry, Store, canonical
 
 
@@ -58,6 +59,11 @@ class Several:
 
 Find = Callable[[Address], Found | Several]
 """Which models may answer; a NotFound or InvalidValue says why none does."""
+
+
+def asking_for(software: str, find: Find) -> Find:
+    """Find models of some software for requests that name none."""
+    return lambda asked: find(asked if asked.software is not None else msgspec.structs.replace(asked, software=software))
 
 
 def in_store(store: Store, strict: bool = False) -> Find:
@@ -104,6 +110,8 @@ def among(models: Sequence[Model], strict: bool = False) -> Find:
             raise NotFound(f"several models fit ({there}): name the family and the device")
         wanted = asked.software
         same = [model for model in fitting if wanted is None or softwares.is_same(model.manifest.software, wanted)]
+        if wanted is not None:
+            same = sorted(same, key=lambda model: newest_version(model.manifest.software, wanted), reverse=True)
         if strict and not same:
             warning = _other(fitting[0].manifest.software, asked.software or "")
             raise NotFound(f"{fitting[0].path}: {warning}: leave out `strict` to use it, or train one on that software")

@@ -16,6 +16,7 @@ from kerncast.models import software as softwares
 from kerncast.models.choosing import Choice
 from kerncast.models.hull import COVERED, Coverage, range_words
 from kerncast.op import Family
+from kerncast.software import newest_version, short_name
 from kerncast.space import Value
 from kerncast.store.entry import DEFAULT, Entry
 
@@ -47,11 +48,13 @@ class Lookup:
                 raise NotFound.named(f"model of {found[0].family}", name, {entry.record.name for entry in found})
             found = named
         found = sorted(found, key=lambda entry: entry.record.added, reverse=True)
+        if isinstance(software, str):  # of several versions that a name such as `vllm` means, the newest comes first
+            found = sorted(found, key=lambda entry: newest_version(entry.software, software), reverse=True)
         found = sorted(found, key=lambda entry: entry.named)
         if software is not None:
             same = [entry for entry in found if softwares.is_same(entry.software, software)]
             if strict and not same:
-                raise _no_such_software(found[0], software)
+                raise _no_such_software(found, software)
             others = [_warned(entry, software) for entry in found if entry not in same]
             found = same if strict else [*same, *others]
         return cls(tuple(found), asked, preset)
@@ -166,11 +169,14 @@ def _asked(software: str | Sequence[str]) -> str:
     return (software if isinstance(software, str) else "; ".join(software)) or "software without a name"
 
 
-def _no_such_software(newest: Entry, software: str | Sequence[str]) -> NotFound:
+def _no_such_software(there: list[Entry], software: str | Sequence[str]) -> NotFound:
+    newest = there[0]
     said = "; ".join(newest.software) or "software that its data do not name"
+    known = dict.fromkeys(short_name(text) for entry in there for text in entry.software)
+    all_of_them = f" (there are {', '.join(list(known)[:LISTED])}{' …' * (len(known) > LISTED)})" * (len(known) > 1)
     return NotFound(
-        f"no model of {newest.family} on {newest.device} was trained on {_asked(software)}; the newest was trained on {said}: "
-        "leave out `strict` to use it, or train one on that software"
+        f"no model of {newest.family} on {newest.device} was trained on {_asked(software)}; the newest was trained on {said}"
+        f"{all_of_them}: leave out `strict` to use it, or train one on that software"
     )
 
 

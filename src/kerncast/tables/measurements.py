@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import polars as pl
@@ -15,6 +16,7 @@ import polars as pl
 from kerncast.arrays import Ints
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset
+from kerncast.data.filters import Condition, resolved
 from kerncast.errors import InvalidValue
 from kerncast.op import Family
 from kerncast.tables.label_table import label_table
@@ -37,9 +39,15 @@ VISIT = "__visit"
 FOLDED_ROWS = 200_000
 
 
-def read_measurements(family: Family, datasets: Iterable[Dataset], where: Sequence[str]) -> Iterator[pl.DataFrame]:
+def read_measurements(family: Family, datasets: Iterable[Dataset], where: Sequence[Condition]) -> Iterator[pl.DataFrame]:
     """The rows of some datasets, a piece at a time, with the columns that a table reads."""
     return (_narrowed(family, piece) for dataset in datasets for piece in dataset.pieces(family, where))
+
+
+def resolved_software(family: Family, datasets: Sequence[Dataset], where: Sequence[str]) -> tuple[Condition, ...]:
+    """The conditions with short names of software resolved: the newest version of a device, in all the datasets together."""
+    known = cache(lambda: [pair for dataset in datasets for pair in dataset.devices_and_software(family)])
+    return resolved(where, known, f"{family.id} in {', '.join(str(dataset.path) for dataset in datasets)}")
 
 
 def stacked(pieces: list[pl.DataFrame]) -> pl.DataFrame:

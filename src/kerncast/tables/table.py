@@ -12,13 +12,15 @@ import polars as pl
 from kerncast.arrays import Array, Flags, Floats, Ints
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset
+from kerncast.data.filters import Condition, SoftwareRows
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.expr import Program
 from kerncast.op import Family
+from kerncast.progress import QUIET, Progress
 from kerncast.scoring.trials import Trials
 from kerncast.tables.feature_rows import Featurizer, Rows, joined
-from kerncast.tables.measurements import Folded, read_measurements, stacked
+from kerncast.tables.measurements import Folded, read_measurements, resolved_software, stacked
 from kerncast.tables.rules import Broken, judge_rules
 
 # Statuses that say nothing about the kernel, because it was never really tried.
@@ -120,16 +122,23 @@ def load_table(
     where: Sequence[str] = (),
     pool: bool = False,
     kept: Collection[str] = (),
+    progress: Progress = QUIET,
 ) -> Table:
-    """The rows of one family from one or several datasets; for `kept`, see `table_of`."""
+    """The rows of one family from one or several datasets; for `kept`, see `table_of`.
+
+    `progress` is told which devices have no rows of the software that `where` names.
+    """
     found = _one_family(datasets, family)
     holders = [dataset for dataset in datasets if found.id in {item.id for item in dataset.families}]
     at = ", ".join(str(dataset.path) for dataset in datasets)
-    pieces = read_measurements(found, holders, where)
+    chosen = resolved_software(found, holders, where)
+    for note in (note for item in chosen if isinstance(item, SoftwareRows) for note in item.notes):
+        progress.say(note)
+    pieces = read_measurements(found, holders, chosen)
     rows = tried_rows(pieces, where, f"{found.id} in {at}", "there is nothing to learn from")
     if not pool:
         refuse_mixtures(rows, MIXTURES, cure=", or train on all of them together with `pool`")
-    machines = {name: _machine(name, found, holders, where) for name in sorted(rows["device"].unique())}
+    machines = {name: _machine(name, found, holders, chosen) for name in sorted(rows["device"].unique())}
     digest = "+".join(sorted(dataset.digest for dataset in holders))
     columns = rows.get_columns()
     del rows
@@ -179,7 +188,7 @@ def table_of(family: Family, measured: Folded, machines: dict[str, Device], dige
     )
 
 
-def _machine(name: str, family: Family, holders: Sequence[Dataset], where: Sequence[str]) -> Device:
+def _machine(name: str, family: Family, holders: Sequence[Dataset], where: Sequence[Condition]) -> Device:
     """A device, as the first of the datasets that has rows of it records it."""
     if len(holders) == 1:
         return holders[0].device(name)

@@ -9,7 +9,7 @@ import click
 
 from kerncast.cli.stored import model_argument, store_of_model
 from kerncast.cli.views.evaluation import show
-from kerncast.cli.views.output import datasets_argument, json_option, print_json, where_option, working
+from kerncast.cli.views.output import datasets_argument, json_option, print_json, software_option, where_option, working
 
 
 @click.command("compare")
@@ -31,6 +31,7 @@ from kerncast.cli.views.output import datasets_argument, json_option, print_json
 @click.option("--strict", is_flag=True, help="Exit 1 on AMBIGUOUS too.")
 @click.option("--include-seen", is_flag=True, help="Use problems that a model was trained on too; labelled as such.")
 @where_option
+@software_option
 @click.option("--save-predictions", type=click.Path(path_type=Path), metavar="PARQUET", help="Write one row per problem.")
 @json_option
 def command(

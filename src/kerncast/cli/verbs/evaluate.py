@@ -11,7 +11,7 @@ from kerncast.api.printing import echo
 from kerncast.api.showing import shown
 from kerncast.cli.stored import model_argument, store_of_model
 from kerncast.cli.views.evaluation import show
-from kerncast.cli.views.output import datasets_argument, json_option, print_json, where_option
+from kerncast.cli.views.output import datasets_argument, json_option, print_json, software_option, where_option
 
 
 @click.command("evaluate")
@@ -25,6 +25,7 @@ from kerncast.cli.views.output import datasets_argument, json_option, print_json
 )
 @click.option("--include-seen", is_flag=True, help="Score problems the model was trained on too; labelled as such.")
 @where_option
+@software_option
 @click.option("--report", type=click.Path(path_type=Path), metavar="HTML", help="Write a report (one file, readable offline).")
 @click.option("--budget-curve", is_flag=True, help="Show how much data is needed, by refitting on parts of it; takes a while.")
 @click.option(

@@ -18,7 +18,7 @@ from kerncast.writing.shell import word
 
 @click.command("import")
 @click.argument("format_name", metavar="FORMAT", shell_complete=completing.formats)
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", metavar="[PATH...]", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), metavar="DATASET", help="The directory to write; it must not exist.")
 @click.option(
     "--device",
@@ -27,8 +27,21 @@ from kerncast.writing.shell import word
     help="The device that was measured, if the table does not say (see `kerncast devices`).",
 )
 @click.option(
-    "--software", multiple=True, metavar="NAME=VALUE", help="Software that was measured: commit=…, driver=…. May be repeated."
+    "--software", multiple=True, metavar="NAME=VALUE|NAME",
+    help="Software that was measured: commit=…, driver=…. vllm or vllm==0.24.0 (aiconfigurator): read only its rows, of each "
+    "device the newest version. May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="NAMES",
+    help="Read only these ops or kinds of table, comma-separated: gemm,moe (aiconfigurator).",
 )
+@click.option(
+    "--devices", multiple=True, metavar="NAMES", shell_complete=completing.devices,
+    help="Read only rows of these devices, comma-separated: h100,h200 (aiconfigurator).",
+)  # fmt: skip
+@click.option("--installed", is_flag=True, help="Read the tables of the installed package instead of a PATH (aiconfigurator).")
 @click.option(
     "--mapping", type=click.Path(path_type=Path), metavar="FILE.toml", help="Which column holds which parameter (csv, parquet)."
 )
@@ -50,6 +63,9 @@ def command(
     out: Path | None,
     device: str | None,
     software: tuple[str, ...],
+    only: tuple[str, ...],
+    devices: tuple[str, ...],
+    installed: bool,
     mapping: Path | None,
     set: tuple[str, ...],
     strict: bool,
@@ -72,15 +88,18 @@ def command(
     kerncast import csv times.csv --mapping times.toml --device a100 --out times
     kerncast import ttnn-csv exp.csv --set func=exp --device wormhole_b0 --out exp
     kerncast import inductor autotune.log --device h100 --out logged
+    kerncast import aiconfigurator --installed --only gemm,moe --devices h100,h200 --software vllm --out tables
     """
     from kerncast.api.read import read
     from kerncast.data.importers import get_importer
 
     get_importer(format_name)
+    if not paths and not installed:
+        raise InvalidValue("an import needs the PATH of at least one file")
     if guess:
         from kerncast.data.dataset import Dataset
 
-        if out is not None or device or software or mapping or set or strict or len(paths) > 1:
+        if out is not None or device or software or mapping or set or strict or only or devices or len(paths) != 1:
             raise InvalidValue("--guess reads one table and prints a draft: combine it only with --family and --json")
         draft = Dataset.guess_mapping(paths[0], format=format_name, family=family)
         print_json({"mapping": draft}) if as_json else echo_exactly(draft, nl=False)
@@ -92,7 +111,7 @@ def command(
     with shown() as progress:
         dataset = read(
             paths, format=format_name, out=out, device=device, software=software, mapping=mapping, set=set, strict=strict,
-            progress=progress,
+            only=only, devices=devices, installed=installed, progress=progress,
         )  # fmt: skip
     notes = [in_options(note, click.get_current_context().command) for note in dataset.notes]
     counts = {item.id: sum(p.rows for p in dataset.contents.parts if p.family == item.id) for item in dataset.families}

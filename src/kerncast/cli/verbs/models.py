@@ -44,7 +44,8 @@ def command(context: click.Context, store: Path | None, as_json: bool) -> None:
     they were trained with includes it. Of these, one that was trained on exactly the software asked for comes
     first. Else one of other software is used, with a warning that names it (an error with --strict). If several
     remain, one that you did not name comes before named ones, then the newest. A model of another device or family
-    is never used; a profile's aliases are the same device.
+    is never used; a profile's aliases are the same device. Models that come with kerncast (`shipped/…`) are asked after
+    those of the store.
 
     \b
     kerncast models
@@ -60,14 +61,18 @@ def command(context: click.Context, store: Path | None, as_json: bool) -> None:
         return
     from kerncast.store.store import Store
 
+    from kerncast.store.shipped import shipped_entries, with_figures
+
     opened = Store.open(store)
     entries, damaged = opened.survey()
+    shipped = [with_figures(entry) for entry in shipped_entries()] if store is None else []
     if as_json:
-        print_json([entry.as_json() for entry in entries])
-    elif not entries and not damaged:
-        echo(f"the store {opened.path} is empty: add a model with `kerncast models add MODEL`")
+        print_json([entry.as_json() for entry in (*entries, *shipped)])
     else:
-        table(COLUMNS, [_line(entry) for entry in entries], right=COLUMNS[6:])
+        if not entries and not damaged:
+            echo(f"the store {opened.path} is empty: add a model with `kerncast models add MODEL`")
+        if entries or shipped:
+            table(COLUMNS, [_line(entry) for entry in (*entries, *shipped)], right=COLUMNS[6:])
     if damaged:  # reported after the others are listed
         raise BadFile("\n".join(str(error) for error in damaged))
 
@@ -77,8 +82,8 @@ def _line(entry: Entry) -> tuple[str, ...]:
 
     record = entry.record
     return (
-        "/".join(entry.id.rsplit("/", 2)[1:]), record.op, record.family, ", ".join(record.devices),
-        software.short(record.software), record.added[:10], f"{record.rows:,}", f"{record.problems:,}",
+        entry.id if entry.shipped else "/".join(entry.id.rsplit("/", 2)[1:]), record.op, record.family, ", ".join(record.devices),
+        software.short(record.software), record.added[:10] or "with kerncast", f"{record.rows:,}", f"{record.problems:,}",
         _number(record.r2, "{:.4f}"), _number(record.mape, "{:.1%}"), _number(record.efficiency, "{:.1%}"), _size(record.bytes),
     )  # fmt: skip
 
@@ -227,9 +232,10 @@ def find(op: str, problem: tuple[str, ...], store: Path | None, as_json: bool, *
     kerncast models find reshard in_strategy=width out_strategy=height
     """
     from kerncast.cli.verbs.families import parse_assignments
+    from kerncast.store.sources import only_lookup
     from kerncast.store.store import Store
 
-    found = Store.open(store).lookup(op, **wanted)
+    found = only_lookup(op, **wanted, store=Store.open(store))
     parameters = {} if found.family is None else dict(found.family.problem.parameters)
     entry = found.only(parse_assignments(problem, parameters))
     if as_json:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,149 +18,208 @@ if TYPE_CHECKING:
     from kerncast.models.answer import Answer
     from kerncast.models.model import Model
     from kerncast.op import Family
+    from kerncast.querying.prediction import Prediction
     from kerncast.space import Value
-    from kerncast.store.store import Entry, Lookup
+
+ALL = "all"
 
 
 @click.command("predict")
-@click.argument("model", metavar="MODEL|ID|OP", type=click.Path(path_type=Path), shell_complete=completing.models_and_ops)
+@click.argument("name", metavar="OP|MODEL|ID", shell_complete=completing.models_and_ops)
 @problems_argument
 @click.option(
-    "--family", metavar="NAME", shell_complete=completing.families, help="With OP: the family of the model in the store."
-)
-@click.option(
-    "--device", metavar="NAME", shell_complete=completing.devices, help="With OP: the device of the model in the store."
-)
+    "--device", metavar="NAME|FILE.toml|all", shell_complete=completing.devices,
+    help="The device: a profile (`kerncast devices`), a profile of your own, or all that there are models of.",
+)  # fmt: skip
+@click.option("--software", metavar="NAME", help="With OP: vllm (the newest version there is), vllm==0.24.0, a commit.")
+@click.option("--family", metavar="NAME", shell_complete=completing.families, help="With OP: the family of the model.")
 @click.option(
     "--store", metavar="DIR", type=click.Path(path_type=Path), help="The store to look in for OP or ID. [default: your own]"
 )
 @click.option(
-    "--config",
-    "config",
-    metavar="NAME=VALUE|KERNEL",
-    multiple=True,
+    "--config", "config", metavar="NAME=VALUE|KERNEL", multiple=True,
     help="The config to predict; repeat for each parameter. For CK Tile: the name of the kernel.",
-)
+)  # fmt: skip
 @configs_option
+@click.option(
+    "--picture", type=click.Path(path_type=Path), metavar="FILE.svg|html", help="With --device all: also write bars."
+)
 @json_option
 def command(
-    model: Path,
+    name: str,
     problem: tuple[str, ...],
-    family: str | None,
     device: str | None,
+    software: str | None,
+    family: str | None,
     store: Path | None,
     config: tuple[str, ...],
     configs: str | None,
+    picture: Path | None,
     as_json: bool,
 ) -> None:
-    """Predict how long a problem takes, with a 90 % interval; no device is needed.
+    """Predict how long a problem takes on a device, with a 90 % interval; neither the device nor data are needed.
 
-    If the family has configs, name one with --config, or leave it out to predict the best one (`kerncast select`).
-    A file of problems (.json or .parquet) gives a list; `config.*` columns of a parquet file are ignored. With OP, each
-    problem is answered by the model of the store that covers it (`kerncast models --help`).
+    With OP, a model of your store that covers the problem answers, else one that comes with kerncast, else the roofline
+    of the device; the answer says which. Parameters of which a model saw one value only may be left out. If there are
+    configs to choose from, the best one is predicted, unless --config names one.
+    A file of problems (.json or .parquet) gives a list; `config.*` columns of a parquet file are ignored.
 
     \b
-    kerncast predict model M=128 N=1536 K=7168 dtype=fp8 layout=rcr
-    kerncast predict model M=128 N=512 K=512 dtype=fp32 layout=rrr --config tile_m=64 --config tile_n=64 …
-    kerncast predict exp_model func=exp dim2=1024 dim3=1024 dtype=bf16 buffer=l1 --json
+    kerncast predict gemm M=4096 N=4096 K=4096 dtype=bf16 --device h100
+    kerncast predict gemm M=4096 N=4096 K=4096 dtype=bf16 --device all --picture gemm.svg
+    kerncast predict gemm M=4096 N=4096 K=4096 dtype=bf16 --device mygpu.toml --software vllm --json
     kerncast predict exp --device wormhole_b0 dim2=1024 dim3=1024 dtype=bf16 buffer=l1
+    kerncast predict model M=128 N=512 K=512 dtype=fp32 layout=rrr --config tile_m=64 --config tile_n=64 …
     """
+    from kerncast.cli.views.predictions import refuse_picture
+
+    if picture is not None:
+        if device != ALL:
+            raise InvalidValue("--picture compares devices: give --device all, or leave it out")
+        refuse_picture(picture)
+    if config and configs is not None:
+        raise InvalidValue("--config names one config and --configs several to choose from: leave one of them out")
+    if _is_op(name) and configs is None:
+        _by_op(name, problem, device, software, family, store, config, picture, as_json)
+        return
+    if device == ALL:
+        raise InvalidValue("--device all asks all models of an op: name the op, or one device")
+    _by_model(_model(name, family, device, software, store), problem, device, config, configs, as_json)
+
+
+def _is_op(name: str) -> bool:
+    from kerncast.registry import OPS
+
+    if Path(name).exists():
+        return False
+    try:
+        OPS.alone(name)
+    except NotFound:
+        return False
+    return True
+
+
+def _by_op(
+    name: str, problem: tuple[str, ...], device: str | None, software: str | None, family: str | None, store: Path | None,
+    config: tuple[str, ...], picture: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Ask the models of an op."""
+    from kerncast.api.predict import predict
+    from kerncast.cli.views.predictions import show, show_devices, write_picture
+    from kerncast.querying.predicting import Asked, devices_of, family_of
+    from kerncast.store.store import Store
+
+    opened = Store.open(store)
+    if device == ALL:
+        names = devices_of(name, family, software, opened)
+        if not names:
+            raise NotFound(f"there is no model of {name}: name a device, and its roofline answers")
+    else:
+        names = [device or _only_device(name, family, software, opened)]
+    asked = Asked(name, names[0], software, family)
+    own = family_of(asked, opened)
+    given, listed = read_problems(problem, own)
+    if device == ALL and len(given) != 1:
+        raise InvalidValue(f"--device all compares devices on one problem, got {len(given):,}: name a device, or one problem")
+    chosen = _chosen(config, own) or None
+    found: list[Prediction] = []
+    for each in names:
+        found += predict(name, given, device=each, software=software, family=family, store=opened, config=chosen)
+    if device == ALL:
+        found.sort(key=lambda item: (item.time_ns is None, item.time_ns or 0.0, item.device))
+    if picture is not None:
+        write_picture(picture, found)
+    if as_json:
+        print_json([item.as_json() for item in found] if listed or device == ALL else found[0].as_json())
+    elif device == ALL:
+        show_devices(found)
+    else:
+        show(found, listed)
+    if not all(item.ok for item in found) and device != ALL:
+        raise SystemExit(1)
+
+
+def _only_device(op: str, family: str | None, software: str | None, store: Any) -> str:
+    """The device of the user's models, if it is one."""
+    known = sorted({name for entry in store.entries(_name_of(op)) for name in entry.record.devices})
+    if len(known) != 1:
+        there = f"your store has models of {op} for {', '.join(known)}" if known else f"your store has no model of {op}"
+        raise InvalidValue(f"{there}: name the device with --device (`kerncast devices` lists profiles), or --device all")
+    return known[0]
+
+
+def _name_of(op: str) -> str:
+    from kerncast.registry import OPS
+
+    return OPS.alone(op).name
+
+
+def _model(name: str, family: str | None, device: str | None, software: str | None, store: Path | None) -> Model:
+    """The model of a folder or an id; of an op, the one that is found for it."""
+    from kerncast.api.results import model_of
+    from kerncast.models.model import Model
+    from kerncast.store.sources import only_lookup
+    from kerncast.store.store import Store
+
+    if _is_op(name):
+        return only_lookup(name, family, device, software, store=Store.open(store)).only({}).load()
+    if family is not None or software is not None:
+        raise InvalidValue(f"--family and --software choose a model of an op, but '{name}' is a model: leave them out")
+    if store is not None and Path(name).exists():
+        raise InvalidValue(f"--store is where an op or an id is looked up, but '{name}' is a folder: leave it out")
+    return Model.load(name) if Path(name).exists() else model_of(name, store)
+
+
+def _by_model(
+    model: Model, problem: tuple[str, ...], device: str | None, config: tuple[str, ...], configs: str | None, as_json: bool
+) -> None:
+    """Ask one model."""
     from kerncast.models.answer import without_choice
     from kerncast.selecting.selector import Selector
     from kerncast.selecting.tiers.build import plain_tiers
 
-    source = _Source.of(str(model), family, device, store)
-    given, listed = read_problems(problem, source.family)
-    chosen = _chosen(config, source.family)
-    if chosen and configs is not None:
-        raise InvalidValue("--config names one config and --configs several to choose from: leave one of them out")
-    by_place: dict[int, Answer] = {}
-    entries: dict[int, str] = {}
-    for loaded, entry, places in source.parts(given):
-        asked = checked_problems([source.whole(given[place]) for place in places], loaded, places, len(given))
-        if chosen or not loaded.family.config.parameters:
-            found = [loaded.predict(values, chosen or None) for values in asked]
-        else:
-            # No tier is needed here, so none is built, and the answer comes at once.
-            tiers = plain_tiers(loaded) if loaded.candidates.height else None
-            found = Selector(loaded, tiers=tiers, tier="full", compile=False, configs=configs).select_many(asked, "full")
-        by_place |= {place: without_choice(loaded.family, answer) for place, answer in zip(places, found, strict=True)}
-        if entry is not None:
-            entries |= dict.fromkeys(places, entry)
-    answers = [by_place[place] for place in range(len(given))]
+    given, listed = read_problems(problem, model.family)
+    chosen = _chosen(config, model.family)
+    asked = checked_problems(given, model)
+    if configs is None and (device is not None or len(model.manifest.devices) > 1 or not model.family.config.parameters):
+        found = model.predict(asked, chosen or None, device=device)
+    elif chosen:
+        found = model.predict(asked, chosen)
+    else:
+        own = model if device is None else model.on(device)
+        # No tier is needed here, so none is built, and the answer comes at once.
+        tiers = plain_tiers(own) if own.candidates.height else None
+        found = Selector(own, tiers=tiers, tier="full", compile=False, configs=configs).select_many(asked, "full")
+    answers = [without_choice(model.family, answer) for answer in found]
     if as_json:
-        rows: list[Any] = [
-            answer.as_json() | ({"entry": entries[place]} if place in entries else {}) for place, answer in enumerate(answers)
-        ]
+        rows: list[Any] = [answer.as_json() for answer in answers]
         print_json(rows if listed else rows[0])
     else:
-        columns, cells, numbers = answer_table(answers, choice=False)
-        cells = [[assignments(known(item.problem)), *row] for row, item in zip(cells, answers, strict=True)]
-        table(("problem", *columns), cells, right=numbers)
-        for said in dict.fromkeys(text for answer in answers for text in (answer.reason, answer.note) if text):
-            echo(said)
-        for entry in dict.fromkeys(entries.values()):
-            echo(f"model: {entry}", err=True)
+        _show(answers)
     if not all(answer.ok for answer in answers):
         raise SystemExit(1)
+
+
+def _show(answers: list[Answer]) -> None:
+    columns, cells, numbers = answer_table(answers, choice=False)
+    cells = [[assignments(known(item.problem)), *row] for row, item in zip(cells, answers, strict=True)]
+    table(("problem", *columns), cells, right=numbers)
+    for said in dict.fromkeys(text for answer in answers for text in (answer.reason, answer.note) if text):
+        echo(said)
 
 
 def _chosen(given: tuple[str, ...], family: Family) -> dict[str, Value]:
     """The config by its parameters, or by the name of its kernel."""
     from kerncast.cli.verbs.families import parse_assignments
-    from kerncast.sweeping.kernels import reader
 
+    if not given:
+        return {}
     if len(given) == 1 and "=" not in given[0]:
+        from kerncast.sweeping.kernels import reader
+
         return dict(reader(family)(given[0]).config)
     chosen = parse_assignments(given, dict(family.config.parameters))
     unknown = sorted(set(chosen) - set(family.config.parameters))
     if unknown:
         raise NotFound.named(f"config parameter of {family.id}", unknown[0], family.config.parameters)
     return chosen
-
-
-@dataclass(frozen=True)
-class _Source:
-    """Where predictions come from: one model, or the store's models of an op."""
-
-    family: Family
-    model: Model | None
-    lookup: Lookup | None
-
-    @classmethod
-    def of(cls, name: str, family: str | None, device: str | None, store: Path | None) -> _Source:
-        from kerncast.models.model import Model
-        from kerncast.registry import OPS
-        from kerncast.store.store import Store
-
-        if Path(name).exists() or not any(name in (op.name, *op.aliases) for op in OPS):
-            if family is not None or device is not None:
-                raise InvalidValue(f"--family and --device choose a model of an op, but '{name}' is a model: leave them out")
-            if store is not None and Path(name).exists():
-                raise InvalidValue(f"--store is where an op or an id is looked up, but '{name}' is a folder: leave it out")
-            from kerncast.api.results import model_of
-
-            loaded = Model.load(name) if Path(name).exists() else model_of(name, store)
-            return cls(loaded.family, loaded, None)
-        lookup = Store.open(store).lookup(name, family, device)
-        if lookup.family is None:
-            loaded = lookup.entries[0].load()  # says what is wrong with it
-            return cls(loaded.family, loaded, None)
-        return cls(lookup.family, None, lookup)
-
-    def whole(self, values: dict[str, Any]) -> dict[str, Any]:
-        """A problem with the parameters that the name of the op sets."""
-        return values if self.lookup is None else self.lookup.whole(values)
-
-    def parts(self, given: list[dict[str, Any]]) -> Iterator[tuple[Model, str | None, list[int]]]:
-        """The models that answer, with the places of their problems."""
-        if self.lookup is None:
-            assert self.model is not None
-            yield self.model, None, list(range(len(given)))
-            return
-        found: dict[str, tuple[Entry, list[int]]] = {}
-        for place, values in enumerate(given):
-            entry = self.lookup.nearest(values)
-            found.setdefault(entry.id, (entry, []))[1].append(place)
-        for name, (entry, places) in found.items():
-            yield entry.load(), name, places

@@ -23,10 +23,14 @@ REFUSED = 1
 @click.option("--model", metavar="DIR|ID", multiple=True,
               help="A model to ask, or its id in the store; may be repeated. [default: all of the store]")  # fmt: skip
 @click.option("--store", metavar="DIR", type=click.Path(path_type=Path), help="The store to look in. [default: your own]")
+@click.option("--software", metavar="NAME",
+              help="For requests that name none: vllm (the newest version there is), vllm==0.24.0, a commit.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Refuse a request if no model was trained on the software that it names.")
 @click.option("--no-compile", is_flag=True, help="Answer in Python even where there is a C compiler.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reply indented, over several lines.")
-def command(text: str, model: tuple[str, ...], store: Path | None, strict: bool, no_compile: bool, as_json: bool) -> None:
+def command(
+    text: str, model: tuple[str, ...], store: Path | None, software: str | None, strict: bool, no_compile: bool, as_json: bool
+) -> None:  # fmt: skip
     """Answer JSON requests about how long an op takes. One object gives one answer, a list gives a list.
 
     The status of an answer is ok, out_of_range, unsupported, bad_input, no_model or corrupt; all but ok give a reason
@@ -44,7 +48,9 @@ def command(text: str, model: tuple[str, ...], store: Path | None, strict: bool,
 
     data = _read(text)
     with steps() as progress:
-        reply = query(data, model=model, store=store, strict=strict, compile=not no_compile, progress=progress)
+        reply = query(
+            data, model=model, store=store, software=software, strict=strict, compile=not no_compile, progress=progress
+        )  # fmt: skip
     answers = json.loads(reply)
     if as_json:
         print_json(answers)

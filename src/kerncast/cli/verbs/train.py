@@ -13,7 +13,7 @@ from kerncast.cli import completing
 from kerncast.cli.knobs import WithKnobs, given_knobs
 from kerncast.cli.stored import MODEL, store_of_model
 from kerncast.cli.views.evaluation import show
-from kerncast.cli.views.output import assignments, datasets_argument, json_option, print_json, where_option
+from kerncast.cli.views.output import assignments, datasets_argument, json_option, print_json, software_option, where_option
 from kerncast.errors import InvalidValue
 from kerncast.writing.shell import word
 
@@ -21,7 +21,7 @@ TARGETS = "relative, latency, tflops, bandwidth"
 # Options of the verb itself; all others are knobs of a kind of model.
 OWN = {
     "family", "drop_suspect", "pool", "targets", "raw_target", "folds", "seed", "threads", "hard_mining", "tune",
-    "format", "features", "weights", "rows",
+    "format", "features", "weights", "software", "rows",
 }  # fmt: skip
 
 
@@ -36,6 +36,7 @@ OWN = {
     "--family", metavar="FAMILY", shell_complete=completing.families, help="Which family, when the data holds several."
 )
 @where_option
+@software_option
 @click.option("--drop-suspect", is_flag=True, help="Leave out rows whose labels fit other rows better (see `inspect`).")
 @click.option("--pool", is_flag=True, help="Train on several devices, backends, software versions or cache states together.")
 @click.option(
@@ -95,10 +96,12 @@ def command(
     \b
     kerncast train quickstart/gemm_cpu --out model
     kerncast train a100 --model mlp --hidden 128,64 --out mlp
+    kerncast train tables --family gemm/library --pool --software vllm --out vllm_gemm
     kerncast train new --warm-start model --trees 100 --out model2
     kerncast train reshards --model mlp --features in_x,in_y,out_x,out_y,tiles --out mlp
     kerncast train reshards --weights weights --out again
     """
+    from kerncast.api.results import row_conditions
     from kerncast.api.train import refuse_folds, train
     from kerncast.data.label_shift import NOT_SUSPECT
     from kerncast.evaluating.text import beside_blocks, figure_blocks, off_grid_blocks
@@ -143,7 +146,7 @@ def command(
         echo(note)
     if options["tune"]:
         echo(f"tuned: {assignments(trained.evaluation['tuned'])}")
-    conditions = (*where, NOT_SUSPECT) if options["drop_suspect"] else where
+    conditions = (*row_conditions(where, options["software"]), *((NOT_SUSPECT,) if options["drop_suspect"] else ()))
     same = " ".join(map(word, [*datasets, *(part for text in conditions for part in ("--where", text))]))
     if no_folds or given:
         why = "--weights" if given else "--no-folds"

@@ -32,6 +32,11 @@ where_option = click.option(
     shell_complete=completing.conditions,
     help="Keep only some rows: dtype=fp8 (or problem.dtype=fp8), config.kind=triton, time_ns<1e6, M=1,2,4. May be repeated.",
 )
+software_option = click.option(
+    "--software",
+    metavar="NAME",
+    help="Keep only rows of this software: vllm (the newest version of each device), vllm==0.24.0, commit=3f2a91c.",
+)
 
 
 def datasets_argument(name: str = "datasets", required: bool = True) -> Callable[[Decorated], Decorated]:

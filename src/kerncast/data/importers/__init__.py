@@ -18,16 +18,19 @@ import polars as pl
 
 from kerncast import devices
 from kerncast.data import schema
-from kerncast.data.dataset import Dataset, Source, record_of
+from kerncast.data.dataset import Dataset, DeviceRecord, Source, record_of
 from kerncast.data.skipping import LINE, BadRows, SkippedKind, Skips
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.files.given import as_text
 from kerncast.op import Family
+from kerncast.progress import QUIET, Progress
 from kerncast.registry import discover
 
 # Columns that a message lists.
 COLUMNS_SHOWN = 40
+# Rows that wait in memory until they are written; all columns of a million take half a gigabyte.
+GATHERED_ROWS = 262_144
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,12 @@ class Options:
     mapping: Path | None = None
     values: Mapping[str, str] = field(default_factory=dict)
     """Parameters that are the same in every row: `func` → `exp`."""
+    only: tuple[str, ...] = ()
+    """The ops, families or kinds of table to read, of a format that holds several; all, if none is named."""
+    devices: tuple[str, ...] = ()
+    """The devices whose rows to read, of a format that names them."""
+    keep_software: tuple[str, ...] = ()
+    """The software whose rows to read, of a format that names it: `vllm` (of each device, the newest version)."""
     skips: Skips = field(default_factory=Skips)
     """Where an importer puts the rows that it cannot represent; `import_files` gives each file its own."""
 
@@ -82,10 +91,16 @@ class Importer:
 
     name: str
     doc: str
+    selects: bool = False
+    """Whether it heeds `only`, `devices` and `keep_software`."""
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         """Read the rows of one file (or of a directory, if the format is one)."""
         raise NotImplementedError
+
+    def installed(self) -> Path:
+        """Where an installed package has files of this format."""
+        raise InvalidValue(f"no package ships files of the format {self.name}: name the files")
 
     def recognises(self, head: Head) -> bool:
         """Whether a file that begins like this is certainly of this format."""
@@ -151,57 +166,101 @@ def import_files(
     options: Options,
     report: Callable[[str], None] | None = None,
     strict: bool = False,
+    progress: Progress = QUIET,
 ) -> Dataset:
     """Read files of one format into a new dataset, which appears whole or not at all; `report` gets what importers note.
 
     Rows that cannot be represented are skipped, counted and kept in `skipped.parquet`; `strict` refuses the first one.
     """
     importer = get_importer(format_name)
-    named = devices.get(options.device) if options.device is not None else None
-    software = msgspec.json.encode(dict(sorted(options.software.items()))).decode() if options.software else None
+    if options.keep_software and not importer.selects:
+        raise InvalidValue(f"`software` takes NAME=VALUE, got '{options.keep_software[0]}'")
+    for argument in ("only", "devices"):
+        if getattr(options, argument) and not importer.selects:
+            raise InvalidValue(f"files of the format {format_name} are read whole: leave out `{argument}`")
 
     def fill(dataset: Dataset) -> None:
         seen: dict[str, Path] = {}
         skipped: list[tuple[str, str, Skips]] = []
+        gathered = _Gathered(dataset, progress)
         for path in paths:
-            skips = Skips(strict)
             digest = "" if path.is_dir() else file_digest(path)
             if digest in seen:
                 raise InvalidValue(f"{path} is the same file as {seen[digest]}: name it once")
             if digest:
                 seen[digest] = path
-            kept, notes, unknown = 0, list[str](), dict[str, None]()
-            for table in _read_named(importer, path, replace(options, skips=skips)):
-                rows, device = table.rows, named or table.device
-                if "device" not in rows.columns:
-                    if device is None:
-                        raise InvalidValue(f"{path} does not say which device it was measured on: add `device` NAME")
-                    rows = rows.with_columns(device=pl.lit(device.name))
-                # A profile that does not ship with kerncast goes into the dataset: other machines could not look it up.
-                shipped = device is None or device.name in devices.profiles()
-                machines = [] if shipped or device is None else [record_of(device)]
-                if "software" not in rows.columns:
-                    rows = rows.with_columns(software=pl.lit(software, dtype=pl.String))
-                rows, sources = _sourced(rows, table.files, path, digest, format_name)
-                checked = _conformed(table.family, rows, path, skips)
-                kept += checked.height
-                dataset._append(table.family, checked, sources, machines)
-                notes += table.notes
-                if table.extra is not None:
-                    unknown |= dict.fromkeys(name for name in table.extra.columns if name != LINE)
-                    _keep_extra(dataset, table.extra, checked, path, strict)
-            skips.refuse_most(path, kept)
-            if unknown:
-                notes.append(f"kept {len(unknown):,} columns that are not known here beside the rows: {listed(unknown)}")
+            skips = Skips(strict)
+            notes = _import_one(importer, path, digest, replace(options, skips=skips), gathered)
             if report is not None:
                 for note in dict.fromkeys(notes):
                     report(f"{path}: {note}")
-            if not kept:
-                raise BadFile(f"{path} holds no rows: there is nothing to import")
             skipped.append((path.name, digest, skips))
+        gathered.write()
         dataset._keep_skipped(pl.concat([item.frame(name, digest) for name, digest, item in skipped]), _kinds(skipped))
 
     return Dataset.build(out, fill)
+
+
+def _import_one(importer: Importer, path: Path, digest: str, options: Options, gathered: _Gathered) -> list[str]:
+    """Read one file; return what to say about it."""
+    named = devices.get(options.device) if options.device is not None else None
+    software = msgspec.json.encode(dict(sorted(options.software.items()))).decode() if options.software else None
+    kept, notes, unknown = 0, list[str](), dict[str, None]()
+    for table in _read_named(importer, path, options):
+        rows, device = table.rows, named or table.device
+        if "device" not in rows.columns:
+            if device is None:
+                raise InvalidValue(f"{path} does not say which device it was measured on: add `device` NAME")
+            rows = rows.with_columns(device=pl.lit(device.name))
+        # A profile that does not ship with kerncast goes into the dataset: other machines could not look it up.
+        shipped = device is None or device.name in devices.profiles()
+        machines = [] if shipped or device is None else [record_of(device)]
+        if "software" not in rows.columns:
+            rows = rows.with_columns(software=pl.lit(software, dtype=pl.String))
+        rows, sources = _sourced(rows, table.files, path, digest, importer.name)
+        checked = _conformed(table.family, rows, path, options.skips)
+        kept += checked.height
+        gathered.add(table.family, checked, sources, machines)
+        notes += table.notes
+        if table.extra is not None:
+            unknown |= dict.fromkeys(name for name in table.extra.columns if name != LINE)
+            _keep_extra(gathered.dataset, table.extra, checked, path, options.skips.strict)
+    options.skips.refuse_most(path, kept)
+    if unknown:
+        notes.append(f"kept {len(unknown):,} columns that are not known here beside the rows: {listed(unknown)}")
+    if not kept:
+        raise BadFile(f"{path} holds no rows: there is nothing to import")
+    return notes
+
+
+class _Gathered:
+    """Rows that wait to become parts of a dataset: hundreds of small tables would give as many small files."""
+
+    def __init__(self, dataset: Dataset, progress: Progress) -> None:
+        self.dataset, self.progress = dataset, progress
+        self._waiting: dict[str, tuple[Family, list[pl.DataFrame], list[Source], list[DeviceRecord]]] = {}
+        self._rows = self._done = 0
+
+    def add(self, family: Family, rows: pl.DataFrame, sources: Sequence[Source], machines: Sequence[DeviceRecord]) -> None:
+        """Take rows of a family; once there are many, write all that wait."""
+        if family.id in self._waiting and self._waiting[family.id][0] is not family:  # another draft of an op
+            self.write()
+        _, frames, known, records = self._waiting.setdefault(family.id, (family, [], [], []))
+        frames.append(rows)
+        known += sources
+        records += machines
+        self._rows += rows.height
+        self._done += rows.height
+        self.progress.step("rows", self._done)
+        if self._rows >= GATHERED_ROWS:
+            self.write()
+
+    def write(self) -> None:
+        """Write what waits, in the order in which its families came."""
+        for family, frames, sources, machines in self._waiting.values():
+            self.dataset._append(family, pl.concat(frames), sources, reversed(machines))
+        self._waiting.clear()
+        self._rows = 0
 
 
 def _conformed(family: Family, rows: pl.DataFrame, path: Path, skips: Skips) -> pl.DataFrame:

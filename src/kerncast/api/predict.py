@@ -1,0 +1,78 @@
+"""`kerncast.predict`: how long an op takes on a device, without a model at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+from kerncast.api.showing import Wanted, shown
+from kerncast.device import Device
+from kerncast.errors import InvalidValue
+from kerncast.querying.predicting import Asked, predictions
+from kerncast.querying.prediction import Prediction
+from kerncast.store.store import Store
+
+# Problems from which on an answer may take longer than a second.
+WORTH_SHOWING = 5_000
+
+
+@overload
+def predict(
+    op: str,
+    problems: Mapping[str, Any],
+    *,
+    device: Device | str | Path,
+    software: str | None = None,
+    family: str | None = None,
+    store: Store | str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    progress: Wanted = "auto",
+) -> Prediction: ...
+@overload
+def predict(
+    op: str,
+    problems: Sequence[Mapping[str, Any]],
+    *,
+    device: Device | str | Path,
+    software: str | None = None,
+    family: str | None = None,
+    store: Store | str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    progress: Wanted = "auto",
+) -> list[Prediction]: ...
+def predict(
+    op: str,
+    problems: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    *,
+    device: Device | str | Path,
+    software: str | None = None,
+    family: str | None = None,
+    store: Store | str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    progress: Wanted = "auto",
+) -> Prediction | list[Prediction]:
+    """Predict how long problems of an op take on a device: one problem gives one answer, a list a list.
+
+    A model of your store that covers the problem answers, else one that comes with the package, else the roofline;
+    `basis` and `card` say which it was. `device` is the name of a profile, the path of a TOML profile, or a `Device`.
+    `software` is a short name (`vllm`, `vllm==0.24.0`). Parameters of which the model saw one value only are filled in
+    (`filled`). Without a `config`, the best one that the model knows is predicted.
+    """
+    given = str(device) if isinstance(device, Path) else device
+    if not isinstance(given, str | Device):
+        raise InvalidValue(f"`device` is a name, the path of a profile or a Device, got {type(device).__name__}")
+    alone = isinstance(problems, Mapping)
+    listed = [problems] if isinstance(problems, Mapping) else list(problems)
+    for problem in listed:
+        if not isinstance(problem, Mapping):
+            raise InvalidValue(f"a problem is a mapping of parameters to values, got {type(problem).__name__}")
+    opened = store if isinstance(store, Store) or store is None else Store.open(store)
+    asked = Asked(op, given, software, family, config)
+    if len(listed) < WORTH_SHOWING:
+        found = predictions(asked, listed, opened)
+    else:
+        with shown(progress) as show:
+            show.stage(f"predicting {len(listed):,} problems")
+            found = predictions(asked, listed, opened)
+    return found[0] if alone else found

@@ -1,0 +1,83 @@
+"""How predictions are shown: facts for one, a table for several, bars for several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kerncast.api.printing import echo
+from kerncast.cli.views.output import assignments, duration, table
+from kerncast.errors import InvalidValue
+from kerncast.files.atomic import write_text
+from kerncast.writing.bars import Bar, bars_page, bars_svg
+from kerncast.writing.terminal import known
+
+if TYPE_CHECKING:
+    from kerncast.querying.prediction import Prediction
+
+PICTURES = {".svg": bars_svg, ".html": bars_page}
+
+
+def show(found: Sequence[Prediction], listed: bool) -> None:
+    """Print predictions: one as lines of names and texts, several as a table with what is to be said below it."""
+    if not listed and len(found) == 1:
+        width = max(len(name) for name, _ in found[0].lines())
+        for name, text in found[0].lines():
+            echo(f"{name:<{width}}  {text}")
+        return
+    _table([(assignments(known(item.problem)), item) for item in found], "problem")
+    _say(found)
+
+
+def show_devices(found: Sequence[Prediction]) -> None:
+    """Print one problem on several devices, the fastest first."""
+    first = found[0]
+    echo(f"{first.op} {assignments(known(first.problem))}")
+    _table([(item.device, item) for item in found], "device")
+    _say(found)
+
+
+def _table(rows: Sequence[tuple[str, Prediction]], what: str) -> None:
+    columns = (what, "status", "time", "90 % interval", "roofline", "basis", "config")
+    cells = [
+        (label, item.status, duration(item.time_ns), _between(item), duration(item.roofline_ns), item.model or item.basis,
+         assignments(known(item.config)) if item.config else "-")
+        for label, item in rows
+    ]  # fmt: skip
+    table(columns, cells, right=("time", "90 % interval", "roofline"))
+
+
+def _between(item: Prediction) -> str:
+    return "-" if item.lower_ns is None or item.upper_ns is None else f"{duration(item.lower_ns)} to {duration(item.upper_ns)}"
+
+
+def _say(found: Sequence[Prediction]) -> None:
+    said = []
+    for item in found:
+        if item.filled:
+            said.append(f"filled in, for the model saw no other value: {assignments(known(item.filled))}")
+        if item.card:
+            said.append(f"{item.model or item.basis}: {item.card}" if item.basis == "model" else item.card)
+        said += [text for text in (item.reason, item.note) if text]
+    for text in dict.fromkeys(said):
+        echo(text)
+
+
+def refuse_picture(file: Path) -> None:
+    """Refuse a picture that cannot be written, before anything is computed."""
+    if file.suffix not in PICTURES:
+        raise InvalidValue(f"a picture is FILE.svg or FILE.html, got '{file.name}': name one of these")
+
+
+def write_picture(file: Path, found: Sequence[Prediction]) -> None:
+    """Bars of one problem on several devices, the fastest at the top."""
+    first = found[0]
+    bars = [
+        Bar(item.device, item.time_ns, duration(item.time_ns), item.lower_ns, item.upper_ns, item.roofline_ns, item.basis)
+        for item in found
+        if item.time_ns is not None
+    ]
+    title = f"{first.op} {assignments(known(first.problem))}"
+    write_text(file, PICTURES[file.suffix](title, "expected time by device", bars, "roofline"))
+    echo(f"picture: {file}", err=True)

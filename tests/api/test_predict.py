@@ -1,0 +1,201 @@
+"""`kerncast.predict`: the user's models, then those that ship, then the roofline; and every answer says which it was."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import kerncast
+from kerncast import devices
+from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.models.model import Model
+from kerncast.models.roofline_misses import FILE, learn_misses, read_misses
+
+SIZES = (16, 64, 256, 1024, 2048, 4096, 8192)
+PROBLEM = {"M": 2048, "N": 1024, "K": 4096, "dtype": "bf16"}
+# By device: its dtypes with the code path that runs them, as in the public tables: fp8 is not on every GPU.
+PATHS = {
+    "h100": {"bfloat16": "torch.nn.functional.linear", "fp8": "CutlassFP8ScaledMMLinearKernel"},
+    "a100": {"bfloat16": "vllm_default"},
+}
+
+
+def tables(folder: Path, slower: float = 1.0, version: str = "0.24.0") -> Path:
+    """GEMM tables of two GPUs in AIConfigurator's layout; times follow from the rooflines."""
+    rng = np.random.default_rng(0)
+    for name, paths in PATHS.items():
+        device = devices.get(name)
+        rows = []
+        for dtype, path in paths.items():
+            own = {"bfloat16": "bf16"}.get(dtype, dtype)
+            size = 2 if own == "bf16" else 1
+            for m in SIZES:
+                for n in SIZES[2:]:
+                    for k in SIZES[2:]:
+                        compute = 2 * m * n * k / (device.peak_tflops[own] * 1e3)
+                        memory = size * (m * k + k * n + m * n) / device.numbers["memory_bandwidth_gb_s"]
+                        ns = slower * (4000 + 1.4 * max(compute, memory)) * np.exp(0.01 * rng.standard_normal())
+                        rows.append(("VLLM", version, name, "gemm", path, dtype, m, n, k, ns / 1e6))
+        columns = ["framework", "version", "device", "op_name", "kernel_source", "gemm_dtype", "m", "n", "k", "latency"]
+        (folder / name).mkdir(parents=True)
+        pl.DataFrame(rows, schema=columns, orient="row").write_parquet(folder / name / "gemm_perf.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pooled(tmp_path_factory):
+    """One model of both GPUs."""
+    folder = tmp_path_factory.mktemp("pooled")
+    data = kerncast.read(tables(folder / "tables"), format="aiconfigurator", out=folder / "data", progress=False)
+    return kerncast.train(
+        data, out=folder / "model", pool=True, trees=40, leaves=15, folds=2, threads=1, blend=0, progress=False
+    )  # fmt: skip
+
+
+@pytest.fixture
+def shipped(pooled, tmp_path, monkeypatch):
+    """An empty store, and the slim model shipped with what is known of rooflines."""
+    folder = tmp_path / "shipped"
+    pooled.slimmed(folder / "gemm_vllm")
+    rows = pooled.out_of_fold.select(
+        pl.lit("gemm").alias("op"), "device", time_ns="measured_ns", roofline_ns=pl.col("measured_ns") / 2.0
+    )
+    learn_misses(rows).write(folder / FILE)
+    monkeypatch.setenv("KERNCAST_SHIPPED", str(folder))
+    monkeypatch.setenv("KERNCAST_STORE", str(tmp_path / "store"))
+    return folder
+
+
+def test_a_slim_model_answers_as_the_whole_one_from_a_fraction_of_the_bytes(pooled, shipped):
+    """Times, intervals and chosen kernels are equal on every device; predictions and problems are gone; `verify` accepts it."""
+    slim = Model.load(shipped / "gemm_vllm")
+    problems = [{**PROBLEM, "layout": "rcr", "M": m, "dtype": dtype} for m in (16, 100, 4096) for dtype in ("bf16", "fp8")]
+    for device in PATHS:
+        mine, theirs = slim.predict(problems, device=device), pooled.predict(problems, device=device)
+        assert [answer.as_json() for answer in mine] == [answer.as_json() for answer in theirs]
+    assert slim.slim and slim.out_of_fold is None
+    assert (slim.path / "forests.npz").stat().st_size < (pooled.path / "time.0.lgbm.gz").stat().st_size / 2
+    assert kerncast.verify(slim.path, progress=False).whole
+    with pytest.raises(InvalidValue, match="slim model"):
+        _ = slim.seen
+
+
+def test_a_dtype_that_a_device_was_not_measured_with_is_not_guessed(pooled):
+    """fp8 was measured on the H100 alone: the same model answers there, and refuses on the A100."""
+    problem = {**PROBLEM, "layout": "rcr", "dtype": "fp8"}
+    assert pooled.predict(problem, device="h100").ok
+    refused = pooled.predict(problem, device="a100")
+    assert (refused.status, "dtype was trained with bf16 only, got fp8" in refused.reason) == ("out_of_range", True)
+
+
+def test_what_is_not_given_is_filled_in_and_said(shipped):
+    """The layout, of which the model saw one value, may be left out; the answer names it, its kernel, basis and card."""
+    found = kerncast.predict("gemm", PROBLEM, device="h100")
+    assert (found.status, found.basis, found.model, found.software) == ("ok", "model", "shipped/gemm_vllm", "vllm==0.24.0")
+    assert found.filled["layout"] == "rcr" and found.problem["layout"] == "rcr"
+    assert found.config == {"kernel_source": PATHS["h100"]["bfloat16"]}
+    assert found.lower_ns < found.time_ns < found.upper_ns and found.roofline_ns < found.time_ns
+    assert "held out" in found.card and "on h100" in found.card
+    both = kerncast.predict("gemm", [PROBLEM, {**PROBLEM, "layout": "rcr"}], device="h100")
+    assert [item.time_ns for item in both] == [found.time_ns] * 2 and "layout" not in both[1].filled
+
+
+def test_the_users_own_model_comes_before_a_shipped_one(shipped, tmp_path):
+    """Where both cover a problem the store's model answers; what only the shipped one covers is still answered by it."""
+    data = kerncast.read(tables(tmp_path / "t", slower=3.0), format="aiconfigurator", out=tmp_path / "d", progress=False)
+    own = kerncast.train(
+        data, out=tmp_path / "own", where=["device=h100", "dtype=bf16"], trees=10, folds=2, threads=1, progress=False
+    )  # fmt: skip
+    before = kerncast.predict("gemm", PROBLEM, device="h100")
+    entry = kerncast.Store.open().add(own)
+    after = kerncast.predict("gemm", PROBLEM, device="h100")
+    assert (after.model, after.basis) == (entry.id, "model") and after.time_ns > 2 * before.time_ns
+    others = kerncast.predict("gemm", [{**PROBLEM, "dtype": "fp8"}, PROBLEM], device="h100")
+    assert [item.model for item in others] == ["shipped/gemm_vllm", entry.id]
+    assert kerncast.predict("gemm", PROBLEM, device="a100").model == "shipped/gemm_vllm"
+
+
+def test_without_a_model_the_roofline_answers_and_says_so(shipped, tmp_path, monkeypatch):
+    """A device or a problem that no model covers has the time of its roofline, with an interval; never in silence."""
+    outside = kerncast.predict("gemm", {**PROBLEM, "M": 100_000}, device="h100")
+    assert (outside.status, outside.basis, outside.model) == ("out_of_range", "roofline", None)
+    assert "shipped/gemm_vllm does not answer: M was trained with 16 to 8192 only" in outside.reason
+    monkeypatch.setenv("KERNCAST_SHIPPED", str(tmp_path / "none"))
+    (tmp_path / "none").mkdir()
+    shutil.copy(shipped / FILE, tmp_path / "none" / FILE)
+    found = kerncast.predict("gemm", PROBLEM, device="mi300x")
+    assert (found.status, found.basis) == ("ok", "roofline") and "there is no model of gemm" in found.reason
+    assert found.lower_ns <= found.time_ns <= found.upper_ns
+    assert found.time_ns == pytest.approx(2 * found.roofline_ns, rel=1e-9)
+    profile = devices.get("mi300x")
+    assert found.roofline_ns == pytest.approx(2 * 2048 * 1024 * 4096 / (profile.peak_tflops["bf16"] * 1e3), rel=1e-9)
+    none = kerncast.predict("gemm", {**PROBLEM, "dtype": "int4"}, device="mi300x")
+    assert (none.status, none.basis, none.time_ns) == ("no_model", "none", None) and "no peak rate of int4" in none.reason
+    with pytest.raises(NotFound, match="unknown parameter of gemm 'm'"):
+        kerncast.predict("gemm", {"m": 1}, device="mi300x")
+
+
+def test_a_profile_alone_is_asked_of_a_model_of_several_devices(shipped, tmp_path):
+    """A TOML profile works as a device: the pooled model extrapolates to it, and says that it never saw it."""
+    text = (Path(devices.__file__).parent / "h200.toml").read_text()
+    mine = tmp_path / "mine.toml"
+    mine.write_text(text.replace('name = "h200"', 'name = "mygpu"').replace("aliases = [", "aliases = [] #"))
+    found = kerncast.predict("gemm", PROBLEM, device=str(mine))
+    assert (found.basis, found.device, found.model) == ("model", "mygpu", "shipped/gemm_vllm")
+    assert found.time_ns > 0 and "device was trained with" in found.reason
+    assert kerncast.predict("gemm", PROBLEM, device=devices.get(str(mine))) == found
+
+
+def test_a_cold_answer_needs_neither_lightgbm_nor_a_compiler(shipped):
+    """The command imports none of the heavy packages, and prints the time, the roofline and the basis."""
+    code = (
+        "import sys; from kerncast import cli\n"
+        "try: cli.main(sys.argv[1:])\n"
+        "except SystemExit as stopped: assert not stopped.code, stopped.code\n"
+        "heavy = {'lightgbm', 'scipy', 'sklearn', 'torch', 'plotly', 'pandas'} & set(sys.modules)\n"
+        "print('heavy', sorted(heavy))"
+    )
+    words = [f"{name}={value}" for name, value in PROBLEM.items()]
+    done = subprocess.run(
+        [sys.executable, "-c", code, "predict", "gemm", *words, "--device", "h100"],
+        capture_output=True, text=True, env={**os.environ, "PATH": "/nowhere"}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "heavy []" in done.stdout and "basis" in done.stdout and "roofline" in done.stdout, done.stdout
+
+
+def test_the_command_compares_devices_and_draws_them(shipped, run, tmp_path):
+    """`--device all` prints every device of the models, the fastest first, as a table, JSON and bars."""
+    words = [f"{name}={value}" for name, value in PROBLEM.items()]
+    code, out, _ = run("predict", "gemm", *words, "--device", "all", "--picture", tmp_path / "bars.svg")
+    assert code == 0 and out.index("h100") < out.index("a100") and "layout=rcr" in out
+    assert (tmp_path / "bars.svg").read_text().count("<rect") == 3
+    code, out, _ = run("predict", "gemm", *words, "--device", "all", "--json")
+    rows = json.loads(out)
+    assert [row["device"] for row in rows] == ["h100", "a100"] and rows[0]["time_ns"] < rows[1]["time_ns"]
+    code, out, _ = run("models", "--json")
+    assert [(entry["id"], entry["shipped"]) for entry in json.loads(out)] == [("shipped/gemm_vllm", True)]
+    code, out, _ = run("models", "find", "gemm", "--device", "h100")
+    assert (code, out.strip()) == (0, str(shipped / "gemm_vllm"))
+    code, _, err = run("predict", "gemm", *words, "--device", "all", "--picture", tmp_path / "bars.png")
+    assert (code, "FILE.svg" in err) == (2, True)
+
+
+def test_a_damaged_shipped_model_is_refused_by_name(shipped):
+    """A changed byte in the packed forests, or in what is known of rooflines, is never answered from."""
+    file = shipped / "gemm_vllm" / "forests.npz"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(bytes(data))
+    with pytest.raises(BadFile, match=r"forests\.npz differs from its checksum"):
+        kerncast.predict("gemm", PROBLEM, device="h100")
+    text = (shipped / FILE).read_text()
+    (shipped / FILE).write_text(text.replace('"level":', '"leve1":'))
+    with pytest.raises(BadFile, match=r"roofline\.json"):
+        read_misses(shipped / FILE)
