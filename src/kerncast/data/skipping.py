@@ -167,7 +167,9 @@ class Skips:
         self.add(kind, said, dropped[LINE], _cells(dropped))
         return table.filter(~mask)
 
-    def without(self, table: pl.DataFrame, error: BadRows, before: int = 0, where: str = "") -> pl.DataFrame:
+    def without(
+        self, table: pl.DataFrame, error: BadRows, before: int = 0, where: str = "", file: str | None = None
+    ) -> pl.DataFrame:
         """The table without the rows that an error is about."""
         if error.bad is None and error.lines is None:
             raise error
@@ -175,20 +177,28 @@ class Skips:
         dropped = table.filter(mask.fill_null(False))
         if self.strict or not dropped.height:
             raise error
-        self.add(error.kind, f"{where}{error.example}", dropped[LINE] + before, _cells(dropped))
+        self.add(error.kind, f"{where}{error.example}", dropped[LINE] + before, _cells(dropped), file)
         return table.filter(~mask.fill_null(False))
 
-    def convert(self, table: pl.DataFrame, convert: Callable[[pl.DataFrame], T], before: int = 0, where: str = "") -> T:
+    def convert(
+        self,
+        table: pl.DataFrame,
+        convert: Callable[[pl.DataFrame], T],
+        before: int = 0,
+        where: str = "",
+        file: str | None = None,
+    ) -> T:
         """What `convert` makes of a table without the rows that it refuses with `BadRows`.
 
-        `before` rows of the same file come before the table, and `where` names the table in messages.
+        `before` rows of the same file come before the table, and `where` names the table in messages. `file` is the table's
+        own file, if it is one of several in a folder.
         """
         self.seen += table.height
         while True:
             try:
                 return convert(table)
             except BadRows as error:
-                table = self.without(table, error, before, where)
+                table = self.without(table, error, before, where, file)
 
     def refuse_most(self, path: Path, kept: int) -> None:
         """Refuse a file most of whose rows were skipped: not they are odd then, but the format or the mapping is wrong."""

@@ -1,231 +1,266 @@
-"""Tables of NVIDIA's AIConfigurator: one parquet file per op, GPU, framework and version; GEMM here.
+"""Tables of NVIDIA's AIConfigurator: one parquet file per kind of op, GPU, framework and version.
 
-    framework version device op_name kernel_source gemm_dtype m n k latency
+    <system>/<group>/<framework>/<version>/<kind>_perf.parquet
 
-`latency` is in milliseconds. `kernel_source` names the code path that the framework took; it is the config.
-A linear layer keeps its weights as N rows of K, so every product is `rcr`. The wheel that ships the tables
-(PyPI: aiconfigurator-core) is read as well, and so is a folder: all the GEMM tables in it.
+`kinds` says what the tables of each kind hold. The wheel that ships them (PyPI: aiconfigurator-core) is read as well, and so
+are a folder and the installed package: all tables whose op is known here; the others are named and counted.
 """
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-import msgspec
 import polars as pl
 
-from kerncast import devices, dtypes
-from kerncast.data.importers import Head, Imported, Importer, Options, extra_columns, numbered_after
-from kerncast.data.importers.mapped import read_parquet_table
-from kerncast.data.skipping import BadRows
-from kerncast.data.text_table import LINE, as_type, refuse_cells, respelled
-from kerncast.device import Device
-from kerncast.errors import BadFile, InvalidValue, KerncastError
-from kerncast.families.gemm_library import gemm_library
-from kerncast.families.library_tiles import KERNEL_SOURCES
-from kerncast.families.mixed_mm_library import mixed_mm_library
-from kerncast.files.atomic import scratch_folder
-from kerncast.files.expanding import refuse_large_members
+from kerncast import devices
+from kerncast.data import filters
+from kerncast.data.importers import Head, Imported, Importer, Options, numbered_after
+from kerncast.data.importers.aiconfigurator import places
+from kerncast.data.importers.aiconfigurator.kinds import KINDS, Kind, Rows
+from kerncast.data.importers.aiconfigurator.places import SUFFIX, Place, Tables, kind_of, tables_at
+from kerncast.data.importers.aiconfigurator.rows import checked, read_table, software_text, translated, what_is_unknown
+from kerncast.data.text_table import as_type, refuse_cells
+from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
+from kerncast.files.parquet import parquet_columns, scan_parquet
 
-TEXTS = ("framework", "version", "device", "op_name", "kernel_source", "gemm_dtype")
-NEEDED = ("gemm_dtype", "m", "n", "k", "latency")
-# What a table without one of the other columns does not say.
-UNKNOWN = {"framework": "the framework", "version": "its version", "device": "the GPU", "op_name": "the op (taken to be gemm)",
-           "kernel_source": "the code path (other)"}  # fmt: skip
-SIZES = ("m", "n", "k")
-TIME = "latency"
-MEMBER = "gemm_perf.parquet"
-LAYOUT = "rcr"
-# SmoothQuant multiplies int8 by int8.
-DTYPES = {**dtypes.spelled("float16", "bfloat16", "fp8", "fp8_block", "nvfp4"), "sq": "int8"}
-# Weight-only quantisation: bf16 activations, narrow weights.
-WEIGHT_ONLY = {"int8_wo": "int8", "int4_wo": "int4"}
-ACTIVATIONS = "bf16"
+LEFT_OUT_SHOWN = 50
+
+Wanted = Mapping[str, tuple[Rows, ...]]
+"""The kinds to read, each with the families to keep of it."""
 
 
 class AiConfigurator(Importer):
-    """AIConfigurator's GEMM tables: a parquet file, or the wheel with all of them."""
+    """AIConfigurator's tables: a parquet file, a folder, the wheel or the installed package with all of them."""
 
     name = "aiconfigurator"
-    doc = "GEMM tables of AIConfigurator: a gemm_perf.parquet, or a folder or the aiconfigurator-core wheel with several"
+    doc = "op tables of AIConfigurator: a …_perf.parquet, or a folder or the aiconfigurator-core wheel with several"
+    selects = True
+
+    def installed(self) -> Path:
+        return places.installed()
 
     def recognises(self, head: Head) -> bool:
-        if any(PurePosixPath(name).name == MEMBER for name in head.names):
+        if any(name.endswith(SUFFIX) and kind_of(name) in KINDS for name in head.names):
             return True
-        return {"framework", "kernel_source", "gemm_dtype", "latency"} <= set(head.columns)
+        columns = set(head.columns)
+        return {"framework", "kernel_source"} <= columns and any(columns.issuperset(kind.needed) for kind in KINDS.values())
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         if options.values or options.mapping is not None:
             raise InvalidValue("an AIConfigurator table names its own columns: `set` and `mapping` do not apply to it")
-        before, seen = 0, dict[str, str]()
-        for member, file, folder in _tables(path, notes := list[str]()):
-            table = _columns(file, member)
-            lacking = [name for name in UNKNOWN if table.height and table[name].null_count() == table.height]
-            notes += [f"{member}there is no column '{name}', so {UNKNOWN[name]} is unknown" for name in lacking]
-            own = _own_devices(table) if options.device is not None else {}
-            seen |= own
-            _check_device(seen, options.device)
-            convert = partial(_converted, options=options, own=own)
-            try:
-                found = options.skips.convert(table, convert, before, member)
-            except KerncastError as error:
-                raise type(error)(f"{member}{error}") from error
-            for imported in found:
-                # Rows are numbered across all tables of a wheel, so that every row has a unique number.
-                numbered = numbered_after(imported, before)
-                if folder is not None:
-                    numbered = replace(imported, rows=imported.rows.with_columns(source=pl.lit(0)), files=(file,))
-                yield replace(numbered, notes=tuple(notes))
-                notes = []
-            before += table.height
+        if options.device is not None and (options.devices or options.keep_software):
+            raise InvalidValue(
+                "`device` is for tables that do not name their GPU, so there is nothing to choose from: leave it out"
+            )
+        wanted, kept = _wanted(options.only), {_device(name) for name in options.devices}
+        with tables_at(path) as tables:
+            known, notes = _known(tables, wanted)
+            newest = _newest(tables, known, options)
+            notes += [note for rows in newest.values() for note in rows.notes]
+            lacking: dict[str, list[Place]] = {}
+            before, seen, last = 0, dict[str, str](), None
+            for place, kind in known:
+                if options.keep_software and kind.name not in newest:
+                    continue
+                table = _table(tables, place, kind, lacking)
+                seen |= _own_devices(table) if options.device is not None else {}
+                _check_device(seen, options.device)
+                for imported in _rows(table, place, kind, wanted[kind.name], options, before):
+                    rows = _chosen(imported.rows, kept, newest.get(kind.name))
+                    if rows.height:
+                        if last is not None:
+                            yield last
+                        last = replace(imported, rows=rows)
+                before += table.height if place.numbered_through else 0
+            if last is None and (kept or newest):
+                raise NotFound(f"no row is of {', '.join([*sorted(kept), *options.keep_software])}: ask for less")
+            if last is not None:
+                yield replace(last, notes=(*notes, *(_said(note, those) for note, those in lacking.items())))
 
 
-def _tables(path: Path, notes: list[str]) -> Iterator[tuple[str, Path, Path | None]]:
-    """The GEMM tables at a path, each with the prefix of its error messages, and the folder if they are in one."""
-    if path.is_dir():
-        names = sorted(item.relative_to(path).as_posix() for item in path.rglob("*") if item.is_file())
-        for name in _gemm_tables(names, "folder", notes):
-            yield f"{name}, ", path / name, path
-        return
-    with path.open("rb") as file:
-        archived = file.read(2) == b"PK"
-    if not archived:
-        yield "", path, None
-        return
-    with scratch_folder() as folder:
-        try:
-            with zipfile.ZipFile(path) as archive:
-                refuse_large_members(archive, path)
-                names = sorted(name for name in archive.namelist())
-        except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-            raise BadFile(f"the archive cannot be read ({error}): is it cut or damaged?") from error
-        target = Path(folder, MEMBER)
-        for name in _gemm_tables(names, "archive", notes):
-            try:
-                with zipfile.ZipFile(path) as archive:
-                    target.write_bytes(archive.read(name))
-            except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
-                raise BadFile(f"{name} cannot be unpacked ({error}): is the archive cut or damaged?") from error
-            yield f"{name}, ", target, None
-
-
-def _gemm_tables(names: Sequence[str], place: str, notes: list[str]) -> list[str]:
-    """The GEMM tables among some files; a note counts the other tables by name."""
-    tables = [name for name in names if PurePosixPath(name).suffix == ".parquet"]
-    found = [name for name in tables if PurePosixPath(name).name == MEMBER]
-    if not found:
-        raise BadFile(f"the {place} holds no {MEMBER}: there is nothing to import")
-    others = Counter(PurePosixPath(name).name for name in tables if name not in set(found))
-    if others:
-        listed = ", ".join(
-            f"{name} ({count:,})" for name, count in sorted(others.items(), key=lambda item: (-item[1], item[0]))
-        )
-        notes.append(f"read {len(found):,} of {len(tables):,} tables; left out those of ops that are not known here: {listed}")
-    return found
-
-
-def _columns(file: Path, member: str) -> pl.DataFrame:
-    """The table with every column that it may have, null where it lacks one that the op can do without."""
+def _table(tables: Tables, place: Place, kind: Kind, lacking: dict[str, list[Place]]) -> pl.DataFrame:
+    """One table with what its folder says; `lacking` gathers what tables do not say."""
     try:
-        table = respelled(read_parquet_table(file), (*TEXTS, *SIZES, TIME))
+        table, notes = _with_place(read_table(tables.file(place), kind), place)
     except KerncastError as error:
-        raise type(error)(f"{member}{error}") from error
-    missing = [name for name in NEEDED if name not in table.columns]
-    if missing:
-        columns = ", ".join([name for name in table.columns if name != LINE][:20])
-        raise BadFile(f"{member}line 1: a GEMM table needs the column '{missing[0]}' (it has {columns})")
-    return table.with_columns(pl.lit(None, pl.String).alias(name) for name in TEXTS if name not in table.columns)
-
-
-def _checked(table: pl.DataFrame) -> pl.DataFrame:
-    """The table in the types it must have; cells that do not fit are refused."""
-    wanted = {**dict.fromkeys(TEXTS, pl.String), **dict.fromkeys(SIZES, pl.Int64), TIME: pl.Float64}
-    kinds = {pl.String: "text", pl.Int64: "a whole number", pl.Float64: "a number"}
-    typed = []
-    for name, dtype in wanted.items():
-        values = as_type(table[name], dtype)
-        refuse_cells(table, values.is_null() & table[name].is_not_null(), name, f"must be {kinds[dtype]}")
-        typed.append(values)
-    table = table.with_columns(typed)
-    for name in NEEDED:
-        refuse_cells(table, table[name].is_null(), name, "must not be empty")
-    refuse_cells(table, table["op_name"] != "gemm", "op_name", "must be gemm")
-    known = [*DTYPES, *WEIGHT_ONLY]
-    refuse_cells(table, ~table["gemm_dtype"].is_in(known), "gemm_dtype", f"must be one of {', '.join(known)}")
-    times = table[TIME]
-    refuse_cells(table, ~(times.is_finite() & (times > 0)), TIME, "must be a positive number of milliseconds")
+        raise type(error)(f"{place.where}{error}") from error
+    for note in (*notes, *what_is_unknown(table, kind)):
+        lacking.setdefault(note, []).append(place)
     return table
 
 
-def _split(table: pl.DataFrame, options: Options) -> Iterator[Imported]:
-    """One table per device and family."""
-    rows = table.select(
-        "device",
-        LINE,
-        **{f"problem.{name.upper()}": pl.col(name) for name in SIZES},
-        **{"problem.layout": pl.lit(LAYOUT), "problem.dtype": pl.col("gemm_dtype")},
-        **_kernel_sources(table),
-        status=pl.lit("ok"),
-        time_ns=pl.col(TIME) * 1e6,
-        software=_software(table, options),
+def _said(note: str, of: Sequence[Place]) -> str:
+    """A note, with the table that it is about, or the first of several."""
+    return f"{of[0].where}{note}" if len(of) == 1 else f"{note} (in {len(of):,} tables, the first is {of[0].name})"
+
+
+def _rows(
+    table: pl.DataFrame, place: Place, kind: Kind, wanted: tuple[Rows, ...], options: Options, before: int
+) -> Iterator[Imported]:
+    """The rows of one table. In a folder each file counts its own lines; the tables of an archive are numbered through."""
+    own = _own_devices(table) if options.device is not None else {}
+    convert = partial(_converted, kind=kind, wanted=wanted, options=options, own=own)
+    file = None if place.numbered_through else place.name
+    try:
+        found = options.skips.convert(table, convert, before, place.where, file)
+    except KerncastError as error:
+        raise type(error)(f"{place.where}{error}") from error
+    for imported in found:
+        if place.numbered_through:
+            yield numbered_after(imported, before)
+        else:
+            assert place.file is not None
+            yield replace(imported, rows=imported.rows.with_columns(source=pl.lit(0)), files=(place.file,))
+
+
+def _wanted(only: Iterable[str]) -> Wanted:
+    """The kinds and families that some names mean: of ops, families or kinds of table; all, if there is no name."""
+    every = {kind.name: kind.rows for kind in KINDS.values()}
+    names = {kind.name for kind in KINDS.values()}
+    names |= {name for rows in every.values() for row in rows for name in (row.family_id, row.family_id.partition("/")[0])}
+    found: dict[str, tuple[Rows, ...]] = {}
+    for name in only:
+        if name not in names:
+            raise NotFound.named("op or table", name, names)
+        for kind, rows in every.items():
+            ours = tuple(row for row in rows if name in (row.family_id, row.family_id.partition("/")[0]))
+            if ours or name == kind:
+                # The name of a kind means all of it, unless it is also the name of an op.
+                found[kind] = tuple(row for row in rows if row in (ours or rows) or row in found.get(kind, ()))
+    return found or every
+
+
+def _known(tables: Tables, wanted: Wanted) -> tuple[list[tuple[Place, Kind]], list[str]]:
+    """The tables to read, those of one kind after each other, and a note on those that are left out."""
+    given = [place for place in tables.places if place.kind]
+    alone = [(place, _kind_of_file(tables.file(place), place)) for place in tables.places if not place.kind]
+    found = [(place, KINDS[place.kind]) for place in given if place.kind in wanted]
+    order = list(KINDS)
+    found.sort(key=lambda item: (order.index(item[1].name), item[0].name))
+    if given and not found:
+        there = ", ".join(sorted({place.kind for place in given}))
+        raise BadFile(f"there is no table of {', '.join(wanted)} (there are {there}): there is nothing to import")
+    others = Counter[str](place.kind for place in given if place.kind not in KINDS)
+    notes = []
+    if others:
+        rows = Counter[str]()
+        for place in given:
+            if place.kind in others:
+                rows[place.kind] += _height(tables, place)
+        told = [f"{kind} ({rows[kind]:,} rows in {_files(count)})" for kind, count in sorted(others.items())]
+        more = f" and {len(told) - LEFT_OUT_SHOWN:,} more kinds" * (len(told) > LEFT_OUT_SHOWN)
+        notes.append(
+            f"read {len(found):,} of {len(given):,} tables; left out {sum(rows.values()):,} rows of kinds that have no op "
+            f"here: {', '.join(told[:LEFT_OUT_SHOWN])}{more}"
+        )
+    for place, kind in alone:
+        if kind.name not in wanted:
+            raise BadFile(f"{place.where}this is a table of {kind.name}, not of {', '.join(wanted)}")
+    return [*alone, *found], notes
+
+
+def _files(count: int) -> str:
+    return f"{count:,} file{'s' * (count != 1)}"
+
+
+def _height(tables: Tables, place: Place) -> int:
+    """The rows of a table that is left out; 0 if it cannot be read, which does not matter then."""
+    try:
+        return int(scan_parquet(tables.file(place)).select(pl.len()).collect().item())
+    except (KerncastError, pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
+        return 0
+
+
+def _kind_of_file(file: Path, place: Place) -> Kind:
+    """The kind of a table that was named itself: by its name, else by its columns and the op that it names."""
+    named = KINDS.get(kind_of(file.name))
+    if named is not None:
+        return named
+    try:
+        columns = {name.strip().casefold(): name for name in parquet_columns(file)}
+        said: set[str] = set()
+        for name in ("op_name", "kernel_source"):
+            if name in columns:
+                said |= {
+                    str(item).casefold() for item in scan_parquet(file).select(columns[name]).unique().collect().to_series()
+                }
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        raise BadFile(f"not a parquet file ({(str(error).splitlines() or ['no reason'])[0]})") from error
+
+    def misfit(kind: Kind) -> tuple[int, bool, bool]:
+        lacking = len({name.casefold() for name in kind.needed} - columns.keys())
+        return lacking, not said & set(kind.ops), kind.framework is not None and kind.framework.casefold() not in said
+
+    return min(KINDS.values(), key=misfit)
+
+
+def _newest(tables: Tables, known: list[tuple[Place, Kind]], options: Options) -> dict[str, filters.SoftwareRows]:
+    """By kind, the rows of the software that is asked for: on each device the newest version. Kinds without it are left out."""
+    if not options.keep_software:
+        return {}
+    pairs: dict[str, set[tuple[str, str | None]]] = {}
+    for place, kind in known:
+        table, _ = _with_place(read_table(tables.file(place), kind), place)
+        said = table.select(as_type(table[name], pl.String) for name in ("device", "framework", "version")).unique()
+        for device, name, version in said.iter_rows():
+            profile = devices.named(device) if device else None
+            if profile is not None:
+                pairs.setdefault(kind.name, set()).add((profile.name, software_text(kind, name, version, options.software)))
+    condition, found, refused = (
+        f"software={','.join(options.keep_software)}",
+        dict[str, filters.SoftwareRows](),
+        list[NotFound](),
     )
-    extra = extra_columns(table, (*TEXTS, *SIZES, TIME))
-    weight_only = pl.col("problem.dtype").is_in(list(WEIGHT_ONLY))
-    for name in table["device"].unique().sort():
-        ours = rows.filter(pl.col("device").eq_missing(name))
-        device = _device(name, ours[LINE]) if options.device is None and name is not None else None
-        ours = ours.drop("device")
-        gemm = ours.filter(~weight_only)
-        if gemm.height:
-            translated = gemm.with_columns(pl.col("problem.dtype").replace_strict(DTYPES))
-            yield Imported(gemm_library, translated, device, extra=extra)
-        mixed = ours.filter(weight_only)
-        if mixed.height:
-            narrow = pl.col("problem.dtype").replace_strict(WEIGHT_ONLY)
-            types = {"problem.dtype": pl.lit(ACTIVATIONS), "problem.b_dtype": narrow}
-            yield Imported(mixed_mm_library, mixed.with_columns(**types), device, extra=extra)
+    for kind_name, there in pairs.items():
+        try:
+            (rows,) = filters.resolved((condition,), partial(sorted, there, key=str), kind_name)
+        except NotFound as error:
+            refused.append(error)
+            continue
+        if isinstance(rows, filters.SoftwareRows):
+            wanted = {_device(name) for name in options.devices}
+            notes = tuple(f"{kind_name}: {note}" for note in rows.notes if not wanted or note.partition(" ")[0] in wanted)
+            found[kind_name] = replace(rows, notes=notes)
+    if refused and not found:
+        raise refused[0]
+    return found
 
 
-def _kernel_sources(table: pl.DataFrame) -> dict[str, pl.Expr]:
-    """The config. An unknown code path becomes `other`, with its name as the backend."""
-    source = pl.col("kernel_source")
-    unnamed = table.filter(~source.is_in(list(KERNEL_SOURCES)))["kernel_source"].value_counts(sort=True, name="rows")
-    if unnamed.height > 1:
-        # Two unknown code paths would share one config, and their times would look like repeats: the more frequent one stays.
-        main, *others = sorted(unnamed.iter_rows(), key=lambda item: (-item[1], item[0]))
-        rule = f"is a second unknown one besides {main[0]}, and a table may have one (known: {', '.join(KERNEL_SOURCES)})"
-        refuse_cells(table, table["kernel_source"].is_in([name for name, _ in others]), "kernel_source", rule)
-    known = source.is_in(list(KERNEL_SOURCES))
-    return {
-        "config.kernel_source": pl.when(known).then(source).otherwise(pl.lit("other")),
-        "backend": pl.when(~known).then(source),
-    }
+def _chosen(rows: pl.DataFrame, kept: set[str], newest: filters.SoftwareRows | None) -> pl.DataFrame:
+    """The rows of the devices and the software that are asked for."""
+    if kept and "device" in rows.columns:
+        rows = rows.filter(pl.col("device").is_in(sorted(kept)))
+    return rows if newest is None or "device" not in rows.columns else rows.filter(newest.expression)
 
 
-def _software(table: pl.DataFrame, options: Options) -> pl.Expr:
-    """Framework and version as JSON, with what the command line adds; null if nothing is known."""
-    texts = {}
-    for framework, version in table.select("framework", "version").unique().rows():
-        told = {name: text for name, text in (("framework", framework), ("version", version)) if text}
-        known = dict(sorted({**options.software, **told}.items()))
-        texts[f"{framework or ''}\n{version or ''}"] = msgspec.json.encode(known).decode() if known else None
-    pair = pl.col("framework").fill_null("") + "\n" + pl.col("version").fill_null("")
-    return pair.replace_strict(texts, return_dtype=pl.String)
+def _with_place(table: pl.DataFrame, place: Place) -> tuple[pl.DataFrame, list[str]]:
+    """The table; one that does not name its GPU, framework or version, but lies in a folder called so, is of that one."""
+    *_, system, _group, framework, version, _file = ("", "", "", "", "", *PurePosixPath(place.name).parts)
+    if not system or devices.named(system) is None:
+        return table, []
+    told = {"device": system, "framework": framework, "version": version}
+    told = {name: said for name, said in told.items() if table.height and table[name].null_count() == table.height}
+    notes = [f"there is no column '{name}', so it is taken from the folder, {said}" for name, said in told.items()]
+    return table.with_columns(pl.lit(said).alias(name) for name, said in told.items()), notes
 
 
-def _converted(table: pl.DataFrame, options: Options, own: Mapping[str, str]) -> list[Imported]:
-    table = _checked(table)
+def _converted(
+    table: pl.DataFrame, kind: Kind, wanted: tuple[Rows, ...], options: Options, own: Mapping[str, str]
+) -> list[Imported]:
+    table = checked(table, kind)
     if own:
         names = [name for name in table["device"].drop_nulls().unique() if _device_key(name) in own]
         rule = f"is not known, and the other rows are of {', '.join(own.values())}"
         refuse_cells(table, ~table["device"].is_in(names), "device", rule)
-    return list(_split(table, options))
+    return list(translated(table, kind, wanted, options))
+
+
+def _device(name: str) -> str:
+    return devices.get(name).name
 
 
 def _device_key(name: str) -> str:
@@ -250,7 +285,7 @@ def _own_devices(table: pl.DataFrame) -> dict[str, str]:
 
 
 def _check_device(found: Mapping[str, str], asked: str | None) -> None:
-    """Check `--device`, which may name a GPU that the table spells in an unknown way or that has no profile."""
+    """Check `device`, which may name a GPU that the table spells in an unknown way or that has no profile."""
     if asked is None:
         return
     if len(found) > 1:
@@ -258,12 +293,3 @@ def _check_device(found: Mapping[str, str], asked: str | None) -> None:
         raise InvalidValue(f"the table has several devices ({named}), and `device` names one: leave it out")
     for name in found.values():
         devices.agreed(devices.named(name), devices.get(asked))
-
-
-def _device(name: str, lines: pl.Series) -> Device:
-    """The device that a driver calls `name`."""
-    device = devices.named(name)
-    if device is None:
-        kind = f"device '{name}' is not known (see `kerncast devices`): add `device` NAME"
-        raise BadRows(f"line {lines[0]}: {kind}", kind, lines=lines)
-    return device
