@@ -8,96 +8,101 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from kerncast.expr import Expr, Namespace, ceil_div, constant
+from kerncast.families.attention_tiles import cache_features, causal_features, full_features, parts_of_time
+from kerncast.families.library_tiles import library_features
 from kerncast.families.serving_sources import SOURCES
-from kerncast.families.serving_tiles import Cache, Prompt, cache_features, expert_features, hardware_numbers, prompt_features
+from kerncast.families.serving_tiles import Cache, Prompt, cache_misfits, expert_features, hardware_numbers, prompt_misfits
 from kerncast.op import Family, Op
 from kerncast.ops.attention_context import attention_context
 from kerncast.ops.attention_encoder import attention_encoder
 from kerncast.ops.attention_generation import attention_generation
 from kerncast.ops.collective import collective
 from kerncast.ops.mla_bmm import mla_bmm
-from kerncast.ops.mla_context import CACHED, QUERY, VALUE, mla_context
+from kerncast.ops.mla_context import CACHED, LATENT, QUERY, VALUE, mla_context
 from kerncast.ops.mla_generation import mla_generation
 from kerncast.ops.moe import moe
 from kerncast.ops.quantize import quantize
 from kerncast.parameters import Categorical
 
-
-def _context(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-    prompt = Prompt(p.batch, p.heads, p.kv_heads, p.seq_len, p.past_len, p.window, 4 * p.head_dim, p.pairs)
-    return prompt_features(prompt, hw, attention_context.work(p))
+Physics = Callable[[Namespace, Namespace], Mapping[str, Expr]]
 
 
-def _encoder(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-    none = constant(0)
-    prompt = Prompt(p.batch, p.heads, p.heads, p.seq_len, none, none, 4 * p.head_dim, p.pairs, causal=False)
-    return prompt_features(prompt, hw, attention_encoder.work(p))
-
-
-def _latent_context(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-    per_pair = constant(2 * (QUERY + VALUE))
-    prompt = Prompt(p.batch, p.heads, p.heads, p.seq_len, p.past_len, constant(0), per_pair, p.pairs)
-    return prompt_features(prompt, hw, mla_context.work(p))
-
-
-def _generation(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-    shared = p.heads / p.kv_heads
-    groups = {"kv": p.batch * p.kv_heads, "heads": p.batch * p.heads}
-    groups |= {f"packed_{rows}": p.batch * p.kv_heads * ceil_div(shared, rows) for rows in (16, 64)}
-    return cache_features(Cache(groups, p.keys, 2 * p.head_dim * p.cache_bytes), hw, attention_generation.work(p))
-
-
-def _latent_generation(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-    groups = {f"packed_{rows}": p.batch * ceil_div(p.heads, rows) for rows in (16, 64, 128)}
-    return cache_features(Cache(groups, p.context_len, CACHED * p.cache_bytes), hw, mla_generation.work(p))
-
-
-def _experts(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-    return expert_features(p, hw, moe.work(p))
-
-
-def _links(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-    return {"device_link_gb_s": 1 * hw.link_bandwidth_gb_s}
-
-
-# By op: how plausible tiles of its kernels would fill the device.
-TILES: dict[str, Callable[[Namespace, Namespace], Mapping[str, Expr]]] = {
-    "attention_context": _context,
-    "attention_encoder": _encoder,
-    "attention_generation": _generation,
-    "mla_context": _latent_context,
-    "mla_generation": _latent_generation,
-    "moe": _experts,
-    "collective": _links,
-}
-
-
-class ServingLibrary(Family):
-    """A framework's own kernels for one op."""
-
-    def features(self, p: Namespace, c: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-        tiles = TILES.get(self.op.name)
-        return {
-            "kernel_source": c.kernel_source,
-            **({} if tiles is None else tiles(p, hw)),
-            **hardware_numbers(hw, arithmetic=self.op.name != "collective"),
-        }
-
-
-def _library(op: Op, doc: str) -> Family:
+def _library(op: Op, what: str, physics: Physics) -> Family:
+    """The family of a framework's own kernels for one op, with what `physics` knows of a problem and a device."""
     name = "".join(word.capitalize() for word in op.name.split("_"))
     source = Categorical(SOURCES[op.name], doc="the code path that ran; other: one that has no name here")
-    members = {"id": f"{op.name}/library", "doc": doc, "op": op, "parameters": {"kernel_source": source}}
-    made: type[Family] = type(f"{name}Library", (ServingLibrary,), members)
+
+    def features(self: Family, p: Namespace, c: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+        numbers = hardware_numbers(hw, arithmetic=op is not collective)
+        return {"kernel_source": c.kernel_source, **physics(p, hw), **numbers}
+
+    doc = f"a framework's or library's own {what}, by the code path that ran"
+    members = {"id": f"{op.name}/library", "doc": doc, "op": op, "parameters": {"kernel_source": source}, "features": features}
+    made: type[Family] = type(f"{name}Library", (Family,), members)
     return made()
 
 
-attention_context_library = _library(attention_context, "a framework's own attention of a prompt, by the code path that ran")
-attention_generation_library = _library(attention_generation, "a framework's own attention over the cache, by the code path")
-attention_encoder_library = _library(attention_encoder, "a framework's own attention without a mask, by the code path that ran")
-mla_context_library = _library(mla_context, "a framework's own latent attention of a prompt, by the code path")
-mla_generation_library = _library(mla_generation, "a framework's own latent attention over the cache, by the code path")
-mla_bmm_library = _library(mla_bmm, "a framework's own batched products of latent attention, by the code path that ran")
-moe_library = _library(moe, "a framework's own experts, by the code path that ran")
-collective_library = _library(collective, "a library's own communication, by the code path that ran")
-quantize_library = _library(quantize, "a framework's own quantisation, by the code path that ran")
+def _context(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+    work = attention_context.work(p)
+    prompt = Prompt(p.batch, p.heads, p.kv_heads, p.seq_len, p.past_len, p.window, 4 * p.head_dim, p.pairs)
+    features = {**parts_of_time(hw, work), **causal_features(p, hw, p.window, 2 * p.head_dim)}
+    return {**features, **prompt_misfits(prompt, hw, work)}
+
+
+def _encoder(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+    work, none = attention_encoder.work(p), constant(0)
+    prompt = Prompt(p.batch, p.heads, p.heads, p.seq_len, none, none, 4 * p.head_dim, p.pairs, causal=False)
+    return {**parts_of_time(hw, work), **full_features(p, hw, 2 * p.head_dim), **prompt_misfits(prompt, hw, work)}
+
+
+def _mla_context(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+    work, none = mla_context.work(p), constant(0)
+    prompt = Prompt(p.batch, p.heads, p.heads, p.seq_len, p.past_len, none, constant(2 * (QUERY + VALUE)), p.pairs)
+    features = {**parts_of_time(hw, work), **causal_features(p, hw, none, QUERY + VALUE)}
+    return {**features, **prompt_misfits(prompt, hw, work)}
+
+
+def _generation(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+    work, blocks, sharing = attention_generation.work(p), p.batch * p.kv_heads, p.heads / p.kv_heads
+    flops = 4 * p.visible_keys * p.head_dim
+    groups = {"kv": blocks, "heads": p.batch * p.heads}
+    groups |= {f"packed_{rows}": blocks * ceil_div(sharing, rows) for rows in (16, 64)}
+    cache = Cache(groups, p.visible_keys, 2 * p.head_dim * p.cache_bytes)
+    features = {**parts_of_time(hw, work), **cache_features(p, hw, work, blocks, p.visible_keys, sharing, flops)}
+    return {**features, **cache_misfits(cache, hw, work)}
+
+
+def _mla_generation(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+    work, flops = mla_generation.work(p), 2 * p.context_len * (CACHED + LATENT)
+    cache = Cache({f"packed_{rows}": p.batch * ceil_div(p.heads, rows) for rows in (16, 64, 128)}, 1 * p.context_len,
+                  CACHED * p.cache_bytes)  # fmt: skip
+    features = {**parts_of_time(hw, work), **cache_features(p, hw, work, 1 * p.batch, p.context_len, p.heads, flops)}
+    return {**features, **cache_misfits(cache, hw, work)}
+
+
+def _mla_bmm(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+    return library_features(p, hw, mla_bmm.work(p), p.heads)
+
+
+def _moe(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+    work = moe.work(p)
+    return {**parts_of_time(hw, work), **expert_features(p, hw, work)}
+
+
+def _collective(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+    return {"device_link_gb_s": 1 * hw.link_bandwidth_gb_s}
+
+
+def _quantize(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+    return {}
+
+
+attention_context_library = _library(attention_context, "attention of a prompt", _context)
+attention_generation_library = _library(attention_generation, "attention over the cache", _generation)
+attention_encoder_library = _library(attention_encoder, "attention without a mask", _encoder)
+mla_context_library = _library(mla_context, "latent attention of a prompt", _mla_context)
+mla_generation_library = _library(mla_generation, "latent attention over the cache", _mla_generation)
+mla_bmm_library = _library(mla_bmm, "batched products of latent attention", _mla_bmm)
+moe_library = _library(moe, "experts", _moe)
+collective_library = _library(collective, "communication", _collective)
+quantize_library = _library(quantize, "quantisation", _quantize)

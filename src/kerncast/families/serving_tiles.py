@@ -37,15 +37,6 @@ def hardware_numbers(hw: Namespace, arithmetic: bool = True) -> Mapping[str, Exp
     }
 
 
-def _parts(work: Work, hw: Namespace) -> dict[str, Expr]:
-    compute, memory = work.parts_ns(hw)
-    return {
-        "log2_compute_ns": log2(compute),
-        "log2_memory_ns": log2(memory),
-        "compute_share": compute / (compute + memory),
-    }
-
-
 def _fill(blocks: Expr, hw: Namespace) -> Expr:
     waves = blocks / hw.num_cus
     return waves / ceil(waves)
@@ -67,13 +58,12 @@ class Prompt:
     causal: bool = True
 
 
-def prompt_features(it: Prompt, hw: Namespace, work: Work) -> Mapping[str, Expr]:
+def prompt_misfits(it: Prompt, hw: Namespace, work: Work) -> Mapping[str, Expr]:
     """How the blocks of each tile of queries would fill the device, and how long the longest of them takes."""
-    features = _parts(work, hw)
     windowed = where(it.window == 0, 0, 1)
     reach = where(it.window == 0, it.seq_len + it.past_len, minimum(it.window, it.seq_len + it.past_len))
     expected = work.expected_ns(hw, LAUNCH_NS)
-    features |= {
+    features: dict[str, Expr] = {
         "reach": reach,
         "log2_expected_ns": log2(expected),
         "kv_pairs": it.batch * it.kv_heads,
@@ -91,16 +81,11 @@ def prompt_features(it: Prompt, hw: Namespace, work: Work) -> Mapping[str, Expr]
             longest = minimum(rows + past, most)
         else:
             steps, longest = rows * rows, rows
-        blocks, total = it.batch * it.heads * rows, it.batch * it.heads * steps
+        total = it.batch * it.heads * steps
         # One step is one tile of queries times one of keys; a unit has its share of the device's rate.
         step_ns = tile * tile * it.flops_per_pair * hw.num_cus / hw.peak_flops * 1e9
         makespan = maximum(total / hw.num_cus, longest)
         features |= {
-            f"log2_blocks_{tile}": log2(blocks),
-            f"waves_{tile}": ceil(blocks / hw.num_cus),
-            f"wave_fill_{tile}": _fill(blocks, hw),
-            f"log2_total_ns_{tile}": log2(total * step_ns / hw.num_cus),
-            f"log2_longest_ns_{tile}": log2(longest * step_ns),
             f"log2_balance_{tile}": log2(total / hw.num_cus / longest),
             f"log2_makespan_over_expected_{tile}": log2(makespan * step_ns / REACHED + LAUNCH_NS) - log2(expected),
             f"tile_fill_{tile}": it.pairs / (steps * tile * tile),
@@ -123,13 +108,16 @@ class Cache:
     """Of one key and its value."""
 
 
-def cache_features(it: Cache, hw: Namespace, work: Work) -> Mapping[str, Expr]:
+def cache_misfits(it: Cache, hw: Namespace, work: Work) -> Mapping[str, Expr]:
     """How blocks that share out the keys would fill the device, when idle units make a kernel split the keys."""
-    features = _parts(work, hw)
     expected = work.expected_ns(hw, LAUNCH_NS)
     tiles = ceil_div(it.keys, KEY_TILE)
     tile_ns = KEY_TILE * it.key_bytes * hw.num_cus / hw.memory_bandwidth_gb_s
-    features |= {"key_tiles": tiles, "log2_expected_ns": log2(expected), "log2_cached_bytes": log2(it.keys * it.key_bytes)}
+    features: dict[str, Expr] = {
+        "key_tiles": tiles,
+        "log2_expected_ns": log2(expected),
+        "log2_cached_bytes": log2(it.keys * it.key_bytes),
+    }
     for name, blocks in it.groups.items():
         splits = maximum(1, minimum(floor_div(hw.num_cus, blocks), tiles))
         waves, each = blocks * splits / hw.num_cus, ceil_div(tiles, splits)
@@ -157,7 +145,7 @@ def expert_features(p: Namespace, hw: Namespace, work: Work) -> Mapping[str, Exp
     each = maximum(1, slots / hit)
     expected = work.expected_ns(hw, LAUNCH_NS)
     weights = 3 * p.hidden * p.local_inter * p.weight_bytes
-    features = _parts(work, hw) | {
+    features: dict[str, Expr] = {
         "log2_expected_ns": log2(expected),
         "busiest_slots": slots,
         "log2_busiest_slots": log2(slots),
