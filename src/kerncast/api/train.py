@@ -35,6 +35,7 @@ def train(
     targets: str | None = None,
     raw_target: bool = False,
     folds: int | None = None,
+    rows: int = 0,
     seed: int = 0,
     threads: int = 0,
     warm_start: Model | str | Path | None = None,
@@ -54,6 +55,8 @@ def train(
 
     `software` keeps rows of one program: `vllm` (of each device, the newest version that it has), `vllm==0.24.0`. With `pool`,
     rows of several devices and versions are learned from together.
+
+    `rows` is the most to learn from (0: all): whole problems are drawn by the seed, of each device about as many.
 
     `features` are those to learn from, if not all of the family's. `weights` is a folder of CSV files as `export` writes them
     for an mlp: that network is taken as it is, and is not evaluated.
@@ -84,6 +87,7 @@ def train(
         hard_mining=hard_mining,
         tune=tune,
         features=wanted,
+        rows=rows,
     )
     # An unknown kind or knob is refused before the data are read.
     Procedure(recipe).options()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from kerncast.expr import Expr, Namespace
 from kerncast.families.library_tiles import kernel_source_parameter, library_features
+from kerncast.families.serving_tiles import hardware_numbers
 from kerncast.op import Family
 from kerncast.ops.gemm import gemm
 
@@ -17,7 +18,8 @@ class GemmLibrary(Family):
     parameters = {"kernel_source": kernel_source_parameter()}
 
     def features(self, p: Namespace, c: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-        return {"kernel_source": c.kernel_source, **library_features(p, hw, gemm.work(p), p.batch)}
+        tiles = library_features(p, hw, gemm.work(p), p.batch)
+        return {"kernel_source": c.kernel_source, **tiles, **hardware_numbers(hw)}
 
 
 gemm_library = GemmLibrary()

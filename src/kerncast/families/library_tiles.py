@@ -200,5 +200,9 @@ def _rivals(p: Namespace, hw: Namespace, work: Work, batch: Expr | int) -> Mappi
     best, second = minimum(first, rest[0]), maximum(first, rest[0])
     for other in rest[1:]:
         best, second = minimum(best, other), minimum(second, maximum(best, other))
-    features = {"log2_best_ns": best, "log2_second_over_best": second - best}
+    # Times are learned relative to the softened roofline, so what a tile takes relative to it says nearly what is learned.
+    expected = log2(work.expected_ns(hw, LAUNCH_NS))
+    features = {"log2_best_ns": best, "log2_second_over_best": second - best, "log2_best_over_expected": best - expected}
+    for rows, columns in TILES:
+        features[f"log2_over_expected_{rows}x{columns}"] = took[f"{rows}x{columns}"] - expected
     return {**features, **{f"log2_over_best_{at}": ns - best for at, ns in took.items()}}

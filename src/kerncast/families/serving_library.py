@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from kerncast.expr import Expr, Namespace, constant
+from kerncast.expr import Expr, Namespace, ceil_div, constant
 from kerncast.families.attention_tiles import cache_features, causal_features, full_features, parts_of_time
 from kerncast.families.library_tiles import library_features
 from kerncast.families.serving_sources import SOURCES
+from kerncast.families.serving_tiles import Cache, Prompt, cache_misfits, expert_features, hardware_numbers, prompt_misfits
 from kerncast.op import Family, Op
 from kerncast.ops.attention_context import attention_context
 from kerncast.ops.attention_encoder import attention_encoder
@@ -32,7 +33,8 @@ def _library(op: Op, what: str, physics: Physics) -> Family:
     source = Categorical(SOURCES[op.name], doc="the code path that ran; other: one that has no name here")
 
     def features(self: Family, p: Namespace, c: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-        return {"kernel_source": c.kernel_source, **physics(p, hw)}
+        numbers = hardware_numbers(hw, arithmetic=op is not collective)
+        return {"kernel_source": c.kernel_source, **physics(p, hw), **numbers}
 
     doc = f"a framework's or library's own {what}, by the code path that ran"
     members = {"id": f"{op.name}/library", "doc": doc, "op": op, "parameters": {"kernel_source": source}, "features": features}
@@ -41,26 +43,41 @@ def _library(op: Op, what: str, physics: Physics) -> Family:
 
 
 def _context(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-    return {**parts_of_time(hw, attention_context.work(p)), **causal_features(p, hw, p.window, 2 * p.head_dim)}
+    work = attention_context.work(p)
+    prompt = Prompt(p.batch, p.heads, p.kv_heads, p.seq_len, p.past_len, p.window, 4 * p.head_dim, p.pairs)
+    features = {**parts_of_time(hw, work), **causal_features(p, hw, p.window, 2 * p.head_dim)}
+    return {**features, **prompt_misfits(prompt, hw, work)}
 
 
 def _encoder(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-    return {**parts_of_time(hw, attention_encoder.work(p)), **full_features(p, hw, 2 * p.head_dim)}
+    work, none = attention_encoder.work(p), constant(0)
+    prompt = Prompt(p.batch, p.heads, p.heads, p.seq_len, none, none, 4 * p.head_dim, p.pairs, causal=False)
+    return {**parts_of_time(hw, work), **full_features(p, hw, 2 * p.head_dim), **prompt_misfits(prompt, hw, work)}
 
 
 def _mla_context(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-    return {**parts_of_time(hw, mla_context.work(p)), **causal_features(p, hw, constant(0), QUERY + VALUE)}
+    work, none = mla_context.work(p), constant(0)
+    prompt = Prompt(p.batch, p.heads, p.heads, p.seq_len, p.past_len, none, constant(2 * (QUERY + VALUE)), p.pairs)
+    features = {**parts_of_time(hw, work), **causal_features(p, hw, none, QUERY + VALUE)}
+    return {**features, **prompt_misfits(prompt, hw, work)}
 
 
 def _generation(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
     work, blocks, sharing = attention_generation.work(p), p.batch * p.kv_heads, p.heads / p.kv_heads
     flops = 4 * p.visible_keys * p.head_dim
-    return {**parts_of_time(hw, work), **cache_features(p, hw, work, blocks, p.visible_keys, sharing, flops)}
+    groups = {"kv": blocks, "heads": p.batch * p.heads}
+    groups |= {f"packed_{rows}": blocks * ceil_div(sharing, rows) for rows in (16, 64)}
+    cache = Cache(groups, p.visible_keys, 2 * p.head_dim * p.cache_bytes)
+    features = {**parts_of_time(hw, work), **cache_features(p, hw, work, blocks, p.visible_keys, sharing, flops)}
+    return {**features, **cache_misfits(cache, hw, work)}
 
 
 def _mla_generation(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
     work, flops = mla_generation.work(p), 2 * p.context_len * (CACHED + LATENT)
-    return {**parts_of_time(hw, work), **cache_features(p, hw, work, 1 * p.batch, p.context_len, p.heads, flops)}
+    cache = Cache({f"packed_{rows}": p.batch * ceil_div(p.heads, rows) for rows in (16, 64, 128)}, 1 * p.context_len,
+                  CACHED * p.cache_bytes)  # fmt: skip
+    features = {**parts_of_time(hw, work), **cache_features(p, hw, work, 1 * p.batch, p.context_len, p.heads, flops)}
+    return {**features, **cache_misfits(cache, hw, work)}
 
 
 def _mla_bmm(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
@@ -68,11 +85,12 @@ def _mla_bmm(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
 
 
 def _moe(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-    return {}
+    work = moe.work(p)
+    return {**parts_of_time(hw, work), **expert_features(p, hw, work)}
 
 
 def _collective(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-    return {}
+    return {"device_link_gb_s": 1 * hw.link_bandwidth_gb_s}
 
 
 def _quantize(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:

@@ -34,7 +34,7 @@ from kerncast.learners.contract import (
     set_aside,
     write_arrays,
 )
-from kerncast.learners.growing import Bins, Grower, Part, Task, has_many_rows, rank_task, time_task, valid_task
+from kerncast.learners.growing import MANY_ROWS, Bins, Grower, Part, Task, has_many_rows, rank_task, time_task, valid_task
 from kerncast.learners.leaf_shift import shifted
 from kerncast.learners.library_choice import grow_library_trees
 from kerncast.learners.lightgbm_text import load_forest, read_trees
@@ -69,7 +69,7 @@ ROUGH = 3
 
 def _resolved(options: GbdtOptions, table: Table, rough: bool) -> GbdtOptions:
     """Defaults for the knobs that were left open, from the shape of the data."""
-    choosing = table.trials.choosing
+    choosing = table.trials.choosing and not options.times_only
     found = msgspec.structs.replace(
         options,
         blend=blend_for(len(np.unique(table.group))) if options.blend is None else options.blend,
@@ -87,6 +87,8 @@ def _resolved(options: GbdtOptions, table: Table, rough: bool) -> GbdtOptions:
 
 def _search(given: GbdtOptions, table: Table) -> bool:
     """Whether to search for the number of trees. The default is good enough for many groups; a given one may not be."""
+    if not given.early_stopping:
+        return False
     open_ = given.trees is None and given.leaves is None and given.lr is None
     return not (open_ and has_many_rows(table) and len(np.unique(table.group)) >= MANY_GROUPS)
 
@@ -129,6 +131,13 @@ class GbdtOptions(Options, frozen=True):
     blend: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, Meta(description=BLEND)] = None
     """By default it grows with the number of groups: order is learned from few rows of each problem, so learning it takes
     more problems than learning times."""
+    times_only: Annotated[
+        bool, Meta(description="learn times as where there is nothing to choose, and choose by them: no forest for the order")
+    ] = False
+    early_stopping: Annotated[
+        bool, Meta(description="whether groups set aside may say that fewer trees are enough; false: grow all of them")
+    ] = True
+    """False saves the fit that looks for the number of trees: with many rows and a small learning rate, all are needed."""
     library_trees: Annotated[
         int, Meta(ge=0, description="trees that judge the vendor's library as a candidate; 0: leave it to the other forests")
     ] = 100
@@ -179,7 +188,8 @@ class Gbdt(Learner):
 
     def fit(self, table: Table, fitting: Fitting, base: Self | None = None) -> Self:
         assert isinstance(self.options, GbdtOptions)
-        rough = fitting.rough and has_many_rows(table)
+        alone = not table.trials.choosing or self.options.times_only
+        rough = fitting.rough and (has_many_rows(table) or (alone and len(table.ok) > MANY_ROWS))
         self.options, given = _resolved(self.options, table, rough), self.options
         self.names_, self.target_ = table.rows.names, fitting.target
         if base is not None:
@@ -188,10 +198,9 @@ class Gbdt(Learner):
         self.forests_: dict[str, list[Booster | PackedForest]] = {}
         if base is not None:
             self.forests_ |= {name: [*bag] for name, bag in base.boosters.items()}
-        alone = not table.trials.choosing
         self.threads_ = fitting.threads or (1 if len(table.ok) < WORTH_THREADS else 0)
         jobs: dict[str, Callable[[Part], Task]] = {"time": lambda part: time_task(part, fitting, alone)}
-        if self.options.blend != 0 and table.trials.choosing:
+        if self.options.blend != 0 and not alone:
             jobs["rank"] = lambda part: rank_task(part, self._temperature)
         # What breaks a rule is never chosen: the forest learns from the others.
         if int((table.allowed & ~table.ok).sum()) >= FEWEST_FAILURES:

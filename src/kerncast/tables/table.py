@@ -169,7 +169,7 @@ def table_of(family: Family, measured: Folded, machines: dict[str, Device], dige
     broken, allowed = _judged(family, machines, folded, parts)
     left_out = {feature: needs for item in featurizers.values() for feature, needs in item.left_out.items()}
     return Table(
-        rows=_without_unused(joined(list(described.values())), kept),
+        rows=_without_device_numbers(_without_unused(joined(list(described.values())), kept), len(machines), kept),
         devices=tuple(machines.values()),
         software=measured.software,
         left_out=dict(sorted(left_out.items())),
@@ -276,6 +276,18 @@ def _without_unused(rows: Rows, kept: Collection[str]) -> Rows:
     outputs = rows.family.outputs_of(rows.names)
     read = {name: {item.name for item in Program({name: outputs[name]}).symbols} & optional.keys() for name in rows.names}
     names = [name for name in rows.names if not read[name] or read[name] & given or name in kept]
+    return rows if len(names) == len(rows.names) else rows.only(names)
+
+
+def _without_device_numbers(rows: Rows, devices: int, kept: Collection[str]) -> Rows:
+    """The rows of a single device without features that are numbers of the device alone: they tell several apart."""
+    if devices > 1:
+        return rows
+    outputs = rows.family.outputs_of(rows.names)
+    read = {name: [item.name for item in Program({name: outputs[name]}).symbols] for name in rows.names}
+    names = [
+        name for name in rows.names if name in kept or not read[name] or not all(item.startswith("hw.") for item in read[name])
+    ]
     return rows if len(names) == len(rows.names) else rows.only(names)
 
 

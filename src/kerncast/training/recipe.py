@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Fields that `model.json` does not keep, and why.
 LEFT_OUT = {"threads": "it changes only how long training takes; a refit has its own"}
 # Fields that it keeps only if they are set, so that other models keep the same bytes as before.
-WHERE_SET = ("hold_out", "inherited", "features")
+WHERE_SET = ("hold_out", "inherited", "features", "rows")
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,12 @@ class Recipe:
     """Knobs of the base of a warm start, used for those that are not given."""
     features: tuple[str, ...] = ()
     """The features to learn from, if not all of them."""
+    rows: int = 0
+    """At most this many rows, drawn by the seed, whole problems and as evenly over devices as they go; 0: all of them."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))  # JSON has lists only
-        for name in ("seed", "threads", "hard_mining", "tune"):
+        for name in ("seed", "threads", "hard_mining", "tune", "rows"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 0:
                 raise InvalidValue(f"{name} must be a whole number, 0 or more, got {value!r}")
@@ -64,6 +66,25 @@ class Recipe:
         target = Target(name, True if self.target_log is None else self.target_log)
         target.encode(table.time_ns[table.ok][:1], table.rows.take(np.flatnonzero(table.ok)[:1]))  # refuses unknown work
         return replace(self, target=target.name, target_log=target.log, hold_out=by)
+
+    def sampled(self, table: Table) -> Table:
+        """The table with at most `rows` rows: whole problems drawn by the seed, as many of each device as it has or may have."""
+        if not self.rows or len(table.time_ns) <= self.rows:
+            return table
+        sizes = np.bincount(table.device)
+        left, quota = self.rows, np.zeros(len(sizes), np.int64)
+        # The smallest devices first: what they do not need is divided among the others.
+        for place, number in enumerate(np.argsort(sizes, kind="stable")):
+            quota[number] = min(int(sizes[number]), left // (len(sizes) - place))
+            left -= int(quota[number])
+        # The problems of a device are drawn in one random order, until the next one would not fit.
+        order = np.random.default_rng(self.seed).permutation(int(table.problem.max()) + 1)
+        rank = np.lexsort((np.arange(len(table.problem)), order[table.problem], table.device))
+        before = np.arange(len(rank)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        last = np.full(len(order), -1, np.int64)
+        last[table.problem[rank]] = before  # the last row of each problem, in its device's order
+        kept = last[table.problem] < quota[table.device]
+        return table.take(np.flatnonzero(kept)).renumbered()
 
     def narrowed(self, table: Table) -> Table:
         """The table with the features to learn from, in the order in which the family has them."""

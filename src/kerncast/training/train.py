@@ -97,6 +97,7 @@ def train(
     table = load_table(opened, family, where, pool, kept, progress)
     if base is not None and not base.recorded:
         table = as_read_by(base, table)
+    table = recipe.sampled(table)
     # A warm start has one hold-out, whatever the folds.
     _refuse_too_little(table, 1 if no_folds or weights is not None else recipe.folds if base is None else 2)
     recipe = recipe.resolved(table, base) if weights is None else _given_recipe(recipe, table, weights)

@@ -21,7 +21,7 @@ TARGETS = "relative, latency, tflops, bandwidth"
 # Options of the verb itself; all others are knobs of a kind of model.
 OWN = {
     "family", "drop_suspect", "pool", "targets", "raw_target", "folds", "seed", "threads", "hard_mining", "tune",
-    "format", "features", "weights", "software",
+    "format", "features", "weights", "software", "rows",
 }  # fmt: skip
 
 
@@ -46,6 +46,10 @@ OWN = {
 )
 @click.option("--raw-target", is_flag=True, help="Learn the target itself instead of its logarithm (log1p for tflops).")
 @click.option("--folds", type=click.IntRange(min=2), help="Cross-validation folds. [default: 5]")
+@click.option(
+    "--rows", default=0, type=click.IntRange(min=0), metavar="N",
+    help="Learn from at most N rows: whole problems, drawn by the seed, of each device about as many. [default: all]",
+)  # fmt: skip
 @click.option("--no-folds", is_flag=True, help="Train without evaluation: one fit, no figures, no intervals.")
 @click.option(
     "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="The same data and seed give the same bytes."

@@ -1,0 +1,100 @@
+"""Where shipped models come from, in words: the NOTICE file and the closing sections of a model's card."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from kerncast import software as programs
+from kerncast.data.importers.aiconfigurator.places import PACKAGE, WHEEL
+from kerncast.models.model import Model
+from kerncast.writing import markdown
+
+if TYPE_CHECKING:
+    from kerncast.regenerating.shipping.plans import Plan
+
+NOTICE_FILE = "NOTICE"
+NOTICE = """The models in this folder were learned from op tables of {source}.
+Copyright (c) NVIDIA CORPORATION & AFFILIATES. All rights reserved.
+Licensed under the Apache License, Version 2.0: http://www.apache.org/licenses/LICENSE-2.0
+
+No rows of these tables are included. The models are trees that were fitted to samples of them; each folder's MODEL_CARD.md
+says which tables, how many rows, and how wrong the model is on rows that it was not given. The golden predictions beside each
+model are its own answers to problems that were made by a rule.
+"""
+_VERSION = re.compile(rf"{PACKAGE}-(\d[\w.]*?)(?:-|\.dist-info)")
+
+
+@dataclass(frozen=True)
+class Source:
+    """The package that the tables are from."""
+
+    version: str | None
+
+    @property
+    def words(self) -> str:
+        said = f"=={self.version}" if self.version else " (its version is not known)"
+        return f"AIConfigurator (NVIDIA), PyPI {WHEEL}{said}, licence Apache-2.0"
+
+
+def source_of(tables: Path) -> Source:
+    """The package that tables at a path are from: its version is in the name of a wheel, or in the folder beside it."""
+    path = tables.resolve()
+    names = [path.name, *(item.name for folder in (path, *path.parents[:4]) for item in folder.glob(f"{PACKAGE}-*.dist-info"))]
+    for name in names:
+        match = _VERSION.match(name)
+        if match:
+            return Source(match[1])
+    if PACKAGE in path.parts:
+        try:
+            return Source(metadata.version(WHEEL))
+        except metadata.PackageNotFoundError:
+            pass
+    return Source(None)
+
+
+def told(model: Model, plan: Plan, source: Source, software: Iterable[tuple[str, str | None]], rows: int) -> str:
+    """The closing sections of a card."""
+    versions = [f"{device} {programs.parts(text or '').get('version', 'unknown')}" for device, text in software]
+    used = model.manifest.data.rows
+    lines = [
+        "",
+        "## Where it comes from",
+        "",
+        f"Tables: {markdown.text(source.words)}; op {markdown.code(plan.op)}, framework {markdown.code(plan.framework)}, of each "
+        f"device the newest version: {markdown.text(', '.join(versions))}.",
+        f"It learned from {used:,} of {rows:,} rows"
+        + (": whole problems drawn by the seed, of each device about as many." if used < rows else "."),
+        f"Build it again: {markdown.code(f'kerncast regenerate shipped --only {plan.name}')}.",
+        "",
+        "## Held-out error by device and dtype",
+        "",
+        "Out of fold: no fold saw a row of the groups that it predicts.",
+        "",
+        "| device | dtype | rows | MAPE | median error |",
+        "|---|---|---|---|---|",
+    ]
+    for device, dtype, count, mape, median in errors_by_device(model).iter_rows():
+        lines.append(f"| {markdown.text(device)} | {markdown.text(dtype)} | {count:,} | {mape:.1%} | {median:.1%} |")
+    return "\n".join(lines) + "\n"
+
+
+def errors_by_device(model: Model) -> pl.DataFrame:
+    """The out-of-fold errors of a model: device, dtype, rows, MAPE and median error."""
+    found = model.out_of_fold
+    if found is None:
+        return pl.DataFrame(schema={"device": pl.String, "dtype": pl.String, "rows": pl.Int64, "mape": pl.Float64, "median": pl.Float64})
+    dtype = pl.col("problem.dtype") if "problem.dtype" in found.columns else pl.lit("any")
+    error = (pl.col("time_ns") / pl.col("measured_ns") - 1.0).abs()
+    known = found.filter(pl.col("time_ns").is_not_null() & pl.col("measured_ns").is_not_null())
+    return (
+        known.group_by("device", dtype.alias("dtype"))
+        .agg(pl.len().alias("rows"), error.mean().alias("mape"), error.median().alias("median"))
+        .sort("device", "dtype")
+    )

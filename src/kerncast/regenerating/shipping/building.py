@@ -1,0 +1,148 @@
+"""Building the shipped models: import one op of one framework, train on all its devices, keep what answers need."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from kerncast.data.dataset import Dataset
+from kerncast.data.importers import Options, import_files
+from kerncast.data.importers.aiconfigurator.kinds import KINDS
+from kerncast.data.importers.aiconfigurator.places import tables_at
+from kerncast.errors import InvalidValue, NotFound
+from kerncast.files.atomic import replace_directory, scratch_folder, write_text
+from kerncast.models.manifest import CARD
+from kerncast.models.model import Model
+from kerncast.models.roofline_misses import FILE as MISSES
+from kerncast.models.roofline_misses import learn_misses
+from kerncast.models.slim import write_slim
+from kerncast.progress import QUIET, Progress
+from kerncast.regenerating.shipping.attribution import NOTICE, NOTICE_FILE, Source, source_of, told
+from kerncast.regenerating.shipping.golden import write_golden
+from kerncast.regenerating.shipping.plans import SMALL, Plan, plans_named
+from kerncast.tables.table import Table, load_table
+from kerncast.training.procedure import Procedure
+from kerncast.training.train import fit_table
+
+FORMAT = "aiconfigurator"
+# Rows of one model that say how kernels miss their rooflines: quantiles need no more.
+MISSES_ROWS = 20_000
+
+
+@dataclass(frozen=True)
+class Built:
+    """One model that was built, or why it was not."""
+
+    name: str
+    path: str
+    devices: tuple[str, ...] = ()
+    rows: int = 0
+    mape: float | None = None
+    """Out of fold, over all devices; a share."""
+    bytes: int = 0
+    seconds: float = 0.0
+    left_out: str = ""
+    """Why there is no such model; empty if there is."""
+
+
+def build_shipped(
+    tables: Path,
+    out: Path,
+    *,
+    only: Sequence[str] = (),
+    sample: str | None = None,
+    seed: int = 0,
+    threads: int = 0,
+    progress: Progress = QUIET,
+) -> list[Built]:
+    """Build the shipped models of AIConfigurator's tables in a folder, each whole or not at all.
+
+    `only` names models or ops; `sample` is `small` for few rows and trees. A model that is there already is replaced. What
+    the tables do not hold is left out, and said. How kernels miss their rooflines is learned when all models are built.
+    """
+    if sample not in (None, SMALL):
+        raise InvalidValue(f"`sample` is {SMALL}, or left out for all rows of the recipe, got '{sample}'")
+    plans = [plan.smaller() if sample else plan for plan in plans_named(only)]
+    with tables_at(tables) as found:
+        kinds = {place.kind for place in found.places}
+    source = source_of(tables)
+    out.mkdir(parents=True, exist_ok=True)
+    built, misses = list[Built](), list[pl.DataFrame]()
+    for number, plan in enumerate(plans, 1):
+        progress.stage(f"{plan.name} ({number} of {len(plans)})", number, len(plans))
+        held = {kind.name for kind in KINDS.values() if any(rows.family_id == plan.family for rows in kind.rows)}
+        if not held & kinds:
+            built.append(Built(plan.name, "", left_out=f"there is no table of {' or '.join(sorted(held))}"))
+            continue
+        item, rows = _build(plan, tables, out, source, seed, threads, progress)
+        built.append(item)
+        misses += rows
+    if misses and not only:
+        learn_misses(pl.concat(misses)).write(out / MISSES)
+    if any(not item.left_out for item in built):
+        write_text(out / NOTICE_FILE, NOTICE.format(source=source.words))
+    return built
+
+
+def _build(
+    plan: Plan, tables: Path, out: Path, source: Source, seed: int, threads: int, progress: Progress
+) -> tuple[Built, list[pl.DataFrame]]:
+    start = time.monotonic()
+    with scratch_folder(out) as folder:
+        options = Options(only=(plan.family,), keep_software=(plan.framework,))
+        try:
+            data = import_files(FORMAT, [tables], folder / "data", options, progress=progress)
+        except NotFound as error:
+            return Built(plan.name, "", left_out=str(error)), []
+        whole = load_table([data], plan.family, pool=True)
+        recipe = plan.recipe(seed, threads)
+        table = recipe.sampled(whole)
+        folds = min(recipe.folds, len(np.unique(table.group)))
+        recipe = replace(recipe, folds=folds).resolved(table, None)
+        model = fit_table(table, Procedure(recipe, progress), folder / "model", evaluated=True)
+        _tell(model, plan, source, data, len(whole.time_ns))
+        slim = folder / plan.name
+        write_slim(model, slim)
+        write_golden(Model.load(slim), slim)
+        _put(slim, out / plan.name, folder)
+        place = out / plan.name
+        size = sum(file.stat().st_size for file in place.iterdir())
+        figures = model.figures
+        built = Built(
+            plan.name, str(place), tuple(record.name for record in model.manifest.devices), len(table.time_ns),
+            None if figures is None or figures.runtime is None else figures.runtime.mape.value, size, time.monotonic() - start,
+        )  # fmt: skip
+        return built, _misses(table)
+
+
+def _put(new: Path, place: Path, folder: Path) -> None:
+    """Put a finished model where it belongs, instead of an older one."""
+    if place.exists():
+        replace_directory(new, place, folder / "older")
+    else:
+        shutil.move(new, place)
+
+
+def _tell(model: Model, plan: Plan, source: Source, data: Dataset, rows: int) -> None:
+    """Complete the card of a model: where its rows are from, how to build it again, its errors by device and dtype."""
+    card = model.path / CARD
+    software = data.devices_and_software(plan.family)
+    card.write_text(card.read_text(encoding="utf-8") + told(model, plan, source, software, rows), encoding="utf-8")
+
+
+def _misses(table: Table) -> list[pl.DataFrame]:
+    """Rows of a table as `learn_misses` reads them; none without a roofline."""
+    roofline = table.rows.roofline_ns
+    if roofline is None:
+        return []
+    frame = pl.DataFrame({"roofline_ns": roofline, "time_ns": table.time_ns}).with_columns(
+        op=pl.lit(table.family.op.name), device=table.device_names
+    )
+    step = max(1, frame.height // MISSES_ROWS)
+    return [frame.gather_every(step)]
