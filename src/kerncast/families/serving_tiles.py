@@ -180,4 +180,3 @@ def expert_features(p: Namespace, hw: Namespace, work: Work) -> Mapping[str, Exp
                 f"log2_busy_over_expected_{name}_{tile}": log2(waves * wave_ns + LAUNCH_NS) - log2(expected),
             }
     return features
-

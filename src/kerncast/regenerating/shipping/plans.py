@@ -52,11 +52,11 @@ def _plans() -> tuple[Plan, ...]:
     large = {"trees": 350, "leaves": 127, "lr": 0.1}
     small = {"trees": 300, "leaves": 63, "lr": 0.1}
     sizes: dict[str, tuple[Sequence[str], int, dict[str, Any]]] = {
-        "gemm": (SERVERS, 180_000, large),
+        "gemm": (SERVERS, 150_000, large),
         "mixed_mm": (("trtllm",), 60_000, small),
         "attention_context": (SERVERS, 120_000, large),
         "attention_generation": (SERVERS, 120_000, large),
-        "moe": (SERVERS, 150_000, large),
+        "moe": (SERVERS, 120_000, large),
         "attention_encoder": (SERVERS, 60_000, small),
         "mla_context": (("trtllm", "sglang"), 40_000, small),
         "mla_generation": (("trtllm", "sglang"), 40_000, small),
