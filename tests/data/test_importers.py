@@ -262,7 +262,7 @@ def test_guess_marks_what_it_cannot_know_and_invents_no_size(tmp_path):
         (tmp_path / "t.toml").write_text(kerncast.Dataset.guess_mapping(tmp_path / "t.csv"))
         return (tmp_path / "t.toml").read_text()
 
-    for text, lacks in (("tokens,hidden,dtype,ms\n1,2,fp16,1\n", "seq_len, heads"), ("m,n,dtype,ms\n1,2,fp16,1\n", "K")):
+    for text, lacks in (("tokens,hidden,dtype,ms\n1,2,fp16,1\n", "inter, top_k"), ("m,n,dtype,ms\n1,2,fp16,1\n", "K")):
         with pytest.raises(InvalidValue, match=f"no op has all its sizes among the columns.*without a column for {lacks}"):
             draft(text)
     found = draft('M,N,K,dtype,cuda_device,speed,gpu\n1,2,3,posit8,0,7,"Voodoo ""2"" \\"\n4,5,6,fp16,0,7,h100\n')

@@ -19,7 +19,6 @@ from kerncast.cli.views.output import (
     json_option,
     print_json,
     say_unfinished,
-    software_option,
     table,
     where_option,
     working,
@@ -31,7 +30,6 @@ from kerncast.limits import sentence
 @click.command("inspect")
 @click.argument("path", metavar="DATASET", type=click.Path(path_type=Path), shell_complete=completing.dataset_folders)
 @where_option
-@software_option
 @click.option(
     "--top",
     default=10,
@@ -41,7 +39,7 @@ from kerncast.limits import sentence
     help="Problems to print in the table of fastest configs.",
 )
 @json_option
-def command(path: Path, where: tuple[str, ...], software: str | None, top: int, as_json: bool) -> None:
+def command(path: Path, where: tuple[str, ...], top: int, as_json: bool) -> None:
     """Show what a dataset holds, how noisy it is and what is wrong with it.
 
     It looks for duplicates that disagree, constant columns, configs that no feature tells apart, rows that
@@ -52,13 +50,12 @@ def command(path: Path, where: tuple[str, ...], software: str | None, top: int, 
     kerncast inspect exp
     kerncast inspect exp --where problem.dtype=bf16 --json
     """
-    from kerncast.api.results import row_conditions
     from kerncast.data.dataset import Dataset
     from kerncast.data.quality import inspect_dataset
 
     with working(f"inspecting {path}"):
         dataset = Dataset.open(path)
-        report = inspect_dataset(dataset, row_conditions(where, software))
+        report = inspect_dataset(dataset, where)
     if as_json:
         print_json({**report, "skipped": skipped_facts(dataset.skipped)})
         return
