@@ -46,6 +46,7 @@ SHIPPED = "shipped"
     "--only", multiple=True, metavar="NAME", help="shipped: this model (gemm-vllm) or all of an op (gemm). Repeatable."
 )
 @click.option("--sample", type=click.Choice(["small"]), help="shipped: few rows and trees, to try the recipe.")
+@click.option("--rows", default=0, type=click.IntRange(min=0), metavar="N", help="shipped: learn from at most N rows a model.")
 @click.option("--threads", default=0, type=click.IntRange(min=0), help="shipped: cores to train with. [default: all]")
 @store_option
 @json_option
@@ -98,13 +99,13 @@ def _refuse(option: str | None, why: str) -> None:
 
 def _shipped(
     out: Path, dry_run: bool, as_json: bool, *, tables: Path | None, installed: bool, only: tuple[str, ...], sample: str | None,
-    threads: int,
+    rows: int, threads: int,
 ) -> None:  # fmt: skip
     from kerncast.data.importers import get_importer
     from kerncast.regenerating.shipping import build_shipped, plans_named
 
     if dry_run:
-        plans = [plan.smaller() if sample else plan for plan in plans_named(only)]
+        plans = [plan.smaller() if sample else plan.limited(rows) for plan in plans_named(only)]
         if as_json:
             print_json([{"name": plan.name, **asdict(plan)} for plan in plans])
             return
@@ -123,7 +124,7 @@ def _shipped(
         raise InvalidValue(f"there is no {tables}: get the tables with `pip download --no-deps aiconfigurator-core`")
     place = tables if tables is not None else get_importer("aiconfigurator").installed()
     with shown(plain=True) as progress:
-        built = build_shipped(place, out, only=only, sample=sample, threads=threads, progress=progress)
+        built = build_shipped(place, out, only=only, sample=sample, rows=rows, threads=threads, progress=progress)
     if as_json:
         print_json({"path": str(out), "models": [asdict(item) for item in built]})
     else:

@@ -71,7 +71,7 @@ def told(model: Model, plan: Plan, source: Source, software: Iterable[tuple[str,
         f"each device the newest version: {markdown.text(', '.join(versions))}.",
         f"It learned from {used:,} of {rows:,} rows"
         + (": whole problems drawn by the seed, of each device about as many." if used < rows else "."),
-        f"Build it again: {markdown.code(f'kerncast regenerate shipped --only {plan.name}')}.",
+        f"Build it again: {markdown.code(plan.command)}.",
         "",
         "## Held-out error by device and dtype",
         "",
