@@ -82,9 +82,9 @@ def build_shipped(
         if not held & kinds:
             built.append(Built(plan.name, "", left_out=f"there is no table of {' or '.join(sorted(held))}"))
             continue
-        item, rows = _build(plan, tables, out, source, seed, threads, progress)
+        item, missed = _build(plan, tables, out, source, seed, threads, progress)
         built.append(item)
-        misses += rows
+        misses += missed
     if misses and not only:
         learn_misses(pl.concat(misses)).write(out / MISSES)
     if any(not item.left_out for item in built):
