@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from kerncast.expr import Expr, Namespace, constant
 from kerncast.families.attention_tiles import cache_features, causal_features, full_features, parts_of_time
+from kerncast.families.expert_tiles import expert_features
 from kerncast.families.library_tiles import library_features
 from kerncast.families.serving_sources import SOURCES
 from kerncast.op import Family, Op
@@ -68,7 +69,7 @@ def _mla_bmm(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
 
 
 def _moe(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-    return {}
+    return expert_features(p, hw, moe.work(p))
 
 
 def _collective(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
