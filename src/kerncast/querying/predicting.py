@@ -179,9 +179,7 @@ def _filled(entry: Entry, family: Family, given: Point, products: Point, device:
     return found
 
 
-def _answered(
-    asked: Asked, profile: Device | None, chosen: Sequence[_Chosen], refusing: _Refusing
-) -> dict[int, Prediction]:
+def _answered(asked: Asked, profile: Device | None, chosen: Sequence[_Chosen], refusing: _Refusing) -> dict[int, Prediction]:
     """What one model says to its problems, by their places."""
     source, entry = chosen[0].source, chosen[0].entry
     model = loaded(entry)

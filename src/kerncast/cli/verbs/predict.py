@@ -42,9 +42,7 @@ ALL = "all"
     help="The config to predict; repeat for each parameter. For CK Tile: the name of the kernel.",
 )  # fmt: skip
 @configs_option
-@click.option(
-    "--picture", type=click.Path(path_type=Path), metavar="FILE.svg|html", help="With --device all: also write bars."
-)
+@click.option("--picture", type=click.Path(path_type=Path), metavar="FILE.svg|html", help="With --device all: also write bars.")
 @json_option
 def command(
     name: str,
