@@ -157,6 +157,11 @@ def test_without_a_model_the_roofline_answers_and_says_so(shipped, tmp_path, mon
     none = kerncast.predict("gemm", {**PROBLEM, "dtype": "int4"}, device="mi300x")
     assert (none.status, none.basis, none.time_ns) == ("no_model", "none", None)
     assert "no peak rate of int4" in none.reason
+    for wrong, words in (({"M": 1}, "depends on N, K, dtype"), ({**PROBLEM, "N": -1}, "N must be a whole number")):
+        with pytest.raises(InvalidValue, match=words):
+            kerncast.predict("gemm", wrong, device="mi300x")
+    with pytest.raises(NotFound, match="unknown device 'mi3000x'"):
+        kerncast.predict("gemm", PROBLEM, device="mi3000x")
     with pytest.raises(NotFound, match="unknown parameter of gemm 'm'"):
         kerncast.predict("gemm", {"m": 1}, device="mi300x")
 
