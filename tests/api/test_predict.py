@@ -89,6 +89,19 @@ def test_a_slim_model_answers_as_the_whole_one_from_a_fraction_of_the_bytes(pool
         _ = slim.seen
 
 
+def test_a_model_without_folds_answers_without_an_interval(pooled, shipped, tmp_path):
+    """It has no figures to show and none are made up; one row too many or a wrong type in what serves it is refused."""
+    plain = kerncast.train(
+        pooled.path.parent / "data", out=tmp_path / "plain", pool=True, trees=3, folds=0, blend=0, progress=False
+    )  # fmt: skip
+    shutil.rmtree(shipped / "gemm_vllm")
+    plain.slimmed(shipped / "gemm_vllm")
+    found = kerncast.predict("gemm", PROBLEM, device="h100")
+    assert (found.status, found.basis, found.lower_ns) == ("ok", "model", None)
+    assert "held out" not in found.card
+    assert repr(plain).startswith("Model(gemm/library")
+
+
 def test_a_dtype_that_a_device_was_not_measured_with_is_not_guessed(pooled):
     """fp8 was measured on the H100 alone: the same model answers there, and refuses on the A100."""
     problem = {**PROBLEM, "layout": "rcr", "dtype": "fp8"}
