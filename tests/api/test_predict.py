@@ -17,6 +17,7 @@ from kerncast.backends.cpu.build import find_compiler
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.models.model import Model
 from kerncast.models.roofline_misses import FILE, learn_misses, read_misses
+from kerncast.writing.bars import Bar, bars_page, bars_svg
 
 SIZES = (16, 64, 256, 1024, 2048, 4096, 8192)
 PROBLEM = {"M": 2048, "N": 1024, "K": 4096, "dtype": "bf16"}
@@ -282,3 +283,11 @@ def test_a_pooled_model_is_exported_for_one_of_its_devices(shipped, tmp_path, po
     build = [find_compiler().path, "-O1", "-o", str(tmp_path / "test"), *map(str, (tmp_path / "c").glob("*.c")), "-lm"]
     subprocess.run(build, check=True)
     assert subprocess.run([str(tmp_path / "test")], check=False, capture_output=True).returncode == 0
+
+
+def test_text_in_a_picture_stays_text():
+    """Whatever a profile or a request is called, it ends neither an element nor an attribute of the picture."""
+    bad = "</text><script>x</script>\"'\x1b"
+    for drawn in (bars_svg(bad, bad, [Bar(bad, 1.0, bad, 0.5, 2.0, 0.4, bad)], bad), bars_page(bad, bad, [])):
+        assert "<script" not in drawn
+        assert "\x1b" not in drawn
