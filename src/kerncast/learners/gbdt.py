@@ -215,7 +215,7 @@ class Gbdt(Learner):
         bags = {"time": most if alone else 1, "rank": most, "valid": 1}
         searched = base is not None or (_search(given, table) and not rough)
         aside = set_aside(table, fitting.seed) if searched else None
-        # On 100,000 H100 GEMMs 63 bins err by 3.02 % and 255 by 2.99 %, in three times the time where leaves are small.
+        # On 100,000 H100 GEMMs, one fold: 63 bins err by 3.02 % in 21 s, 255 bins by 2.99 % in 26 s.
         fewer = self.options.times_only
         bins = Bins(table, self.threads_, keep=base is not None, categorical=self.categorical_, fewer=fewer)
         forests = sum((aside is not None) + bags[name] for name in jobs)
