@@ -32,8 +32,8 @@ from kerncast.training.procedure import Procedure
 from kerncast.training.recipe import Recipe
 
 NOTE = (
-    "Features and settings (350 trees of 127 leaves at a rate of 0.1) were chosen on the same tables, by their errors on one or "
-    "two of five folds, so expect larger errors on other data. "
+    "Features and settings (350 trees of 127 leaves at a rate of 0.1) were chosen on the same tables, by their errors on one "
+    "or two of five folds, so expect larger errors on other data. "
     "Tables with more rows than the limit are sampled: whole problems, of each device about as many."
 )
 BENCHMARK = Benchmark(
