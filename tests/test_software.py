@@ -10,6 +10,8 @@ from kerncast import software
 from kerncast.data.dataset import Dataset
 from kerncast.data.filters import SoftwareRows, resolved
 from kerncast.errors import InvalidValue, NotFound
+from kerncast.progress import Progress
+from kerncast.tables.table import load_table
 
 # As PEP 440 orders them, the oldest first; what is no version comes before all.
 ORDERED = [
@@ -113,6 +115,23 @@ def test_devices_without_the_software_are_named_with_what_they_have(rows):
     (found,) = resolved(("software=vllm",), rows.devices_and_software, "gemm/library")
     assert isinstance(found, SoftwareRows)
     assert found.notes == ("l40s has nothing of the software 'vllm': it has trtllm==1.0; its rows are left out",)
+
+
+def test_training_takes_the_newest_version_of_all_datasets_together_and_says_what_devices_lack(rows, tmp_path):
+    """A newer version in another dataset wins on its device; nothing of the older one is learned from."""
+    said = []
+
+    class Told(Progress):
+        def say(self, text):
+            said.append(text)
+
+    newer = Dataset.create(tmp_path / "newer")
+    newest = rows.read(where=("device=h100", "software=vllm")).with_columns(software=pl.lit(text("VLLM", "0.24.1")))
+    newer.append(kerncast.get_family("gemm/library"), newest)
+    table = load_table([rows, newer], where=("software=vllm",), pool=True, progress=Told())
+    assert table.software == (text("VLLM", "0.20.0"), text("VLLM", "0.24.1"))
+    assert [device.name for device in table.devices] == ["a100", "h100"]
+    assert said == ["l40s has nothing of the software 'vllm': it has trtllm==1.0; its rows are left out"]
 
 
 def test_a_software_that_is_no_name_is_refused(rows):

@@ -1,5 +1,6 @@
 """The store: what it remembers, which model stands in for which, and what a crash or a vandal may do to it."""
 
+import json
 import os
 import re
 import shutil
@@ -241,3 +242,22 @@ def test_removing_leaves_nothing_behind(home, store):
 def test_the_store_is_where_each_system_keeps_data(environment, platform, expected):
     """KERNCAST_STORE first, then the convention of the system."""
     assert default_path(environment, platform) == Path(expected).expanduser()
+
+
+def test_a_short_name_finds_the_newest_version_and_a_refusal_lists_what_there_is(home, store, run):
+    """Newest by version, not by date; from Python, JSON and the command line."""
+    for version in ("0.10.0", "0.10.0rc2", "0.9.1"):
+        store.add(home / "silent", software={"framework": "VLLM", "version": version})
+    text = '{"framework":"VLLM","version":"0.10.0"}'
+    for asked in ("vllm", "vLLM", "vllm==0.10.0", "version=0.10.0"):
+        found = store.find("gemm", software=asked, strict=True)
+        assert (found.software, found.warning) == ((text,), None)
+    with pytest.raises(NotFound, match=r"\(there are vllm==0\.9\.1, vllm==0\.10\.0rc2, vllm==0\.10\.0\)"):
+        store.find("gemm", software="trtllm", strict=True)
+    request = '{"op": "gemm", "device": "a100", "M": 64, "N": 64, "K": 64, "dtype": "fp16", "layout": "rcr"}'
+    kept = {}
+    for name in ("vllm", "vllm==0.9.1", "trtllm"):
+        _, out, _ = run("query", request, "--store", store.path, "--software", name, "--no-compile", "--json")
+        kept[name] = json.loads(out).get("entry"), json.loads(out).get("warning", "")
+    assert kept["vllm"][0] != kept["vllm==0.9.1"][0]
+    assert [bool(warning) for _, warning in kept.values()] == [False, False, True]

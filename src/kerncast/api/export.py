@@ -139,8 +139,8 @@ def _lowered(
     if loaded.slim and loaded.family.config.parameters:
         if wanted not in (CHOOSING, (Tier.FULL,)):
             raise InvalidValue(
-                f"{loaded.path} is a slim model, which has the full tier alone, got `tiers={','.join(wanted)}`: export the model "
-                "that it was made from"
+                f"{loaded.path} is a slim model, which has the full tier alone, got `tiers={','.join(wanted)}`: export the "
+                "model that it was made from"
             )
         return lower(loaded, plain_tiers(loaded), [Tier.FULL], decided)
     built, include = tiers_named(loaded, wanted, options, progress=show)

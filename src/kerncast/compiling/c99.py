@@ -275,7 +275,7 @@ class _Writer:
         """The traits that decide how wide an interval is, with the code that reads them."""
         traits, places = () if wide is None else wide.traits.traits, list(self.family.problem.parameters)
         text = define(KC_TRAITS=len(traits), KC_RARE_BANDS=1 if wide is None else len(wide.lower))
-        if wide is not None:
+        if wide is not None and traits:
             text += define(KC_MOST_ALIGNED=MOST_ALIGNED, KC_ABSENT=f"({c_integer(ABSENT)})") + self.packaged("trait.c")
             starts = np.cumsum([0, *(len(trait.values) for trait in traits)])
             lines = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from kerncast.compiling.lower import Artefact
+from kerncast.errors import quoted
 from kerncast.expr import Program
 from kerncast.expr.to_c import statements
 from kerncast.models.hull import fact_words, only_absent, trained_words
@@ -14,6 +15,9 @@ from kerncast.op import Family
 from kerncast.parameters import Bool, Categorical, Choice, Int, Parameter, PowerOfTwo
 from kerncast.space import Space
 from kerncast.writing.c import array, c_integer, c_number, c_string, define
+
+# Characters of a rule in a message of C, which has room for 240 bytes in all.
+LONGEST_RULE = 120
 
 
 def symbol_reader(family: Family) -> Callable[[str], str]:
@@ -85,6 +89,11 @@ def _parameter(parameter: Parameter, name: str, table: str, rule: str, condition
     )
 
 
+def rule_in_message(parameter: Parameter) -> str:
+    """The rule of a parameter, cut so that the message of an answer has room for the value too."""
+    return quoted(parameter.describe(), LONGEST_RULE)
+
+
 def _parameter_table(name: str, space: Space) -> str:
     text, rows = "", []
     for place, (own, parameter) in enumerate(space.parameters.items()):
@@ -93,7 +102,7 @@ def _parameter_table(name: str, space: Space) -> str:
         if isinstance(parameter, Categorical):
             names = ", ".join(c_string(str(parameter.value(i))) for i in range(parameter.size))
             text += f"static const char *const {name}_{place}_labels[{parameter.size}] = {{{names}}};\n"
-        rows.append("    " + _parameter(parameter, own, f"{name}_{place}", parameter.describe(), own in space.active))
+        rows.append("    " + _parameter(parameter, own, f"{name}_{place}", rule_in_message(parameter), own in space.active))
     if not rows:
         rows = ['    {"", "", 0, 0, 1, NULL, 0, 0, 0, 0, 0.0, NULL}']
     body = ",\n".join(rows)

@@ -92,9 +92,9 @@ class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def record_of(device: Device) -> DeviceRecord:
     """The record of a device that a dataset stores."""
-    return DeviceRecord(
-        device.name, device.title, device.kind, dict(device.numbers), dict(device.peak_tflops), dict(device.sources)
-    )
+    # A whole number would come back from the file as another number.
+    numbers, peaks = ({name: float(value) for name, value in given.items()} for given in (device.numbers, device.peak_tflops))
+    return DeviceRecord(device.name, device.title, device.kind, numbers, peaks, dict(device.sources))
 
 
 class DatasetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

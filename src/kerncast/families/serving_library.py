@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 
 from kerncast.expr import Expr, Namespace, ceil_div, constant
 from kerncast.families.attention_tiles import cache_features, causal_features, full_features, parts_of_time
+from kerncast.families.expert_tiles import expert_features
 from kerncast.families.library_tiles import library_features
 from kerncast.families.serving_sources import SOURCES
-from kerncast.families.serving_tiles import Cache, Prompt, cache_misfits, expert_features, hardware_numbers, prompt_misfits
+from kerncast.families.serving_tiles import Cache, Prompt, cache_misfits, hardware_numbers, prompt_misfits
 from kerncast.op import Family, Op
 from kerncast.ops.attention_context import attention_context
 from kerncast.ops.attention_encoder import attention_encoder
@@ -85,8 +86,7 @@ def _mla_bmm(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
 
 
 def _moe(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-    work = moe.work(p)
-    return {**parts_of_time(hw, work), **expert_features(p, hw, work)}
+    return expert_features(p, hw, moe.work(p))
 
 
 def _collective(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:

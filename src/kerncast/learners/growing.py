@@ -55,11 +55,11 @@ class Part:
 class Bins:
     """The binned features of all rows, made once: each forest is grown on some of these rows."""
 
-    def __init__(self, table: Table, threads: int, keep: bool, categorical: Sequence[str] = ()) -> None:
+    def __init__(self, table: Table, threads: int, keep: bool, categorical: Sequence[str] = (), fewer: bool = False) -> None:
         import lightgbm
 
         # No pre-filter: features would differ between forests, and with few rows LightGBM would drop them all.
-        most = FEWER_BINS if has_many_rows(table) else BINS
+        most = FEWER_BINS if fewer or has_many_rows(table) else BINS
         own = {"verbosity": -1, "feature_pre_filter": False, "max_bin": most, "num_threads": threads}
         self._all = lightgbm.Dataset(
             table.rows.features,

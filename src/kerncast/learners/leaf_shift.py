@@ -25,7 +25,7 @@ MOST_ROWS, MOST_JUDGED = 1500, 250
 START = (0.03, 0.03, 0.03, 0.05, 0.003)
 STEP, ROUNDS, SPREAD = 3.0, 6, 1.5
 # The small forest.
-TREES, LEAVES, RATE, BAGS = 250, 15, 0.05, 3
+TREES, LEAVES, RATE, BAGS = 100, 15, 0.1, 2
 # With fewer rows the small forest has nothing to split.
 FEWEST_ROWS = 20
 

@@ -324,7 +324,7 @@ class Model:
         return self._predictors[found]
 
     def _named(self, device: str) -> Device:
-        """A device by name: one of the model's own with its numbers of that time, else a profile; a file has its own numbers."""
+        """A device by name: one of the model's own with its numbers of that time, else a profile; a file has its own."""
         known = {record.name: record.device for record in self.manifest.devices}
         if device in known:
             return known[device]
@@ -434,7 +434,7 @@ class Model:
     @cached_property
     def figures(self) -> Figures | None:
         """The same figures, typed; None: the model has none."""
-        return Figures.of(self.evaluation["overall"]) if EVALUATION in self.manifest.files else None
+        return Figures.of(self.evaluation["overall"]) if EVALUATION in self.manifest.files and self.evaluated else None
 
     def __repr__(self) -> str:
         return printable(summary_line(self))

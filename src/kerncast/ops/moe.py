@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kerncast.dtypes import activation_bytes, bytes_per_element, dtype_parameter
-from kerncast.expr import Expr, Namespace, log2, maximum, minimum, mod
+from kerncast.expr import Expr, Namespace, log2, mod, where
 from kerncast.op import Op, Work
+from kerncast.ops.routing import balanced, power_law
 from kerncast.parameters import Int
 from kerncast.space import Constraint
 
@@ -44,18 +45,22 @@ class Moe(Op):
         )
 
     def derive(self, p: Namespace) -> Mapping[str, Expr]:
-        local, slots = p.experts / p.ep, p.tokens * p.top_k / p.ep
+        even, drawn = balanced(p), power_law(p)
         return {
             "weight_bytes": bytes_per_element(p.dtype),
             "activation_bytes": activation_bytes(p.dtype),
-            "local_experts": local,
+            "local_experts": p.experts / p.ep,
             "local_inter": p.inter / p.tp,
-            "slots": slots,
-            "experts_hit": minimum(local, maximum(1, slots)),
+            "slots": even.load,
+            "experts_hit": where(p.imbalance == 0, even.hit, drawn.hit),
+            "busiest_slots": where(p.imbalance == 0, even.load, drawn.load),
         }
 
     def work(self, p: Namespace) -> Work:
-        """Three projections of every token and expert; the weights of the experts that are hit, the tokens in and out."""
+        """Three projections of every token and expert; the weights of the experts that are hit, the tokens in and out.
+
+        The tokens are those of an average device: what arrives at the busiest one is a matter of chance.
+        """
         expert = 3 * p.hidden * p.local_inter
         return Work(
             flops=2 * p.slots * expert,
@@ -79,6 +84,7 @@ class Moe(Op):
             "local_inter": p.local_inter,
             "slots": p.slots,
             "experts_hit": p.experts_hit,
+            "busiest_slots": p.busiest_slots,
             "log2_tokens": log2(p.tokens),
             "tokens_per_expert": p.slots / p.local_experts,
             "log2_tokens_per_expert": log2(p.slots / p.local_experts),

@@ -42,6 +42,7 @@ from kerncast.models.answer import Pin
 from kerncast.models.model import Model
 from kerncast.models.tier import CHOOSING
 from kerncast.op import Problem
+from kerncast.parameters import Int
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions, build_tiers
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
@@ -93,14 +94,24 @@ def random_problems(model: Model, count: int, seed: int = 0) -> list[dict[str, A
     base = model.out_of_fold.select(f"problem.{name}" for name in names).row(0)
     values: dict[str, Any] = dict(zip(names, base, strict=True))
     drawn = {}
-    for name in SIZES:
+    for name in (sizes := varied(model)):
         span = model.manifest.hull[name]
         assert span.low is not None
         assert span.high is not None
         drawn[name] = (
             np.exp(rng.uniform(np.log(span.low), np.log(span.high + 1), count)).astype(np.int64).clip(span.low, span.high)
         )
-    return [{**values, **{name: int(drawn[name][i]) for name in SIZES}} for i in range(count)]
+    return [{**values, **{name: int(drawn[name][i]) for name in sizes}} for i in range(count)]
+
+
+def varied(model: Model) -> tuple[str, ...]:
+    """The sizes to draw: those of a product, or of another op all that were trained on and that no constraint reads."""
+    space = model.family.problem
+    if set(SIZES) <= set(space.parameters):
+        return SIZES
+    bound = {symbol.name for rule in space.constraints for symbol in rule.program.symbols}
+    spans = {name: model.manifest.hull[name] for name, rule in space.parameters.items() if isinstance(rule, Int)}
+    return tuple(name for name, span in spans.items() if f"p.{name}" not in bound and span.low and span.low != span.high)
 
 
 def expected_choices(artefact: Artefact, problems: list[dict[str, Any]]) -> tuple[Ints, Floats]:
@@ -111,7 +122,8 @@ def expected_choices(artefact: Artefact, problems: list[dict[str, Any]]) -> tupl
                           for name in model.family.problem.parameters})  # fmt: skip
     vectors = asked.join(model.candidates.select(columns), how="cross")
     rules = Program({rule.name: rule.holds for rule in artefact.config_rules})
-    holds = rules.frame(schema.symbol_columns(model.family, vectors), trusted=True).to_numpy() != 0.0
+    symbols = schema.symbol_columns(model.family, vectors)
+    holds = rules.frame(symbols, trusted=True).to_numpy() != 0.0 if rules.outputs else np.ones((vectors.height, 1), dtype=bool)
     found = model.predict_rows(model.describe(vectors))
     assert found.time_ns is not None
     shape = (len(problems), artefact.candidates)
@@ -162,11 +174,16 @@ class ExporterContract:
     rows: ClassVar[dict[str, Any]] = {}
     """How the data are made up, besides the defaults of `synthetic_rows`."""
 
+    @classmethod
+    def dataset(cls, path: Path) -> Path:
+        """What the model is trained on."""
+        return synthetic_dataset(path, synthetic_rows(**cls.rows))
+
     @pytest.fixture(scope="class")
     @classmethod
     def exported(cls, tmp_path_factory: pytest.TempPathFactory) -> Exported:
         folder = tmp_path_factory.mktemp("export")
-        data = synthetic_dataset(folder / "data", synthetic_rows(**cls.rows))
+        data = cls.dataset(folder / "data")
         model = train(data, folder / "model", Recipe(cls.kind, cls.knobs, folds=2))
         artefact = lower(model, build_tiers(model, TierOptions(samples=300)), cls.tiers)
         write_project(artefact, folder / "picker", "picker")

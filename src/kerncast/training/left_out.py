@@ -12,7 +12,7 @@ from kerncast.models.elsewhere import FEWEST_DEVICES, DeviceErrors, Elsewhere, c
 from kerncast.tables.table import Table
 
 # How errors grow with the distance is seen in a sample of whole groups; each device that is left out costs one more fit.
-MOST_FITTED, MOST_JUDGED = 60_000, 4_000
+MOST_FITTED, MOST_JUDGED = 20_000, 4_000
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ class Recipe:
         return replace(self, target=target.name, target_log=target.log, hold_out=by)
 
     def sampled(self, table: Table) -> Table:
-        """The table with at most `rows` rows: whole problems drawn by the seed, as many of each device as it has or may have."""
+        """The table with at most `rows` rows: whole problems drawn by the seed, as evenly over devices as they go."""
         if not self.rows or len(table.time_ns) <= self.rows:
             return table
         sizes = np.bincount(table.device)

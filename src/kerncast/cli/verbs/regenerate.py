@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,11 +13,15 @@ from kerncast.api.showing import shown
 from kerncast.cli.signals import polite_signals
 from kerncast.cli.verbs.models import store_option
 from kerncast.cli.views.output import json_option, print_json, table
+from kerncast.errors import InvalidValue
 from kerncast.writing.shell import word
 
 if TYPE_CHECKING:
     from kerncast.regenerating import Outcome, Routine
     from kerncast.regenerating.planning import Planned
+
+# The routine that builds the models of the package.
+SHIPPED = "shipped"
 
 
 @click.command("regenerate")
@@ -33,11 +37,23 @@ if TYPE_CHECKING:
 )
 @click.option("--again", is_flag=True, help="Start a new run if WORKDIR is finished; the finished run is renamed, not removed.")
 @click.option("--dry-run", is_flag=True, help="Say what would be measured and compared; write nothing.")
+@click.option(
+    "--tables", type=click.Path(path_type=Path), metavar="PATH",
+    help="shipped: AIConfigurator's tables, the aiconfigurator-core wheel or a folder that it was unpacked to.",
+)  # fmt: skip
+@click.option("--installed", is_flag=True, help="shipped: the tables of the installed package aiconfigurator-core.")
+@click.option(
+    "--only", multiple=True, metavar="NAME", help="shipped: this model (gemm-vllm) or all of an op (gemm). Repeatable."
+)
+@click.option("--sample", type=click.Choice(["small"]), help="shipped: few rows and trees, to try the recipe.")
+@click.option("--rows", default=0, type=click.IntRange(min=0), metavar="N", help="shipped: learn from at most N rows a model.")
+@click.option("--threads", default=0, type=click.IntRange(min=0), help="shipped: cores to train with. [default: all]")
 @store_option
 @json_option
 def command(
-    routine_name: str, out: Path | None, changes: tuple[str, ...], again: bool, dry_run: bool, store: Path | None, as_json: bool
-) -> None:
+    routine_name: str, out: Path | None, changes: tuple[str, ...], again: bool, dry_run: bool, store: Path | None,
+    as_json: bool, **given: Any,
+) -> None:  # fmt: skip
     """Measure, train and compare again, and put the model into the store if it is not worse than the one there.
 
     ROUTINE is one that ships (a100-mm, conv-cpu, gemm-cpu, inductor-cpu, reshard-cpu, ttnn-concatenate-heads,
@@ -45,11 +61,21 @@ def command(
     killed, run the same command to continue with the current stage. Exit code 1 when a new model was not put into the store, 3
     when the run was stopped before the end.
 
+    `shipped` builds the models that come with kerncast from public tables, each in a folder of its own in WORKDIR. It measures
+    nothing and leaves the store alone. Exit code 1 when the tables hold none of them.
+
     \b
     kerncast regenerate gemm-cpu --dry-run
     kerncast regenerate gemm-cpu
     kerncast regenerate mine.toml --set sweep.max_problems=40 --set train.folds=3 --out try
+    kerncast regenerate shipped --tables aiconfigurator_core-0.12.0.whl --only gemm-vllm --out models
     """
+    if routine_name == SHIPPED:
+        unused = {"set": changes, "again": again, "store": store}
+        _refuse(next((name for name, value in unused.items() if value), None), "does not go with `shipped`")
+        _shipped(out or Path("regenerate") / SHIPPED, dry_run, as_json, **given)
+        return
+    _refuse(next((name for name, value in given.items() if value), None), f"is for `kerncast regenerate {SHIPPED}`")
     from kerncast.regenerating import load, plan, regenerate
     from kerncast.store.store import Store
 
@@ -64,6 +90,57 @@ def command(
     if not all(item.finished for item in outcomes):
         raise SystemExit(3)
     if not all(item.replaced for item in outcomes):
+        raise SystemExit(1)
+
+
+def _refuse(option: str | None, why: str) -> None:
+    if option is not None:
+        raise InvalidValue(f"--{option} {why}: leave it out")
+
+
+def _shipped(
+    out: Path, dry_run: bool, as_json: bool, *, tables: Path | None, installed: bool, only: tuple[str, ...], sample: str | None,
+    rows: int, threads: int,
+) -> None:  # fmt: skip
+    from kerncast.data.importers import get_importer
+    from kerncast.regenerating.shipping import build_shipped, plans_named
+
+    if dry_run:
+        plans = [plan.smaller() if sample else plan.limited(rows) for plan in plans_named(only)]
+        if as_json:
+            print_json([{"name": plan.name, **asdict(plan)} for plan in plans])
+            return
+        columns = ("model", "family", "framework", "rows at most", "trees", "folds")
+        lines = [
+            (plan.name, plan.family, plan.framework, f"{plan.rows:,}", str(plan.knobs["trees"]), str(plan.folds))
+            for plan in plans
+        ]
+        table(columns, lines, right=columns[3:])
+        return
+    if (tables is not None) == installed:
+        raise InvalidValue(
+            "name AIConfigurator's tables with --tables PATH, or take those of the installed package with --installed"
+        )
+    if tables is not None and not tables.exists():
+        raise InvalidValue(f"there is no {tables}: get the tables with `pip download --no-deps aiconfigurator-core`")
+    place = tables if tables is not None else get_importer("aiconfigurator").installed()
+    with shown(plain=True) as progress:
+        built = build_shipped(place, out, only=only, sample=sample, rows=rows, threads=threads, progress=progress)
+    if as_json:
+        print_json({"path": str(out), "models": [asdict(item) for item in built]})
+    else:
+        columns = ("model", "devices", "rows", "held-out MAPE", "KB", "seconds")
+        done = [item for item in built if not item.left_out]
+        table(columns, [
+            (item.name, str(len(item.devices)), f"{item.rows:,}", "unknown" if item.mape is None else f"{item.mape:.2%}",
+             f"{item.bytes / 1e3:,.0f}", f"{item.seconds:,.0f}")
+            for item in done
+        ], right=columns[1:])  # fmt: skip
+        for item in built:
+            if item.left_out:
+                echo(f"- left out {item.name}: {item.left_out}")
+        echo("", f"{len(done)} models, {sum(item.bytes for item in done) / 1e6:,.1f} MB, in {out}")
+    if all(item.left_out for item in built):
         raise SystemExit(1)
 
 

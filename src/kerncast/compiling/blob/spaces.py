@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from kerncast.compiling.blob.bytecode import Programs, places_of
 from kerncast.compiling.blob.container import Numbers, Texts
+from kerncast.compiling.c_spaces import rule_in_message
 from kerncast.compiling.encoding import MISSING
 from kerncast.compiling.lower import Artefact, encoded
 from kerncast.expr import Program
@@ -64,7 +65,7 @@ def space_tables(word: str, space: Space, texts: Texts, programs: Programs) -> T
         f"{word}.values": longs(values),
         f"{word}.labels": ints(labels),
         f"{word}.names": ints([texts.place(name) for name in names]),
-        f"{word}.rules": ints([texts.place(parameter.describe()) for parameter in space.parameters.values()]),
+        f"{word}.rules": ints([texts.place(rule_in_message(parameter)) for parameter in space.parameters.values()]),
         f"{word}.inactive": doubles([float(parameter.inactive) for parameter in space.parameters.values()]),
         f"{word}.order": ints([names.index(name) for name in space.reading_order]),
         f"{word}.applies": ints([program(space.active.get(name)) for name in names]),

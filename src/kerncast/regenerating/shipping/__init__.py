@@ -1,7 +1,7 @@
 """The models that come with the package, built from public tables: which ones, how, and what is checked of them.
 
-`kerncast regenerate shipped` runs it. The tables are those of AIConfigurator (PyPI: aiconfigurator-core, Apache-2.0). Nothing of
-them is in the package but what the models learned.
+`kerncast regenerate shipped` runs it. The tables are those of AIConfigurator (PyPI: aiconfigurator-core, Apache-2.0). None of
+their rows are in the package, only what the models learned.
 """
 
 from kerncast.regenerating.shipping.building import Built, build_shipped

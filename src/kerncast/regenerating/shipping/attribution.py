@@ -67,11 +67,11 @@ def told(model: Model, plan: Plan, source: Source, software: Iterable[tuple[str,
         "",
         "## Where it comes from",
         "",
-        f"Tables: {markdown.text(source.words)}; op {markdown.code(plan.op)}, framework {markdown.code(plan.framework)}, of each "
-        f"device the newest version: {markdown.text(', '.join(versions))}.",
+        f"Tables: {markdown.text(source.words)}; op {markdown.code(plan.op)}, framework {markdown.code(plan.framework)}, of "
+        f"each device the newest version: {markdown.text(', '.join(versions))}.",
         f"It learned from {used:,} of {rows:,} rows"
         + (": whole problems drawn by the seed, of each device about as many." if used < rows else "."),
-        f"Build it again: {markdown.code(f'kerncast regenerate shipped --only {plan.name}')}.",
+        f"Build it again: {markdown.code(plan.command)}.",
         "",
         "## Held-out error by device and dtype",
         "",
@@ -89,7 +89,9 @@ def errors_by_device(model: Model) -> pl.DataFrame:
     """The out-of-fold errors of a model: device, dtype, rows, MAPE and median error."""
     found = model.out_of_fold
     if found is None:
-        return pl.DataFrame(schema={"device": pl.String, "dtype": pl.String, "rows": pl.Int64, "mape": pl.Float64, "median": pl.Float64})
+        return pl.DataFrame(
+            schema={"device": pl.String, "dtype": pl.String, "rows": pl.Int64, "mape": pl.Float64, "median": pl.Float64}
+        )
     dtype = pl.col("problem.dtype") if "problem.dtype" in found.columns else pl.lit("any")
     error = (pl.col("time_ns") / pl.col("measured_ns") - 1.0).abs()
     known = found.filter(pl.col("time_ns").is_not_null() & pl.col("measured_ns").is_not_null())

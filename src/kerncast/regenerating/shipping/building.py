@@ -57,18 +57,20 @@ def build_shipped(
     *,
     only: Sequence[str] = (),
     sample: str | None = None,
+    rows: int = 0,
     seed: int = 0,
     threads: int = 0,
     progress: Progress = QUIET,
 ) -> list[Built]:
     """Build the shipped models of AIConfigurator's tables in a folder, each whole or not at all.
 
-    `only` names models or ops; `sample` is `small` for few rows and trees. A model that is there already is replaced. What
+    `only` names models or ops; `sample` is `small` for few rows and trees; `rows` is the most of a model (0: as its plan says).
+    A model that is there already is replaced. What
     the tables do not hold is left out, and said. How kernels miss their rooflines is learned when all models are built.
     """
     if sample not in (None, SMALL):
         raise InvalidValue(f"`sample` is {SMALL}, or left out for all rows of the recipe, got '{sample}'")
-    plans = [plan.smaller() if sample else plan for plan in plans_named(only)]
+    plans = [plan.smaller() if sample else plan.limited(rows) for plan in plans_named(only)]
     with tables_at(tables) as found:
         kinds = {place.kind for place in found.places}
     source = source_of(tables)
@@ -80,9 +82,9 @@ def build_shipped(
         if not held & kinds:
             built.append(Built(plan.name, "", left_out=f"there is no table of {' or '.join(sorted(held))}"))
             continue
-        item, rows = _build(plan, tables, out, source, seed, threads, progress)
+        item, missed = _build(plan, tables, out, source, seed, threads, progress)
         built.append(item)
-        misses += rows
+        misses += missed
     if misses and not only:
         learn_misses(pl.concat(misses)).write(out / MISSES)
     if any(not item.left_out for item in built):

@@ -28,6 +28,8 @@ class Plan:
     """At most this many are learned from, as evenly over devices as they go."""
     knobs: dict[str, Any] = field(default_factory=dict)
     folds: int = 2
+    command: str = ""
+    """What builds it again."""
 
     @property
     def name(self) -> str:
@@ -42,21 +44,25 @@ class Plan:
         """The recipe that it is trained with."""
         return Recipe(knobs={**TIMES, **self.knobs}, folds=self.folds, seed=seed, threads=threads, rows=self.rows)
 
+    def limited(self, rows: int) -> Plan:
+        """The same plan with at most so many rows; 0: as it is."""
+        return replace(self, rows=rows, command=f"{self.command} --rows {rows}") if 0 < rows < self.rows else self
+
     def smaller(self) -> Plan:
         """The same plan with a small sample of the rows and few trees."""
         knobs = {**self.knobs, "trees": min(SMALL_TREES, self.knobs["trees"]), "leaves": 31, "lr": 0.2}
-        return replace(self, rows=min(SMALL_ROWS, self.rows), knobs=knobs)
+        return replace(self, rows=min(SMALL_ROWS, self.rows), knobs=knobs, command=f"{self.command} --sample {SMALL}")
 
 
 def _plans() -> tuple[Plan, ...]:
-    large = {"trees": 350, "leaves": 127, "lr": 0.1}
-    small = {"trees": 300, "leaves": 63, "lr": 0.1}
+    large = {"trees": 300, "leaves": 127, "lr": 0.1}
+    small = {"trees": 250, "leaves": 63, "lr": 0.1}
     sizes: dict[str, tuple[Sequence[str], int, dict[str, Any]]] = {
-        "gemm": (SERVERS, 180_000, large),
+        "gemm": (SERVERS, 150_000, large),
         "mixed_mm": (("trtllm",), 60_000, small),
         "attention_context": (SERVERS, 120_000, large),
         "attention_generation": (SERVERS, 120_000, large),
-        "moe": (SERVERS, 150_000, large),
+        "moe": (SERVERS, 120_000, large),
         "attention_encoder": (SERVERS, 60_000, small),
         "mla_context": (("trtllm", "sglang"), 40_000, small),
         "mla_generation": (("trtllm", "sglang"), 40_000, small),
@@ -64,7 +70,12 @@ def _plans() -> tuple[Plan, ...]:
         "collective": (("nccl", *SERVERS), 40_000, small),
         "quantize": (SERVERS, 40_000, small),
     }
-    return tuple(Plan(op, name, rows, knobs) for op, (names, rows, knobs) in sizes.items() for name in names)
+    command = "kerncast regenerate shipped --only"
+    return tuple(
+        Plan(op, name, rows, knobs, command=f"{command} {op}-{name}")
+        for op, (names, rows, knobs) in sizes.items()
+        for name in names
+    )
 
 
 PLANS = _plans()

@@ -28,6 +28,8 @@ from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.files.parquet import parquet_columns, scan_parquet
 
 LEFT_OUT_SHOWN = 50
+# What rows are of, besides their op.
+IDENTITY = ("device", "framework", "version")
 
 Wanted = Mapping[str, tuple[Rows, ...]]
 """The kinds to read, each with the families to keep of it."""
@@ -58,7 +60,7 @@ class AiConfigurator(Importer):
             )
         wanted, kept = _wanted(options.only), {_device(name) for name in options.devices}
         with tables_at(path) as tables:
-            known, notes = _known(tables, wanted)
+            known, notes = _known(tables, wanted, told=not options.only)
             newest = _newest(tables, known, options)
             notes += [note for rows in newest.values() for note in rows.notes]
             lacking: dict[str, list[Place]] = {}
@@ -67,15 +69,15 @@ class AiConfigurator(Importer):
                 if options.keep_software and kind.name not in newest:
                     continue
                 table = _table(tables, place, kind, lacking)
+                height = table.height
+                table = _only_asked(table, kind, kept, newest.get(kind.name), options)
                 seen |= _own_devices(table) if options.device is not None else {}
                 _check_device(seen, options.device)
                 for imported in _rows(table, place, kind, wanted[kind.name], options, before):
-                    rows = _chosen(imported.rows, kept, newest.get(kind.name))
-                    if rows.height:
-                        if last is not None:
-                            yield last
-                        last = replace(imported, rows=rows)
-                before += table.height if place.numbered_through else 0
+                    if last is not None:
+                        yield last
+                    last = imported
+                before += height if place.numbered_through else 0
             if last is None and (kept or newest):
                 raise NotFound(f"no row is of {', '.join([*sorted(kept), *options.keep_software])}: ask for less")
             if last is not None:
@@ -134,8 +136,8 @@ def _wanted(only: Iterable[str]) -> Wanted:
     return found or every
 
 
-def _known(tables: Tables, wanted: Wanted) -> tuple[list[tuple[Place, Kind]], list[str]]:
-    """The tables to read, those of one kind after each other, and a note on those that are left out."""
+def _known(tables: Tables, wanted: Wanted, told: bool) -> tuple[list[tuple[Place, Kind]], list[str]]:
+    """The tables to read, those of one kind after each other, and (if it is to be `told`) a note on those left out."""
     given = [place for place in tables.places if place.kind]
     alone = [(place, _kind_of_file(tables.file(place), place)) for place in tables.places if not place.kind]
     found = [(place, KINDS[place.kind]) for place in given if place.kind in wanted]
@@ -146,16 +148,16 @@ def _known(tables: Tables, wanted: Wanted) -> tuple[list[tuple[Place, Kind]], li
         raise BadFile(f"there is no table of {', '.join(wanted)} (there are {there}): there is nothing to import")
     others = Counter[str](place.kind for place in given if place.kind not in KINDS)
     notes = []
-    if others:
+    if others and told:
         rows = Counter[str]()
         for place in given:
             if place.kind in others:
                 rows[place.kind] += _height(tables, place)
-        told = [f"{kind} ({rows[kind]:,} rows in {_files(count)})" for kind, count in sorted(others.items())]
-        more = f" and {len(told) - LEFT_OUT_SHOWN:,} more kinds" * (len(told) > LEFT_OUT_SHOWN)
+        those = [f"{kind} ({rows[kind]:,} rows in {_files(count)})" for kind, count in sorted(others.items())]
+        more = f" and {len(those) - LEFT_OUT_SHOWN:,} more kinds" * (len(those) > LEFT_OUT_SHOWN)
         notes.append(
             f"read {len(found):,} of {len(given):,} tables; left out {sum(rows.values()):,} rows of kinds that have no op "
-            f"here: {', '.join(told[:LEFT_OUT_SHOWN])}{more}"
+            f"here: {', '.join(those[:LEFT_OUT_SHOWN])}{more}"
         )
     for place, kind in alone:
         if kind.name not in wanted:
@@ -204,9 +206,7 @@ def _newest(tables: Tables, known: list[tuple[Place, Kind]], options: Options) -
         return {}
     pairs: dict[str, set[tuple[str, str | None]]] = {}
     for place, kind in known:
-        table, _ = _with_place(read_table(tables.file(place), kind), place)
-        said = table.select(as_type(table[name], pl.String) for name in ("device", "framework", "version")).unique()
-        for device, name, version in said.iter_rows():
+        for device, name, version in _identities(tables.file(place), place).iter_rows():
             profile = devices.named(device) if device else None
             if profile is not None:
                 pairs.setdefault(kind.name, set()).add((profile.name, software_text(kind, name, version, options.software)))
@@ -230,11 +230,33 @@ def _newest(tables: Tables, known: list[tuple[Place, Kind]], options: Options) -
     return found
 
 
-def _chosen(rows: pl.DataFrame, kept: set[str], newest: filters.SoftwareRows | None) -> pl.DataFrame:
+def _only_asked(
+    table: pl.DataFrame, kind: Kind, kept: set[str], newest: filters.SoftwareRows | None, options: Options
+) -> pl.DataFrame:
     """The rows of the devices and the software that are asked for."""
-    if kept and "device" in rows.columns:
-        rows = rows.filter(pl.col("device").is_in(sorted(kept)))
-    return rows if newest is None or "device" not in rows.columns else rows.filter(newest.expression)
+    if not kept and newest is None:
+        return table
+    table = table.with_columns(as_type(table[name], pl.String) for name in IDENTITY)
+    asked, chosen = [], set[tuple[str, str | None]](newest.kept if newest is not None else ())
+    for device, name, version in table.select(IDENTITY).unique().iter_rows():
+        profile = devices.named(device) if device else None
+        if profile is None or (kept and profile.name not in kept):
+            continue
+        if newest is None or (profile.name, software_text(kind, name, version, options.software)) in chosen:
+            asked.append((device, name, version))
+    wanted = pl.DataFrame(asked, schema=dict.fromkeys(IDENTITY, pl.String), orient="row")
+    return table.join(wanted, on=IDENTITY, how="semi", nulls_equal=True, maintain_order="left")
+
+
+def _identities(file: Path, place: Place) -> pl.DataFrame:
+    """What the rows of a table are of: each device, framework and version once."""
+    try:
+        columns = {name.strip().casefold(): name for name in parquet_columns(file)}
+        said = [pl.col(columns[name]).alias(name) if name in columns else pl.lit(None).alias(name) for name in IDENTITY]
+        found = scan_parquet(file).select(said).unique().collect()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        raise BadFile(f"{place.where}not a parquet file ({(str(error).splitlines() or ['no reason'])[0]})") from error
+    return _with_place(found.select(as_type(found[name], pl.String) for name in IDENTITY), place)[0]
 
 
 def _with_place(table: pl.DataFrame, place: Place) -> tuple[pl.DataFrame, list[str]]:

@@ -1,0 +1,184 @@
+"""Models on devices that they have not seen: intervals by distance, and models that a few rows move there."""
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+
+import kerncast
+from kerncast.data.dataset import Dataset, record_of
+from kerncast.device import Device
+from kerncast.errors import InvalidValue
+from kerncast.families.gemm_library import gemm_library
+from kerncast.models.elsewhere import DeviceErrors, calibrate_elsewhere
+from kerncast.models.statuses import Answered
+
+SMALL = {"trees": 40, "leaves": 15, "lr": 0.15, "folds": 3, "threads": 1, "progress": None}
+PROBLEM = {"M": 512, "N": 2048, "K": 1024, "dtype": "bf16", "layout": "rcr"}
+
+
+def device(name: str, cus: float, bandwidth: float, tflops: float) -> Device:
+    numbers = {"num_cus": cus, "memory_bandwidth_gb_s": bandwidth, "l2_cache_kb": 40_000}
+    return Device(name, name, "gpu", numbers, {"bf16": tflops, "fp8": 2 * tflops})
+
+
+SEEN = [device("one", 80, 900, 120), device("two", 108, 1500, 300), device("three", 132, 3300, 900),
+        device("four", 142, 800, 350), device("five", 148, 7500, 2200)]  # fmt: skip
+NEW = device("fresh", 120, 2400, 500)
+FAR = device("far", 4000, 900_000, 900_000)
+
+
+def times(rows: pl.DataFrame, on: Device, slower: float) -> np.ndarray:
+    """A made-up GPU: the roofline, a launch, a library that is `slower` here, and some noise."""
+    m, n, k = (rows[f"problem.{name}"].to_numpy().astype(float) for name in "MNK")
+    narrow = (rows["problem.dtype"] == "fp8").to_numpy()
+    compute = 2 * m * n * k / (on.peak_tflops["bf16"] * np.where(narrow, 2, 1) * 1e12) * 1e9
+    memory = (m * k + k * n + m * n) * np.where(narrow, 1, 2) / on.numbers["memory_bandwidth_gb_s"]
+    waves = np.ceil(m / 128) * np.ceil(n / 128) / on.numbers["num_cus"]
+    noise = np.random.default_rng(len(on.name)).normal(0, 0.02, rows.height)
+    return (4000 + np.hypot(compute, memory) * slower * np.ceil(waves) / waves ** 0.9) * np.exp(noise)
+
+
+def rows(on: Device, count: int, slower: float, seed: int, dtypes: tuple[str, ...] = ("bf16", "fp8")) -> pl.DataFrame:
+    rng = np.random.default_rng(seed)
+    sizes = {f"problem.{name}": 2 ** rng.integers(5, 13, count) * rng.choice([1, 3], count) for name in "MNK"}
+    frame = pl.DataFrame(sizes).unique(maintain_order=True)
+    dtype = rng.choice(dtypes, frame.height)
+    frame = frame.with_columns(pl.Series("problem.dtype", dtype), pl.lit("rcr").alias("problem.layout"),
+                               pl.lit("torch_flow").alias("config.kernel_source"))  # fmt: skip
+    frame = frame.with_columns(pl.lit(1).alias("problem.split_k"), pl.lit(1).alias("problem.batch"))
+    return frame.with_columns(time_ns=times(frame, on, slower), device=pl.lit(on.name), status=pl.lit("ok"))
+
+
+def dataset(path, *parts: tuple[Device, pl.DataFrame]) -> Dataset:
+    made = Dataset.create(path)
+    for on, frame in parts:
+        made.append(gemm_library, frame, machines=[record_of(on)])
+    return made
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """`pooled`, a model of five made-up devices, and `few`: 60 rows of a sixth, whose library is slower than all of theirs."""
+    folder = tmp_path_factory.mktemp("home")
+    slower = [1.2, 1.3, 1.25, 1.5, 1.35]
+    dataset(folder / "d", *((on, rows(on, 400, factor, 1)) for on, factor in zip(SEEN, slower, strict=True)))
+    kerncast.train(folder / "d", out=folder / "pooled", pool=True, **SMALL)
+    dataset(folder / "few", (NEW, rows(NEW, 60, 1.9, 7)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def held():
+    """Rows of the new device that nobody learned from."""
+    return rows(NEW, 800, 1.9, 99)
+
+
+def errors(model, frame, **on) -> np.ndarray:
+    said = model.predict(frame.drop("time_ns", "device", "status"), **on)
+    return (said["time_ns"] / frame["time_ns"]).log().to_numpy()
+
+
+def inside(model, frame, **on) -> float:
+    said = model.predict(frame.drop("time_ns", "device", "status"), **on)
+    return float(((said["lower_ns"] <= frame["time_ns"]) & (frame["time_ns"] <= said["upper_ns"])).mean())
+
+
+def test_an_unseen_device_has_an_interval_that_widens_with_the_distance(home, held):
+    """A profile is enough for a time and an interval; far from all measured devices the answer says so."""
+    model = kerncast.open(home / "pooled")
+    known, near, far = (model.predict(PROBLEM, device=on) for on in ("three", NEW, FAR))
+    assert known.ok
+    assert near.ok
+    assert "fresh was not measured; the nearest device that was is three" in near.note
+    assert far.status is Answered.OUT_OF_RANGE
+    assert "further than any device" in far.reason
+
+    def width(answer):
+        return math.log(answer.upper_ns / answer.lower_ns)
+
+    assert width(known) < width(near) <= width(far)
+    assert [line.device for line in model.manifest.elsewhere.devices] == sorted(on.name for on in SEEN)
+    assert all(line.mape < line.roofline_mape for line in model.manifest.elsewhere.devices)
+    copy = Device("three", "a copy with half the units", "gpu", {**SEEN[2].numbers, "num_cus": 66}, SEEN[2].peak_tflops)
+    assert "three was not measured" in model.predict(PROBLEM, device=copy).note
+
+
+def test_the_interval_of_unseen_devices_covers_them():
+    """Calibrated on devices whose errors grow with the distance, nine in ten rows of others are inside."""
+    rng = np.random.default_rng(0)
+
+    def some(count):
+        far = rng.uniform(0.1, 2.0, count)
+        return [DeviceErrors(str(place), "x", x, rng.normal(0, 0.05 * (1 + x), 300) + rng.normal(0, 0.05 * (1 + x)))
+                for place, x in enumerate(far)]  # fmt: skip
+
+    covered = []
+    for _ in range(20):
+        found = calibrate_elsewhere(some(8), ("num_cus",))
+        for part in some(4):
+            low, high = np.log(found.factors(part.distance))
+            covered.append(float(((part.logs >= low) & (part.logs <= high)).mean()))
+    assert 0.85 < np.mean(covered) < 0.99
+    assert calibrate_elsewhere(some(2), ()) is None
+
+
+def test_a_few_rows_move_a_model_to_their_device(home, held, tmp_path):
+    """The error falls, the interval covers rows that were not given, and the same rows give the same bytes."""
+    pooled = kerncast.open(home / "pooled")
+    moved = kerncast.adapt(pooled, home / "few", device=NEW, out=tmp_path / "m", progress=None)
+    before, after = np.abs(errors(pooled, held, device=NEW)).mean(), np.abs(errors(moved, held)).mean()
+    told = moved.evaluation["adapted"]
+    assert after < before / 2
+    assert abs(told["after"] - after) < 0.03
+    assert told["after"] < told["before"]
+    assert inside(moved, held) > 0.82
+    assert [record.name for record in moved.manifest.devices] == ["fresh"]
+    assert moved.manifest.hull["M"] == pooled.manifest.hull["M"]
+    again = kerncast.adapt(home / "pooled", home / "few", device=NEW, out=tmp_path / "again", progress=None)
+    assert again.manifest.checksum == moved.manifest.checksum
+    files = {name: (moved.path / name).read_bytes() for name in moved.manifest.files}
+    assert files == {name: (again.path / name).read_bytes() for name in again.manifest.files}
+
+
+def test_rows_that_agree_with_the_model_do_not_hurt_it(home, tmp_path):
+    """Rows of a device as the model expects it, with nothing to learn from, leave it as good as it was."""
+    pooled = kerncast.open(home / "pooled")
+    frame, test = rows(SEEN[1], 40, 1.3, 5), rows(SEEN[1], 500, 1.3, 6)
+    dataset(tmp_path / "d", (SEEN[1], frame))
+    moved = kerncast.adapt(pooled, tmp_path / "d", out=tmp_path / "m", progress=None)
+    before, after = np.abs(errors(pooled, test, device="two")).mean(), np.abs(errors(moved, test)).mean()
+    assert after < 1.15 * before
+
+
+def test_a_moved_model_answers_in_c_as_in_python(home, tmp_path):
+    """Exported to C it passes its own test of golden answers, which Python made."""
+    import subprocess
+
+    moved = kerncast.adapt(home / "pooled", home / "few", device=NEW, out=tmp_path / "m", progress=None)
+    files = kerncast.export(moved, tmp_path / "c", progress=None)
+    assert any(file.name.endswith(".c") for file in files)
+    subprocess.run(["cmake", "-S", tmp_path / "c", "-B", tmp_path / "b"], check=True, capture_output=True)
+    subprocess.run(["cmake", "--build", tmp_path / "b"], check=True, capture_output=True)
+    subprocess.run(["ctest", "--test-dir", tmp_path / "b"], check=True, capture_output=True)
+
+
+def test_rows_of_another_op_device_or_dtype_are_refused_by_name(home, tmp_path):
+    """What the model cannot learn from is refused before anything is written."""
+    pooled = kerncast.open(home / "pooled")
+    with pytest.raises(InvalidValue, match="measured on fresh, not on five"):
+        kerncast.adapt(pooled, home / "few", device=SEEN[4], out=tmp_path / "m", progress=None)
+    wide = Device("fresh", "fresh", "gpu", NEW.numbers, {**NEW.peak_tflops, "fp16": 500})
+    dataset(tmp_path / "fp16", (wide, rows(wide, 30, 1.9, 3, ("bf16",)).with_columns(pl.lit("fp16").alias("problem.dtype"))))
+    with pytest.raises(InvalidValue, match="some rows are fp16, of which it knows nothing"):
+        kerncast.adapt(pooled, tmp_path / "fp16", out=tmp_path / "m", progress=None)
+    with pytest.raises(InvalidValue, match=r"several devices \(five, four, one, three, two\)"):
+        kerncast.adapt(pooled, home / "d", out=tmp_path / "m", progress=None)
+    bare = Device("fresh", "fresh", "gpu", {"memory_bandwidth_gb_s": 2400}, NEW.peak_tflops)
+    with pytest.raises(InvalidValue, match="whose profile lacks .*num_cus"):
+        kerncast.adapt(pooled, home / "few", device=bare, out=tmp_path / "m", progress=None)
+    roofline = kerncast.train(home / "few", out=tmp_path / "r", model="roofline", folds=2, progress=None)
+    with pytest.raises(InvalidValue, match="is a roofline model, and only gbdt models"):
+        kerncast.adapt(roofline, home / "few", out=tmp_path / "m", progress=None)
+    assert not (tmp_path / "m").exists()
