@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kerncast.expr import Expr, Namespace, ceil, ceil_div, log2, maximum, mod
+from kerncast.families.attention_tiles import HIDDEN_NS
 from kerncast.op import Work
 from kerncast.ops.routing import balanced
 
 # Rows × columns of a product that one block computes.
 TILES = ((16, 128), (64, 128), (128, 256))
 ALIGNMENTS = (128, 256)
-# Below a microsecond a part of the time is hidden by the launch.
-HIDDEN_NS = 1000
 
 
 def expert_features(p: Namespace, hw: Namespace, work: Work) -> Mapping[str, Expr]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from kerncast.expr import Expr, Namespace, ceil_div, constant
-from kerncast.families.attention_tiles import cache_features, causal_features, full_features, parts_of_time
+from kerncast.expr import Expr, Namespace, ceil, ceil_div, constant, log2, maximum
+from kerncast.families.attention_tiles import HIDDEN_NS, cache_features, causal_features, full_features, parts_of_time
 from kerncast.families.expert_tiles import expert_features
 from kerncast.families.library_tiles import library_features
 from kerncast.families.serving_sources import SOURCES
@@ -90,11 +90,26 @@ def _moe(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
 
 
 def _collective(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-    return {"device_link_gb_s": 1 * hw.link_bandwidth_gb_s}
+    """A ring sends parts step by step; for short messages every GPU reads the whole message of every other one at once."""
+    ring, once = collective.work(p).link_ns(hw), p.message_bytes * (p.gpus - 1) / hw.link_bandwidth_gb_s
+    return {
+        "log2_ring_ns": log2(ring + HIDDEN_NS),
+        "log2_step_ns": log2(ring / p.steps + HIDDEN_NS),
+        "log2_once_ns": log2(once + HIDDEN_NS),
+        "device_link_gb_s": 1 * hw.link_bandwidth_gb_s,
+    }
 
 
 def _quantize(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-    return {}
+    """A block takes a row, or a part of the matrix; what the cache holds need not be read."""
+    work, waves = quantize.work(p), p.M / hw.num_cus
+    missing = maximum(0, work.bytes - hw.l2_cache_kb * 1024)
+    return {
+        "row_waves": ceil(waves),
+        "row_wave_fill": waves / ceil(waves),
+        "log2_memory_ns": log2(work.parts_ns(hw)[1] + HIDDEN_NS),
+        "log2_missing_ns": log2(missing / hw.memory_bandwidth_gb_s + HIDDEN_NS),
+    }
 
 
 attention_context_library = _library(attention_context, "attention of a prompt", _context)

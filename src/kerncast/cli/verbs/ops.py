@@ -51,7 +51,8 @@ def _describe(op: Op) -> dict[str, Any]:
         "parameters": parameters(op.problem),
         "derived": list(op.derived),
         "split_group": list(op.split_group),
-        "work": "flops, bytes" if work else "unknown",
+        "splits": {name: list(parameters) for name, parameters in op.splits.items()},
+        "work": "unknown" if work is None else f"flops, bytes{', bytes over the links' if work.communicates else ''}",
         "features": list(op.features(op.namespace(), hardware_namespace())),
         "families": [family.id for family in FAMILIES if family.op is op],
         "aliases": {name: dict(values) for name, values in op.aliases.items()},
@@ -99,6 +100,8 @@ def command(name: str | None, as_json: bool) -> None:
     echo(*f"{found_one['op']}: {found_one['doc']}".split("\n"), "")
     show_parameters(found_one["parameters"], "problem")
     echo("", f"folds group by: {', '.join(found_one['split_group'])}")
+    for name, unseen in found_one["splits"].items():
+        echo(f"--split {name}: {', '.join(unseen)} unseen")
     echo(f"work: {found_one['work']}")
     echo(f"features: {', '.join(found_one['features'])}")
     echo(f"families: {', '.join(found_one['families'])}")
