@@ -89,6 +89,7 @@ def measure(environment: Environment) -> None:
 
 
 def main() -> None:
+    """Try the wheel, then the sdist."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="where the wheel and the sdist are")
     parser.add_argument("--quick", action="store_true", help="without the quickstart")
