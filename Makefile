@@ -85,7 +85,7 @@ dist: $(VENV)/.release
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m twine check --strict dist/*
-	$(BIN)/python packaging/try_release.py dist $(TRY)
+	$(BIN)/python releasing/try_release.py dist $(TRY)
 
 # `src/kerncast/version.py` is the only place that says it.
 version:

@@ -54,6 +54,12 @@ def gemm(name: str, count: int, rows: int, columns: int, depth: int, form: str, 
     )
 
 
+def quantise(name: str, count: int, rows: int, columns: int, form: str, part: str) -> Call:
+    """A matrix of activations before a product of 8 bits: its scale, or its narrow form."""
+    moved = rows * columns * (RESULT_BYTES + (dtypes.BYTES[form] if part == "scale_matrix" else 0.0))
+    return Call(name, "quantize", {"M": rows, "K": columns, "dtype": form, "part": part}, count, 0.0, moved, form)
+
+
 def pairs(new: int, past: int, window: int) -> float:
     """How many keys the new queries of one sequence read in all, in one head: the sum of min(position, window)."""
 

@@ -1,7 +1,7 @@
 """Use a built wheel and sdist as someone who has nothing else: install each into an empty environment and ask it something.
 
-python packaging/try_release.py dist             # everything; the quickstart measures for about five minutes
-python packaging/try_release.py dist --quick     # without the quickstart
+python releasing/try_release.py dist             # everything; the quickstart measures for about five minutes
+python releasing/try_release.py dist --quick     # without the quickstart
 """
 
 from __future__ import annotations
