@@ -11,6 +11,7 @@ from kerncast.errors import BadFile, CannotWrite, InvalidValue, KerncastError, N
 from kerncast.version import __version__
 
 if TYPE_CHECKING:
+    from kerncast.api.adapt import adapt
     from kerncast.api.collect import collect
     from kerncast.api.compare import compare
     from kerncast.api.doctor import doctor
@@ -43,6 +44,7 @@ _HOMES = {
     "Model": "kerncast.models.model",
     "Selector": "kerncast.selecting.selector",
     "Store": "kerncast.store.store",
+    "adapt": "kerncast.api.adapt",
     "collect": "kerncast.api.collect",
     "compare": "kerncast.api.compare",
     "doctor": "kerncast.api.doctor",
@@ -76,6 +78,7 @@ __all__ = [
     "Selector",
     "Store",
     "__version__",
+    "adapt",
     "collect",
     "compare",
     "doctor",

@@ -13,6 +13,7 @@ import pytest
 
 import kerncast
 from kerncast import devices
+from kerncast.backends.cpu.build import find_compiler
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.models.model import Model
 from kerncast.models.roofline_misses import FILE, learn_misses, read_misses
@@ -24,9 +25,10 @@ PATHS = {
     "h100": {"bfloat16": "torch.nn.functional.linear", "fp8": "CutlassFP8ScaledMMLinearKernel"},
     "a100": {"bfloat16": "vllm_default"},
 }
+VERSIONS = {"h100": "0.24.0", "a100": "0.14.0"}
 
 
-def tables(folder: Path, slower: float = 1.0, version: str = "0.24.0") -> Path:
+def tables(folder: Path, slower: float = 1.0) -> Path:
     """GEMM tables of two GPUs in AIConfigurator's layout; times follow from the rooflines."""
     rng = np.random.default_rng(0)
     for name, paths in PATHS.items():
@@ -41,7 +43,7 @@ def tables(folder: Path, slower: float = 1.0, version: str = "0.24.0") -> Path:
                         compute = 2 * m * n * k / (device.peak_tflops[own] * 1e3)
                         memory = size * (m * k + k * n + m * n) / device.numbers["memory_bandwidth_gb_s"]
                         ns = slower * (4000 + 1.4 * max(compute, memory)) * np.exp(0.01 * rng.standard_normal())
-                        rows.append(("VLLM", version, name, "gemm", path, dtype, m, n, k, ns / 1e6))
+                        rows.append(("VLLM", VERSIONS[name], name, "gemm", path, dtype, m, n, k, ns / 1e6))
         columns = ["framework", "version", "device", "op_name", "kernel_source", "gemm_dtype", "m", "n", "k", "latency"]
         (folder / name).mkdir(parents=True)
         pl.DataFrame(rows, schema=columns, orient="row").write_parquet(folder / name / "gemm_perf.parquet")
@@ -106,6 +108,15 @@ def test_what_is_not_given_is_filled_in_and_said(shipped):
     assert [item.time_ns for item in both] == [found.time_ns] * 2 and "layout" not in both[1].filled
 
 
+def test_the_software_is_that_of_the_device(shipped):
+    """A model of several devices has the newest version of each: the answer names the one of its device, and says what differs."""
+    for name, version in VERSIONS.items():
+        found = kerncast.predict("gemm", PROBLEM, device=name, software="vllm")
+        assert (found.software, found.note) == (f"vllm=={version}", "")
+    other = kerncast.predict("gemm", PROBLEM, device="a100", software="vllm==0.24.0")
+    assert other.basis == "model" and "a100 was measured with vllm==0.14.0, not with vllm==0.24.0" in other.note
+
+
 def test_the_users_own_model_comes_before_a_shipped_one(shipped, tmp_path):
     """Where both cover a problem the store's model answers; what only the shipped one covers is still answered by it."""
     data = kerncast.read(tables(tmp_path / "t", slower=3.0), format="aiconfigurator", out=tmp_path / "d", progress=False)
@@ -148,7 +159,8 @@ def test_a_profile_alone_is_asked_of_a_model_of_several_devices(shipped, tmp_pat
     mine.write_text(text.replace('name = "h200"', 'name = "mygpu"').replace("aliases = [", "aliases = [] #"))
     found = kerncast.predict("gemm", PROBLEM, device=str(mine))
     assert (found.basis, found.device, found.model) == ("model", "mygpu", "shipped/gemm_vllm")
-    assert found.time_ns > 0 and "device was trained with" in found.reason
+    assert found.time_ns > 0 and "mygpu was not measured; the nearest device that was is h100" in found.reason
+    assert found.config == {"kernel_source": PATHS["h100"]["bfloat16"]}
     assert kerncast.predict("gemm", PROBLEM, device=devices.get(str(mine))) == found
 
 
@@ -199,3 +211,37 @@ def test_a_damaged_shipped_model_is_refused_by_name(shipped):
     (shipped / FILE).write_text(text.replace('"level":', '"leve1":'))
     with pytest.raises(BadFile, match=r"roofline\.json"):
         read_misses(shipped / FILE)
+
+
+def test_json_requests_are_answered_by_what_ships(shipped):
+    """One list: a shipped model with a filled parameter, a roofline, a wrong request with its place, and no device."""
+    base = {"op": "gemm", **PROBLEM}
+    requests = [{**base, "device": "h100"}, {**base, "device": "mi300x", "M": 10**6}, {**base, "device": "h100", "M": "x"}, base]
+    text = json.dumps(requests)
+    replies = json.loads(kerncast.query(text, progress=False))
+    assert [(item["status"], item.get("basis")) for item in replies] == [
+        ("ok", "model"), ("out_of_range", "roofline"), ("bad_input", None), ("no_model", None),
+    ]  # fmt: skip
+    alone = kerncast.predict("gemm", PROBLEM, device="h100")
+    assert (replies[0]["time_ns"], replies[0]["filled"], replies[0]["card"]) == (alone.time_ns, alone.filled, alone.card)
+    assert replies[2]["position"] == text.index('"x"')
+    missing = kerncast.query({"op": "gemm", "M": 5, "device": "h100"}, progress=False)
+    assert (missing["status"], "N" in missing["message"]) == ("bad_input", True)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
+def test_a_pooled_model_is_exported_for_one_of_its_devices(shipped, tmp_path, pooled):
+    """The C of a slim model answers what Python answers on that device, and passes its self-test; without a device it is refused."""
+    with pytest.raises(InvalidValue, match="name one of a100, h100 with `device`"):
+        kerncast.export(pooled, tmp_path / "none", progress=False)
+    files = kerncast.export(shipped / "gemm_vllm", tmp_path / "c", device="h100", progress=False)
+    assert {"kerncast.c", "kerncast.h"} <= {file.name for file in files}
+    selector = kerncast.Selector(Model.load(shipped / "gemm_vllm").on("h100"), compile=True)
+    assert selector.is_compiled
+    problem = {**PROBLEM, "layout": "rcr"}
+    said = selector.select(problem)
+    alone = kerncast.predict("gemm", PROBLEM, device="h100")
+    assert (said.time_ns, dict(said.config.items())) == (alone.time_ns, alone.config)
+    build = [find_compiler().path, "-O1", "-o", str(tmp_path / "test"), *map(str, (tmp_path / "c").glob("*.c")), "-lm"]
+    subprocess.run(build, check=True)
+    assert subprocess.run([str(tmp_path / "test")], check=False, capture_output=True).returncode == 0

@@ -68,11 +68,11 @@ def predict(
         if not isinstance(problem, Mapping):
             raise InvalidValue(f"a problem is a mapping of parameters to values, got {type(problem).__name__}")
     opened = store if isinstance(store, Store) or store is None else Store.open(store)
-    asked = Asked(op, given, software, family, config)
+    asked = Asked(op, given, software, family, config, store=opened)
     if len(listed) < WORTH_SHOWING:
-        found = predictions(asked, listed, opened)
+        found = predictions(asked, listed)
     else:
         with shown(progress) as show:
             show.stage(f"predicting {len(listed):,} problems")
-            found = predictions(asked, listed, opened)
+            found = predictions(asked, listed)
     return found[0] if alone else found

@@ -21,6 +21,7 @@ json_printed: ContextVar[bool] = ContextVar("json_printed", default=False)
 
 # verb → module of this package (its function is `command`), and the line that `--help` shows.
 VERBS = {
+    "adapt": ("adapt", "Move a model to a device of which you have a few rows."),
     "collect": ("collect", "Measure kernels on this machine and write a dataset; nothing measured is ever lost."),
     "completion": ("completion", "Print the script that completes commands in bash, zsh or fish."),
     "compare": ("compare", "Say whether a new model is safe to ship: BETTER, SAME, WORSE or AMBIGUOUS."),

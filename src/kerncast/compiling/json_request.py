@@ -277,7 +277,8 @@ def _text(value: Any) -> str:
     return f"{value:.17g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
-def _refusal(refused: Refused) -> Reply:
+def refusal(refused: Refused) -> Reply:
+    """The reply to a request that cannot be read."""
     named = {} if refused.parameter is None else {"parameter": refused.parameter}
     return {"status": refused.status, "message": refused.message, **named, "position": refused.position}
 
@@ -286,7 +287,7 @@ def _reply(reader: RequestReader, select: Select, request: Token, tiers: Collect
     try:
         asked = reader.read(request)
     except Refused as refused:
-        return _refusal(refused)
+        return refusal(refused)
     identity = reader.identity
     origin: Reply = {"model": identity.model, "software": identity.software}
     if asked.software is not None and not softwares.is_same(identity.trained_on, asked.software.what):
@@ -299,7 +300,7 @@ def _reply(reader: RequestReader, select: Select, request: Token, tiers: Collect
             said = f"the tier '{asked.tier}' is not in this artefact: ask another, or export it with that tier"
             raise Refused(Answered.BAD_INPUT, said, asked.start)
     except Refused as refused:
-        return {**_refusal(refused), **origin}
+        return {**refusal(refused), **origin}
     answer = select(values, asked.tier)
     note = {"note": answer.note} if answer.note else {}
     return {**_answered(reader.family, answer, asked), **origin, **note}

@@ -13,9 +13,10 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, cast
 
 import msgspec
 import numpy as np
@@ -34,6 +35,7 @@ from kerncast.learners.contract import (
     write_arrays,
 )
 from kerncast.learners.growing import Bins, Grower, Part, Task, has_many_rows, rank_task, time_task, valid_task
+from kerncast.learners.leaf_shift import shifted
 from kerncast.learners.library_choice import grow_library_trees
 from kerncast.learners.lightgbm_text import load_forest, read_trees
 from kerncast.learners.packed_forest import PackedForest, packed, unpacked
@@ -146,10 +148,34 @@ class Gbdt(Learner):
     """The features that are split by category rather than by size: none, unless a caller or a base has some."""
     threads_ = 0
 
+    def moved(self, rows: Rows, labels: Floats, weight: Floats, seed: int) -> Self:
+        """The same learner for another device, from a few rows measured there: it predicts times, and chooses by them.
+
+        The order that it learned elsewhere is left out: a few rows of one device do not correct it.
+        """
+        assert isinstance(self.options, GbdtOptions)
+        bags = self.trees["time"]
+        trees = [replace(tree, value=tree.value / len(bags)) for bag in bags for tree in bag]
+        misses = labels - sum_of(trees, rows.features)
+        forests = {"time": [shifted(trees, rows, misses, weight, seed)]}
+        if "valid" in self.trees:
+            forests["valid"] = [tuple(bag) for bag in self.trees["valid"]]
+        found = type(self)(msgspec.structs.replace(self.options, blend=0.0, library_trees=0))
+        found.names_, found.target_ = self.names_, self.target_
+        found.forests_ = {name: list(bag) for name, bag in unpacked(packed(forests, self.names_))[1].items()}
+        return found
+
     @property
     def packed(self) -> bool:
         """Whether its forests are packed: they predict, and cannot be continued or explained."""
         return any(isinstance(forest, PackedForest) for bag in self.forests_.values() for forest in bag)
+
+    @property
+    def boosters(self) -> dict[str, list[Booster]]:
+        """The forests as LightGBM has them; packed ones are refused."""
+        if self.packed:
+            raise InvalidValue("packed forests are read without LightGBM: use the model that they were made from")
+        return cast("dict[str, list[Booster]]", self.forests_)
 
     def fit(self, table: Table, fitting: Fitting, base: Self | None = None) -> Self:
         assert isinstance(self.options, GbdtOptions)
@@ -157,11 +183,11 @@ class Gbdt(Learner):
         self.options, given = _resolved(self.options, table, rough), self.options
         self.names_, self.target_ = table.rows.names, fitting.target
         if base is not None:
-            if base.packed:
-                raise InvalidValue("packed forests cannot be continued: continue the model that they were made from")
             self.categorical_ = base.categorical_
         # What the base learned about failures or order is kept if the new data have nothing on it.
-        self.forests_: dict[str, list[Booster | PackedForest]] = {} if base is None else dict(base.forests_)
+        self.forests_: dict[str, list[Booster | PackedForest]] = {}
+        if base is not None:
+            self.forests_ |= {name: [*bag] for name, bag in base.boosters.items()}
         alone = not table.trials.choosing
         self.threads_ = fitting.threads or (1 if len(table.ok) < WORTH_THREADS else 0)
         jobs: dict[str, Callable[[Part], Task]] = {"time": lambda part: time_task(part, fitting, alone)}
@@ -240,9 +266,8 @@ class Gbdt(Learner):
         if self.packed:
             self.save_packed(folder)
             return
-        for name, bag in self.forests_.items():
+        for name, bag in self.boosters.items():
             for number, forest in enumerate(bag):
-                assert not isinstance(forest, PackedForest)
                 # The number of threads is written into the text; it changes nothing else.
                 text = re.sub(r"\[num_threads: \d+\]", "[num_threads: 0]", forest.model_to_string(num_iteration=-1))
                 (folder / f"{name}.{number}.lgbm.gz").write_bytes(gzip.compress(text.encode(), compresslevel=6, mtime=0))

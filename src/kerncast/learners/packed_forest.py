@@ -25,8 +25,9 @@ NAMES, THRESHOLDS, COUNTS, VERSION = "features", "thresholds", "threshold_counts
 PARTS = ("nodes", "feature", "threshold", "left", "value")
 # Rows that are walked through the trees together, and walks at a time: their state stays in the cache.
 ROWS, WALKS = 2048, 32_768
-# Walks take this many steps before those that have ended are put aside.
-STEPS = 3
+# Steps that all walks take before those that have ended are put aside, at first (a tree of 127 leaves is nine nodes deep on
+# average) and then again and again.
+FIRST_STEPS, MORE_STEPS = 9, 4
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -101,16 +102,16 @@ class PackedForest:
     def _walked(self, at: Ints, row: Ints, offset: Ints, limit: npt.NDArray[Any], flat: npt.NDArray[Any]) -> Floats:
         """The value of the leaf that each walk ends in."""
         found = np.empty(len(at))
-        place = np.arange(len(at))
+        place, steps = np.arange(len(at)), FIRST_STEPS
         while len(at):
-            for _ in range(STEPS):
+            for _ in range(steps):
                 beyond = flat.take(offset.take(at) + row) > limit.take(at)
                 at = self.child.take(2 * at + beyond)
             leaf = at - len(self.feature)
             ended = leaf >= 0
             found[place[ended]] = self.value.take(leaf[ended])
             on = np.flatnonzero(~ended)
-            at, row, place = at[on], row[on], place[on]
+            at, row, place, steps = at[on], row[on], place[on], MORE_STEPS
         return found
 
     def trees(self) -> tuple[Tree, ...]:

@@ -204,9 +204,9 @@ def without_choice(family: Family, answer: Answer) -> Answer:
 
     A label that is not in the training data is unsupported rather than out of range: labels have no order.
     """
-    if family.config.parameters or answer.outside is None:
-        return answer
     outside = answer.outside
+    if family.config.parameters or outside is None or outside.parameter not in family.problem.parameters:
+        return answer
     label = isinstance(family.problem.parameters[outside.parameter], (Bool, Categorical))
     status = Answered.UNSUPPORTED if label else answer.status
     return replace(answer, status=status, reason=trained_with(outside), fallback=None, fallback_name="")

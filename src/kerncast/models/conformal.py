@@ -54,6 +54,11 @@ class Interval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         found = msgspec.UNSET if self.widening is msgspec.UNSET else self.widening.beyond
         return None if found is msgspec.UNSET else found
 
+    @property
+    def traits(self) -> Traits | None:
+        """What rarity is counted in, if bounds widen with it."""
+        return None if self.widening is msgspec.UNSET else self.widening.traits
+
     def bounds(
         self, predicted_ns: Floats, rarity: Floats | None = None, size_band: Ints | None = None
     ) -> tuple[Floats, Floats]:

@@ -102,6 +102,17 @@ def _joined(one: Range | None, other: Range | None) -> Range:
     return Range(min(lows, default=None), max(highs, default=None), tuple(labels))
 
 
+def device_software(table: Table, base: Model | None) -> dict[str, tuple[str, ...]]:
+    """The software that was measured on each device, the base's included; empty for one device, and where all have the same."""
+    found = {name: set(texts) for name, texts in table.device_software.items()}
+    if base is not None:
+        for record in base.manifest.devices:
+            found.setdefault(record.name, set()).update(base.manifest.software_on(record.name))
+    if len({frozenset(own) for own in found.values()}) < 2:
+        return {}
+    return {name: tuple(sorted(own)) for name, own in sorted(found.items())}
+
+
 def device_dtypes(table: Table, base: Model | None) -> dict[str, tuple[str, ...]]:
     """The dtypes that were measured on each device, the base's included; empty for one device, and where all have the same."""
     names = [device.name for device in table.devices]
@@ -163,11 +174,12 @@ def candidates(table: Table, base: Model | None) -> pl.DataFrame:
     if base is None or not base.candidates.height:
         return own.filter(pl.col("ok") > 0)
     # A share is a mean over problems, so it is weighted by the number of groups behind it.
-    groups = table.rows.frame.select(base.seen.columns).n_unique()
-    total = groups + base.seen.height
+    groups = table.rows.frame.select(f"problem.{name}" for name in table.family.op.split_group).n_unique()
+    before = base.manifest.data.groups if base.slim else base.seen.height
+    total = groups + before
     parts = [
         frame.with_columns(share=pl.col("share") * (weight / total), portfolio_place=2 * pl.col("portfolio_place") + later)
-        for later, (frame, weight) in enumerate([(own, groups), (base.candidates.select(own.columns), base.seen.height)])
+        for later, (frame, weight) in enumerate([(own, groups), (base.candidates.select(own.columns), before)])
     ]
     columns = [name for name in own.columns if name.startswith("config.")]
     figures = [pl.col("ok", "failed", "share").sum(), pl.col("portfolio_place").min()]

@@ -30,6 +30,7 @@ from kerncast.learners.lightgbm_text import refuse_other_names
 from kerncast.learners.target import Target
 from kerncast.models.answer import Answer
 from kerncast.models.card import card_html, summary_line
+from kerncast.models.elsewhere import away_from
 from kerncast.models.hull import Coverage
 from kerncast.models.labels import Labels, labels_of
 from kerncast.models.manifest import (
@@ -294,7 +295,8 @@ class Model:
 
         One problem gives one answer, a list of problems a list of answers (with one config for all, or a list of as many).
         A frame (columns `problem.M` or `M`, and `config.*`) comes back with `time_ns`, `lower_ns`, `upper_ns` and `status`.
-        For a device that was not measured, the answer is `out_of_range`: it has an extrapolated time and no interval.
+        `device` is a profile, its name or the path of its file. On one that was not measured the interval is wider by how far
+        it is from those that were; a model of fewer than three devices says `out_of_range`, and gives a time without interval.
         """
         asked = self._predictor(device)
         if isinstance(problems, Mapping):
@@ -312,22 +314,22 @@ class Model:
 
     def _predictor(self, device: Device | str | None) -> Predictor:
         """The predictor for a device; for a model of several devices the caller must say which."""
-        known = {record.name: record.device for record in self.manifest.devices}
-        if device is None and len(known) > 1:
-            raise InvalidValue(f"the model is for several devices ({', '.join(known)}): name one with device=")
+        if device is None and len(self.manifest.devices) > 1:
+            named = ", ".join(record.name for record in self.manifest.devices)
+            raise InvalidValue(f"the model is for several devices ({named}): name one with `device`")
         found = self._named(device) if isinstance(device, str) else device or self.device
         if found not in self._predictors:
-            asked = self.on(found) if len(known) > 1 and found.name in known else self
-            self._predictors[found] = Predictor(asked, found)
+            own = len(self.manifest.devices) > 1 and away_from(self, found) is None
+            self._predictors[found] = Predictor(self.on(found) if own else self, found)
         return self._predictors[found]
 
     def _named(self, device: str) -> Device:
-        """A device by name: one of the model's own with its numbers of that time, else a profile."""
+        """A device by name: one of the model's own with its numbers of that time, else a profile; a file has its own numbers."""
         known = {record.name: record.device for record in self.manifest.devices}
         if device in known:
             return known[device]
         found = devices.get(device)
-        return known.get(found.name, found)
+        return found if device.endswith(".toml") else known.get(found.name, found)
 
     def predict_vectors(self, frame: pl.DataFrame, device: Device | None = None) -> pl.DataFrame:
         """`time_ns`, `lower_ns`, `upper_ns` and `score` (lower is chosen) for every vector of a frame."""

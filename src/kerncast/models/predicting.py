@@ -15,11 +15,12 @@ from kerncast.data import schema
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.expr import Program
-from kerncast.models.answer import Answer, Tier, refused_outside, trained_with, unlike_measured, without_choice
+from kerncast.models.answer import Answer, Tier, refused_outside, unlike_measured, without_choice
 from kerncast.models.candidates import Candidates, by_share, library_rows
+from kerncast.models.elsewhere import away_from
 from kerncast.models.expectation import Expectation, expectation_of
 from kerncast.models.hull import OutOfRange, against_facts, only_absent, outside_hull
-from kerncast.models.reach import reach_of
+from kerncast.models.reach import reach_of, worked_on
 from kerncast.models.rules import Rule, config_rules, model_rules, namespaces, problem_rules
 from kerncast.models.statuses import Answered
 from kerncast.op import Config, Problem
@@ -40,13 +41,9 @@ class Predictor:
     def __init__(self, model: Model, device: Device) -> None:
         self.model, self.device, self.family = model, device, model.family
         self._chooses = bool(self.family.config.parameters)
-        own = [record.name for record in model.manifest.devices]
-        self._elsewhere: OutOfRange | None = None
-        """Set if the model never saw this device: times are then extrapolated, and no interval or efficiency is known."""
         self._note = "" if model.recorded else model.NO_ERRORS
-        if device.name not in own:
-            _refuse_unknown_numbers(model, device)
-            self._elsewhere = OutOfRange("device", device.name, ", ".join(own))
+        self._away = away_from(model, device)
+        """Set if the model never saw this device: times are then extrapolated."""
 
     # -- what is known ---------------------------------------------------------------------------------
 
@@ -56,7 +53,11 @@ class Predictor:
 
     @cached_property
     def _candidates(self) -> Candidates:
-        return Candidates(self.model, reach_of(self.model), self.device)
+        found = Candidates(self.model, reach_of(self.model), self.device)
+        if self._away is not None and len(self.model.manifest.devices) > 1 and found.reach is not None:
+            # A kernel of another generation may not exist here: those of the device that is most alike come first.
+            found.preferred = worked_on(self.model, self._away.nearest)
+        return found
 
     @cached_property
     def _expectation(self) -> Expectation | None:
@@ -113,13 +114,18 @@ class Predictor:
 
     def _judged(self, answer: Answer) -> Answer:
         """The answer, if its device and the like of its problem were measured; else what is left of it."""
-        if self._elsewhere is None:
+        away = self._away
+        if away is None:
             return unlike_measured(answer, against_facts(self.model, answer.problem))
-        reason = f"{trained_with(self._elsewhere)}: the time is extrapolated, without an interval"
+        assert answer.time_ns is not None
+        lower, upper = (None, None) if away.factors is None else _widened(answer, away.factors)
+        answer = replace(answer, lower_ns=lower, upper_ns=upper, efficiency=None)
+        if away.believed:
+            return unlike_measured(replace(answer, note=away.words), against_facts(self.model, answer.problem))
+        own = ", ".join(record.name for record in self.model.manifest.devices)
         return replace(
-            answer, status=Answered.OUT_OF_RANGE, lower_ns=None, upper_ns=None, efficiency=None, reason=reason,
-            outside=self._elsewhere,
-        )  # fmt: skip
+            answer, status=Answered.OUT_OF_RANGE, reason=away.words, outside=OutOfRange("device", self.device.name, own)
+        )
 
     def _times(self, frame: pl.DataFrame) -> list[tuple[float, float | None, float | None]]:
         """The time and its bounds, by row."""
@@ -229,16 +235,27 @@ class Predictor:
         found: dict[str, npt.NDArray[np.float64]] = {name: np.full(frame.height, np.nan) for name in TIMES}
         if fine.any():
             predicted = self.model.predict_vectors(frame.filter(pl.Series(fine)), self.device)
-            for name in TIMES if self._elsewhere is None else TIMES[:1]:
+            for name in TIMES if self._away is None else TIMES[:1]:
                 if name in predicted.columns:
                     found[name][fine] = predicted[name].to_numpy()
-            if self._elsewhere is not None:
-                status[fine] = str(Answered.OUT_OF_RANGE)
+            if self._away is not None:
+                self._widen(predicted, found, fine)
+                status[fine] = str(Answered.OK if self._away.believed else Answered.OUT_OF_RANGE)
         status[fine & self._against_facts(frame)] = str(Answered.OUT_OF_RANGE)
         return given.with_columns(
             *(pl.Series(name, values).fill_nan(None) for name, values in found.items()),
             pl.Series("status", status.tolist(), dtype=pl.String),
         )
+
+    def _widen(self, predicted: pl.DataFrame, found: dict[str, npt.NDArray[np.float64]], fine: Flags) -> None:
+        """The bounds of times on a device that was not measured."""
+        assert self._away is not None
+        if self._away.factors is None:
+            return
+        time_ns = found["time_ns"][fine]
+        for name, factor, wider in zip(TIMES[1:], self._away.factors, (np.minimum, np.maximum), strict=True):
+            own = predicted[name].to_numpy() if name in predicted.columns else time_ns
+            found[name][fine] = wider(own, factor * time_ns)
 
     def _with_answers(self, given: pl.DataFrame, answers: Sequence[Answer]) -> pl.DataFrame:
         kinds = schema.schema_of(self.family)
@@ -370,21 +387,12 @@ class Predictor:
         return outside, labels
 
 
-def _refuse_unknown_numbers(model: Model, device: Device) -> None:
-    """Refuse a device whose profile lacks a number that the model reads."""
-    featurizer = model.featurizer(device)
-    lacking = {
-        number.removeprefix("hw.") for name in model.manifest.features.names for number in featurizer.left_out.get(name, ())
-    }
-    if not lacking and model.target.name == "relative" and "expected_ns" not in featurizer.work().outputs:
-        lacking = {"peak_flops"} if "memory_bandwidth_gb_s" in device.numbers else {"memory_bandwidth_gb_s"}
-    if lacking:
-        own = ", ".join(record.name for record in model.manifest.devices)
-        named = ", ".join(sorted(lacking)).replace("peak_flops", f"the peak rates of {', '.join(model.manifest.dtypes)}")
-        raise InvalidValue(
-            f"{model.path} was trained on {own} and cannot predict for {device.name}, whose profile lacks {named}: add the "
-            "numbers to a profile of your own (`kerncast devices` shows one), or measure on that device"
-        )
+def _widened(answer: Answer, factors: tuple[float, float]) -> tuple[float, float]:
+    """The bounds of a time on a device that was not measured: never narrower than on those that were."""
+    time_ns = answer.time_ns or 0.0
+    lower = time_ns if answer.lower_ns is None else answer.lower_ns
+    upper = time_ns if answer.upper_ns is None else answer.upper_ns
+    return min(lower, factors[0] * time_ns), max(upper, factors[1] * time_ns)
 
 
 def _each(given: Sequence[Point], read: Any, what: str) -> list[Any]:

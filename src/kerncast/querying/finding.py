@@ -19,7 +19,9 @@ from kerncast.models.hull import Coverage
 from kerncast.models.model import Model
 from kerncast.op import Family
 from kerncast.registry import OPS
+from kerncast.querying.predicting import Asked
 from kerncast.software import newest_version
+from kerncast.store.sources import profile_of
 from kerncast.store.store import Entry, Store, canonical
 
 
@@ -44,6 +46,8 @@ class Found:
     """The request names the device in a way that the model does not know (`local`): the model must not see that name."""
     entry: str | None = None
     """The model's id in the store."""
+    ready: Asked | None = None
+    """Set if the store has no model: what ships with the package answers, a model or the roofline."""
 
 
 class Several:
@@ -73,12 +77,25 @@ def in_store(store: Store, strict: bool = False) -> Find:
         if asked.op is None:
             raise InvalidValue('a request must name its op: {"op": "exp", …}')
         op = OPS.get(asked.op)
-        found = store.lookup(op.name, asked.family, asked.device, asked.software, strict=strict)
+        try:
+            found = store.lookup(op.name, asked.family, asked.device, asked.software, strict=strict)
+        except NotFound as error:
+            return _ready(asked, store, strict, error)
         if len(found.entries) == 1 or found.family is None:
             return _stored(found.entries[0], asked)
         return _narrowed(found.family, [(_stored(entry, asked), coverage) for entry, coverage in found.by_coverage()])
 
     return find
+
+
+def _ready(asked: Address, store: Store, strict: bool, error: NotFound) -> Found:
+    """What ships answers in the place of a store without a model; if it has nothing to say either, the error stays."""
+    if asked.op is None or asked.device is None:
+        raise error
+    question = Asked(asked.op, asked.device, asked.software, asked.family, None, strict, store, lenient=True)
+    if not question.sources() and ((strict and asked.software is not None) or profile_of(asked.device) is None):
+        raise error
+    return Found(store.path, ready=question)
 
 
 def _stored(entry: Entry, asked: Address) -> Found:

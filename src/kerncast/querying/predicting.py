@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,10 +20,10 @@ from kerncast.models.model import Model
 from kerncast.models.physics import lacking, rooflines
 from kerncast.models.roofline_misses import FILE, Misses, read_misses
 from kerncast.models.statuses import Answered
-from kerncast.op import Family
+from kerncast.op import Family, Problem
 from kerncast.querying.prediction import Prediction
 from kerncast.registry import FAMILIES, OPS
-from kerncast.software import short_name
+from kerncast.software import is_same, matching, short_name
 from kerncast.store.entry import Entry
 from kerncast.store.shipped import folder
 from kerncast.store.sources import Source, entries_of, no_model, profile_of, sources_of
@@ -43,52 +44,89 @@ class Asked:
     family: str | None = None
     config: Point | None = None
     strict: bool = False
+    """Ask no model of other software than is asked for."""
+    store: Store | None = None
+    """None: the user's own."""
+    lenient: bool = False
+    """A problem that is wrong gets the status `bad_input` instead of an error."""
 
     @property
     def name(self) -> str:
         """The name of the device."""
         return self.device.name if isinstance(self.device, Device) else canonical(self.device)
 
+    def sources(self) -> list[Source]:
+        """Where to ask, the first one first."""
+        return sources_of(
+            self.op, self.device, family=self.family, software=self.software, store=self.store, strict=self.strict
+        )
+
 
 @dataclass(frozen=True)
 class _Chosen:
     """Who answers one problem."""
 
+    place: int
     source: Source
     entry: Entry
     problem: Point
     filled: Point
 
 
-def predictions(asked: Asked, problems: Sequence[Point], store: Store | None = None) -> list[Prediction]:
+def predictions(asked: Asked, problems: Sequence[Point]) -> list[Prediction]:
     """An answer to each problem, in order: of the first model that covers it, else of the roofline, and it says which."""
-    opened = Store.open() if store is None else store
     profile = profile_of(asked.device)
-    sources = sources_of(
-        asked.op, asked.device, family=asked.family, software=asked.software, store=opened, strict=asked.strict
-    )
+    sources = asked.sources()
     sources = [source for source in sources if source.lookup.family is not None and (source.seen or profile is not None)]
-    if not sources:
-        op = OPS.alone(asked.op)
-        family, why = _stand_in(asked), no_model(op.name, asked.name, asked.software, opened)
-        whole = [{**op.aliases.get(asked.op, {}), **_checked(family, problem, problems)} for problem in problems]
-        blank = [Prediction(op.name, values, asked.name, str(Answered.OK), reason=why) for values in whole]
-        return _by_roofline(family, profile, asked.name, blank)
-    chosen = [_chosen(sources, problem, asked.name, place, len(problems)) for place, problem in enumerate(problems)]
+    refusing = _Refusing(asked, len(problems))
     found: dict[int, Prediction] = {}
+    chosen: list[_Chosen] = []
+    family = sources[0].lookup.family if sources else _stand_in(asked)
+    assert family is not None
+    for place, problem in enumerate(problems):
+        with refusing.at(place, found):
+            if sources:
+                chosen.append(_chosen(sources, problem, asked.name, place))
+            else:
+                found[place] = _without_model(asked, family, problem)
     for entry in dict.fromkeys(item.entry.id for item in chosen):
-        places = [place for place, item in enumerate(chosen) if item.entry.id == entry]
-        found |= zip(places, _answered(asked, profile, [chosen[place] for place in places]), strict=True)
-    family = next(source.lookup.family for source in sources if source.lookup.family is not None)
+        found |= _answered(asked, profile, [item for item in chosen if item.entry.id == entry], refusing)
+    answers = [found[place] for place in range(len(problems))]
+    open_ = [place for place, item in enumerate(answers) if item.status != Answered.BAD_INPUT]
     others = _other_software(sources, chosen)
-    whole_list = _by_roofline(family, profile, asked.name, [found[place] for place in range(len(problems))])
-    return [replace(item, note="; ".join(filter(None, [item.note, others]))) for item in whole_list]
+    for place, item in zip(open_, _by_roofline(family, profile, asked.name, [answers[at] for at in open_]), strict=True):
+        answers[place] = replace(item, note="; ".join(filter(None, [item.note, others])))
+    return answers
 
 
-def family_of(asked: Asked, store: Store | None = None) -> Family:
+class _Refusing:
+    """What becomes of a problem that is wrong."""
+
+    def __init__(self, asked: Asked, count: int) -> None:
+        self.asked, self.count = asked, count
+
+    @contextmanager
+    def at(self, place: int, found: dict[int, Prediction]) -> Iterator[None]:
+        """The error says which problem it is of, or becomes its answer."""
+        try:
+            yield
+        except (InvalidValue, NotFound) as error:
+            if not self.asked.lenient:
+                raise type(error)(f"problem {place + 1} of {self.count}: {error}" if self.count > 1 else str(error)) from error
+            found[place] = Prediction(self.asked.op, {}, self.asked.name, str(Answered.BAD_INPUT), reason=str(error))
+
+
+def _without_model(asked: Asked, family: Family, problem: Point) -> Prediction:
+    op = family.op
+    store = Store.open() if asked.store is None else asked.store
+    values = {**op.aliases.get(asked.op, {}), **_checked(family, problem)}
+    why = no_model(op.name, asked.name, asked.software, store)
+    return Prediction(op.name, values, asked.name, str(Answered.OK), reason=why)
+
+
+def family_of(asked: Asked) -> Family:
     """The family whose problems are asked about: that of the first model that may answer, else the op's usual one."""
-    sources = sources_of(asked.op, asked.device, family=asked.family, software=asked.software, store=store)
-    found = next((source.lookup.family for source in sources if source.lookup.family is not None), None)
+    found = next((source.lookup.family for source in asked.sources() if source.lookup.family is not None), None)
     return _stand_in(asked) if found is None else found
 
 
@@ -99,7 +137,7 @@ def devices_of(op: str, family: str | None = None, software: str | None = None, 
     return list(dict.fromkeys(name for entry in known for name in entry.record.devices))
 
 
-def _chosen(sources: Sequence[Source], problem: Point, device: str, place: int, count: int) -> _Chosen:
+def _chosen(sources: Sequence[Source], problem: Point, device: str, place: int) -> _Chosen:
     """The first model that covers a problem, else the one that comes closest in the first place."""
     first: _Chosen | None = None
     for source in sources:
@@ -108,15 +146,16 @@ def _chosen(sources: Sequence[Source], problem: Point, device: str, place: int, 
         products = {name: value for name, value in problem.items() if name in family.op.products}
         try:
             given = source.lookup.checked({name: value for name, value in problem.items() if name not in products})
-        except (InvalidValue, NotFound) as error:
-            if first is not None:
-                continue  # a later place may know other parameters
-            raise type(error)(f"problem {place + 1} of {count}: {error}" if count > 1 else str(error)) from error
+        except (InvalidValue, NotFound):
+            if first is None:
+                raise
+            continue  # what a later place does not know, the first one has to answer
         entry = source.covering(given, device)
         if entry is None and first is not None:
             continue
-        filled = _filled(entry or source.lookup.nearest(problem), family, given, products, device)
-        made = _Chosen(source, entry or source.lookup.nearest(problem), {**given, **products, **filled}, filled)
+        nearest = entry or source.lookup.nearest(problem)
+        filled = _filled(nearest, family, given, products, device)
+        made = _Chosen(place, source, nearest, {**given, **products, **filled}, filled)
         if entry is not None:
             return made
         first = made
@@ -140,27 +179,42 @@ def _filled(entry: Entry, family: Family, given: Point, products: Point, device:
     return found
 
 
-def _answered(asked: Asked, profile: Device | None, chosen: Sequence[_Chosen]) -> list[Prediction]:
-    """What one model says to its problems."""
+def _answered(
+    asked: Asked, profile: Device | None, chosen: Sequence[_Chosen], refusing: _Refusing
+) -> dict[int, Prediction]:
+    """What one model says to its problems, by their places."""
     source, entry = chosen[0].source, chosen[0].entry
-    op = source.lookup.family.op.name if source.lookup.family is not None else asked.op
-    blank = [Prediction(op, item.problem, asked.name, str(Answered.OK), filled=item.filled) for item in chosen]
     model = loaded(entry)
+    op = model.family.op.name
+    found: dict[int, Prediction] = {}
+    valid: dict[int, Problem] = {}
+    for item in chosen:
+        with refusing.at(item.place, found):
+            valid[item.place] = model.problem(item.problem)
+    blank = {
+        item.place: Prediction(op, item.problem, asked.name, str(Answered.OK), filled=item.filled)
+        for item in chosen
+        if item.place in valid
+    }
     given = isinstance(asked.device, Device) or str(asked.device).endswith(".toml")
     device = profile if profile is not None and (given or not source.seen) else asked.name
     try:
-        answers = model.predict([item.problem for item in chosen], asked.config, device=device)
+        answers = model.predict(list(valid.values()), asked.config, device=device)
     except InvalidValue as error:
         if source.seen:
             raise
         # A profile that lacks a number which the model reads.
-        return [replace(item, status=str(Answered.OUT_OF_RANGE), reason=str(error)) for item in blank]
-    software = ", ".join(dict.fromkeys(map(short_name, entry.software))) or None
+        status, why = str(Answered.OUT_OF_RANGE), str(error)
+        return found | {place: replace(item, status=status, reason=why) for place, item in blank.items()}
+    texts = model.manifest.software_on(asked.name) or entry.software
+    software = ", ".join(dict.fromkeys(map(short_name, texts))) or None
+    if asked.software is not None and entry.warning is None and not _is_of(texts, asked.software):
+        entry = replace(entry, warning=f"{asked.name} was measured with {software}, not with {asked.software}")
     line = card_line(model, asked.name)
-    return [
-        _told(item, without_choice(model.family, answer), entry, software, line)
-        for item, answer in zip(blank, answers, strict=True)
-    ]
+    told = zip(blank.items(), answers, strict=True)
+    return found | {
+        place: _told(item, without_choice(model.family, answer), entry, software, line) for (place, item), answer in told
+    }
 
 
 def _told(blank: Prediction, answer: Answer, entry: Entry, software: str | None, line: str) -> Prediction:
@@ -174,6 +228,10 @@ def _told(blank: Prediction, answer: Answer, entry: Entry, software: str | None,
         software=software, config=dict(answer.config.items()) if answer.config else None, card=line,
         tflops=answer.tflops, bandwidth_gb_s=answer.bandwidth_gb_s,
     )  # fmt: skip
+
+
+def _is_of(texts: Sequence[str], software: str) -> bool:
+    return is_same(texts, software) or bool(matching(software, texts))
 
 
 @lru_cache(64)
@@ -190,6 +248,8 @@ def loaded(entry: Entry) -> Model:
 
 def _other_software(sources: Sequence[Source], chosen: Sequence[_Chosen]) -> str:
     """The software of models that were not asked, for a note."""
+    if not chosen:
+        return ""
     used = {item.entry.id for item in chosen}
     place = next((source for source in sources if any(item.source is source for item in chosen)), sources[0])
     others = [entry for entry in place.lookup.entries if entry.id not in used and entry.software]
@@ -272,17 +332,15 @@ def _stand_in(asked: Asked) -> Family:
     return (usual or list(known.values()))[0]
 
 
-def _checked(family: Family, problem: Point, problems: Sequence[Point]) -> dict[str, Any]:
+def _checked(family: Family, problem: Point) -> dict[str, Any]:
     """The given parameters of a problem, each of which must be one of the family's and have a value that it may have."""
     found = {}
     for name, value in problem.items():
         rule = family.problem.parameters.get(name)
-        where = f"problem {list(problems).index(problem) + 1} of {len(problems)}: " if len(problems) > 1 else ""
         if rule is None:
-            error = NotFound.named(f"parameter of {family.op.name}", name, family.problem.parameters)
-            raise NotFound(f"{where}{error}")
+            raise NotFound.named(f"parameter of {family.op.name}", name, family.problem.parameters)
         if value is not None and rule.index(value) is None:
-            raise InvalidValue(f"{where}{name} {rule.refusal(value)}")
+            raise InvalidValue(f"{name} {rule.refusal(value)}")
         if value is not None:
             found[name] = value
     return found

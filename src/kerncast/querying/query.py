@@ -23,6 +23,8 @@ from kerncast.models.model import Model
 from kerncast.models.statuses import Answered
 from kerncast.progress import QUIET, Progress
 from kerncast.querying.finding import Address, Find, Found, Several, among, in_store
+from kerncast.querying.predicting import Asked
+from kerncast.querying.ready import ReadyReader
 from kerncast.registry import OPS
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import plain_tiers
@@ -45,6 +47,7 @@ class Query:
         self.find, self.compile, self.progress = find, compile, progress
         self._selectors: dict[Path, Selector] = {}
         self._readers: dict[Path, RequestReader] = {}
+        self._prepared: dict[Asked, ReadyReader] = {}
         self._found: dict[Address, Found | Several | bytes] = {}
 
     def answer(self, text: str | bytes) -> bytes:
@@ -109,7 +112,10 @@ class Query:
         if part.found is None:
             return part
         try:
-            self.selector(part.found.path)
+            if part.found.ready is not None:
+                self._ready(part.found.ready)
+            else:
+                self.selector(part.found.path)
         except (BadFile, NotFound) as error:
             return part._replace(found=None, refusal=_refused(Answered.CORRUPT, str(error)))
         except KerncastError as error:
@@ -128,7 +134,16 @@ class Query:
                 )
         return self._selectors[path]
 
-    def _ask(self, path: Path, data: bytes) -> bytes:
+    def _ready(self, asked: Asked) -> ReadyReader:
+        """What reads and answers requests without a model of the store, made once."""
+        if asked not in self._prepared:
+            self._prepared[asked] = ReadyReader(asked)
+        return self._prepared[asked]
+
+    def _ask(self, found: Found, data: bytes) -> bytes:
+        if found.ready is not None:
+            return self._ready(found.ready).answer(data)
+        path = found.path
         selector = self.selector(path)
         if selector.is_compiled:
             return selector.query(data)
@@ -143,7 +158,7 @@ class Query:
 
     def _whole(self, found: Found, data: bytes, listed: bool, count: int) -> bytes:
         """Hand the whole text to one model, so that positions in its reply are positions in the text."""
-        reply = self._ask(found.path, _without_devices(data, listed, count) if found.renamed else data)
+        reply = self._ask(found, _without_devices(data, listed, count) if found.renamed else data)
         if found.warning is None and found.entry is None and _SILENT not in reply:
             return reply
         if reply[:1] != b"[":
@@ -170,7 +185,7 @@ class Query:
     def _part(self, found: Found, items: list[bytes], data: bytes) -> list[bytes]:
         if found.renamed:
             items = [_without_devices(item, False, 1) for item in items]
-        reply = self._ask(found.path, b"[" + b",".join(items) + b"]")
+        reply = self._ask(found, b"[" + b",".join(items) + b"]")
         if reply[:1] != b"[":
             scan(data)
             raise AssertionError(f"a model refused valid JSON as a whole: {reply!r}")
@@ -242,7 +257,7 @@ def _amended(reply: bytes, found: Found) -> bytes:
         answer.pop("warning", None)  # the store has compared the software, which the model could not
         reply = written(answer)
     if found.entry is not None and _MODEL in reply:
-        reply = reply[:-1] + _member("entry", found.entry) + b"}"
+        reply = reply[:-1] + _member("entry", found.entry) + _member("basis", "model") + b"}"
     if found.warning is None or b'"warning":' in reply:
         return reply
     return reply[:-1] + _member("warning", found.warning) + b"}"

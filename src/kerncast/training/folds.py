@@ -22,6 +22,7 @@ from kerncast.scoring.scorecard import choice_figures
 from kerncast.scoring.splits import CONFIG, folds_by_group
 from kerncast.tables.off_grid import Kind, kinds_of
 from kerncast.tables.table import Table
+from kerncast.training.left_out import DevicePart, device_parts
 from kerncast.training.procedure import Procedure
 from kerncast.training.recipe import Recipe
 from kerncast.training.side_by_side import Fit, run_fits
@@ -102,6 +103,8 @@ class Validated:
     predictions: Predictions
     kinds: tuple[tuple[Kind, Predictions], ...]
     """For each kind of problems: the predictions of its rows by a learner that saw no problem of this kind."""
+    devices: tuple[tuple[DevicePart, Predictions], ...]
+    """For each of several devices: the predictions of some of its rows by a learner that saw none of them."""
     learner: Learner
     extra: dict[str, Any]
 
@@ -109,15 +112,20 @@ class Validated:
 def validate_and_fit(table: Table, procedure: Procedure, partial: Partial) -> Validated:
     """Cross-validate a procedure, at random and by kind, and run it once more on everything; all fits may run in parallel."""
     kinds = [] if procedure.recipe.hold_out == CONFIG else kinds_of(table)
-    fold, found, extra, done = _validated(table, procedure, None, partial, kinds, final=True)
-    *by_kind, learner = done
-    return Validated(fold, found, tuple(zip(kinds, by_kind, strict=True)), learner, extra)
+    devices = device_parts(table, procedure.recipe.seed)
+    fold, found, extra, done = _validated(table, procedure, None, partial, kinds, devices, final=True)
+    *others, learner = done
+    by_kind, by_device = others[: len(kinds)], others[len(kinds) :]
+    return Validated(
+        fold, found, tuple(zip(kinds, by_kind, strict=True)), tuple(zip(devices, by_device, strict=True)), learner, extra
+    )
 
 
 def _validated(
-    table: Table, procedure: Procedure, fold: Ints | None, partial: Partial | None, kinds: Sequence[Kind] = (), *, final: bool
-) -> tuple[Ints, Predictions, dict[str, Any], list[Any]]:
-    """Folds, predictions, what else is known, and the results by kind followed by the final learner."""
+    table: Table, procedure: Procedure, fold: Ints | None, partial: Partial | None, kinds: Sequence[Kind] = (),
+    devices: Sequence[DevicePart] = (), *, final: bool,
+) -> tuple[Ints, Predictions, dict[str, Any], list[Any]]:  # fmt: skip
+    """Folds, predictions, what else is known, and the results by kind and by device, followed by the final learner."""
     recipe = procedure.recipe
     fold = folds_by_group(table.group, recipe.folds, recipe.seed) if fold is None else fold
     numbers = [int(number) for number in np.unique(fold)]
@@ -129,6 +137,10 @@ def _validated(
     fits += [
         Fit(f"without {kind.words}", _fold(table, kind.held, len(numbers) + place, partial, rough=True))
         for place, kind in enumerate(kinds)
+    ]
+    fits += [
+        Fit(f"without {part.device}", _left_out(table, part, len(numbers) + len(kinds) + place, partial))
+        for place, part in enumerate(devices)
     ]
     if final:
         fits.append(Fit("the final fit", lambda own: own.fit(table)))
@@ -144,18 +156,37 @@ def _validated(
         plain = _together(fold, numbers, done[-len(numbers) :])
         beside = choice_figures(table.trials, table.trials.choose(plain.score))
         extra = {"without_hard_mining": msgspec.to_builtins(beside)}
-    return fold, found, extra, done[len(numbers) : len(numbers) + len(kinds) + final]
+    return fold, found, extra, done[len(numbers) : len(numbers) + len(kinds) + len(devices) + final]
 
 
 def _fold(
     table: Table, own: Flags, place: int, partial: Partial | None, *, rough: bool = False
 ) -> Callable[[Procedure], Predictions]:
-    """A function that predicts one fold, unless an earlier run has done so, and keeps the result."""
+    """A function that predicts one fold."""
+    return _kept(
+        partial, place, int(own.sum()), lambda procedure: _out_of_fold(table, replace(procedure, rough=rough), own)
+    )
+
+
+def _left_out(table: Table, part: DevicePart, place: int, partial: Partial | None) -> Callable[[Procedure], Predictions]:
+    """A function that predicts rows of one device with a learner of the others."""
+
+    def run(procedure: Procedure) -> Predictions:
+        rough, seen = replace(procedure, rough=True), table.take(part.fitted)
+        return Predictions(*rough.scores(rough.fit(seen), table.take(part.judged), seen))
+
+    return _kept(partial, place, len(part.judged), run)
+
+
+def _kept(
+    partial: Partial | None, place: int, rows: int, predict: Callable[[Procedure], Predictions]
+) -> Callable[[Procedure], Predictions]:
+    """A function that predicts some rows, unless an earlier run has done so, and keeps the result."""
 
     def run(procedure: Procedure) -> Predictions:
         kept = partial.read(place) if partial is not None else None
-        if kept is None or len(kept.time_ns) != int(own.sum()):
-            kept = _out_of_fold(table, replace(procedure, rough=rough), own)
+        if kept is None or len(kept.time_ns) != rows:
+            kept = predict(procedure)
             if partial is not None:
                 partial.write(place, kept)
         return kept

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -12,6 +13,7 @@ from kerncast.arrays import Floats, Ints
 from kerncast.learners.contract import Learner
 from kerncast.models.beyond import Sizes, known_measure, octaves_outside
 from kerncast.models.conformal import Interval, calibrate, cross_bounds, widened_like
+from kerncast.models.elsewhere import Elsewhere
 from kerncast.models.errors import Errors
 from kerncast.models.model import Model
 from kerncast.models.rarity import Traits
@@ -21,6 +23,7 @@ from kerncast.tables import assess
 from kerncast.tables.off_grid import Kind
 from kerncast.tables.table import Table
 from kerncast.training.folds import Predictions
+from kerncast.training.left_out import DevicePart, judge_left_out
 from kerncast.training.recipe import Recipe
 
 
@@ -36,6 +39,9 @@ class Trained:
     """None: the model was not judged."""
     extra: dict[str, Any] = field(default_factory=dict)
     kinds: tuple[tuple[Kind, Predictions], ...] = ()
+    devices: tuple[tuple[DevicePart, Predictions], ...] = ()
+    adapted: bool = False
+    """Whether a model was moved to another device, with predictions out of fold; False: trained, or continued."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,8 @@ class Judgement:
     interval: Interval | None
     lower_ns: Floats | None
     upper_ns: Floats | None
+    elsewhere: Elsewhere | None = None
+    """The interval on devices that were not measured; None: too few devices to say."""
 
 
 def judge(trained: Trained, recipe: Recipe, base: Model | None) -> Judgement:
@@ -55,14 +63,14 @@ def judge(trained: Trained, recipe: Recipe, base: Model | None) -> Judgement:
     by_config = recipe.hold_out == CONFIG
     errors, harder, traits, sizes = _errors(trained, by_config)
     lower, upper = cross_bounds(errors, harder, traits, sizes)
-    if base is not None and base.manifest.interval is not None:
+    if base is not None and base.manifest.interval is not None and not trained.adapted:
         # A single hold-out has no other folds to calibrate on, so the reported coverage is that of the base's interval.
         lower, upper = base.bounds_of(held.rows.frame, predictions.time_ns)
     known = bool(np.isfinite(lower).any())
     predicted = Predicted(predictions.score, predictions.time_ns, *((lower, upper) if known else (None, None)))
     # Baselines that learn from other problems have nothing to learn from.
     evaluation = assess.assess(held, predicted, np.zeros_like(fold) if by_config else fold) | {
-        "folds": recipe.folds if base is None else 1,
+        "folds": recipe.folds if base is None or trained.adapted else 1,
         "split": CONFIG if by_config else ",".join(held.family.op.split_group),
     }
     if harder:
@@ -71,8 +79,13 @@ def judge(trained: Trained, recipe: Recipe, base: Model | None) -> Judgement:
     if interval is not None and base is not None and base.manifest.interval is not None:
         old = base.manifest.interval.beyond
         sizes = None if old is None else Sizes.of(old.sizes.measure, base.sizes_of(held.rows.frame))
-        interval = widened_like(interval, base.manifest.interval, _traits_with(base, held), sizes)
-    return Judgement(evaluation, interval, lower if known else None, upper if known else None)
+        # What is rare is what was rarely measured on the devices that the base knows: a few rows do not say.
+        traits = base.manifest.interval.traits if trained.adapted else None
+        interval = widened_like(interval, base.manifest.interval, traits or _traits_with(base, held), sizes)
+    elsewhere = judge_left_out(held, [(part, found.time_ns) for part, found in trained.devices])
+    if elsewhere is not None:
+        evaluation["unseen_devices"] = msgspec.to_builtins(elsewhere.devices)
+    return Judgement(evaluation, interval, lower if known else None, upper if known else None, elsewhere)
 
 
 def _errors(trained: Trained, by_config: bool) -> tuple[Errors, list[Errors], Traits | None, Sizes | None]:

@@ -15,6 +15,7 @@ import polars as pl
 from kerncast.arrays import Array
 from kerncast.data.dataset import Dataset, record_of
 from kerncast.declared.declaration import declaration_of
+from kerncast.device import PEAK
 from kerncast.errors import InvalidValue, KerncastError
 from kerncast.files.atomic import build_directory, file_checksum, refuse_unwritable
 from kerncast.files.versioned import json_text
@@ -22,6 +23,7 @@ from kerncast.learners.contract import Learner
 from kerncast.learners.mlp_csv import Network
 from kerncast.learners.target import Target
 from kerncast.models import card, coverage, trust
+from kerncast.models.elsewhere import numbers_read
 from kerncast.models.labels import in_order_of_labels
 from kerncast.models.manifest import (
     CANDIDATES,
@@ -34,6 +36,7 @@ from kerncast.models.manifest import (
     Data,
     Features,
     Manifest,
+    Range,
     write_manifest,
 )
 from kerncast.models.model import Model, feature_digest
@@ -113,7 +116,7 @@ def train(
     def fill(folder: Path) -> None:
         if forests is not None:
             forests.write(folder, trained.learner.options)
-        _write(folder, table, procedure, trained, where, base, fitted=weights is None)
+        write_model(folder, table, procedure, trained, where, base, fitted=weights is None)
 
     build_directory(out, fill)
     discard_folds(out)
@@ -129,7 +132,7 @@ def _from_scratch(table: Table, procedure: Procedure, out: Path) -> Trained:
     partial = Partial.beside(out, table, procedure.recipe)
     grouped = procedure.recipe.grouped(table)
     found = validate_and_fit(grouped, procedure, partial)
-    return Trained(found.learner, table, found.fold, found.predictions, found.extra, found.kinds)
+    return Trained(found.learner, table, found.fold, found.predictions, found.extra, found.kinds, found.devices)
 
 
 def _not_judged(table: Table, procedure: Procedure, base: Model | None) -> Trained:
@@ -164,7 +167,7 @@ def fit_table(table: Table, procedure: Procedure, out: Path, *, evaluated: bool 
     """A model of some rows, written to `out`; unless `evaluated`, it is fitted once and has no figures and no interval."""
     table = table.renumbered()
     trained = _from_scratch(table, procedure, out) if evaluated else _not_judged(table, procedure, None)
-    build_directory(out, lambda folder: _write(folder, table, procedure, trained, (), None))
+    build_directory(out, lambda folder: write_model(folder, table, procedure, trained, (), None))
     discard_folds(out)
     model = Model.load(out)
     trust.hold(model)
@@ -203,11 +206,14 @@ def _refuse_too_little(table: Table, folds: int) -> None:
         )
 
 
-def _write(
+def write_model(
     folder: Path, table: Table, procedure: Procedure, trained: Trained, where: tuple[str, ...], base: Model | None,
     fitted: bool = True,
 ) -> None:  # fmt: skip
+    """Fill the directory of a model; `base` is the model that it continues, or was moved from to another device."""
     recipe, held = procedure.recipe, trained.table
+    # What was measured elsewhere is not measured here.
+    before = None if trained.adapted else base
     evaluation, judged = _not_evaluated(trained), None
     if trained.predictions is not None:
         judged = judge(trained, recipe, base)
@@ -226,7 +232,7 @@ def _write(
     in_order_of_labels(coverage.candidates(table, base), named).write_parquet(folder / CANDIDATES)
     if named is not None:
         named.write_parquet(folder / LABELS)
-    coverage.seen_groups(table, base).write_parquet(folder / PROBLEMS)
+    coverage.seen_groups(table, before).write_parquet(folder / PROBLEMS)
     said: dict[str, Array | None] = {"fold": None, "time_ns": None, "score": None}
     if trained.predictions is not None and judged is not None:
         said = {"fold": trained.fold, "time_ns": trained.predictions.time_ns, "score": trained.predictions.score}
@@ -238,12 +244,15 @@ def _write(
         measured_ns=pl.Series(held.time_ns).fill_nan(None),
         noise=pl.Series(held.noise).fill_nan(None),
     )
-    coverage.with_base(predictions, table, base).write_parquet(folder / PREDICTIONS)
+    coverage.with_base(predictions, table, before).write_parquet(folder / PREDICTIONS)
     (folder / EVALUATION).write_bytes(json_text(evaluation))
     (folder / IMPORTANCES).write_bytes(json_text(importances))
     manifest = _manifest(folder, table, procedure, trained.learner, where, base)
+    if trained.adapted:
+        manifest = _on_its_device(manifest, table)
     interval, folds = (None, 0) if judged is None else (judged.interval, manifest.folds)
-    manifest = msgspec.structs.replace(manifest, interval=interval, folds=folds)
+    elsewhere = msgspec.UNSET if judged is None or judged.elsewhere is None else judged.elsewhere
+    manifest = msgspec.structs.replace(manifest, interval=interval, folds=folds, elsewhere=elsewhere)
     if not fitted:  # no recipe makes these weights again
         manifest = msgspec.structs.replace(manifest, recipe={})
     (folder / CARD).write_text(card.model_card(manifest, evaluation, importances), encoding="utf-8")
@@ -300,7 +309,22 @@ def _manifest(
         conditions=conditions or msgspec.UNSET,
         contradicted=_contradicted(table, base) or msgspec.UNSET,
         device_dtypes=coverage.device_dtypes(table, base) or msgspec.UNSET,
+        device_software=coverage.device_software(table, base) or msgspec.UNSET,
         warm_start=() if base is None else (*base.manifest.warm_start, base.manifest.data.digest),
+    )  # fmt: skip
+
+
+def _on_its_device(manifest: Manifest, table: Table) -> Manifest:
+    """The manifest of a model that was moved to a device: of dtypes that the device has a rate for, and of its software."""
+    device, names = table.devices[0], table.rows.names
+    hull, dtypes = dict(manifest.hull), manifest.dtypes
+    if PEAK in numbers_read(table.family, names):
+        dtypes = tuple(name for name in dtypes if device.peak_of(name) is not None)
+    if "dtype" in hull:
+        hull["dtype"] = Range(labels=tuple(name for name in hull["dtype"].labels if name in dtypes))
+    return msgspec.structs.replace(
+        manifest, dtypes=dtypes, hull=hull, software=table.software, device_dtypes=msgspec.UNSET, elsewhere=msgspec.UNSET,
+        conditions=coverage.conditions(table, None) or msgspec.UNSET,
     )  # fmt: skip
 
 

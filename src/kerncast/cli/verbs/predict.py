@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kerncast.op import Family
     from kerncast.querying.prediction import Prediction
     from kerncast.space import Value
+    from kerncast.store.store import Store
 
 ALL = "all"
 
@@ -63,12 +64,15 @@ def command(
     of the device; the answer says which. Parameters of which a model saw one value only may be left out. If there are
     configs to choose from, the best one is predicted, unless --config names one.
     A file of problems (.json or .parquet) gives a list; `config.*` columns of a parquet file are ignored.
+    A model of at least three devices (`train --pool`) also answers for one that nobody measured, from the numbers of
+    its profile; the interval widens with how far these are from those of the measured devices.
 
     \b
     kerncast predict gemm M=4096 N=4096 K=4096 dtype=bf16 --device h100
     kerncast predict gemm M=4096 N=4096 K=4096 dtype=bf16 --device all --picture gemm.svg
     kerncast predict gemm M=4096 N=4096 K=4096 dtype=bf16 --device mygpu.toml --software vllm --json
     kerncast predict exp --device wormhole_b0 dim2=1024 dim3=1024 dtype=bf16 buffer=l1
+    kerncast predict pooled M=128 N=1536 K=7168 dtype=fp8 layout=rcr --device mygpu.toml
     kerncast predict model M=128 N=512 K=512 dtype=fp32 layout=rrr --config tile_m=64 --config tile_n=64 …
     """
     from kerncast.cli.views.predictions import refuse_picture
@@ -115,9 +119,8 @@ def _by_op(
         if not names:
             raise NotFound(f"there is no model of {name}: name a device, and its roofline answers")
     else:
-        names = [device or _only_device(name, family, software, opened)]
-    asked = Asked(name, names[0], software, family)
-    own = family_of(asked, opened)
+        names = [device or _only_device(name, opened)]
+    own = family_of(Asked(name, names[0], software, family, store=opened))
     given, listed = read_problems(problem, own)
     if device == ALL and len(given) != 1:
         raise InvalidValue(f"--device all compares devices on one problem, got {len(given):,}: name a device, or one problem")
@@ -139,7 +142,7 @@ def _by_op(
         raise SystemExit(1)
 
 
-def _only_device(op: str, family: str | None, software: str | None, store: Any) -> str:
+def _only_device(op: str, store: Store) -> str:
     """The device of the user's models, if it is one."""
     known = sorted({name for entry in store.entries(_name_of(op)) for name in entry.record.devices})
     if len(known) != 1:

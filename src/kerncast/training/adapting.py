@@ -1,0 +1,166 @@
+"""A model moved to another device by a few measurements there.
+
+The base is a model of other devices, or of this one with other software. What it misses on the new rows is learned on top of it
+and judged on rows that were held out in whole groups, so the interval is that of this device. It is written as a model of one
+device, like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from kerncast.arrays import Flags, Floats, Ints
+from kerncast.data.dataset import Dataset
+from kerncast.device import Device
+from kerncast.errors import InvalidValue, KerncastError
+from kerncast.files.atomic import build_directory, refuse_unwritable
+from kerncast.learners.contract import label_weights
+from kerncast.learners.gbdt import Gbdt
+from kerncast.models import trust
+from kerncast.models.elsewhere import away_from
+from kerncast.models.model import Model
+from kerncast.progress import QUIET, Progress
+from kerncast.scoring.splits import folds_by_group
+from kerncast.tables.feature_rows import Featurizer, Rows
+from kerncast.tables.measurements import Folded, read_measurements
+from kerncast.tables.table import MIXTURES, Table, refuse_mixtures, table_of, tried_rows
+from kerncast.training.folds import Predictions
+from kerncast.training.judging import Trained
+from kerncast.training.procedure import Procedure
+from kerncast.training.recipe import Recipe
+from kerncast.training.train import expand, write_model
+
+FOLDS = 5
+# Fewer rows that worked cannot be held out and learned from.
+FEWEST_ROWS = 4
+
+
+def adapt(
+    base: Model,
+    datasets: Sequence[str | Path] | str | Path,
+    out: str | Path,
+    *,
+    device: Device | None = None,
+    where: Sequence[str] = (),
+    seed: int = 0,
+    progress: Progress = QUIET,
+) -> Model:
+    """Move a model to the device of some rows and write it to `out`; `device` is its profile, else that of the data."""
+    out = Path(out)
+    refuse_unwritable(out)
+    _refuse_unfit(base)
+    paths = [datasets] if isinstance(datasets, str | Path) else list(datasets)
+    progress.stage("reading the measurements")
+    table = rows_of(base, [Dataset.open(path) for path in expand(paths)], device, tuple(where))
+    trained = _judged(base, table, seed, progress)
+    recipe = Recipe(base.manifest.kind, target=base.manifest.target, target_log=base.manifest.target_log,
+                    folds=max(2, len(np.unique(trained.fold))), seed=seed)  # fmt: skip
+    procedure = Procedure(recipe, progress)
+    build_directory(out, lambda folder: write_model(folder, table, procedure, trained, tuple(where), base, fitted=False))
+    model = Model.load(out)
+    try:
+        trust.trust(model)
+    except KerncastError as error:
+        progress.say(f"{error}; until then, other processes answer with {out} in Python, which is slower")
+    return model
+
+
+def _refuse_unfit(base: Model) -> None:
+    if not isinstance(base.learner, Gbdt) or not base.recorded:
+        raise InvalidValue(
+            f"{base.path} is a {base.manifest.kind} model{'' if base.recorded else ' of another system'}, and only gbdt models "
+            "of kerncast can be adapted: train one with `kerncast train`"
+        )
+    if not base.target.log:
+        raise InvalidValue(f"{base.path} predicts {base.target.name} itself, not its logarithm: train it without `raw_target`")
+
+
+def rows_of(base: Model, datasets: Sequence[Dataset], device: Device | None, where: tuple[str, ...]) -> Table:
+    """The rows of one device, as the base reads them; those of another op, device or dtype are refused."""
+    holders = [dataset for dataset in datasets if base.family.id in {item.id for item in dataset.families}]
+    if not holders:
+        held = sorted({item.id for dataset in datasets for item in dataset.families})
+        raise InvalidValue(f"{base.path} is a model of {base.family.id}; the data hold {', '.join(held) or 'no rows'}")
+    rows = tried_rows(read_measurements(base.family, holders, where), where, base.family.id, "there is nothing to learn from")
+    named = sorted(rows["device"].unique())
+    if device is not None and device.name not in named:
+        raise InvalidValue(
+            f"the rows were measured on {', '.join(named)}, not on {device.name}: name that device, or import them with "
+            f"`device` {device.name}"
+        )
+    if len(named) > 1:
+        raise InvalidValue(f"the rows are of several devices ({', '.join(named)}): keep one with `where` 'device=…'")
+    refuse_mixtures(rows, [column for column in MIXTURES if column != "device"])
+    strange = sorted(set(rows["problem.dtype"].unique()) - set(base.manifest.dtypes)) if base.manifest.dtypes else []
+    if strange:
+        own = ",".join(base.manifest.dtypes)
+        raise InvalidValue(
+            f"{base.path} was trained on {own.replace(',', ', ')}, and some rows are {', '.join(strange)}, of which it knows "
+            f"nothing: keep the others with `where` 'problem.dtype={own}', or train a model on the rows alone"
+        )
+    machine = device or next(holder.device(named[0]) for holder in holders)
+    away_from(base, machine)  # refuses a profile that lacks a number
+    names = base.manifest.features.names
+    folded = Folded.of(base.family, rows.get_columns())
+    digest = "+".join(sorted(dataset.digest for dataset in holders))
+    table = table_of(base.family, folded, {named[0]: machine}, digest, kept=names)
+    lacking = [name for name in names if name not in table.rows.names]
+    if lacking:
+        raise InvalidValue(
+            f"{base.path} reads {lacking[0]}, which needs {', '.join(table.left_out.get(lacking[0], ('other parameters',)))} "
+            f"of {machine.name}: add the numbers to its profile"
+        )
+    table = replace(table, rows=table.rows.only(names))
+    if int(table.ok.sum()) < FEWEST_ROWS:
+        raise InvalidValue(f"{int(table.ok.sum())} rows worked, and at least {FEWEST_ROWS} are needed: measure more")
+    return table
+
+
+def _judged(base: Model, table: Table, seed: int, progress: Progress) -> Trained:
+    """The moved learner, and what moved learners say of rows that they were not given."""
+    # If there is one problem, configs are held out.
+    group = table.group if len(np.unique(table.group[table.ok])) > 1 else table.config
+    groups = len(np.unique(group[table.ok]))
+    said = base.target.decode(base.learner.predict(table.rows).target, table.rows)
+    time_ns = np.full(len(table.time_ns), np.nan)
+    fold = np.zeros(len(table.time_ns), np.int64)
+    count = min(FOLDS, groups)
+    if count > 1:
+        fold = folds_by_group(group, min(count, len(np.unique(group))), seed)
+        for place, number in enumerate(np.unique(fold)):
+            progress.stage(f"fold {place + 1} of {count}", place + 1, count + 1)
+            own = fold == number
+            if table.ok[~own].any():
+                time_ns[own] = _times(_moved(base, table, ~own, seed), base, table.rows.take(own))
+    progress.stage("the final fit", count + 1, count + 1)
+    learner = _moved(base, table, np.ones(len(table.ok), dtype=bool), seed)
+    known = table.ok & np.isfinite(time_ns)
+    judged = {"before": _mape(said, table, known), "after": _mape(time_ns, table, known)} if known.any() else {}
+    extra: dict[str, Any] = {"adapted": {
+        "from": [record.name for record in base.manifest.devices], "base": base.manifest.checksum,
+        "rows": int(table.ok.sum()), "groups": groups, **judged,
+    }}  # fmt: skip
+    predictions = Predictions(time_ns, time_ns) if known.any() else None
+    return Trained(learner, table, fold, predictions, extra, adapted=True)
+
+
+def _moved(base: Model, table: Table, rows: Flags, seed: int) -> Gbdt:
+    assert isinstance(base.learner, Gbdt)
+    part = table.take(rows & table.ok)
+    labels = base.target.encode(part.time_ns, part.rows)
+    weight = np.clip(label_weights(part), 1e-3, 1.0)
+    return base.learner.moved(part.rows, labels, weight, seed)
+
+
+def _times(learner: Gbdt, base: Model, rows: Rows) -> Floats:
+    return base.target.decode(learner.predict(rows).target, rows)
+
+
+def _mape(time_ns: Floats, table: Table, rows: Flags) -> float:
+    return float(np.mean(np.abs(time_ns[rows] / table.time_ns[rows] - 1.0)))
