@@ -126,6 +126,7 @@ def test_options_change_what_they_name(config):
         (("--phase", "x"), "kerncast: --phase must be prefill or decode, got 'x'"),
         (("--dtype", "w4afp8"), "kerncast: --dtype w4afp8 is a format of experts"),
         (("--imbalance", "nan"), "kerncast: --imbalance must be from 0 to 10, got nan"),
+        (("--picture", "x.png"), "kerncast: --picture must end in .svg, got x.png"),
         (("--no-graphs", "--launch-us", "-1"), "kerncast: --launch-us must be above 0"),
         (("--device", "h300"), "kerncast: unknown device 'h300'"),
     ],

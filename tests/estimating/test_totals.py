@@ -76,6 +76,8 @@ def test_what_no_model_covers_is_named_and_never_dropped():
     assert all(row.time_ns > 0 and row.lower_ns < row.time_ns < row.upper_ns for row in unknown.rows)
     text = repr(unknown)
     assert "moe: by roofline (there is no moe)" in text
+    assert "links between nodes are slower" not in text
+    assert "all 16 GPUs are taken to be linked as those of one node are" in repr(step(DEEPSEEK_V3, never, tp=16))
     assert "for no model covers them: embedding, norm" in text
 
 

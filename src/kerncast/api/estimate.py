@@ -12,7 +12,7 @@ from kerncast import devices
 from kerncast.api.predict import predict
 from kerncast.api.showing import Wanted, shown
 from kerncast.device import Device
-from kerncast.errors import InvalidValue, KerncastError
+from kerncast.errors import InvalidValue, KerncastError, quoted
 from kerncast.estimating.config_file import read_decoder
 from kerncast.estimating.decoder import Decoder
 from kerncast.estimating.deployment import Deployment, Workload, checked_deployment, checked_workload
@@ -60,6 +60,8 @@ def estimate(
     launched one by one, `launch_us` apart at least. `picture` is the SVG file to draw.
     """
     if picture is not None:
+        if Path(picture).suffix.lower() != ".svg":
+            raise InvalidValue(f"`picture` must end in .svg, got {quoted(picture)}")
         check_place("picture", Path(picture))
     decoder, spread, work = _checked(config, tp, ep, batch, context, new_tokens, phase, dtype, kv_dtype)
     options = _Options(software, _opened(store), _hundredths(imbalance), None if graphs else _launch_ns(launch_us))

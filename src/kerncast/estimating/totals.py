@@ -25,6 +25,8 @@ from kerncast.progress import QUIET, Progress
 
 LEFT_OUT = ("scheduling", "sampling", "tokenising", "the server's own time on the CPU")
 GAPS = "launch gaps"
+USUAL_NODE = 8
+"""GPUs of a node, in most machines."""
 PREPARING = "gaps between kernels (they are taken to run as one graph)"
 
 
@@ -77,7 +79,7 @@ def estimated(
         upper_ns=upper,
         memory=memory_of(decoder, calls, spread, work, device),
         left_out=left_out,
-        notes=_notes(decoder, work, rows),
+        notes=_notes(decoder, spread, work, rows),
     )
 
 
@@ -157,12 +159,14 @@ def _shared(row: Row, step: float) -> Row:
     return replace(row, share=row.time_ns / step)
 
 
-def _notes(decoder: Decoder, work: Workload, rows: Sequence[Row]) -> tuple[str, ...]:
+def _notes(decoder: Decoder, spread: Deployment, work: Workload, rows: Sequence[Row]) -> tuple[str, ...]:
     notes = list(decoder.assumed)
     if decoder.longest is not None and work.longest > decoder.longest:
         notes.append(
             f"the context of {work.longest:,} tokens is longer than the {decoder.longest:,} that the model was made for"
         )
+    if spread.gpus > USUAL_NODE:
+        notes.append(f"all {spread.gpus} GPUs are taken to be linked as those of one node are; links between nodes are slower")
     notes += dict.fromkeys(row.note for row in rows if row.note)
     servers = sorted({row.software for row in rows if row.software})
     if len(servers) > 1:
