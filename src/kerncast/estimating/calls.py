@@ -18,6 +18,8 @@ LAYOUT = "rcr"
 # Weights that are widened before they are multiplied → the op `mixed_mm` and its element type.
 WIDENED = {"int4_wo": "int4", "int8_wo": "int8"}
 RESULT_BYTES = 2
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+"""What servers leave to a library that they share, unless they have a kernel of their own for it."""
 
 
 @dataclass(frozen=True)

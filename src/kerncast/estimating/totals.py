@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from kerncast.device import Device
 from kerncast.errors import KerncastError
-from kerncast.estimating.calls import Call
+from kerncast.estimating.calls import COLLECTIVES, Call
 from kerncast.estimating.decoder import Decoder
 from kerncast.estimating.deployment import Deployment, Workload
 from kerncast.estimating.listing import calls_of
@@ -168,7 +168,7 @@ def _notes(decoder: Decoder, spread: Deployment, work: Workload, rows: Sequence[
     if spread.gpus > USUAL_NODE:
         notes.append(f"all {spread.gpus} GPUs are taken to be linked as those of one node are; links between nodes are slower")
     notes += dict.fromkeys(row.note for row in rows if row.note)
-    servers = sorted({row.software for row in rows if row.software})
+    servers = sorted({row.software for row in rows if row.software and row.op not in COLLECTIVES})
     if len(servers) > 1:
         notes.append(f"the models are of different software ({', '.join(servers)}): name one with `software`")
     notes += dict.fromkeys(f"{row.op}: {row.reason}" for row in rows if row.basis == "model" and row.reason)
