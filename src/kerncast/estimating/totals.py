@@ -111,7 +111,7 @@ def _alone(ask: Ask, op: str, problem: Mapping[str, Any]) -> Answered | str:
 def _row(call: Call, answer: Answered | str | None, device: Device) -> Row:
     reason = "no op describes it" if answer is None else answer if isinstance(answer, str) else answer.reason or None
     basis, model, software, note = "roofline", None, None, None
-    if answer is not None and not isinstance(answer, str) and answer.time_ns is not None and _says_more(answer):
+    if answer is not None and not isinstance(answer, str) and answer.time_ns is not None and _says_more(answer, call):
         time = answer.time_ns
         # A model that extrapolates gives no interval: it is then no surer than a roofline.
         lower = time * WORKING[0] if answer.lower_ns is None else answer.lower_ns
@@ -131,9 +131,12 @@ def _row(call: Call, answer: Answered | str | None, device: Device) -> Row:
     )  # fmt: skip
 
 
-def _says_more(answer: Answered) -> bool:
-    """Whether an answer is more than the floor that the device's peak rates are."""
-    return answer.basis == "model" or answer.lower_ns is not None
+def _says_more(answer: Answered, call: Call) -> bool:
+    """Whether an answer is better than the roofline here: a model's, or one that knows how kernels miss their rooflines.
+
+    Of kernels that only move data the rule here knows more (benchmarks/passing_kernels.py) than what kernels of any kind do.
+    """
+    return answer.basis == "model" or (answer.lower_ns is not None and bool(call.flops or call.link_bytes))
 
 
 def _gaps(rows: Sequence[Row], launch_ns: float) -> Row:
