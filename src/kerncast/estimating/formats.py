@@ -44,7 +44,7 @@ def formats_of(fields: Fields, outer: Fields, beside: Fields | None) -> tuple[Fo
         activations = "bf16"  # saved in 32 bits, served in 16
     if activations not in ACTIVATIONS:
         raise InvalidValue(f"{fields.source}: dtype must be one of {', '.join(ACTIVATIONS)}, got '{quoted(text)}': correct it")
-    plain = Formats(*[activations] * 5)
+    plain = Formats(activations, activations, activations, activations, activations)
     quantised = outer.inner("quantization_config") or fields.inner("quantization_config")
     if quantised is None and beside is not None:
         quantised = beside.inner("quantization")
