@@ -28,7 +28,7 @@ def test_there_are_workflows_for_tests_and_releases():
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_commands_of_workflows_exist(path):
-    """Every `make` target and variable is in the Makefile, every file that is named is in the tree, every action has a version."""
+    """Every `make` target and variable is in the Makefile, workflows that are called are there, every action has a version."""
     workflow = yaml.safe_load(path.read_text())
     targets = set(re.findall(r"^([a-z]+):", MAKEFILE, re.M))
     made = []

@@ -1,6 +1,7 @@
 """`kerncast.estimate` and its verb: models where there are some, rooflines elsewhere, and both say which."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -126,6 +127,7 @@ def test_options_change_what_they_name(config):
         (("--phase", "x"), "kerncast: --phase must be prefill or decode, got 'x'"),
         (("--dtype", "w4afp8"), "kerncast: --dtype w4afp8 is a format of experts"),
         (("--imbalance", "nan"), "kerncast: --imbalance must be from 0 to 10, got nan"),
+        (("--picture", "x.png"), "kerncast: --picture must end in .svg, got x.png"),
         (("--no-graphs", "--launch-us", "-1"), "kerncast: --launch-us must be above 0"),
         (("--device", "h300"), "kerncast: unknown device 'h300'"),
     ],
@@ -146,3 +148,28 @@ def test_what_cannot_be_written_is_said_first(config, tmp_path):
         kerncast.estimate(Path("nowhere"), device="h100", context=10)
     with pytest.raises(InvalidValue, match="`device` is a name"):
         kerncast.estimate(config, device=3, context=10)
+
+
+def test_communication_may_be_of_a_library_that_servers_share(config, monkeypatch):
+    """What no model of the asked server knows of communication is asked of all models; other ops are not."""
+    from kerncast.api import estimate as module
+
+    asked = []
+
+    def predict(op, problems, *, software=None, **others):
+        asked.append((op, software))
+        known = software is None
+        return [
+            kerncast.predict(op, problem, **others) if not known else _of_nccl(kerncast.predict(op, problem, **others))
+            for problem in problems
+        ]
+
+    monkeypatch.setattr(module, "predict", predict)
+    found = kerncast.estimate(config, device="h100", tp=2, context=100, software="vllm", progress=False)
+    assert {op for op, software in asked if software is None} == {"all_reduce", "all_gather"}
+    assert {row.software for row in found.rows if row.op == "all_reduce"} == {"nccl==2.28"}
+    assert {row.basis for row in found.rows if row.op == "gemm"} == {"roofline"}
+
+
+def _of_nccl(answer):
+    return replace(answer, basis="model", time_ns=9000.0, lower_ns=8000.0, upper_ns=9999.0, software="nccl==2.28")

@@ -153,8 +153,21 @@ def test_formats_reach_the_calls():
     assert {named(calls, name).problem["dtype"] for name in ("lm_head", "router")} == {"bf16"}
 
 
+def test_tokens_are_quantised_before_products_of_8_bits():
+    """Twice in a layer, in two parts, or in one if the scale was found beforehand; formats with blocks do it themselves."""
+
+    def quantised(**config):
+        calls = listed({**LLAMA_8B, "quantization_config": {"quant_method": "fp8", **config}})
+        return [(call.problem["part"], call.count, call.problem["K"]) for call in calls if call.op == "quantize"]
+
+    assert quantised() == [("compute_scale", 32, 4096), ("scale_matrix", 32, 4096)] * 2
+    assert quantised(activation_scheme="static") == [("scale_matrix", 32, 4096)] * 2
+    assert quantised(weight_block_size=[128, 128]) == []
+
+
 WORKED = [
     (LLAMA_8B, {"phase": "decode"}),
+    (LLAMA_8B, {"phase": "prefill", "quantization_config": {"quant_method": "fp8"}}),
     (LLAMA_8B, {"phase": "prefill", "context": 900, "new_tokens": 700, "tp": 2}),
     (LLAMA_8B, {"phase": "prefill", "sliding_window": 64, "model_type": "mistral", "new_tokens": 30}),
     (LLAMA_8B, {"phase": "decode", "sliding_window": 64, "model_type": "mistral"}),

@@ -103,6 +103,7 @@ def test_a_decoder_inside_a_multimodal_config():
     [
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, Formats("bf16", *["fp8_block"] * 3, "bf16")),
         ({"quant_method": "fp8"}, Formats("bf16", "fp8", "fp8", "fp8", "bf16")),
+        ({"quant_method": "fp8", "activation_scheme": "static"}, Formats("bf16", *["fp8"] * 3, "bf16", dynamic=False)),
         ({"quant_method": "awq", "bits": 4}, Formats("bf16", "int4_wo", "int4_wo", "int4_wo", "bf16")),
         ({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, Formats(experts="w4a16_mxfp4")),
         (
@@ -149,7 +150,7 @@ def test_files_and_folders(tmp_path):
     for place in (folder, folder / "config.json", str(folder)):
         found = read_decoder(place)[0]
         assert found.name == "Tiny"
-        assert found.formats == Formats("bf16", "fp8", "fp8", "fp8", "fp8")
+        assert found.formats == Formats("bf16", *["fp8"] * 4, dynamic=False)
     other = tmp_path / "mine.json"
     other.write_text(json.dumps(LLAMA_8B))
     assert read_decoder(other)[0].formats == Formats()

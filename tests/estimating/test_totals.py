@@ -76,6 +76,8 @@ def test_what_no_model_covers_is_named_and_never_dropped():
     assert all(row.time_ns > 0 and row.lower_ns < row.time_ns < row.upper_ns for row in unknown.rows)
     text = repr(unknown)
     assert "moe: by roofline (there is no moe)" in text
+    assert "links between nodes are slower" not in text
+    assert "all 16 GPUs are taken to be linked as those of one node are" in repr(step(DEEPSEEK_V3, never, tp=16))
     assert "for no model covers them: embedding, norm" in text
 
 
@@ -97,6 +99,11 @@ def test_a_bare_floor_is_not_taken_for_a_time():
     rows = {row.name: row for row in step(LLAMA_8B, lambda op, problems: [floor for _ in problems]).rows}
     assert rows["qkv"].call_ns > KERNEL_NS
     assert rows["qkv"].reason == "there is no model"
+    missed = Answer(12_000.0, 5_000.0, 70_000.0, "roofline", None, None, "no model")
+    eight_bits = {**LLAMA_8B, "quantization_config": {"quant_method": "fp8"}}
+    rows = {row.name: row for row in step(eight_bits, lambda op, problems: [missed for _ in problems]).rows}
+    assert rows["qkv"].call_ns == 12_000.0
+    assert rows["quantise for qkv"].call_ns < 3_000.0
     extrapolated = Answer(5000.0, None, None)
     rows = {row.name: row for row in step(LLAMA_8B, lambda op, problems: [extrapolated for _ in problems]).rows}
     assert rows["qkv"].call_ns == 5000.0

@@ -93,6 +93,7 @@ def test_every_file_that_writes_a_text_is_known():
         "exporting/project.py",  # C, C++, CMake: tests/exporting/test_hostile_text.py
         "cli/verbs/predict.py",  # SVG: tests/api/test_predict.py
         "api/validate.py",  # SVG: tests/inductor/test_validating.py
+        "api/estimate.py",  # SVG: tests/estimating/test_totals.py
         "exporting/autoheuristic.py",  # Python: tests/exporting/test_inductor_files.py
         "compiling/build.py",  # the same C
         "backends/cpu/build.py",  # JSON

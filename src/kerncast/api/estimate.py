@@ -12,7 +12,8 @@ from kerncast import devices
 from kerncast.api.predict import predict
 from kerncast.api.showing import Wanted, shown
 from kerncast.device import Device
-from kerncast.errors import InvalidValue, KerncastError
+from kerncast.errors import InvalidValue, KerncastError, quoted
+from kerncast.estimating.calls import COLLECTIVES
 from kerncast.estimating.config_file import read_decoder
 from kerncast.estimating.decoder import Decoder
 from kerncast.estimating.deployment import Deployment, Workload, checked_deployment, checked_workload
@@ -60,6 +61,8 @@ def estimate(
     launched one by one, `launch_us` apart at least. `picture` is the SVG file to draw.
     """
     if picture is not None:
+        if Path(picture).suffix.lower() != ".svg":
+            raise InvalidValue(f"`picture` must end in .svg, got {quoted(picture)}")
         check_place("picture", Path(picture))
     decoder, spread, work = _checked(config, tp, ep, batch, context, new_tokens, phase, dtype, kv_dtype)
     options = _Options(software, _opened(store), _hundredths(imbalance), None if graphs else _launch_ns(launch_us))
@@ -86,7 +89,11 @@ class _Options:
         """The estimate on one device."""
 
         def ask(op: str, problems: list[Mapping[str, Any]]) -> Any:
-            return predict(op, problems, device=device, software=self.software, store=self.store, progress=show)
+            found = predict(op, problems, device=device, software=self.software, store=self.store, progress=show)
+            if self.software is None or op not in COLLECTIVES or all(item.basis == "model" for item in found):
+                return found
+            shared = predict(op, problems, device=device, store=self.store, progress=show)
+            return [other if other.basis == "model" else own for own, other in zip(found, shared, strict=True)]
 
         return estimated(decoder, spread, work, device, ask, imbalance=self.imbalance, launch_ns=self.launch_ns, progress=show)
 

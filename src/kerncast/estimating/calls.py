@@ -18,6 +18,8 @@ LAYOUT = "rcr"
 # Weights that are widened before they are multiplied → the op `mixed_mm` and its element type.
 WIDENED = {"int4_wo": "int4", "int8_wo": "int8"}
 RESULT_BYTES = 2
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+"""What servers leave to a library that they share, unless they have a kernel of their own for it."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,12 @@ def gemm(name: str, count: int, rows: int, columns: int, depth: int, form: str, 
     return Call(
         name, op, problem, count, 2.0 * rows * columns * depth, moved, multiplied, weights=columns * depth, weight_format=form
     )
+
+
+def quantise(name: str, count: int, rows: int, columns: int, form: str, part: str) -> Call:
+    """A matrix of activations before a product of 8 bits: its scale, or its narrow form."""
+    moved = rows * columns * (RESULT_BYTES + (dtypes.BYTES[form] if part == "scale_matrix" else 0.0))
+    return Call(name, "quantize", {"M": rows, "K": columns, "dtype": form, "part": part}, count, 0.0, moved, form)
 
 
 def pairs(new: int, past: int, window: int) -> float:

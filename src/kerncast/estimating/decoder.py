@@ -93,6 +93,8 @@ class Formats:
     mlp: str = "bf16"
     experts: str = "bf16"
     cache: str = "bf16"
+    dynamic: bool = True
+    """Whether activations of 8 bits get their scale when they are there; otherwise it was found beforehand."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def formats_of(fields: Fields, outer: Fields, beside: Fields | None) -> tuple[Fo
         activations = "bf16"  # saved in 32 bits, served in 16
     if activations not in ACTIVATIONS:
         raise InvalidValue(f"{fields.source}: dtype must be one of {', '.join(ACTIVATIONS)}, got '{quoted(text)}': correct it")
-    plain = Formats(*[activations] * 5)
+    plain = Formats(activations, activations, activations, activations, activations)
     quantised = outer.inner("quantization_config") or fields.inner("quantization_config")
     if quantised is None and beside is not None:
         quantised = beside.inner("quantization")
@@ -59,12 +59,22 @@ def _quantised(plain: Formats, fields: Fields) -> tuple[Formats, str | None]:
         method = fields.text("quant_algo") or fields.text("quant_method") or "unnamed"
         return formats, f"the quantisation '{quoted(method, 80)}' is not known: give `dtype`"
     kept = [item for name in NOT_CONVERTED for item in fields.items(name) or () if isinstance(item, str)]
-    formats = replace(formats, experts=found)
+    formats = replace(formats, experts=found, dynamic=not _static(fields))
     if found in LINEAR:
         formats = replace(formats, mlp=found)
         if not any("self_attn" in item for item in kept):
             formats = replace(formats, attention=found)
     return formats, None
+
+
+def _static(fields: Fields) -> bool:
+    """Whether the scales of activations were found beforehand, as modelopt does for fp8."""
+    groups = fields.inner("config_groups")
+    group = None if groups is None else next((groups.inner(name) for name in groups.values), None)
+    activations = None if group is None else group.inner("input_activations")
+    if activations is not None:
+        return not activations.flag("dynamic", True)
+    return fields.text("activation_scheme") == "static" or (fields.text("quant_algo") or "").lower() == "fp8"
 
 
 def _algorithm(fields: Fields) -> str | None:

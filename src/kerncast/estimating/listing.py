@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kerncast import dtypes
-from kerncast.estimating.calls import Call, collective, experts, gemm, pairs, passing
+from kerncast.estimating.calls import Call, collective, experts, gemm, pairs, passing, quantise
 from kerncast.estimating.decoder import Decoder, DenseMlp, ExpertMlp, GroupedAttention, LatentAttention, LayerKind
 from kerncast.estimating.deployment import Deployment, Workload
 
 # What the models of `mla_*` were measured with: latent vector, part with positions, queries and keys without, values.
 MLA_DIMS = (512, 64, 128, 128)
+# Products whose kernel does not quantise its input itself, as measured.
+QUANTISED_BEFORE = ("fp8", "int8")
 ROUTER_BYTES = 4
 """Routers compute in 32 bits."""
 
@@ -91,6 +93,7 @@ class _Step:
         heads = attention.heads // self.spread.tp
         kv_heads = max(1, attention.kv_heads // self.spread.tp)
         both = attention.head_dim + attention.value_dim
+        yield from self._quantised("qkv", count, form)
         yield gemm("qkv", count, tokens, heads * attention.head_dim + kv_heads * both, hidden, form, self.activations)
         turned = tokens * (heads + kv_heads) * attention.head_dim
         if attention.qk_norm:
@@ -128,6 +131,7 @@ class _Step:
         hidden, tokens, form, own = self.decoder.hidden, self.tokens, self.decoder.formats.attention, self.activations
         heads = attention.heads // self.spread.tp
         query = heads * attention.query_dim
+        yield from self._quantised("latent vectors", count, form)
         # The latent vectors are computed on every GPU: they are what the heads share.
         if attention.q_rank:
             yield gemm("q and kv, down", count, tokens, attention.q_rank + attention.cached_dim, hidden, form, own)
@@ -208,6 +212,7 @@ class _Step:
         hidden, tokens, form = self.decoder.hidden, self.tokens, self.decoder.formats.mlp
         inter = mlp.inter // self.spread.tp
         columns = mlp.up_columns // self.spread.tp
+        yield from self._quantised(f"the MLP{of}", count, form)
         yield gemm(f"{'gate and up' if mlp.gated else 'up'}{of}", count, tokens, columns, hidden, form, self.activations)
         yield self._passing(f"activation{of}", count, tokens * (columns + inter), tokens=tokens, inter=inter)
         yield gemm(f"down{of}", count, tokens, hidden, inter, form, self.activations)
@@ -239,6 +244,14 @@ class _Step:
         hidden = self.decoder.hidden
         call = self._passing(name, count, 4 * tokens * hidden, tokens=tokens, hidden=hidden)
         return replace(call, weights=hidden)
+
+    def _quantised(self, before: str, count: int, form: str) -> Iterator[Call]:
+        """The tokens in 8 bits. The kernels of attention and activations write theirs so, and are not followed by one."""
+        if form not in QUANTISED_BEFORE:
+            return
+        if self.decoder.formats.dynamic:
+            yield quantise(f"scale for {before}", count, self.tokens, self.decoder.hidden, form, "compute_scale")
+        yield quantise(f"quantise for {before}", count, self.tokens, self.decoder.hidden, form, "scale_matrix")
 
     def _passing(self, name: str, count: int, elements: float, **shape: int) -> Call:
         return passing(name, count, elements * self.element, self.activations, shape)

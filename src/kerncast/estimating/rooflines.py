@@ -55,5 +55,5 @@ def roofline_of(call: Call, device: Device) -> Roofline:
             link = call.link_bytes / rate
     floor = max(memory, compute, link)
     time = KERNEL_NS + math.hypot(compute / COMPUTE_SHARE, memory / MEMORY_SHARE, link / MEMORY_SHARE)
-    low, high = PASSING if call.op is None and not call.flops else WORKING
+    low, high = WORKING if call.flops or call.link_bytes else PASSING
     return Roofline(time, max(time * low, min(floor, time)) if call.flops else time * low, time * high, floor, unknown)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from kerncast.device import Device
 from kerncast.errors import KerncastError
-from kerncast.estimating.calls import Call
+from kerncast.estimating.calls import COLLECTIVES, Call
 from kerncast.estimating.decoder import Decoder
 from kerncast.estimating.deployment import Deployment, Workload
 from kerncast.estimating.listing import calls_of
@@ -25,6 +25,8 @@ from kerncast.progress import QUIET, Progress
 
 LEFT_OUT = ("scheduling", "sampling", "tokenising", "the server's own time on the CPU")
 GAPS = "launch gaps"
+USUAL_NODE = 8
+"""GPUs of a node, in most machines."""
 PREPARING = "gaps between kernels (they are taken to run as one graph)"
 
 
@@ -77,7 +79,7 @@ def estimated(
         upper_ns=upper,
         memory=memory_of(decoder, calls, spread, work, device),
         left_out=left_out,
-        notes=_notes(decoder, work, rows),
+        notes=_notes(decoder, spread, work, rows),
     )
 
 
@@ -109,7 +111,7 @@ def _alone(ask: Ask, op: str, problem: Mapping[str, Any]) -> Answered | str:
 def _row(call: Call, answer: Answered | str | None, device: Device) -> Row:
     reason = "no op describes it" if answer is None else answer if isinstance(answer, str) else answer.reason or None
     basis, model, software, note = "roofline", None, None, None
-    if answer is not None and not isinstance(answer, str) and answer.time_ns is not None and _says_more(answer):
+    if answer is not None and not isinstance(answer, str) and answer.time_ns is not None and _says_more(answer, call):
         time = answer.time_ns
         # A model that extrapolates gives no interval: it is then no surer than a roofline.
         lower = time * WORKING[0] if answer.lower_ns is None else answer.lower_ns
@@ -129,9 +131,12 @@ def _row(call: Call, answer: Answered | str | None, device: Device) -> Row:
     )  # fmt: skip
 
 
-def _says_more(answer: Answered) -> bool:
-    """Whether an answer is more than the floor that the device's peak rates are."""
-    return answer.basis == "model" or answer.lower_ns is not None
+def _says_more(answer: Answered, call: Call) -> bool:
+    """Whether an answer is better than the roofline here: a model's, or one that knows how kernels miss their rooflines.
+
+    Of kernels that only move data the rule here knows more (benchmarks/passing_kernels.py) than what kernels of any kind do.
+    """
+    return answer.basis == "model" or (answer.lower_ns is not None and bool(call.flops or call.link_bytes))
 
 
 def _gaps(rows: Sequence[Row], launch_ns: float) -> Row:
@@ -157,14 +162,16 @@ def _shared(row: Row, step: float) -> Row:
     return replace(row, share=row.time_ns / step)
 
 
-def _notes(decoder: Decoder, work: Workload, rows: Sequence[Row]) -> tuple[str, ...]:
+def _notes(decoder: Decoder, spread: Deployment, work: Workload, rows: Sequence[Row]) -> tuple[str, ...]:
     notes = list(decoder.assumed)
     if decoder.longest is not None and work.longest > decoder.longest:
         notes.append(
             f"the context of {work.longest:,} tokens is longer than the {decoder.longest:,} that the model was made for"
         )
+    if spread.gpus > USUAL_NODE:
+        notes.append(f"all {spread.gpus} GPUs are taken to be linked as those of one node are; links between nodes are slower")
     notes += dict.fromkeys(row.note for row in rows if row.note)
-    servers = sorted({row.software for row in rows if row.software})
+    servers = sorted({row.software for row in rows if row.software and row.op not in COLLECTIVES})
     if len(servers) > 1:
         notes.append(f"the models are of different software ({', '.join(servers)}): name one with `software`")
     notes += dict.fromkeys(f"{row.op}: {row.reason}" for row in rows if row.basis == "model" and row.reason)

@@ -1,7 +1,7 @@
 """Use a built wheel and sdist as someone who has nothing else: install each into an empty environment and ask it something.
 
-python packaging/try_release.py dist             # everything; the quickstart measures for about five minutes
-python packaging/try_release.py dist --quick     # without the quickstart
+python releasing/try_release.py dist             # everything; the quickstart measures for about five minutes
+python releasing/try_release.py dist --quick     # without the quickstart
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ def measure(environment: Environment) -> None:
 
 
 def main() -> None:
+    """Try the wheel, then the sdist."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="where the wheel and the sdist are")
     parser.add_argument("--quick", action="store_true", help="without the quickstart")
