@@ -324,7 +324,7 @@ class Model:
         return self._predictors[found]
 
     def _named(self, device: str) -> Device:
-        """A device by name: one of the model's own with its numbers of that time, else a profile; a file has its own numbers."""
+        """A device by name: one of the model's own with its numbers of that time, else a profile; a file has its own."""
         known = {record.name: record.device for record in self.manifest.devices}
         if device in known:
             return known[device]
