@@ -7,6 +7,7 @@ import pytest
 
 import kerncast
 import kerncast.inductor as ki
+from kerncast.api.predict import picture
 from kerncast.api.validate import validate
 from kerncast.cli import VERBS, program
 from kerncast.cli.options import in_options, keyword
@@ -40,11 +41,12 @@ HOMES = {
     "models check": [kerncast.Store.check, kerncast.Store.open],
     "models find": [kerncast.Store.find, kerncast.Store.open],
     "models remove": [kerncast.Store.remove, kerncast.Store.open],
+    "models slim": [kerncast.Model.slimmed, kerncast.Store.open],
     "models show": [kerncast.Store.get, kerncast.Store.open],
     "models trust": [kerncast.Store.trust, kerncast.Store.open],
     "ops": [kerncast.get_op],
     "portfolio": [kerncast.Selector.portfolio],
-    "predict": [kerncast.Model.predict, kerncast.Store.find, kerncast.Store.open, kerncast.Selector],
+    "predict": [kerncast.predict, kerncast.Model.predict, kerncast.Store.find, kerncast.Store.open, kerncast.Selector],
     "query": [kerncast.query],
     "quickstart": [kerncast.quickstart],
     "regenerate": [kerncast.regenerate],
@@ -67,6 +69,8 @@ ELSEWHERE = {
     # A model of the store by its id: `Store.open(path).get(id).load()`.
     **{(verb, "store"): kerncast.Store.get for verb in ("compare", "evaluate", "export", "portfolio")},
     **{(verb, "store"): kerncast.Store.get for verb in ("search", "select", "train")},
+    ("models slim", "out"): kerncast.Model.slimmed,
+    ("predict", "picture"): picture,
     ("export-data", "out"): kerncast.Dataset.export,
     ("inductor shapes", "out"): Shapes.save,
     ("inductor validate", "worst"): Validation.worst,

@@ -13,9 +13,11 @@ import pytest
 
 import kerncast
 from kerncast import devices
+from kerncast.backends.cpu.build import find_compiler
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.models.model import Model
 from kerncast.models.roofline_misses import FILE, learn_misses, read_misses
+from kerncast.writing.bars import Bar, bars_page, bars_svg
 
 SIZES = (16, 64, 256, 1024, 2048, 4096, 8192)
 PROBLEM = {"M": 2048, "N": 1024, "K": 4096, "dtype": "bf16"}
@@ -24,9 +26,10 @@ PATHS = {
     "h100": {"bfloat16": "torch.nn.functional.linear", "fp8": "CutlassFP8ScaledMMLinearKernel"},
     "a100": {"bfloat16": "vllm_default"},
 }
+VERSIONS = {"h100": "0.24.0", "a100": "0.14.0"}
 
 
-def tables(folder: Path, slower: float = 1.0, version: str = "0.24.0") -> Path:
+def tables(folder: Path, slower: float = 1.0) -> Path:
     """GEMM tables of two GPUs in AIConfigurator's layout; times follow from the rooflines."""
     rng = np.random.default_rng(0)
     for name, paths in PATHS.items():
@@ -41,7 +44,7 @@ def tables(folder: Path, slower: float = 1.0, version: str = "0.24.0") -> Path:
                         compute = 2 * m * n * k / (device.peak_tflops[own] * 1e3)
                         memory = size * (m * k + k * n + m * n) / device.numbers["memory_bandwidth_gb_s"]
                         ns = slower * (4000 + 1.4 * max(compute, memory)) * np.exp(0.01 * rng.standard_normal())
-                        rows.append(("VLLM", version, name, "gemm", path, dtype, m, n, k, ns / 1e6))
+                        rows.append(("VLLM", VERSIONS[name], name, "gemm", path, dtype, m, n, k, ns / 1e6))
         columns = ["framework", "version", "device", "op_name", "kernel_source", "gemm_dtype", "m", "n", "k", "latency"]
         (folder / name).mkdir(parents=True)
         pl.DataFrame(rows, schema=columns, orient="row").write_parquet(folder / name / "gemm_perf.parquet")
@@ -79,11 +82,25 @@ def test_a_slim_model_answers_as_the_whole_one_from_a_fraction_of_the_bytes(pool
     for device in PATHS:
         mine, theirs = slim.predict(problems, device=device), pooled.predict(problems, device=device)
         assert [answer.as_json() for answer in mine] == [answer.as_json() for answer in theirs]
-    assert slim.slim and slim.out_of_fold is None
+    assert slim.slim
+    assert slim.out_of_fold is None
     assert (slim.path / "forests.npz").stat().st_size < (pooled.path / "time.0.lgbm.gz").stat().st_size / 2
     assert kerncast.verify(slim.path, progress=False).whole
     with pytest.raises(InvalidValue, match="slim model"):
         _ = slim.seen
+
+
+def test_a_model_without_folds_answers_without_an_interval(pooled, shipped, tmp_path):
+    """It has no figures to show and none are made up; one row too many or a wrong type in what serves it is refused."""
+    plain = kerncast.train(
+        pooled.path.parent / "data", out=tmp_path / "plain", pool=True, trees=3, folds=0, blend=0, progress=False
+    )  # fmt: skip
+    shutil.rmtree(shipped / "gemm_vllm")
+    plain.slimmed(shipped / "gemm_vllm")
+    found = kerncast.predict("gemm", PROBLEM, device="h100")
+    assert (found.status, found.basis, found.lower_ns) == ("ok", "model", None)
+    assert "held out" not in found.card
+    assert repr(plain).startswith("Model(gemm/library")
 
 
 def test_a_dtype_that_a_device_was_not_measured_with_is_not_guessed(pooled):
@@ -98,12 +115,26 @@ def test_what_is_not_given_is_filled_in_and_said(shipped):
     """The layout, of which the model saw one value, may be left out; the answer names it, its kernel, basis and card."""
     found = kerncast.predict("gemm", PROBLEM, device="h100")
     assert (found.status, found.basis, found.model, found.software) == ("ok", "model", "shipped/gemm_vllm", "vllm==0.24.0")
-    assert found.filled["layout"] == "rcr" and found.problem["layout"] == "rcr"
+    assert found.filled["layout"] == "rcr"
+    assert found.problem["layout"] == "rcr"
     assert found.config == {"kernel_source": PATHS["h100"]["bfloat16"]}
-    assert found.lower_ns < found.time_ns < found.upper_ns and found.roofline_ns < found.time_ns
-    assert "held out" in found.card and "on h100" in found.card
+    assert found.lower_ns < found.time_ns < found.upper_ns
+    assert found.roofline_ns < found.time_ns
+    assert "held out" in found.card
+    assert "on h100" in found.card
     both = kerncast.predict("gemm", [PROBLEM, {**PROBLEM, "layout": "rcr"}], device="h100")
-    assert [item.time_ns for item in both] == [found.time_ns] * 2 and "layout" not in both[1].filled
+    assert [item.time_ns for item in both] == [found.time_ns] * 2
+    assert "layout" not in both[1].filled
+
+
+def test_the_software_is_that_of_the_device(shipped):
+    """A model of several devices has the newest version of each: the answer names that of its device, and what differs."""
+    for name, version in VERSIONS.items():
+        found = kerncast.predict("gemm", PROBLEM, device=name, software="vllm")
+        assert (found.software, found.note) == (f"vllm=={version}", "")
+    other = kerncast.predict("gemm", PROBLEM, device="a100", software="vllm==0.24.0")
+    assert other.basis == "model"
+    assert "a100 was measured with vllm==0.14.0, not with vllm==0.24.0" in other.note
 
 
 def test_the_users_own_model_comes_before_a_shipped_one(shipped, tmp_path):
@@ -115,7 +146,8 @@ def test_the_users_own_model_comes_before_a_shipped_one(shipped, tmp_path):
     before = kerncast.predict("gemm", PROBLEM, device="h100")
     entry = kerncast.Store.open().add(own)
     after = kerncast.predict("gemm", PROBLEM, device="h100")
-    assert (after.model, after.basis) == (entry.id, "model") and after.time_ns > 2 * before.time_ns
+    assert (after.model, after.basis) == (entry.id, "model")
+    assert after.time_ns > 2 * before.time_ns
     others = kerncast.predict("gemm", [{**PROBLEM, "dtype": "fp8"}, PROBLEM], device="h100")
     assert [item.model for item in others] == ["shipped/gemm_vllm", entry.id]
     assert kerncast.predict("gemm", PROBLEM, device="a100").model == "shipped/gemm_vllm"
@@ -130,13 +162,20 @@ def test_without_a_model_the_roofline_answers_and_says_so(shipped, tmp_path, mon
     (tmp_path / "none").mkdir()
     shutil.copy(shipped / FILE, tmp_path / "none" / FILE)
     found = kerncast.predict("gemm", PROBLEM, device="mi300x")
-    assert (found.status, found.basis) == ("ok", "roofline") and "there is no model of gemm" in found.reason
+    assert (found.status, found.basis) == ("ok", "roofline")
+    assert "there is no model of gemm" in found.reason
     assert found.lower_ns <= found.time_ns <= found.upper_ns
     assert found.time_ns == pytest.approx(2 * found.roofline_ns, rel=1e-9)
     profile = devices.get("mi300x")
     assert found.roofline_ns == pytest.approx(2 * 2048 * 1024 * 4096 / (profile.peak_tflops["bf16"] * 1e3), rel=1e-9)
     none = kerncast.predict("gemm", {**PROBLEM, "dtype": "int4"}, device="mi300x")
-    assert (none.status, none.basis, none.time_ns) == ("no_model", "none", None) and "no peak rate of int4" in none.reason
+    assert (none.status, none.basis, none.time_ns) == ("no_model", "none", None)
+    assert "no peak rate of int4" in none.reason
+    for wrong, words in (({"M": 1}, "depends on N, K, dtype"), ({**PROBLEM, "N": -1}, "N must be a whole number")):
+        with pytest.raises(InvalidValue, match=words):
+            kerncast.predict("gemm", wrong, device="mi300x")
+    with pytest.raises(NotFound, match="unknown device 'mi3000x'"):
+        kerncast.predict("gemm", PROBLEM, device="mi3000x")
     with pytest.raises(NotFound, match="unknown parameter of gemm 'm'"):
         kerncast.predict("gemm", {"m": 1}, device="mi300x")
 
@@ -148,7 +187,9 @@ def test_a_profile_alone_is_asked_of_a_model_of_several_devices(shipped, tmp_pat
     mine.write_text(text.replace('name = "h200"', 'name = "mygpu"').replace("aliases = [", "aliases = [] #"))
     found = kerncast.predict("gemm", PROBLEM, device=str(mine))
     assert (found.basis, found.device, found.model) == ("model", "mygpu", "shipped/gemm_vllm")
-    assert found.time_ns > 0 and "mygpu was not measured" in found.reason
+    assert found.time_ns > 0
+    assert "mygpu was not measured; the nearest device that was is h100" in found.reason
+    assert found.config == {"kernel_source": PATHS["h100"]["bfloat16"]}
     assert kerncast.predict("gemm", PROBLEM, device=devices.get(str(mine))) == found
 
 
@@ -167,18 +208,22 @@ def test_a_cold_answer_needs_neither_lightgbm_nor_a_compiler(shipped):
         capture_output=True, text=True, env={**os.environ, "PATH": "/nowhere"}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "heavy []" in done.stdout and "basis" in done.stdout and "roofline" in done.stdout, done.stdout
+    assert "heavy []" in done.stdout, done.stdout
+    assert {"time", "roofline", "basis", "card"} <= {line.split()[0] for line in done.stdout.splitlines()}
 
 
 def test_the_command_compares_devices_and_draws_them(shipped, run, tmp_path):
     """`--device all` prints every device of the models, the fastest first, as a table, JSON and bars."""
     words = [f"{name}={value}" for name, value in PROBLEM.items()]
     code, out, _ = run("predict", "gemm", *words, "--device", "all", "--picture", tmp_path / "bars.svg")
-    assert code == 0 and out.index("h100") < out.index("a100") and "layout=rcr" in out
+    assert code == 0
+    assert out.index("h100") < out.index("a100")
+    assert "layout=rcr" in out
     assert (tmp_path / "bars.svg").read_text().count("<rect") == 3
     code, out, _ = run("predict", "gemm", *words, "--device", "all", "--json")
     rows = json.loads(out)
-    assert [row["device"] for row in rows] == ["h100", "a100"] and rows[0]["time_ns"] < rows[1]["time_ns"]
+    assert [row["device"] for row in rows] == ["h100", "a100"]
+    assert rows[0]["time_ns"] < rows[1]["time_ns"]
     code, out, _ = run("models", "--json")
     assert [(entry["id"], entry["shipped"]) for entry in json.loads(out)] == [("shipped/gemm_vllm", True)]
     code, out, _ = run("models", "find", "gemm", "--device", "h100")
@@ -204,7 +249,12 @@ def test_a_damaged_shipped_model_is_refused_by_name(shipped):
 def test_json_requests_are_answered_by_what_ships(shipped):
     """One list: a shipped model with a filled parameter, a roofline, a wrong request with its place, and no device."""
     base = {"op": "gemm", **PROBLEM}
-    requests = [{**base, "device": "h100"}, {**base, "device": "mi300x", "M": 10**6}, {**base, "device": "h100", "M": "x"}, base]
+    requests = [
+        {**base, "device": "h100"},
+        {**base, "device": "mi300x", "M": 10**6},
+        {**base, "device": "h100", "M": "x"},
+        base,
+    ]
     text = json.dumps(requests)
     replies = json.loads(kerncast.query(text, progress=False))
     assert [(item["status"], item.get("basis")) for item in replies] == [
@@ -215,3 +265,29 @@ def test_json_requests_are_answered_by_what_ships(shipped):
     assert replies[2]["position"] == text.index('"x"')
     missing = kerncast.query({"op": "gemm", "M": 5, "device": "h100"}, progress=False)
     assert (missing["status"], "N" in missing["message"]) == ("bad_input", True)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
+def test_a_pooled_model_is_exported_for_one_of_its_devices(shipped, tmp_path, pooled):
+    """The C of a slim model answers what Python answers on that device, and passes its self-test; it needs a device."""
+    with pytest.raises(InvalidValue, match="name one of a100, h100 with `device`"):
+        kerncast.export(pooled, tmp_path / "none", progress=False)
+    files = kerncast.export(shipped / "gemm_vllm", tmp_path / "c", device="h100", progress=False)
+    assert {"kerncast.c", "kerncast.h"} <= {file.name for file in files}
+    selector = kerncast.Selector(Model.load(shipped / "gemm_vllm").on("h100"), compile=True)
+    assert selector.is_compiled
+    problem = {**PROBLEM, "layout": "rcr"}
+    said = selector.select(problem)
+    alone = kerncast.predict("gemm", PROBLEM, device="h100")
+    assert (said.time_ns, dict(said.config.items())) == (alone.time_ns, alone.config)
+    build = [find_compiler().path, "-O1", "-o", str(tmp_path / "test"), *map(str, (tmp_path / "c").glob("*.c")), "-lm"]
+    subprocess.run(build, check=True)
+    assert subprocess.run([str(tmp_path / "test")], check=False, capture_output=True).returncode == 0
+
+
+def test_text_in_a_picture_stays_text():
+    """Whatever a profile or a request is called, it ends neither an element nor an attribute of the picture."""
+    bad = "</text><script>x</script>\"'\x1b"
+    for drawn in (bars_svg(bad, bad, [Bar(bad, 1.0, bad, 0.5, 2.0, 0.4, bad)], bad), bars_page(bad, bad, [])):
+        assert "<script" not in drawn
+        assert "\x1b" not in drawn

@@ -105,7 +105,8 @@ def _check_names(command: click.Command, given: dict[str, list[str]], arguments:
     """Names of families, ops, formats, devices, kinds of models, benchmarks, problem sets and parameters."""
     known = {name: [item for item in values if not open_word(item)] for name, values in given.items()}
     for name in known.get("--device", []):
-        devices.get(name)
+        if (command.name, name) != ("predict", "all"):
+            devices.get(name)
     if command.name in ("train", "regenerate"):
         for name in known.get("--model", []):
             learner_class(name)

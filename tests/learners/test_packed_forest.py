@@ -25,7 +25,9 @@ def test_packed_forests_predict_what_lightgbm_predicts_to_the_last_bit(fitted, t
     table, learner = fitted
     learner.save_packed(tmp_path)
     loaded = Gbdt.load(tmp_path, learner.options)
-    assert loaded.packed and loaded.names_ == learner.names_ and loaded.size() == learner.size()
+    assert loaded.packed
+    assert loaded.names_ == learner.names_
+    assert loaded.size() == learner.size()
     rows = table.rows
     near = np.nextafter(rows.features, np.where(np.arange(rows.features.shape[1]) % 2, np.inf, -np.inf))
     for features in (rows.features, near, rows.features[:1]):

@@ -349,12 +349,13 @@ def test_predict_of_an_op_asks_the_store(exp, tmp_path, run, monkeypatch):
         for asked in (["exp", "--device", "n150"], ["eltwise_unary", "func=exp"], [exp.path, "func=exp"])
     ]
     assert len(set(answers)) == 1
-    assert run("predict", exp.path, "--device", "n150", "func=exp", *rest)[0] == 2
-    assert run("predict", "exp", "--device", "a100", *rest)[0] == 2
+    assert json.loads(run("predict", exp.path, "--device", "n150", "func=exp", *rest)[1])["time_ns"] == answers[0]
+    code, out, _ = run("predict", "exp", "--device", "a100", *rest)
+    assert (code, json.loads(out)["basis"]) == (0, "roofline")
     code, out, _ = run("predict", "exp", "dim2=320", "dim3=640", "dtype=fp32", "buffer=l1", "--json")
     answer = json.loads(out)
-    assert (code, answer["status"], answer["reason"]) == (1, "unsupported", "dtype was trained with bf16, bfp8 only, got fp32")
-    assert "fallback" not in answer
+    assert (code, answer["status"], answer["basis"]) == (1, "unsupported", "none")
+    assert "does not answer: dtype was trained with bf16, bfp8 only, got fp32" in answer["reason"]
     code, _, err = run("predict", "exp", "func=relu", *rest)
     assert (code, "exp means func=exp, which contradicts func=relu" in err) == (2, True)
     assert run("predict", "exp", "--family", "single", *rest)[0] == 0

@@ -91,6 +91,7 @@ def test_every_file_that_writes_a_text_is_known():
         "training/train.py",  # MODEL_CARD.md: tests/exporting/test_hostile_text.py
         "selecting/tiers/portfolio_of.py",  # labels, one per line: tests/selecting/test_labels.py
         "exporting/project.py",  # C, C++, CMake: tests/exporting/test_hostile_text.py
+        "cli/verbs/predict.py",  # SVG: tests/api/test_predict.py
         "api/validate.py",  # SVG: tests/inductor/test_validating.py
         "exporting/autoheuristic.py",  # Python: tests/exporting/test_inductor_files.py
         "compiling/build.py",  # the same C

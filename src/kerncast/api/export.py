@@ -10,6 +10,7 @@ from kerncast.api.results import model_of
 from kerncast.api.showing import Wanted, shown
 from kerncast.compiling.lower import Artefact, lower
 from kerncast.compiling.overrides import Decided, Overrides, decide
+from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.exporting.autoheuristic import LISTED, distill_heuristic, refuse_name, write_heuristic
 from kerncast.exporting.blob import write_blob
@@ -63,6 +64,7 @@ def export(
     configs: Configs | None = None,
     overrides: Overrides | Mapping[str, Any] | str | Path | None = None,
     top_k: int | None = None,
+    device: Device | str | None = None,
     device_name: str | None = None,
     progress: Wanted = "auto",
 ) -> list[Path]:
@@ -76,6 +78,9 @@ def export(
     `lookup-table`: a table for `torch._inductor.lookup_table`, with the `top_k` best configs of each problem (1); keys begin
     with `device_name` if it is given. `autoheuristic`: a module for `torch._inductor.autoheuristic`, with `top_k` kernels in
     each leaf (20).
+
+    A model of several devices is bound to one of them, `device`: to its numbers, its dtypes and the configs that worked there.
+    A slim model has the full tier alone, for the others are built from measurements.
 
     `overrides` is an `overrides.toml` (or a mapping of the same form) that says which kernels exist and which choices are
     fixed: the model need not be trained again for it. `configs` are the configs to choose from, instead of those that worked in
@@ -95,6 +100,8 @@ def export(
         refuse_name(place)
     refuse_existing(place)
     loaded, options = model_of(model), TierOptions(loss, max)
+    if device is not None:
+        loaded = loaded.on(device)
     with shown(progress) as show:
         if configs is not None:
             loaded = offering(loaded, configs, progress=show)
@@ -129,6 +136,13 @@ def _lowered(
     loaded: Model, wanted: tuple[Tier, ...], options: TierOptions, decided: Decided | None, show: Progress
 ) -> Artefact:
     """The model with the wanted tiers, ready to be written."""
+    if loaded.slim and loaded.family.config.parameters:
+        if wanted not in (CHOOSING, (Tier.FULL,)):
+            raise InvalidValue(
+                f"{loaded.path} is a slim model, which has the full tier alone, got `tiers={','.join(wanted)}`: export the "
+                "model that it was made from"
+            )
+        return lower(loaded, plain_tiers(loaded), [Tier.FULL], decided)
     built, include = tiers_named(loaded, wanted, options, progress=show)
     if built.tree is None and len(include) > 1:  # a family with nothing to choose has no tree
         include = tuple(tier for tier in include if tier is not Tier.TREE)

@@ -8,10 +8,14 @@ from typing import Any, overload
 
 from kerncast.api.showing import Wanted, shown
 from kerncast.device import Device
-from kerncast.errors import InvalidValue
-from kerncast.querying.predicting import Asked, predictions
+from kerncast.errors import InvalidValue, NotFound
+from kerncast.querying.predicting import Asked, devices_of, predictions
 from kerncast.querying.prediction import Prediction
 from kerncast.store.store import Store
+from kerncast.writing.bars import Bar, bars_page, bars_svg
+from kerncast.writing.terminal import assignments, duration, known
+
+PICTURES = {"svg": bars_svg, "html": bars_page}
 
 # Problems from which on an answer may take longer than a second.
 WORTH_SHOWING = 5_000
@@ -76,3 +80,36 @@ def predict(
             show.stage(f"predicting {len(listed):,} problems")
             found = predictions(asked, listed)
     return found[0] if alone else found
+
+
+def predict_everywhere(
+    op: str,
+    problem: Mapping[str, Any],
+    *,
+    software: str | None = None,
+    family: str | None = None,
+    store: Store | str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> list[Prediction]:
+    """One problem on every device that models of the op were trained on, the fastest first; `picture` draws them."""
+    opened = store if isinstance(store, Store) else Store.open(store)
+    names = devices_of(op, family, software, opened)
+    if not names:
+        raise NotFound(f"there is no model of {op}: name a device, and its roofline answers")
+    found = [predict(op, problem, device=name, software=software, family=family, store=opened, config=config) for name in names]
+    return sorted(found, key=lambda item: (item.time_ns is None, item.time_ns or 0.0, item.device))
+
+
+def picture(found: Sequence[Prediction], form: str = "svg") -> str:
+    """Bars of one problem on several devices, with intervals and rooflines, as SVG or as a page (`html`)."""
+    if form not in PICTURES:
+        raise InvalidValue(f"a picture is {' or '.join(PICTURES)}, got '{form}': name one of these")
+    if not found:
+        raise InvalidValue("there is nothing to draw: give at least one prediction")
+    bars = [
+        Bar(item.device, item.time_ns, duration(item.time_ns), item.lower_ns, item.upper_ns, item.roofline_ns, item.basis)
+        for item in found
+        if item.time_ns is not None
+    ]
+    title = f"{found[0].op} {assignments(known(found[0].problem))}"
+    return PICTURES[form](title, "expected time by device", bars, "roofline")

@@ -167,8 +167,8 @@ def lower(model: Model, tiers: Tiers, include: Iterable[str] = CHOOSING, decided
         raise InvalidValue("this tree leaves problems to the portfolio: build one with `TierOptions(alone=True)`")
     if len(model.manifest.devices) > 1:
         raise InvalidValue(
-            f"the model was trained for {len(model.manifest.devices)} devices together, but an artefact serves one: train it "
-            "on the rows of one device"
+            f"the model was trained for {len(model.manifest.devices)} devices together, but an artefact serves one: name one "
+            f"of {', '.join(record.name for record in model.manifest.devices)} with `device`"
         )
     if not model.candidates.height:
         raise InvalidValue(

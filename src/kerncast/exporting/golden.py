@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,12 @@ from kerncast.compiling.encoding import MISSING, encode
 from kerncast.compiling.golden import Golden
 from kerncast.compiling.interpreter import Interpreter
 from kerncast.compiling.lower import Artefact
+from kerncast.data import schema
 from kerncast.errors import InvalidValue
 from kerncast.models.model import Model
 from kerncast.models.offered import OfferedModel
 from kerncast.models.tier import Tier
+from kerncast.op import Problem
 from kerncast.problems import named_sets, problem_set
 from kerncast.problems.axes import required
 
@@ -103,11 +106,36 @@ def _tried(artefact: Artefact, count: int, seed: int) -> Iterator[dict[str, Any]
             yield values
 
 
+def _drawn(model: Model, count: int = 512) -> pl.DataFrame:
+    """Random problems in the range that a model was trained on."""
+    rng, hull, facts = np.random.default_rng(0), model.manifest.hull, model.manifest.known_facts
+    rows = []
+    for _ in range(count):
+        values: dict[str, Any] = {}
+        for name, seen in hull.items():
+            if seen.labels:
+                values[name] = seen.labels[int(rng.integers(len(seen.labels)))]
+            elif seen.low is not None and seen.high is not None:
+                size = int(np.exp(rng.uniform(np.log(seen.low + 1), np.log(seen.high + 1)))) - 1
+                fact = facts.get(name)
+                size -= 0 if fact is None else (size - fact.rest) % fact.step
+                values[name] = min(max(size, seen.low), seen.high)
+        with contextlib.suppress(InvalidValue):  # two sizes that do not go together
+            rows.append(Problem(model.family, values).as_dict())
+    kinds = schema.schema_of(model.family)
+    return pl.DataFrame(
+        {f"problem.{name}": pl.Series([row[name] for row in rows], dtype=kinds[f"problem.{name}"])
+         for name in model.family.problem.parameters}
+    )  # fmt: skip
+
+
 def _problems(model: Model) -> pl.DataFrame:
     """Problems to test with, as stored in a dataset."""
     measured = model.own.out_of_fold if isinstance(model, OfferedModel) else model.out_of_fold
     if measured is not None:
         return measured
+    if model.slim:
+        return _drawn(model)
     space, hull = model.family.problem, model.manifest.hull
     if OWN_SET not in named_sets(model.family.op):
         raise InvalidValue(f"{model.path} does not say what it was trained on: train it again with `kerncast train`")

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, cast
 
 import msgspec
 import numpy as np
@@ -170,17 +170,24 @@ class Gbdt(Learner):
         """Whether its forests are packed: they predict, and cannot be continued or explained."""
         return any(isinstance(forest, PackedForest) for bag in self.forests_.values() for forest in bag)
 
+    @property
+    def boosters(self) -> dict[str, list[Booster]]:
+        """The forests as LightGBM has them; packed ones are refused."""
+        if self.packed:
+            raise InvalidValue("packed forests are read without LightGBM: use the model that they were made from")
+        return cast("dict[str, list[Booster]]", self.forests_)
+
     def fit(self, table: Table, fitting: Fitting, base: Self | None = None) -> Self:
         assert isinstance(self.options, GbdtOptions)
         rough = fitting.rough and has_many_rows(table)
         self.options, given = _resolved(self.options, table, rough), self.options
         self.names_, self.target_ = table.rows.names, fitting.target
         if base is not None:
-            if base.packed:
-                raise InvalidValue("packed forests cannot be continued: continue the model that they were made from")
             self.categorical_ = base.categorical_
         # What the base learned about failures or order is kept if the new data have nothing on it.
-        self.forests_: dict[str, list[Booster | PackedForest]] = {} if base is None else dict(base.forests_)
+        self.forests_: dict[str, list[Booster | PackedForest]] = {}
+        if base is not None:
+            self.forests_ |= {name: [*bag] for name, bag in base.boosters.items()}
         alone = not table.trials.choosing
         self.threads_ = fitting.threads or (1 if len(table.ok) < WORTH_THREADS else 0)
         jobs: dict[str, Callable[[Part], Task]] = {"time": lambda part: time_task(part, fitting, alone)}
@@ -259,9 +266,8 @@ class Gbdt(Learner):
         if self.packed:
             self.save_packed(folder)
             return
-        for name, bag in self.forests_.items():
+        for name, bag in self.boosters.items():
             for number, forest in enumerate(bag):
-                assert not isinstance(forest, PackedForest)
                 # The number of threads is written into the text; it changes nothing else.
                 text = re.sub(r"\[num_threads: \d+\]", "[num_threads: 0]", forest.model_to_string(num_iteration=-1))
                 (folder / f"{name}.{number}.lgbm.gz").write_bytes(gzip.compress(text.encode(), compresslevel=6, mtime=0))

@@ -188,7 +188,7 @@ def _forest(parts: Arrays, thresholds: Thresholds) -> PackedForest:
     if inner < 0 or any(parts[name].shape != (size,) for name, size in sizes.items()):
         raise InvalidValue("its arrays do not make trees")
     feature, threshold = parts["feature"].astype(np.int64), parts["threshold"].astype(np.int64)
-    if inner and not (0 <= feature.min() and feature.max() < len(thresholds.counts)):
+    if inner and not (feature.min() >= 0 and feature.max() < len(thresholds.counts)):
         raise InvalidValue(f"a node tests a feature that is not among its {len(thresholds.counts)}")
     if inner and not (threshold.min() >= 0 and (threshold < thresholds.counts[feature]).all()):
         raise InvalidValue("a node names a threshold that its feature does not have")

@@ -24,7 +24,8 @@ class BoundModel(Model):
         digest = hashlib.blake2b(f"{own.manifest.checksum} on {device}".encode(), digest_size=16)
         manifest = msgspec.structs.replace(
             own.manifest, devices=(records[device],), dtypes=own.manifest.dtypes_on(device),
-            hull=own.manifest.hull_on(device), device_dtypes=msgspec.UNSET, checksum=digest.hexdigest(),
+            hull=own.manifest.hull_on(device), device_dtypes=msgspec.UNSET, device_software=msgspec.UNSET,
+            software=own.manifest.software_on(device), checksum=digest.hexdigest(),
         )  # fmt: skip
         super().__init__(own.path, manifest, own.family, own.learner)
         self.own = own

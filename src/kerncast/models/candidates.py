@@ -31,6 +31,8 @@ class Candidates:
         self.model, self.reach, self.device = model, reach, device
         self.available: Flags | None = None
         """By candidate: whether it may be chosen; None: all may."""
+        self.preferred: Flags | None = None
+        """By candidate: whether it is chosen before the others that were tried on such problems; None: all are alike."""
 
     @cached_property
     def _configs(self) -> pl.DataFrame:
@@ -79,7 +81,8 @@ class Candidates:
         """The candidates that can run the problem; if any of those were tried on similar problems, only these."""
         allowed = self.allowed(values, rows)
         both = allowed & self.reached(values)[rows]
-        return both if both.any() else allowed
+        best = both if self.preferred is None else both & self.preferred[rows]
+        return best if best.any() else both if both.any() else allowed
 
     def scores(self, values: Mapping[str, Any], rows: Ints) -> tuple[Floats, Floats]:
         """Scores (low is chosen) and times; infinite and negative where a config cannot run, or is expected to fail."""
@@ -105,6 +108,8 @@ class Candidates:
                 allowed = allowed & self.available[rows]
             if self.reach is not None:
                 both = allowed & self.reach.holds(self._numbers(part))[:, rows]
+                best = both if self.preferred is None else both & self.preferred[rows]
+                both = np.where(best.any(axis=1, keepdims=True), best, both)
                 allowed = np.where(both.any(axis=1, keepdims=True), both, allowed)
             if allowed.any():
                 described = self.model.describe(vectors.filter(pl.Series(allowed.ravel())), self.device)

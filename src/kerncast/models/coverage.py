@@ -102,6 +102,17 @@ def _joined(one: Range | None, other: Range | None) -> Range:
     return Range(min(lows, default=None), max(highs, default=None), tuple(labels))
 
 
+def device_software(table: Table, base: Model | None) -> dict[str, tuple[str, ...]]:
+    """The software that was measured on each device, the base's included; empty for one device, and where all have the same."""
+    found = {name: set(texts) for name, texts in table.device_software.items()}
+    if base is not None:
+        for record in base.manifest.devices:
+            found.setdefault(record.name, set()).update(base.manifest.software_on(record.name))
+    if len({frozenset(own) for own in found.values()}) < 2:
+        return {}
+    return {name: tuple(sorted(own)) for name, own in sorted(found.items())}
+
+
 def device_dtypes(table: Table, base: Model | None) -> dict[str, tuple[str, ...]]:
     """The dtypes that were measured on each device, the base's included; empty for one device, and where all have the same."""
     names = [device.name for device in table.devices]

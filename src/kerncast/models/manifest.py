@@ -110,6 +110,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rules of the family that the measurements contradict, so that the model does not obey them; left out: none."""
     device_dtypes: dict[str, tuple[str, ...]] | msgspec.UnsetType = msgspec.UNSET
     """Of a model of several devices: the dtypes that were measured on each; left out: the same on all."""
+    device_software: dict[str, tuple[str, ...]] | msgspec.UnsetType = msgspec.UNSET
+    """Of a model of several devices: the software that was measured on each; left out: the same on all, or not known."""
     slim: str | msgspec.UnsetType = msgspec.UNSET
     """The checksum of the model that this one was made from, without what only training reads; left out: it is whole."""
     elsewhere: Elsewhere | msgspec.UnsetType = msgspec.UNSET
@@ -143,6 +145,11 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The dtypes that were measured on one of its devices."""
         known = {} if isinstance(self.device_dtypes, msgspec.UnsetType) else self.device_dtypes
         return known.get(device, self.dtypes)
+
+    def software_on(self, device: str) -> tuple[str, ...]:
+        """The software that was measured on one of its devices."""
+        known = {} if isinstance(self.device_software, msgspec.UnsetType) else self.device_software
+        return known.get(device, self.software)
 
     def hull_on(self, device: str) -> dict[str, Range]:
         """The trained range on one of its devices: of the dtypes, those that were measured there."""

@@ -434,7 +434,7 @@ class Model:
     @cached_property
     def figures(self) -> Figures | None:
         """The same figures, typed; None: the model has none."""
-        return Figures.of(self.evaluation["overall"]) if EVALUATION in self.manifest.files else None
+        return Figures.of(self.evaluation["overall"]) if EVALUATION in self.manifest.files and self.evaluated else None
 
     def __repr__(self) -> str:
         return printable(summary_line(self))

@@ -46,22 +46,45 @@ def rooflines(family: Family, device: Device, problems: Sequence[Mapping[str, An
     return found
 
 
+def rates_read(family: Family, device: Device, dtype: str) -> str:
+    """The numbers of a device that a roofline is computed from, in words."""
+    read = [name.removeprefix("hw.") for name in _symbols(family) if name.startswith("hw.")]
+    found = []
+    for name in sorted(read, reverse=True):
+        if name == PEAK and dtype in device.peak_tflops:
+            found.append(f"{device.peak_tflops[dtype]:g} TFLOPS of {dtype}")
+        elif name in device.numbers:
+            value = f"{device.numbers[name]:g}"
+            found.append(f"{value} GB/s" if name == "memory_bandwidth_gb_s" else f"{name} {value}")
+    return ", ".join(found)
+
+
+def missing(family: Family, problem: Mapping[str, Any]) -> list[str]:
+    """The parameters that the work of a problem depends on and that are neither given nor have a default."""
+    read = [name.removeprefix("p.") for name in _symbols(family) if name.startswith("p.")]
+    if family.op.dtype is not None and f"hw.{PEAK}" in _symbols(family) and "dtype" not in read:
+        read.append("dtype")
+    return [name for name in family.problem.parameters if name in read and _needed(family, problem, [name]) is None]
+
+
 def lacking(family: Family, device: Device, problem: Mapping[str, Any]) -> str:
     """Why a problem has no roofline on a device, in words."""
-    work = family.work(family.op.namespace())
-    if work is None:
+    if not _symbols(family):
         return f"the work of {family.op.name} is not known"
-    formula = Program({ROOFLINE: work.roofline_ns(hardware_namespace())})
+    absent = missing(family, problem)
+    if absent:
+        return f"the work of {family.op.name} depends on {', '.join(absent)}"
+    names = [name.removeprefix("hw.") for name in _symbols(family) if name.startswith("hw.")]
     dtype = problem.get("dtype")
-    bound = formula.bind(device.bindings(family.op.dtype, None if dtype is None else [str(dtype)]))
-    names = [item.name.removeprefix("hw.") for item in bound.symbols if item.name.startswith("hw.")]
-    if PEAK in names:
-        return f"the profile of {device.name} has no peak rate of {dtype or 'its dtypes'}"
-    if names:
-        return f"the profile of {device.name} has no {', '.join(sorted(names))}"
-    read = [item.name.removeprefix("p.") for item in bound.symbols]
-    missing = [name for name in read if _needed(family, problem, [name]) is None]
-    return f"the work of {family.op.name} depends on {', '.join(missing)}: give {'it' if len(missing) == 1 else 'them'}"
+    numbers = [f"peak rate of {dtype}"] if PEAK in names and dtype not in device.peak_tflops else []
+    numbers += [name for name in sorted(names) if name != PEAK and name not in device.numbers]
+    return f"the profile of {device.name} has no {', '.join(numbers)}"
+
+
+def _symbols(family: Family) -> list[str]:
+    """What the roofline of a family is computed from: `p.*` and `hw.*`."""
+    work = family.work(family.op.namespace())
+    return [] if work is None else [item.name for item in Program({ROOFLINE: work.roofline_ns(hardware_namespace())}).symbols]
 
 
 def _needed(family: Family, problem: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from kerncast.models.candidates import Candidates, by_share, library_rows
 from kerncast.models.elsewhere import away_from
 from kerncast.models.expectation import Expectation, expectation_of
 from kerncast.models.hull import OutOfRange, against_facts, only_absent, outside_hull
-from kerncast.models.reach import reach_of
+from kerncast.models.reach import reach_of, worked_on
 from kerncast.models.rules import Rule, config_rules, model_rules, namespaces, problem_rules
 from kerncast.models.statuses import Answered
 from kerncast.op import Config, Problem
@@ -53,7 +53,11 @@ class Predictor:
 
     @cached_property
     def _candidates(self) -> Candidates:
-        return Candidates(self.model, reach_of(self.model), self.device)
+        found = Candidates(self.model, reach_of(self.model), self.device)
+        if self._away is not None and len(self.model.manifest.devices) > 1 and found.reach is not None:
+            # A kernel of another generation may not exist here: those of the device that is most alike come first.
+            found.preferred = worked_on(self.model, self._away.nearest)
+        return found
 
     @cached_property
     def _expectation(self) -> Expectation | None:

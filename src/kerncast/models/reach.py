@@ -38,7 +38,7 @@ class Reach:
     """Labels and flags, one bit per code; all bits are set where nothing is known."""
 
     def holds(self, numbers: Floats) -> Flags:
-        """Which candidates were tried on problems like this one (its parameters as numbers); for several: [problem, candidate]."""
+        """Which candidates were tried on problems like this one (its parameters as numbers); for several: [problem, which]."""
         asked = numbers[..., None, :]
         inside = (self.low <= asked) & (asked <= self.high)
         bit = np.minimum(np.maximum(asked, 0.0), 63.0).astype(np.uint64)

@@ -18,8 +18,8 @@ from kerncast.models.choosing import Choice
 from kerncast.models.hull import Coverage
 from kerncast.models.model import Model
 from kerncast.op import Family
-from kerncast.registry import OPS
 from kerncast.querying.predicting import Asked
+from kerncast.registry import OPS
 from kerncast.software import newest_version
 from kerncast.store.sources import profile_of
 from kerncast.store.store import Entry, Store, canonical

@@ -11,19 +11,21 @@ from typing import Any
 
 import numpy as np
 
+from kerncast import devices
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.models.answer import Answer, without_choice
 from kerncast.models.card import card_line
+from kerncast.models.hull import Coverage
 from kerncast.models.manifest import MANIFEST
 from kerncast.models.model import Model
-from kerncast.models.physics import lacking, rooflines
+from kerncast.models.physics import lacking, missing, rates_read, rooflines
 from kerncast.models.roofline_misses import FILE, Misses, read_misses
 from kerncast.models.statuses import Answered
-from kerncast.op import Family, Problem
+from kerncast.op import Config, Family, Problem
 from kerncast.querying.prediction import Prediction
 from kerncast.registry import FAMILIES, OPS
-from kerncast.software import short_name
+from kerncast.software import is_same, matching, short_name
 from kerncast.store.entry import Entry
 from kerncast.store.shipped import folder
 from kerncast.store.sources import Source, entries_of, no_model, profile_of, sources_of
@@ -78,6 +80,9 @@ def predictions(asked: Asked, problems: Sequence[Point]) -> list[Prediction]:
     profile = profile_of(asked.device)
     sources = asked.sources()
     sources = [source for source in sources if source.lookup.family is not None and (source.seen or profile is not None)]
+    if profile is None and not sources:
+        assert isinstance(asked.device, str)
+        raise devices.unknown(asked.device)
     refusing = _Refusing(asked, len(problems))
     found: dict[int, Prediction] = {}
     chosen: list[_Chosen] = []
@@ -86,7 +91,7 @@ def predictions(asked: Asked, problems: Sequence[Point]) -> list[Prediction]:
     for place, problem in enumerate(problems):
         with refusing.at(place, found):
             if sources:
-                chosen.append(_chosen(sources, problem, asked.name, place))
+                chosen.append(_chosen(sources, problem, place))
             else:
                 found[place] = _without_model(asked, family, problem)
     for entry in dict.fromkeys(item.entry.id for item in chosen):
@@ -120,6 +125,11 @@ def _without_model(asked: Asked, family: Family, problem: Point) -> Prediction:
     op = family.op
     store = Store.open() if asked.store is None else asked.store
     values = {**op.aliases.get(asked.op, {}), **_checked(family, problem)}
+    absent = missing(family, values)
+    if absent:
+        raise InvalidValue(f"the work of {op.name} depends on {', '.join(absent)}: give {'it' if len(absent) == 1 else 'them'}")
+    if asked.config is not None:
+        Config(family, asked.config)  # refuses what is no config
     why = no_model(op.name, asked.name, asked.software, store)
     return Prediction(op.name, values, asked.name, str(Answered.OK), reason=why)
 
@@ -137,7 +147,7 @@ def devices_of(op: str, family: str | None = None, software: str | None = None, 
     return list(dict.fromkeys(name for entry in known for name in entry.record.devices))
 
 
-def _chosen(sources: Sequence[Source], problem: Point, device: str, place: int) -> _Chosen:
+def _chosen(sources: Sequence[Source], problem: Point, place: int) -> _Chosen:
     """The first model that covers a problem, else the one that comes closest in the first place."""
     first: _Chosen | None = None
     for source in sources:
@@ -150,11 +160,11 @@ def _chosen(sources: Sequence[Source], problem: Point, device: str, place: int) 
             if first is None:
                 raise
             continue  # what a later place does not know, the first one has to answer
-        entry = source.covering(given, device)
+        entry = source.covering(given)
         if entry is None and first is not None:
             continue
         nearest = entry or source.lookup.nearest(problem)
-        filled = _filled(nearest, family, given, products, device)
+        filled = _filled(source.coverage(nearest), family, given, products)
         made = _Chosen(place, source, nearest, {**given, **products, **filled}, filled)
         if entry is not None:
             return made
@@ -163,10 +173,10 @@ def _chosen(sources: Sequence[Source], problem: Point, device: str, place: int) 
     return first
 
 
-def _filled(entry: Entry, family: Family, given: Point, products: Point, device: str) -> dict[str, Any]:
+def _filled(coverage: Coverage | None, family: Family, given: Point, products: Point) -> dict[str, Any]:
     """The parameters that are not given and of which the model saw one value only."""
     found: dict[str, Any] = {}
-    hull = entry.coverage(family).on(device).hull
+    hull = {} if coverage is None else coverage.hull
     factors = {factor for name in products for factor in family.op.products[name]}
     for name, parameter in family.problem.parameters.items():
         seen = hull.get(name)
@@ -179,9 +189,7 @@ def _filled(entry: Entry, family: Family, given: Point, products: Point, device:
     return found
 
 
-def _answered(
-    asked: Asked, profile: Device | None, chosen: Sequence[_Chosen], refusing: _Refusing
-) -> dict[int, Prediction]:
+def _answered(asked: Asked, profile: Device | None, chosen: Sequence[_Chosen], refusing: _Refusing) -> dict[int, Prediction]:
     """What one model says to its problems, by their places."""
     source, entry = chosen[0].source, chosen[0].entry
     model = loaded(entry)
@@ -204,9 +212,12 @@ def _answered(
         if source.seen:
             raise
         # A profile that lacks a number which the model reads.
-        said = {"status": str(Answered.OUT_OF_RANGE), "reason": str(error)}
-        return found | {place: replace(item, **said) for place, item in blank.items()}
-    software = ", ".join(dict.fromkeys(map(short_name, entry.software))) or None
+        status, why = str(Answered.OUT_OF_RANGE), str(error)
+        return found | {place: replace(item, status=status, reason=why) for place, item in blank.items()}
+    texts = model.manifest.software_on(asked.name) or entry.software
+    software = ", ".join(dict.fromkeys(map(short_name, texts))) or None
+    if asked.software is not None and entry.warning is None and not _is_of(texts, asked.software):
+        entry = replace(entry, warning=f"{asked.name} was measured with {software}, not with {asked.software}")
     line = card_line(model, asked.name)
     told = zip(blank.items(), answers, strict=True)
     return found | {
@@ -225,6 +236,10 @@ def _told(blank: Prediction, answer: Answer, entry: Entry, software: str | None,
         software=software, config=dict(answer.config.items()) if answer.config else None, card=line,
         tflops=answer.tflops, bandwidth_gb_s=answer.bandwidth_gb_s,
     )  # fmt: skip
+
+
+def _is_of(texts: Sequence[str], software: str) -> bool:
+    return is_same(texts, software) or bool(matching(software, texts))
 
 
 @lru_cache(64)
@@ -281,15 +296,12 @@ def _by_roofline(family: Family, profile: Device | None, device: str, answers: S
             why = f"there is no roofline: {lacking(family, profile, item.problem)}"
             found.append(replace(item, status=_refused(item), reason=_and(item.reason, why)))
         else:
-            found.append(_missed(item, floor, profile, misses))
+            found.append(_missed(item, floor, family, profile, misses))
     return found
 
 
-def _missed(item: Prediction, floor: float, profile: Device, misses: Misses | None) -> Prediction:
-    dtype = str(item.problem.get("dtype"))
-    peak = f"{profile.peak_tflops[dtype]:g} TFLOPS of {dtype}, " if dtype in profile.peak_tflops else ""
-    bandwidth = f"{profile.numbers['memory_bandwidth_gb_s']:g} GB/s" if "memory_bandwidth_gb_s" in profile.numbers else ""
-    card = f"roofline of {profile.title} ({peak}{bandwidth})"
+def _missed(item: Prediction, floor: float, family: Family, profile: Device, misses: Misses | None) -> Prediction:
+    card = f"roofline of {profile.title} ({rates_read(family, profile, str(item.problem.get('dtype')))})"
     if misses is None:
         why = "the time is the roofline itself, which no kernel beats"
         return replace(item, time_ns=floor, roofline_ns=floor, basis="roofline", card=card, reason=_and(item.reason, why))

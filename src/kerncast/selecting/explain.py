@@ -115,8 +115,7 @@ def _contributions(selector: Selector, problem: Problem, config: Config) -> list
     if row is None:
         return []
     rows = model.describe(selector.vectors(problem, [row]))
-    forest: Any = learner.forests_["time"][0]
-    shares = np.asarray(forest.predict(rows.features, pred_contrib=True))[0][:-1]
+    shares = np.asarray(learner.boosters["time"][0].predict(rows.features, pred_contrib=True))[0][:-1]
     order = np.argsort(-np.abs(shares), kind="stable")[:FEATURES]
     return [
         Contribution(rows.names[i], float(rows.features[0, i]), float(np.exp(shares[i]))) for i in order if shares[i] != 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,22 @@ class Source:
     seen: bool
     """Whether they were trained on the device; otherwise they are asked about its profile."""
 
-    def covering(self, problem: Mapping[str, Any], device: str) -> Entry | None:
-        """The first model that covers a problem, given in part, on the device; None: none does."""
-        return next((entry for entry, coverage in self._coverages(device) if coverage.distance(problem) == COVERED), None)
+    device: str | None = None
+    """Its name; None: any."""
 
-    def _coverages(self, device: str) -> list[tuple[Entry, Coverage]]:
-        return [(entry, coverage.on(device)) for entry, coverage in self.lookup.by_coverage()]
+    def covering(self, problem: Mapping[str, Any]) -> Entry | None:
+        """The first model that covers a problem, given in part, on the device; None: none does."""
+        return next((entry for entry, coverage in self._coverages if coverage.distance(problem) == COVERED), None)
+
+    def coverage(self, entry: Entry) -> Coverage | None:
+        """What one of the models covers on the device; None: it cannot be read."""
+        return next((coverage for item, coverage in self._coverages if item.id == entry.id), None)
+
+    @cached_property
+    def _coverages(self) -> list[tuple[Entry, Coverage]]:
+        """Read once, for a list of problems asks again and again."""
+        known = self.lookup.by_coverage()
+        return known if self.device is None else [(entry, coverage.on(self.device)) for entry, coverage in known]
 
 
 def sources_of(
@@ -68,10 +79,10 @@ def sources_of(
         kept, warn = _of_software(told, software, strict)
         if kept:
             lookup = Lookup.among(kept, asked, None, name, software if warn else None, None, False, path, preset)
-            found.append(Source(lookup, True))
+            found.append(Source(lookup, True, name))
         kept, _ = _of_software(pooled, software, strict)
         families = sorted({entry.family for entry in kept})
-        others += [Source(Lookup(tuple(e for e in kept if e.family == own), asked, preset), False) for own in families]
+        others += [Source(Lookup(tuple(e for e in kept if e.family == own), asked, preset), False, name) for own in families]
     return [*found, *others]
 
 

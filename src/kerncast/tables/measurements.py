@@ -82,6 +82,8 @@ class Folded:
     """What each config is called (see `label_table`)."""
     conditions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """How it was measured: the different values of CONDITIONS, where the rows say them."""
+    device_software: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The software of the rows of each device, where they say it."""
 
     @classmethod
     def of(cls, family: Family, columns: list[pl.Series]) -> Folded:
@@ -91,10 +93,12 @@ class Folded:
         columns.clear()
         software, labels = tuple(sorted(rows["software"].drop_nulls().unique())), label_table(family, rows)
         said = {name: tuple(sorted(rows[name].drop_nulls().unique())) for name in CONDITIONS if name in rows.columns}
+        pairs = rows.select("device", "software").drop_nulls().unique().sort("device", "software").rows()
         frame = fold_repeats(family, rows)
         del rows
         sorted_rows = frame.sort("device", *schema.parameter_columns(family), nulls_last=True)
-        return cls(sorted_rows, software, labels, {name: values for name, values in said.items() if values})
+        by_device = {device: tuple(text for name, text in pairs if name == device) for device, _ in pairs}
+        return cls(sorted_rows, software, labels, {name: values for name, values in said.items() if values}, by_device)
 
 
 def fold_repeats(family: Family, rows: pl.DataFrame) -> pl.DataFrame:

@@ -57,6 +57,8 @@ class Table:
     """What each config is called (see `label_table`); None: the data name no kernels."""
     conditions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The backends and cache states that the times are of, where the data say."""
+    device_software: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The software of the rows of each device, where they say it."""
 
     @property
     def family(self) -> Family:
@@ -185,6 +187,7 @@ def table_of(family: Family, measured: Folded, machines: dict[str, Device], dige
         digest=digest,
         labels=measured.labels,
         conditions=measured.conditions,
+        device_software=measured.device_software,
     )
 
 

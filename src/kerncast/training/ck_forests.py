@@ -208,7 +208,7 @@ def _continued(base: Model, table: Table, targets: tuple[str, ...]) -> Forests:
                 "scratch, or choose other data"
             )
     for name in targets:
-        if parse_forest(found.by_target[name].forests_["time"][0].model_to_string()).averaged:
+        if parse_forest(found.by_target[name].boosters["time"][0].model_to_string()).averaged:
             raise InvalidValue(
                 f"{where}: model_{name}.lgbm averages its trees, so no tree can be added to it: train from scratch"
             )
@@ -231,7 +231,7 @@ def _metrics(learner: Gbdt, table: Table) -> dict[str, Any]:
 
 def _write_forest(folder: Path, name: str, learner: Gbdt) -> int:
     """Write one forest with its importances, and return its number of trees."""
-    forest = learner.forests_["time"][0]
+    forest = learner.boosters["time"][0]
     # The number of threads is written into the text; it changes nothing else.
     text = re.sub(r"\[num_threads: \d+\]", "[num_threads: 0]", forest.model_to_string(num_iteration=-1))
     (folder / f"model_{name}.lgbm.gz").write_bytes(gzip.compress(text.encode(), compresslevel=6, mtime=0))

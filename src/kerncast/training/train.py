@@ -309,6 +309,7 @@ def _manifest(
         conditions=conditions or msgspec.UNSET,
         contradicted=_contradicted(table, base) or msgspec.UNSET,
         device_dtypes=coverage.device_dtypes(table, base) or msgspec.UNSET,
+        device_software=coverage.device_software(table, base) or msgspec.UNSET,
         warm_start=() if base is None else (*base.manifest.warm_start, base.manifest.data.digest),
     )  # fmt: skip
 

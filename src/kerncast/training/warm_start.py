@@ -13,7 +13,6 @@ from kerncast.learners.contract import Learner
 from kerncast.models.model import Model, feature_digest
 from kerncast.scoring.scorecard import Predicted, scorecard
 from kerncast.scoring.splits import held_out
-from kerncast.tables.feature_rows import Featurizer
 from kerncast.tables.never_worked import chosen_last, never_worked
 from kerncast.tables.table import Table
 from kerncast.training.folds import Predictions
@@ -73,7 +72,6 @@ def refuse_strangers(table: Table, procedure: Procedure, base: Model) -> None:
         raise InvalidValue(f"a {manifest.kind} model cannot be continued: train it from scratch, without `warm_start`")
     dtypes = tuple(table.rows.frame["problem.dtype"].unique().sort()) if "problem.dtype" in table.rows.frame.columns else ()
     device = {item.name for item in table.devices}
-    featurizer = Featurizer.reading(table.family, table.devices[0], manifest.dtypes or dtypes or None, manifest.features.names)
     same = (
         ("op", manifest.op, table.family.op.name),
         ("family", manifest.family, table.family.id),

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from kerncast.api.printing import echo
+from kerncast.cli import completing
 from kerncast.cli.asking import steps
 from kerncast.cli.stored import model_argument, store_of_model
 from kerncast.cli.views.output import json_option, print_json, table
@@ -48,6 +49,8 @@ from kerncast.writing.shell import word
               help="Which kernels exist and which choices are fixed: `available`, `deny`, [[pin]].")  # fmt: skip
 @click.option("--top-k", type=click.IntRange(min=1), metavar="K",
               help="With lookup-table, autoheuristic: configs for each problem or leaf. [default: 1, 20]")  # fmt: skip
+@click.option("--device", metavar="NAME", shell_complete=completing.devices,
+              help="Which device, of a model that was trained on several together.")  # fmt: skip
 @click.option("--device-name", metavar="NAME",
               help="With lookup-table: torch's name of the GPU, for every key. [default: keys for any device]")  # fmt: skip
 @json_option
@@ -60,6 +63,7 @@ def command(model: Path, out: Path, to: str, as_json: bool, **options: Any) -> N
 
     \b
     kerncast export model --to c --out picker
+    kerncast export shipped/gemm_vllm --to c --device h100 --out h100_gemm
     cmake -S picker -B build && cmake --build build && ctest --test-dir build
     kerncast export model --to c --out small --prefix small --tiers tree
     kerncast export model --to c --out picker --overrides overrides.toml

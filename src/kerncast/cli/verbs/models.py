@@ -59,9 +59,8 @@ def command(context: click.Context, store: Path | None, as_json: bool) -> None:
                 f"options of `kerncast models {context.invoked_subcommand}` come after its name: move them there"
             )
         return
-    from kerncast.store.store import Store
-
     from kerncast.store.shipped import shipped_entries, with_figures
+    from kerncast.store.store import Store
 
     opened = Store.open(store)
     entries, damaged = opened.survey()
@@ -81,8 +80,9 @@ def _line(entry: Entry) -> tuple[str, ...]:
     from kerncast.models import software
 
     record = entry.record
+    called = entry.id if entry.shipped else "/".join(entry.id.rsplit("/", 2)[1:])
     return (
-        entry.id if entry.shipped else "/".join(entry.id.rsplit("/", 2)[1:]), record.op, record.family, ", ".join(record.devices),
+        called, record.op, record.family, ", ".join(record.devices),
         software.short(record.software), record.added[:10] or "with kerncast", f"{record.rows:,}", f"{record.problems:,}",
         _number(record.r2, "{:.4f}"), _number(record.mape, "{:.1%}"), _number(record.efficiency, "{:.1%}"), _size(record.bytes),
     )  # fmt: skip

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from kerncast.models.answer import Answer
     from kerncast.models.model import Model
     from kerncast.op import Family
-    from kerncast.querying.prediction import Prediction
     from kerncast.space import Value
+    from kerncast.store.store import Store
 
-ALL = "all"
+ALL, FORMS = "all", (".svg", ".html")
 
 
 @click.command("predict")
@@ -41,9 +41,7 @@ ALL = "all"
     help="The config to predict; repeat for each parameter. For CK Tile: the name of the kernel.",
 )  # fmt: skip
 @configs_option
-@click.option(
-    "--picture", type=click.Path(path_type=Path), metavar="FILE.svg|html", help="With --device all: also write bars."
-)
+@click.option("--picture", type=click.Path(path_type=Path), metavar="FILE.svg|html", help="With --device all: also write bars.")
 @json_option
 def command(
     name: str,
@@ -74,12 +72,10 @@ def command(
     kerncast predict pooled M=128 N=1536 K=7168 dtype=fp8 layout=rcr --device mygpu.toml
     kerncast predict model M=128 N=512 K=512 dtype=fp32 layout=rrr --config tile_m=64 --config tile_n=64 …
     """
-    from kerncast.cli.views.predictions import refuse_picture
-
-    if picture is not None:
-        if device != ALL:
-            raise InvalidValue("--picture compares devices: give --device all, or leave it out")
-        refuse_picture(picture)
+    if picture is not None and device != ALL:
+        raise InvalidValue("--picture compares devices: give --device all, or leave it out")
+    if picture is not None and picture.suffix not in FORMS:
+        raise InvalidValue(f"a picture is FILE.svg or FILE.html, got '{picture.name}': name one of these")
     if config and configs is not None:
         raise InvalidValue("--config names one config and --configs several to choose from: leave one of them out")
     if _is_op(name) and configs is None:
@@ -107,30 +103,28 @@ def _by_op(
     config: tuple[str, ...], picture: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Ask the models of an op."""
-    from kerncast.api.predict import predict
-    from kerncast.cli.views.predictions import show, show_devices, write_picture
+    from kerncast.api.predict import picture as drawn
+    from kerncast.api.predict import predict, predict_everywhere
+    from kerncast.cli.views.predictions import show, show_devices
+    from kerncast.files.atomic import write_text
     from kerncast.querying.predicting import Asked, devices_of, family_of
     from kerncast.store.store import Store
 
     opened = Store.open(store)
-    if device == ALL:
-        names = devices_of(name, family, software, opened)
-        if not names:
-            raise NotFound(f"there is no model of {name}: name a device, and its roofline answers")
-    else:
-        names = [device or _only_device(name, family, software, opened)]
-    own = family_of(Asked(name, names[0], software, family, store=opened))
+    known_devices = devices_of(name, family, software, opened) if device == ALL else []
+    where = next(iter(known_devices), "") if device == ALL else device or _only_device(name, opened)
+    own = family_of(Asked(name, where, software, family, store=opened))
     given, listed = read_problems(problem, own)
-    if device == ALL and len(given) != 1:
-        raise InvalidValue(f"--device all compares devices on one problem, got {len(given):,}: name a device, or one problem")
-    chosen = _chosen(config, own) or None
-    found: list[Prediction] = []
-    for each in names:
-        found += predict(name, given, device=each, software=software, family=family, store=opened, config=chosen)
+    options: dict[str, Any] = {"software": software, "family": family, "store": opened, "config": _chosen(config, own) or None}
     if device == ALL:
-        found.sort(key=lambda item: (item.time_ns is None, item.time_ns or 0.0, item.device))
-    if picture is not None:
-        write_picture(picture, found)
+        if len(given) != 1:
+            raise InvalidValue(f"--device all compares devices on one problem, got {len(given):,}: name a device, or a problem")
+        found = predict_everywhere(name, given[0], **options)
+        if picture is not None:
+            write_text(picture, drawn(found, picture.suffix.removeprefix(".")))
+            echo(f"picture: {picture}", err=True)
+    else:
+        found = predict(name, given, device=where, **options)
     if as_json:
         print_json([item.as_json() for item in found] if listed or device == ALL else found[0].as_json())
     elif device == ALL:
@@ -141,7 +135,7 @@ def _by_op(
         raise SystemExit(1)
 
 
-def _only_device(op: str, family: str | None, software: str | None, store: Any) -> str:
+def _only_device(op: str, store: Store) -> str:
     """The device of the user's models, if it is one."""
     known = sorted({name for entry in store.entries(_name_of(op)) for name in entry.record.devices})
     if len(known) != 1:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kerncast.api.printing import echo
 from kerncast.cli.views.output import assignments, duration, table
-from kerncast.errors import InvalidValue
-from kerncast.files.atomic import write_text
-from kerncast.writing.bars import Bar, bars_page, bars_svg
 from kerncast.writing.terminal import known
 
 if TYPE_CHECKING:
     from kerncast.querying.prediction import Prediction
-
-PICTURES = {".svg": bars_svg, ".html": bars_page}
 
 
 def show(found: Sequence[Prediction], listed: bool) -> None:
@@ -62,22 +56,3 @@ def _say(found: Sequence[Prediction]) -> None:
         said += [text for text in (item.reason, item.note) if text]
     for text in dict.fromkeys(said):
         echo(text)
-
-
-def refuse_picture(file: Path) -> None:
-    """Refuse a picture that cannot be written, before anything is computed."""
-    if file.suffix not in PICTURES:
-        raise InvalidValue(f"a picture is FILE.svg or FILE.html, got '{file.name}': name one of these")
-
-
-def write_picture(file: Path, found: Sequence[Prediction]) -> None:
-    """Bars of one problem on several devices, the fastest at the top."""
-    first = found[0]
-    bars = [
-        Bar(item.device, item.time_ns, duration(item.time_ns), item.lower_ns, item.upper_ns, item.roofline_ns, item.basis)
-        for item in found
-        if item.time_ns is not None
-    ]
-    title = f"{first.op} {assignments(known(first.problem))}"
-    write_text(file, PICTURES[file.suffix](title, "expected time by device", bars, "roofline"))
-    echo(f"picture: {file}", err=True)
