@@ -126,7 +126,8 @@ def test_a_device_that_was_not_measured_gets_a_time_without_an_interval(model, c
     assert own.ok
     assert (other.status, other.outside.parameter, other.outside.value) == (Answered.OUT_OF_RANGE, "device", "h100")
     assert other.time_ns not in (None, own.time_ns)
-    assert "device was trained with a100 only, got h100" in other.reason
+    assert "h100 was not measured; the nearest device that was is a100" in other.reason
+    assert "without an interval" in other.reason
     for answer in (other, model.predict(SHAPE, device="h100")):
         assert (answer.lower_ns, answer.upper_ns, answer.efficiency) == (None, None, None)
         assert answer.config is not None

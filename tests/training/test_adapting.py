@@ -37,7 +37,7 @@ def times(rows: pl.DataFrame, on: Device, slower: float) -> np.ndarray:
     memory = (m * k + k * n + m * n) * np.where(narrow, 1, 2) / on.numbers["memory_bandwidth_gb_s"]
     waves = np.ceil(m / 128) * np.ceil(n / 128) / on.numbers["num_cus"]
     noise = np.random.default_rng(len(on.name)).normal(0, 0.02, rows.height)
-    return (4000 + np.hypot(compute, memory) * slower * np.ceil(waves) / waves ** 0.9) * np.exp(noise)
+    return (4000 + np.hypot(compute, memory) * slower * np.ceil(waves) / waves**0.9) * np.exp(noise)
 
 
 def rows(on: Device, count: int, slower: float, seed: int, dtypes: tuple[str, ...] = ("bf16", "fp8")) -> pl.DataFrame:
@@ -176,7 +176,7 @@ def test_rows_of_another_op_device_or_dtype_are_refused_by_name(home, tmp_path):
     with pytest.raises(InvalidValue, match=r"several devices \(five, four, one, three, two\)"):
         kerncast.adapt(pooled, home / "d", out=tmp_path / "m", progress=None)
     bare = Device("fresh", "fresh", "gpu", {"memory_bandwidth_gb_s": 2400}, NEW.peak_tflops)
-    with pytest.raises(InvalidValue, match="whose profile lacks .*num_cus"):
+    with pytest.raises(InvalidValue, match=r"whose profile lacks .*num_cus"):
         kerncast.adapt(pooled, home / "few", device=bare, out=tmp_path / "m", progress=None)
     roofline = kerncast.train(home / "few", out=tmp_path / "r", model="roofline", folds=2, progress=None)
     with pytest.raises(InvalidValue, match="is a roofline model, and only gbdt models"):

@@ -162,6 +162,21 @@ def off_grid_blocks(lines: Iterable[Mapping[str, Any]]) -> Iterator[Block]:
         yield TextTable(columns, shown, "off the grid: each kind predicted without having seen it", columns[2:])
 
 
+def unseen_device_blocks(lines: Iterable[Mapping[str, Any]]) -> Iterator[Block]:
+    """Devices that were left out, one line each."""
+    columns = ["device", "nearest other", "octaves away", "MAPE", "roofline", "90 % interval covers"]
+    shown = [
+        (
+            line["device"], line["nearest"], f"{line['distance']:.2f}", f"{line['mape']:.1%}",
+            *("-" if line[name] is None else f"{line[name]:.1%}" for name in ("roofline_mape", "coverage")),
+        )
+        for line in lines
+    ]  # fmt: skip
+    if shown:
+        yield ""
+        yield TextTable(columns, shown, "unseen devices: each predicted by a model of the others", columns[2:])
+
+
 def beside_blocks(evaluation: Mapping[str, Any]) -> Iterator[Block]:
     """Hard mining or a warm start compared with the plain way, on the same problems."""
     plain = evaluation.get("without_hard_mining")

@@ -1,9 +1,10 @@
 """A forest moved to another device by a few measurements: the same splits, other leaves, and a few trees of its own.
 
-Two corrections of the log time are averaged. The first is a Gaussian process whose covariance is how often two rows share a leaf
-of the forest, plus a shift of all rows, one for each combination of labels, and a share of the prediction itself. Its mean is a
-sum over leaves, so it becomes new leaf values. The second is a small forest that is grown on what the first forest misses. Both
-go to zero where the rows say nothing. On GPUs that were left out of a forest of eight others, their mean was better than either.
+Two corrections of the log time are averaged. The first is a Gaussian process whose covariance is how often two rows share a
+leaf of the forest, plus a shift of all rows, one for each combination of labels, and a share of the prediction itself. Its mean
+is a sum over leaves, so it becomes new leaf values. The second is a small forest that is grown on what the first forest misses.
+Both go to zero where the rows say nothing. On GPUs that were left out of a forest of eight others, their mean was about as good
+as the better of the two.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Labels:
 
 
 def shifted(trees: Sequence[Tree], rows: Rows, misses: Floats, weight: Floats, seed: int) -> tuple[Tree, ...]:
-    """A forest that predicts what `trees` miss on some rows, too: `misses` are labels less predictions, `weight` is at most 1."""
+    """A forest that predicts what `trees` miss on some rows, too: `misses` are labels less predictions, weights at most 1."""
     process, count = _process(trees, rows, misses, weight, seed), len(trees)
     grown = _small_forest(rows, misses, weight, seed) if len(misses) >= FEWEST_ROWS else ()
     share = 0.5 if grown else 1.0
@@ -169,7 +170,7 @@ def _column(rows: Rows, name: str) -> Floats:
 
 
 def _grow(nodes: list[list[float]], known: Floats, values: Floats, features: Sequence[int]) -> int:
-    """Add the nodes that tell combinations of labels apart, and return the first; each is [feature, limit, left, right, value]."""
+    """Add the nodes that tell combinations of labels apart, and return the first: [feature, limit, left, right, value]."""
     place = len(nodes)
     nodes.append([-1.0, 0.0, 0.0, 0.0, 0.0])
     if not len(known):

@@ -186,9 +186,7 @@ def calibrate_elsewhere(parts: Sequence[DeviceErrors], numbers: Sequence[str]) -
             low, high = (np.log(factor) for factor in _fitted(others, numbers).factors(part.distance))
             covered = float(((part.logs >= low) & (part.logs <= high)).mean())
         roofline = None if part.roofline_logs is None else _mape(part.roofline_logs)
-        lines.append(
-            LeftOut(part.device, part.nearest, part.distance, _mape(part.logs), roofline, covered, len(part.logs))
-        )
+        lines.append(LeftOut(part.device, part.nearest, part.distance, _mape(part.logs), roofline, covered, len(part.logs)))
     return msgspec.structs.replace(found, devices=tuple(lines))
 
 

@@ -12,10 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from kerncast.arrays import Flags, Floats, Ints
+from kerncast.arrays import Flags, Floats
 from kerncast.data.dataset import Dataset
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, KerncastError
@@ -27,7 +26,7 @@ from kerncast.models.elsewhere import away_from
 from kerncast.models.model import Model
 from kerncast.progress import QUIET, Progress
 from kerncast.scoring.splits import folds_by_group
-from kerncast.tables.feature_rows import Featurizer, Rows
+from kerncast.tables.feature_rows import Rows
 from kerncast.tables.measurements import Folded, read_measurements
 from kerncast.tables.table import MIXTURES, Table, refuse_mixtures, table_of, tried_rows
 from kerncast.training.folds import Predictions

@@ -163,9 +163,7 @@ def _fold(
     table: Table, own: Flags, place: int, partial: Partial | None, *, rough: bool = False
 ) -> Callable[[Procedure], Predictions]:
     """A function that predicts one fold."""
-    return _kept(
-        partial, place, int(own.sum()), lambda procedure: _out_of_fold(table, replace(procedure, rough=rough), own)
-    )
+    return _kept(partial, place, int(own.sum()), lambda procedure: _out_of_fold(table, replace(procedure, rough=rough), own))
 
 
 def _left_out(table: Table, part: DevicePart, place: int, partial: Partial | None) -> Callable[[Procedure], Predictions]:

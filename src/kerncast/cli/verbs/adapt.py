@@ -24,7 +24,9 @@ from kerncast.writing.shell import word
 )  # fmt: skip
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="MODELDIR", help="Where to write the model.")
 @where_option
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="The same rows and seed give the same bytes.")
+@click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="The same rows and seed give the same bytes."
+)
 @json_option
 def command(
     model: Path, rows: tuple[Path, ...], device: str | None, out: Path, where: tuple[str, ...], seed: int, as_json: bool

@@ -104,7 +104,7 @@ def command(
     from kerncast.api.results import row_conditions
     from kerncast.api.train import refuse_folds, train
     from kerncast.data.label_shift import NOT_SUSPECT
-    from kerncast.evaluating.text import beside_blocks, figure_blocks, off_grid_blocks
+    from kerncast.evaluating.text import beside_blocks, figure_blocks, off_grid_blocks, unseen_device_blocks
     from kerncast.models.model import Model
 
     refuse_folds(warm_start, options["folds"])
@@ -158,6 +158,7 @@ def command(
     show(figure_blocks(trained.evaluation, f"{how} by {trained.evaluation['split']}"))
     show(beside_blocks(trained.evaluation))
     show(off_grid_blocks(trained.evaluation.get("off_grid", ())))
+    show(unseen_device_blocks(trained.evaluation.get("unseen_devices", ())))
     split = "config" if trained.evaluation["split"] == "config" else "problem"
     held = "HELD_OUT_DATASET" if warm_start else f"{same} --split {split}"
     echo("", f"written to {out}. Next: kerncast evaluate {word(out)} {held} --report report.html")
