@@ -1,7 +1,7 @@
 """How soon a fresh install answers: a cold `kerncast predict`, rows in batches, and the size of what ships.
 
-The model is a pooled GEMM model of made-up times on four GPUs, so that the script needs no data. It has at most 350 trees of 127
-leaves; early stopping may leave fewer, and the rows say how many. Cold means a new process, whose files the system has read
+The model is a pooled GEMM model of made-up times on four GPUs, so that the script needs no data. It has at most 350 trees of
+127 leaves; early stopping may leave fewer, and the rows say how many. Cold means a new process, whose files the system has read
 before; the median of several runs counts.
 
     python benchmarks/ready.py [--keep DIR]

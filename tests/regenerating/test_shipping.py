@@ -35,7 +35,8 @@ def write_tables(folder: Path) -> Path:
         ]  # fmt: skip
         heads = [
             {**told, "op_name": "context_attention", "attn_dtype": "bfloat16", "kv_cache_dtype": "bfloat16",
-             "batch_size": batch, "isl": isl, "num_heads": heads, "num_key_value_heads": 0, "head_dim": 128, "window_size": 0, "beam_width": 1,
+             "batch_size": batch, "isl": isl, "num_heads": heads, "num_key_value_heads": 0, "head_dim": 128,
+             "window_size": 0, "beam_width": 1,
              "step": 0, "latency": slower * (0.01 + 1e-10 * batch * isl * isl * heads)}
             for batch, isl, heads in product((1, 2, 8, 32), (64, 512, 1024, 4096), (4, 8, 32))
         ]  # fmt: skip

@@ -34,8 +34,7 @@ from kerncast.learners.contract import (
     set_aside,
     write_arrays,
 )
-from kerncast.learners.growing import MANY_ROWS, Bins, Grower, Part, Task, has_many_rows, rank_task, time_task, valid_task
-from kerncast.learners.leaf_shift import shifted
+from kerncast.learners.growing import Bins, Grower, Part, Task, has_many_rows, rank_task, time_task, valid_task
 from kerncast.learners.leaf_shift import shifted
 from kerncast.learners.library_choice import grow_library_trees
 from kerncast.learners.lightgbm_text import load_forest, read_trees
