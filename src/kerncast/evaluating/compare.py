@@ -212,6 +212,7 @@ def _facts(models: Sequence[Model], datasets: Paths, found: Judged) -> dict[str,
         "old_model": str(models[0].path), "new_model": str(models[1].path), "family": models[0].family.id,
         "datasets": [str(path) for path in listed(datasets)], "problems_seen_in_training": found.seen_problems,
         "includes_training_data": found.includes_seen, "unknown_configs": unknown_configs(models, found.table),
+        "training_recorded": all(model.recorded for model in models),
     }  # fmt: skip
 
 

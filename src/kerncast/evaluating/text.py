@@ -27,6 +27,7 @@ RUNTIME = (
 NOT_SHARES = (*LOG_ERRORS, "r2", "r2_log")
 RATE_WORDS = {TFLOPS: "TFLOPS", BANDWIDTH: "GB/s"}
 UNKNOWN_CEILING = "noise ceiling unknown (too few problems were measured at two different times)"
+NOT_RECORDED = "the model does not record its training problems, so some of these may be among them: judge it on data of your own"
 # How many of the worst problems are listed.
 WORST = 10
 
@@ -64,7 +65,11 @@ def evaluation_blocks(summary: Mapping[str, Any], worst: int = WORST) -> Iterato
         yield f"{seen} problems that the model was trained on were left out"
     if summary.get("unknown_configs"):
         yield f"! {unknown_sentence(summary['unknown_configs'])}"
+    if not summary.get("training_recorded", True):
+        yield f"! {NOT_RECORDED}"
     unseen = "training data included" if summary["includes_training_data"] else "not seen in training"
+    if not summary.get("training_recorded", True):
+        unseen = "seen in training or not"
     yield from figure_blocks(summary, f"refitted, split by {summary['split']}" if summary["split"] else unseen)
     if summary.get("tiers"):
         yield from tier_blocks(summary["tiers"])
@@ -318,6 +323,8 @@ def verdict_blocks(verdict: str, reasons: Iterable[str], summary: Mapping[str, A
         yield "! some of these problems were trained on: these figures are of the training data"
     elif summary.get("problems_seen_in_training"):
         yield f"{summary['problems_seen_in_training']} problems that a model was trained on were left out"
+    if not summary.get("training_recorded", True):
+        yield f"! {NOT_RECORDED.replace('the model', 'a model', 1)}"
     if summary.get("unknown_configs"):
         yield f"! {unknown_sentence(summary['unknown_configs'])}"
     if summary.get("only_in_old") or summary.get("only_in_new"):
