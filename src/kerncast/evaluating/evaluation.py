@@ -26,6 +26,7 @@ from kerncast.evaluating.unseen import (
     recipe_of,
     table_for,
     unknown_configs,
+    untrained_labels,
 )
 from kerncast.models.conformal import cross_bounds
 from kerncast.models.errors import LEVEL, Errors
@@ -71,6 +72,7 @@ def evaluate(
         table = found.table
         facts |= {"problems_seen_in_training": found.seen_problems, "includes_training_data": found.includes_seen}
         facts |= {"unknown_configs": unknown_configs([model], table), "training_recorded": model.recorded}
+        facts["untrained_labels"] = untrained_labels([model], table)
         del found  # its rows take as much memory as the table
         predicted = model.rank_rows(table.rows)
         summary = assess(table, predicted, np.zeros(len(table.problem), np.int64), learned_by(model, table))

@@ -67,6 +67,8 @@ def evaluation_blocks(summary: Mapping[str, Any], worst: int = WORST) -> Iterato
         yield f"! {unknown_sentence(summary['unknown_configs'])}"
     if not summary.get("training_recorded", True):
         yield f"! {NOT_RECORDED}"
+    if summary.get("untrained_labels"):
+        yield f"! {untrained_sentence(summary['untrained_labels'])}"
     unseen = "training data included" if summary["includes_training_data"] else "not seen in training"
     if not summary.get("training_recorded", True):
         unseen = "seen in training or not"
@@ -94,6 +96,15 @@ def unknown_sentence(found: Mapping[str, int]) -> str:
         f"{found['configs']:,} of {found['of_configs']:,} configs are not among those that worked in training ({on}{only}): "
         "`select` never chooses them, and what a model says about them is extrapolated. Train on data that have them, or "
         "leave their rows out (`where`)"
+    )
+
+
+def untrained_sentence(found: Mapping[str, Any]) -> str:
+    """What is wrong with judging a model by problems that it refuses to answer, and what to do."""
+    return (
+        f"{found['problems']:,} of {found['of_problems']:,} problems have labels that were not in training "
+        f"({', '.join(found['parameters'])}): the model refuses to answer for them, and what it says about them here is "
+        "extrapolated. Leave their rows out (`where`)"
     )
 
 
@@ -327,6 +338,8 @@ def verdict_blocks(verdict: str, reasons: Iterable[str], summary: Mapping[str, A
         yield f"! {NOT_RECORDED.replace('the model', 'a model', 1)}"
     if summary.get("unknown_configs"):
         yield f"! {unknown_sentence(summary['unknown_configs'])}"
+    if summary.get("untrained_labels"):
+        yield f"! {untrained_sentence(summary['untrained_labels'])}"
     if summary.get("only_in_old") or summary.get("only_in_new"):
         yield f"left out: {summary['only_in_old']:,} problems that only OLD has, {summary['only_in_new']:,} that only NEW has"
     old, new = summary["old"], summary["new"]
