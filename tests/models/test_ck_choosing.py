@@ -151,7 +151,7 @@ def test_a_store_finds_models_of_ck_by_their_dtype(made_by_ck, tmp_path):
     first, second = store.add(made_by_ck.gemm), store.add(other)
     assert store.find("gemm", problem={"dtype": "fp16"}).id == first.id
     assert store.find("gemm", problem={"dtype": "bf16"}).id == second.id
-    with pytest.raises(NotFound, match="dtype was trained with .* only, got fp8"):
+    with pytest.raises(NotFound, match=r"dtype was trained with .* only, got fp8"):
         store.find("gemm", problem={"dtype": "fp8"})
 
 

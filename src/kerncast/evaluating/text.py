@@ -27,7 +27,9 @@ RUNTIME = (
 NOT_SHARES = (*LOG_ERRORS, "r2", "r2_log")
 RATE_WORDS = {TFLOPS: "TFLOPS", BANDWIDTH: "GB/s"}
 UNKNOWN_CEILING = "noise ceiling unknown (too few problems were measured at two different times)"
-NOT_RECORDED = "the model does not record its training problems, so some of these may be among them: judge it on data of your own"
+NOT_RECORDED = (
+    "the model does not record its training problems, so some of these may be among them: judge it on data of your own"
+)
 # How many of the worst problems are listed.
 WORST = 10
 

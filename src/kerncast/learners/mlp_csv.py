@@ -113,9 +113,12 @@ class Network:
         A network of the time itself, and not of its logarithm, may say zero or less: an answer is then as good as none.
         """
         none = np.zeros(len(rows), bool) if self.target.log else learner.predict(rows).target <= 0.0
-        said = f"the network in {self.folder} predicts a {self.target.name} of zero or less on {none.sum():,} of {len(rows):,} rows"
+        rows_said = f"{none.sum():,} of {len(rows):,} rows"
+        said = f"the network in {self.folder} predicts a {self.target.name} of zero or less on {rows_said}"
         if none.any() and none.all():
-            raise BadFile(f"{said}: check mean, deviation and log in {OUTPUT} and {INPUTS}, which must be those of its training")
+            raise BadFile(
+                f"{said}: check mean, deviation and log in {OUTPUT} and {INPUTS}, which must be those of its training"
+            )
         return f"{said}; times of such problems mean nothing" if none.any() else ""
 
     def _scaling(self, rows: Rows) -> Scaling:

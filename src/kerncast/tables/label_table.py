@@ -15,8 +15,8 @@ def label_table(family: Family, rows: pl.DataFrame) -> pl.DataFrame | None:
     """What each config is called, and on which problems: `problem.*` of the parameters that decide, `config.*`, `label`.
 
     The fewest parameters that tell names apart are used, and those whose only measured value all names contain: a kernel that
-    is called `gemm_fp16_…` is no kernel for bf16, though the rows have nothing to compare it with. If one config still has several names on the same problems, the most
-    frequent one counts. None: the rows have no names.
+    is called `gemm_fp16_…` is no kernel for bf16, though the rows have nothing to compare it with. If one config still has
+    several names on the same problems, the most frequent one counts. None: the rows have no names.
     """
     configs = [f"config.{name}" for name in family.config.parameters]
     if not configs or LABEL not in rows.columns:
