@@ -72,6 +72,7 @@ def test_a_formula_means_what_python_means(text, value):
         ("M\x00", "not a formula"),
         ("\ud800", "not a formula"),
         ("f'{M}'", "not arithmetic"),
+        ("8 * class", "'class' is a word of its language: give the parameter another name"),
     ],
 )
 def test_everything_else_is_refused_in_a_sentence(text, why):

@@ -77,6 +77,10 @@ DAMAGE = {
     "no deviation": (lambda d: changed(d / "output.csv", "relative", "speed"), "a target is one of"),
     "flag": (lambda d: changed(d / "inputs.csv", ",true,", ",yes,"), "log must be true or false, got 'yes'"),
     "wide": (lambda d: (d / "layer_3_biases.csv").write_text("1,2\n"), "layer_3_weights.csv has"),
+    "no time at all": (
+        lambda d: (d / "output.csv").write_text("target,log,mean,deviation\nlatency,false,-1e9,1\n"),
+        "predicts a latency of zero or less on 390 of 390 rows: check mean, deviation and log in output.csv",
+    ),
     "other target": (lambda d: None, "leave out `targets`"),
 }
 

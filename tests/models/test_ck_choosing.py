@@ -12,9 +12,10 @@ import pytest
 import kerncast
 from kerncast.backends.cpu.build import find_compiler
 from kerncast.data import Dataset
-from kerncast.errors import BadFile, InvalidValue
+from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.models.model import Model
 from kerncast.registry import FAMILIES
+from kerncast.store.store import Store
 from kerncast.testing.models import synthetic_dataset
 
 NO_ERRORS = Model.NO_ERRORS
@@ -75,6 +76,9 @@ def test_every_source_of_the_same_kernels_gives_the_same_choice(made_by_ck, list
     for source in sources:
         found = kerncast.Selector(made_by_ck.gemm, configs=source).select(PROBLEM)
         assert (found.config, found.time_ns) == (expected.config, expected.time_ns), source
+    for source in sources[:5]:  # what has names says that nothing is built for this layout
+        selector = kerncast.Selector(made_by_ck.gemm, configs=source)
+        assert selector.select({**PROBLEM, "layout": "rrr"}).status == "no_valid_config", source
 
 
 def test_a_kernel_runs_only_what_it_is_built_for(made_by_ck):
@@ -129,9 +133,26 @@ def test_the_verbs_take_a_model_of_ck(made_by_ck, listed, run):
     assert NO_ERRORS in out
     code, out, _ = run("compare", made_by_ck.gemm, made_by_ck.gemm, made_by_ck.home / "new", "--json")
     assert json.loads(out)["verdict"] == "SAME"
+    code, out, _ = run("evaluate", made_by_ck.gemm, made_by_ck.home / "new")
+    assert "does not record its training problems, so some of these may be among them" in out
+    assert "not seen in training" not in out
     code, _, err = run("search", made_by_ck.gemm, *asked, *pool, "--strategy", "de")
     assert code == 2
     assert "leave out --strategy de" in err
+
+
+def test_a_store_finds_models_of_ck_by_their_dtype(made_by_ck, tmp_path):
+    """CK's files say the family and the dtypes: a model of another dtype is never found."""
+    store = Store.open(tmp_path / "store")
+    other = tmp_path / "bf16"
+    shutil.copytree(made_by_ck.gemm, other)
+    spec = json.loads((other / "feature_spec.json").read_text())
+    (other / "feature_spec.json").write_text(json.dumps({**spec, "dtype": "bf16"}))
+    first, second = store.add(made_by_ck.gemm), store.add(other)
+    assert store.find("gemm", problem={"dtype": "fp16"}).id == first.id
+    assert store.find("gemm", problem={"dtype": "bf16"}).id == second.id
+    with pytest.raises(NotFound, match=r"dtype was trained with .* only, got fp8"):
+        store.find("gemm", problem={"dtype": "fp8"})
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
@@ -144,6 +165,10 @@ def test_a_model_of_ck_in_c_chooses_what_python_does(made_by_ck, listed, tmp_pat
     subprocess.run(built, check=True)
     done = subprocess.run([tmp_path / "test"], capture_output=True, text=True, check=True)
     assert " 0 differences" in done.stdout
+    kerncast.export(made_by_ck.gemm, tmp_path / "m.kcb", to="blob", configs=f"kernels:{listed}", progress=None)
+    assert run("verify", tmp_path / "m.kcb")[0] == 0
+    kerncast.export(made_by_ck.gemm, tmp_path / "t", form="tables", configs=f"kernels:{listed}", progress=None)
+    assert (tmp_path / "t" / "kerncast.c").read_bytes() != (tmp_path / "c" / "kerncast.c").read_bytes()
     with pytest.raises(InvalidValue, match="give the configs with `configs`"):
         kerncast.export(made_by_ck.gemm, tmp_path / "d", progress=None)
     shutil.copytree(made_by_ck.gemm, tmp_path / "latency")

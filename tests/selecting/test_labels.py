@@ -118,6 +118,9 @@ def test_a_name_that_says_more_than_the_config_depends_on_the_problem():
     assert len(labels.all_of(0)) == 2
     assert labels.of(0, {**SHAPE, "dtype": "fp32"}) is None
     assert label_table(family, rows) is None
+    alone = labels_of(label_table(family, rows.with_columns(label=texts)), configs)
+    assert alone.of(0, SHAPE) == labels.of(0, SHAPE)
+    assert alone.of(0, {**SHAPE, "dtype": "bf16"}) is None  # though no row tells that the name depends on it
 
 
 def test_a_portfolio_is_a_build_list(home, tmp_path):

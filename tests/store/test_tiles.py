@@ -8,7 +8,7 @@ import pytest
 from resharding import WIDE, ask
 
 from kerncast.compiling import build
-from kerncast.errors import InvalidValue
+from kerncast.errors import InvalidValue, NotFound
 from kerncast.models.model import Model
 from kerncast.models.products import _divisors
 from kerncast.querying.query import Query, among, in_store
@@ -63,6 +63,12 @@ def test_the_store_asks_the_model_that_tiles_are_enough_for(reshards, tmp_path, 
     query = Query(in_store(store), compile=compiled)
     assert ask(query, WIDE)["entry"] == newest.id == forest.id
     assert ask(query, {**BY_TILES, "tiles": 256})["entry"].endswith("/lines")
+    asked = {name: value for name, value in BY_TILES.items() if name != "op"}
+    assert store.find("reshard", problem={**asked, "tiles": 256}).record.name == "lines"
+    with pytest.raises(InvalidValue, match="tiles must be a whole number from 1, got 0"):
+        store.find("reshard", problem={**asked, "tiles": 0})
+    with pytest.raises(NotFound, match="no height_tiles and width_tiles that it was trained with make tiles=7"):
+        store.find("reshard", problem={**asked, "tiles": 7})
 
 
 def strange(chance):

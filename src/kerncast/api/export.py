@@ -9,7 +9,7 @@ from typing import Any
 from kerncast.api.results import model_of
 from kerncast.api.showing import Wanted, shown
 from kerncast.compiling.lower import Artefact, lower
-from kerncast.compiling.overrides import Decided, Overrides, decide
+from kerncast.compiling.overrides import Overrides, decide
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.exporting.autoheuristic import LISTED, distill_heuristic, refuse_name, write_heuristic
@@ -42,7 +42,7 @@ ONLY = {
     "runtime": ("blob",),
     "form": ("c",),
     "problems": ("json", "lookup-table"),
-    "configs": ("c", "json"),
+    "configs": ("c", "blob", "json"),
     "overrides": ("c", "blob", "json", "lookup-table"),
     "top_k": ("lookup-table", "autoheuristic"),
     "device_name": ("lookup-table",),
@@ -121,27 +121,26 @@ def export(
             write_heuristic(place, loaded, heuristic)
             show.say(str(heuristic))
             return [place]
-        if isinstance(loaded, OfferedModel):
-            return _with_pool(loaded.for_export(), wanted, place, prefix, overrides, show)
-        decided = None if overrides is None else decide(loaded, overrides)
-        for note in decided.notes if decided is not None else ():
-            show.say(note)
-        artefact = _lowered(loaded, wanted, options, decided, show)
+        artefact = _lowered(loaded, wanted, options, overrides, show)
         if to == "blob":
             return write_blob(artefact, place, None if runtime is None else Path(runtime), prefix, progress=show)
         return write_project(artefact, place, prefix, form=form, progress=show)
 
 
-def _lowered(
-    loaded: Model, wanted: tuple[Tier, ...], options: TierOptions, decided: Decided | None, show: Progress
-) -> Artefact:
-    """The model with the wanted tiers, ready to be written."""
-    if loaded.slim and loaded.family.config.parameters:
-        if wanted not in (CHOOSING, (Tier.FULL,)):
-            raise InvalidValue(
-                f"{loaded.path} is a slim model, which has the full tier alone, got `tiers={','.join(wanted)}`: export the "
-                "model that it was made from"
-            )
+def _lowered(loaded: Model, wanted: tuple[Tier, ...], options: TierOptions, overrides: Any, show: Progress) -> Artefact:
+    """The model with the wanted tiers, ready to be written. Of configs that were given, the model scores each."""
+    offered = isinstance(loaded, OfferedModel)
+    slim = loaded.slim and bool(loaded.family.config.parameters)
+    if (offered or slim) and wanted not in (CHOOSING, (Tier.FULL,)):
+        which = "of configs that are given" if offered else "of a slim model"
+        raise InvalidValue(
+            f"`tiers` {which} are full alone, got '{','.join(wanted)}': portfolio and tree are built from measurements"
+        )
+    loaded = loaded.for_export() if isinstance(loaded, OfferedModel) else loaded
+    decided = None if overrides is None else decide(loaded, overrides)
+    for note in decided.notes if decided is not None else ():
+        show.say(note)
+    if offered or slim:
         return lower(loaded, plain_tiers(loaded), [Tier.FULL], decided)
     built, include = tiers_named(loaded, wanted, options, progress=show)
     if built.tree is None and len(include) > 1:  # a family with nothing to choose has no tree
@@ -153,21 +152,6 @@ def _lowered(
             "is unsure, it gives a status and a fallback"
         )
     return lower(loaded, built, include, decided)
-
-
-def _with_pool(
-    loaded: OfferedModel, wanted: tuple[Tier, ...], place: Path, prefix: str, overrides: Any, show: Progress
-) -> list[Path]:
-    """A C project that chooses from configs which were given: the model scores each of them."""
-    if tuple(wanted) not in (CHOOSING, (Tier.FULL,)):
-        raise InvalidValue(
-            f"`tiers` of configs that are given are full alone, got '{','.join(wanted)}': portfolio and tree are built from "
-            "measurements"
-        )
-    decided = None if overrides is None else decide(loaded, overrides)
-    for note in decided.notes if decided is not None else ():
-        show.say(note)
-    return write_project(lower(loaded, plain_tiers(loaded), ["full"], decided), place, prefix, progress=show)
 
 
 def _json(loaded: Model, out: Path, problems: Any, options: TierOptions, overrides: Any, show: Progress) -> list[Path]:

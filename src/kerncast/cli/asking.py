@@ -49,8 +49,13 @@ def read_problems(given: tuple[str, ...], family: Family) -> tuple[list[dict[str
     if not given:
         names = ", ".join(family.problem.parameters)
         raise InvalidValue(f"name the problem by its parameters ({names}), or give a .json or .parquet file of problems")
+    return [parse_assignments(given, problem_parameters(family))], False
+
+
+def problem_parameters(family: Family) -> dict[str, Any]:
+    """What a problem may be given by, with the rule of each: its parameters, and products of its sizes."""
     products = {name: family.problem.parameters[factors[0]] for name, factors in family.op.products.items()}
-    return [parse_assignments(given, {**family.problem.parameters, **products})], False
+    return {**family.problem.parameters, **products}
 
 
 def checked_problems(

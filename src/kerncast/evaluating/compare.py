@@ -15,7 +15,7 @@ from kerncast.arrays import Floats, Ints
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.text import joined, verdict_blocks
 from kerncast.evaluating.tier_choices import Tried, tier_choices, tiers_in
-from kerncast.evaluating.unseen import Judged, Paths, judged, listed, open_all, table_for, unknown_configs
+from kerncast.evaluating.unseen import Judged, Paths, judged, listed, open_all, table_for, unknown_configs, untrained_labels
 from kerncast.models.answer import Tier
 from kerncast.models.model import Model
 from kerncast.models.tier import CHOOSING
@@ -212,6 +212,8 @@ def _facts(models: Sequence[Model], datasets: Paths, found: Judged) -> dict[str,
         "old_model": str(models[0].path), "new_model": str(models[1].path), "family": models[0].family.id,
         "datasets": [str(path) for path in listed(datasets)], "problems_seen_in_training": found.seen_problems,
         "includes_training_data": found.includes_seen, "unknown_configs": unknown_configs(models, found.table),
+        "untrained_labels": untrained_labels(models, found.table),
+        "training_recorded": all(model.recorded for model in models),
     }  # fmt: skip
 
 

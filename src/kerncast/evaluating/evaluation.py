@@ -26,6 +26,7 @@ from kerncast.evaluating.unseen import (
     recipe_of,
     table_for,
     unknown_configs,
+    untrained_labels,
 )
 from kerncast.models.conformal import cross_bounds
 from kerncast.models.errors import LEVEL, Errors
@@ -70,12 +71,14 @@ def evaluate(
         found = judged([model], opened, where, include_seen)
         table = found.table
         facts |= {"problems_seen_in_training": found.seen_problems, "includes_training_data": found.includes_seen}
-        facts["unknown_configs"] = unknown_configs([model], table)
+        facts |= {"unknown_configs": unknown_configs([model], table), "training_recorded": model.recorded}
+        facts["untrained_labels"] = untrained_labels([model], table)
         del found  # its rows take as much memory as the table
         predicted = model.rank_rows(table.rows)
         summary = assess(table, predicted, np.zeros(len(table.problem), np.int64), learned_by(model, table))
     else:
         facts |= {"problems_seen_in_training": 0, "includes_training_data": False, "unknown_configs": None}
+        facts["training_recorded"] = True
         table, predicted, fold = cross_validated(model, opened, where, threads, split, progress=progress)
         keep = np.isfinite(predicted.score)
         table, fold = table.take(keep), fold[keep]

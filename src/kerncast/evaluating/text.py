@@ -27,6 +27,9 @@ RUNTIME = (
 NOT_SHARES = (*LOG_ERRORS, "r2", "r2_log")
 RATE_WORDS = {TFLOPS: "TFLOPS", BANDWIDTH: "GB/s"}
 UNKNOWN_CEILING = "noise ceiling unknown (too few problems were measured at two different times)"
+NOT_RECORDED = (
+    "the model does not record its training problems, so some of these may be among them: judge it on data of your own"
+)
 # How many of the worst problems are listed.
 WORST = 10
 
@@ -64,7 +67,13 @@ def evaluation_blocks(summary: Mapping[str, Any], worst: int = WORST) -> Iterato
         yield f"{seen} problems that the model was trained on were left out"
     if summary.get("unknown_configs"):
         yield f"! {unknown_sentence(summary['unknown_configs'])}"
+    if not summary.get("training_recorded", True):
+        yield f"! {NOT_RECORDED}"
+    if summary.get("untrained_labels"):
+        yield f"! {untrained_sentence(summary['untrained_labels'])}"
     unseen = "training data included" if summary["includes_training_data"] else "not seen in training"
+    if not summary.get("training_recorded", True):
+        unseen = "seen in training or not"
     yield from figure_blocks(summary, f"refitted, split by {summary['split']}" if summary["split"] else unseen)
     if summary.get("tiers"):
         yield from tier_blocks(summary["tiers"])
@@ -89,6 +98,15 @@ def unknown_sentence(found: Mapping[str, int]) -> str:
         f"{found['configs']:,} of {found['of_configs']:,} configs are not among those that worked in training ({on}{only}): "
         "`select` never chooses them, and what a model says about them is extrapolated. Train on data that have them, or "
         "leave their rows out (`where`)"
+    )
+
+
+def untrained_sentence(found: Mapping[str, Any]) -> str:
+    """What is wrong with judging a model by problems that it refuses to answer, and what to do."""
+    return (
+        f"{found['problems']:,} of {found['of_problems']:,} problems have labels that were not in training "
+        f"({', '.join(found['parameters'])}): the model refuses to answer for them, and what it says about them here is "
+        "extrapolated. Leave their rows out (`where`)"
     )
 
 
@@ -333,8 +351,12 @@ def verdict_blocks(verdict: str, reasons: Iterable[str], summary: Mapping[str, A
         yield "! some of these problems were trained on: these figures are of the training data"
     elif summary.get("problems_seen_in_training"):
         yield f"{summary['problems_seen_in_training']} problems that a model was trained on were left out"
+    if not summary.get("training_recorded", True):
+        yield f"! {NOT_RECORDED.replace('the model', 'a model', 1)}"
     if summary.get("unknown_configs"):
         yield f"! {unknown_sentence(summary['unknown_configs'])}"
+    if summary.get("untrained_labels"):
+        yield f"! {untrained_sentence(summary['untrained_labels'])}"
     if summary.get("only_in_old") or summary.get("only_in_new"):
         yield f"left out: {summary['only_in_old']:,} problems that only OLD has, {summary['only_in_new']:,} that only NEW has"
     old, new = summary["old"], summary["new"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -123,6 +124,22 @@ def unknown_configs(models: Sequence[Model], table: Table) -> dict[str, int] | N
         "configs": total - found, "of_configs": total, "problems": others["__problem"].n_unique(), "of_problems": problems,
         "problems_without_others": problems - known["__problem"].n_unique(),
     }  # fmt: skip
+
+
+def untrained_labels(models: Sequence[Model], table: Table) -> dict[str, Any] | None:
+    """The problems whose labels some model was not trained with: it refuses to answer for them. None if there is none."""
+    outside: dict[str, pl.Series] = {}
+    for model in models:
+        for name, seen in model.manifest.hull.items():
+            if seen.labels and (column := f"problem.{name}") in table.problems.columns:
+                values = table.problems[column]
+                other = ~values.is_in(list(seen.labels)) & values.is_not_null()
+                outside[name] = outside[name] | other if name in outside else other
+    strange = {name: other for name, other in outside.items() if other.any()}
+    if not strange:
+        return None
+    count = int(pl.DataFrame(list(strange.values())).select(pl.any_horizontal(pl.all())).to_series().sum())
+    return {"problems": count, "of_problems": table.problems.height, "parameters": sorted(strange)}
 
 
 def judged(models: Sequence[Model], datasets: Sequence[Dataset], where: Sequence[str], include_seen: bool) -> Judged:

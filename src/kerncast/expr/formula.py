@@ -8,7 +8,9 @@ The text is taken apart by Python's own parser and never run. What is not listed
 from __future__ import annotations
 
 import ast
+import keyword
 import operator
+import re
 from collections.abc import Callable, Mapping
 
 from kerncast.errors import InvalidValue, KerncastError, NotFound, quoted
@@ -34,6 +36,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Expr], int, int | None]] = {
 }
 """Name → the function, and its fewest and most arguments."""
 
+_WORDS = ("and", "or", "not", "if", "else")
+"""The keywords that a formula may have."""
+
 _BINARY: dict[type[ast.operator], Callable[[Expr, Expr], Expr]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
@@ -55,6 +60,9 @@ def formula(text: str, spaces: Mapping[str, trace.Namespace]) -> Expr:
         raise
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         why = error.msg if isinstance(error, SyntaxError) else "it nests too deeply or holds what is not text"
+        reserved = [word for word in re.findall(r"[A-Za-z_]\w*", text) if keyword.iskeyword(word) and word not in _WORDS]
+        if reserved:
+            why = f"'{reserved[0]}' is a word of its language: give the parameter another name"
         raise InvalidValue(f"'{quoted(text)}' is not a formula ({why})") from error
 
 

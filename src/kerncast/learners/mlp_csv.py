@@ -107,6 +107,20 @@ class Network:
         learner.scaling_, learner.center_, learner.layers_ = self._scaling(rows), self.center, list(self.layers)
         return learner
 
+    def impossible(self, learner: Mlp, rows: Rows) -> str:
+        """On how many rows it predicts no time at all, in words, or nothing; refused if it never predicts one.
+
+        A network of the time itself, and not of its logarithm, may say zero or less: an answer is then as good as none.
+        """
+        none = np.zeros(len(rows), bool) if self.target.log else learner.predict(rows).target <= 0.0
+        rows_said = f"{none.sum():,} of {len(rows):,} rows"
+        said = f"the network in {self.folder} predicts a {self.target.name} of zero or less on {rows_said}"
+        if none.any() and none.all():
+            raise BadFile(
+                f"{said}: check mean, deviation and log in {OUTPUT} and {INPUTS}, which must be those of its training"
+            )
+        return f"{said}; times of such problems mean nothing" if none.any() else ""
+
     def _scaling(self, rows: Rows) -> Scaling:
         own: dict[str, list[Input]] = {name: [item for item in self.inputs if item.feature == name] for name in rows.names}
         codes = np.full((len(rows.names), max([1, *(len(items) for items in own.values())])), -1, dtype=np.int64)

@@ -51,15 +51,16 @@ class Choice(Generic[T]):
                     return model
         best, least = self.models[0][0], None
         for place, (model, coverage) in enumerate(self.models):
-            distance = coverage.distance(compared) if not totals else self._by_product(place, problem, totals)
+            distance = coverage.distance(compared) if not totals else self.distance(place, problem)
             if distance == COVERED:
                 return model
             if least is None or distance < least:
                 best, least = model, distance
         return best
 
-    def _by_product(self, place: int, problem: Mapping[str, Value], totals: list[str]) -> Distance:
-        """The distance of a problem that is given by products: those that a model cannot be asked by count like labels."""
+    def distance(self, place: int, problem: Mapping[str, Value]) -> Distance:
+        """How far a problem is from being covered by a model; products that it cannot be asked by count like labels."""
+        totals = [name for name in self.family.op.products if name in problem]
         values, lacking = {name: value for name, value in problem.items() if name not in totals}, 0
         for name in totals:
             product, total = self._products[place].get(name), problem[name]

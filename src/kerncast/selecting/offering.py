@@ -20,7 +20,7 @@ from kerncast.models.offered import OfferedModel
 from kerncast.op import Config, Family
 from kerncast.problems.tables import is_table
 from kerncast.progress import QUIET, Progress
-from kerncast.sweeping.kernels import DIMENSIONS, Kernels, kernels_named, read_build, read_kernel_list
+from kerncast.sweeping.kernels import DIMENSIONS, Kernels, has_named_kernels, kernels_named, read_build, read_kernel_list
 from kerncast.sweeping.selection import read_portfolio
 from kerncast.tables.label_table import label_table
 
@@ -145,4 +145,7 @@ def _of_dataset(model: Model, dataset: Dataset) -> OfferedModel:
     worked = rows.filter(pl.col("status") == "ok")
     if not worked.height:
         raise InvalidValue(f"no config of {family.id} worked in {dataset.path}: there is nothing to choose from")
-    return OfferedModel(model, worked.select(pl.col("^config\\..*$")), label_table(family, worked))
+    names = label_table(family, worked)
+    # A kernel whose name says its dtype and layout runs no others.
+    by_name = names is not None and has_named_kernels(family) and not worked[schema.LABEL].has_nulls()
+    return OfferedModel(model, worked.select(pl.col("^config\\..*$")), names, named_only=by_name)

@@ -15,7 +15,7 @@ from kerncast.errors import BadFile, InvalidValue
 from kerncast.files.versioned import Versioned
 from kerncast.models import software as softwares
 from kerncast.models.hull import Coverage, part_name
-from kerncast.models.manifest import manifest_alone
+from kerncast.models.manifest import Range, manifest_alone
 from kerncast.models.model import Model, is_ck_directory
 from kerncast.op import Family
 from kerncast.writing.shell import word
@@ -96,13 +96,15 @@ class Entry:
 
     def declared_family(self) -> Family:
         """The model's family, from its manifest alone."""
+        if is_ck_directory(self.path):
+            return _ck_coverage(self.path)[0]
         manifest = manifest_alone(self.path)
         return resolve(manifest.family, manifest.declaration or None, self.path)
 
     def coverage(self, family: Family | None) -> Coverage:
-        """What the model was trained with: its manifest is read, its weights are not. A model of another tool does not say."""
+        """What the model was trained with: its manifest is read, its weights are not. CK's files say the dtypes alone."""
         if is_ck_directory(self.path):
-            return Coverage({}, {}, {} if family is None else family.problem.parameters)
+            return Coverage(_ck_coverage(self.path)[1], {}, {} if family is None else family.problem.parameters)
         return Coverage.of(manifest_alone(self.path), {} if family is None else family.problem.parameters)
 
     @property
@@ -134,6 +136,12 @@ class Entry:
         for name in ("format", "version", "model"):
             found.pop(name)
         return {"id": self.id, **found, "path": str(self.path), "warning": self.warning, "shipped": self.shipped}
+
+
+def _ck_coverage(path: Path) -> tuple[Family, dict[str, Range]]:
+    from kerncast.models.ck import read_coverage  # it imports what trains forests
+
+    return read_coverage(path)
 
 
 def place_of(family: str, devices: Sequence[str], software: Sequence[str], name: str) -> tuple[str, ...]:

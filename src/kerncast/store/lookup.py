@@ -14,7 +14,7 @@ from kerncast import devices as profiles
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.models import software as softwares
 from kerncast.models.choosing import Choice
-from kerncast.models.hull import COVERED, Coverage, range_words
+from kerncast.models.hull import COVERED, Coverage, Distance, range_words
 from kerncast.op import Family
 from kerncast.software import newest_version, short_name
 from kerncast.space import Value
@@ -85,9 +85,10 @@ class Lookup:
             return self.entries[0]
         known = self.by_coverage()
         asked = self.checked(problem)
-        covering = [(entry, coverage) for entry, coverage in known if coverage.distance(asked) == COVERED]
+        distances = [self._distance(known, place, asked) for place in range(len(known))]
+        covering = [item for item, distance in zip(known, distances, strict=True) if distance == COVERED]
         if not covering:
-            raise self._uncovered(known, asked)
+            raise self._uncovered(*known[distances.index(min(distances))], asked)
         first, widest = covering[0]
         rivals = [(entry, coverage) for entry, coverage in covering[1:] if _rank(entry) == _rank(first)]
         clash = [entry for entry, coverage in rivals if entry.named or not widest.contains(coverage)]
@@ -105,6 +106,10 @@ class Lookup:
             return {}
         for name, value in problem.items():
             rule = self.family.problem.parameters.get(name)
+            if name in self.family.op.products:
+                if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                    raise InvalidValue(f"{name} must be a whole number from 1, got {value!r}")
+                continue
             if rule is None:
                 raise NotFound.named(f"parameter of {self.family.op.name}", name, self.family.problem.parameters)
             if value is not None and rule.index(value) is None:
@@ -135,10 +140,19 @@ class Lookup:
         assert self.family is not None
         return Choice(self.family, self.by_coverage())
 
-    def _uncovered(self, known: list[tuple[Entry, Coverage]], asked: Mapping[str, Value]) -> NotFound:
-        entry, coverage = min(known, key=lambda item: item[1].distance(asked))
-        outside = [*coverage.outside(asked), *filter(None, [coverage.unlike(asked)])]
+    def _distance(self, known: list[tuple[Entry, Coverage]], place: int, asked: Mapping[str, Value]) -> Distance:
+        """How far a problem, which may be given by products of its sizes, is from what a model covers."""
+        if self.family is None or not any(name in asked for name in self.family.op.products):
+            return known[place][1].distance(asked)
+        return Choice(self.family, known).distance(place, asked)
+
+    def _uncovered(self, entry: Entry, coverage: Coverage, asked: Mapping[str, Value]) -> NotFound:
+        products = {} if self.family is None else self.family.op.products
+        sizes = {name: value for name, value in asked.items() if name not in products}
+        outside = [*coverage.outside(sizes), *filter(None, [coverage.unlike(sizes)])]
         rules = "; ".join(f"{item.parameter} was trained with {item.rule} only, got {item.value}" for item in outside)
+        for name in (name for name in products if name in asked and not rules):
+            rules = f"no {' and '.join(products[name])} that it was trained with make {name}={asked[name]}, or it reads both"
         return NotFound(
             f"no model of {entry.family} on {entry.device} in the store covers this problem; the nearest is {entry.id}: "
             f"{rules}; train one on such problems and add it"

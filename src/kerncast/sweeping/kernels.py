@@ -125,6 +125,15 @@ def reader(family: Family, *, as_named: bool = False) -> Callable[[str], Named]:
     )
 
 
+def has_named_kernels(family: Family) -> bool:
+    """Whether the names of a family's kernels say their configs, and what they are built for."""
+    try:
+        reader(family)
+    except InvalidValue:
+        return False
+    return True
+
+
 def kernels_named(family: Family, names: Iterable[tuple[str, str]], source: str, *, as_named: bool = False) -> Kernels:
     """The kernels with these names, each with its place for errors; a name that cannot be read is refused."""
     read = reader(family, as_named=as_named)

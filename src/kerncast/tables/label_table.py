@@ -14,8 +14,9 @@ COUNT = "__count"
 def label_table(family: Family, rows: pl.DataFrame) -> pl.DataFrame | None:
     """What each config is called, and on which problems: `problem.*` of the parameters that decide, `config.*`, `label`.
 
-    The fewest parameters that tell names apart are used. If one config still has several names on the same problems, the most
-    frequent one counts. None: the rows have no names.
+    The fewest parameters that tell names apart are used, and those whose only measured value all names contain: a kernel that
+    is called `gemm_fp16_…` is no kernel for bf16, though the rows have nothing to compare it with. If one config still has
+    several names on the same problems, the most frequent one counts. None: the rows have no names.
     """
     configs = [f"config.{name}" for name in family.config.parameters]
     if not configs or LABEL not in rows.columns:
@@ -27,7 +28,7 @@ def label_table(family: Family, rows: pl.DataFrame) -> pl.DataFrame | None:
         f"problem.{name}" for name, parameter in family.problem.parameters.items() if isinstance(parameter, Categorical | Bool)
     ]
     counted = named.group_by(*configs, *categorical, LABEL).agg(pl.len().alias(COUNT))
-    by: list[str] = []
+    by = [column for column in categorical if _is_said(named, column)]
     ambiguous = _ambiguous(counted, configs)
     while ambiguous:
         left = {column: _ambiguous(counted, [*configs, *by, column]) for column in categorical if column not in by}
@@ -40,6 +41,15 @@ def label_table(family: Family, rows: pl.DataFrame) -> pl.DataFrame | None:
     total = counted.group_by(*keys, LABEL).agg(pl.col(COUNT).sum()).sort(COUNT, LABEL, descending=[True, False])
     found = total.group_by(keys, maintain_order=True).agg(pl.col(LABEL).first())
     return found.sort(keys, nulls_last=True)
+
+
+def _is_said(named: pl.DataFrame, column: str) -> bool:
+    """Whether a parameter has one value in these rows, and that is a part of every name."""
+    values = named[column].unique()
+    if len(values) != 1 or not isinstance(values[0], str):
+        return False
+    words = named[LABEL].unique().str.to_lowercase().str.replace_all(r"[^a-z0-9]+", "_")
+    return bool(("_" + words + "_").str.contains(f"_{values[0].lower()}_", literal=True).all())
 
 
 def _ambiguous(counted: pl.DataFrame, keys: list[str]) -> int:

@@ -106,6 +106,8 @@ def train(
     forests = None if ck is None else planned_forests(table, procedure, ck, base, judged=not no_folds)
     if weights is not None:
         learner = weights.learner(table.rows, recipe.knobs)
+        if impossible := weights.impossible(learner, table.rows):
+            progress.say(impossible)
         trained = Trained(learner, table, np.zeros(len(table.problem), np.int64), None)
     elif no_folds:
         trained = _not_judged(table, procedure, base)

@@ -231,12 +231,13 @@ def find(op: str, problem: tuple[str, ...], store: Path | None, as_json: bool, *
     kerncast select "$(kerncast models find gemm --device local)" M=300 N=500 K=700 dtype=fp32 layout=rrr
     kerncast models find reshard in_strategy=width out_strategy=height
     """
+    from kerncast.cli.asking import problem_parameters
     from kerncast.cli.verbs.families import parse_assignments
     from kerncast.store.sources import only_lookup
     from kerncast.store.store import Store
 
     found = only_lookup(op, **wanted, store=Store.open(store))
-    parameters = {} if found.family is None else dict(found.family.problem.parameters)
+    parameters = {} if found.family is None else problem_parameters(found.family)
     entry = found.only(parse_assignments(problem, parameters))
     if as_json:
         print_json(entry.as_json())

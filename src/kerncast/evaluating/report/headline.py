@@ -7,7 +7,7 @@ from typing import Any
 
 from kerncast.evaluating.report.tables import plain_name
 from kerncast.evaluating.report.words import between, percent
-from kerncast.evaluating.text import unknown_sentence
+from kerncast.evaluating.text import NOT_RECORDED, unknown_sentence, untrained_sentence
 from kerncast.limits import sentence
 
 # Title, figure, whether less is better, what it means.
@@ -97,7 +97,8 @@ def headline(summary: dict[str, Any]) -> Headline | None:
     overall = summary["overall"]
     mean, mape = overall["efficiency_mean"], overall.get("mape")
     count = f"{overall['n_problems']:,} problem{'s' if overall['n_problems'] != 1 else ''}"
-    unseen = "" if summary["includes_training_data"] else " it had not seen"
+    known_unseen = not summary["includes_training_data"] and summary.get("training_recorded", True)
+    unseen = " it had not seen" if known_unseen else ""
     if mean is None and mape is None:
         return None
     if mean is None:
@@ -146,6 +147,10 @@ def warnings(summary: dict[str, Any]) -> list[str]:
         )
     elif seen:
         found.append(f"{seen:,} problems that the model was trained on were left out.")
+    if not summary.get("training_recorded", True):
+        found.append(f"{NOT_RECORDED[0].upper()}{NOT_RECORDED[1:]}.")
+    if summary.get("untrained_labels"):
+        found.append(f"{untrained_sentence(summary['untrained_labels'])}.")
     if summary.get("unknown_configs"):
         found.append(f"{unknown_sentence(summary['unknown_configs'])}.")
     if summary["overall"]["efficiency_mean"] is not None and summary["overall"].get("noise_ceiling") is None:

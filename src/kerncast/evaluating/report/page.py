@@ -148,6 +148,8 @@ def _facts(summary: dict[str, Any], model: Model | None, fixed: dict[str, Any]) 
     how = f"refitted fold by fold, split by {split}" if split else "as it is, on problems it had not seen"
     if summary["includes_training_data"]:
         how = "as it is, training problems included"
+    elif not summary.get("training_recorded", True):
+        how = "as it is, on problems that it may have seen"
     facts = [
         ("model", Path(summary["model"]).name),
         ("kind", summary["kind"]),

@@ -6,6 +6,17 @@ layout. Rates are TFLOPS and GB/s, log1p of them where `log_targets` says so; la
 """
 
 from kerncast.models.ck.layout import LAYOUTS, SPEC, TARGETS, TRAINING, Layout, Milliseconds
-from kerncast.models.ck.reading import Forests, read_ck, read_forests
+from kerncast.models.ck.reading import Forests, read_ck, read_coverage, read_forests
 
-__all__ = ["LAYOUTS", "SPEC", "TARGETS", "TRAINING", "Forests", "Layout", "Milliseconds", "read_ck", "read_forests"]
+__all__ = [
+    "LAYOUTS",
+    "SPEC",
+    "TARGETS",
+    "TRAINING",
+    "Forests",
+    "Layout",
+    "Milliseconds",
+    "read_ck",
+    "read_coverage",
+    "read_forests",
+]

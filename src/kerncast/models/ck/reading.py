@@ -127,6 +127,16 @@ def read_forests(path: Path) -> Forests:
     return Forests(path, spec, layout, device, forests)
 
 
+def read_coverage(path: Path) -> tuple[Family, dict[str, Range]]:
+    """The family of a directory and what it says that it was trained with; its forests are not read."""
+    spec = _read_spec(path / SPEC)
+    return FAMILIES.get(_layout(path, spec).family), _hull(spec)
+
+
+def _hull(spec: FeatureSpec) -> dict[str, Range]:
+    return {"dtype": Range(labels=tuple(sorted(spec.dtypes)))}
+
+
 def _layout(path: Path, spec: FeatureSpec) -> Layout:
     """The layout of the op; CK's spec does not say which direction a convolution has, its directory's name does."""
     known = [item for item in LAYOUTS.values() if item.op_type == spec.op_type or (item.title == spec.op_type)]
@@ -216,7 +226,7 @@ def _manifest(found: Forests, learner: Gbdt) -> Manifest:
         software=(), features=Features(found.features, digest), target=learner.target_.name,
         target_log=learner.target_.log or learner.target_.name == "latency",
         options=msgspec.to_builtins(learner.options), size=learner.size(), folds=0, seed=0, split_group=family.op.split_group,
-        data=Data(_files_digest(found.path), 0, 0, 0, 0, 0, None), hull={"dtype": Range(labels=tuple(sorted(spec.dtypes)))},
+        data=Data(_files_digest(found.path), 0, 0, 0, 0, 0, None), hull=_hull(spec),
         interval=None, versions={}, files={},
     )  # fmt: skip
     return manifest.sealed()

@@ -101,6 +101,9 @@ class _Sorted:
         """Keep the rows of an autotune, or count why there are none."""
         self.autotunes += 1
         count = len(autotune.choices)
+        if not count:  # the log was cut before the first one, and what it lacks need not be given
+            self.left_out["an autotune without choices, where the log is cut"] += 1
+            return
         listed = sum(choice.ms is not None for choice in autotune.choices)
         self.cut += autotune.total is not None and autotune.total > listed
         device = self._device(autotune)
