@@ -11,9 +11,11 @@ from kerncast.api.predict import picture
 from kerncast.api.validate import validate
 from kerncast.cli import VERBS, program
 from kerncast.cli.options import in_options, keyword
+from kerncast.data.importers.aiconfigurator.places import installed as installed_tables
 from kerncast.inductor.shapes import Shapes, shapes_of
 from kerncast.inductor.validation import Validation
 from kerncast.op import Family
+from kerncast.regenerating.shipping.building import build_shipped
 from kerncast.selecting.search import search
 
 # Of the command line alone: how a result is shown, and what its exit code is.
@@ -23,6 +25,7 @@ HOMES = {
     "collect": [kerncast.collect],
     "compare": [kerncast.compare],
     "completion": [],
+    "adapt": [kerncast.adapt],
     "devices": [kerncast.get_device],
     "doctor": [kerncast.doctor],
     "estimate": [kerncast.estimate],
@@ -50,7 +53,7 @@ HOMES = {
     "predict": [kerncast.predict, kerncast.Model.predict, kerncast.Store.find, kerncast.Store.open, kerncast.Selector],
     "query": [kerncast.query],
     "quickstart": [kerncast.quickstart],
-    "regenerate": [kerncast.regenerate],
+    "regenerate": [kerncast.regenerate, build_shipped],
     "search": [kerncast.Selector.search, search],
     "select": [kerncast.Selector, kerncast.Selector.rank, kerncast.Selector.measure],
     "sweep": [kerncast.sweep],
@@ -68,8 +71,9 @@ ELSEWHERE = {
     ("inspect", "top"): kerncast.Dataset.inspect,
     ("compare", "strict"): kerncast.compare,
     # A model of the store by its id: `Store.open(path).get(id).load()`.
-    **{(verb, "store"): kerncast.Store.get for verb in ("compare", "evaluate", "export", "portfolio")},
+    **{(verb, "store"): kerncast.Store.get for verb in ("adapt", "compare", "evaluate", "export", "portfolio")},
     **{(verb, "store"): kerncast.Store.get for verb in ("search", "select", "train")},
+    ("regenerate", "installed"): installed_tables,
     ("models slim", "out"): kerncast.Model.slimmed,
     ("predict", "picture"): picture,
     ("export-data", "out"): kerncast.Dataset.export,
