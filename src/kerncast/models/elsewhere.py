@@ -152,6 +152,20 @@ def numbers_read(family: Family, features: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+def without_peak(model: Model, device: Device) -> frozenset[str]:
+    """The dtypes of a model whose peak rate it reads and a device's profile does not have."""
+    if PEAK not in numbers_read(model.family, model.manifest.features.names):
+        return frozenset()
+    return frozenset(name for name in model.manifest.dtypes if device.peak_of(name) is None)
+
+
+def no_peak(device: Device, dtype: str) -> str:
+    """Why a model does not answer for a dtype of `without_peak`."""
+    return (
+        f"the model reads the peak rate of {dtype}, which the profile of {device.name} lacks: add it to a profile of your own"
+    )
+
+
 def distance(one: Device, other: Device, numbers: Sequence[str]) -> float:
     """How far two profiles are apart, in octaves: the root mean square over the numbers that both have."""
     apart = []
