@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from kerncast.arrays import Floats
-from kerncast.device import PEAK, Device, hardware_namespace
+from kerncast.device import NOT_MEASURED, PEAK, Device, hardware_namespace
 from kerncast.errors import InvalidValue
 from kerncast.expr import Program
 from kerncast.models.errors import LEVEL, tails
@@ -86,7 +86,7 @@ class Away:
     @property
     def words(self) -> str:
         """What to know about an answer for it."""
-        far = f"{self.device} was not measured; the nearest device that was is {self.nearest}, {self.distance:.2f} octaves away"
+        far = f"{self.device} {NOT_MEASURED}; the nearest device that was is {self.nearest}, {self.distance:.2f} octaves away"
         if self.factors is None:
             return f"{far}: the time is extrapolated, without an interval"
         if not self.believed:
