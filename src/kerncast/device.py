@@ -48,6 +48,8 @@ NUMBERS: dict[str, str] = {
 }
 # The rate for the problem's own dtype, in FLOP/s: a table by dtype, bound to the problem's `dtype` parameter.
 PEAK = "peak_flops"
+# What a note says of a device, after its name, that a model answers for by its profile alone.
+NOT_MEASURED = "was not measured"
 
 KINDS = ("gpu", "npu", "cpu")
 LONGEST_NAME, LONGEST_TITLE = 100, 300

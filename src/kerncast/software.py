@@ -30,6 +30,7 @@ SHORTEST_COMMIT = 7
 EXACTLY = "=="
 # Software that a message lists.
 LISTED = 12
+_ALSO, _NAME_ONE = "there are also models of ", ": name one with `software`"
 # No name of a framework and no version is longer.
 LONGEST_NAME = 100
 
@@ -174,6 +175,19 @@ def short_name(text: str) -> str:
         return quoted(text)
     version = known.get(VERSION)
     return quoted(framework(known[FRAMEWORK]).lower() + (f"{EXACTLY}{version}" if version else ""))
+
+
+def also_of(names: Iterable[str]) -> str:
+    """The note that there are models of other software, by their short names."""
+    return f"{_ALSO}{', '.join(names)}{_NAME_ONE}"
+
+
+def told_also(notes: Iterable[str]) -> tuple[list[str], list[str]]:
+    """What some notes say besides `also_of`, each once, and the software that this named in them."""
+    halves = [note.partition(_ALSO) for note in dict.fromkeys(notes)]
+    besides = dict.fromkeys(text.removesuffix("; ") for text, _, _ in halves if text)
+    named = dict.fromkeys(name for _, also, names in halves if also for name in names.removesuffix(_NAME_ONE).split(", "))
+    return list(besides), list(named)
 
 
 # The parts of a version as PEP 440 orders them. Longer numbers are no versions.

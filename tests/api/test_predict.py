@@ -103,6 +103,25 @@ def test_a_model_without_folds_answers_without_an_interval(pooled, shipped, tmp_
     assert repr(plain).startswith("Model(gemm/library")
 
 
+def test_a_profile_without_the_peak_rate_of_a_dtype_gets_no_time_for_it(pooled, shipped, tmp_path):
+    """Of a device that nobody measured only bf16 is known: bf16 has a time, fp8 none, alone, in a frame and by op."""
+    profile = tmp_path / "mine.toml"
+    numbers = {"num_cus": 120, "memory_bandwidth_gb_s": 2400, "l2_cache_kb": 49152}
+    lines = [f'{name} = {{ value = {value}, source = "sheet" }}' for name, value in numbers.items()]
+    text = ['name = "mine"', 'title = "Mine"', 'kind = "gpu"', "[numbers]", *lines]
+    profile.write_text("\n".join([*text, "[peak_tflops]", 'bf16 = { value = 500, source = "sheet" }']))
+    problems = [{**PROBLEM, "layout": "rcr", "dtype": dtype} for dtype in ("bf16", "fp8")]
+    known, unknown = pooled.predict(problems, device=str(profile))
+    assert known.time_ns is not None
+    assert (unknown.time_ns, str(unknown.status)) == (None, "out_of_range")
+    assert "peak rate of fp8, which the profile of mine lacks" in unknown.reason
+    frame = pl.DataFrame(problems).with_columns(pl.lit("torch.nn.functional.linear").alias("config.kernel_source"))
+    assert pooled.predict(frame, device=str(profile))["time_ns"].is_null().to_list() == [False, True]
+    found = kerncast.predict("gemm", problems, device=str(profile))
+    assert [item.basis for item in found] == ["model", "none"]
+    assert str(shipped) not in found[1].reason
+
+
 def test_a_dtype_that_a_device_was_not_measured_with_is_not_guessed(pooled):
     """fp8 was measured on the H100 alone: the same model answers there, and refuses on the A100."""
     problem = {**PROBLEM, "layout": "rcr", "dtype": "fp8"}

@@ -151,6 +151,9 @@ def test_files_and_folders(tmp_path):
         found = read_decoder(place)[0]
         assert found.name == "Tiny"
         assert found.formats == Formats("bf16", *["fp8"] * 4, dynamic=False)
+    for name in ("config.json", "hf_quant_config.json"):
+        (tmp_path / f"Tiny_{name}").write_bytes((folder / name).read_bytes())
+    assert read_decoder(tmp_path / "Tiny_config.json")[0].formats.experts == "fp8"
     other = tmp_path / "mine.json"
     other.write_text(json.dumps(LLAMA_8B))
     assert read_decoder(other)[0].formats == Formats()

@@ -78,7 +78,7 @@ def test_what_no_model_covers_is_named_and_never_dropped():
     assert "moe: by roofline (there is no moe)" in text
     assert "links between nodes are slower" not in text
     assert "all 16 GPUs are taken to be linked as those of one node are" in repr(step(DEEPSEEK_V3, never, tp=16))
-    assert "for no model covers them: embedding, norm" in text
+    assert "for no model covers them: embedding; norm" in text
 
 
 def test_one_problem_that_an_op_refuses_costs_the_others_nothing():

@@ -98,7 +98,7 @@ def test_an_unseen_device_has_an_interval_that_widens_with_the_distance(home, he
     def width(answer):
         return math.log(answer.upper_ns / answer.lower_ns)
 
-    assert width(known) < width(near) <= width(far)
+    assert width(known) < width(near) <= width(far) + 1e-9  # equal where errors do not grow, but for rounding
     assert [line.device for line in model.manifest.elsewhere.devices] == sorted(on.name for on in SEEN)
     assert all(line.mape < line.roofline_mape for line in model.manifest.elsewhere.devices)
     copy = Device("three", "a copy with half the units", "gpu", {**SEEN[2].numbers, "num_cus": 66}, SEEN[2].peak_tflops)

@@ -34,8 +34,9 @@ def read_decoder(given: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[Dec
     if not file.exists():
         raise NotFound(f"there is no {file}: {NEXT_STEP}")
     values = _object(file)
-    beside = file.parent / BESIDE
-    quantised = Fields(_object(beside), str(beside)) if file.name == CONFIG and beside.is_file() else None
+    # Collections of configs put the name of the model before both names.
+    beside = file.with_name(f"{file.name.removesuffix(CONFIG)}{BESIDE}")
+    quantised = Fields(_object(beside), str(beside)) if file.name.endswith(CONFIG) and beside.is_file() else None
     own = path.name if path.is_dir() else (file.parent.name if file.name == CONFIG else file.stem)
     return decoder_of(Fields(values, str(file)), _name(values, own or path.resolve().name), quantised)
 

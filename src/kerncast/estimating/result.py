@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kerncast.device import NOT_MEASURED
 from kerncast.estimating.decoder import Decoder
 from kerncast.estimating.deployment import Deployment, Workload
 from kerncast.estimating.memory import Memory
@@ -92,6 +93,11 @@ class Estimate:
         for row in self.rows:
             found[row.basis] = found.get(row.basis, 0.0) + row.share
         return found
+
+    @property
+    def measured(self) -> bool:
+        """Whether all models that answered were trained on the device."""
+        return all(f"{self.device} {NOT_MEASURED}" not in f"{row.reason} {row.note}" for row in self.rows)
 
     def _rate(self, step_ns: float) -> float:
         return self.work.batch * self.work.tokens_per_sequence / step_ns * 1e9
@@ -218,9 +224,13 @@ class Comparison:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Devices without an estimate, and what is left out."""
+        """Devices without an estimate, those that nobody measured, and what is left out."""
         refused = [f"{name}: {why}" for name, why in self.refused.items()]
-        return (*refused, f"not in the time: {', '.join(self.estimates[0].left_out)}")
+        plain = [item.device for item in self.estimates if "model" not in item.basis_share]
+        guessed = [item.device for item in self.estimates if item.device not in plain and not item.measured]
+        said = [f"not measured, so that models go by their profiles: {', '.join(guessed)}"] if guessed else []
+        said += [f"by roofline alone, for no model answers: {', '.join(plain)}"] if plain else []
+        return (*refused, *said, f"not in the time: {', '.join(self.estimates[0].left_out)}")
 
     @property
     def closing(self) -> tuple[str, ...]:

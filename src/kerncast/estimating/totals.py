@@ -22,6 +22,7 @@ from kerncast.estimating.memory import memory_of
 from kerncast.estimating.result import Estimate, Row
 from kerncast.estimating.rooflines import WORKING, roofline_of
 from kerncast.progress import QUIET, Progress
+from kerncast.software import also_of, told_also
 
 LEFT_OUT = ("scheduling", "sampling", "tokenising", "the server's own time on the CPU")
 GAPS = "launch gaps"
@@ -170,15 +171,20 @@ def _notes(decoder: Decoder, spread: Deployment, work: Workload, rows: Sequence[
         )
     if spread.gpus > USUAL_NODE:
         notes.append(f"all {spread.gpus} GPUs are taken to be linked as those of one node are; links between nodes are slower")
-    notes += dict.fromkeys(row.note for row in rows if row.note)
+    said, others = told_also(row.note for row in rows if row.note)
+    notes += said
     servers = sorted({row.software for row in rows if row.software and row.op not in COLLECTIVES})
+    others = [name for name in others if name not in servers]
     if len(servers) > 1:
-        notes.append(f"the models are of different software ({', '.join(servers)}): name one with `software`")
+        more = f"; there are also {', '.join(others)}" if others else ""
+        notes.append(f"the models are of different software ({', '.join(servers)}{more}): name one with `software`")
+    elif others:
+        notes.append(also_of(others))
     notes += dict.fromkeys(f"{row.op}: {row.reason}" for row in rows if row.basis == "model" and row.reason)
     for op in dict.fromkeys(row.op for row in rows if row.op and row.basis == "roofline"):
         why = next(row.reason for row in rows if row.op == op and row.basis == "roofline")
         notes.append(f"{op}: by roofline" + (f" ({why})" if why else ""))
     plain = dict.fromkeys(row.name for row in rows if row.op is None and row.basis == "roofline")
     if plain:
-        notes.append(f"by roofline, for no model covers them: {', '.join(plain)}")
+        notes.append(f"by roofline, for no model covers them: {'; '.join(plain)}")
     return tuple(notes)

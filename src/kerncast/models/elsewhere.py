@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from kerncast.arrays import Floats
-from kerncast.device import PEAK, Device, hardware_namespace
+from kerncast.device import NOT_MEASURED, PEAK, Device, hardware_namespace
 from kerncast.errors import InvalidValue
 from kerncast.expr import Program
 from kerncast.models.errors import LEVEL, tails
@@ -86,7 +86,7 @@ class Away:
     @property
     def words(self) -> str:
         """What to know about an answer for it."""
-        far = f"{self.device} was not measured; the nearest device that was is {self.nearest}, {self.distance:.2f} octaves away"
+        far = f"{self.device} {NOT_MEASURED}; the nearest device that was is {self.nearest}, {self.distance:.2f} octaves away"
         if self.factors is None:
             return f"{far}: the time is extrapolated, without an interval"
         if not self.believed:
@@ -150,6 +150,20 @@ def numbers_read(family: Family, features: Iterable[str]) -> tuple[str, ...]:
         outputs["__roofline"] = work.roofline_ns(hardware_namespace())
     found = {item.name.removeprefix("hw.") for item in Program(outputs).symbols if item.name.startswith("hw.")}
     return tuple(sorted(found))
+
+
+def without_peak(model: Model, device: Device) -> frozenset[str]:
+    """The dtypes of a model whose peak rate it reads and a device's profile does not have."""
+    if PEAK not in numbers_read(model.family, model.manifest.features.names):
+        return frozenset()
+    return frozenset(name for name in model.manifest.dtypes if device.peak_of(name) is None)
+
+
+def no_peak(device: Device, dtype: str) -> str:
+    """Why a model does not answer for a dtype of `without_peak`."""
+    return (
+        f"the model reads the peak rate of {dtype}, which the profile of {device.name} lacks: add it to a profile of your own"
+    )
 
 
 def distance(one: Device, other: Device, numbers: Sequence[str]) -> float:

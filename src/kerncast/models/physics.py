@@ -51,8 +51,9 @@ def rates_read(family: Family, device: Device, dtype: str) -> str:
     read = [name.removeprefix("hw.") for name in _symbols(family) if name.startswith("hw.")]
     found = []
     for name in sorted(read, reverse=True):
-        if name == PEAK and dtype in device.peak_tflops:
-            found.append(f"{device.peak_tflops[dtype]:g} TFLOPS of {dtype}")
+        peak = device.peak_of(dtype) if name == PEAK else None
+        if peak is not None:
+            found.append(f"{peak:g} TFLOPS of {dtype}")
         elif name in device.numbers:
             value = f"{device.numbers[name]:g}"
             found.append(f"{value} GB/s" if name == "memory_bandwidth_gb_s" else f"{name} {value}")
@@ -76,7 +77,7 @@ def lacking(family: Family, device: Device, problem: Mapping[str, Any]) -> str:
         return f"the work of {family.op.name} depends on {', '.join(absent)}"
     names = [name.removeprefix("hw.") for name in _symbols(family) if name.startswith("hw.")]
     dtype = problem.get("dtype")
-    numbers = [f"peak rate of {dtype}"] if PEAK in names and dtype not in device.peak_tflops else []
+    numbers = [f"peak rate of {dtype}"] if PEAK in names and device.peak_of(str(dtype)) is None else []
     numbers += [name for name in sorted(names) if name != PEAK and name not in device.numbers]
     return f"the profile of {device.name} has no {', '.join(numbers)}"
 

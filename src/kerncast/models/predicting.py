@@ -17,7 +17,7 @@ from kerncast.errors import InvalidValue, NotFound
 from kerncast.expr import Program
 from kerncast.models.answer import Answer, Tier, refused_outside, unlike_measured, without_choice
 from kerncast.models.candidates import Candidates, by_share, library_rows
-from kerncast.models.elsewhere import away_from
+from kerncast.models.elsewhere import away_from, no_peak, without_peak
 from kerncast.models.expectation import Expectation, expectation_of
 from kerncast.models.hull import OutOfRange, against_facts, only_absent, outside_hull
 from kerncast.models.reach import reach_of, worked_on
@@ -44,6 +44,7 @@ class Predictor:
         self._note = "" if model.recorded else model.NO_ERRORS
         self._away = away_from(model, device)
         """Set if the model never saw this device: times are then extrapolated."""
+        self._without_peak = without_peak(model, device) if self._away is not None else frozenset()
 
     # -- what is known ---------------------------------------------------------------------------------
 
@@ -160,6 +161,8 @@ class Predictor:
             if not Program({rule.name: rule.holds}).scalar(values)[rule.name]:
                 return Answer(Answered.UNSUPPORTED, problem, reason=rule.sentence)
         outside = outside_hull(self.model, problem)
+        if not outside and problem.get("dtype") in self._without_peak:
+            return Answer(Answered.OUT_OF_RANGE, problem, reason=no_peak(self.device, str(problem["dtype"])))
         if not outside:
             return None
         library = library_rows(self.model) if self._chooses else []
@@ -384,6 +387,8 @@ class Predictor:
             else:
                 inside = column.is_null() | column.is_between(seen.low, seen.high)
             outside |= (~inside).to_numpy()
+        if self._without_peak:
+            outside |= frame["problem.dtype"].is_in(list(self._without_peak)).to_numpy()
         return outside, labels
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from kerncast import devices
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.models.answer import Answer, without_choice
+from kerncast.models.answer import Answer, fallback_words, without_choice
 from kerncast.models.card import card_line
 from kerncast.models.hull import Coverage
 from kerncast.models.manifest import MANIFEST
@@ -25,7 +25,7 @@ from kerncast.models.statuses import Answered
 from kerncast.op import Config, Family, Problem
 from kerncast.querying.prediction import Prediction
 from kerncast.registry import FAMILIES, OPS
-from kerncast.software import is_same, matching, short_name
+from kerncast.software import also_of, is_same, matching, short_name
 from kerncast.store.entry import Entry
 from kerncast.store.shipped import folder
 from kerncast.store.sources import Source, entries_of, no_model, profile_of, sources_of
@@ -34,6 +34,8 @@ from kerncast.store.store import Store, canonical
 Point = Mapping[str, Any]
 # Families of an op that may stand for it where no model says which is meant.
 USUAL = ("library", "single")
+# From its lower to its upper end, an interval of more than this says less than a roofline.
+WIDEST = 100.0
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,9 @@ def predictions(asked: Asked, problems: Sequence[Point]) -> list[Prediction]:
     answers = [found[place] for place in range(len(problems))]
     open_ = [place for place, item in enumerate(answers) if item.status != Answered.BAD_INPUT]
     others = _other_software(sources, chosen)
-    for place, item in zip(open_, _by_roofline(family, profile, asked.name, [answers[at] for at in open_]), strict=True):
+    strange = {item.place for item in chosen if not item.source.seen}
+    ready = [_unless_vague(answers[at]) if at in strange else answers[at] for at in open_]
+    for place, item in zip(open_, _by_roofline(family, profile, asked.name, ready), strict=True):
         answers[place] = replace(item, note="; ".join(filter(None, [item.note, others])))
     return answers
 
@@ -212,7 +216,7 @@ def _answered(asked: Asked, profile: Device | None, chosen: Sequence[_Chosen], r
         if source.seen:
             raise
         # A profile that lacks a number which the model reads.
-        status, why = str(Answered.OUT_OF_RANGE), str(error)
+        status, why = str(Answered.OUT_OF_RANGE), str(error).replace(str(entry.path), entry.id)
         return found | {place: replace(item, status=status, reason=why) for place, item in blank.items()}
     texts = model.manifest.software_on(asked.name) or entry.software
     software = ", ".join(dict.fromkeys(map(short_name, texts))) or None
@@ -230,12 +234,22 @@ def _told(blank: Prediction, answer: Answer, entry: Entry, software: str | None,
     problem = {name: value for name, value in answer.problem.items() if value is not None}
     said = replace(blank, problem=problem, status=str(answer.status), reason=answer.reason, note=entry.warning or answer.note)
     if answer.time_ns is None:
-        return replace(said, reason=f"{entry.id} does not answer: {answer.reason}")
+        # The fallback is for those who must run something; a time is asked for here.
+        why = answer.reason.removesuffix(fallback_words(answer.fallback_name or ""))
+        return replace(said, reason=f"{entry.id} does not answer: {why}")
     return replace(
         said, time_ns=answer.time_ns, lower_ns=answer.lower_ns, upper_ns=answer.upper_ns, basis="model", model=entry.id,
         software=software, config=dict(answer.config.items()) if answer.config else None, card=line,
         tflops=answer.tflops, bandwidth_gb_s=answer.bandwidth_gb_s,
     )  # fmt: skip
+
+
+def _unless_vague(item: Prediction) -> Prediction:
+    """The answer for a device that was not measured; without its time if the interval says nothing, for the roofline then."""
+    if item.lower_ns is None or item.upper_ns is None or item.upper_ns <= WIDEST * item.lower_ns:
+        return item
+    why = f"the interval of {item.model} is too wide to be of use: {item.reason or item.note}"
+    return Prediction(item.op, item.problem, item.device, item.status, filled=item.filled, reason=why)
 
 
 def _is_of(texts: Sequence[str], software: str) -> bool:
@@ -262,7 +276,7 @@ def _other_software(sources: Sequence[Source], chosen: Sequence[_Chosen]) -> str
     place = next((source for source in sources if any(item.source is source for item in chosen)), sources[0])
     others = [entry for entry in place.lookup.entries if entry.id not in used and entry.software]
     texts = dict.fromkeys(short_name(text) for entry in others for text in entry.software)
-    return f"there are also models of {', '.join(texts)}: name one with `software`" if texts else ""
+    return also_of(texts) if texts else ""
 
 
 # -- physics -------------------------------------------------------------------------------------------

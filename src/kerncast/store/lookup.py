@@ -176,7 +176,7 @@ def _warned(entry: Entry, software: str | Sequence[str]) -> Entry:
     asked = _asked(software)
     if not entry.software:
         return dataclasses.replace(entry, warning=f"asked for {asked}, the model {softwares.trained(())}")
-    return dataclasses.replace(entry, warning=f"trained on {'; '.join(entry.software)}, not on {asked}")
+    return dataclasses.replace(entry, warning=f"trained on {', '.join(map(short_name, entry.software))}, not on {asked}")
 
 
 def _asked(software: str | Sequence[str]) -> str:

@@ -85,7 +85,10 @@ def rows_of(base: Model, datasets: Sequence[Dataset], device: Device | None, whe
     holders = [dataset for dataset in datasets if base.family.id in {item.id for item in dataset.families}]
     if not holders:
         held = sorted({item.id for dataset in datasets for item in dataset.families})
-        raise InvalidValue(f"{base.path} is a model of {base.family.id}; the data hold {', '.join(held) or 'no rows'}")
+        raise InvalidValue(
+            f"{base.path} is a model of {base.family.id}; the data hold {', '.join(held) or 'no rows'}: import them as "
+            f"{base.family.id} (`family` of the mapping)"
+        )
     rows = tried_rows(read_measurements(base.family, holders, where), where, base.family.id, "there is nothing to learn from")
     named = sorted(rows["device"].unique())
     if device is not None and device.name not in named:

@@ -163,7 +163,24 @@ def _model(name: str, family: str | None, device: str | None, software: str | No
         raise InvalidValue(f"--family and --software choose a model of an op, but '{name}' is a model: leave them out")
     if store is not None and Path(name).exists():
         raise InvalidValue(f"--store is where an op or an id is looked up, but '{name}' is a folder: leave it out")
-    return Model.load(name) if Path(name).exists() else model_of(name, store)
+    if Path(name).exists():
+        return Model.load(name)
+    try:
+        return model_of(name, store)
+    except NotFound as error:
+        raise NotFound(f"{error}{_like(name)}") from error
+
+
+def _like(name: str) -> str:
+    """The ops that a name may have meant, for the end of an error."""
+    import difflib
+
+    from kerncast.registry import OPS
+
+    ops = sorted({text for op in OPS for text in (op.name, *op.aliases)})
+    near = [text for text in ops if name.lower() in text] if len(name) > 2 else []
+    near = near or difflib.get_close_matches(name.lower()[:100], ops)
+    return f"; or did you mean the op {', '.join(near[:5])}?" if near else "; `kerncast ops` lists the ops"
 
 
 def _by_model(

@@ -51,8 +51,20 @@ def _say(found: Sequence[Prediction]) -> None:
     for item in found:
         if item.filled:
             said.append(f"filled in, for the model saw no other value: {assignments(known(item.filled))}")
-        if item.card:
-            said.append(f"{item.model or item.basis}: {item.card}" if item.basis == "model" else item.card)
+        if item.card and item.basis == "roofline":
+            said.append(item.card)
         said += [text for text in (item.reason, item.note) if text]
-    for text in dict.fromkeys(said):
+    for text in dict.fromkeys([*said, *_cards(found)]):
         echo(text)
+
+
+def _cards(found: Sequence[Prediction]) -> list[str]:
+    """A line for each model, with its error on each of the devices that it was asked about."""
+    own: dict[str, dict[str, None]] = {}
+    for item in found:
+        if item.card and item.basis == "model":
+            card, on, error = item.card.rpartition(" (") if item.card.endswith(f" on {item.device})") else (item.card, "", "")
+            errors = own.setdefault(f"{item.model}: {card}", {})
+            if on:
+                errors[error.removesuffix(")")] = None
+    return [f"{card} ({', '.join(errors)})" if errors else card for card, errors in own.items()]
