@@ -163,7 +163,10 @@ def weights_as_csv(work: Work) -> None:
 
 @promise("9", MLPS, "seven trained models with their R² table", after=vectors_written)
 def seven_models(work: Work) -> None:
-    work.cannot("models of Wormhole do not ship yet; benchmarks/reshard_lines.py trains the seven from the published lines and prints their R²")
+    work.cannot(
+        "models of Wormhole do not ship yet; benchmarks/reshard_lines.py trains the seven from the published lines and prints "
+        "their R²"
+    )
 
 
 @promise("10", MLPS, "data obtainable", after=vectors_written)

@@ -65,7 +65,9 @@ def names_as_written(work: Work) -> None:
 
 @promise("85", TTNN, "committed models: concatenate_heads, create_qkv_heads, exp", after=exp_trained)
 def committed_models(work: Work) -> None:
-    work.cannot("models of Wormhole do not ship yet; two of the three need a Wormhole card, for no times of these ops are public")
+    work.cannot(
+        "models of Wormhole do not ship yet; two of the three need a Wormhole card, for no times of these ops are public"
+    )
 
 
 @promise("89", TTNN, "collect with device perf", after=exp_trained)
