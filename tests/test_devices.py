@@ -1,5 +1,7 @@
 """Hardware profiles and the detection of this machine."""
 
+import os
+
 import pytest
 
 import kerncast
@@ -178,6 +180,10 @@ def test_this_machine_is_a_device():
             "name = 'x'\ntitle = 'x'\nkind = 'gpu'\n[numbers]\nnum_cus = { value = -3, source = 'y' }",
             "must be a positive number",
         ),
+        (
+            "name = 'x'\ntitle = 'x'\nkind = 'gpu'\n[peak_tflops]\nbf16 = { value = 1e300, source = 'y' }",
+            "bf16 must be a positive number from 1e-12 to 1e+18, got 1e+300",
+        ),
         ("name = 'x'\ntitle = 'x'\nkind = 'toaster'", "kind must be one of"),
         ("name = ", "not a device profile"),
     ],
@@ -189,3 +195,10 @@ def test_a_bad_profile_is_refused_by_name(tmp_path, text, why):
     with pytest.raises(BadFile, match=r"mine\.toml") as caught:
         devices.get(str(path))
     assert why in str(caught.value)
+
+
+def test_a_profile_that_is_a_pipe_is_refused(tmp_path):
+    """Nobody may ever write to it."""
+    os.mkfifo(tmp_path / "mine.toml")
+    with pytest.raises(BadFile, match=r"mine\.toml is not a device profile: it is not a file"):
+        devices.get(str(tmp_path / "mine.toml"))

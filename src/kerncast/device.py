@@ -52,6 +52,8 @@ PEAK = "peak_flops"
 NOT_MEASURED = "was not measured"
 
 KINDS = ("gpu", "npu", "cpu")
+# Far beyond any device on both sides, and so that products and ratios of numbers stay finite.
+SMALLEST, LARGEST = 1e-12, 1e18
 LONGEST_NAME, LONGEST_TITLE = 100, 300
 
 
@@ -91,9 +93,10 @@ class Device:
             if unknown:
                 raise InvalidValue(f"device {self.name}: unknown {what} '{unknown[0]}' (known: {', '.join(known)})")
         for name, value in {**self.numbers, **self.peak_tflops}.items():
-            if not 0 < value < float("inf"):
+            if not SMALLEST <= value <= LARGEST:
                 raise InvalidValue(
-                    f"device {self.name}: {name} must be a positive number, got {value}; leave it out if unknown"
+                    f"device {self.name}: {name} must be a positive number from {SMALLEST:g} to {LARGEST:g}, got {value}; "
+                    "leave it out if unknown"
                 )
 
     def __hash__(self) -> int:

@@ -1,12 +1,15 @@
 """Packed forests: LightGBM's sums to the last bit from numpy alone, and damaged files refused by name."""
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
 
-from kerncast.errors import BadFile
+from kerncast.errors import BadFile, InvalidValue
 from kerncast.learners.contract import Fitting, options_of, read_arrays, write_arrays
 from kerncast.learners.gbdt import PACKED, Gbdt
-from kerncast.learners.packed_forest import packed, unpacked
+from kerncast.learners.packed_forest import DEEPEST, packed, unpacked
 from kerncast.learners.target import Target
 from kerncast.learners.trees import Tree, sum_of
 from kerncast.testing.models import synthetic_table
@@ -64,6 +67,8 @@ def test_trees_come_back_as_they_were_packed(fitted):
         ("time.0.value", np.inf, "not finite"),
         ("time.0.left", None, "is missing"),
         ("time.0.nodes", None, "its forests are rank, valid"),
+        ("format", np.inf, "format 1"),
+        ("time.0.nodes", 2**62, "do not make trees"),
     ],
 )
 def test_a_damaged_packed_file_is_refused_by_name(fitted, tmp_path, name, value, words):
@@ -79,3 +84,61 @@ def test_a_damaged_packed_file_is_refused_by_name(fitted, tmp_path, name, value,
     with pytest.raises(BadFile, match=words) as refused:
         Gbdt.load(tmp_path, learner.options)
     assert PACKED in str(refused.value)
+
+
+def test_trees_that_are_chains_are_refused(fitted):
+    """Every row walks a tree to its end, so a chain of many nodes would take for ever."""
+    _, learner = fitted
+    nodes = DEEPEST + 1
+    chain = {"nodes": [nodes], "feature": [0] * nodes, "threshold": [0] * nodes, "left": range(nodes)[::-1]}
+    arrays = {f"time.0.{name}": np.array(values) for name, values in chain.items()}
+    arrays["time.0.value"] = np.zeros(nodes + 1)
+    with pytest.raises(InvalidValue, match="deeper than"):
+        unpacked({**packed({"time": learner.trees["time"]}, learner.names_), **arrays})
+
+
+def _flipped(data):
+    return data[:200] + bytes(byte ^ 0xFF for byte in data[200:300]) + data[300:]
+
+
+def _locked(data):
+    """The archive with the bit that says that its first member needs a password."""
+    for mark, place in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        start = data.index(mark) + place
+        data = data[:start] + bytes([data[start] | 1]) + data[start + 1 :]
+    return data
+
+
+def _with_member(name, content):
+    def added(data):
+        buffer = io.BytesIO(data)
+        with zipfile.ZipFile(buffer, "a") as archive:
+            archive.writestr(name, content)
+        return buffer.getvalue()
+
+    return added
+
+
+def _header(shape):
+    text = f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({shape},), }}".ljust(117) + "\n"
+    return b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text.encode()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _flipped,
+        _locked,
+        _with_member("a.npy", _header(10**13)),
+        _with_member("a.npy", _header(10**30)),
+        _with_member("a", b"x"),
+    ],
+    ids=["flipped", "locked", "too large to hold", "too large to count", "not an array"],
+)
+def test_an_archive_that_numpy_cannot_read_is_refused_by_name(tmp_path, damage):
+    """Whatever zipfile, zlib and numpy raise, the error names the file."""
+    file = tmp_path / "x.npz"
+    write_arrays(file, {"numbers": np.random.default_rng(0).normal(size=200)}, compress=True)
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(BadFile, match=r"x\.npz is damaged"):
+        read_arrays(file)

@@ -182,3 +182,19 @@ def test_rows_of_another_op_device_or_dtype_are_refused_by_name(home, tmp_path):
     with pytest.raises(InvalidValue, match="is a roofline model, and only gbdt models"):
         kerncast.adapt(roofline, home / "few", out=tmp_path / "m", progress=None)
     assert not (tmp_path / "m").exists()
+
+
+def test_a_moved_model_chooses_kernels_only_where_some_rows_had_them(tmp_path):
+    """Rows of bf16 say nothing of the kernel of fp8, which other devices have for fp8 alone."""
+    narrow = pl.when(pl.col("problem.dtype") == "fp8").then(pl.lit("deepgemm")).otherwise(pl.lit("torch_flow"))
+    parts = [(on, rows(on, 120, 1.2, 1).with_columns(narrow.alias("config.kernel_source"))) for on in SEEN[:3]]
+    dataset(tmp_path / "d", *parts)
+    pooled = kerncast.train(tmp_path / "d", out=tmp_path / "pooled", pool=True, **SMALL)
+    dataset(tmp_path / "few", (NEW, rows(NEW, 60, 1.9, 7, dtypes=("bf16",))))
+    moved = kerncast.adapt(pooled, tmp_path / "few", device=NEW, out=tmp_path / "m", progress=None)
+    for model in (moved, moved.slimmed(tmp_path / "slim")):
+        for dtype, kernel in (("bf16", "torch_flow"), ("fp8", "deepgemm")):
+            answers = [model.predict({**PROBLEM, "M": size, "dtype": dtype}) for size in (64, 512, 4096)]
+            assert {answer.config["kernel_source"] for answer in answers} == {kernel}
+    with pytest.raises(InvalidValue, match="learned from these rows already"):
+        kerncast.adapt(moved, tmp_path / "few", device=NEW, out=tmp_path / "again", progress=None)

@@ -45,7 +45,7 @@ def estimate(
     imbalance: float = 0.0,
     software: str | None = None,
     graphs: bool = True,
-    launch_us: float = LAUNCH_US,
+    launch_us: float | None = None,
     picture: str | Path | None = None,
     store: Store | str | Path | None = None,
     progress: Wanted = "auto",
@@ -58,14 +58,14 @@ def estimate(
     of which are computed (all, unless it says otherwise). In decode, `new_tokens` is how many are generated; the step is the
     middle one. `tp` GPUs share every layer, `ep` the experts; with `ep` above `tp` there are several copies of everything else.
     `imbalance` is the exponent of a power law of the loads of the experts; 0: all have the same. Without `graphs`, kernels are
-    launched one by one, `launch_us` apart at least. `picture` is the SVG file to draw.
+    launched one by one, `launch_us` (5) apart at least. `picture` is the SVG file to draw.
     """
     if picture is not None:
         if Path(picture).suffix.lower() != ".svg":
             raise InvalidValue(f"`picture` must end in .svg, got {quoted(picture)}")
         check_place("picture", Path(picture))
     decoder, spread, work = _checked(config, tp, ep, batch, context, new_tokens, phase, dtype, kv_dtype)
-    options = _Options(software, _opened(store), _hundredths(imbalance), None if graphs else _launch_ns(launch_us))
+    options = _Options(software, _opened(store), _hundredths(imbalance, decoder), _launch_ns(launch_us, graphs))
     with shown(progress) as show:
         if device == ALL:
             found: Estimate | Comparison = _compared(decoder, spread, work, options, show)
@@ -136,14 +136,26 @@ def _opened(store: Store | str | Path | None) -> Store | None:
     return store if isinstance(store, Store) or store is None else Store.open(store)
 
 
-def _hundredths(imbalance: float) -> int:
+def _hundredths(imbalance: float, decoder: Decoder) -> int:
     """The exponent as the op `moe` has it: a whole number of hundredths."""
-    if not 0 <= imbalance <= LARGEST_IMBALANCE:
-        raise InvalidValue(f"`imbalance` must be from 0 to {LARGEST_IMBALANCE:g}, got {imbalance:g}")
+    if not _is_number(imbalance) or not 0 <= imbalance <= LARGEST_IMBALANCE:
+        raise InvalidValue(f"`imbalance` must be from 0 to {LARGEST_IMBALANCE:g}, got {quoted(imbalance)}")
+    if imbalance and not decoder.has_experts:
+        raise InvalidValue(f"`imbalance={imbalance:g}` is about experts, and {decoder.name} has none: leave it out")
     return round(imbalance * 100)
 
 
-def _launch_ns(launch_us: float) -> float:
-    if not 0 < launch_us < 1e6:
-        raise InvalidValue(f"`launch_us` must be above 0 and below a second, got {launch_us:g}")
-    return launch_us * 1e3
+def _launch_ns(launch_us: float | None, graphs: bool) -> float | None:
+    """The time between launches; None if the step is one graph."""
+    if graphs:
+        if launch_us is not None:
+            raise InvalidValue("`launch_us` counts only if `graphs` is off: turn it off, or leave `launch_us` out")
+        return None
+    given = LAUNCH_US if launch_us is None else launch_us
+    if not _is_number(given) or not 0 < given < 1e6:
+        raise InvalidValue(f"`launch_us` must be above 0 and below a second, got {quoted(given)}")
+    return given * 1e3
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -188,8 +188,13 @@ FLAGS = {"true": True, "false": False, "1": True, "0": False}
 
 def as_type(values: pl.Series, dtype: type[pl.DataType]) -> pl.Series:
     """Convert values to a type; null where they do not fit, such as 28.5 as a whole number."""
-    if dtype == pl.Boolean and values.dtype in (pl.String, pl.Categorical):
-        return values.cast(pl.String).str.to_lowercase().replace_strict(FLAGS, default=None, return_dtype=pl.Boolean)
+    if isinstance(values.dtype, pl.Categorical | pl.Enum):
+        values = values.cast(pl.String)
+    if values.dtype == pl.Binary or (dtype != pl.String and values.dtype.is_temporal()):
+        # Bytes are neither text nor numbers, and a date would become a count of days.
+        return pl.Series(values.name, [None], dtype).new_from_index(0, len(values))
+    if dtype == pl.Boolean and values.dtype == pl.String:
+        return values.str.to_lowercase().replace_strict(FLAGS, default=None, return_dtype=pl.Boolean)
     if dtype == pl.Int64 and not values.dtype.is_integer():
         real = values.cast(pl.Float64, strict=False)
         whole = real.set(real != real.floor(), None).cast(pl.Int64, strict=False)

@@ -41,6 +41,8 @@ class _Profile(msgspec.Struct, forbid_unknown_fields=True):
 
 def read_profile(path: Path | Traversable) -> Device:
     """A device from a TOML profile (the format of the files in this folder)."""
+    if isinstance(path, Path) and path.exists() and not path.is_file():  # a pipe would never end
+        raise BadFile(f"{path} is not a device profile: it is not a file (docs/devices.md shows one)")
     try:
         profile = msgspec.convert(decode_toml(TOML_BYTES.read(path) if isinstance(path, Path) else path.read_bytes()), _Profile)
         return Device(

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kerncast.errors import InvalidValue
+from kerncast.errors import BadFile, InvalidValue
 
 # Of a part of a path, in bytes, on all common file systems.
 LONGEST_NAME = 255
@@ -29,3 +29,9 @@ def names_a_file_inside(name: str) -> bool:
     place = Path(name)
     short = all(0 < len(os.fsencode(part)) <= LONGEST_NAME for part in place.parts)
     return bool(place.parts) and short and "\0" not in name and not place.is_absolute() and ".." not in place.parts
+
+
+def refuse_endless(path: Path) -> None:
+    """Refuse a pipe or a device, which may never end and cannot be read twice."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise BadFile(f"{path} is a pipe or a device, not a file: save what it holds in a file, and name that")

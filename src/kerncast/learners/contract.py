@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import abc
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from lzma import LZMAError
 from pathlib import Path
 from typing import ClassVar, Self
 from zipfile import BadZipFile
@@ -28,6 +30,10 @@ from kerncast.tables.table import Table
 
 # Early stopping uses this share of the groups that a learner is given, never those it is scored on.
 INNER_SHARE = 0.15
+# What numpy and zipfile raise for damaged archives: bad streams, sizes that do not fit, members that need a password.
+UNREADABLE = (
+    OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error, LZMAError, MemoryError, OverflowError, RuntimeError,
+)  # fmt: skip
 # Fewer groups than this are too few for early stopping: all are trained on, for the full number of rounds.
 FEWEST_GROUPS = 20
 
@@ -148,9 +154,13 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
         with path.open("rb") as file:
             refuse_large_archive(file, path)
             with np.load(file, allow_pickle=False) as stored:
-                return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, KeyError, EOFError, NotImplementedError, BadZipFile) as error:
+                found = {name: stored[name] for name in stored.files}
+    except UNREADABLE as error:
         raise BadFile(f"{path} is damaged ({error}): train the model again, or restore the file") from error
+    for name, array in found.items():
+        if not isinstance(array, np.ndarray):  # numpy hands out the bytes of a member that is no array
+            raise BadFile(f"{path} is damaged ('{name}' is not an array): train the model again, or restore the file")
+    return found
 
 
 def write_arrays(path: Path, arrays: dict[str, npt.NDArray[np.generic]], compress: bool = False) -> None:

@@ -28,6 +28,8 @@ ROWS, WALKS = 2048, 32_768
 # Steps that all walks take before those that have ended are put aside, at first (a tree of 127 leaves is nine nodes deep on
 # average) and then again and again.
 FIRST_STEPS, MORE_STEPS = 9, 4
+# Every row walks every tree from its root, so a chain of a million nodes would never end.
+DEEPEST = 10_000
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -158,7 +160,7 @@ def packed(forests: Mapping[str, Sequence[Sequence[Tree]]], names: Sequence[str]
 
 def unpacked(arrays: Arrays) -> tuple[tuple[str, ...], dict[str, list[PackedForest]]]:
     """The names of the features and the forests of `packed`, checked, or InvalidValue with what is wrong."""
-    if VERSION not in arrays or int(arrays[VERSION]) != FORMAT:
+    if VERSION not in arrays or not np.array_equal(arrays[VERSION], FORMAT):
         raise InvalidValue(f"it is not a packed forest of format {FORMAT}")
     names = tuple(map(str, np.atleast_1d(_array(arrays, NAMES, "U"))))
     thresholds = _thresholds(arrays, len(names))
@@ -183,7 +185,8 @@ def _thresholds(arrays: Arrays, features: int) -> Thresholds:
 
 def _forest(parts: Arrays, thresholds: Thresholds) -> PackedForest:
     nodes = parts["nodes"].astype(np.int64)
-    inner = int(nodes.sum()) if len(nodes) and (nodes >= 0).all() else -1
+    # A tree has no more nodes than there are: sums of larger numbers could come round to the right one.
+    inner = int(nodes.sum()) if len(nodes) and ((nodes >= 0) & (nodes <= len(parts["feature"]))).all() else -1
     sizes = {"feature": inner, "threshold": inner, "left": inner, "value": inner + len(nodes)}
     if inner < 0 or any(parts[name].shape != (size,) for name, size in sizes.items()):
         raise InvalidValue("its arrays do not make trees")
@@ -206,7 +209,9 @@ def _children(nodes: Ints, left: Ints) -> Ints:
     own = nodes > 0
     at, size = (np.cumsum(nodes) - nodes)[own], nodes[own]
     leaf = (np.cumsum(nodes + 1) - (nodes + 1))[own]
-    while len(at):
+    for _ in range(DEEPEST):
+        if not len(at):
+            return child
         below = left[at]
         if (below < 0).any() or (below >= size).any():
             raise InvalidValue("a node has more nodes below it than its tree")
@@ -218,7 +223,7 @@ def _children(nodes: Ints, left: Ints) -> Ints:
         leaf = np.concatenate([leaf[first], right_leaf[second]])
         size = np.concatenate([below[first], beyond[second]])
         at = np.concatenate([at[first] + 1, right[second]])
-    return child
+    raise InvalidValue(f"a tree is deeper than {DEEPEST:,} nodes")
 
 
 def _left_sizes(tree: Tree) -> Ints:

@@ -76,10 +76,12 @@ def read_serving(file: Path, devices: Sequence[str], candidates: int, parameters
     count, own = len(devices), arrays["low"].shape[-1] if "low" in arrays and arrays["low"].ndim == 3 else 0
     shapes: dict[str, tuple[int, ...]] = {"devices": (count,), "worked": (count, candidates)}
     shapes |= dict.fromkeys(("low", "high", "labels"), (count + 1, candidates, min(own, parameters)))
-    kinds = {"devices": "U", "worked": "b", "low": "f", "high": "f", "labels": "u"}
+    kinds = {"devices": "U", "worked": "b1", "low": "f8", "high": "f8", "labels": "u8"}
     for name, shape in shapes.items():
-        if name not in arrays or arrays[name].shape != shape or arrays[name].dtype.kind != kinds[name]:
+        if name not in arrays or arrays[name].shape != shape or not arrays[name].dtype.str[1:].startswith(kinds[name]):
             raise BadFile(f"{file} is damaged ('{name}' is not that of this model): restore it, or make the slim model again")
+    if np.isnan(arrays["low"]).any() or np.isnan(arrays["high"]).any():
+        raise BadFile(f"{file} is damaged (a bound is not a number): restore it, or make the slim model again")
     if tuple(map(str, arrays["devices"])) != tuple(devices):
         raise BadFile(f"{file} is of other devices than the model: restore it, or make the slim model again")
     # Optional parameters come last: those that the op did not have when the model was made limit nothing.
@@ -97,4 +99,8 @@ def _expectation(file: Path, arrays: dict[str, npt.NDArray[Any]]) -> Expectation
     edges, shares = arrays.get("edges_ns", np.empty(0)), arrays["efficiency"]
     if edges.dtype.kind != "f" or shares.dtype.kind != "f" or edges.ndim != 1 or shares.shape != (len(edges) + 1,):
         raise BadFile(f"{file} is damaged ('efficiency' is not that of its bands): restore it, or make the slim model again")
+    if not (np.diff(edges) >= 0).all() or not ((shares >= 0) & (shares <= 1)).all():
+        raise BadFile(
+            f"{file} is damaged (bands that descend, or shares beyond 0 to 1): restore it, or make the slim model again"
+        )
     return Expectation(tuple(edges.tolist()), tuple(shares.tolist()))

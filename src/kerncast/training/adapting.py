@@ -12,18 +12,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from kerncast.arrays import Flags, Floats
 from kerncast.data.dataset import Dataset
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, KerncastError
-from kerncast.files.atomic import build_directory, refuse_unwritable
+from kerncast.files.atomic import build_directory, file_checksum, refuse_unwritable
 from kerncast.learners.contract import label_weights
 from kerncast.learners.gbdt import Gbdt
 from kerncast.models import trust
 from kerncast.models.elsewhere import away_from
+from kerncast.models.expectation import expectation_of
+from kerncast.models.manifest import write_manifest
+from kerncast.models.measured import measured_by_model
 from kerncast.models.model import Model
+from kerncast.models.reach import FEWEST, Reach, reach_of, worked_on
+from kerncast.models.serving import SERVING, Serving
 from kerncast.progress import QUIET, Progress
 from kerncast.scoring.splits import folds_by_group
 from kerncast.tables.feature_rows import Rows
@@ -61,7 +67,12 @@ def adapt(
     recipe = Recipe(base.manifest.kind, target=base.manifest.target, target_log=base.manifest.target_log,
                     folds=max(2, len(np.unique(trained.fold))), seed=seed)  # fmt: skip
     procedure = Procedure(recipe, progress)
-    build_directory(out, lambda folder: write_model(folder, table, procedure, trained, tuple(where), base, fitted=False))
+
+    def fill(folder: Path) -> None:
+        write_model(folder, table, procedure, trained, tuple(where), base, fitted=False)
+        _write_reach(folder, base)
+
+    build_directory(out, fill)
     model = Model.load(out)
     try:
         trust.trust(model)
@@ -111,6 +122,11 @@ def rows_of(base: Model, datasets: Sequence[Dataset], device: Device | None, whe
     names = base.manifest.features.names
     folded = Folded.of(base.family, rows.get_columns())
     digest = "+".join(sorted(dataset.digest for dataset in holders))
+    if set(digest.split("+")) & set(base.manifest.data.digest.split("+")):
+        raise InvalidValue(
+            f"{base.path} has learned from these rows already, so its error on them would say nothing: adapt the model that it "
+            "was made from, or give other rows"
+        )
     table = table_of(base.family, folded, {named[0]: machine}, digest, kept=names)
     lacking = [name for name in names if name not in table.rows.names]
     if lacking:
@@ -150,6 +166,33 @@ def _judged(base: Model, table: Table, seed: int, progress: Progress) -> Trained
     }}  # fmt: skip
     predictions = Predictions(time_ns, time_ns) if known.any() else None
     return Trained(learner, table, fold, predictions, extra, adapted=True)
+
+
+def _write_reach(folder: Path, base: Model) -> None:
+    """Keep where the base saw those configs that the rows hardly have, or the model would choose them anywhere.
+
+    A kernel of fp8 that is not among the rows must not be chosen for bf16, which it was never tried on.
+    """
+    moved = Model.load(folder)
+    own, theirs = reach_of(moved), reach_of(base)
+    if own is None or theirs is None:
+        return
+    config = [name for name in moved.candidates.columns if name.startswith("config.")]
+    known = base.candidates.select(config).with_row_index("__place")
+    found = moved.candidates.select(config).join(known, on=config, how="left", nulls_equal=True, maintain_order="left")
+    seldom = (~np.isnan(measured_by_model(moved).shares)).sum(axis=0) < FEWEST
+    taken = seldom & found["__place"].is_not_null().to_numpy()
+    place = found["__place"].fill_null(0).to_numpy()
+    rule = taken[:, None]
+    reach = Reach(
+        np.where(rule, theirs.low[place], own.low), np.where(rule, theirs.high[place], own.high),
+        np.where(rule, theirs.labels[place], own.labels),
+    )  # fmt: skip
+    (device,) = (record.name for record in moved.manifest.devices)
+    worked = worked_on(moved, device)[None]
+    Serving((device,), worked, (reach, reach), expectation_of(moved)).write(folder / SERVING)
+    files = {**moved.manifest.files, SERVING: file_checksum(folder / SERVING)}
+    write_manifest(folder, msgspec.structs.replace(moved.manifest, files=dict(sorted(files.items()))))
 
 
 def _moved(base: Model, table: Table, rows: Flags, seed: int) -> Gbdt:

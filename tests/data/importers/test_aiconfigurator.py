@@ -1,6 +1,8 @@
 """The `aiconfigurator` importer: GEMM tables as parquet, and the wheel that holds them."""
 
+import datetime
 import io
+import os
 import zipfile
 
 import polars as pl
@@ -140,6 +142,9 @@ def test_library_features_have_the_values_that_pencil_and_paper_give():
         ({"gemm_dtype": pl.lit("fp5")}, "line 1: gemm_dtype must be one of"),
         ({"latency": pl.lit(0.0)}, "line 1: latency must be a positive number of milliseconds, got '0.0'"),
         ({"m": pl.lit("many")}, "line 1: m must be a whole number, got 'many'"),
+        ({"m": pl.lit(b"\xff")}, "line 1: m must be a whole number, got"),
+        ({"m": pl.lit(datetime.date(2020, 1, 1))}, "line 1: m must be a whole number, got '2020-01-01'"),
+        ({"version": pl.lit(b"\xff")}, "line 1: version must be text, got"),
         ({"m": pl.lit(0)}, "line 1: problem.M must be a whole number from 1"),
         ({"tokens": pl.lit(1)}, "line 1: unknown column 'tokens'"),
         ({"device": pl.lit("NVIDIA X1")}, "line 1: device 'NVIDIA X1' is not known"),
@@ -151,3 +156,21 @@ def test_what_is_not_known_is_refused_with_its_line(tmp_path, changes, why):
     with pytest.raises(KerncastError) as caught:
         imported(tmp_path, parquet(H200, **changes), strict=True)
     assert why in str(caught.value)
+
+
+def test_numbers_may_be_categories(tmp_path):
+    """Writers turn columns of few values into dictionaries; the values are the same."""
+    coded = [pl.col(name).cast(pl.String).cast(pl.Categorical) for name in ("m", "latency", "kernel_source")]
+    plain = imported(tmp_path, parquet(H200))
+    found = imported(tmp_path, parquet(H200, **dict(zip(("m", "latency", "kernel_source"), coded, strict=True))))
+    columns = ["problem.M", "config.kernel_source", "time_ns"]
+    assert found.read("gemm/library").select(columns).equals(plain.read("gemm/library").select(columns))
+
+
+def test_a_pipe_is_refused(tmp_path):
+    """Nobody may ever write to it, and it cannot be read twice."""
+    os.mkfifo(tmp_path / "gemm_perf.parquet")
+    with pytest.raises(KerncastError, match=r"gemm_perf\.parquet is a pipe or a device"):
+        kerncast.read(tmp_path / "gemm_perf.parquet", out=tmp_path / "out")
+    with pytest.raises(KerncastError, match=r"gemm_perf\.parquet is a pipe or a device"):
+        import_files("aiconfigurator", [tmp_path / "gemm_perf.parquet"], tmp_path / "out", Options())

@@ -49,13 +49,15 @@ from kerncast.cli.views.output import draw, json_option, print_json
 @click.option(
     "--graphs/--no-graphs", default=True, show_default=True, help="Whether a step is launched at once, or kernel by kernel."
 )
-@click.option("--launch-us", default=5.0, show_default=True, metavar="US", help="With --no-graphs: time between two launches.")
+@click.option(
+    "--launch-us", type=float, metavar="US", help="With --no-graphs: microseconds between two launches. [default: 5.0]"
+)
 @click.option("--picture", type=click.Path(path_type=Path), metavar="FILE.svg", help="Also draw the shares, or the devices.")
 @click.option("--store", metavar="DIR", type=click.Path(path_type=Path), help="The store of models. [default: your own]")
 @json_option
 def command(
     config: Path, device: str, tp: int, ep: int | None, batch: int, context: int, new_tokens: int | None, phase: str,
-    dtype: str | None, kv_dtype: str | None, imbalance: float, software: str | None, graphs: bool, launch_us: float,
+    dtype: str | None, kv_dtype: str | None, imbalance: float, software: str | None, graphs: bool, launch_us: float | None,
     picture: Path | None, store: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Estimate a step of a whole model on a device, op by op, from its Hugging Face config.

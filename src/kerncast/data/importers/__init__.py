@@ -22,7 +22,7 @@ from kerncast.data.dataset import Dataset, DeviceRecord, Source, record_of
 from kerncast.data.skipping import LINE, BadRows, SkippedKind, Skips
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
-from kerncast.files.given import as_text
+from kerncast.files.given import as_text, refuse_endless
 from kerncast.op import Family
 from kerncast.progress import QUIET, Progress
 from kerncast.registry import discover
@@ -152,6 +152,7 @@ def get_importer(name: str) -> Importer:
 
 def file_digest(path: Path) -> str:
     """The hash that identifies a source file, whatever its name."""
+    refuse_endless(path)
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

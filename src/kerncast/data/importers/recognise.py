@@ -14,6 +14,7 @@ import polars as pl
 from kerncast.data.importers import Head, importers
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.files.expanding import refuse_large_members
+from kerncast.files.given import refuse_endless
 from kerncast.files.parquet import parquet_columns
 
 # Enough for a header and the first rows; an archive is not unpacked further.
@@ -45,6 +46,7 @@ def recognised(paths: Sequence[Path], mapped: bool = False) -> str:
 
 def head_of(path: Path) -> Head:
     """The beginning of a file, unpacked if it is an archive or gzipped; of a folder, the names in it."""
+    refuse_endless(path)
     try:
         if path.is_dir():
             names = itertools.islice((item.relative_to(path).as_posix() for item in path.rglob("*")), MOST_NAMES)
