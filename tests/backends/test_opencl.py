@@ -157,9 +157,11 @@ def test_a_gpu_that_ships_with_a_profile_is_recognised():
     assert gpu_profile.shipped("NVIDIA GH1000") is None
     assert gpu_profile.shipped("AMD Instinct MI300X OAM", "gfx942:sramecc+:xnack-", num_cus=304).name == "mi300x"
     assert gpu_profile.shipped("NVIDIA GeForce RTX 4090 Laptop GPU", num_cus=76) is None
-    # No count of SMs is known for it, so only the whole name means this board.
+    # A longer name is another board, unless the count of SMs is the profile's.
     assert gpu_profile.shipped("NVIDIA GB300", num_cus=152).name == "gb300"
-    assert gpu_profile.shipped("NVIDIA GB300-WS", num_cus=152) is None
+    assert gpu_profile.shipped("NVIDIA GB300-WS", num_cus=132) is None
+    # Without a count in the profile only the whole name means the board.
+    assert gpu_profile.shipped("NVIDIA B100-WS", num_cus=132) is None
 
 
 def test_without_pyopencl_the_reason_names_the_extra(monkeypatch):

@@ -29,8 +29,9 @@ def home(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def own_store(tmp_path, monkeypatch):
-    """Never the user's own."""
+    """Never the user's own, and without the models that ship."""
     monkeypatch.setenv("KERNCAST_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("KERNCAST_SHIPPED", "")
 
 
 def _do(*args):

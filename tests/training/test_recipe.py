@@ -12,7 +12,7 @@ from kerncast.training.recipe import LEFT_OUT, WHERE_SET, Recipe
 FIELDS = {item.name for item in dataclasses.fields(Recipe)}
 OTHER = Recipe(
     kind="mlp", knobs={"lr": 0.5, "epochs": 3}, target="latency", target_log=False, folds=7, seed=3, threads=2, hard_mining=1,
-    tune=4, hold_out="config", inherited={"width": 8}, features=("tiles", "in_x"),
+    tune=4, hold_out="config", inherited={"width": 8}, features=("tiles", "in_x"), rows=500,
 )  # fmt: skip
 STORED = sorted(Path(__file__).parents[1].glob("fixtures/*/*/model.json"))
 
