@@ -204,7 +204,7 @@ def coverage(results: Sequence[Result]) -> str:
     return "\n".join(lines) + "\n"
 
 
-LONGEST_COMMAND = 160
+LONGEST_COMMAND = 500
 
 
 def _cell(command: str) -> str:
