@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kerncast.expr import Expr, Namespace, constant, maximum, sqrt
+from kerncast.expr import Expr, Namespace, constant, log2, maximum, sqrt
 
 TFLOPS, BANDWIDTH = "tflops", "bandwidth_gb_s"
 """The names of the two rates of a kernel: its arithmetic and its bytes over its time."""
@@ -37,6 +37,17 @@ class Work:
         # An op that only moves data needs no peak rate, which is unknown for most dtypes without arithmetic.
         compute = self.flops if self.flops is constant(0) else self.flops / hw.peak_flops * 1e9
         return compute, self.bytes / (hw.memory_bandwidth_gb_s * 1e9) * 1e9
+
+    def features(self, hw: Namespace) -> dict[str, Expr]:
+        """What a model may read of it."""
+        roofline = self.roofline_ns(hw)
+        return {
+            "log2_flops": log2(self.flops),
+            "log2_bytes": log2(self.bytes),
+            "arithmetic_intensity": self.flops / self.bytes,
+            "roofline_ns": roofline,
+            "log2_roofline_ns": log2(roofline),
+        }
 
     def expected_ns(self, hw: Namespace, overhead_ns: float) -> Expr:
         """The roofline that good kernels reach in practice; times are learned relative to it.

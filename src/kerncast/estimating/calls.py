@@ -12,6 +12,8 @@ from typing import Any
 
 from kerncast import dtypes
 from kerncast.estimating.formats import activation_type, weight_bytes
+from kerncast.expr import Program, constant
+from kerncast.ops.attention_context import causal_pairs
 
 LAYOUT = "rcr"
 """A linear layer keeps its weights as N rows of K."""
@@ -63,13 +65,9 @@ def quantise(name: str, count: int, rows: int, columns: int, form: str, part: st
 
 
 def pairs(new: int, past: int, window: int) -> float:
-    """How many keys the new queries of one sequence read in all, in one head: the sum of min(position, window)."""
-
-    def up_to(position: int) -> float:
-        ramp = min(position, window) if window else position
-        return ramp * (ramp + 1) / 2 + (position - ramp) * window
-
-    return up_to(new + past) - up_to(past)
+    """How many keys the new queries of one sequence read in all, in one head: the formula of `attention_context`."""
+    formula = causal_pairs(constant(new), constant(past), constant(window))
+    return float(Program({"pairs": formula}).scalar({})["pairs"])
 
 
 def experts(

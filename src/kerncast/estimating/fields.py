@@ -1,4 +1,4 @@
-"""The fields of a config that somebody else wrote: each is read with its type and range, or refused with its name."""
+"""The fields of a model's config: each is read with its type and range, or refused with its name."""
 
 from __future__ import annotations
 

@@ -79,8 +79,6 @@ class AttentionContext(Op):
         return Work(flops=4 * p.batch * p.heads * p.pairs * p.head_dim, bytes=moved + cached)
 
     def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-        work = self.work(p)
-        roofline = work.roofline_ns(hw)
         return {
             "batch": p.batch,
             "seq_len": p.seq_len,
@@ -99,11 +97,7 @@ class AttentionContext(Op):
             "log2_total_heads": log2(p.batch * p.heads),
             "log2_pairs": log2(p.pairs),
             "pairs_per_query": p.pairs / p.seq_len,
-            "log2_flops": log2(work.flops),
-            "log2_bytes": log2(work.bytes),
-            "arithmetic_intensity": work.flops / work.bytes,
-            "roofline_ns": roofline,
-            "log2_roofline_ns": log2(roofline),
+            **self.work(p).features(hw),
         }
 
 

@@ -39,8 +39,6 @@ class AttentionEncoder(Op):
         )
 
     def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-        work = self.work(p)
-        roofline = work.roofline_ns(hw)
         return {
             "batch": p.batch,
             "seq_len": p.seq_len,
@@ -52,11 +50,7 @@ class AttentionEncoder(Op):
             "log2_tokens": log2(p.tokens),
             "log2_seq_len": log2(p.seq_len),
             "log2_total_heads": log2(p.batch * p.heads),
-            "log2_flops": log2(work.flops),
-            "log2_bytes": log2(work.bytes),
-            "arithmetic_intensity": work.flops / work.bytes,
-            "roofline_ns": roofline,
-            "log2_roofline_ns": log2(roofline),
+            **self.work(p).features(hw),
         }
 
 

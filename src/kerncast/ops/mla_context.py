@@ -54,8 +54,6 @@ class MlaContext(Op):
         )
 
     def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-        work = self.work(p)
-        roofline = work.roofline_ns(hw)
         return {
             "batch": p.batch,
             "seq_len": p.seq_len,
@@ -69,11 +67,7 @@ class MlaContext(Op):
             "log2_seq_len": log2(p.seq_len),
             "log2_total_heads": log2(p.batch * p.heads),
             "pairs_per_query": p.pairs / p.seq_len,
-            "log2_flops": log2(work.flops),
-            "log2_bytes": log2(work.bytes),
-            "arithmetic_intensity": work.flops / work.bytes,
-            "roofline_ns": roofline,
-            "log2_roofline_ns": log2(roofline),
+            **self.work(p).features(hw),
         }
 
 

@@ -43,8 +43,6 @@ class MlaGeneration(Op):
         )
 
     def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-        work = self.work(p)
-        roofline = work.roofline_ns(hw)
         return {
             "batch": p.batch,
             "context_len": p.context_len,
@@ -54,11 +52,7 @@ class MlaGeneration(Op):
             "log2_batch": log2(p.batch),
             "log2_context_len": log2(p.context_len),
             "log2_total_keys": log2(p.batch * p.context_len),
-            "log2_flops": log2(work.flops),
-            "log2_bytes": log2(work.bytes),
-            "arithmetic_intensity": work.flops / work.bytes,
-            "roofline_ns": roofline,
-            "log2_roofline_ns": log2(roofline),
+            **self.work(p).features(hw),
         }
 
 

@@ -68,8 +68,6 @@ class Moe(Op):
         )
 
     def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
-        work = self.work(p)
-        roofline = work.roofline_ns(hw)
         return {
             "tokens": p.tokens,
             "hidden": p.hidden,
@@ -88,11 +86,7 @@ class Moe(Op):
             "log2_tokens": log2(p.tokens),
             "tokens_per_expert": p.slots / p.local_experts,
             "log2_tokens_per_expert": log2(p.slots / p.local_experts),
-            "log2_flops": log2(work.flops),
-            "log2_bytes": log2(work.bytes),
-            "arithmetic_intensity": work.flops / work.bytes,
-            "roofline_ns": roofline,
-            "log2_roofline_ns": log2(roofline),
+            **self.work(p).features(hw),
         }
 
 

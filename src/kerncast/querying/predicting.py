@@ -27,7 +27,7 @@ from kerncast.querying.prediction import Prediction
 from kerncast.registry import FAMILIES, OPS
 from kerncast.software import also_of, is_same, matching, short_name
 from kerncast.store.entry import Entry
-from kerncast.store.shipped import folder
+from kerncast.store.shipped import INSTALLED, folder
 from kerncast.store.sources import Source, entries_of, no_model, profile_of, sources_of
 from kerncast.store.store import Store, canonical
 
@@ -289,7 +289,7 @@ def _misses(file: Path, _: int) -> Misses:
 
 def known_misses() -> Misses | None:
     """How kernels miss their rooflines, as it ships; None: it is not there."""
-    for place in (folder(), Path(__file__).resolve().parents[1] / "shipped"):
+    for place in (folder(), INSTALLED):
         if place is not None and (place / FILE).is_file():
             return _misses(place / FILE, (place / FILE).stat().st_mtime_ns)
     return None

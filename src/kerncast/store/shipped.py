@@ -20,6 +20,8 @@ from kerncast.parsing import decode_json
 from kerncast.store.entry import SHIPPED, Entry, Record
 
 VARIABLE = "KERNCAST_SHIPPED"
+# What was installed with the package.
+INSTALLED = Path(__file__).resolve().parents[1] / SHIPPED
 
 
 class _Device(msgspec.Struct):
@@ -49,7 +51,7 @@ def folder() -> Path | None:
     given = os.environ.get(VARIABLE)
     if given is not None:
         return Path(given) if given else None
-    return Path(__file__).resolve().parents[1] / SHIPPED
+    return INSTALLED
 
 
 def shipped_entries(op: str | None = None) -> list[Entry]:
