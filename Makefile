@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 help:
 	@echo "make quickstart   measure GEMM kernels on this machine and see what choosing is worth (under 5 minutes)"
 	@echo "make test         lint, types, layers, docs, tests (about 15 minutes on two cores)"
-	@echo "make soak         the tests with their long batteries: new random examples, thousands of them (hours)"
+	@echo "make soak         the tests with their long batteries: new random examples, thousands of them; ten minutes of sweeping, 10^8 rows (hours)"
 	@echo "make bench        run every benchmark, and keep what it measured in benchmarks/results/"
 	@echo "make results      docs/results.md from what is kept there"
 	@echo "make docs         build docs/_build/html"
@@ -28,7 +28,7 @@ $(VENV)/.example: $(VENV)/.core examples/softmax/pyproject.toml
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.example
-	$(PIP) -e ".[dev,docs,opencl,tune]"
+	$(PIP) -e ".[dev,docs,opencl,serve,tune]"
 	@touch $@
 
 quickstart: $(VENV)/.core
@@ -54,17 +54,18 @@ check: $(VENV)/.dev
 	@$(MAKE) --no-print-directory -j2 --output-sync=target types docs style layers
 
 # pytest comes last: its closing lines count what ran and what had to be left out. There are as many processes as cores, and
-# threads of OpenMP wait by spinning, so there is one of them in each.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+# threads of OpenMP wait by spinning, so there is one of them in each. Files come in the order of tests/conftest.py.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test: check
 	$(PYTEST)
 
 soak: $(VENV)/.dev
 	KERNCAST_SOAK=1 $(PYTEST)
+	$(BIN)/python benchmarks/load.py --whole
 
 # All of them, whatever the ones before did; it fails if one is short of a target.
-BENCHMARKS := inductor a100_mm matmul_heuristics a100_mixed_mm train_cost tiers_loss off_grid trust_runs kernel_tuner_search h100_gemm unseen_device llm_ops ttnn reshard_lines label_shift quickstart conv_cpu gemm_cpu dispatch collect limits chaos damage crash_points ready select_latency export_size blob query core sweep reshard_sweep import_gemm import_tables coverage passing_kernels served_models
+BENCHMARKS := inductor a100_mm matmul_heuristics a100_mixed_mm train_cost tiers_loss off_grid trust_runs kernel_tuner_search h100_gemm unseen_device llm_ops ttnn reshard_lines label_shift quickstart conv_cpu gemm_cpu dispatch collect limits chaos damage crash_points ready select_latency export_size blob query core sweep reshard_sweep import_gemm import_tables coverage passing_kernels wide_products served_models serve ray_scaling ray_chaos fleet_simulation load
 bench: $(VENV)/.dev
 	@short=; for name in $(BENCHMARKS); do \
 	  echo "== $$name"; $(BIN)/python benchmarks/$$name.py --json benchmarks/results/$$name.json || short="$$short $$name"; \

@@ -9,8 +9,10 @@ and its clock jumps. `make test` runs the same battery with 1,000 vectors (tests
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +46,20 @@ EPISODES = {
 }
 
 
+def chaos_rows(
+    benchmark: Benchmark, run: Callable[..., chaos.Report], episodes: dict[str, str], note: str, given: argparse.Namespace
+) -> tuple[Benchmark, list[Row]]:
+    """What a battery found, as rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = run(Path(folder) / "battery", vectors=given.vectors, kills=given.kills, others=given.others, seed=given.seed)
+    print(report, file=sys.stderr)
+    told = f"{report.vectors:,} vectors"
+    rows = [Row(kind, len(found), "", NONE, n=told) for kind, found in report.wrong.items()]
+    rows += [Row(f"injected: {words}", report.injected[fault], n=told) for fault, words in FAULTS.items()]
+    rows += [Row(f"happened: {words}", report.episodes[kind], n=told) for kind, words in episodes.items()]
+    return replace(benchmark, note=f"One collection in {report.starts} runs of the command, {note}"), rows
+
+
 def main() -> int:
     parser = script_parser(__doc__)
     parser.add_argument("--vectors", type=int, default=20_000)
@@ -51,17 +67,8 @@ def main() -> int:
     parser.add_argument("--others", type=int, default=10, help="how often each other thing happens")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        report = chaos.run(
-            Path(folder) / "battery", vectors=given.vectors, kills=given.kills, others=given.others, seed=given.seed
-        )
-    print(report, file=sys.stderr)
-    told = f"{report.vectors:,} vectors"
-    rows = [Row(kind, len(found), "", NONE, n=told) for kind, found in report.wrong.items()]
-    rows += [Row(f"injected: {words}", report.injected[fault], n=told) for fault, words in FAULTS.items()]
-    rows += [Row(f"happened: {words}", report.episodes[kind], n=told) for kind, words in EPISODES.items()]
-    note = f"One collection in {report.starts} runs of the command, {len(chaos.DEVICES)} workers at a time"
-    return finish(replace(BENCHMARK, note=note), rows, given.json)
+    benchmark, rows = chaos_rows(BENCHMARK, chaos.run, EPISODES, f"{len(chaos.DEVICES)} workers at a time", given)
+    return finish(benchmark, rows, given.json)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,14 @@ from pathlib import Path
 
 import promises_ck
 import promises_diode
+import promises_own_op
 import promises_reshard
 import promises_ttnn
 from promises import PROMISES, Promise, Work
 from reporting import Benchmark, Row, Target, finish, script_parser
 
 BENCHMARK = Benchmark(__file__, "What users of other systems expect", "Promises of four reference systems")
-PARTS = (promises_reshard, promises_ck, promises_ttnn, promises_diode)
+PARTS = (promises_reshard, promises_ck, promises_own_op, promises_ttnn, promises_diode)
 ROWS = 131
 
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from reporting import Benchmark, Row, Target, finish, script_parser
 
 from kerncast.testing.artefacts import every_artefact
-from kerncast.testing.damage import damaged, subjects
+from kerncast.testing.damage import subjects
+from kerncast.testing.damaging import damaged
 
 BENCHMARK = Benchmark(__file__, "Reliability", "Damaged files: cut short, and with bits flipped")
 NONE = Target(0, 0)

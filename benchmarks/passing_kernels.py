@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from choosing import data_file
 from h100_gemm import WHEEL
-from reporting import Benchmark, Row, bootstrap, finish, script_parser
+from reporting import Benchmark, finish, ratio_rows, script_parser
 
 from kerncast import devices
 from kerncast.estimating.calls import passing
@@ -49,11 +49,5 @@ if __name__ == "__main__":
     with zipfile.ZipFile(data_file("aiconfigurator", WHEEL, source="PyPI aiconfigurator-core==0.12.0")) as opened:
         tables, ratio = ratios(opened)
     size = f"{len(ratio):,} rows of {len({name.split('/data/')[1].split('/')[0] for name in tables})} GPUs"
-    inside = 100.0 * ((ratio >= PASSING[0]) & (ratio <= PASSING[1]))
-    rows = [
-        Row("measured over estimated time, median", float(np.median(ratio)), n=size, interval=bootstrap(ratio, np.median)),
-        Row("measured over estimated time, P5", float(np.quantile(ratio, 0.05)), n=size),
-        Row("measured over estimated time, P95", float(np.quantile(ratio, 0.95)), n=size),
-        Row("inside the interval", float(inside.mean()), "%", n=size, interval=bootstrap(inside)),
-    ]
+    rows = ratio_rows("measured over estimated time", ratio, PASSING, "inside the interval", size)
     sys.exit(finish(BENCHMARK, rows, given.json))

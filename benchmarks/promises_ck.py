@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -268,64 +267,6 @@ def chosen_in_cpp(work: Work) -> None:
 @promise("60", GEMM, "ready models (fp8, fp16)", after=imported)
 def ready_models(work: Work) -> None:
     work.cannot("measuring them needs an AMD GPU, and no measurements of CK Tile kernels are public")
-
-
-# An op of one's own: one file, and a program that prints its time.
-PROGRAM = """
-import json, sys
-rows, columns, block = map(int, sys.argv[1:])
-print(json.dumps({"ns": 500 + rows * columns * (1 + abs(block - 32) / 64) / 10}))
-"""
-TRANSPOSE = """
-name = "transpose"
-doc = "a blocked transpose"
-device = "local"
-argv = ["{setting.python}", "{setting.program}", "{problem.rows}", "{problem.columns}", "{config.block}"]
-samples = 1
-
-[op]
-name = "transpose"
-doc = "the transpose of a matrix of fp32"
-work = { bytes = "8 * rows * columns" }
-
-[op.problem]
-rows = { from = 1, to = 65536, doc = "rows of the input" }
-columns = { from = 1, to = 65536, doc = "columns of the input" }
-
-[op.features]
-log2_bytes = "log2(8 * rows * columns)"
-
-[family]
-name = "blocked"
-doc = "a transpose block by block"
-
-[family.config]
-block = { powers_of_two = [4, 64], doc = "rows and columns of a block" }
-
-[family.features]
-block = "1 * block"
-blocks = "ceil_div(rows, block) * ceil_div(columns, block)"
-
-[settings]
-python = { doc = "the interpreter" }
-program = { doc = "the script" }
-
-[result]
-format = "json"
-time = { at = ["ns"], unit = "ns" }
-"""
-
-
-@promise("61-63", GEMM, "extend to a new op; tests; guide to data", after=imported)
-def extended(work: Work) -> None:
-    program = work.write("program.py", PROGRAM)
-    work.write("transpose.toml", TRANSPOSE)
-    work(f"kerncast collect transpose.toml --set python={sys.executable} --set program={program} --problems "
-         "'grid:rows=64,100,150,256,500;columns=64,100,128,300,500' --configs all --out transposed")  # fmt: skip
-    work("kerncast verify transposed")
-    work("kerncast train transposed --trees 40 --folds 3 --out chooser")
-    told = work.json("kerncast select chooser rows=200 columns=128")
-    assert '"block": 32' in json.dumps(told), told
 
 
 @promise("64", GEMM, "learnings, plan, troubleshooting")

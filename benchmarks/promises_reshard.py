@@ -163,10 +163,30 @@ def weights_as_csv(work: Work) -> None:
 
 @promise("9", MLPS, "seven trained models with their R² table", after=vectors_written)
 def seven_models(work: Work) -> None:
-    work.cannot(
-        "models of Wormhole do not ship yet; benchmarks/reshard_lines.py trains the seven from the published lines and prints "
-        "their R²"
-    )
+    """On a fresh install, without a store: each of the seven pairs of strategies has a model and its R²."""
+    pairs = {("block", "block"), ("block", "width"), ("block", "height"), ("width", "block"), ("width", "height"),
+             ("height", "block"), ("height", "width")}  # fmt: skip
+    cards = {}
+    for source, target in sorted(pairs):
+        found = work.json(
+            f"kerncast predict ttnn.reshard in_strategy={source} out_strategy={target} in_x=2 in_y=4 out_x=8 out_y=1 "
+            "height_tiles=64 width_tiles=64 --device wormhole_b0 --store empty"
+        )
+        assert (found["status"], found["basis"]) == ("ok", "model"), found
+        assert found["lower_ns"] < found["time_ns"] < found["upper_ns"], found
+        model = found["model"].removeprefix("shipped/")
+        cards[model] = work.python(
+            f"from kerncast.store.shipped import folder\nprint((folder() / '{model}' / 'MODEL_CARD.md').read_text())"
+        )
+    lines = [line for card in cards.values() for line in card.splitlines() if line.startswith("| ")]
+    listed = [line.split(" | ") for line in lines if line.count("|") == 7]
+    judged = {(line[0].strip("| "), line[1]): float(line[3]) for line in listed if line[1] in ("block", "width", "height")}
+    assert set(judged) == pairs, judged
+    assert min(judged.values()) > 0.95, judged
+    refused = work.json("kerncast predict ttnn.reshard in_strategy=width out_strategy=width in_x=2 in_y=4 out_x=8 out_y=1 "
+                        "height_tiles=64 width_tiles=64 --device wormhole_b0 --store empty", exits=1)  # fmt: skip
+    assert refused["basis"] != "model", refused
+    work("kerncast models", says="reshard_block-wormhole")
 
 
 @promise("10", MLPS, "data obtainable", after=vectors_written)

@@ -65,9 +65,14 @@ def names_as_written(work: Work) -> None:
 
 @promise("85", TTNN, "committed models: concatenate_heads, create_qkv_heads, exp", after=exp_trained)
 def committed_models(work: Work) -> None:
-    work.cannot(
-        "models of Wormhole do not ship yet; two of the three need a Wormhole card, for no times of these ops are public"
-    )
+    """On a fresh install, without a store: each dtype that the public tables have."""
+    for dtype in ("bf16", "bfp8", "fp32", "uint16", "uint32"):
+        found = work.json(
+            f"kerncast predict ttnn.exp dim2=512 dim3=1024 dtype={dtype} buffer=l1 --device wormhole_b0 --store empty"
+        )
+        assert (found["status"], found["basis"]) == ("ok", "model"), found
+        assert found["lower_ns"] < found["time_ns"] < found["upper_ns"], found
+    work.needs("a Wormhole card for the models of concatenate_heads and create_qkv_heads: no times of these ops are public")
 
 
 @promise("89", TTNN, "collect with device perf", after=exp_trained)

@@ -174,6 +174,18 @@ def bootstrap(values: Values, statistic: Callable[[Any], Any] = np.mean) -> Inte
     return Interval(float(low), float(high))
 
 
+def ratio_rows(what: str, ratio: Values, bounds: tuple[float, float], inside: str, n: str) -> list[Row]:
+    """The median, P5 and P95 of a ratio, and the share of it that lies between two factors."""
+    found = np.asarray(ratio)
+    within = 100.0 * ((found >= bounds[0]) & (found <= bounds[1]))
+    return [
+        Row(f"{what}, median", float(np.median(found)), n=n, interval=bootstrap(found, np.median)),
+        Row(f"{what}, P5", float(np.quantile(found, 0.05)), n=n),
+        Row(f"{what}, P95", float(np.quantile(found, 0.95)), n=n),
+        Row(inside, float(within.mean()), "%", n=n, interval=bootstrap(within)),
+    ]
+
+
 def spread(values: Values, runs: str = "runs") -> Interval:
     """The interval from the smallest to the largest of repeated runs."""
     found = np.asarray(values)
@@ -194,15 +206,31 @@ def script_parser(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def finish(benchmark: Benchmark, rows: Sequence[Row], file: Path | None) -> int:
-    """Print each row with its target, write all rows to `file`, and return 1 if a row is short of its target, else 0."""
+def finish(benchmark: Benchmark, rows: Sequence[Row], file: Path | None, *, partial: bool = False) -> int:
+    """Print each row with its target, write all rows to `file`, and return 1 if a row is short of its target, else 0.
+
+    `partial`: the run measured some of the script's rows; the others stay in the file as they are, and say of which run.
+    """
     for row in rows:
         interval = f" ({span(row.interval, row.unit)})" if row.interval else ""
         target = f", target {aim(row.target, row.unit)}" if row.target else ""
         print(f"  {verdict(row):<15} {row.what}: {measured(row)}{interval}{target}")
     if file is not None:
-        write(measured_here(benchmark, rows), file)
+        found = measured_here(benchmark, rows)
+        write(merged(read(file), found) if partial and file.exists() else found, file)
     return int(any(row.reached is False for row in rows))
+
+
+def merged(older: Result, newer: Result) -> Result:
+    """The newer run, with the rows that only the older one has in the places that they had there."""
+    own = {row.what: row for row in newer.rows}
+    told = f"run of {older.date}, commit {older.commit}"
+    kept = [own.pop(row.what) if row.what in own else _of_run(row, told) for row in older.rows]
+    return replace(newer, rows=(*kept, *own.values()))
+
+
+def _of_run(row: Row, told: str) -> Row:
+    return row if "run of 20" in row.note else replace(row, note="; ".join(filter(None, (row.note, told))))
 
 
 def measured_here(benchmark: Benchmark, rows: Sequence[Row]) -> Result:

@@ -1,9 +1,10 @@
 """Devices without data, or with little: `KERNCAST_DATA=… python benchmarks/unseen_device.py`.
 
 Times: GEMM of TensorRT-LLM on nine GPUs, the newest version of each (PyPI aiconfigurator-core 0.12.0, Apache-2.0, the wheel
-under KERNCAST_DATA/aiconfigurator), 3,000 rows of each. A model of eight GPUs predicts the ninth from its profile alone, and
+under KERNCAST_DATA/aiconfigurator), 12,000 rows of each. A model of eight GPUs predicts the ninth from its profile alone, and
 then with 50, 200 and 1,000 rows of it (`kerncast.adapt`). Half of the pairs (N, K) are for these rows, the other half are for
-the test. A model of the same rows alone and the roofline are beside it.
+the test. A model of the same rows alone and the roofline are beside it. What `adapt` does was decided on the H200, the B200 and
+the RTX PRO 6000 only.
 
 Choosing: a 2-D convolution that Kernel Tuner measured in full on an A100 and an MI250X
 (https://github.com/AutoTuningAssociation/benchmark_hub, cachefiles/convolution_milo, MIT). A model of the A100, moved by 1 % of
@@ -37,10 +38,11 @@ BENCHMARK = Benchmark(
     __file__, "Predicting times, on public data", "Devices without data, or with little", SOURCE, "Apache-2.0; MIT"
 )
 FRAMEWORK, FAMILY = "trtllm", "gemm/library"
-ROWS, TEST = 3_000, 2_000
+ROWS, TEST = 12_000, 2_000
 COUNTS = {50: 12.0, 200: 8.0, 1000: 5.0}
 BETTER = 3.0
-KNOBS = {"trees": 200, "leaves": 63, "lr": 0.1, "threads": 1, "progress": None}
+KNOBS = {"trees": 150, "leaves": 63, "lr": 0.1, "times_only": True, "early_stopping": False, "own_trees": 60, "threads": 1,
+         "progress": None}  # fmt: skip
 SPACES = {"convolution_A100.json.gz": "a100", "convolution_MI250X.json.gz": "gfx90a"}
 SHARE, FAVOURITES, SEEDS = 0.01, 10, 10
 

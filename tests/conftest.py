@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from kerncast import cli
+from kerncast.compiling import build
 from kerncast.testing.repeats import soaking
 
 # The same examples in every run, however slow the machine is. `make soak` draws new ones.
@@ -21,10 +22,49 @@ settings.register_profile(
 )
 settings.load_profile("kerncast")
 
+HERE = Path(__file__).parent
+LONGEST = (
+    "docs/test_pages.py",
+    "exporting/test_exporters.py",
+    "backends/test_cpu.py",
+    "cli/test_quickstart.py",
+    "backends/test_opencl_contract.py",
+    "collecting/test_chaos.py",
+    "evaluating/test_compare.py",
+    "learners/test_third_party.py",
+    "backends/test_cpu_narrow.py",
+    "collecting/test_blame.py",
+    "collecting/test_collect.py",
+    "backends/command/test_programs.py",
+    "backends/test_cpu_contract.py",
+    "backends/test_inductor.py",
+    "inductor/test_observing.py",
+    "cli/test_model_verbs.py",
+    "regenerating/test_regenerate.py",
+    "verifying/test_damage.py",
+    "verifying/test_verify.py",
+    "ttnn/test_whole_way.py",
+    "files/test_crash_points.py",
+    "exporting/test_serving_ops.py",
+    "training/test_adapting.py",
+)
 _left_out: list[str] = []
 # Tests train models and trust them: on a list of their own, which is gone at the end.
 _trusted = tempfile.TemporaryDirectory(prefix="kerncast-tests-")
 os.environ["KERNCAST_TRUSTED"] = str(Path(_trusted.name) / "trusted")
+# What is compiled is shared by all tests and by the processes that run them, and is not found from an earlier run.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _cache = tempfile.TemporaryDirectory(prefix="kerncast-tests-")
+    os.environ["KERNCAST_CACHE"] = str(Path(_cache.name) / "cache")
+if not soaking():
+    # Most artefacts of tests answer for less than a second, and -O3 takes a compiler five times as long. What it makes of
+    # them is compared with Python by kerncast/testing/exporters.py.
+    _build = build.build
+
+    def _quickly(compiler: build.Compiler, flags: tuple[str, ...], *rest: str) -> None:
+        _build(compiler, tuple(flag for flag in flags if flag not in ("-O1", "-O3")), *rest)
+
+    build.build = _quickly
 
 
 @pytest.fixture
@@ -38,6 +78,24 @@ def run(capsys):
         return stopped.value.code or 0, captured.out, captured.err
 
     return call
+
+
+@pytest.fixture(scope="module")
+def few_samples():
+    """The model teaches its quick tiers with fewer problems, for files that are not about how well these choose."""
+    from kerncast.selecting.tiers import build as tiers
+
+    with pytest.MonkeyPatch.context() as patch:
+        if not soaking():
+            patch.setattr(tiers, "FEWEST_SAMPLES", 300)
+            patch.setattr(tiers, "MOST_SAMPLES", 300)
+        yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take longest come first: at the end no process waits for another one's minute."""
+    rank = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.relative_to(HERE).as_posix(), len(rank)))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -77,8 +77,14 @@ def test_citation_and_notice():
     assert citation["license"] == PROJECT["project"]["license"]
     assert "NOTICE" in PROJECT["project"]["license-files"]
     notice = (ROOT / "NOTICE").read_text()
-    assert "aiconfigurator-core" in notice
-    assert "NVIDIA" in notice
+    shipped = (ROOT / "src/kerncast/shipped/NOTICE").read_text()
+    package, owner = r"PyPI aiconfigurator-core==[\d.]+\d", r"Copyright \(c\) NVIDIA.*"
+    for part in (package, owner, r"Licensed under the Apache.*: .*", r"No rows.*?\."):
+        said = re.search(part, shipped)
+        assert said is not None, part
+        assert said[0] in notice, "both notices say the same of the tables: package and version, owner, licence"
+    assert "Tenstorrent" in notice
+    assert "Tenstorrent" in shipped
 
 
 def test_an_sdist_holds_what_its_tests_read():

@@ -112,7 +112,7 @@ def test_declarations_name_their_parameters():
     assert lines[0] == "Space(configs of gemm/cpu; 14 parameters, 18 constraints)"
     assert any(line.split()[:4] == ["nv", "one", "of", "1,"] for line in lines)
     device = kerncast.get_device("a100")
-    assert repr(device).startswith("Device(a100: NVIDIA A100-SXM4-80GB, gpu; 15 numbers; peak TFLOPS fp64 19.5,")
+    assert repr(device).startswith("Device(a100: NVIDIA A100-SXM4-80GB, gpu; 16 numbers; peak TFLOPS fp64 19.5,")
     assert "compute units" in Checked(device._repr_html_()).text
     assert "leave split_k at 1" in Checked(family._repr_html_()).text
     for item in (op, op.problem, family.config):

@@ -102,3 +102,13 @@ def test_a_benchmark_ends_with_1_when_a_row_is_short(reporting: ModuleType, caps
     assert reporting.finish(made, [good], None) == 0
     assert reporting.finish(made, [good, bad], None) == 1
     assert "short of target time: 3 s, target ≤ 2 s" in capsys.readouterr().out
+
+
+def test_a_partial_run_replaces_its_own_rows_and_says_of_which_run_the_others_are(reporting: ModuleType) -> None:
+    benchmark = reporting.Benchmark("llm_ops.py", reporting.TOPICS[0], "title")
+    older = reporting.Result(benchmark, "", (reporting.Row("a", 1.0), reporting.Row("b", 2.0)), date="2026-01-01", commit="abc")
+    newer = reporting.Result(benchmark, "", (reporting.Row("b", 3.0), reporting.Row("c", 4.0)), date="2026-01-02", commit="def")
+    rows = reporting.merged(older, newer).rows
+    assert [(row.what, row.measured) for row in rows] == [("a", 1.0), ("b", 3.0), ("c", 4.0)]
+    assert [row.note for row in rows] == ["run of 2026-01-01, commit abc", "", ""]
+    assert reporting.merged(reporting.merged(older, newer), newer).rows == rows

@@ -45,9 +45,13 @@ NUMBERS: dict[str, str] = {
     "noc_link_bytes_per_cycle": "effective width of one network-on-chip link",
     "link_bandwidth_gb_s": "peak bandwidth to the other devices of a node, of one device and in one direction",
     "max_registers_per_thread": "registers that one thread may use",
+    "node_devices": "devices that the links of a node join, if not 8",
+    "node_bandwidth_gb_s": "peak bandwidth to the devices of other nodes, of one device and in one direction",
 }
 # The rate for the problem's own dtype, in FLOP/s: a table by dtype, bound to the problem's `dtype` parameter.
 PEAK = "peak_flops"
+# Numbers that only tell devices apart: a profile that lacks one reads as 0, unlike every device that was measured.
+TELLING_APART = ("memory_capacity_gb",)
 # What a note says of a device, after its name, that a model answers for by its profile alone.
 NOT_MEASURED = "was not measured"
 
@@ -127,7 +131,8 @@ class Device:
         `dtype` is the problem's dtype symbol and `used` the dtypes that occur (all that the op declares when
         left out): the peak rate counts as known only if it is known for all of them.
         """
-        bound = {f"hw.{name}": constant(value) for name, value in self.numbers.items()}
+        known = {**dict.fromkeys(TELLING_APART, 0.0), **self.numbers}
+        bound = {f"hw.{name}": constant(value) for name, value in known.items()}
         if dtype is None:
             return bound
         assert isinstance(dtype.payload, Symbol)

@@ -7,6 +7,7 @@ give what Python gives, so what both compute is computed by these. polars calls 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import polars as pl
@@ -15,25 +16,35 @@ from kerncast.arrays import Floats
 
 # The largest number with a finite exponential.
 _MOST = math.log(np.finfo(np.float64).max)
+# So many elements are computed one by one in the time in which polars prepares a query.
+_FEW = 200
+
+
+def _each(function: Callable[[float], float], x: Floats) -> Floats:
+    return np.fromiter(map(function, np.ravel(x).tolist()), np.float64, np.size(x)).reshape(np.shape(x))
 
 
 def exp(x: Floats) -> Floats:
     """e to the power of each element."""
+    if np.size(x) <= _FEW and (np.asarray(x) <= _MOST).all():
+        return _each(math.exp, x)
     return pl.Series(np.ravel(x)).exp().to_numpy().reshape(np.shape(x))
 
 
 def expm1(x: Floats) -> Floats:
     """e to the power of each element, minus 1."""
-    flat = np.ravel(x)
-    found = (math.expm1(value) if value <= _MOST else math.inf for value in flat.tolist())
-    return np.fromiter(found, np.float64, len(flat)).reshape(np.shape(x))
+    return _each(lambda value: math.expm1(value) if value <= _MOST else math.inf, x)
 
 
 def log(x: Floats) -> Floats:
     """The natural logarithm of each element."""
+    if np.size(x) <= _FEW and (np.asarray(x) > 0.0).all():
+        return _each(math.log, x)
     return pl.Series(np.ravel(x)).log().to_numpy().reshape(np.shape(x))
 
 
 def log1p(x: Floats) -> Floats:
     """The natural logarithm of each element plus 1."""
+    if np.size(x) <= _FEW and (np.asarray(x) > -1.0).all():
+        return _each(math.log1p, x)
     return pl.Series(np.ravel(x)).log1p().to_numpy().reshape(np.shape(x))

@@ -59,11 +59,15 @@ def load_document(data: bytes) -> Any:
         return value
     JSON_BYTES.refuse(len(data), "a msgpack document")
     try:
-        return msgspec.msgpack.decode(data, type=dict[str, Any])
+        return msgspec.msgpack.decode(data, type=dict[str, Any], ext_hook=_no_extension)
     except RecursionError as error:
         raise ValueError(TOO_DEEP) from error
     except (msgspec.DecodeError, UnicodeError) as error:
         raise ValueError(str(error)) from error
+
+
+def _no_extension(code: int, data: memoryview) -> Any:
+    raise ValueError(f"it has a value of msgpack's extension type {code} ({len(data):,} bytes), which only its writer can read")
 
 
 def is_msgpack_map(data: bytes) -> bool:

@@ -169,8 +169,10 @@ def lacks(asked: str, known: Iterable[str]) -> str:
 
 
 def short_name(text: str) -> str:
-    """The shortest name that tells a text from others: `vllm==0.24.0`, else the whole text."""
+    """The shortest name that tells a text from others: `vllm==0.24.0`, `commit=3f2a91c` if that is all, else the whole text."""
     known = parts(text)
+    if len(known) == 1 and FRAMEWORK not in known:
+        return quoted("=".join(*known.items()))
     if FRAMEWORK not in known:
         return quoted(text)
     version = known.get(VERSION)

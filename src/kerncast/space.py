@@ -1,6 +1,6 @@
 """A space: declared parameters and constraints. Validate a point, list the valid ones, sample, project.
 
-Points travel as plain dicts here; `Problem` and `Config` (op.py) are the frozen values that a space has
+Points travel as plain dicts here; `Problem` and `Config` (op/values.py) are the frozen values that a space has
 validated. The search itself is in `enumeration.py`.
 """
 

@@ -7,6 +7,7 @@ import pytest
 
 import kerncast
 import kerncast.inductor as ki
+from kerncast.api.on_ray import spread_over
 from kerncast.api.predict import picture
 from kerncast.api.validate import validate
 from kerncast.cli import VERBS, program
@@ -17,6 +18,7 @@ from kerncast.inductor.validation import Validation
 from kerncast.op import Family
 from kerncast.regenerating.shipping.building import build_shipped
 from kerncast.selecting.search import search
+from kerncast.serving import explore, serve, watched
 
 # Of the command line alone: how a result is shown, and what its exit code is.
 DISPLAY = {"json", "help", "strict_exit"}
@@ -30,6 +32,7 @@ HOMES = {
     "doctor": [kerncast.doctor],
     "estimate": [kerncast.estimate],
     "evaluate": [kerncast.evaluate],
+    "explore": [explore],
     "export": [kerncast.export],
     "families": [kerncast.get_family, Family.bindings],
     "export-data": [kerncast.Dataset.export],
@@ -56,6 +59,7 @@ HOMES = {
     "regenerate": [kerncast.regenerate, build_shipped],
     "search": [kerncast.Selector.search, search],
     "select": [kerncast.Selector, kerncast.Selector.rank, kerncast.Selector.measure],
+    "serve": [serve],
     "sweep": [kerncast.sweep],
     "train": [kerncast.train],
     "update": [kerncast.update],
@@ -73,12 +77,15 @@ ELSEWHERE = {
     # A model of the store by its id: `Store.open(path).get(id).load()`.
     **{(verb, "store"): kerncast.Store.get for verb in ("adapt", "compare", "evaluate", "export", "portfolio")},
     **{(verb, "store"): kerncast.Store.get for verb in ("search", "select", "train")},
+    ("select", "device"): kerncast.Model.on,
     ("regenerate", "installed"): installed_tables,
+    **{("regenerate", name): spread_over for name in ("on", "address")},
     ("models slim", "out"): kerncast.Model.slimmed,
     ("predict", "picture"): picture,
     ("export-data", "out"): kerncast.Dataset.export,
     ("inductor shapes", "out"): Shapes.save,
     ("inductor validate", "worst"): Validation.worst,
+    ("collect", "watch"): watched,
 }
 
 

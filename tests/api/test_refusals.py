@@ -1,9 +1,12 @@
 """Arguments of a wrong kind, and names that are nearly right: each refusal says the rule, the value and the next step."""
 
+import socket
+
 import polars as pl
 import pytest
 
 import kerncast as kc
+from kerncast.api.on_ray import connected
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 
 SMALL = {"model": "roofline", "folds": 2, "threads": 1}
@@ -30,6 +33,19 @@ def test_a_name_or_label_that_is_nearly_right_is_suggested(model):
         model.predict({**PROBLEM, "dtype": "torch.bfloat16"})
     with pytest.raises(kc.InvalidValue, match=r"got 'torch.float32': did you mean 'fp32'\?"):
         kc.collect("gemm/cpu", problems="grid:M=8;N=8;K=8", vary={"dtype": "torch.float32"})
+
+
+def test_a_cluster_at_whose_address_nothing_listens_is_refused_at_once():
+    """Ray itself would try again for minutes."""
+    pytest.importorskip("ray")
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        with (
+            pytest.raises(kc.KerncastError, match=rf"nothing answers at .*:{port}.*ray start --head"),
+            connected(f"127.0.0.1:{port}"),
+        ):
+            pass
 
 
 def test_a_frame_keeps_foreign_columns_but_no_parameter_in_another_case(model):

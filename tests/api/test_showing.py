@@ -125,7 +125,7 @@ def test_a_guess_holds_until_what_it_is_of_is_measured(clock):
     account.guess(100.0)
     clock.now += 10
     account.expect("vectors", 1000)
-    assert account.line() == "0 of 1,000 vectors, 0/s, left about 0:01:30, disturbed 0.0%, "
+    assert account.line() == "0 of 1,000 vectors, 0/s, left about 0:01:30, disturbed 0.0%"
     for _ in range(100):
         account.result("ok", device="0", samples=4, disturbed=1)
     clock.now += 5

@@ -1,14 +1,16 @@
 """The cpu backend: real kernels, compiled here, so everything but the family's declaration needs a C compiler."""
 
+import functools
+import itertools
 import json
 import math
 import os
 import platform
+import random
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,17 +53,11 @@ needs_compiler = pytest.mark.skipif(CpuBackend.unavailable() is not None, reason
 
 
 @pytest.fixture(scope="module")
-def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuBackend]:
-    """One backend with a cache of its own."""
-    before = os.environ.get("KERNCAST_CACHE")
-    os.environ["KERNCAST_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+def backend() -> CpuBackend:
+    """One backend, whose kernels are kept where KERNCAST_CACHE says."""
     made = CpuBackend()
     assert made.unavailable() is not None or made.library.folder.is_relative_to(os.environ["KERNCAST_CACHE"])
-    yield made
-    if before is None:
-        del os.environ["KERNCAST_CACHE"]
-    else:
-        os.environ["KERNCAST_CACHE"] = before
+    return made
 
 
 def problem(m: int, n: int, k: int, layout: str = "rrr", **more: Any) -> Problem:
@@ -74,8 +70,23 @@ def config(**changes: Any) -> Config:
 
 def sampled(known: Problem, count: int, seed: int) -> list[Config]:
     """Valid configs for a problem here, uniformly drawn."""
-    frame = gemm_cpu.config.sample(count, seed, gemm_cpu.bindings(known, devices.local()))
-    return [Config(gemm_cpu, {x: y for x, y in row.items() if y is not None}) for row in frame.iter_rows(named=True)]
+    pool = drawn_from(known.layout, known.dtype, known.threads)
+    shuffled = random.Random(seed).sample(pool, len(pool))
+    found = list(itertools.islice((item for item in shuffled if is_valid(known, item)), count))
+    assert len(found) == count
+    return found
+
+
+@functools.cache
+def drawn_from(layout: str, dtype: str, threads: int) -> list[Config]:
+    """Configs of which some are valid for any problem of a kind: listing all valid ones of a problem takes a second."""
+    widest = problem(2, 2, 50, layout, dtype=dtype, threads=threads)  # few rows and columns are multiplied in every way
+    frame = gemm_cpu.config.sample(repeats(300, 5_000), 0, gemm_cpu.bindings(widest, devices.local()))
+    return [Config.trusted(gemm_cpu, row) for row in frame.iter_rows(named=True)]
+
+
+def is_valid(known: Problem, chosen: Config) -> bool:
+    return not gemm_cpu.config.validate(chosen.as_dict(), gemm_cpu.bindings(known, devices.local()))
 
 
 @needs_compiler
@@ -91,7 +102,7 @@ def test_sampled_configs_are_exact_on_awkward_shapes(backend: CpuBackend) -> Non
         for m, n, k in AWKWARD:
             known = problem(m, n, k, layout, threads=threads, batch=1 + (m + n) % 2)
             vectors += [(known, c) for c in drawn + (sampled(known, 1, at) if 1 in (m, n) else [])]
-    vectors = [(p, c) for p, c in vectors if not gemm_cpu.config.validate(c.as_dict(), gemm_cpu.bindings(p, devices.local()))]
+    vectors = [(p, c) for p, c in vectors if is_valid(p, c)]
     assert len(vectors) > 200
     assert {c.kernel for _, c in vectors} == {"outer", "dot"}
     assert {c.split for _, c in vectors} == {"none", "m", "n", "k"}
@@ -137,7 +148,7 @@ def test_dot_kernels_copy_an_operand_that_is_short(backend: CpuBackend, dtype: s
         for k, threads, split in ((2, 1, "none"), (75, 1, "none"), (150, 2, "m"), (150, 2, "n"), (150, 2, "k")):
             known = problem(m, n, k, layout, dtype=dtype, threads=threads, batch=1 + m % 2)
             vectors.append((known, config(**dot, loop_order="mkn" if n < m else "nkm", split=split)))
-            assert not gemm_cpu.config.validate(vectors[-1][1].as_dict(), gemm_cpu.bindings(known, devices.local()))
+            assert is_valid(*vectors[-1])
     backend.compile(vectors, 2)
     assert [v for v in vectors if backend.prepare(*v).check() != 0.0] == []
 
@@ -162,10 +173,10 @@ def test_sums_stay_in_registers(unroll: int) -> None:
 @needs_compiler
 def test_double_precision_is_exact(backend: CpuBackend) -> None:
     """fp64 has kernels of its own, dot products and both kinds of packing included."""
-    for layout in LAYOUTS:
-        known = problem(29, 43, 71, layout, dtype="fp64")
-        for chosen in sampled(known, repeats(1, 3), 5):
-            assert backend.prepare(known, chosen).check() == 0.0, (layout, chosen)
+    problems = [problem(29, 43, 71, layout, dtype="fp64") for layout in LAYOUTS]
+    vectors = [(known, chosen) for known in problems for chosen in sampled(known, repeats(1, 3), 5)]
+    backend.compile(vectors, 2)
+    assert [v for v in vectors if backend.prepare(*v).check() != 0.0] == []
 
 
 # Rows further apart than they are long, by an odd number of elements; a bias; activations. int8 has no smooth ones.
@@ -187,8 +198,8 @@ def test_gaps_between_rows_and_epilogues_are_computed_in_place(backend: CpuBacke
         more["activation"] = activations[at % len(activations)] or "none"
         known = problem(m, n, k, layout, dtype=dtype, threads=threads, batch=1 + at % 3, **more)
         chosen = [config(split=split, kc=64) for split in (("m", "n", "k") if threads == 2 else ("none",))]
-        chosen = [item for item in chosen if not gemm_cpu.config.validate(item, gemm_cpu.bindings(known, devices.local()))]
-        vectors += [(known, item) for item in chosen + sampled(known, 1, at)]
+        vectors += [(known, item) for item in chosen if is_valid(known, item)]
+        vectors += [(known, item) for item in sampled(known, 1, at)]
     assert len(vectors) > 20
     backend.compile(vectors, 2)
     assert [v for v in vectors if backend.prepare(*v).check() != 0.0] == []

@@ -74,11 +74,9 @@ def naive(direction, p, first, second):
 
 
 @pytest.fixture(scope="module")
-def part(tmp_path_factory):
-    """One with a cache of its own."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("KERNCAST_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield ConvPart(Machine())
+def part():
+    """One for all tests, which know each other's kernels."""
+    return ConvPart(Machine())
 
 
 def some_configs(family, problem, count):

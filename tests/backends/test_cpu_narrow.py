@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,22 +52,13 @@ needs_compiler = pytest.mark.skipif(CpuBackend.unavailable() is not None, reason
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache of its own for the whole module."""
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("cache")
-        patch.setenv("KERNCAST_CACHE", str(folder))
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def backend(cache: Path) -> CpuBackend:
+def backend() -> CpuBackend:
     """The backend as it is here."""
     return CpuBackend()
 
 
 @pytest.fixture(scope="module")
-def emulating(cache: Path) -> CpuBackend:
+def emulating() -> CpuBackend:
     """The backend with every instruction that this CPU may lack in plain C."""
     made = CpuBackend()
     flags = tuple("-O1" if flag == "-O2" else flag for flag in made.compiler.flags)

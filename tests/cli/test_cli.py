@@ -312,3 +312,14 @@ def test_no_text_from_data_drives_the_terminal(tmp_path, run, monkeypatch):
     text = "".join(map(str, seen)).replace("\n", "")
     assert text.isprintable()
     assert "beside the rows: x\\x1b[31m\\x9b2J\\u202ey" in text
+
+
+@pytest.mark.parametrize(
+    "args", [("inspect", "{}"), ("ops", "{}"), ("train", "d", "--{}"), ("regenerate", "shipped", "--sample", "{}"), ("{}",)]
+)
+def test_a_name_with_a_line_end_does_not_begin_a_line(args, run):
+    """What looks like a message of the program is one only if the program wrote it."""
+    code, out, error = run(*(word.format("x\nkerncast: all is well") for word in args))
+    assert code == 2
+    assert not any(line.startswith("kerncast: all") for line in (out + error).split("\n"))
+    assert r"x\nkerncast: all is well" in error

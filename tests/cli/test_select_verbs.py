@@ -7,6 +7,7 @@ import subprocess
 import polars as pl
 import pytest
 
+from kerncast.models.model import Model
 from kerncast.testing.models import synthetic_dataset
 from kerncast.training.train import Recipe, train
 
@@ -67,6 +68,16 @@ def test_predict_takes_a_config_or_says_what_the_best_one_takes(model, run):
     given = [part for name, value in best["config"].items() for part in ("--config", f"{name}={value}")]
     _, text, _ = run("predict", model, *PROBLEM, *given, "--json")
     assert json.loads(text)["time_ns"] == pytest.approx(best["time_ns"])
+
+
+def test_a_parameter_of_which_the_model_saw_one_value_may_be_left_out(model, run):
+    """As where an op is asked: the answer has the whole problem."""
+    seen = {name: item.labels for name, item in Model.load(model).manifest.hull.items() if len(item.labels) == 1}
+    left_out = [part for part in PROBLEM if part.partition("=")[0] not in seen]
+    assert len(left_out) < len(PROBLEM)
+    for verb in (["predict"], ["select", "--no-compile"]):
+        whole, part = (json.loads(run(verb[0], model, *given, *verb[1:], "--json")[1]) for given in (PROBLEM, left_out))
+        assert part == whole
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None or shutil.which("gcc") is None, reason="there is no cmake or gcc")
@@ -132,6 +143,8 @@ def test_an_export_to_json_is_a_table_of_choices(model, tmp_path, run):
     (["predict", "MODEL", "p.csv"], "problems are NAME=VALUE or a file (.json or .parquet), and 'p.csv' is a csv table"),
     (["select", "MODEL", *PROBLEM, "Q=1"], "unknown parameter of gemm 'Q'"),
     (["select", "MODEL", *PROBLEM, "--backend", "cpu"], "--backend needs --measure"),
+    (["select", "MODEL", *PROBLEM, "--device", "h100"], "h100"),
+    (["select", "shipped/gemm-vllm", *PROBLEM], "name the one to choose for with --device"),
     (["select", "MODEL", *PROBLEM, "--measure", "--top", "3"], "leave out --top"),
     (["predict", "MODEL", *PROBLEM, "--config", "tile=3"], "unknown config parameter of gemm/triton 'tile'"),
     (["export", "MODEL", "--to", "blob", "--out", "x", "--tiers", "tree"], "a tree alone is small enough as C"),

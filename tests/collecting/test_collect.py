@@ -115,16 +115,16 @@ def test_a_torn_tail_is_cut_and_damage_elsewhere_is_refused(tmp_path):
     path, header = tmp_path / NAME, Header("f", "b", "d", {}, "r")
     journal = Journal.begin(path, header)
     for number in range(3):
-        journal.add({"key": str(number), "status": "ok", "note": "ünïcode"})
+        journal.add({"key": str(number), "status": "crash", "problem": {}, "note": "ünïcode"})
     journal.close()
     whole = path.read_bytes()
     for cut in range(len(whole) - 1, len(whole) - 30, -1):
         path.write_bytes(whole[:cut])
         again, records = Journal.resume(path, header)
-        again.close()
         placed = list(records)
-        assert [record["key"] for _, record in placed] == ["0", "1"]
-        assert [whole[at:].split(b"\n")[0].count(f'"key":"{record["key"]}"'.encode()) for at, record in placed] == [1, 1]
+        again.close()
+        assert [record.key for _, record in placed] == ["0", "1"]
+        assert [whole[at:].split(b"\n")[0].count(f'"key":"{record.key}"'.encode()) for at, record in placed] == [1, 1]
         assert whole.startswith(path.read_bytes())
     damaged = bytearray(whole)
     damaged[len(whole) // 2] ^= 1

@@ -3,11 +3,13 @@
 import random
 import tracemalloc
 
+import msgspec
 import numpy as np
 import polars as pl
 
 from kerncast.collecting.known import FEWEST_WAITING, Known, digest
 from kerncast.collecting.labels import DONE, DOUBTFUL, NEAR, RACED_PER_PROBLEM, UNSURE, Labels
+from kerncast.data.journal import Outcome
 
 BYTES_PER_VECTOR = 64
 
@@ -107,3 +109,51 @@ def test_a_vector_takes_few_bytes_even_if_each_has_a_problem_of_its_own_and_is_u
     assert (grown - waiting) / count < BYTES_PER_VECTOR
     assert labels.has(key_of(5), UNSURE)
     assert labels.doubtful == count
+
+
+def test_a_loaded_journal_gives_the_labels_of_its_records_one_by_one():
+    """Times, marks, near-ties and best times; the last record of a vector counts, and retried failures are not done."""
+    draw, plain, loaded, last, records = random.Random(1), Labels(), Labels(), {}, []
+    for at in range(5000):
+        key, problem = key_of(draw.randrange(2500)), {"M": draw.randrange(40), "dtype": "fp16"}
+        problem = last[key][1] if key in last else problem
+        status = draw.choice(["ok", "ok", "ok", "crash", "timeout"])
+        time_ns = 100.0 + draw.randrange(50) if status == "ok" else None
+        unsure = status == "ok" and draw.random() < 0.2
+        raw = msgspec.Raw(msgspec.json.encode(problem))
+        records.append((at, Outcome(key, status, raw, at, at // 64, time_ns, 0.5, unsure)))
+        last[key] = (at, problem, status, time_ns, unsure)
+    for key, (at, problem, status, time_ns, unsure) in last.items():
+        plain.mark(key, DONE, status != "timeout")
+        if time_ns is not None:
+            plain.mark(key, DOUBTFUL, unsure)
+            plain.add(key, problem, time_ns, 0.5, at, unsure)
+    loaded.expect(len(last))
+    assert loaded.load(iter(records), {"timeout"}) == (5000, 5000 // 64 + 1)
+    assert len(loaded) == len(last)
+    assert all(loaded.has(key, flag) == plain.has(key, flag) for key in last for flag in (DONE, DOUBTFUL, UNSURE))
+    assert all(loaded.time_ns(key) == plain.time_ns(key) for key in last)
+    assert all(loaded.best_ns({"M": m, "dtype": "fp16"}) == plain.best_ns({"M": m, "dtype": "fp16"}) for m in range(41))
+    near = [sorted(sorted(group.tolist()) for group in labels.near_ties()) for labels in (loaded, plain)]
+    assert near[0] == near[1]
+    keys = pl.Series([key_of(number) for number in range(3000)])
+    loaded.mark_done(keys)
+    assert loaded.done(keys).all()
+    assert loaded.time_ns(key_of(2999)) is None
+    assert all(loaded.time_ns(key) == plain.time_ns(key) for key in last)
+
+
+def test_memory_for_expected_vectors_is_taken_at_once_and_stays():
+    """What comes later finds its place there: the arrays are the same, and no second copy is made while they are filled."""
+    labels = Labels()
+    labels.expect(50_000)
+    before = {name: values.ctypes.data for name, values in labels._vectors._all.items()}
+    tracemalloc.start()
+    for number in range(50_000):
+        labels.mark(key_of(number), DONE)
+    labels.done(pl.Series([key_of(0)]))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert {name: values.ctypes.data for name, values in labels._vectors._all.items()} == before
+    assert labels._vectors.column("flags").sum() == 50_000 * DONE
+    assert peak < 50_000 * BYTES_PER_VECTOR

@@ -13,10 +13,11 @@ from kerncast.models.statuses import C_STATUSES
 from kerncast.op import Op
 from kerncast.parameters import Bool, Categorical, Choice, Int, JsonField
 from kerncast.space import Space
+from kerncast.testing.exported import LEVEL
 
 HERE = Path(__file__).parent
 STRICT = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wshadow", "-Wconversion", "-Wno-sign-conversion"]
-SANITIZED = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+SANITIZED = [LEVEL, "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 STATUSES = [str(status) for status in C_STATUSES]
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 ROOM = 1 << 16

@@ -16,7 +16,7 @@ from kerncast.errors import BadFile, InvalidValue
 from kerncast.exporting.golden import golden_vectors
 from kerncast.expr import Program, Symbol, Table, lookup, meaning, symbol
 from kerncast.selecting.tiers.build import TierOptions, build_tiers
-from kerncast.testing.exporters import COMPILERS, SANITIZED, STRICT, needs_compiler
+from kerncast.testing.exported import COMPILERS, SANITIZED, STRICT, needs_compiler
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.testing.repeats import repeats
 from kerncast.training.recipe import Recipe

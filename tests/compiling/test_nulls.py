@@ -14,7 +14,7 @@ from kerncast.data import schema
 from kerncast.exporting.project import write_project
 from kerncast.registry import FAMILIES
 from kerncast.selecting.tiers.build import TierOptions, build_tiers, plain_tiers
-from kerncast.testing.exporters import COMPILERS, SANITIZED, STRICT
+from kerncast.testing.exported import COMPILERS, LEVEL, SANITIZED, STRICT
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
@@ -63,7 +63,7 @@ def test_null_gives_bad_input_everywhere_and_nothing_is_read_or_written(family, 
     quoted = json.dumps(json.dumps(asked))
     (tmp_path / "c" / "nulls.c").write_text(f"#define QUERY {quoted}\n{source}")
     files = [str(tmp_path / "c" / name) for name in ("kerncast.c", "nulls.c")]
-    subprocess.run([compiler, *STRICT, "-O1", *SANITIZED, *files, "-o", str(tmp_path / "nulls"), "-lm"], check=True)
+    subprocess.run([compiler, *STRICT, LEVEL, *SANITIZED, *files, "-o", str(tmp_path / "nulls"), "-lm"], check=True)
     done = subprocess.run([tmp_path / "nulls"], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -141,6 +141,6 @@ int main(void) {{
 }}
 """)
     files = [str(tmp_path / "c" / name) for name in ("kerncast.c", "nulls.c")]
-    subprocess.run([COMPILERS[0], *STRICT, "-O1", *SANITIZED, *files, "-o", str(tmp_path / "nulls"), "-lm"], check=True)
+    subprocess.run([COMPILERS[0], *STRICT, LEVEL, *SANITIZED, *files, "-o", str(tmp_path / "nulls"), "-lm"], check=True)
     done = subprocess.run([tmp_path / "nulls"], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -255,9 +255,8 @@ def test_a_problem_of_the_drafted_op_needs_only_its_sizes(tmp_path):
         Problem(family, size_x=1024)
 
 
-def test_a_model_of_one_problem_has_no_tree_and_every_tier_answers(run, tmp_path, monkeypatch):
+def test_a_model_of_one_problem_has_no_tree_and_every_tier_answers(run, tmp_path):
     """One config is enough for one problem, so the portfolio answers for the tree: asked alone, judged, and by JSON."""
-    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path / "cache"))
     imported(tmp_path, cache(attempts()), name="d")
     made = run("train", tmp_path / "d", "--out", tmp_path / "m", "--folds", 2, "--trees", 20, "--bags", 1, "--threads", 1)
     assert made[0] == 0, made[2]

@@ -126,7 +126,7 @@ def test_noise_and_disagreements_come_from_repeats_only():
     frame = triton_rows(
         [(16, 16, 4), (16, 16, 4), (16, 16, 4), (32, 16, 4), (32, 16, 4)], [1000.0, 1010.0, 990.0, 5000.0, 9000.0]
     )
-    (band,) = quality.noise(frame)
+    (band,) = quality.inspect_family(TRITON, frame)["noise"]
     assert (band["band"], band["measurements"]) == ("under 10 us", 2)
     found = quality.disagreements(frame)
     assert (found["measurements"], found["worst"][0]["ratio"]) == (1, pytest.approx(1.8))
@@ -155,20 +155,17 @@ def test_measurements_whose_repeats_ended_differently_are_named_with_their_statu
 def test_the_fastest_config_is_by_the_median_of_its_repeats():
     """One lucky run does not win."""
     frame = triton_rows([(16, 16, 4)] * 3 + [(32, 32, 4)], [10.0, 1000.0, 1100.0, 900.0])
-    (best,) = quality.fastest(
-        frame, [c for c in frame.columns if c.startswith("problem.")], [c for c in frame.columns if c.startswith("config.")]
-    )
+    (best,) = quality.inspect_family(TRITON, frame)["fastest"]
     assert (best["config"]["BLOCK_M"], best["time_ns"], best["measured_configs"]) == (32, 900.0, 2)
 
 
 def test_configs_that_no_feature_tells_apart_are_named(monkeypatch):
     """Aliasing: the check looks at features, not at parameters."""
     frame = triton_rows([(16, 16, 4), (16, 32, 4), (32, 16, 4)], [1.0, 2.0, 3.0])
-    columns = [c for c in frame.columns if c.startswith("config.")]
-    assert quality.aliased_configs(TRITON, frame, columns)["groups"] == 0
+    assert quality.aliased_configs(TRITON, frame)["groups"] == 0
     blind = type(TRITON)()
     blind.features = lambda p, c, hw: {"block_mn": c.BLOCK_M * c.BLOCK_N}
-    found = quality.aliased_configs(blind, frame, columns)
+    found = quality.aliased_configs(blind, frame)
     assert (found["groups"], found["configs"]) == (1, 2)
     assert {(c["BLOCK_M"], c["BLOCK_N"]) for c in found["examples"][0]} == {(16, 32), (32, 16)}
 

@@ -101,23 +101,22 @@ def _in_process(words: list[str]) -> tuple[int, str, str]:
 
 
 @contextlib.contextmanager
-def _in_folder(path: Path, cache: Path) -> Iterator[None]:
+def _in_folder(path: Path) -> Iterator[None]:
     """Work in a folder, with its own store, in which `python3` and `kerncast` are those of the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
         patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
         patch.setenv("KERNCAST_STORE", str(path / "store"))
-        patch.setenv("KERNCAST_CACHE", str(cache))
         yield
 
 
 @pytest.fixture(scope="module")
-def example_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def example_data(tmp_path_factory: pytest.TempPathFactory, few_samples: None) -> Path:
     """The small datasets, models and store that the pages use, made by the commands that the docs give for it."""
     if (lacking := CpuBackend.unavailable()) is not None:
         pytest.skip(lacking)
     path = tmp_path_factory.mktemp("example_data")
-    with _in_folder(path, path.parent / "cache"):
+    with _in_folder(path):
         for page in PAGES:
             folder = Folder(page.name, path)
             for block in blocks_of(page.read_text()):
@@ -134,7 +133,7 @@ def test_what_a_page_shows_runs(page, example_data, tmp_path):
         original = example_data / source
         (shutil.copytree if original.is_dir() else shutil.copy)(original, tmp_path / name)
     folder = Folder(page.name, tmp_path)
-    with _in_folder(tmp_path, example_data.parent / "cache"):
+    with _in_folder(tmp_path):
         for block in blocks_of(text):
             lacking = [name for name in block.markers.get("uses", "").split() if shutil.which(name) is None]
             if lacking:

@@ -124,6 +124,8 @@ def test_expert_parallelism():
     # 8 copies of 8 sequences; each of the 2 GPUs of a copy sends 4 tokens to 8 experts.
     assert [(call.count, call.problem["elements"], call.problem["gpus"]) for call in sent] == [(58, 4 * 8 * 7168, 16)] * 2
     assert named(beyond, "o").problem["M"] == 8
+    (moe,) = [call for call in listed(DEEPSEEK_V3, tp=1, ep=16, batch=17) if call.op == "moe"]
+    assert moe.problem["tokens"] == 17  # one copy has two sequences, the others one
     assert named(beyond, "all_reduce after attention").problem["gpus"] == 2
 
 

@@ -115,6 +115,19 @@ def test_a_decoder_inside_a_multimodal_config():
              "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}, "input_activations": {}}}},
             Formats("bf16", "fp8", "fp8", "fp8", "bf16"),
         ),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {
+                "group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "block"}, "input_activations": {}}}},
+            Formats("bf16", *["fp8_block"] * 3, "bf16"),
+        ),
+        (
+            {"quant_method": "gptq", "bits": 4, "ignore": ["re:.*self_attn.*", "re:.*shared_experts.*"]},
+            Formats(experts="int4_wo"),
+        ),
+        (
+            {"quant_method": "fp8", "ignore": ["model.layers.0.self_attn.q_norm", "model.layers.0.mlp.shared_expert_gate"]},
+            Formats("bf16", "fp8", "fp8", "fp8", "bf16"),
+        ),
     ],
 )  # fmt: skip
 def test_formats_by_quantiser(quantised, formats):
@@ -126,6 +139,11 @@ def test_an_unknown_quantisation_is_named():
     """The caller may say the format instead, so it is told and not refused here."""
     _, unknown = read_decoder({**LLAMA_8B, "quantization_config": {"quant_method": "sparkle"}})
     assert unknown == "the quantisation 'sparkle' is not known: give `dtype`"
+    narrow = {"config_groups": {"g": {"weights": {"num_bits": 4, "type": "float"}}}, "quant_method": "compressed-tensors"}
+    _, unknown = read_decoder({**MIXTRAL_8X7B, "quantization_config": narrow})
+    assert unknown == "the quantisation 'compressed-tensors' is not known: give `dtype`"
+    _, unknown = read_decoder({**LLAMA_8B, "quantization_config": {"quant_method": "mxfp4"}})
+    assert unknown == "the quantisation 'w4a16_mxfp4' is one of experts, and the model has none: give `dtype`"
 
 
 def test_asked_formats():
@@ -198,6 +216,8 @@ def test_a_file_that_is_no_object_is_refused(tmp_path, text):
         ({"ssm_state_size": 128, "model_type": "nemotron_h"}, "'nemotron_h' has state-space layers .* not supported"),
         ({"index_topk": 2048}, "sparse attention with an index"),
         ({"is_encoder_decoder": True}, "an encoder"),
+        ({"model_type": "bert", "type_vocab_size": 2}, "'bert' has an encoder"),
+        ({"model_type": "modernbert", "architectures": ["ModernBertForMaskedLM"]}, "'modernbert' has an encoder"),
     ],
 )
 def test_hostile_fields_are_refused_by_name(changes, message):

@@ -9,7 +9,7 @@ import pytest
 from example_configs import DEEPSEEK_V3, LLAMA_8B, MIXTRAL_8X7B
 
 from kerncast import devices
-from kerncast.device import Device
+from kerncast.device import NOT_MEASURED, Device
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.estimating.config_file import read_decoder
 from kerncast.estimating.deployment import checked_deployment, checked_workload
@@ -76,8 +76,6 @@ def test_what_no_model_covers_is_named_and_never_dropped():
     assert all(row.time_ns > 0 and row.lower_ns < row.time_ns < row.upper_ns for row in unknown.rows)
     text = repr(unknown)
     assert "moe: by roofline (there is no moe)" in text
-    assert "links between nodes are slower" not in text
-    assert "all 16 GPUs are taken to be linked as those of one node are" in repr(step(DEEPSEEK_V3, never, tp=16))
     assert "for no model covers them: embedding; norm" in text
 
 
@@ -89,8 +87,59 @@ def test_one_problem_that_an_op_refuses_costs_the_others_nothing():
             raise InvalidValue("N is too large")
         return [Answer() for _ in problems]
 
-    rows = {row.name: row for row in step(LLAMA_8B, picky).rows}
+    narrow = {**LLAMA_8B, "hidden_size": 512, "head_dim": 128}  # too shallow to be asked about in parts
+    rows = {row.name: row for row in step(narrow, picky).rows}
     assert (rows["qkv"].basis, rows["lm_head"].basis, rows["lm_head"].reason) == ("model", "roofline", "N is too large")
+
+
+def test_what_is_larger_than_all_that_was_measured_is_asked_about_in_parts():
+    """The output layer, the rows of long prompts and the tokens of experts are as long as their parts together, and say so."""
+    most = {"N": 65_536, "M": 32_768, "tokens": 16_384}
+
+    def small(op, problems):
+        known = Answer(1000.0, 900.0, 1100.0)
+        far = Answer(9.0, 1.0, 99.0, "roofline", None, None, "was trained with less only")
+        return [far if any(problem.get(name, 0) > size for name, size in most.items()) else known for problem in problems]
+
+    rows = {row.name: row for row in step({**LLAMA_8B, "vocab_size": 151_936}, small).rows}
+    head = rows["lm_head"]
+    assert (head.basis, head.time_ns) == ("model", pytest.approx(1000 * 151_936 / 50_688))
+    assert head.lower_ns < 0.9 * head.time_ns
+    assert head.upper_ns > 1.1 * head.time_ns
+    assert "N=151,936 is more than gemm/library@h200 saw: 3 parts of 50,688, added" in head.reason
+    assert rows["qkv"].reason is None
+    rows = {row.name: row for row in step(MIXTRAL_8X7B, small, phase="prefill", batch=10, context=4096).rows}
+    assert (rows["qkv"].basis, rows["qkv"].call_ns, rows["experts"].basis) == ("model", 2000.0, "model")
+    assert "M=40,960 is more than gemm/library@h200 saw: 2 parts of 20,480, added" in rows["qkv"].reason
+    assert "tokens=40,960 is more than gemm/library@h200 saw: 3 parts of 13,824, added" in rows["experts"].reason
+
+
+def test_communication_between_nodes_is_not_answered_with_the_links_of_one_node():
+    """By the profile's own number it is slower; without one it is left out, and the estimate says so."""
+    asked = []
+
+    def noted(op, problems):
+        asked.extend(problem["gpus"] for problem in problems if "gpus" in problem)
+        return [Answer() for _ in problems]
+
+    within, between = step(DEEPSEEK_V3, noted, tp=8), step(DEEPSEEK_V3, noted, tp=16)
+    assert set(asked) == {8}
+    sums = {row.name: row for row in between.rows}["all_reduce after attention"]
+    assert sums.basis == "roofline"
+    assert "16 GPUs are more than a node has" in sums.reason
+    assert sums.call_ns > {row.name: row for row in within.rows}["all_reduce after attention"].call_ns
+    slow = step(DEEPSEEK_V3, lambda op, problems: [Answer(50_000.0) for _ in problems], tp=16)
+    assert {row.name: row for row in slow.rows}["all_reduce after attention"].call_ns > 50_000  # no faster than one node alone
+    numbers = {name: value for name, value in H200.numbers.items() if name != "node_bandwidth_gb_s"}
+    bare = Device("bare", "bare", "gpu", numbers, H200.peak_tflops)
+    silent = step(DEEPSEEK_V3, noted, tp=16, device=bare)
+    assert not [row.name for row in silent.rows if row.name.startswith("all_reduce")]
+    assert "communication between nodes (all_reduce of the embedding, all_reduce after attention" in repr(silent)
+    assert "the profile of bare has no node_bandwidth_gb_s" in repr(silent)
+    rack = Device("rack", "rack", "gpu", {**H200.numbers, "node_devices": 72}, H200.peak_tflops)
+    asked.clear()
+    step(DEEPSEEK_V3, noted, tp=16, device=rack)
+    assert set(asked) == {16}
 
 
 def test_a_bare_floor_is_not_taken_for_a_time():
@@ -121,6 +170,29 @@ def test_warnings_of_models_are_passed_on():
     assert text.count("the model is of another version") == 1
     assert text.count("gemm: out of range") == 1
     assert "the models are of different software (trtllm==1.3, vllm==0.24.0): name one with `software`" in text
+
+
+def test_a_model_of_ones_own_is_named_and_what_is_said_of_some_ops_names_them():
+    """A device of which one has rows of one op is not measured for the others alone; communication has no server."""
+
+    def own(op, problems):
+        if op == "gemm":
+            return [Answer(software=None, model="gemm/library/mine") for _ in problems]
+        also = "; there are also models of sglang==0.5: name one with `software`" if op == "all_reduce" else ""
+        return [Answer(note=f"mine {NOT_MEASURED}{also}") for _ in problems]
+
+    found = step(LLAMA_8B, own, tp=2)
+    assert "by model (gemm/library/mine, vllm==0.24.0)" in repr(found)
+    (said,) = [note for note in found.notes if NOT_MEASURED in note]
+    assert set(said.partition(":")[0].split(", ")) == {"all_reduce", "attention_generation", "all_gather"}
+    assert "sglang" not in repr(found)
+
+
+def test_a_model_that_did_not_answer_does_not_make_a_device_unmeasured():
+    """A row by roofline may say that its model knows the device by its profile only."""
+    vague = Answer(None, None, None, "none", None, None, f"h200 {NOT_MEASURED}")
+    assert step(LLAMA_8B, lambda op, problems: [vague if op == "gemm" else Answer() for _ in problems]).measured
+    assert not step(LLAMA_8B, lambda op, problems: [Answer(note=f"h200 {NOT_MEASURED}") for _ in problems]).measured
 
 
 def test_gaps_between_launches_are_added_without_graphs():

@@ -7,20 +7,24 @@ import numpy as np
 import polars as pl
 import pytest
 
+import kerncast
 from kerncast import devices
 from kerncast.data import Dataset, schema
 from kerncast.errors import InvalidValue
 from kerncast.evaluating import evaluate
 from kerncast.evaluating.evaluation import _remembered, folds_of, refitted
-from kerncast.evaluating.unseen import folded_for, table_for
+from kerncast.evaluating.unseen import folded_for, recipe_of, table_for
 from kerncast.models import model as models
 from kerncast.models.measured import measured_by_model
 from kerncast.models.model import Model
 from kerncast.progress import Progress
 from kerncast.registry import FAMILIES
+from kerncast.scoring.scorecard import Predicted, scorecard
 from kerncast.tables.feature_rows import Featurizer
 from kerncast.tables.table import build_table
 from kerncast.testing.models import FAMILY, synthetic_dataset, synthetic_rows
+from kerncast.training.folds import cross_validate
+from kerncast.training.procedure import Procedure
 from kerncast.training.train import Recipe, train
 
 RECIPE = Recipe("gbdt", {"trees": 8, "library_trees": 4, "leaves": 7, "lr": 0.3}, folds=3, threads=1)
@@ -377,3 +381,20 @@ def test_features_are_computed_for_few_rows_at_a_time_and_the_answers_are_the_sa
     assert sum(heights) == whole.rows.height + whole.failures.height
     assert again.as_json() == whole.as_json()
     assert again.rows.equals(whole.rows)
+
+
+def test_several_seeds_are_refits_with_other_folds(home):
+    """The first line is the evaluation itself; each further one equals a refit of the recipe with that seed."""
+    model = Model.load(home / "m")
+    found = kerncast.evaluate(model, home / "d", split="problem", seeds=3, threads=1, tiers=False, progress=None)
+    own, *others = found.seeds
+    assert own["efficiency_mean"] == found.overall.efficiency.mean.value
+    table, recipe = table_for(model, folded_for(model, [Dataset.open(home / "d")])), recipe_of(model, 1)
+    for line in others:
+        asked = Procedure(replace(recipe, seed=line["seed"]))
+        _, again, _ = cross_validate(table, asked)
+        assert line["efficiency_mean"] == scorecard(table.trials, Predicted(again.score))["efficiency_mean"]["value"]
+    assert [line["seed"] for line in found.seeds] == [recipe.seed, recipe.seed + 1, recipe.seed + 2]
+    assert "refitted with 3 seeds: mean efficiency" in str(found)
+    with pytest.raises(InvalidValue, match="`seeds` is how often `split` is refitted"):
+        kerncast.evaluate(model, home / "d", seeds=3)

@@ -10,7 +10,7 @@ from kerncast.compiling.lower import lower
 from kerncast.exporting.project import write_project
 from kerncast.models.statuses import C_STATUSES
 from kerncast.selecting.tiers.build import TierOptions, tiers_named
-from kerncast.testing.exporters import CPP_STRICT
+from kerncast.testing.exported import CPP_STRICT
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train

@@ -22,7 +22,8 @@ from kerncast.registry import FAMILIES
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions, build_tiers
 from kerncast.selecting.tiers.distill import COMPARED
-from kerncast.testing.exporters import COMPILERS, STRICT, ExporterContract, same_answers
+from kerncast.testing.exported import COMPILERS, LEVEL, STRICT, same_answers
+from kerncast.testing.exporters import ExporterContract
 from kerncast.testing.models import synthetic_dataset
 from kerncast.testing.repeats import repeats
 from kerncast.training.train import Recipe, train
@@ -49,7 +50,7 @@ class InTables:
     @staticmethod
     def compiled(source, exported):
         made = source.parent / f"{hash(source.read_text())}.so"
-        flags = [*STRICT, "-O1", "-fPIC", "-shared"]
+        flags = [*STRICT, LEVEL, "-fPIC", "-shared"]
         subprocess.run([COMPILERS[0], *flags, str(source), "-o", str(made), "-lm"], check=True)
         return Binding(made, exported.model.family, schema_number(exported.artefact), "picker")
 
@@ -120,7 +121,7 @@ def test_an_op_with_nothing_to_choose_is_exported_for_its_times(kind, tmp_path):
     artefact = lower(model, build_tiers(model, TierOptions()), ["portfolio", "full"])
     write_project(artefact, tmp_path / "picker", "picker")
     sources = [str(tmp_path / "picker" / name) for name in ("picker.c", "selftest.c")]
-    subprocess.run([COMPILERS[0], *STRICT, "-O2", *sources, "-o", str(tmp_path / "selftest"), "-lm"], check=True)
+    subprocess.run([COMPILERS[0], *STRICT, LEVEL, *sources, "-o", str(tmp_path / "selftest"), "-lm"], check=True)
     assert "0 differences" in subprocess.run([tmp_path / "selftest"], capture_output=True, text=True).stdout
     selector = Selector(model, tiers=artefact.tiers, compile=False)
     shape = {"func": "exp", "dim2": 320, "dim3": 640, "dtype": "bf16", "buffer": "l1"}

@@ -15,7 +15,7 @@ from kerncast.registry import FAMILIES
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions, build_tiers, tiers_named, tiers_of
 from kerncast.selecting.tiers.distill import Ground, lessons_of
-from kerncast.testing.exporters import COMPILERS, STRICT
+from kerncast.testing.exported import COMPILERS, STRICT
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.testing.runnable import made_up_dataset, made_up_rows, random_problems, unrunnable
 from kerncast.training.recipe import Recipe
@@ -66,7 +66,7 @@ def test_no_leaf_lists_a_config_that_fails_on_a_problem_of_the_leaf(model):
     tiers = tiers_of(model, replace(OPTIONS, alone=True))
     selector = Selector(model, tiers="tree", options=OPTIONS, compile=False)
     ground, tree = Ground.of(model), tiers.tree
-    interpreter, rows = selector._interpreter, np.array(tiers.portfolio)
+    interpreter, rows = selector._python.interpreter, np.array(tiers.portfolio)
 
     def score(problems):
         return interpreter.scores_of_many(problems, rows)[0]

@@ -1,10 +1,12 @@
 """Formulas as text: Python's arithmetic and nothing else of Python."""
 
+import sys
+
 import pytest
 
 from kerncast.errors import InvalidValue, KerncastError, NotFound
 from kerncast.expr import Namespace, Program, Symbol, symbol
-from kerncast.expr.formula import LONGEST, formula
+from kerncast.expr.formula import DEEPEST, LONGEST, formula
 
 P = Namespace("problem", {"M": symbol(Symbol("p.M")), "mode": symbol(Symbol("p.mode", (("fast", 0), ("exact", 1))))})
 C = Namespace("config", {"tile": symbol(Symbol("c.tile")), "both": symbol(Symbol("c.both"))})
@@ -81,6 +83,18 @@ def test_everything_else_is_refused_in_a_sentence(text, why):
         formula(text, SPACES)
     assert isinstance(caught.value, KerncastError)
     assert len(str(caught.value)) < 1000
+
+
+def test_nesting_is_bounded_whatever_the_program_allows():
+    """The bound is the same in a program that lets Python recurse deeply: some libraries raise that limit on import."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)
+    try:
+        assert formula("-" * (DEEPEST - 1) + "M", SPACES) is not None
+        with pytest.raises(InvalidValue, match=f"nests more than {DEEPEST} deep"):
+            formula("-" * DEEPEST + "M", SPACES)
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def test_a_name_in_both_spaces_must_say_which():

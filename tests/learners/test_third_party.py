@@ -126,10 +126,10 @@ def trained(run, folder, kind):
 
 
 @needs_compiler
+@pytest.mark.usefixtures("few_samples")
 @pytest.mark.parametrize("kind", ["ridge", "plain_ridge"])
-def test_it_is_trained_chosen_with_and_exported(kind, run, tmp_path, monkeypatch):
+def test_it_is_trained_chosen_with_and_exported(kind, run, tmp_path):
     """All verbs; without C Python answers, and only the export to C says that it cannot."""
-    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path / "cache"))
     model = trained(run, tmp_path, kind)
     assert json.loads((model / "model.json").read_text())["options"]["pull"] == 0.01
     code, out, err = run("select", model, *PROBLEM, "--json")
@@ -157,9 +157,8 @@ def test_it_is_trained_chosen_with_and_exported(kind, run, tmp_path, monkeypatch
 
 
 @needs_compiler
-def test_with_and_without_c_the_answers_are_one(run, tmp_path, monkeypatch):
+def test_with_and_without_c_the_answers_are_one(run, tmp_path):
     """Two kinds with the same weights: every tier chooses alike."""
-    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path / "cache"))
     selectors = []
     for kind in ("ridge", "plain_ridge"):
         (tmp_path / kind).mkdir()

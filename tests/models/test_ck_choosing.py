@@ -128,6 +128,11 @@ def test_the_verbs_take_a_model_of_ck(made_by_ck, listed, run):
     found = json.loads(run("search", made_by_ck.gemm, *asked, *pool, "--top-k", 1, "--json")[1])["found"][0]
     assert chosen["time_ns"] == told["time_ns"] == one["time_ns"] == found["time_ns"]
     assert "known" not in found
+    other = [text.replace("layout=rcr", "layout=rrr") for text in asked]
+    code, out, _ = run("predict", made_by_ck.gemm, *other, "--config", chosen["label"], "--json")
+    refused = json.loads(out)
+    assert (code, refused["status"], "time_ns" in refused) == (1, "unsupported", False)
+    assert refused["reason"] == "the kernel is built for layout=rcr, and the problem has layout=rrr"
     code, out, _ = run("select", made_by_ck.gemm, *asked, *pool, "--top", 3)
     assert code == 0
     assert NO_ERRORS in out

@@ -96,7 +96,7 @@ def test_a_message_takes_the_time_of_its_links():
     for kind, share in sent.items():
         assert features("collective", kind=kind, **asked)["roofline_ns"] == pytest.approx(share * 2**21 / 450)
         assert kerncast.get_op(kind) is family.op
-    left_out = family.features_on(kerncast.get_device("h20"), ["fp16"]).left_out
+    left_out = family.features_on(kerncast.get_device("gfx942"), ["fp16"]).left_out
     assert left_out["roofline_ns"] == ("hw.link_bandwidth_gb_s",)
 
 

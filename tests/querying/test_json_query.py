@@ -74,8 +74,7 @@ def sharded(tmp_path_factory):
 
 
 @pytest.fixture(params=[pytest.param(True, marks=needs_compiler, id="c"), pytest.param(False, id="python")])
-def query(request, exp, sharded, tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+def query(request, exp, sharded):
     return Query(among([exp, sharded]), compile=request.param)
 
 
@@ -131,13 +130,11 @@ def readers(exp, sharded, tmp_path_factory):
     gemm = train(synthetic_dataset(folder / "data"), folder / "model", recipe({"trees": 10, "library_trees": 4}))
     models = {"exp": exp, "sharded": sharded, "gemm": gemm}
     found = {name: [] for name in (*models, "query")}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KERNCAST_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        for compiled in (True, False) if build.find_compiler() is not None else (False,):
-            for name, model in models.items():
-                tier = "portfolio" if name == "gemm" else "full"
-                found[name].append(Selector(model, tiers=plain_tiers(model), tier=tier, compile=compiled).query)
-            found["query"].append(Query(among([exp, sharded]), compile=compiled).answer)
+    for compiled in (True, False) if build.find_compiler() is not None else (False,):
+        for name, model in models.items():
+            tier = "portfolio" if name == "gemm" else "full"
+            found[name].append(Selector(model, tiers=plain_tiers(model), tier=tier, compile=compiled).query)
+        found["query"].append(Query(among([exp, sharded]), compile=compiled).answer)
     return found
 
 
@@ -200,9 +197,8 @@ def many(count, seed=0):
 
 
 @needs_compiler
-def test_a_list_is_answered_as_its_members_are(exp, tmp_path_factory, monkeypatch):
+def test_a_list_is_answered_as_its_members_are(exp):
     """Sixty-four at a time or one by one: the same bytes, in order, refusals in their places."""
-    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     query = Query(among([exp]))
     for count in (0, 1, 63, 64, 65, 200):
         requests = many(count, seed=count)
@@ -214,9 +210,8 @@ def test_a_list_is_answered_as_its_members_are(exp, tmp_path_factory, monkeypatc
 
 
 @needs_compiler
-def test_a_list_about_several_models_keeps_its_order_and_places(exp, sharded, tmp_path_factory, monkeypatch):
+def test_a_list_about_several_models_keeps_its_order_and_places(exp, sharded):
     """Each request goes to its own model; the byte of a refusal is that of the text that was asked."""
-    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     product = {"op": "matmul_sharded", "M": 640, "K": 640, "N": 640, "num_cores": 8}
     wrong = {**product, "K": "many"}
     requests = [EXP, wrong, {"op": "gemm"}, product, with_tensor(dtype="??"), EXP]
@@ -241,9 +236,8 @@ def test_text_that_is_not_json_is_refused_as_a_whole(query):
         assert (reply["status"], reply["position"]) == ("bad_input", position), text
 
 
-def test_a_damaged_model_refuses_its_own_requests_and_no_others(exp, sharded, tmp_path, monkeypatch):
+def test_a_damaged_model_refuses_its_own_requests_and_no_others(exp, sharded, tmp_path):
     """Damaged, gone, or of a damaged entry: `corrupt` in its place, alone and in a list."""
-    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path / "cache"))
     store = Store.open(tmp_path / "store")
     store.add(exp.path)
     entry = store.add(sharded.path)
@@ -280,9 +274,8 @@ def test_this_machine_is_found_by_local_and_answers(query, exp, sharded, tmp_pat
             assert json.loads(asked.answer(alone))["position"] == alone.index('"x"')
 
 
-def test_another_software_is_a_warning_or_with_strict_a_refusal(exp, tmp_path, monkeypatch):
+def test_another_software_is_a_warning_or_with_strict_a_refusal(exp, tmp_path):
     """The model answers and says what it was trained on; the beginning of its commit is the same software."""
-    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path / "cache"))
     store = Store.open(tmp_path / "store")
     store.add(exp.path)
     for lenient, strict in ((among([exp]), among([exp], True)), (in_store(store), in_store(store, True))):
@@ -306,9 +299,8 @@ def test_a_model_whose_data_are_silent_does_not_claim_another_software(query, sh
             assert re.search("asked for .*0123456.*, the model does not say what it was trained on", reply["warning"])
 
 
-def test_software_that_only_the_store_knows_is_the_models_all_the_same(sharded, tmp_path, monkeypatch):
+def test_software_that_only_the_store_knows_is_the_models_all_the_same(sharded, tmp_path):
     """Said when the model was added: it is in the reply, and what is asked is compared with it."""
-    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path / "cache"))
     store = Store.open(tmp_path / "store")
     store.add(sharded.path, software={"commit": COMMIT})
     product = {"op": "matmul_sharded", "M": 640, "K": 640, "N": 640, "num_cores": 8}
@@ -321,6 +313,7 @@ def test_software_that_only_the_store_knows_is_the_models_all_the_same(sharded, 
 def test_the_verb_reads_text_files_and_stdin_and_says_by_its_exit_code_whether_all_is_well(exp, tmp_path, run, monkeypatch):
     """One object in, one out; a list in, a list out; the store by default."""
     monkeypatch.setenv("KERNCAST_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("KERNCAST_SHIPPED", "")
     text = json.dumps(EXP)
     code, out, _ = run("query", text, "--no-compile")
     assert (code, json.loads(out)["status"]) == (1, "no_model")
@@ -342,6 +335,7 @@ def test_the_verb_reads_text_files_and_stdin_and_says_by_its_exit_code_whether_a
 def test_predict_of_an_op_asks_the_store(exp, tmp_path, run, monkeypatch):
     """By the op's name or an alias, which says some parameters, and a device; a model needs neither."""
     monkeypatch.setenv("KERNCAST_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("KERNCAST_SHIPPED", "")
     Store.open().add(exp.path)
     rest = ["dim2=320", "dim3=640", "dtype=bf16", "buffer=l1", "--json"]
     answers = [

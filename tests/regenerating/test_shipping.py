@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import kerncast
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.models.manifest import CARD
 from kerncast.models.roofline_misses import read_misses
@@ -115,6 +116,54 @@ def test_the_command_line_builds_and_refuses(run, built, tmp_path):
         assert said in error
 
 
+def write_wormhole_tables(folder: Path) -> Path:
+    """A table of `exp` and one of lines of reshards, made by a rule, with the columns that the public ones have."""
+    folder.mkdir()
+    shapes = [f"input_shape_{number}" for number in (1, 2, 3, 4)]
+    lines = [",".join([*shapes, "bfloat8", "bfloat16", "input_DRAM", "input_L1", "kernel_duration"])]
+    for height, width, l1 in product(range(32, 1024, 96), range(32, 1024, 96), (0, 1)):
+        lines.append(f"{height},{width},0,0,0,1,{1 - l1},{l1},{1500 + 40 * (height * width // 1024) // (1 + l1)}")
+    (folder / "big_exp_dataset.csv").write_text("\n".join(lines) + "\n")
+    lines = ["in_grid,out_grid,group,coef,intercept,r^2,RRMSE,RMSRE,num_points"]
+    sides = [f"ShardStrategy.{name}-ShardOrientation.ROW_MAJOR" for name in ("BLOCK", "HEIGHT", "WIDTH")]
+    for place, (source, target, way) in enumerate(product(("1x2", "2x2", "4x2"), ("1x4", "2x1", "8x1"), sides)):
+        lines.append(f"{source},{target},{sides[0]}-{way},{20 + place % 7}.5,1900.5,0.99,0.02,0.03,400")
+    (folder / "all_models.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_wormhole_models_are_built_from_their_own_tables_beside_others(run, tmp_path):
+    """A second source adds its models, cards and attribution, and leaves those of the first and the rooflines as they are."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / NOTICE_FILE).write_text(
+        "x\n\n- op tables of AIConfigurator (NVIDIA), PyPI aiconfigurator-core==0.12.0. Copyright.\n"
+    )
+    cards = write_wormhole_tables(tmp_path / "cards")
+    wanted = ("regenerate", "shipped", "--tables", cards, "--sample", "small", "--threads", "1", "--out", out, "--json")
+    code, said, _ = run(*wanted)
+    done = {item["name"]: item for item in json.loads(said)["models"] if not item["left_out"]}
+    assert (code, set(done)) == (0, {"exp-wormhole", "reshard_block-wormhole"})
+    assert all(item["devices"] == ["wormhole_b0"] and check_golden(out / name) == [] for name, item in done.items())
+    left = {item["name"]: item["left_out"] for item in json.loads(said)["models"] if item["left_out"]}
+    assert left["exp_all_dtypes-wormhole"] == "there is no file final_exp_dataset.csv"
+    assert left["gemm-vllm"] == "there is no table of gemm"
+    assert left["reshard_width-wormhole"] == "no row of its table has problem.in_strategy=width"
+    card = (out / "reshard_block-wormhole" / CARD).read_text()
+    for words in ("licence Apache-2.0 (file LICENSE of that repository)", "points of straight lines", "| block | width |",
+                  "--tables all_models.csv.gz --only reshard_block-wormhole --sample small"):  # fmt: skip
+        assert words in card
+    notice = (out / NOTICE_FILE).read_text()
+    assert notice.count("- op tables of AIConfigurator") == 1
+    assert "Copyright 2023 Tenstorrent Inc." in notice
+    assert "Copyright 2025 Tenstorrent AI ULC" in notice
+    assert not (out / "roofline.json").exists()
+    (cards / "again").mkdir()
+    (cards / "again" / "all_models.csv.gz").write_bytes(b"")
+    code, _, error = run(*wanted)
+    assert (code, "two files that may be all_models.csv.gz" in error) == (2, True)
+
+
 def test_plans_are_named_by_model_or_op():
     """A name that is neither is refused; models have one plan each."""
     assert len({plan.name for plan in PLANS}) == len(PLANS)
@@ -158,4 +207,24 @@ def test_the_shipped_models_are_small_and_attributed():
     for folder in folders:
         assert "Apache-2.0" in (folder / CARD).read_text()
         assert folder.name in {plan.name for plan in PLANS}
-        assert "aiconfigurator-core" in (folder.parent / NOTICE_FILE).read_text()
+    notice = (folders[0].parent / NOTICE_FILE).read_text()
+    assert "aiconfigurator-core" in notice
+    assert "github.com/tenstorrent/ttnn-op-runtime-predictor" in notice
+    assert "github.com/tenstorrent/tt-metal/issues/14762" in notice
+
+
+@pytest.mark.parametrize(
+    ("op", "problem"),
+    [("ttnn.exp", {"dim2": 512, "dim3": 1024, "dtype": dtype, "buffer": "l1"}) for dtype in ("bf16", "fp32")]
+    + [
+        ("ttnn.reshard", {"in_strategy": source, "out_strategy": target, "in_x": 2, "in_y": 4, "out_x": 8, "out_y": 1,
+                          "height_tiles": 64, "width_tiles": 64})
+        for source, target in (("block", "width"), ("width", "height"), ("height", "block"), ("width", "width"))
+    ],
+)  # fmt: skip
+def test_a_fresh_install_answers_for_wormhole_cards(op, problem, tmp_path):
+    """By the model of the dtype or of the pair of strategies; a pair that nobody measured is refused by the models."""
+    found = kerncast.predict(op, problem, device="n150", store=tmp_path / "empty")
+    measured = problem.get("out_strategy") != problem.get("in_strategy") or op == "ttnn.exp"
+    assert (found.basis == "model", found.ok) == (measured, measured)
+    assert found.time_ns is not None

@@ -64,14 +64,6 @@ def always(values):
     return Fixed(status=Answered.OK, config=config(values), time_ns=1e3, tier=Tier.TREE)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _own_cache(tmp_path_factory):
-    """Kernels are compiled again, into a place of their own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KERNCAST_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def backend():
     return FewTrials()

@@ -16,7 +16,7 @@ from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions
 from kerncast.selecting.tiers.portfolio_of import portfolio_of
 from kerncast.tables.label_table import label_table
-from kerncast.testing.exporters import COMPILERS, STRICT
+from kerncast.testing.exported import COMPILERS, STRICT
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
@@ -48,10 +48,9 @@ def wanted(rows, config):
     return rows.filter(*same)["label"][0]
 
 
-def test_an_answer_has_the_kernels_name_in_python_in_c_in_json_and_in_a_table(home, tmp_path, monkeypatch):
+def test_an_answer_has_the_kernels_name_in_python_in_c_in_json_and_in_a_table(home, tmp_path):
     """The text of the source, to the last character, whatever it is."""
     folder, rows = home
-    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path / "cache"))
     selector = Selector(folder / "model", options=TierOptions(samples=50))
     slow = Selector(folder / "model", tiers=selector.tiers, compile=False)
     for answer in selector.rank(SHAPE, 100):

@@ -16,10 +16,9 @@ SHAPE = {"M": 1000, "N": 512, "K": 768, "dtype": "fp16", "layout": "rcr"}
 
 
 @pytest.fixture(params=[True, False], ids=["compiled", "interpreted"])
-def selector(model, tiers, request, tmp_path_factory, monkeypatch):
+def selector(model, tiers, request):
     if request.param and find_compiler() is None:
         pytest.skip("there is no C compiler")
-    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path_factory.getbasetemp() / "overrides-cache"))
     return Selector(model, tiers=tiers, compile=request.param)
 
 

@@ -32,8 +32,7 @@ needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="there
 
 
 @pytest.fixture
-def selector(model, tiers, tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+def selector(model, tiers):
     return Selector(model, tiers=tiers)
 
 

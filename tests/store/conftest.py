@@ -29,9 +29,8 @@ def reshards(tmp_path_factory):
 
 
 @pytest.fixture(params=[True, False], ids=["c", "python"])
-def compiled(request, tmp_path_factory, monkeypatch):
+def compiled(request):
     """Whether a query answers in C."""
     if request.param and build.find_compiler() is None:
         pytest.skip("there is no C compiler")
-    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     return request.param

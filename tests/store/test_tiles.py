@@ -92,9 +92,8 @@ def strange(chance):
 
 @pytest.mark.skipif(build.find_compiler() is None, reason="there is no C compiler")
 @pytest.mark.parametrize("name", ["width-height", "forest"])
-def test_c_and_python_choose_the_same_shape_or_refuse_in_the_same_words(reshards, tmp_path_factory, monkeypatch, name):
+def test_c_and_python_choose_the_same_shape_or_refuse_in_the_same_words(reshards, name):
     """Byte for byte: primes, products out of range, numbers that are none, contradictions, missing parameters."""
-    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     model, chance = Model.load(reshards / name), random.Random(0)
     fast, slow = (Query(among([model]), compile=compile) for compile in (True, False))
     requests = [strange(chance) for _ in range(repeats(200, 20_000))]

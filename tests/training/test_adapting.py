@@ -11,8 +11,10 @@ from kerncast.data.dataset import Dataset, record_of
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.families.gemm_library import gemm_library
-from kerncast.models.elsewhere import DeviceErrors, calibrate_elsewhere
+from kerncast.models.elsewhere import DeviceErrors, Elsewhere, calibrate_elsewhere
 from kerncast.models.statuses import Answered
+from kerncast.store.store import Store
+from kerncast.training import adapting
 
 SMALL = {"trees": 40, "leaves": 15, "lr": 0.15, "folds": 3, "threads": 1, "progress": None}
 PROBLEM = {"M": 512, "N": 2048, "K": 1024, "dtype": "bf16", "layout": "rcr"}
@@ -85,7 +87,7 @@ def inside(model, frame, **on) -> float:
     return float(((said["lower_ns"] <= frame["time_ns"]) & (frame["time_ns"] <= said["upper_ns"])).mean())
 
 
-def test_an_unseen_device_has_an_interval_that_widens_with_the_distance(home, held):
+def test_an_unseen_device_has_an_interval_wider_than_that_of_a_measured_one(home, held):
     """A profile is enough for a time and an interval; far from all measured devices the answer says so."""
     model = kerncast.open(home / "pooled")
     known, near, far = (model.predict(PROBLEM, device=on) for on in ("three", NEW, FAR))
@@ -98,11 +100,28 @@ def test_an_unseen_device_has_an_interval_that_widens_with_the_distance(home, he
     def width(answer):
         return math.log(answer.upper_ns / answer.lower_ns)
 
-    assert width(known) < width(near) <= width(far) + 1e-9  # equal where errors do not grow, but for rounding
+    assert width(known) < width(near) <= width(far) + 1e-9  # how it widens: the test of `calibrate_elsewhere` below
     assert [line.device for line in model.manifest.elsewhere.devices] == sorted(on.name for on in SEEN)
     assert all(line.mape < line.roofline_mape for line in model.manifest.elsewhere.devices)
     copy = Device("three", "a copy with half the units", "gpu", {**SEEN[2].numbers, "num_cus": 66}, SEEN[2].peak_tflops)
     assert "three was not measured" in model.predict(PROBLEM, device=copy).note
+
+
+def test_an_interval_that_says_nothing_is_left_for_the_roofline(home, tmp_path, monkeypatch):
+    """Up to a hundredfold between its ends an interval is told; a wider one gives way to the roofline, and this is said."""
+    monkeypatch.setenv("KERNCAST_SHIPPED", "")
+    asked = {name: PROBLEM[name] for name in ("M", "N", "K", "dtype")}
+    for ends, basis in (((0.1, 9.0), "model"), ((0.1, 11.0), "roofline")):
+        monkeypatch.setattr(Elsewhere, "factors", lambda self, distance, ends=ends: ends)
+        store = Store.open(tmp_path / basis)
+        entry = store.add(home / "pooled")
+        found = kerncast.predict("gemm", asked, device=NEW, store=store)
+        assert found.basis == basis
+        assert found.time_ns >= found.roofline_ns
+    assert f"the interval of {entry.id} is too wide to be of use" in found.reason
+    assert "fresh was not measured" in found.reason
+    monkeypatch.setattr(Elsewhere, "factors", lambda self, distance: (0.001, 1000.0))
+    assert kerncast.predict("gemm", asked, device="three", store=store).basis == "model"  # it was measured
 
 
 def test_the_interval_of_unseen_devices_covers_them():
@@ -124,6 +143,34 @@ def test_the_interval_of_unseen_devices_covers_them():
     assert calibrate_elsewhere(some(2), ()) is None
 
 
+def test_the_interval_widens_as_errors_grow_with_the_distance():
+    """Where devices a generation away are mistaken by many times more, a near one does not get their interval, nor they its."""
+    rng = np.random.default_rng(1)
+    far = (0.0, 0.1, 0.1, 0.3, 0.3, 0.6, 1.0, 1.0)
+
+    def errors_at(distance):
+        return rng.normal(0, 0.05 + 1.0 * distance, 2_000)
+
+    parts = [DeviceErrors(str(place), "x", distance, errors_at(distance)) for place, distance in enumerate(far)]
+    found = calibrate_elsewhere(parts, ("num_cus",))
+
+    def width(distance):
+        low, high = np.log(found.factors(distance))
+        return high - low
+
+    assert [width(0.0) < width(d) for d in (0.1, 0.3, 1.0)] == [True, True, True]
+    assert width(0.1) < width(1.0) / 3
+    assert width(5.0) == width(9.0)  # not believed beyond twice the furthest device that was left out
+    for distance in (0.0, 0.1, 0.3, 0.6, 1.0):
+        low, high = np.log(found.factors(distance))
+        logs = errors_at(distance)
+        inside = float(((logs >= low) & (logs <= high)).mean())
+        assert 0.85 < inside < 0.995, distance
+    alike = [DeviceErrors(str(place), "x", distance, rng.normal(0, 0.1, 2_000)) for place, distance in enumerate(far)]
+    level = calibrate_elsewhere(alike, ("num_cus",))
+    assert level.factors(1.0)[1] < 1.1 * level.factors(0.0)[1]
+
+
 def test_a_few_rows_move_a_model_to_their_device(home, held, tmp_path):
     """The error falls, the interval covers rows that were not given, and the same rows give the same bytes."""
     pooled = kerncast.open(home / "pooled")
@@ -133,6 +180,8 @@ def test_a_few_rows_move_a_model_to_their_device(home, held, tmp_path):
     assert after < before / 2
     assert abs(told["after"] - after) < 0.03
     assert told["after"] < told["before"]
+    assert told["kept"] == "moved"
+    assert told["alone"] > told["after"]
     assert inside(moved, held) > 0.82
     assert [record.name for record in moved.manifest.devices] == ["fresh"]
     assert moved.manifest.hull["M"] == pooled.manifest.hull["M"]
@@ -150,6 +199,40 @@ def test_rows_that_agree_with_the_model_do_not_hurt_it(home, tmp_path):
     moved = kerncast.adapt(pooled, tmp_path / "d", out=tmp_path / "m", progress=None)
     before, after = np.abs(errors(pooled, test, device="two")).mean(), np.abs(errors(moved, test)).mean()
     assert after < 1.15 * before
+
+
+def test_rows_of_an_unknown_layout_are_left_out_and_named(home, tmp_path):
+    """They change nothing in the model, which then answers from the store without a layout, for the profile too."""
+    few = rows(NEW, 60, 1.9, 7)
+    other = rows(NEW, 20, 9.0, 8).with_columns(pl.lit("rrr").alias("problem.layout"))
+    dataset(tmp_path / "both", (NEW, pl.concat([few, other])))
+    moved = kerncast.adapt(home / "pooled", tmp_path / "both", device=NEW, out=tmp_path / "m", progress=None)
+    (said,) = moved.evaluation["adapted"]["not_used"]
+    assert "20 of 80 rows have layout rrr" in said
+    assert "trained with rcr only" in said
+    assert moved.evaluation["adapted"]["rows"] == 60
+    assert moved.manifest.hull["layout"].labels == ("rcr",)
+    store = Store.open(tmp_path / "store")
+    entry = store.add(moved)
+    problem = {name: PROBLEM[name] for name in ("M", "N", "K", "dtype")}
+    for on in ("fresh", NEW):
+        found = kerncast.predict("gemm", problem, device=on, store=store)
+        assert (found.basis, found.model, found.filled["layout"]) == ("model", entry.id, "rcr")
+
+
+def test_a_model_of_the_rows_alone_is_kept_where_it_is_better(home, tmp_path, monkeypatch):
+    """Times that follow none of what the base knows are learned better without it, and the model says so."""
+    monkeypatch.setattr(adapting, "FOLDS", 2)
+    frame = rows(NEW, 400, 1.9, 7)
+    slow = pl.when(pl.col("problem.N") % 3 == 0).then(250_000.0).otherwise(50_000.0)
+    dataset(tmp_path / "odd", (NEW, frame.with_columns(time_ns=slow)))
+    found = kerncast.adapt(home / "pooled", tmp_path / "odd", device=NEW, out=tmp_path / "m", progress=None)
+    told = found.evaluation["adapted"]
+    assert told["kept"] == "alone"
+    assert told["alone"] < 0.95 * told["after"]
+    assert found.evaluation["overall"]["mape"]["value"] == pytest.approx(told["alone"], rel=0.01)
+    assert found.manifest.hull["M"].low == frame["problem.M"].min()
+    assert not found.manifest.warm_start
 
 
 def test_a_moved_model_answers_in_c_as_in_python(home, tmp_path):
@@ -171,7 +254,7 @@ def test_rows_of_another_op_device_or_dtype_are_refused_by_name(home, tmp_path):
         kerncast.adapt(pooled, home / "few", device=SEEN[4], out=tmp_path / "m", progress=None)
     wide = Device("fresh", "fresh", "gpu", NEW.numbers, {**NEW.peak_tflops, "fp16": 500})
     dataset(tmp_path / "fp16", (wide, rows(wide, 30, 1.9, 3, ("bf16",)).with_columns(pl.lit("fp16").alias("problem.dtype"))))
-    with pytest.raises(InvalidValue, match="some rows are fp16, of which it knows nothing"):
+    with pytest.raises(InvalidValue, match=r"30 of 30 rows have dtype fp16, of which .* knows nothing"):
         kerncast.adapt(pooled, tmp_path / "fp16", out=tmp_path / "m", progress=None)
     with pytest.raises(InvalidValue, match=r"several devices \(five, four, one, three, two\)"):
         kerncast.adapt(pooled, home / "d", out=tmp_path / "m", progress=None)

@@ -66,7 +66,6 @@ def metal(tmp_path, monkeypatch):
         (programs / name).chmod((programs / name).stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("KERNCAST_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path / "cache"))
     return home
 
 

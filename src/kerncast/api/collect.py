@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
 from kerncast.api.active import worth_by_model
+from kerncast.api.on_ray import LOCAL, connected, wanted_on_ray
 from kerncast.api.results import Problems, assignments, named_values, place_of, problem_texts, with_preset
 from kerncast.api.showing import Wanted, shown
 from kerncast.collecting.active import MOST_CANDIDATES
 from kerncast.collecting.alike import LIMIT
 from kerncast.collecting.estimate import Estimate, estimate
-from kerncast.collecting.plan import Measuring, memory_bytes, planned, retried, runner, seconds
-from kerncast.collecting.request import Active, Request, Summary, never
+from kerncast.collecting.plan import Measuring, Planned, Runner, memory_bytes, planned, retried, runner, seconds
+from kerncast.collecting.request import Active, Request, Stop, Summary, never
 from kerncast.collecting.run import collect as run
 from kerncast.data.dataset import Dataset
 from kerncast.declared.family_file import SUFFIX, family_with_preset
+from kerncast.device import Device
+from kerncast.errors import InvalidValue
 from kerncast.op import Family
 from kerncast.problems import problem_notes
+from kerncast.progress import Progress
 from kerncast.sweeping import Vectors
 
 
@@ -29,6 +33,8 @@ class Collected:
 
     summary: Summary
     vectors: int
+    beside: tuple[Collected, ...] = ()
+    """The same for other kinds of device, if a cluster has several: a dataset each, at `summary.path`."""
 
 
 @overload
@@ -48,7 +54,10 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     set: Mapping[str, str] | Sequence[str] | None = None,
     build_jobs: int = 2,
     out: str | Path | None = None,
-    devices: str | Sequence[str] = "0",
+    devices: str | Sequence[str] | None = None,
+    on: str = LOCAL,
+    address: str | None = None,
+    resource: str | None = None,
     resume: bool = False,
     retry_failed: bool | str | Sequence[str] | None = None,
     budget: str | float | None = None,
@@ -81,12 +90,21 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
 
     `capture_hw` keeps what rocminfo, nvidia-smi and lscpu say in the dataset (`dataset.hardware`), and warns where it
     contradicts the profile of the device.
+
+    With `on="ray"`, every device of a Ray cluster measures, this process alone writes, and devices and nodes may come and go
+    (docs/fleet.md). `address` is the cluster's; `resource` counts the devices of a node: `GPU`, or one of your own such as
+    `card`. Devices of another kind than the first go to datasets of their own: `dataset.collected.beside`.
     """
+    far = wanted_on_ray(on, address=address, resource=resource)
     measuring = Measuring(samples, warmup, timeout, cache, memory, verify, reset_command)
     found, preset = (family, {}) if isinstance(family, Family) else family_with_preset(family)
     if benchmark is None and backend is None and isinstance(family, str) and family.endswith(SUFFIX):
         benchmark = family  # the same file says how its kernels are measured
-    runs = runner(found, backend, benchmark, named_values(set, "set"), devices, measuring)
+    if far and devices is not None:
+        raise InvalidValue("the cluster says which devices there are: leave out `devices`, or count others with `resource`")
+    runs = runner(
+        found, backend, benchmark, named_values(set, "set"), "0" if devices is None else devices, measuring, elsewhere=far
+    )
     request = Request(
         family=found,
         backend=runs.name,
@@ -105,17 +123,34 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
         memory_bytes=memory_bytes(memory),
         active=Active(worth_by_model(found, seed), seed, max_vectors) if active else None,
     )
-    kernels, specs = runs.backend(), problem_texts(problems)
-    wanted = planned(
-        found, vectors=None if vectors is None else Path(vectors), problems=specs,
-        vary=assignments(vary) if vectors is not None else with_preset(preset, assignments(vary)),
-        configs=configs, max_flops=max_flops, seed=seed, max_vectors=None if active else max_vectors,
-        device=runs.device(kernels), most_candidates=MOST_CANDIDATES if active else None,
-    )  # fmt: skip
-    with shown(progress) as show:
+    specs = problem_texts(problems)
+
+    def plan(device: Device | None) -> Planned:
+        return planned(
+            found, vectors=None if vectors is None else Path(vectors), problems=specs,
+            vary=assignments(vary) if vectors is not None else with_preset(preset, assignments(vary)),
+            configs=configs, max_flops=max_flops, seed=seed, max_vectors=None if active else max_vectors,
+            device=device, most_candidates=MOST_CANDIDATES if active else None,
+        )  # fmt: skip
+
+    def say_notes(wanted: Planned, show: Progress) -> Planned:
         given = [] if isinstance(wanted.source, Vectors) else wanted.source.selection.notes
         for note in (*problem_notes(found, specs), *given):
             show.say(note)
+        return wanted
+
+    if far:
+        if dry_run:
+            raise InvalidValue(
+                "`dry_run` tries vectors on this machine: leave out `on=ray`, run it on a machine with such a device, and "
+                "divide the time by the number of devices"
+            )
+        with connected(address), shown(progress) as show:
+            return _opened(_on_fleet(request, lambda device: say_notes(plan(device), show), runs, resource, show, stop))
+    kernels = runs.backend()
+    wanted = plan(runs.device(kernels))
+    with shown(progress) as show:
+        say_notes(wanted, show)
     if dry_run:
         return estimate(request, kernels, wanted)
     if runs.benchmark is not None:
@@ -123,6 +158,23 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
         kernels.software(found.id)
     with shown(progress) as show:
         summary = run(request, wanted.blocks(), total=wanted.total, progress=show, stop=stop)
-    dataset = Dataset.open(request.out)
-    dataset.collected = Collected(summary, wanted.total)
+    return _opened([Collected(summary, wanted.total)])
+
+
+def _on_fleet(
+    request: Request, plan: Callable[[Device], Planned], runs: Runner, resource: str | None, show: Progress, stop: Stop
+) -> list[Collected]:
+    from kerncast.collecting.fleet.roster import CPU, GPU
+    from kerncast.collecting.fleet.run import collect_on_fleet
+
+    counted = resource or (CPU if runs.kind.runs_on_cpu else GPU)
+    found = collect_on_fleet(request, plan, counted, progress=show, stop=stop)
+    return [Collected(summary, vectors) for summary, vectors in found]
+
+
+def _opened(found: Sequence[Collected]) -> Dataset:
+    """The first dataset, with what was measured just now."""
+    first, *others = found
+    dataset = Dataset.open(first.summary.path)
+    dataset.collected = replace(first, beside=tuple(others))
     return dataset

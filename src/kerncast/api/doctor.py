@@ -23,8 +23,10 @@ CORE = ("click", "jinja2", "lightgbm", "msgspec", "numpy", "plotly", "polars", "
 EXTRAS = {
     "optuna": ("tune", "kerncast train --tune"),
     "pyopencl": ("opencl", "the backend opencl"),
+    "ray": ("ray", "work on a cluster: --on ray"),
     "torch": ("torch", "training deep models, the backend inductor, kerncast inductor"),
     "triton": ("triton", "the backend triton"),
+    "uvicorn": ("serve", "kerncast serve"),
 }
 # Command → the package that brings it.
 COMPILERS = {"gcc": "gcc", "clang": "clang", "cc": "gcc"}

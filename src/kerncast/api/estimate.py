@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from kerncast.estimating.totals import estimated
 from kerncast.files.atomic import write_text
 from kerncast.files.output_paths import check_place
 from kerncast.progress import Progress
+from kerncast.querying.prediction import Prediction
 from kerncast.store.store import Store
 
 ALL = "all"
@@ -88,14 +89,42 @@ class _Options:
     def estimated(self, decoder: Decoder, spread: Deployment, work: Workload, device: Device, show: Progress) -> Estimate:
         """The estimate on one device."""
 
-        def ask(op: str, problems: list[Mapping[str, Any]]) -> Any:
-            found = predict(op, problems, device=device, software=self.software, store=self.store, progress=show)
-            if self.software is None or op not in COLLECTIVES or all(item.basis == "model" for item in found):
-                return found
-            shared = predict(op, problems, device=device, store=self.store, progress=show)
-            return [other if other.basis == "model" else own for own, other in zip(found, shared, strict=True)]
-
+        ask = _Asking(device, self.software, self.store, show)
         return estimated(decoder, spread, work, device, ask, imbalance=self.imbalance, launch_ns=self.launch_ns, progress=show)
+
+
+class _Asking:
+    """Asks about the ops of one step on one device: models of one server, where it has them."""
+
+    def __init__(self, device: Device, software: str | None, store: Store | None, show: Progress) -> None:
+        self.device, self.software, self.store, self.show = device, software, store, show
+        self.server: str | None = None
+        """Without `software`: that of the model that answered first."""
+
+    def __call__(self, op: str, problems: list[Mapping[str, Any]]) -> Sequence[Prediction]:
+        if op in COLLECTIVES:
+            return self._shared(op, problems)
+        if self.software is not None:
+            return self._predict(op, problems, self.software)
+        if self.server is not None:
+            found = self._predict(op, problems, self.server)
+            if all((item.software or "").startswith(self.server) for item in found):
+                return found
+        found = self._predict(op, problems, None)
+        first = next((item.software for item in found if item.software), "")
+        self.server = self.server or first.partition("==")[0] or None
+        return found
+
+    def _shared(self, op: str, problems: list[Mapping[str, Any]]) -> Sequence[Prediction]:
+        """Communication: of a server that has a kernel of its own for it, else of the library that servers share."""
+        found = self._predict(op, problems, self.software or self.server)
+        if all(item.basis == "model" for item in found):
+            return found
+        shared = self._predict(op, problems, None)
+        return [own if own.basis == "model" else replace(other, note="") for own, other in zip(found, shared, strict=True)]
+
+    def _predict(self, op: str, problems: list[Mapping[str, Any]], software: str | None) -> Sequence[Prediction]:
+        return predict(op, problems, device=self.device, software=software, store=self.store, progress=self.show)
 
 
 def _compared(decoder: Decoder, spread: Deployment, work: Workload, options: _Options, show: Progress) -> Comparison:

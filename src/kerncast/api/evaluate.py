@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kerncast.api.on_ray import LOCAL, spread_over, wanted_on_ray
 from kerncast.api.results import Data, model_of, paths_of, row_conditions
 from kerncast.api.showing import Wanted, shown
+from kerncast.errors import InvalidValue
 from kerncast.evaluating.budget import budget_curves
 from kerncast.evaluating.evaluation import Evaluation
 from kerncast.evaluating.evaluation import evaluate as run
 from kerncast.evaluating.off_grid import off_grid as held_out_by_kind
 from kerncast.evaluating.predictions import write_evaluated
 from kerncast.evaluating.report import write_report
+from kerncast.evaluating.seeds import seed_lines
 from kerncast.evaluating.solutions import read_solutions, score_solutions
 from kerncast.evaluating.tier_lines import tier_lines
 from kerncast.files.output_paths import check_place
@@ -30,6 +33,7 @@ def evaluate(
     data: Data,
     *,
     split: str | None = None,
+    seeds: int = 1,
     include_seen: bool = False,
     where: str | Sequence[str] = (),
     software: str | None = None,
@@ -41,15 +45,25 @@ def evaluate(
     save_predictions: str | Path | None = None,
     threads: int = 0,
     tiers: bool = True,
+    on: str = LOCAL,
+    address: str | None = None,
     progress: Wanted = "auto",
 ) -> Evaluation:
     """Score a model against the best measured config of every problem that it has not seen.
 
     Problems that it was trained on are left out and counted. To score the training data itself, `split` refits the recipe
-    fold by fold: problem, size, config, device, or a split that the op names. `off_grid` also refits it without each kind of
-    problems (badly aligned, very small or large, lopsided) and scores what every tier chooses there, whatever its status.
-    `report` writes one offline HTML file.
+    fold by fold: problem, size, config, device, or a split that the op names. `seeds` repeats that with other seeds, one line
+    of figures each. `off_grid` also refits it without each kind of problems (badly aligned, very small or large, lopsided) and
+    scores what every tier chooses there, whatever its status.
+    `report` writes one offline HTML file. With `on="ray"`, the folds of `split`, of all `seeds`, are tasks of the Ray cluster
+    at `address`.
     """
+    if wanted_on_ray(on, address=address) and split is None:
+        raise InvalidValue("`on=ray` is for the folds of `split`, and without it nothing is fitted: leave it out")
+    if seeds < 1 or (seeds > 1 and split is None):
+        raise InvalidValue(
+            f"`seeds` is how often `split` is refitted, at least once, got {seeds} with split={split}: add `split`"
+        )
     page, rows = (None if path is None else Path(path) for path in (report, save_predictions))
     check_place("report", page)
     check_place("save_predictions", rows)
@@ -58,11 +72,15 @@ def evaluate(
     devices = [item.name for item in judged.manifest.devices]
     solutions = None if against is None else read_solutions(Path(against), judged.family, devices)
     paths, kept = paths_of(data), row_conditions(where, software)
-    with shown(progress) as show:
+    with spread_over(on, address) as spread, shown(progress) as show:
         found = run(
             judged, paths, split=split, include_seen=include_seen, where=kept, worst=max(worst, FEWEST_WORST),
-            threads=threads, progress=show,
+            threads=threads, spread=spread, progress=show,
         )  # fmt: skip
+        if split is not None and seeds > 1:
+            own = found.as_json()["overall"]
+            lines = seed_lines(judged, paths, split, seeds, own, kept, threads, spread=spread, progress=show)
+            found = found.extended(seeds=lines)
         if budget_curve:
             found = found.extended(budget=budget_curves(judged, paths, kept, threads, progress=show))
         if off_grid:

@@ -95,7 +95,8 @@ def predict_everywhere(
     opened = store if isinstance(store, Store) else Store.open(store)
     names = devices_of(op, family, software, opened)
     if not names:
-        raise NotFound(f"there is no model of {op}: name a device, and its roofline answers")
+        what = op if family is None else f"{op} in the family {family}"
+        raise NotFound(f"there is no model of {what}: name a device, and its roofline answers")
     found = [predict(op, problem, device=name, software=software, family=family, store=opened, config=config) for name in names]
     return sorted(found, key=lambda item: (item.time_ns is None, item.time_ns or 0.0, item.device))
 

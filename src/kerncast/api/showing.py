@@ -23,6 +23,8 @@ Wanted = Progress | Literal["auto"] | bool | None
 """What a public function takes: `auto` (a terminal or a notebook, nothing elsewhere), True (anywhere), False, or your own."""
 
 PLAIN_SECONDS = 10.0
+# A share of the work that says nothing yet about the time that the rest takes: the first tree is the slowest.
+FEWEST_DONE = 0.01
 PLAIN_STEP_SECONDS = 5.0
 NOTEBOOK_SECONDS = 0.5
 # A bar for less than this would only flicker.
@@ -149,6 +151,8 @@ class Account(Progress):
         """The time that is left."""
         if self.counting:
             return self.pace.left(self.total)
+        if 0 < self.pace.points[-1][1] < FEWEST_DONE:
+            return "unknown"
         return self.pace.left(1.0 if self.of > 1 or (self.steps and self.steps[2]) else None)
 
     def disturbed(self) -> float:
@@ -174,7 +178,7 @@ class Account(Progress):
         of = f" of {self.total:,}" if self.total is not None else ""
         counts = " ".join(f"{name} {count:,}" for name, count in self.statuses.most_common())
         speed = f"{self.pace.rate():.0f}/s, left {self.remaining()}"
-        return f"{done:,}{of} {self.what}, {speed}, disturbed {self.disturbed():.1%}, {counts}"
+        return f"{done:,}{of} {self.what}, {speed}, disturbed {self.disturbed():.1%}{counts and f', {counts}'}"
 
 
 class LineShow(Account):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kerncast.api.on_ray import LOCAL, spread_over
 from kerncast.api.results import Data, model_of, paths_of, place_of, row_conditions, texts
 from kerncast.api.showing import Wanted, shown
 from kerncast.data.label_shift import NOT_SUSPECT
@@ -44,6 +45,8 @@ def train(
     format: str = "kerncast",
     features: str | Sequence[str] = (),
     weights: str | Path | None = None,
+    on: str = LOCAL,
+    address: str | None = None,
     progress: Wanted = "auto",
     **knobs: Any,
 ) -> Model:
@@ -60,6 +63,8 @@ def train(
 
     `features` are those to learn from, if not all of the family's. `weights` is a folder of CSV files as `export` writes them
     for an mlp: that network is taken as it is, and is not evaluated.
+
+    With `on="ray"`, folds and the other fits are tasks of the Ray cluster at `address`; the model is the same.
     """
     if format not in ("kerncast", "ck"):
         raise InvalidValue(f"`format` is kerncast or ck, got '{format}'")
@@ -93,10 +98,10 @@ def train(
     Procedure(recipe).options()
     Procedure(recipe).tuned_knobs()
     conditions = (*row_conditions(where, software), *((NOT_SUSPECT,) if drop_suspect else ()))
-    with shown(progress) as show:
+    with spread_over(on, address) as spread, shown(progress) as show:
         return run(
             paths_of(data), place_of(out, "model"), recipe, family=family, where=conditions, pool=pool, warm_start=base,
-            ck=tuple(others) if format == "ck" else None, no_folds=folds == 0, weights=given, progress=show,
+            ck=tuple(others) if format == "ck" else None, no_folds=folds == 0, weights=given, spread=spread, progress=show,
         )  # fmt: skip
 
 

@@ -46,12 +46,15 @@ def backend_for(family: str) -> type[Backend]:
     raise NotFound(f"no backend here runs {family}: choose one of {runnable}, or name a backend with `backend`")
 
 
-def backend_that_runs(family: str, name: str | None = None) -> type[Backend]:
-    """The backend that runs a family here: the named one, refused if it cannot, or the first that can."""
+def backend_that_runs(family: str, name: str | None = None, *, here: bool = True) -> type[Backend]:
+    """The backend that runs a family here: the named one, refused if it cannot, or the first that can.
+
+    If it is to run on other machines, only those know what is installed there.
+    """
     kind = get_backend(name) if name else backend_for(family)
     if family not in kind.families and "*" not in kind.families:
         raise InvalidValue(f"backend {kind.name} does not run {family} (it runs {', '.join(kind.families)}): name another")
-    why_not = kind.unavailable()
+    why_not = kind.unavailable() if here else None
     if why_not is not None:
         raise NotFound(why_not)
     return kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from contextvars import ContextVar
@@ -16,6 +17,10 @@ import kerncast
 # when polars is loaded, which is later.
 os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")
 
+# Objects between two looks for cycles. Modules make a hundred thousand that stay; with Python's 700, a tenth of the time of a
+# short command is spent on looking at them again.
+_OBJECTS_PER_LOOK = 50_000
+
 json_printed: ContextVar[bool] = ContextVar("json_printed", default=False)
 """Whether a command has printed its result as JSON: standard output holds one JSON document, a result or an error."""
 
@@ -29,6 +34,7 @@ VERBS = {
     "doctor": ("doctor", "Say what works on this machine, and what to install for the rest."),
     "estimate": ("estimate", "Estimate a step of a whole model on a device, op by op, from its Hugging Face config."),
     "evaluate": ("evaluate", "Score a model on problems it has not seen, next to the baselines; write a report."),
+    "explore": ("explore", "Look at models, datasets and running sweeps on a page in the browser."),
     "export": (
         "export",
         "Write a model out as C99 with a C++ header, a JSON table, or files for PyTorch's Inductor.",
@@ -48,6 +54,7 @@ VERBS = {
     "regenerate": ("regenerate", "Rerun sweep, collect, train and compare; replace the model in the store if not worse."),
     "search": ("search", "Use a model to search all configs that a family declares, not only measured ones."),
     "select": ("select", "Choose the config to run for a problem, in microseconds, or say why not."),
+    "serve": ("serve", "Answer queries over HTTP from a store of models: JSON in, times and configs out."),
     "sweep": ("sweep", "List what to measure: problems × configs, checked, sampled, sliced, written to disk."),
     "train": ("train", "Train a model on measurements and say how good it is on problems it has not seen."),
     "update": ("update", "Learn from what was measured since, and replace the model if that makes it no worse."),
@@ -98,6 +105,8 @@ def main(args: list[str] | None = None) -> None:
 
     With `--json`, standard output holds the error as JSON, unless a result was printed before.
     """
+    if args is None:  # a process of its own, not a call from a program
+        gc.set_threshold(_OBJECTS_PER_LOOK, *gc.get_threshold()[1:])
     from kerncast.cli.signals import prompt_signals
 
     with prompt_signals():
@@ -126,10 +135,12 @@ def _run(args: list[str] | None) -> None:
         from io import StringIO
 
         from kerncast.api.printing import echo
+        from kerncast.writing.terminal import line
 
         error.show(usage := StringIO())
-        echo(*usage.getvalue().rstrip("\n").split("\n"), err=True)
-        _say_error(error.format_message(), "usage", given, shown=True)
+        said = error.format_message()  # it may quote a name
+        echo(*usage.getvalue().replace(said, line(said)).rstrip("\n").split("\n"), err=True)
+        _say_error(said, "usage", given, shown=True)
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         from kerncast.cli.signals import leave
@@ -159,8 +170,7 @@ def _say_error(said: str, kind: str, args: list[str], shown: bool = False) -> No
     from kerncast.writing.terminal import line
 
     if not shown:
-        echo(*f"kerncast: {said}".split("\n"), err=True)
+        echo(f"kerncast: {said}", err=True)
     options = args[: args.index("--")] if "--" in args else args
     if "--json" in options and not json_printed.get():
-        text = "\n".join(map(line, said.split("\n")))  # it may quote a file
-        echo_exactly(json.dumps({"error": text, "kind": kind}, indent=2))
+        echo_exactly(json.dumps({"error": line(said), "kind": kind}, indent=2))  # it may quote a file

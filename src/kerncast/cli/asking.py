@@ -63,12 +63,15 @@ def checked_problems(
 ) -> list[Problem]:
     """Validate problems before anything is built or compiled; if there are several, the error says which is wrong.
 
-    `places` say where they are in a list of `count` problems, if they are a part of it.
+    Parameters of which the model saw one value only may be left out. `places` say where the problems are in a list of
+    `count`, if they are a part of it.
     """
+    from kerncast.models.hull import completed
+
     found, total = [], len(asked) if count is None else count
     for place, values in zip(range(total) if places is None else places, asked, strict=True):
         try:
-            found.append(model.problem(values))
+            found.append(model.problem(completed(model, values)))
         except InvalidValue as error:
             raise InvalidValue(f"problem {place + 1} of {total}: {error}" if total > 1 else str(error)) from error
     return found

@@ -14,8 +14,8 @@ import polars as pl
 
 from kerncast.arrays import Ints
 from kerncast.collecting.collection import Collection
+from kerncast.collecting.crew import Crew
 from kerncast.collecting.request import Active
-from kerncast.collecting.supervisor import Supervisor
 from kerncast.data import schema
 from kerncast.device import Device
 
@@ -28,9 +28,7 @@ ROUND_SHARE, ROUND_OF_LIMIT = 0.05, 0.1
 MOST_CANDIDATES = 200_000
 
 
-def measure_rounds(
-    active: Active, collection: Collection, supervisor: Supervisor, blocks: Iterable[pl.DataFrame], device: Device
-) -> bool:
+def measure_rounds(active: Active, collection: Collection, crew: Crew, blocks: Iterable[pl.DataFrame], device: Device) -> bool:
     """Measure until the limit is reached; False when the budget (or Ctrl-C) ended it earlier."""
     vectors = _distinct(collection, blocks)
     summary = collection.summary
@@ -50,7 +48,7 @@ def measure_rounds(
         chosen = np.sort(chosen[:left])
         rest = np.setdiff1d(rest, chosen, assume_unique=True)
         collection.progress.expect(f"vectors of round {number}", len(chosen))
-        finished = supervisor.run(collection.chunks([vectors[chosen].drop("key")]), collection.stop)
+        finished = crew.run(collection.chunks([vectors[chosen].drop("key")]), collection.stop)
     summary.left_out = vectors.height - summary.already_there - summary.statuses.total()
     return finished
 

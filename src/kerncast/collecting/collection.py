@@ -13,11 +13,11 @@ import msgspec
 import polars as pl
 
 from kerncast.backends import get_backend
+from kerncast.collecting.crew import Crew
 from kerncast.collecting.journal import Journal
 from kerncast.collecting.labels import DONE, DOUBTFUL, Groups, Labels
 from kerncast.collecting.messages import Chunk, Item, Ready, Result
 from kerncast.collecting.request import Request, Stop, Summary, never
-from kerncast.collecting.supervisor import Supervisor
 from kerncast.data import journal as journals
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset, DeviceRecord
@@ -28,6 +28,8 @@ from kerncast.progress import QUIET, Progress
 
 # From this share of disturbed samples on, after this many samples, it is said what that means.
 EXPLAINED_SHARE, EXPLAINED_SAMPLES = 0.3, 200
+# Vectors whose keys are computed together.
+GATHERED_ROWS = 4096
 
 
 class Collection:
@@ -82,8 +84,7 @@ class Collection:
         path = self.dataset.path / journals.NAME
         if journals.is_begun(path):
             self.journal, records = Journal.resume(path, header)
-            for at, record in records:
-                self._remember(record, at)
+            self.order, self.chunks_made = self.labels.load(records, request.retry)
         else:
             path.unlink(missing_ok=True)
             self.journal = Journal.begin(path, header)
@@ -106,8 +107,7 @@ class Collection:
                 f"{software}: resume it there, or collect into another dataset"
             )
         rows = self._stored(header).filter(~pl.col("status").is_in(list(self.request.retry)))
-        for key in rows.select("key").collect().to_series():
-            self.labels.mark(key, DONE)
+        self.labels.mark_done(rows.select("key").collect().to_series())
 
     def _stored(self, header: journals.Header) -> pl.LazyFrame:
         """The rows of the dataset that this collection would repeat."""
@@ -126,18 +126,6 @@ class Collection:
             rows = pl.concat([self._stored(header).collect(), rows])
         return rows
 
-    def _remember(self, record: dict[str, Any], at: int) -> None:
-        key = record["key"]
-        self.labels.mark(key, DONE, record["status"] not in self.request.retry)
-        self.order = max(self.order, record["order"] + 1)
-        self.chunks_made = max(self.chunks_made, record["block"] + 1)
-        if record["status"] == "ok":
-            unsure = record.get("unsure", False)
-            self.labels.mark(key, DOUBTFUL, unsure)
-            self.labels.add(key, record["problem"], record["time_ns"], record["time_ns_mad"], at, unsure)
-        else:
-            self.labels.forget(key, record["problem"])
-
     @property
     def device(self) -> str:
         """The name of the device that is measured."""
@@ -146,12 +134,10 @@ class Collection:
 
     def chunks(self, blocks: Iterable[pl.DataFrame]) -> Iterator[Chunk]:
         """Vectors that have no row yet, those of one problem together, small problems several at a time."""
-        family, device = self.request.family, self.device
+        family = self.request.family
         problem_names = list(family.problem.parameters)
         config_names = list(family.config.parameters)
-        for block in blocks:
-            frame = block.with_columns(device=pl.lit(device))
-            keys = schema.row_keys(family, frame)
+        for frame, keys in self._undone(blocks):
             pending: list[Item] = []
             current: dict[str, Any] | None = None
             columns = [*(f"problem.{name}" for name in problem_names), *(f"config.{name}" for name in config_names)]
@@ -163,15 +149,33 @@ class Collection:
                 problem = dict(zip(problem_names, row, strict=False))
                 enough = self.request.chunk_size if problem == current else self.request.chunk_size // 4
                 if pending and len(pending) >= max(enough, 1):
-                    yield self._chunk(pending)
+                    yield self.chunk(pending)
                     pending = []
                 current = problem
                 values = dict(zip(config_names, row[len(problem_names) :], strict=True))
                 pending.append(Item(key, problem, values, self.labels.best_ns(problem)))
             if pending:
-                yield self._chunk(pending)
+                yield self.chunk(pending)
 
-    def _chunk(self, items: list[Item]) -> Chunk:
+    def _undone(self, blocks: Iterable[pl.DataFrame]) -> Iterator[tuple[pl.DataFrame, pl.Series]]:
+        """The vectors of each block that are not done, with their keys; those of many small blocks are found at a time."""
+        family = self.request.family
+        for several in _gathered(blocks):
+            together = pl.concat(several, how="diagonal_relaxed").with_columns(device=pl.lit(self.device))
+            keys = schema.row_keys(family, together)
+            known, start = self.labels.done(keys), 0
+            for frame in several:
+                own, done = keys.slice(start, frame.height), known[start : start + frame.height]
+                start += frame.height
+                self.summary.already_there += (count := int(done.sum()))
+                if count == frame.height:  # most blocks of a resumed collection: nothing else is asked of them
+                    continue
+                new = pl.Series(~done)
+                left, own = (frame.filter(new), own.filter(new)) if count else (frame, own)
+                yield schema.with_optional(family, left), own
+
+    def chunk(self, items: list[Item]) -> Chunk:
+        """Vectors to measure together, with a number of their own."""
         self.chunks_made += 1
         return Chunk(self.chunks_made - 1, items)
 
@@ -233,8 +237,7 @@ class Collection:
     def rows_kept(self) -> int:
         """Rows in the dataset and in its journal."""
         path = self.dataset.path / journals.NAME
-        records = journals.records_of(path) if journals.is_begun(path) else iter(())
-        return self.dataset.rows + len({record["key"] for record in records})
+        return self.dataset.rows + (journals.distinct_keys(path) if journals.is_begun(path) else 0)
 
     def stop(self) -> bool:
         """Whether to stop: a stop was requested, or the budget is spent."""
@@ -242,7 +245,7 @@ class Collection:
         budget = self.request.budget_seconds
         return self.stopping or (budget is not None and time.monotonic() - self.began > budget)
 
-    def _again(self, supervisor: Supervisor, what: str, groups: Groups, seconds: float = math.inf) -> int:
+    def _again(self, crew: Crew, what: str, groups: Groups, seconds: float = math.inf) -> int:
         """Measure vectors that have a row again and return their number; a faster record replaces the earlier one."""
         before, until = self.summary.statuses.copy(), time.monotonic() + seconds
         if math.isinf(seconds):
@@ -257,11 +260,11 @@ class Collection:
             nonlocal taken
             for places in groups:
                 taken += len(places)
-                yield self._chunk([self._item(file, at) for at in places.tolist()])
+                yield self.chunk([self._item(file, at) for at in places.tolist()])
 
         try:
             with (self.dataset.path / journals.NAME).open("rb") as file:
-                supervisor.run(chunks(file), lambda: self.stop() or time.monotonic() > until)
+                crew.run(chunks(file), lambda: self.stop() or time.monotonic() > until)
         finally:
             self.summary.statuses = before  # the same vectors again, not more of them
         return taken
@@ -270,15 +273,27 @@ class Collection:
         record = journals.record_at(self.dataset.path / journals.NAME, file, at)
         return Item(record["key"], record["problem"], record["config"], self.labels.best_ns(record["problem"]))
 
-    def revisit(self, supervisor: Supervisor) -> None:
+    def revisit(self, crew: Crew) -> None:
         """Measure vectors with too few quiet samples again later: a slow mode may last longer than a block."""
         groups = self.labels.unsure(self.request.chunk_size)
         limit = self.request.second_visit_seconds
         if limit is not None:  # some of every kind rather than the first ones
             groups = groups.shuffled(self.request.policy.seed)
         seconds = math.inf if limit is None else limit
-        self.summary.revisited = self._again(supervisor, "disturbed vectors measured again", groups, seconds)
+        self.summary.revisited = self._again(crew, "unsteady vectors measured again", groups, seconds)
 
-    def race(self, supervisor: Supervisor) -> None:
+    def race(self, crew: Crew) -> None:
         """Measure the near-ties again, side by side."""
-        self.summary.raced = self._again(supervisor, "near-ties raced again", self.labels.near_ties())
+        self.summary.raced = self._again(crew, "near-ties raced again", self.labels.near_ties())
+
+
+def _gathered(blocks: Iterable[pl.DataFrame]) -> Iterator[list[pl.DataFrame]]:
+    """Blocks put together until they have some thousand rows: what is computed for each of them takes as long for many rows."""
+    held: list[pl.DataFrame] = []
+    for block in blocks:
+        held.append(block)
+        if sum(item.height for item in held) >= GATHERED_ROWS:
+            yield held
+            held = []
+    if held:
+        yield held

@@ -16,8 +16,8 @@ from kerncast.errors import BadFile, CannotWrite
 from kerncast.files.atomic import reason
 from kerncast.op import Family
 
-# Rows of a part: a part is checked, written and hashed as a whole.
-PART_ROWS = 250_000
+# Rows of a part: a part is checked, written and hashed as a whole, which takes two kilobytes of memory for each row.
+PART_ROWS = 25_000
 
 
 def compact(dataset: Dataset, family: Family, ready: Ready) -> None:

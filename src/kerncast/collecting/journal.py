@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from kerncast.data.journal import Header, good_bytes, header_of, placed_records
+from kerncast.data.journal import Header, Outcome, header_of, placed_outcomes
 from kerncast.errors import CannotWrite, InvalidValue
 
 SYNC_SECONDS = 1.0
@@ -64,8 +64,11 @@ class Journal:
         return journal
 
     @classmethod
-    def resume(cls, path: Path, expected: Header) -> tuple[Journal, Iterator[tuple[int, dict[str, Any]]]]:
-        """Continue a journal, with a torn tail cut off, and read its records; refuse it if its header does not match."""
+    def resume(cls, path: Path, expected: Header) -> tuple[Journal, Iterator[tuple[int, Outcome]]]:
+        """Continue a journal, and read its records; refuse it if its header does not match.
+
+        All of them must be read before anything is added: then a torn tail is cut off.
+        """
         header = header_of(path)
         for name in ("family", "backend", "device", "software"):
             then, now = getattr(header, name), getattr(expected, name)
@@ -74,8 +77,12 @@ class Journal:
                     f"{path} was begun with {name} {then!r}, but this is {now!r}: "
                     "resume it there, or collect into another dataset"
                 )
-        os.truncate(path, good_bytes(path))
-        return cls(path, header, os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)), placed_records(path)
+        journal = cls(path, header, os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
+        return journal, journal._outcomes()
+
+    def _outcomes(self) -> Iterator[tuple[int, Outcome]]:
+        self.size = yield from placed_outcomes(self.path)
+        os.ftruncate(self.fd, self.size)
 
     def add(self, record: dict[str, Any]) -> int:
         """Add a result, which `flush` writes; returns the position of its line."""

@@ -5,8 +5,10 @@ There may be millions of vectors. What they are is in the journal; only numbers 
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,13 +17,20 @@ import numpy as np
 import polars as pl
 
 from kerncast.arrays import Flags, Ints
-from kerncast.collecting.known import Known
+from kerncast.collecting.known import KEY_BYTES, Known, digest, digests
+from kerncast.data.journal import Outcome
 
 # After the sweep, vectors this close to the best of their problem (or within three MADs) are raced again.
 NEAR = 0.02
 RACED_PER_PROBLEM = 12
 # Flags of a vector: it has a row or is being measured, its last visit had too few quiet samples, its label had.
 DONE, DOUBTFUL, UNSURE = 1, 2, 4
+
+# Vectors for which memory is taken in advance: 150 MB. More of them take more as they come.
+MOST_EXPECTED = 4_000_000
+
+# Keys that are turned into numbers at a time.
+LOADED_TOGETHER = 4096
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,58 @@ class Labels:
 
     def __len__(self) -> int:
         return len(self._vectors)
+
+    def expect(self, vectors: int) -> None:
+        """Take the memory for so many vectors before the first one, so that a long collection stays as large as it began."""
+        self._vectors.reserve(min(vectors, MOST_EXPECTED))
+
+    def load(self, records: Iterable[tuple[int, Outcome]], retry: Collection[str] = ()) -> tuple[int, int]:
+        """Note the records of a journal with the positions of their lines; the last one of a vector counts.
+
+        Those with a status in `retry` are not done. Returns the first order and block that none of them has.
+        """
+        order = block = -1
+        keys, waiting, flags, times, mads, places = bytearray(), list[str](), bytearray(), array("d"), array("f"), array("q")
+        # Vectors of one problem mostly follow each other: of each such run, the name of its problem is held.
+        names, runs, run, raw = bytearray(), array("i"), -1, b""
+        for at, record in records:
+            order = record.order if record.order > order else order
+            block = record.block if record.block > block else block
+            found = bytes(record.problem)
+            if found != raw:
+                raw, run = found, run + 1
+                names += digest(_name(msgspec.json.decode(raw)))
+            flag, time_ns = 0 if record.status in retry else DONE, math.nan
+            if record.status == "ok" and record.time_ns is not None:
+                flag, time_ns = flag | (DOUBTFUL | UNSURE if record.unsure else 0), record.time_ns
+            flags.append(flag)
+            times.append(time_ns)
+            mads.append(record.time_ns_mad or 0.0)
+            places.append(at)
+            runs.append(run)
+            waiting.append(record.key)
+            if len(waiting) == LOADED_TOGETHER:
+                keys += digests(waiting).tobytes()
+                waiting.clear()
+        keys += digests(waiting).tobytes()
+        if places:
+            problems, numbers = np.unique(np.frombuffer(names, f"S{KEY_BYTES}"), return_inverse=True)
+            self._vectors.load(
+                np.frombuffer(keys, f"S{KEY_BYTES}"), flags=np.frombuffer(flags, np.uint8), time_ns=np.frombuffer(times),
+                mad=np.frombuffer(mads, np.float32), at=np.frombuffer(places, np.int64),
+                problem=numbers.astype(np.int32)[np.frombuffer(runs, np.int32)],
+            )  # fmt: skip
+            best = np.full(len(problems), np.inf)
+            times_now, problem_now = self._vectors.column("time_ns"), self._vectors.column("problem")
+            known = np.isfinite(times_now)
+            np.minimum.at(best, problem_now[known], times_now[known])
+            best_ns = np.where(np.isfinite(best), best, 0.0)
+            self._problems.load(problems, number=np.arange(len(problems), dtype=np.int32), best_ns=best_ns)
+        return order + 1, block + 1
+
+    def mark_done(self, keys: pl.Series) -> None:
+        """Note very many vectors as done."""
+        self._vectors.mark(digests(keys), "flags", DONE)
 
     def has(self, key: str, flag: int) -> bool:
         return bool(self._vectors.get(key, "flags") & flag)

@@ -158,21 +158,24 @@ def runner(
     settings: Mapping[str, str] | None = None,
     devices: str | Sequence[str] = "0",
     measuring: Measuring | None = None,
+    *,
+    elsewhere: bool = False,
 ) -> Runner:
-    """The runner that measures a family; refused if it cannot run here."""
+    """The runner that measures a family; refused if it cannot run here, unless it runs `elsewhere`, on devices unknown here."""
     wanted = measuring or Measuring()
     described = _benchmark(family, backend, benchmark, settings or {}, wanted)
-    kind = CommandBackend if described else _backend(family.id, backend)
-    return Runner(kind, backend or kind.name, described, device_indices(kind, devices), wanted.verify)
+    kind = CommandBackend if described else _backend(family.id, backend, elsewhere)
+    indices = () if elsewhere else device_indices(kind, devices)
+    return Runner(kind, backend or kind.name, described, indices, wanted.verify)
 
 
-def _backend(family_id: str, name: str | None) -> type[Backend]:
+def _backend(family_id: str, name: str | None, elsewhere: bool) -> type[Backend]:
     kind = get_backend(name) if name else backend_for(family_id)
     if kind is CommandBackend:
         known = " or ".join([*shipped_for(family_id), "a TOML file"])
         why = "backend command runs external programs" if name else f"no backend here runs {family_id} by itself"
         raise InvalidValue(f"{why}: name its benchmark with `benchmark` ({known})")
-    return backend_that_runs(family_id, name)
+    return backend_that_runs(family_id, name, here=not elsewhere)
 
 
 def _benchmark(

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import polars as pl
 
-from kerncast.backends.memory import worker_share
 from kerncast.collecting.active import measure_rounds
-from kerncast.collecting.alike import AlikeFailures
 from kerncast.collecting.collection import Collection
 from kerncast.collecting.compact import compact
-from kerncast.collecting.hardware import capture
+from kerncast.collecting.crew import Crew
+from kerncast.collecting.here import supervisor_of
 from kerncast.collecting.journal import Refused, Vanished, refused
-from kerncast.collecting.messages import Ready, Start
+from kerncast.collecting.labels import Labels
+from kerncast.collecting.messages import Ready
 from kerncast.collecting.request import Active, Request, Stop, Summary, never
 from kerncast.collecting.stopping import Abandoned, CannotGoOn
-from kerncast.collecting.supervisor import Supervisor
 from kerncast.data import journal as journals
 from kerncast.data.dataset import Dataset
 from kerncast.data.hardware import as_json
 from kerncast.data.schema import with_optional
-from kerncast.declared.declaration import declaration_of
 from kerncast.device import Device
-from kerncast.errors import CannotWrite, InvalidValue, KerncastError
+from kerncast.errors import CannotWrite, InvalidValue
 from kerncast.files.atomic import no_space, sweep, write_bytes
 from kerncast.files.lock import one_writer
 from kerncast.progress import QUIET, Progress
@@ -48,21 +45,22 @@ def collect(
     total: int | None = None,
     progress: Progress = QUIET,
     stop: Stop = never,
+    by: Callable[[Request, Collection], Crew] = supervisor_of,
 ) -> Summary:
     """Measure every vector of `blocks` that has no row yet; the dataset is complete, or the journal is safe.
 
     `total` is the number of vectors, if known. Once `stop` returns True, what is being measured is dropped and the summary
     says `interrupted`. A KeyboardInterrupt without `stop` does the same; one that comes while the collection is stopping
-    is raised. Works in any thread.
+    is raised. Works in any thread. `by` makes what measures: this machine's devices, unless told otherwise.
     """
     fresh = not request.out.exists()
-    blocks = (with_optional(request.family, block) for block in blocks)
     with _no_space_said(request.out):
         dataset = _open(request)
         opened = _identity(dataset.path)
         try:
             with locked(dataset.path):
-                return _collect(request, blocks, Collection(request, dataset, progress=progress, stop=stop), total)
+                collection = Collection(request, dataset, progress=progress, stop=stop)
+                return _collect(request, blocks, collection, total, by(request, collection))
         except Vanished:
             raise
         except Exception:
@@ -101,28 +99,30 @@ def _has_results(path: Path) -> bool:
     return journals.is_begun(journal) and next(journals.records_of(journal), None) is not None
 
 
-def _collect(request: Request, blocks: Iterable[pl.DataFrame], collection: Collection, total: int | None) -> Summary:
+def _collect(
+    request: Request, blocks: Iterable[pl.DataFrame], collection: Collection, total: int | None, crew: Crew
+) -> Summary:
     collection.total = total
+    collection.labels.expect(total or 0)
     collection.progress.expect("vectors", total)
-    supervisor = _supervisor(request, collection)
     ready: Ready | None = None
     finished = False
     with _told_what_is_safe(collection):
         try:
             with _interrupted_politely(collection):
-                ready = supervisor.connect()
+                ready = crew.connect()
                 _note(collection, journals.State(total))
-                _capture(request, collection, Device(**ready.device))
-                finished = _measure(request, collection, supervisor, blocks, ready) and not supervisor.unblamed
+                _capture(request, collection, crew, Device(**ready.device))
+                finished = _measure(request, collection, crew, blocks, ready) and not crew.unblamed
                 if finished and not collection.stop():
-                    collection.revisit(supervisor)
-                    collection.race(supervisor)
+                    collection.revisit(crew)
+                    collection.race(crew)
         finally:
-            supervisor.close()
+            crew.close()
             if collection.journal is not None:
                 collection.journal.close()
     summary = collection.summary
-    summary.lost = supervisor.lost
+    summary.lost = crew.lost
     summary.unsure = collection.labels.doubtful
     summary.measured = summary.statuses.total()
     summary.interrupted = collection.stopping
@@ -131,6 +131,7 @@ def _collect(request: Request, blocks: Iterable[pl.DataFrame], collection: Colle
     summary.without_a_row = not (finished or chosen)
     if not summary.without_a_row:
         assert ready is not None
+        collection.labels = Labels()  # compacting needs the memory
         compact(collection.dataset, request.family, ready)
     elif ready is not None:
         measured = summary.measured + summary.already_there
@@ -139,11 +140,11 @@ def _collect(request: Request, blocks: Iterable[pl.DataFrame], collection: Colle
     return summary
 
 
-def _capture(request: Request, collection: Collection, device: Device) -> None:
+def _capture(request: Request, collection: Collection, crew: Crew, device: Device) -> None:
     """Ask what the machine is before anything is measured, and say where that contradicts the device's profile."""
     if not request.capture_hw:
         return
-    found = capture(device.name)
+    found = crew.hardware(device.name)
     collection.dataset.keep_hardware(found)
     collection.summary.hardware = as_json(found, device)
     for said in collection.summary.hardware["contradictions"]:
@@ -161,36 +162,12 @@ def _ended(collection: Collection) -> journals.Ended:
     return "budget" if collection.stop() else "device_lost"
 
 
-def _supervisor(request: Request, collection: Collection) -> Supervisor:
-    return Supervisor(
-        start=lambda device: Start(
-            request.backend,
-            request.family.id,
-            device,
-            request.policy,
-            request.options,
-            request.build_jobs,
-            declaration_of(request.family),
-        ),
-        devices=list(request.devices),
-        record=collection.record,
-        flush=collection.flush,
-        admit=collection.admit,
-        reset=_reset(request.reset_command),
-        memory_bytes=worker_share(len(request.devices)) if request.memory_bytes is None else request.memory_bytes,
-        alike=AlikeFailures(request.alike_failures),
-        abandoned=collection.abandoned,
-        progress=collection.progress,
-    )
-
-
-def _measure(
-    request: Request, collection: Collection, supervisor: Supervisor, blocks: Iterable[pl.DataFrame], ready: Ready
-) -> bool:
+def _measure(request: Request, collection: Collection, crew: Crew, blocks: Iterable[pl.DataFrame], ready: Ready) -> bool:
     """Measure every vector, or those that are worth most; False when it was stopped before the end."""
     if request.active is None:
-        return supervisor.run(collection.chunks(blocks), collection.stop)
-    return measure_rounds(request.active, collection, supervisor, blocks, Device(**ready.device))
+        return crew.run(collection.chunks(blocks), collection.stop)
+    whole = (with_optional(request.family, block) for block in blocks)
+    return measure_rounds(request.active, collection, crew, whole, Device(**ready.device))
 
 
 def _open(request: Request) -> Dataset:
@@ -204,20 +181,6 @@ def _open(request: Request) -> Dataset:
             f"{request.out} is a finished dataset: add `resume` to measure what it lacks, or choose another name"
         )
     return dataset
-
-
-def _reset(command: tuple[str, ...]) -> Callable[[str], None] | None:
-    if not command:
-        return None
-
-    def reset(device: str) -> None:
-        argv = [part.replace("{device}", device) for part in command]
-        try:
-            subprocess.run(argv, check=True, capture_output=True, timeout=300)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise KerncastError(f"the reset command {argv} failed ({error})") from error
-
-    return reset
 
 
 @contextlib.contextmanager

@@ -14,14 +14,15 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 from msgspec import structs
 
 from kerncast.backends import get_backend
 from kerncast.backends.memory import oom_kills, resident_bytes
 from kerncast.collecting.alike import AlikeFailures
+from kerncast.collecting.crew import Record, show_result
 from kerncast.collecting.errands import Errand, Errands, Inquiry
+from kerncast.collecting.hardware import capture
 from kerncast.collecting.messages import (
     Broken,
     Chunk,
@@ -36,6 +37,7 @@ from kerncast.collecting.messages import (
 )
 from kerncast.collecting.process import Worker, can_be_read, exit_words, spawn
 from kerncast.collecting.stopping import Abandoned, CannotGoOn, DeviceLost
+from kerncast.data.hardware import Hardware
 from kerncast.errors import KerncastError
 from kerncast.progress import QUIET, Progress
 from kerncast.writing.terminal import assignments
@@ -49,12 +51,6 @@ TOGETHER_SECONDS = 30.0
 FAILED_STARTS = 3
 # A vector at which a worker ended twice in the same way is to blame, or if one did so this many times.
 MOST_STRIKES = 3
-
-
-class Record(Protocol):
-    """Takes a vector's final status. `overrules`: it replaces an earlier one, even a time."""
-
-    def __call__(self, item: Item, result: Result, block: int, device_index: str, overrules: bool = False) -> None: ...
 
 
 class Supervisor:
@@ -139,6 +135,10 @@ class Supervisor:
                     self.admit(device, message)
                 return next(iter(ready.values()))
             self._step(POLL_SECONDS)
+
+    def hardware(self, device: str) -> Hardware:
+        """What the tools of this machine say about it."""
+        return capture(device)
 
     def close(self) -> None:
         """End every worker, and record what was held back."""
@@ -316,14 +316,7 @@ class Supervisor:
 
     def _record(self, item: Item, result: Result, chunk: int, device: str) -> None:
         self.record(item, result, chunk, device)
-        self.progress.result(
-            result.status,
-            device=device,
-            problem=item.problem,
-            time_ns=result.time_ns,
-            samples=result.samples or 0,
-            disturbed=result.disturbed_samples,
-        )
+        show_result(self.progress, item, result, device)
 
     # -- what can happen to a worker -------------------------------------------------------------------
 

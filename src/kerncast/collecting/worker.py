@@ -86,7 +86,7 @@ class Measurer:
         self.compute = Sentinel(backend.sentinel("compute"))
         # Other causes disturb memory-bound vectors, so these have their own sentinel.
         self.memory = Sentinel(backend.sentinel("memory"))
-        self.memory_bound = _memory_bound(family, backend.device())
+        self.memory_bound = memory_bound(family, backend.device())
         self.proof = Proof(backend, self._guard, self._close, send)
         self.leaking = False
         """Whether a kernel could not be closed; then the process is checked before it gets the next chunk."""
@@ -274,7 +274,7 @@ class Measurer:
             return False
 
 
-def _memory_bound(family: Family, device: Device) -> Callable[[Problem], bool]:
+def memory_bound(family: Family, device: Device) -> Callable[[Problem], bool]:
     """Whether a problem's operands exceed the last private cache and its roofline is the memory's."""
     work = family.work(family.op.namespace())
     l2_bytes = device.numbers.get("l2_cache_kb", math.inf) * 1024

@@ -164,6 +164,11 @@ def one_of(known: tuple[str, ...]) -> str:
     return known[0] if len(known) == 1 else f"one of {', '.join(known)}"
 
 
+def origin_json(identity: Identity) -> str:
+    """What a reply says of the model that gave it: the members at its end."""
+    return f',"model":{json.dumps(identity.model)},"software":{json.dumps(identity.software)}'
+
+
 def _rules(problem: Space, identity: Identity | None) -> str:
     """Tables of the op's aliases, of the values to normalise, and of the origin that an answer names."""
     listed, presets, same = list(problem.parameters), [], []
@@ -185,7 +190,7 @@ def _rules(problem: Space, identity: Identity | None) -> str:
     rows = [f"{{{c_string(item.text)}, {_size(item.text)}, {_size(item.text[: item.value])}, "
             f"{str(softwares.is_cut(item.text[item.value :])).lower()}}}" for item in known]  # fmt: skip
     room = max(SHORTEST_ROOM, *(ROOM_FACTOR * len(item.text.encode()) for item in known)) if known else SHORTEST_ROOM
-    origin = f',"model":{json.dumps(identity.model)},"software":{json.dumps(identity.software)}' if identity else ""
+    origin = origin_json(identity) if identity else ""
     return (
         _table("query_assignment", "query_presets", "query_preset_count", presets, "{-1, 0, 0}")
         + _table("query_same_as", "query_same", "query_same_count", same, "{0, 0, 0, 0}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from kerncast import software
+from kerncast.data.drawing import DrawnProblems
 from kerncast.errors import InvalidValue, NotFound
 
 SOFTWARE = "software"
@@ -79,13 +80,13 @@ class SoftwareRows:
         ).fill_null(False)
 
 
-Condition = str | SoftwareRows
-"""What keeps rows: a text, or one that was resolved."""
+Condition = str | SoftwareRows | DrawnProblems
+"""What keeps rows: a text, one that was resolved, or a draw."""
 
 
 def combine(conditions: Iterable[Condition], schema: Mapping[str, pl.DataType]) -> pl.Expr:
     """All conditions together; no conditions keep every row."""
-    found = (item.expression if isinstance(item, SoftwareRows) else parse_filter(item, schema) for item in conditions)
+    found = (parse_filter(item, schema) if isinstance(item, str) else item.expression for item in conditions)
     return pl.all_horizontal([pl.lit(True), *found])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from kerncast.arrays import Ints
 from kerncast.data import schema
 from kerncast.errors import BadFile
 from kerncast.files.lock import is_held
@@ -32,7 +33,7 @@ FORMAT = "kerncast-journal"
 VERSION = 1
 LOCK = "collect.lock"
 # Records that are decoded at a time: Python objects take ten times the memory of columns.
-BATCH = 20_000
+BATCH = 5_000
 # The beginning of a first line whose writing was cut short.
 _TORN_HEADER = re.compile(rb"[0-9a-f]{0,8}|[0-9a-f]{8} (\{[^\n]*)?")
 
@@ -107,7 +108,17 @@ def _bodies(path: Path) -> Iterator[tuple[bytes, int]]:
 
 def good_bytes(path: Path) -> int:
     """The length of the part before a torn last line; damage elsewhere is refused."""
-    return max(end for _, end in _bodies(path))
+    with path.open("rb") as file:
+        _header(path, file)
+        end, torn = file.tell(), 0
+        for number, line in enumerate(file, 2):
+            if torn:
+                _body(path, torn, b"")
+            if checked(line) is None:
+                torn = number
+            else:
+                end += len(line)
+    return end
 
 
 def records_of(path: Path) -> Iterator[dict[str, Any]]:
@@ -143,13 +154,47 @@ class _Result(msgspec.Struct):
     unsure: bool = False
 
 
-def placed_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Every record with the position of its line."""
-    at = 0
-    for body, end in _bodies(path):
-        if body:
-            yield at, decode_json(body)
-        at = end
+class Outcome(msgspec.Struct, gc=False):
+    """What a resumed collection needs of a record; its problem is decoded only where it is another one than before."""
+
+    key: str
+    status: str
+    problem: msgspec.Raw
+    order: int = 0
+    block: int = 0
+    time_ns: float | None = None
+    time_ns_mad: float | None = None
+    unsure: bool = False
+
+
+def placed_outcomes(path: Path) -> Generator[tuple[int, Outcome], None, int]:
+    """Every record with the position of its line; returns the length of the part before a torn last line."""
+    decode = msgspec.json.Decoder(Outcome).decode
+    torn = 0
+    with path.open("rb") as file:
+        at = len(file.readline())
+        for number, line in enumerate(file, 2):
+            if torn:
+                _body(path, torn, b"")
+            body = checked(line)
+            if body is None:
+                torn = number
+                continue
+            try:
+                found = decode(body)
+            except msgspec.DecodeError as error:
+                raise _foreign(path, key_rule(error)) from error
+            if found.status == "ok" and found.time_ns is None:
+                raise _foreign(path, "it is ok and has no time")
+            yield at, found
+            at += len(line)
+    return at
+
+
+def distinct_keys(path: Path) -> int:
+    """How many vectors have a record."""
+    keys = _key_hashes(path)
+    return len(np.unique(keys))
 
 
 def record_at(path: Path, file: IO[bytes], at: int) -> dict[str, Any]:
@@ -193,16 +238,22 @@ class _Key(msgspec.Struct):
     key: str
 
 
+def _key_hashes(path: Path) -> Ints:
+    """A hash of the key of each record."""
+    key_of = msgspec.json.Decoder(_Key)
+    try:
+        return np.fromiter((hash(key_of.decode(body).key) for body in _records(path)), np.int64)
+    except msgspec.DecodeError as error:
+        raise _foreign(path, key_rule(error)) from error
+
+
 def _final_records(path: Path) -> Iterator[dict[str, Any]]:
     """The last record of each key, in the place of its first one.
 
     The journal is read up to three times, so that only the records of keys that occur again are held, and of the others a hash.
     """
     key_of = msgspec.json.Decoder(_Key)
-    try:
-        hashes = np.fromiter((hash(key_of.decode(body).key) for body in _records(path)), np.int64)
-    except msgspec.DecodeError as error:
-        raise _foreign(path, key_rule(error)) from error
+    hashes = _key_hashes(path)
     order = np.argsort(hashes, kind="stable")
     same = hashes[order][1:] == hashes[order][:-1]
     again = np.zeros(len(hashes), dtype=bool)

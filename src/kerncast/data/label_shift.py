@@ -11,7 +11,9 @@ shape: thirty rows of one shape are not thirty witnesses to one error.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +29,7 @@ from kerncast.op import Family
 DeviceOf = Callable[[str], Device]
 
 NOT_SUSPECT = "suspect=false"
-"""The `--where` condition that means `without_suspect`. A model records it and applies it when it is refitted."""
+"""The `where` condition that means `without_suspect`. A model records it and applies it when it is refitted."""
 FURTHEST_SHIFT = 32
 # In units of the typical prediction error: the maximum cost of a row, and the cost of a change of shift.
 WORST_FIT = 4.0
@@ -54,6 +56,10 @@ CHECKED_ROWS = 300_000
 FOLDS = 5
 MOST_STRETCHES = 200
 ROUNDS = 3
+FITTED = {
+    "objective": "regression_l1", "num_leaves": 31, "learning_rate": 0.1, "verbose": -1, "seed": 0,
+    "deterministic": True, "force_row_wise": True, "num_threads": 1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -78,29 +84,50 @@ class LabelShift:
 
 def find_label_shift(family: Family, rows: pl.DataFrame, device_of: DeviceOf = get_device) -> LabelShift:
     """Look for shifted labels in each source separately, in the order in which its rows were recorded."""
-    suspect = np.zeros(rows.height, dtype=bool)
+    placed = rows.select("source", "source_line", "device", ok=pl.col("status") == "ok")
+    in_order = rows["order"].null_count() == 0
+    return find_shift_in(family, placed, in_order, lambda places: rows[places], device_of)
+
+
+def find_shift_in(
+    family: Family,
+    placed: pl.DataFrame,
+    in_order: bool,
+    rows_at: Callable[[Ints], pl.DataFrame],
+    device_of: DeviceOf = get_device,
+    most_rows: int | None = None,
+) -> LabelShift:
+    """The same for rows that are not in memory: `placed` says of each its source, line and device and whether it is ok.
+
+    Rows with equal values in `source` are of one source; the sources are taken in the order of these values. `rows_at` gives
+    rows by their places. At most `most_rows` are checked in all. `in_order`: every row was recorded as it was measured.
+    """
+    suspect = np.zeros(placed.height, dtype=bool)
     stretches: list[ShiftedRows] = []
     reasons: list[str] = []
     checked = 0
-    known = rows.with_row_index("__row").filter(pl.col("source_line").is_not_null())
+    known = placed.with_row_index("__row").filter(pl.col("source_line").is_not_null())
     if known.is_empty():
-        collected = rows["order"].null_count() == 0
-        reason = "each time was measured and recorded with its own row" if collected else "the rows carry no source line"
+        reason = "each time was measured and recorded with its own row" if in_order else "the rows carry no source line"
         return LabelShift(0, reason, (), suspect)
     for part in known.sort("source", "source_line", maintain_order=True).partition_by("source", maintain_order=True):
         # The same numbering for every device of a source: a row's place among all rows of the source.
-        placed = part.with_row_index("__place").filter(pl.col("status") == "ok")
-        for table in placed.partition_by("device", maintain_order=True):
-            found, reason = _check(family, table.head(CHECKED_ROWS), device_of)
+        numbered = part.with_row_index("__place").filter("ok")
+        for whole in numbered.partition_by("device", maintain_order=True):
+            table = whole.head(CHECKED_ROWS if most_rows is None else min(CHECKED_ROWS, most_rows - checked))
+            if table.height < min(FEWEST_ROWS, whole.height):
+                continue
+            places, positions = (table[name].to_numpy().astype(np.int64) for name in ("__place", "__row"))
+            rows = rows_at(positions)
+            found, reason = _check(family, rows, device_of)
             if reason:
                 reasons.append(reason)
                 continue
-            checked += min(table.height, CHECKED_ROWS)
-            places, positions = table["__place"].to_numpy(), table["__row"].to_numpy()
+            checked += table.height
             for first, last, shift in found:
-                stretches.append(ShiftedRows(table["source"][0], int(places[first]), int(places[last]), shift))
+                stretches.append(ShiftedRows(rows["source"][0], int(places[first]), int(places[last]), shift))
                 suspect[positions[first : last + 1]] = True
-    total = int((rows["status"] == "ok").sum())
+    total = int(placed["ok"].sum())
     if checked < total:
         reasons.append(f"{total - checked:,} of {total:,} ok rows were not checked")
     return LabelShift(checked, "; ".join(dict.fromkeys(reasons)), tuple(stretches), suspect)
@@ -178,23 +205,25 @@ def _predict_held_out(features: Floats, labels: Floats, groups: Ints, trusted: F
     numbers = np.arange(count) // stretch
     folds = numbers % min(FOLDS, int(numbers[-1]) + 1)
     predicted = np.empty_like(labels)
-    params = {
-        "objective": "regression_l1", "num_leaves": 31, "learning_rate": 0.1, "verbose": -1, "seed": 0,
-        "deterministic": True, "force_row_wise": True, "num_threads": 1,
-    }  # fmt: skip
-    for fold in np.unique(folds):
+    drawn: dict[int, Ints] = {}
+    for fold in np.unique(folds).tolist():
         held_out = folds == fold
         near = np.convolve(held_out, np.ones(2 * FURTHEST_SHIFT + 1), mode="same") > 0
-        usable = trusted & ~near & ~np.isin(groups, groups[held_out])
-        train = np.flatnonzero(usable)
+        train = np.flatnonzero(trusted & ~near & ~np.isin(groups, groups[held_out]))
+        drawn[fold] = np.sort(rng.choice(train, TRAINING_ROWS, replace=False)) if len(train) > TRAINING_ROWS else train
+
+    def predict(fold: int) -> None:
+        held_out, train = folds == fold, drawn[fold]
         if len(train) < FEWEST_ROWS // 2:
             predicted[held_out] = labels[held_out]  # too few rows are left to predict these
-            continue
-        if len(train) > TRAINING_ROWS:
-            train = np.sort(rng.choice(train, TRAINING_ROWS, replace=False))
+            return
         data = lightgbm.Dataset(features[train], labels[train], params={"verbose": -1})
-        model = lightgbm.train(params, data, num_boost_round=200)
-        predicted[held_out] = np.asarray(model.predict(features[held_out]))
+        model = lightgbm.train(FITTED, data, num_boost_round=200)
+        predicted[held_out] = np.asarray(model.predict(features[held_out], num_threads=1))
+
+    # Each fold has one thread, so its result does not depend on how many run at a time.
+    with ThreadPoolExecutor(min(len(drawn), os.cpu_count() or 1)) as pool:
+        list(pool.map(predict, drawn))
     return predicted
 
 
@@ -250,6 +279,8 @@ def _costs(labels: Floats, predicted: Floats, trusted: Flags, runs: Ints, visits
 def _likeliest_shifts(costs: Floats) -> Ints:
     """The cheapest path of shifts (Viterbi, with one price for every change)."""
     count, states = costs.shape
+    if not _worth_changing(costs):
+        return np.zeros(count, dtype=np.int64)
     total = costs[0] + np.where(np.arange(states) == FURTHEST_SHIFT, 0.0, SHIFT_CHANGE_COST)
     came_from = np.zeros((count, states), dtype=np.int16)
     same = np.arange(states)
@@ -265,6 +296,17 @@ def _likeliest_shifts(costs: Floats) -> Ints:
         path[row] = state - FURTHEST_SHIFT
         state = came_from[row, state]
     return path
+
+
+def _worth_changing(costs: Floats) -> bool:
+    """Whether any stretch of rows fits another shift so much better that the price of a change may be paid."""
+    own = costs[:, FURTHEST_SHIFT]
+    for other in costs.T:
+        gained = np.r_[0.0, np.cumsum(own - other)]
+        # Sums in another order than those of a path differ in their last bits.
+        if (gained - np.minimum.accumulate(gained)).max() > SHIFT_CHANGE_COST - 1e-6:
+            return True
+    return False
 
 
 def _stretches(path: Ints, costs: Floats, weights: Floats) -> list[tuple[int, int, int]]:

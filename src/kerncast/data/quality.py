@@ -1,40 +1,60 @@
-"""What a dataset holds and what is wrong with it, as plain values that print and serialise."""
+"""What a dataset holds and what is wrong with it, as plain values that print and serialise.
+
+The rows are read a piece at a time and condensed. Of a dataset that is too large even for that, whole problems are drawn.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from kerncast import devices, limits
+from kerncast import devices
+from kerncast.arrays import Ints
 from kerncast.data import hardware, schema
+from kerncast.data.condensed import PLACE, READ, Condensed, condense, names_of
 from kerncast.data.dataset import Dataset
-from kerncast.data.label_shift import DeviceOf, find_label_shift
+from kerncast.data.drawing import draw_problems
+from kerncast.data.filters import Condition
+from kerncast.data.label_shift import DeviceOf, LabelShift, find_label_shift, find_shift_in
+from kerncast.data.repeats import RowsAt, contradictions, disagreements, noise, repeated
+from kerncast.data.row_checks import RowChecks, faster_than_possible, measured_though_impossible
 from kerncast.errors import InvalidValue, NotFound
+from kerncast.expr import Program
 from kerncast.op import Family
 
-SIZE_BANDS = (("under 10 us", 1e4), ("10 to 100 us", 1e5), ("100 us to 1 ms", 1e6), ("1 to 10 ms", 1e7), ("over 10 ms", np.inf))
-# Repeats of one measurement that differ by more than this factor contradict each other.
-DISAGREEMENT = 1.5
-# Of each kind of finding, this many are listed.
-EXAMPLES = 5
+__all__ = ["aliased_configs", "disagreements", "faster_than_possible", "inspect_dataset", "inspect_family", "label_shift",
+           "measured_though_impossible"]  # fmt: skip
+
 # Aliases are looked for among at most this many configs, on this many problems.
 ALIAS_CONFIGS = 20_000
 ALIAS_PROBLEMS = 5
-
-# What is looked at, besides the parameters: all columns of a million rows take half a gigabyte.
-READ = (*schema.REPEAT_OF, "device", "status", "time_ns", "source", "source_line", "order")
+# Of more problems, the fastest configs of the first ones are listed.
+MOST_FASTEST = 20_000
+# Of more rows, whole problems are looked at: condensed rows take 50 bytes each, and as much again to sort them.
+MOST_ROWS = 20_000_000
+# Rows that are checked for shifted labels: 300,000 take a quarter of a minute.
+SHIFT_ROWS = 600_000
 
 Report = dict[str, Any]
-NOT_CHECKED: Report = {
-    "checked_rows": 0,
-    "note": "not checked with `where`, which removes neighbouring rows",
-    "suspect_rows": 0,
-    "stretches": [],
-}
+
+
+def _not_checked(why: str) -> Report:
+    return {"checked_rows": 0, "note": f"not checked {why}", "suspect_rows": 0, "stretches": []}
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Where the rows of a family are read from, any number of times."""
+
+    pieces: Callable[[], Iterator[pl.DataFrame]]
+    """All of them, with what is read of them."""
+    at: RowsAt
+    """Some of them, by their places."""
 
 
 def inspect_dataset(dataset: Dataset, where: Sequence[str] = ()) -> Report:
@@ -45,12 +65,12 @@ def inspect_dataset(dataset: Dataset, where: Sequence[str] = ()) -> Report:
     unknown: NotFound | None = None
     for family in dataset.families:
         try:
-            rows = dataset.read(family, where, [*READ, *schema.parameter_columns(family)])
+            section = _section(dataset, family, where)
         except NotFound as error:  # a column that only another family has
             unknown = error
             continue
-        if rows.height:
-            sections.append(inspect_family(family, rows, dataset.device, filtered=bool(where)))
+        if section is not None:
+            sections.append(section)
     if not sections and unknown is not None:
         raise unknown
     if not sections:
@@ -66,47 +86,102 @@ def inspect_dataset(dataset: Dataset, where: Sequence[str] = ()) -> Report:
     }
 
 
-def inspect_family(family: Family, rows: pl.DataFrame, device_of: DeviceOf = devices.get, filtered: bool = False) -> Report:
-    """One family's section. A filtered table lacks neighbouring rows, so it is not checked for shifts."""
-    problems = [name for name in rows.columns if name.startswith("problem.")]
-    configs = [name for name in rows.columns if name.startswith("config.")]
-    ok = rows.filter(pl.col("status") == "ok")
-    return {
-        "op": family.op.name,
-        "family": family.id,
-        "rows": rows.height,
-        "problems": rows.select(problems).hash_rows(seed=0).n_unique(),
-        "configs": rows.select(configs).hash_rows(seed=0).n_unique() if configs else 1,
-        "devices": _counts(rows, "device"),
-        "software": _counts(rows, "software"),
-        "backends": _counts(rows, "backend"),
-        "statuses": _counts(rows, "status"),
-        "coverage": coverage(rows, problems, configs),
-        "noise": noise(ok),
-        "disagreements": disagreements(rows),
-        "fastest": fastest(ok, problems, configs),
-        "constant_columns": constant_columns(rows, [*problems, *configs]),
-        "aliased_configs": aliased_configs(family, rows, configs, device_of),
-        "measured_though_impossible": measured_though_impossible(family, ok, device_of),
-        "faster_than_possible": faster_than_possible(family, ok, device_of),
-        "label_shift": NOT_CHECKED if filtered else label_shift(family, rows, device_of),
-    }
+def _section(dataset: Dataset, family: Family, where: Sequence[str]) -> Report | None:
+    """The section of one family; None: none of its rows satisfies the conditions."""
+    columns, conditions = [*READ, *schema.parameter_columns(family)], list[Condition](where)
+    total = dataset.rows_of(family)
+    if total > MOST_ROWS and where:
+        total = int(dataset.scan(family, where).select(pl.len()).collect(engine="streaming").item())
+    if total > MOST_ROWS:
+        drawn, _ = draw_problems(family, [dataset.scan(family, where)], MOST_ROWS, 0)
+        conditions.append(drawn)
+    source = _Rows(
+        lambda: dataset.pieces(family, conditions, columns),
+        lambda places, chosen: dataset.rows_at(family, places, conditions, chosen or columns),
+    )
+    why = "with `where`, which removes neighbouring rows" if where else "in drawn problems, which lack neighbouring rows"
+    found = _inspected(family, source, dataset.device, _not_checked(why) if conditions else None)
+    if found is None or total <= MOST_ROWS:
+        return found
+    counted = {name: _counts(dataset.scan(family, where), column) for name, column in _COUNTS.items()}
+    return {**found, "rows": total, **counted}
 
 
-def _counts(rows: pl.DataFrame, column: str) -> dict[str, int]:
-    counted = rows[column].value_counts(name="len").sort("len", column, descending=[True, False])
+_COUNTS = {"devices": "device", "software": "software", "backends": "backend", "statuses": "status"}
+
+
+def _counts(rows: pl.LazyFrame, column: str) -> dict[str, int]:
+    counted = rows.group_by(column).len().collect(engine="streaming").sort("len", column, descending=[True, False])
     return {("unknown" if value is None else str(value)): count for value, count in counted.iter_rows()}
 
 
-def coverage(rows: pl.DataFrame, problems: list[str], configs: list[str]) -> Report:
+def inspect_family(family: Family, rows: pl.DataFrame, device_of: DeviceOf = devices.get) -> Report:
+    """The section of a family for rows that are in memory."""
+    source = _Rows(lambda: iter([rows]), lambda places, chosen: rows[places].select(chosen or pl.all()))
+    found = _inspected(family, source, device_of, None)
+    if found is None:
+        raise InvalidValue(f"there are no rows of {family.id} to look at")
+    return found
+
+
+def _inspected(family: Family, source: _Rows, device_of: DeviceOf, unchecked: Report | None) -> Report | None:
+    """One family's section; `unchecked` is what it says of shifted labels if these are not looked for."""
+    checks = RowChecks(family, device_of)
+    # Beside this thread: most of the time of both is spent in libraries that let others run.
+    with ThreadPoolExecutor(1) as beside:
+        rows = condense(_checked(source.pieces(), checks, beside))
+        if not rows.frame.height:
+            return None
+        shift = beside.submit(
+            lambda: _shift_report(_shift(family, rows, source.at, device_of)) if unchecked is None else unchecked
+        )
+        return {**_told(family, rows, source, checks, device_of), "label_shift": shift.result()}
+
+
+def _checked(pieces: Iterable[pl.DataFrame], checks: RowChecks, beside: Executor) -> Iterator[pl.DataFrame]:
+    """The same pieces, each checked while the caller works on it."""
+    checking: Future[None] | None = None
+    for piece in pieces:
+        if checking is not None:
+            checking.result()
+        checking = beside.submit(checks.add, piece)
+        yield piece
+    if checking is not None:
+        checking.result()
+
+
+def _told(family: Family, rows: Condensed, source: _Rows, checks: RowChecks, device_of: DeviceOf) -> Report:
+    again = repeated(rows)
+    problems, configs = ([f"{half}.{name}" for name in space.parameters] for half, space in _halves(family))
+    return {
+        "op": family.op.name,
+        "family": family.id,
+        "rows": rows.frame.height,
+        "looked_at_rows": rows.frame.height,
+        "problems": rows.frame["problem"].n_unique(),
+        "configs": rows.frame["config"].n_unique(),
+        **{name: rows.counts[column] for name, column in _COUNTS.items()},
+        "coverage": coverage(rows),
+        "noise": noise(again),
+        "disagreements": contradictions(rows, again, source.at),
+        **fastest(rows, problems, configs, source.at),
+        "constant_columns": rows.constants,
+        "aliased_configs": _aliased(family, rows, problems, configs, source.at, device_of),
+        "measured_though_impossible": checks.impossible.report(),
+        "faster_than_possible": checks.too_fast.report(),
+    }
+
+
+def _halves(family: Family) -> tuple[tuple[str, Any], tuple[str, Any]]:
+    return ("problem", family.problem), ("config", family.config)
+
+
+def coverage(rows: Condensed) -> Report:
     """How much of the grid of problems × configs was attempted, and how evenly."""
-    # Hashes instead of cells: 64 bits tell a million rows apart.
-    numbered = pl.DataFrame(
-        {"problem": rows.select(problems).hash_rows(seed=0), "pair": rows.select([*problems, *configs]).hash_rows(seed=0)}
-    )
-    pairs = numbered.unique("pair")
+    # 64 bits tell a hundred million pairs apart.
+    pairs = rows.frame.select("problem", pair=pl.struct("problem", "config").hash(seed=0)).unique("pair")
     per_problem = pairs.group_by("problem").len()["len"]
-    total = rows.select(configs).hash_rows(seed=0).n_unique() if configs else 1
+    total = rows.frame["config"].n_unique()
     return {
         "configs_per_problem": {
             "min": per_problem.min(),
@@ -117,96 +192,36 @@ def coverage(rows: pl.DataFrame, problems: list[str], configs: list[str]) -> Rep
     }
 
 
-def repeats(ok: pl.DataFrame) -> pl.DataFrame:
-    """One row per measurement taken more than once: its median, extremes and relative deviation."""
-    again = schema.perhaps_repeated(ok.select(*schema.REPEAT_OF, "time_ns"), schema.REPEAT_OF)
-    grouped = again.group_by(schema.REPEAT_OF, maintain_order=True).agg(
-        repeats=pl.len(),
-        median_ns=pl.col("time_ns").median(),
-        fastest_ns=pl.col("time_ns").min(),
-        slowest_ns=pl.col("time_ns").max(),
-        deviation=((pl.col("time_ns") - pl.col("time_ns").median()).abs().median() / pl.col("time_ns").median()),
-    )
-    return grouped.filter(pl.col("repeats") > 1)
-
-
-def noise(ok: pl.DataFrame) -> list[Report]:
-    """Spread of repeats by size of the measurement: relative MAD, and slowest ÷ fastest."""
-    again = repeats(ok)
-    bands = []
-    low = 0.0
-    for name, high in SIZE_BANDS:
-        band = again.filter((pl.col("median_ns") >= low) & (pl.col("median_ns") < high))
-        low = high
-        if band.height:
-            ratio = band["slowest_ns"] / band["fastest_ns"]
-            bands.append(
-                {
-                    "band": name,
-                    "measurements": band.height,
-                    "relative_mad_median": band["deviation"].median(),
-                    "relative_mad_p90": band["deviation"].quantile(0.9),
-                    "slowest_over_fastest_median": ratio.median(),
-                    "slowest_over_fastest_p99": ratio.quantile(0.99),
-                }
-            )
-    return bands
-
-
-def disagreements(rows: pl.DataFrame) -> Report:
-    """Repeats that contradict each other: times far apart, or success and failure of the same thing."""
-    again = repeats(rows.filter(pl.col("status") == "ok"))
-    far = again.filter(pl.col("slowest_ns") > DISAGREEMENT * pl.col("fastest_ns"))
-    placed = rows.select(*schema.REPEAT_OF, "status", at=pl.int_range(pl.len()))
-    mixed = (
-        schema.perhaps_repeated(placed, schema.REPEAT_OF)
-        .group_by(schema.REPEAT_OF, maintain_order=True)
-        .agg(
-            pl.col("status").unique_counts().alias("counts"), pl.col("status").unique(maintain_order=True), pl.col("at").first()
-        )
-        .filter(pl.col("status").list.len() > 1)
-    )
-    worst = far.with_columns(ratio=pl.col("slowest_ns") / pl.col("fastest_ns")).sort("ratio", "key", descending=[True, False])
-    return {
-        "factor": DISAGREEMENT,
-        "measurements": far.height,
-        "worst": worst.head(EXAMPLES).select("key", "repeats", "fastest_ns", "slowest_ns", "ratio").to_dicts(),
-        "mixed_statuses": mixed.height,
-        "mixed_examples": [_mixed(rows, found) for found in mixed.head(EXAMPLES).iter_rows(named=True)],
-    }
-
-
-def _mixed(rows: pl.DataFrame, found: dict[str, Any]) -> Report:
-    """A measurement whose rows ended differently: what it is, and how many rows have each status."""
-    row = rows.row(found["at"], named=True)
-    values = {
-        prefix: {name.removeprefix(f"{prefix}."): value for name, value in row.items() if name.startswith(f"{prefix}.")}
-        for prefix in ("problem", "config")
-    }
-    known = {prefix: {name: value for name, value in cells.items() if value is not None} for prefix, cells in values.items()}
-    counts = dict(sorted(zip(found["status"], found["counts"], strict=True)))
-    return {"key": found["key"], "device": row["device"], **known, "statuses": counts}
-
-
-def fastest(ok: pl.DataFrame, problems: list[str], configs: list[str]) -> list[Report]:
+def fastest(
+    rows: Condensed,
+    problems: Sequence[str],
+    configs: Sequence[str],
+    rows_at: RowsAt,
+) -> Report:
     """The fastest config of each problem, by the median of its repeats; ties go to the smaller key."""
-    if ok.is_empty():
-        return []
-    # Of a measurement only its key, its time and the place of its first row: all its columns would be copied several times.
-    problem = ok.select("device", *problems).hash_rows(seed=0)
-    medians = (
-        ok.select("key", "time_ns", problem=problem, at=pl.int_range(pl.len()))
-        .group_by("problem", "key")
-        .agg(pl.col("time_ns").median(), pl.col("at").first())
+    shared = pl.struct("device", "problem").hash(seed=0).alias("problem")
+    ok = rows.frame.lazy().select(shared, "key", "time_ns", rows.ok.alias("ok"), at=PLACE).filter("ok").drop("ok").collect()
+    again = ok["key"].is_duplicated()
+    medians = pl.concat(
+        [
+            ok.filter(~again),
+            ok.filter(again)
+            .group_by("problem", "key", maintain_order=True)
+            .agg(pl.col("time_ns").median(), pl.col("at").first()),
+        ]
     )
-    best = medians.sort("time_ns", "key").group_by("problem", maintain_order=True).first()
     counted = medians.group_by("problem").agg(
-        measured_configs=pl.len(), slowest_over_fastest=pl.col("time_ns").max() / pl.col("time_ns").min()
+        first=pl.col("at").min(), best=pl.col("time_ns").min(), slowest=pl.col("time_ns").max(), measured_configs=pl.len()
     )
-    chosen = best.join(counted, on="problem")
-    cells = ok.select("device", *problems, *configs)[chosen["at"].to_numpy()]
-    joined = pl.concat([cells, chosen.drop("problem", "key", "at")], how="horizontal").sort(*problems, "device")
-    return [
+    total, counted = counted.height, counted.sort("first").head(MOST_FASTEST)
+    if not total:
+        return {"fastest": [], "fastest_of": 0}
+    best = medians.join(counted, on="problem").filter(pl.col("time_ns") == pl.col("best")).sort("problem", "key")
+    best = best.unique("problem", keep="first", maintain_order=True).sort("first")
+    cells = rows_at(best["at"].to_numpy(), ["device", *problems, *configs])
+    spread = best.select("time_ns", "measured_configs", slowest_over_fastest=pl.col("slowest") / pl.col("best"))
+    joined = pl.concat([cells, spread], how="horizontal").sort(*problems, "device")
+    listed = [
         {
             "device": row["device"],
             "problem": {name.removeprefix("problem."): row[name] for name in problems},
@@ -217,21 +232,36 @@ def fastest(ok: pl.DataFrame, problems: list[str], configs: list[str]) -> list[R
         }
         for row in joined.iter_rows(named=True)
     ]
+    return {"fastest": listed, "fastest_of": total}
 
 
-def constant_columns(rows: pl.DataFrame, columns: list[str]) -> dict[str, Any]:
-    """Parameters with one value everywhere: a model learns nothing about them."""
-    return {name: rows[name][0] for name in columns if rows[name].n_unique() == 1}
+def aliased_configs(family: Family, rows: pl.DataFrame, device_of: DeviceOf = devices.get) -> Report:
+    """Different configs with identical features, among rows that are in memory."""
+    problems, configs = (names_of(rows, half) for half in ("problem", "config"))
+    found = condense([rows])
+    return _aliased(family, found, problems, configs, lambda places, chosen: rows[places].select(chosen or pl.all()), device_of)
 
 
-def aliased_configs(family: Family, rows: pl.DataFrame, configs: list[str], device_of: DeviceOf = devices.get) -> Report:
+def _aliased(
+    family: Family,
+    rows: Condensed,
+    problems: Sequence[str],
+    configs: Sequence[str],
+    rows_at: RowsAt,
+    device_of: DeviceOf,
+) -> Report:
     """Different configs with identical features on every problem looked at: no model can tell them apart."""
-    distinct = _distinct(rows, configs).head(ALIAS_CONFIGS) if configs else pl.DataFrame()
-    if distinct.height < 2:
+    places = _first_places(rows, "config")[:ALIAS_CONFIGS]
+    if len(places) < 2 or not configs:
         return {"groups": 0, "configs": 0, "problems": 0, "examples": []}
-    problems = _distinct(rows, [name for name in rows.columns if name.startswith("problem.")])
-    problems = problems[np.unique(np.linspace(0, problems.height - 1, ALIAS_PROBLEMS).astype(int))]
-    program = family.feature_program.bind(_hardware(family, rows, device_of))
+    distinct, shapes = rows_at(places, configs), _first_places(rows, "problem")
+    looked_at = rows_at(shapes[np.unique(np.linspace(0, len(shapes) - 1, ALIAS_PROBLEMS).astype(int))], problems)
+    program = family.feature_program.bind(_hardware(family, str(rows.labels["device"][0]), device_of))
+    return _alias_groups(family, distinct, looked_at, program)
+
+
+def _alias_groups(family: Family, distinct: pl.DataFrame, problems: pl.DataFrame, program: Program) -> Report:
+    configs = distinct.columns
     features = []
     for index in range(problems.height):
         crossed = distinct.join(problems[index : index + 1], how="cross", maintain_order="left_right")
@@ -252,76 +282,38 @@ def aliased_configs(family: Family, rows: pl.DataFrame, configs: list[str], devi
     }
 
 
-def _distinct(rows: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
-    """The distinct values of some columns in the order of their first rows, found by hashes: that takes little memory."""
-    _, first = np.unique(rows.select(columns).hash_rows(seed=0).to_numpy(), return_index=True)
-    return rows.select(columns)[np.sort(first)]
+def _first_places(rows: Condensed, column: str) -> Ints:
+    """Where the distinct values of a column are for the first time, in that order."""
+    return np.flatnonzero(rows.frame[column].is_first_distinct().to_numpy())
 
 
-def _hardware(family: Family, rows: pl.DataFrame, device_of: DeviceOf) -> dict[str, Any]:
+def _hardware(family: Family, device: str, device_of: DeviceOf) -> dict[str, Any]:
     """The device's numbers; unknown ones read as 1, which is enough to compare configs with each other."""
     reads = [item.name for item in family.feature_program.symbols if item.name.startswith("hw.")]
     try:
-        known: dict[str, Any] = device_of(rows["device"][0]).bindings(family.op.dtype)
+        known: dict[str, Any] = device_of(device).bindings(family.op.dtype)
     except NotFound:
         known = {}
     return {name: known.get(name, 1.0) for name in reads}
 
 
-def measured_though_impossible(family: Family, ok: pl.DataFrame, device_of: DeviceOf = devices.get) -> list[Report]:
-    """Constraints that rows with status ok break: the constraint, or the table, is wrong."""
-    found: list[Report] = []
-    if ok.is_empty():
-        return found
-    symbols = schema.symbol_columns(family, ok)
-    for name in sorted(ok["device"].unique()):
-        here = (ok["device"] == name).to_numpy()
-        try:
-            bindings = device_of(name).bindings(family.op.dtype)
-        except NotFound:
-            bindings = {}
-        for constraint in (*family.problem.constraints, *family.config.constraints):
-            program = constraint.program.bind(bindings)
-            if any(item.name.startswith("hw.") for item in program.symbols):
-                continue
-            broken = here & (program.frame(symbols).to_series().to_numpy() == 0.0)
-            if broken.any():
-                row = ok.row(int(broken.argmax()), named=True)
-                parts = ("problem", "config")
-                shown = {part: {key.partition(".")[2]: value for key, value in row.items()
-                                if key.startswith(f"{part}.") and value is not None} for part in parts}  # fmt: skip
-                found.append(
-                    {
-                        "device": name, "constraint": constraint.name, "sentence": constraint.sentence,
-                        "rows": int(broken.sum()), "share": float(broken.sum() / here.sum()), "example": shown,
-                    }
-                )  # fmt: skip
-    return found
-
-
-def faster_than_possible(family: Family, ok: pl.DataFrame, device_of: DeviceOf = devices.get) -> Report:
-    """Rows that took less time than their work needs on the device: the work is overcounted, or the label is wrong."""
-    parts = []
-    together = ["device", *(["problem.dtype"] if family.op.dtype is not None else [])]
-    vectors = ok.select(*schema.parameter_columns(family), "time_ns")
-    kinds = _distinct(ok, together)
-    for name, *dtypes in kinds.iter_rows():
-        try:
-            device = device_of(str(name))
-        except NotFound:
-            continue
-        program = limits.limit_program(family, device, dtypes or None)
-        if "floor_ns" in program.outputs:
-            same = [ok[column] == value for column, value in zip(together, (name, *dtypes), strict=True)]
-            own = vectors if kinds.height == 1 else vectors.filter(*same)
-            floor = program.frame(schema.symbol_columns(family, own))["floor_ns"].to_numpy()
-            parts.append(limits.faster_than_possible(own.drop("time_ns"), own["time_ns"].to_numpy(), floor))
-    return limits.together(parts)
-
-
 def label_shift(family: Family, rows: pl.DataFrame, device_of: DeviceOf = devices.get) -> Report:
     """Stretches of rows whose labels fit neighbouring rows better than their own."""
-    result = find_label_shift(family, rows, device_of)
+    return _shift_report(find_label_shift(family, rows, device_of))
+
+
+def _shift(family: Family, rows: Condensed, rows_at: RowsAt, device_of: DeviceOf) -> LabelShift:
+    """Where the labels of condensed rows are shifted."""
+    imported = "source" in rows.frame.columns
+    # Sources in the order of their names, as when their rows are in memory.
+    names = sorted(range(len(rows.labels["source"])), key=lambda code: (rows.labels["source"][code] or "", code))
+    order = pl.lit(pl.Series(np.argsort(names), dtype=pl.UInt32)).gather(pl.col("source")) if imported else pl.lit(0)
+    line = pl.col("source_line") if imported else pl.lit(None, pl.Int64)
+    placed = rows.frame.select("device", ok=rows.ok, source=order, source_line=line)
+    return find_shift_in(family, placed, rows.measured_in_order, lambda places: rows_at(places, None), device_of, SHIFT_ROWS)
+
+
+def _shift_report(result: LabelShift) -> Report:
     return {
         "checked_rows": result.checked_rows,
         "note": result.reason,

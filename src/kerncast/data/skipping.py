@@ -157,9 +157,10 @@ class Skips:
         self, table: pl.DataFrame, bad: pl.Series | pl.Expr, kind: str, column: str | None = None, example: str = ""
     ) -> pl.DataFrame:
         """The table without some rows; `column` holds the value to quote."""
-        mask = (table.with_columns(bad.alias("bad"))["bad"] if isinstance(bad, pl.Expr) else bad).fill_null(False)
-        if not mask.any():
+        mask = table.with_columns(bad.alias("bad"))["bad"] if isinstance(bad, pl.Expr) else bad
+        if mask.dtype == pl.Null or not mask.any():
             return table
+        mask = mask.fill_null(False)
         row = mask.arg_max() or 0
         got = f", got '{shortened(table[column][row])}'" if column is not None else ""
         said = example or f"line {table[LINE][row]}: {kind}{got}"

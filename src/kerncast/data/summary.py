@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from kerncast.data.quality import repeats
+from kerncast.data.repeats import spread_of
+from kerncast.data.schema import REPEAT_OF
 from kerncast.errors import KerncastError
 from kerncast.writing import html
 from kerncast.writing.terminal import TextTable, printable
@@ -18,14 +19,19 @@ if TYPE_CHECKING:
 COLUMNS = ("family", "rows", "problems", "configs", "statuses", "devices", "noise")
 
 
+# Of more rows, problems and configs are not counted and the noise is not looked at: showing a dataset takes a moment.
+COUNTED_ROWS = 5_000_000
+
+
 @dataclass(frozen=True)
 class FamilySummary:
     """What a dataset holds of one family."""
 
     family: str
     rows: int
-    problems: int
-    configs: int
+    problems: int | None
+    """None: there are too many rows to count them for a summary."""
+    configs: int | None
     statuses: dict[str, int]
     devices: tuple[str, ...]
     noise: float | None
@@ -36,36 +42,41 @@ class FamilySummary:
         """The cells of a table row."""
         statuses = ", ".join(f"{name} {count:,}" for name, count in self.statuses.items())
         noise = "unknown" if self.noise is None else f"{self.noise:.2%}"
-        counts = f"{self.rows:,}", f"{self.problems:,}", f"{self.configs:,}"
-        return self.family, *counts, statuses, ", ".join(self.devices), noise
+        counts = ("not counted" if count is None else f"{count:,}" for count in (self.problems, self.configs))
+        return self.family, f"{self.rows:,}", *counts, statuses, ", ".join(self.devices), noise
 
 
 def summaries(dataset: Dataset) -> list[FamilySummary]:
-    """One entry per family; reads the columns that it needs."""
+    """One entry per family; reads the columns that it needs, none of them whole."""
     found = []
     for family in dataset.families:
-        rows = dataset.scan(family)
-        columns = rows.collect_schema().names()
-        problem, config = ([name for name in columns if name.startswith(f"{part}.")] for part in ("problem", "config"))
-        counted = rows.select(
-            rows=pl.len(),
-            problems=pl.struct(problem).n_unique(),
-            configs=pl.struct(config).n_unique() if config else pl.lit(1),
-        ).collect()
-        statuses = rows.group_by("status").len().collect().sort("len", "status", descending=[True, False])
-        machines = tuple(str(name) for name in rows.select(pl.col("device").unique().sort()).collect().to_series())
-        total, problems, configs = counted.row(0)
-        found.append(FamilySummary(family.id, total, problems, configs, dict(statuses.iter_rows()), machines, _noise(rows)))
+        rows, total = dataset.scan(family), dataset.rows_of(family)
+        ends = rows.group_by("status", "device").len().collect(engine="streaming")
+        statuses = ends.group_by("status").agg(pl.col("len").sum()).sort("len", "status", descending=[True, False])
+        machines = tuple(str(name) for name in ends["device"].unique().sort())
+        problems = configs = noise = None
+        if total <= COUNTED_ROWS:
+            problems, configs = (_distinct(rows, half) for half in ("problem", "config"))
+            noise = _noise(rows)
+        found.append(FamilySummary(family.id, total, problems, configs, dict(statuses.iter_rows()), machines, noise))
     return found
+
+
+def _distinct(rows: pl.LazyFrame, half: str) -> int:
+    """How many different problems or configs there are."""
+    columns = [name for name in rows.collect_schema().names() if name.startswith(f"{half}.")]
+    if not columns:
+        return 1
+    return int(rows.select(pl.struct(columns).hash(seed=0)).unique().select(pl.len()).collect(engine="streaming").item())
 
 
 def _noise(rows: pl.LazyFrame) -> float | None:
     ok = rows.filter(pl.col("status") == "ok")
     # A source that keeps the standard deviation has no MAD: that of a normal distribution is taken.
     spread = pl.coalesce("time_ns_mad", pl.col("time_ns_std") * 0.6745)
-    within = ok.select((spread / pl.col("time_ns")).median()).collect().item()
+    within = ok.select((spread / pl.col("time_ns")).median()).collect(engine="streaming").item()
     if within is None:
-        within = repeats(ok.collect())["deviation"].median()
+        within = spread_of(ok.select("time_ns", repeat=pl.struct(REPEAT_OF).hash(seed=0), at=pl.lit(0)))["deviation"].median()
     return None if within is None else float(within)
 
 

@@ -172,8 +172,8 @@ def _is_number(text: str) -> bool:
 
 def refuse_rows(frame: pl.DataFrame, bad: pl.Series, kind: str, told: Callable[[int], str] = lambda row: "") -> None:
     """Refuse rows that break a rule; `told` gives what to add for a row."""
-    bad = bad.fill_null(False)
-    if bad.any():
+    if bad.dtype != pl.Null and bad.any():
+        bad = bad.fill_null(False)
         row = bad.arg_max() or 0
         raise BadRows(f"line {frame[LINE][row]}: {kind}{told(row)}", kind, lines=frame[LINE].filter(bad))
 

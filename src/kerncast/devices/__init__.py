@@ -8,7 +8,7 @@ architecture, and any part of it agrees with it.
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -87,7 +87,7 @@ def _by_plain_name() -> dict[str, Device]:
     return {**aliased, **{plain(name): device for name, device in profiles().items()}}
 
 
-@cache
+@lru_cache(1024)
 def _alone(name: str) -> Device | None:
     """The shipped profile that is called so, read alone: an answer about one device need not wait for thirty files."""
     file = resources.files(__name__) / f"{name}.toml"

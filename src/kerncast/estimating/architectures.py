@@ -43,8 +43,8 @@ KNOWN: dict[str, Traits] = {
     "gemma3_text": Traits(tied=True, norms=4, qk_norm=True, pattern=6),
     "cohere": Traits(tied=True, norms=1),
     "cohere2": Traits(tied=True, norms=1, pattern=4),
-    "starcoder2": Traits(gated=False),
-    "nemotron": Traits(gated=False),
+    **dict.fromkeys(("starcoder2", "nemotron", "gpt_neox"), Traits(gated=False)),
+    "phi": Traits(gated=False, norms=1),
 }  # fmt: skip
 
 SUPPORTED = (
@@ -72,6 +72,7 @@ OTHER_LAYERS = {
     "num_kv_shared_layers": "layers that share a cache",
     "cross_attention_layers": "cross-attention",
     "is_encoder_decoder": "an encoder",
+    "type_vocab_size": "an encoder",
     "zero_expert_num": "experts that do nothing",
 }
 
@@ -81,12 +82,14 @@ def traits_of(fields: Fields) -> tuple[Traits, str, str | None]:
     model_type = fields.text("model_type") or ""
     stated = fields.items("architectures") or ()
     name = model_type or next((item for item in stated if isinstance(item, str)), "") or "unnamed"
-    for field, what in OTHER_LAYERS.items():
-        if fields.values.get(field):
-            raise InvalidValue(
-                f"{fields.source}: the architecture '{quoted(name, 80)}' has {what} ({field}), which is not supported: take "
-                f"one of {SUPPORTED}"
-            )
+    others = {field: what for field, what in OTHER_LAYERS.items() if fields.values.get(field)}
+    if any(isinstance(item, str) and item.endswith("ForMaskedLM") for item in stated):
+        others["architectures"] = "an encoder"
+    for field, what in others.items():
+        raise InvalidValue(
+            f"{fields.source}: the architecture '{quoted(name, 80)}' has {what} ({field}), which is not supported: take "
+            f"one of {SUPPORTED}"
+        )
     if model_type in KNOWN:
         return KNOWN[model_type], name, None
     assumed = (

@@ -39,6 +39,8 @@ class Call:
     """The type of its arithmetic."""
     link_bytes: float = 0.0
     """What leaves the GPU for the others."""
+    gpus: int = 1
+    """How many take part; above 1, they communicate."""
     weights: int = 0
     """Elements of weights that one call has."""
     weight_format: str = "bf16"
@@ -92,7 +94,7 @@ def collective(name: str, count: int, kind: str, elements: int, gpus: int, dtype
     message = elements * dtypes.BYTES[dtype]
     link = (2 if kind == "all_reduce" else 1) * message * (gpus - 1) / gpus
     problem = {"elements": elements, "gpus": gpus, "dtype": dtype}
-    return Call(name, kind, problem, count, 0.0, 2 * message, dtype, link)
+    return Call(name, kind, problem, count, 0.0, 2 * message, dtype, link, gpus)
 
 
 def passing(name: str, count: int, moved: float, dtype: str, shape: Mapping[str, Any], weights: int = 0) -> Call:

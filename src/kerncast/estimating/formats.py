@@ -61,8 +61,9 @@ def _quantised(plain: Formats, fields: Fields) -> tuple[Formats, str | None]:
     kept = [item for name in NOT_CONVERTED for item in fields.items(name) or () if isinstance(item, str)]
     formats = replace(formats, experts=found, dynamic=not _static(fields))
     if found in LINEAR:
-        formats = replace(formats, mlp=found)
-        if not any("self_attn" in item for item in kept):
+        if not any("shared_expert" in item and not item.endswith("_gate") for item in kept):
+            formats = replace(formats, mlp=found)
+        if not any("self_attn" in item and "norm" not in item for item in kept):
             formats = replace(formats, attention=found)
     return formats, None
 
@@ -101,8 +102,9 @@ def _by_bits(fields: Fields) -> str | None:
         return None
     bits, kind = weights.whole("num_bits", default=0, least=0, most=64), weights.text("type")
     if group.values.get("input_activations") is None:
-        return {(4, "int"): "int4_wo", (8, "int"): "int8_wo", (4, "float"): "nvfp4_wo"}.get((bits, kind or ""))
-    return {(8, "float"): "fp8", (8, "int"): "int8", (4, "float"): "nvfp4"}.get((bits, kind or ""))
+        return {(4, "int"): "int4_wo", (8, "int"): "int8_wo"}.get((bits, kind or ""))
+    eight = "fp8_block" if weights.text("strategy") == "block" else "fp8"
+    return {(8, "float"): eight, (8, "int"): "int8", (4, "float"): "nvfp4"}.get((bits, kind or ""))
 
 
 def _cache(fields: Fields) -> str | None:

@@ -226,8 +226,9 @@ class _Step:
         sent = -(-tokens // spread.tp) * min(mlp.top_k, spread.ep) * hidden
         if spread.copies > 1:
             yield collective("all_to_all to the experts", count, "all_to_all", sent, spread.gpus, self.activations)
+        everywhere = self.work.batch * self.work.tokens_per_sequence
         yield experts(
-            "experts", count, tokens * spread.copies, hidden, mlp.inter, mlp.top_k, mlp.experts, spread.expert_tp, spread.ep,
+            "experts", count, everywhere, hidden, mlp.inter, mlp.top_k, mlp.experts, spread.expert_tp, spread.ep,
             self.decoder.formats.experts, self.imbalance, self.activations,
         )  # fmt: skip
         if spread.copies > 1:

@@ -39,7 +39,7 @@ class Memory:
         """For people."""
         need = f"memory of one GPU: weights {self.weights_bytes / 1e9:,.1f} GB, cache {self.cache_bytes / 1e9:,.1f} GB"
         if self.capacity_bytes is None:
-            return f"{need}; the profile of {device} does not say how much it has"
+            return f"{need}; the profile of {device} does not say how much it has (memory_capacity_gb)"
         share = f"{need} of {self.capacity_bytes / 1e9:,.0f} GB"
         if self.fits:
             return share

@@ -18,7 +18,7 @@ from kerncast.estimating.decoder import (
     Mlp,
 )
 from kerncast.estimating.fields import MOST_LAYERS, Fields
-from kerncast.estimating.formats import formats_of
+from kerncast.estimating.formats import LINEAR, formats_of
 
 # Multimodal models keep the decoder's fields in an object of their own.
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -44,6 +44,8 @@ def decoder_of(outer: Fields, name: str, beside: Fields | None = None) -> tuple[
     reader = _Reader(fields, traits, fields.whole("num_hidden_layers", most=MOST_LAYERS))
     kinds = Counter(zip(reader.attentions(), reader.mlps(), strict=True))
     formats, not_known = formats_of(fields, outer, beside)
+    if formats.experts not in LINEAR and not any(isinstance(mlp, ExpertMlp) for _, mlp in kinds):
+        not_known = f"the quantisation '{formats.experts}' is one of experts, and the model has none: give `dtype`"
     assumed = [] if unknown is None else [unknown]
     assumed += reader.assumed
     if nested is not None:

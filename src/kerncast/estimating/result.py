@@ -97,7 +97,8 @@ class Estimate:
     @property
     def measured(self) -> bool:
         """Whether all models that answered were trained on the device."""
-        return all(f"{self.device} {NOT_MEASURED}" not in f"{row.reason} {row.note}" for row in self.rows)
+        told = [f"{row.reason} {row.note}" for row in self.rows if row.basis == "model"]
+        return not any(f"{self.device} {NOT_MEASURED}" in text for text in told)
 
     def _rate(self, step_ns: float) -> float:
         return self.work.batch * self.work.tokens_per_sequence / step_ns * 1e9
@@ -132,7 +133,8 @@ class Estimate:
     @property
     def remarks(self) -> tuple[str, ...]:
         """The memory, what was assumed, what is left out: a sentence each."""
-        servers = ", ".join(sorted({row.software for row in self.rows if row.software}))
+        of_rows = {row.software or row.model for row in self.rows if row.basis == "model"}
+        servers = ", ".join(sorted({name for text in of_rows if text for name in text.split(", ")}))
         of = {"model": f" ({servers})"} if servers else {}
         shares = ", ".join(f"{share:.0%} by {basis}{of.get(basis, '')}" for basis, share in sorted(self.basis_share.items()))
         left = f"not in the time: {', '.join(self.left_out)}"

@@ -18,6 +18,9 @@ KERNEL_NS = 2_000.0
 PASSING = (0.25, 1.44)
 # Kernels that multiply or communicate stay further below the roofline, and more variously.
 WORKING = (0.6, 3.0)
+USUAL_NODE = 8
+"""GPUs of a node, unless the profile says otherwise."""
+BETWEEN = "node_bandwidth_gb_s"
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,34 @@ class Roofline:
     floor_ns: float
     unknown: str | None = None
     """The rate that the profile lacks, and that was left out."""
+
+
+def node_of(device: Device) -> int:
+    """GPUs of a node."""
+    return int(device.numbers.get("node_devices", USUAL_NODE))
+
+
+def spans_nodes(call: Call, device: Device) -> bool:
+    """Whether a call communicates with GPUs of other nodes."""
+    return call.gpus > node_of(device)
+
+
+def between_nodes(call: Call, device: Device, within_ns: float | None = None) -> Roofline | None:
+    """The time of a call that communicates between nodes: what it takes within one, and by the links between them.
+
+    Within a node the GPUs share what goes to the others, so that each sends its part of it. Tokens on their way to experts
+    (all_to_all) are not shared. `within_ns` is what a node of GPUs alone takes, if a model knows it. None: the profile does not
+    say how fast the links are.
+    """
+    rate = device.numbers.get(BETWEEN)
+    if rate is None:
+        return None
+    node = node_of(device)
+    away = (call.gpus - node) / (call.gpus - 1)
+    across = call.link_bytes * away / (1.0 if call.op == "all_to_all" else node)
+    within = roofline_of(call, device)
+    time = max(within.time_ns, within_ns or 0.0) + across / rate / MEMORY_SHARE
+    return Roofline(time, time * WORKING[0], time * WORKING[1], max(within.floor_ns, across / rate), within.unknown)
 
 
 def roofline_of(call: Call, device: Device) -> Roofline:

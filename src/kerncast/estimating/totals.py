@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from kerncast.device import Device
 from kerncast.errors import KerncastError
@@ -20,40 +20,14 @@ from kerncast.estimating.deployment import Deployment, Workload
 from kerncast.estimating.listing import calls_of
 from kerncast.estimating.memory import memory_of
 from kerncast.estimating.result import Estimate, Row
-from kerncast.estimating.rooflines import WORKING, roofline_of
+from kerncast.estimating.rooflines import BETWEEN, WORKING, Roofline, between_nodes, node_of, roofline_of, spans_nodes
+from kerncast.estimating.splitting import Answered, Ask, in_parts
 from kerncast.progress import QUIET, Progress
 from kerncast.software import also_of, told_also
 
 LEFT_OUT = ("scheduling", "sampling", "tokenising", "the server's own time on the CPU")
 GAPS = "launch gaps"
-USUAL_NODE = 8
-"""GPUs of a node, in most machines."""
 PREPARING = "gaps between kernels (they are taken to run as one graph)"
-
-
-class Answered(Protocol):
-    """What is known of the time of one problem."""
-
-    @property
-    def time_ns(self) -> float | None: ...
-    @property
-    def lower_ns(self) -> float | None: ...
-    @property
-    def upper_ns(self) -> float | None: ...
-    @property
-    def basis(self) -> str: ...
-    @property
-    def model(self) -> str | None: ...
-    @property
-    def software(self) -> str | None: ...
-    @property
-    def reason(self) -> str: ...
-    @property
-    def note(self) -> str: ...
-
-
-Ask = Callable[[str, list[Mapping[str, Any]]], Sequence[Answered]]
-"""Answers for the problems of an op, in their order."""
 
 
 def estimated(
@@ -62,13 +36,19 @@ def estimated(
 ) -> Estimate:  # fmt: skip
     """The estimate of a step on a device; `launch_ns` is the time between launches, or None if the step is one graph."""
     calls = calls_of(decoder, spread, work, imbalance)
-    answers = _answers(calls, ask, progress)
-    rows = [_row(call, answers.get(place), device) for place, call in enumerate(calls)]
+    # Models know the links within a node.
+    between = [call for call in calls if spans_nodes(call, device)]
+    within = [call for call in calls if call not in between]
+    answers = _answers(within, ask, progress)
+    rows = [_row(call, answers.get(place), device) for place, call in enumerate(within)]
+    alone = [_within_node(call, device, ask) for call in between]
+    told = [between_nodes(call, device, time) for call, time in zip(between, alone, strict=True)]
+    rows += [_between(call, found) for call, found in zip(between, told, strict=True) if found is not None]
     if launch_ns is not None:
         rows.append(_gaps(rows, launch_ns))
     step = math.fsum(row.time_ns for row in rows)
     lower, upper = _interval(rows)
-    left_out = LEFT_OUT if launch_ns is not None else (*LEFT_OUT, PREPARING)
+    left_out = (*LEFT_OUT, *_not_told(between, device), *(() if launch_ns is not None else (PREPARING,)))
     return Estimate(
         decoder=decoder,
         device=device.name,
@@ -91,13 +71,17 @@ def _answers(calls: Sequence[Call], ask: Ask, progress: Progress) -> dict[int, A
         if call.op is not None:
             places[call.op].append(place)
     found: dict[int, Answered | str] = {}
-    for done, (op, wanted) in enumerate(places.items()):
+    # Communication comes last: it is the server's, which the other ops tell.
+    for done, (op, wanted) in enumerate(sorted(places.items(), key=lambda item: item[0] in COLLECTIVES)):
         progress.step("ops", done, len(places))
         try:
             found |= zip(wanted, ask(op, [calls[place].problem for place in wanted]), strict=True)
         except KerncastError:
             # One problem that the op does not take (a format, a size) must not cost the others their model.
             found |= {place: _alone(ask, op, calls[place].problem) for place in wanted}
+    for place, answer in found.items():
+        if isinstance(answer, str) or answer.basis != "model":
+            found[place] = in_parts(calls[place], ask) or answer
     return found
 
 
@@ -132,6 +116,31 @@ def _row(call: Call, answer: Answered | str | None, device: Device) -> Row:
     )  # fmt: skip
 
 
+def _within_node(call: Call, device: Device, ask: Ask) -> float | None:
+    """What a call takes among the GPUs of one node alone; None: no model knows it."""
+    assert call.op is not None
+    answer = _alone(ask, call.op, {**call.problem, "gpus": node_of(device)})
+    return None if isinstance(answer, str) or answer.basis != "model" else answer.time_ns
+
+
+def _between(call: Call, found: Roofline) -> Row:
+    """The row of a call that communicates between nodes."""
+    many, why = call.count, f"{call.gpus} GPUs are more than a node has, and models know the links of one node only"
+    return Row(
+        name=call.name, op=call.op, problem=call.problem, calls=many, call_ns=found.time_ns, time_ns=found.time_ns * many,
+        lower_ns=found.lower_ns * many, upper_ns=found.upper_ns * many, share=0.0, basis="roofline", model=None, software=None,
+        reason=why, note=None,
+    )  # fmt: skip
+
+
+def _not_told(between: Sequence[Call], device: Device) -> tuple[str, ...]:
+    """Calls between nodes that nothing is known about, in words."""
+    if not between or BETWEEN in device.numbers:
+        return ()
+    names = ", ".join(dict.fromkeys(call.name for call in between))
+    return (f"communication between nodes ({names}: the profile of {device.name} has no {BETWEEN})",)
+
+
 def _says_more(answer: Answered, call: Call) -> bool:
     """Whether an answer is better than the roofline here: a model's, or one that knows how kernels miss their rooflines.
 
@@ -163,18 +172,27 @@ def _shared(row: Row, step: float) -> Row:
     return replace(row, share=row.time_ns / step)
 
 
+def _apart(rows: Sequence[Row]) -> list[str]:
+    """What models say besides their answers, each with the ops that it is of if others were answered without it."""
+    ops: dict[str, list[str]] = defaultdict(list)
+    answered = list(dict.fromkeys(row.op for row in rows if row.op and row.basis == "model"))
+    for row in rows:
+        for text in told_also([row.note or ""])[0]:
+            ops[text] += [row.op] if row.op and row.op not in ops[text] else []
+    return [text if names == answered else f"{', '.join(names)}: {text}" for text, names in ops.items()]
+
+
 def _notes(decoder: Decoder, spread: Deployment, work: Workload, rows: Sequence[Row]) -> tuple[str, ...]:
     notes = list(decoder.assumed)
     if decoder.longest is not None and work.longest > decoder.longest:
         notes.append(
             f"the context of {work.longest:,} tokens is longer than the {decoder.longest:,} that the model was made for"
         )
-    if spread.gpus > USUAL_NODE:
-        notes.append(f"all {spread.gpus} GPUs are taken to be linked as those of one node are; links between nodes are slower")
-    said, others = told_also(row.note for row in rows if row.note)
-    notes += said
+    notes += _apart(rows)
+    _, others = told_also(row.note for row in rows if row.note and row.op not in COLLECTIVES)
     servers = sorted({row.software for row in rows if row.software and row.op not in COLLECTIVES})
-    others = [name for name in others if name not in servers]
+    used = {name for row in rows for name in (row.software or "").split(", ")}
+    others = [name for name in others if name not in used]
     if len(servers) > 1:
         more = f"; there are also {', '.join(others)}" if others else ""
         notes.append(f"the models are of different software ({', '.join(servers)}{more}): name one with `software`")

@@ -37,7 +37,7 @@ from kerncast.scoring.splits import folds_by_group, folds_by_size
 from kerncast.tables.assess import PORTFOLIO, TRIED_ENOUGH, Learned, assess
 from kerncast.tables.table import Table
 from kerncast.training.folds import cross_validate
-from kerncast.training.procedure import Procedure
+from kerncast.training.procedure import Procedure, Spread
 from kerncast.training.recipe import Recipe
 
 SPLITS = ("problem", "size", "config", "device")
@@ -52,9 +52,10 @@ def evaluate(
     where: Sequence[str] = (),
     worst: int = 20,
     threads: int = 0,
+    spread: Spread | None = None,
     progress: Progress = QUIET,
 ) -> Evaluation:
-    """Evaluate a model; with `split`, refit its recipe fold by fold and evaluate that."""
+    """Evaluate a model; with `split`, refit its recipe fold by fold and evaluate that. `spread` runs the folds elsewhere."""
     if split is not None and include_seen:
         raise InvalidValue(
             f"`include_seen` cannot be combined with `split={split}`, which scores each problem with a refitted model "
@@ -79,7 +80,7 @@ def evaluate(
     else:
         facts |= {"problems_seen_in_training": 0, "includes_training_data": False, "unknown_configs": None}
         facts["training_recorded"] = True
-        table, predicted, fold = cross_validated(model, opened, where, threads, split, progress=progress)
+        table, predicted, fold = cross_validated(model, opened, where, threads, split, spread=spread, progress=progress)
         keep = np.isfinite(predicted.score)
         table, fold = table.take(keep), fold[keep]
         predicted = Predicted(*(None if v is None else v[keep] for v in _parts(predicted)))  # type: ignore[arg-type]
@@ -95,13 +96,14 @@ def evaluate(
 
 def cross_validated(
     model: Model, opened: Sequence[Dataset], where: Sequence[str], threads: int, split: str = "problem", *,
-    progress: Progress = QUIET,
+    spread: Spread | None = None, progress: Progress = QUIET,
 ) -> tuple[Table, Predicted, Ints]:  # fmt: skip
     """Rows with the out-of-fold predictions of the model's recipe: those of its training, if it split the same rows so."""
     table = table_for(model, folded_for(model, opened, where))
     same_data = digest_of(model, opened) == model.manifest.data.digest and tuple(where) == model.manifest.data.where
     same = same_data and split == model.manifest.recipe.get("hold_out", "problem")
-    predicted, fold = (_remembered(model, table) if same else None) or refitted(model, table, split, threads, progress=progress)
+    known = _remembered(model, table) if same else None
+    predicted, fold = known or refitted(model, table, split, threads, spread=spread, progress=progress)
     return table, predicted, fold
 
 
@@ -179,12 +181,14 @@ def _dealt(groups: Ints, recipe: Recipe, what: str) -> Ints:
     return folds_by_group(groups, min(recipe.folds, count), recipe.seed)
 
 
-def refitted(model: Model, table: Table, split: str, threads: int, *, progress: Progress = QUIET) -> tuple[Predicted, Ints]:
+def refitted(
+    model: Model, table: Table, split: str, threads: int, *, spread: Spread | None = None, progress: Progress = QUIET
+) -> tuple[Predicted, Ints]:
     """Out-of-fold predictions of the model's own recipe."""
     recipe = recipe_of(model, threads)
     fold = folds_of(table, split, recipe)
     asked = replace(table, group=split_groups(table, split))
-    fold, found, _ = cross_validate(asked, Procedure(recipe, progress), fold)
+    fold, found, _ = cross_validate(asked, Procedure(recipe, progress, spread=spread), fold)
     return _bounded(table, fold, found.time_ns, found.score), fold
 
 

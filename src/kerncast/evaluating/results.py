@@ -269,10 +269,15 @@ class Evaluation:
         """A line per kind of problems that was held out whole; empty unless asked for."""
         return tuple(MappingProxyType(deepcopy(line)) for line in self._summary.get("off_grid") or ())
 
+    @property
+    def seeds(self) -> tuple[Mapping[str, Any], ...]:
+        """A line of figures per seed that the recipe was refitted with; empty unless several were asked for."""
+        return tuple(MappingProxyType(dict(line)) for line in self._summary.get("seeds") or ())
+
     # -- forms -----------------------------------------------------------------------------------------
 
     def extended(self, **parts: Any) -> Evaluation:
-        """The same evaluation with more parts of its JSON: `budget`, `tiers`, `off_grid`, `against`."""
+        """The same evaluation with more parts of its JSON: `budget`, `tiers`, `off_grid`, `against`, `seeds`."""
         return replace(self, _summary={**self._summary, **parts})
 
     def as_json(self, worst: int | None = None) -> dict[str, Any]:

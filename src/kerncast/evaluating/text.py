@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kerncast.evaluating.solutions.scoring import said
@@ -23,6 +23,7 @@ RUNTIME = (
     ("rmse_log", "RMSE log"), ("exp_rmse_log", "exp(RMSE log)"), ("r2", "R2"), ("r2_log", "R2 log"),
     ("coverage_90", "90 % interval covers"),
 )  # fmt: skip
+SEEDED = (("efficiency_mean", "mean efficiency"), ("efficiency_p10", "P10"), ("mape", "MAPE"))
 # Figures that are not shares.
 NOT_SHARES = (*LOG_ERRORS, "r2", "r2_log")
 RATE_WORDS = {TFLOPS: "TFLOPS", BANDWIDTH: "GB/s"}
@@ -75,6 +76,8 @@ def evaluation_blocks(summary: Mapping[str, Any], worst: int = WORST) -> Iterato
     if not summary.get("training_recorded", True):
         unseen = "seen in training or not"
     yield from figure_blocks(summary, f"refitted, split by {summary['split']}" if summary["split"] else unseen)
+    if summary.get("seeds"):
+        yield _seeds_sentence(summary["seeds"])
     if summary.get("tiers"):
         yield from tier_blocks(summary["tiers"])
     if summary.get("off_grid"):
@@ -87,6 +90,16 @@ def evaluation_blocks(summary: Mapping[str, Any], worst: int = WORST) -> Iterato
     yield from rate_blocks(summary["rates"], summary["overall"]["efficiency_mean"] is not None)
     yield from worst_blocks(summary["worst"], worst)
     yield from worst_prediction_blocks(summary["worst_predictions"], worst)
+
+
+def _seeds_sentence(lines: Sequence[Mapping[str, Any]]) -> str:
+    """How far the figures of several seeds lie apart."""
+    parts = []
+    for name, label in SEEDED:
+        found = [line[name] for line in lines if line[name] is not None]
+        if found:
+            parts.append(f"{label} {min(found):.2%} to {max(found):.2%}")
+    return f"refitted with {len(lines)} seeds: {', '.join(parts)}"
 
 
 def unknown_sentence(found: Mapping[str, int]) -> str:
@@ -374,4 +387,4 @@ def verdict_blocks(verdict: str, reasons: Iterable[str], summary: Mapping[str, A
         if summary["not_tried"]:
             told += f"; {summary['not_tried']:,} problems are left out: a chosen config was not measured on them"
         yield told
-    yield f"\n{verdict}: {'; '.join(reasons)}"
+    yield "\n" + printable(f"{verdict}: {'; '.join(reasons)}")

@@ -18,6 +18,8 @@ from kerncast.expr import trace
 from kerncast.expr.nodes import Expr, Operand, as_expr
 
 LONGEST = 2_000
+DEEPEST = 200
+"""Parts within parts. A bound of our own, because Python's is whatever the program around us set it to."""
 LARGEST_EXPONENT = 16
 LARGEST_NUMBER = 1e300
 FUNCTIONS: dict[str, tuple[Callable[..., Expr], int, int | None]] = {
@@ -69,9 +71,18 @@ def formula(text: str, spaces: Mapping[str, trace.Namespace]) -> Expr:
 class _Reader:
     def __init__(self, text: str, spaces: Mapping[str, trace.Namespace]) -> None:
         self.text, self.spaces = text, spaces
+        self.depth = 0
 
     def read(self, node: ast.expr) -> Expr:
         """The value of one part of the text."""
+        if self.depth >= DEEPEST:
+            raise self._refused(f"it nests more than {DEEPEST} deep: split it into several")
+        self.depth += 1
+        value = self._part(node)
+        self.depth -= 1
+        return value
+
+    def _part(self, node: ast.expr) -> Expr:
         if isinstance(node, ast.Constant):
             return self._number(node.value)
         if isinstance(node, ast.Name):

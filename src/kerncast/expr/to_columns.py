@@ -22,6 +22,8 @@ Operand = Floats | float
 
 # Rows are taken this many at a time, so that the temporaries stay in the cache.
 BATCH_ROWS = 16_384
+# Labels of so many rows are looked up one by one in the time in which polars prepares a query.
+FEW_ROWS = 200
 
 
 def _saturate(x: Floats) -> Floats:
@@ -73,16 +75,23 @@ def _lookup(table: Table, values: Floats, indices: Sequence[Operand]) -> Floats:
 
 def read_column(declared: Symbol, column: pl.Series) -> Floats:
     """A column as numbers: labels as their codes, null as the declared inactive number."""
+    inactive = 0.0 if declared.inactive is None else float(declared.inactive)
+    if column.dtype == pl.String and len(column) <= FEW_ROWS:
+        known = {label: float(code) for label, code in declared.codes}
+        return np.array([known.get(label, inactive) for label in column.to_list()], dtype=np.float64)
     if column.dtype in (pl.String, pl.Categorical, pl.Enum):
         labels, codes = [label for label, _ in declared.codes], [float(code) for _, code in declared.codes]
         column = column.cast(pl.String).replace_strict(labels, codes, default=None, return_dtype=pl.Float64)
-    else:
-        column = column.cast(pl.Float64)
-    if column.null_count():
-        column = column.fill_null(0.0 if declared.inactive is None else declared.inactive)
-    if column.is_finite().all():
-        return column.to_numpy()
-    return _saturate(np.nan_to_num(column.to_numpy(), nan=0.0, posinf=np.inf, neginf=-np.inf))
+    elif column.dtype.is_float() and column.null_count():
+        column = column.fill_null(inactive)
+    # Now a NaN that was none before is a null. Methods of a series that are queries to polars cost more than a few rows.
+    column, missing = column.cast(pl.Float64), column.null_count()
+    numbers = column.to_numpy()
+    if missing:
+        return np.where(np.isnan(numbers), inactive, numbers)
+    if np.isfinite(numbers).all():
+        return numbers
+    return _saturate(np.nan_to_num(numbers, nan=0.0, posinf=np.inf, neginf=-np.inf))
 
 
 def refuse_unreadable(declared: Symbol, column: pl.Series) -> None:

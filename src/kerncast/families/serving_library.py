@@ -11,7 +11,7 @@ from kerncast.expr import Expr, Namespace, ceil, ceil_div, constant, log2, maxim
 from kerncast.families.attention_tiles import HIDDEN_NS, cache_features, causal_features, full_features, parts_of_time
 from kerncast.families.expert_tiles import expert_features
 from kerncast.families.library_tiles import library_features
-from kerncast.families.serving_sources import SOURCES
+from kerncast.families.serving_sources import OTHER_WORK, SOURCES
 from kerncast.families.serving_tiles import Cache, Prompt, cache_misfits, hardware_numbers, prompt_misfits
 from kerncast.op import Family, Op
 from kerncast.ops.attention_context import attention_context
@@ -39,7 +39,8 @@ def _library(op: Op, what: str, physics: Physics) -> Family:
 
     doc = f"a framework's or library's own {what}, by the code path that ran"
     members = {"id": f"{op.name}/library", "doc": doc, "op": op, "parameters": {"kernel_source": source}, "features": features}
-    made: type[Family] = type(f"{name}Library", (Family,), members)
+    other = {"kernel_source": OTHER_WORK[op.name]} if op.name in OTHER_WORK else {}
+    made: type[Family] = type(f"{name}Library", (Family,), {**members, "other_work": other})
     return made()
 
 

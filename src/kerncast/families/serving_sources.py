@@ -140,3 +140,6 @@ SOURCES: dict[str, dict[str, int]] = {
         "dynamic_per_token_scaled_fp8_quant_minus_static_scaled_fp8_quant": 4,
     },
 }
+
+# Code paths that compute something else than the op, and what.
+OTHER_WORK = {"moe": {"moe_torch_flow_nongated": "experts without a gate: one projection less"}}

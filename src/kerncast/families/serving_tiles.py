@@ -29,6 +29,8 @@ def hardware_numbers(hw: Namespace, arithmetic: bool = True) -> Mapping[str, Exp
         **({"device_peak_tflops": hw.peak_flops / 1e12} if arithmetic else {}),
         "device_bandwidth_gb_s": 1 * hw.memory_bandwidth_gb_s,
         "device_l2_cache_kb": 1 * hw.l2_cache_kb,
+        # B200 and B300, GB200 and GB300 agree in everything above, and not in their times.
+        "device_memory_gb": 1 * hw.memory_capacity_gb,
     }
 
 

@@ -53,6 +53,8 @@ class Fitting:
     progress: Progress = QUIET
     rough: bool = False
     """The fit only shows how errors grow on other kinds of problems: where fits are expensive, a cheaper one is enough."""
+    elsewhere: bool = False
+    """It is asked about devices alone that are not in the table."""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """A forest moved to another device by a few measurements: the same splits, other leaves, and a few trees of its own.
 
-Two corrections of the log time are averaged. The first is a Gaussian process whose covariance is how often two rows share a
-leaf of the forest, plus a shift of all rows, one for each combination of labels, and a share of the prediction itself. Its mean
-is a sum over leaves, so it becomes new leaf values. The second is a small forest that is grown on what the first forest misses.
-Both go to zero where the rows say nothing. On GPUs that were left out of a forest of eight others, their mean was about as good
-as the better of the two.
+Two corrections of the log time are averaged. The first is a Gaussian process. Its covariance is how often two rows share a
+leaf of the forest, plus a shift of all rows, one for each combination of labels, a share of the prediction itself, and shares
+of what the own trees of other devices say, for the new device may be like some of them. Its mean is a sum over leaves, so it
+becomes new leaf values. The second is a small forest that is grown on what the first forest misses. Both go to zero where the
+rows say nothing. On GPUs that were left out of a forest of eight others, their mean was about as good as the better of the two.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from kerncast.tables.feature_rows import Rows
 # The Gaussian process is fitted on at most this many rows, and its variances on at most so many of them.
 MOST_ROWS, MOST_JUDGED = 1500, 250
 # Variances in squared log time: of the shift of all rows, of each combination of labels, of the share of the prediction, of
-# the leaves, of a measurement. What is chosen is near these unless the rows say otherwise.
-START = (0.03, 0.03, 0.03, 0.05, 0.003)
+# the leaves, of the shares of other devices' trees together, of a measurement. What is chosen is near these unless the rows say
+# otherwise.
+START, OTHERS, MEASURED = (0.03, 0.03, 0.03, 0.05), 1.0, 0.003
 STEP, ROUNDS, SPREAD = 3.0, 6, 1.5
 # The small forest.
 TREES, LEAVES, RATE, BAGS = 100, 15, 0.1, 2
@@ -59,9 +60,14 @@ class Labels:
         return Tree.of_nodes(feature.astype(np.int64), threshold, left.astype(np.int64), right.astype(np.int64), value)
 
 
-def shifted(trees: Sequence[Tree], rows: Rows, misses: Floats, weight: Floats, seed: int) -> tuple[Tree, ...]:
-    """A forest that predicts what `trees` miss on some rows, too: `misses` are labels less predictions, weights at most 1."""
-    process, count = _process(trees, rows, misses, weight, seed), len(trees)
+def shifted(
+    trees: Sequence[Tree], others: Sequence[Sequence[Tree]], rows: Rows, misses: Floats, weight: Floats, seed: int
+) -> tuple[Tree, ...]:
+    """A forest that predicts what `trees` miss on some rows, too: `misses` are labels less predictions, weights at most 1.
+
+    `others` are trees of other devices, by device: what the same `trees` miss there.
+    """
+    process, count = _process(trees, others, rows, misses, weight, seed), len(trees)
     grown = _small_forest(rows, misses, weight, seed) if len(misses) >= FEWEST_ROWS else ()
     share = 0.5 if grown else 1.0
     own = [
@@ -69,7 +75,12 @@ def shifted(trees: Sequence[Tree], rows: Rows, misses: Floats, weight: Floats, s
         for tree, leaves in zip(trees, process.leaves, strict=True)
     ]
     labels = process.labels.tree(share * process.by_label) if len(process.labels.known) > 1 else None
-    return (*own, *(() if labels is None else (labels,)), *(replace(tree, value=share * tree.value) for tree in grown))
+    alike = [
+        replace(tree, value=share * part * tree.value)
+        for part, theirs in zip(process.shares, others, strict=True)
+        for tree in theirs
+    ]
+    return (*own, *alike, *(() if labels is None else (labels,)), *(replace(tree, value=share * tree.value) for tree in grown))
 
 
 @dataclass(frozen=True)
@@ -82,9 +93,13 @@ class _Process:
     by_label: Floats
     leaves: list[Floats]
     """By tree: what is added to each of its leaves."""
+    shares: Floats
+    """By other device: the share of its own trees that is added."""
 
 
-def _process(trees: Sequence[Tree], rows: Rows, misses: Floats, weight: Floats, seed: int) -> _Process:
+def _process(
+    trees: Sequence[Tree], others: Sequence[Sequence[Tree]], rows: Rows, misses: Floats, weight: Floats, seed: int
+) -> _Process:
     from scipy import sparse
 
     chosen = np.sort(np.random.default_rng(seed).permutation(len(misses))[:MOST_ROWS])
@@ -95,11 +110,14 @@ def _process(trees: Sequence[Tree], rows: Rows, misses: Floats, weight: Floats, 
     places = np.concatenate([tree.leaf_of(features) + start for tree, start in zip(trees, starts, strict=False)])
     at = np.tile(np.arange(len(chosen)), len(trees))
     shared = sparse.csr_matrix((np.ones(len(places)), (at, places)), shape=(len(chosen), int(starts[-1])))
+    theirs = np.array([sum_of(forest, features) for forest in others]).reshape(len(others), len(chosen))
     parts = np.stack([
         np.ones((len(chosen), len(chosen))), (number[:, None] == number[None, :]).astype(np.float64),
         np.outer(predicted, predicted), (shared @ shared.T).toarray() / len(trees),
+        *((theirs.T @ theirs / len(others),) if others else ()),
     ])  # fmt: skip
-    variances = _chosen_variances(parts[:, :MOST_JUDGED, :MOST_JUDGED], misses[:MOST_JUDGED], weight[:MOST_JUDGED])
+    start = np.array([*START, *((OTHERS,) if others else ()), MEASURED])
+    variances = _chosen_variances(start, parts[:, :MOST_JUDGED, :MOST_JUDGED], misses[:MOST_JUDGED], weight[:MOST_JUDGED])
     alpha = np.linalg.solve(_covariance(parts, variances, weight), misses)
     leaves = np.asarray(shared.T @ alpha) * variances[3] / len(trees)
     return _Process(
@@ -108,6 +126,7 @@ def _process(trees: Sequence[Tree], rows: Rows, misses: Floats, weight: Floats, 
         labels,
         np.bincount(number, alpha, len(labels.known)) * variances[1],
         np.split(leaves, starts[1:-1]),
+        variances[4] * (theirs @ alpha) / len(others) if others else np.empty(0),
     )
 
 
@@ -115,21 +134,21 @@ def _covariance(parts: Any, variances: Floats, weight: Floats) -> Any:
     return np.tensordot(variances[:-1], parts, axes=1) + np.diag(variances[-1] / weight)
 
 
-def _chosen_variances(parts: Any, misses: Floats, weight: Floats) -> Floats:
+def _chosen_variances(start: Floats, parts: Any, misses: Floats, weight: Floats) -> Floats:
     """The variances under which the misses are likeliest, on a grid of factors, one after the other."""
 
     def cost(steps: Ints) -> float:
-        variances = np.array(START) * STEP ** steps.astype(np.float64)
+        variances = start * STEP ** steps.astype(np.float64)
         lower = np.linalg.cholesky(_covariance(parts, variances, weight))
         half = np.linalg.solve(lower, misses)
         prior = 0.5 * float(((steps * np.log(STEP) / SPREAD) ** 2).sum())
         return float(0.5 * half @ half + np.log(np.diag(lower)).sum()) + prior
 
-    steps = np.zeros(len(START), np.int64)
+    steps = np.zeros(len(start), np.int64)
     best = cost(steps)
     for _ in range(ROUNDS):
         before = best
-        for place in range(len(START)):
+        for place in range(len(start)):
             for move in (1, -1):
                 tried = steps.copy()
                 tried[place] += move
@@ -140,7 +159,7 @@ def _chosen_variances(parts: Any, misses: Floats, weight: Floats) -> Floats:
                     break
         if best == before:
             break
-    return np.array(START) * STEP ** steps.astype(np.float64)
+    return start * STEP ** steps.astype(np.float64)
 
 
 def _small_forest(rows: Rows, misses: Floats, weight: Floats, seed: int) -> tuple[Tree, ...]:

@@ -3,7 +3,7 @@
 A forest of LightGBM compares a feature with at most a few hundred different numbers, so a node names its threshold by its
 place in a sorted table of that feature. Nodes are stored in preorder, so the number of nodes in the left subtree is all that
 a node has to say about its children. Thresholds and leaves stay the float64 that they were: the sums are LightGBM's to the
-last bit.
+last bit. Leaves that are all multiples of `STEP` are stored as whole numbers.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from kerncast.learners.trees import Tree, cut
 FORMAT = 1
 NAMES, THRESHOLDS, COUNTS, VERSION = "features", "thresholds", "threshold_counts", "format"
 PARTS = ("nodes", "feature", "threshold", "left", "value")
+# Leaves that were rounded are multiples of this.
+STEP = 2.0**-14
 # Rows that are walked through the trees together, and walks at a time: their state stays in the cache.
 ROWS, WALKS = 2048, 32_768
 # Steps that all walks take before those that have ended are put aside, at first (a tree of 127 leaves is nine nodes deep on
@@ -94,12 +96,27 @@ class PackedForest:
         flat, own = ranks.ravel(), np.arange(rows)
         together = max(1, WALKS // rows)
         total = np.zeros((1, rows))
+        starts = self._starts(ranks)
         for first in range(0, len(self), together):
-            roots = self.roots[first : first + together]
+            roots = starts[first : first + together]
             values = self._walked(np.repeat(roots, rows), np.tile(own, len(roots)), offset, limit, flat)
             # Added one after the other, as LightGBM does: a pairwise sum differs in the last bit.
             total = np.cumsum(np.concatenate([total, values.reshape(len(roots), rows)]), axis=0)[-1:]
         return np.asarray(total[0])
+
+    def _starts(self, ranks: npt.NDArray[np.uint16]) -> Ints:
+        """By tree: the node, or the leaf, up to which all rows go the same way; most rows of a batch are of one device."""
+        at, open_ = self.roots.copy(), np.flatnonzero(self.roots < len(self.feature))
+        low, high = (ranks.min(axis=1), ranks.max(axis=1)) if ranks.shape[1] else (ranks[:, :0], ranks[:, :0])
+        while len(open_) and ranks.shape[1]:
+            node = at[open_]
+            feature, limit = self.feature[node], self.threshold[node]
+            right = low[feature] > limit
+            alike = right | (high[feature] <= limit)
+            open_, node = open_[alike], node[alike]
+            at[open_] = self.child[2 * node + right[alike]]
+            open_ = open_[at[open_] < len(self.feature)]
+        return at
 
     def _walked(self, at: Ints, row: Ints, offset: Ints, limit: npt.NDArray[Any], flat: npt.NDArray[Any]) -> Floats:
         """The value of the leaf that each walk ends in."""
@@ -153,7 +170,7 @@ def packed(forests: Mapping[str, Sequence[Sequence[Tree]]], names: Sequence[str]
                 np.array([len(tree.feature) for tree in trees]), feature, place,
                 np.concatenate([_left_sizes(tree) for tree in trees]),
             )  # fmt: skip
-            found = [*map(_small, parts), np.concatenate([tree.value for tree in trees])]
+            found = [*map(_small, parts), _whole(np.concatenate([tree.value for tree in trees]))]
             arrays |= {f"{name}.{number}.{part}": array for part, array in zip(PARTS, found, strict=True)}
     return arrays
 
@@ -167,7 +184,7 @@ def unpacked(arrays: Arrays) -> tuple[tuple[str, ...], dict[str, list[PackedFore
     found: dict[str, list[PackedForest]] = {}
     for name, _, _ in sorted(key.split(".") for key in arrays if key.endswith(f".{PARTS[0]}") and key.count(".") == 2):
         bag = len(found.setdefault(name, []))
-        parts = {part: _array(arrays, f"{name}.{bag}.{part}", "f" if part == "value" else "iu") for part in PARTS}
+        parts = {part: _array(arrays, f"{name}.{bag}.{part}", "fi" if part == "value" else "iu") for part in PARTS}
         found[name].append(_forest(parts, thresholds))
     return names, found
 
@@ -195,7 +212,8 @@ def _forest(parts: Arrays, thresholds: Thresholds) -> PackedForest:
         raise InvalidValue(f"a node tests a feature that is not among its {len(thresholds.counts)}")
     if inner and not (threshold.min() >= 0 and (threshold < thresholds.counts[feature]).all()):
         raise InvalidValue("a node names a threshold that its feature does not have")
-    value = parts["value"].astype(np.float64, copy=False)
+    stored = parts["value"]
+    value = stored.astype(np.float64, copy=False) * (STEP if stored.dtype.kind == "i" else 1.0)
     if not np.isfinite(value).all():
         raise InvalidValue("a leaf is not finite")
     child = _children(nodes, parts["left"].astype(np.int64))
@@ -241,6 +259,15 @@ def _array(arrays: Arrays, name: str, kinds: str) -> npt.NDArray[Any]:
     if found is None or found.dtype.kind not in kinds or found.ndim != 1:
         raise InvalidValue(f"its array '{name}' is missing, or not of the right kind")
     return found
+
+
+def _whole(values: Floats) -> npt.NDArray[Any]:
+    """Multiples of `STEP` as whole numbers; other values as they are."""
+    steps = values / STEP
+    largest = float(np.abs(steps).max(initial=0.0))
+    if largest > np.iinfo(np.int32).max or (steps != np.round(steps)).any():
+        return values
+    return steps.astype(np.int16 if largest <= np.iinfo(np.int16).max else np.int32)
 
 
 def _small(values: Ints) -> npt.NDArray[Any]:

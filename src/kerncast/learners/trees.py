@@ -56,11 +56,11 @@ class Tree:
             np.array([0.0 if says[node] is None else says[node] for node in order]),
         )
 
-    def preorder(self) -> Tree:
-        """The same tree with each node right before its left subtree and leaves numbered in order, for locality."""
+    def preorder(self, root: int = 0) -> Tree:
+        """The tree below a node, with each node right before its left subtree and leaves numbered in order, for locality."""
         if not len(self.feature):
             return self
-        order, leaves, stack = [], [], [0]
+        order, leaves, stack = list[int](), list[int](), [root]
         while stack:
             node = stack.pop()
             if node < 0:
@@ -70,10 +70,10 @@ class Tree:
             stack += [int(self.right[node]), int(self.left[node])]
         place = {node: number for number, node in enumerate(order)}
         place |= {-1 - leaf: -1 - number for number, leaf in enumerate(leaves)}
-        nodes = np.array(order)
+        nodes = np.array(order, dtype=np.int64)
 
         def children(side: Ints) -> Ints:
-            return np.array([place[int(child)] for child in side[nodes]])
+            return np.array([place[int(child)] for child in side[nodes]], dtype=np.int64)
 
         return Tree(self.feature[nodes], self.threshold[nodes], children(self.left), children(self.right), self.value[leaves])
 

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 # With fewer devices, leaving one out says nothing of how errors grow with the distance.
 FEWEST_DEVICES = 3
-# An error grows by at most this many times itself with each octave of distance.
-MOST_GROWTH = 4.0
+# An error grows by at most this many times itself with each octave of distance. Between like boards it is a tenth, between
+# generations whose kernels differ it may be two octaves.
+MOST_GROWTH = 40.0
 # Growth is believed up to this many times as far as it was calibrated, and at least this many octaves.
 FURTHER, NEAR = 2.0, 0.5
 # Two profiles of one name that differ by less than this, in octaves, are the same device.
@@ -209,8 +210,12 @@ def _fitted(parts: Sequence[DeviceErrors], numbers: Sequence[str]) -> Elsewhere:
 
     far = np.array([part.distance for part in parts])
     half = np.array([float(np.quantile(np.abs(part.logs), LEVEL)) for part in parts])
-    (start, slope), _ = nnls(np.stack([np.ones(len(far)), far], axis=1), half)
-    growth = float(min(slope / max(start, NARROWEST), MOST_GROWTH))
+    (start, _), _ = nnls(np.stack([np.ones(len(far)), far], axis=1), half)
+    # Not even a device like a measured one is predicted better than the best of those that were left out. What errors are
+    # beyond that grows with the distance, however steeply, or near devices would have the intervals of far ones.
+    start = max(float(start), float(half.min()), NARROWEST)
+    slope = max(0.0, float(far @ (half - start)) / max(float(far @ far), 1e-12))
+    growth = min(slope / start, MOST_GROWTH)
     ratio = np.concatenate([part.logs / (1.0 + growth * part.distance) for part in parts])
     weight = np.concatenate([np.full(len(part.logs), 1.0 / len(part.logs)) for part in parts])
     of = np.repeat(np.arange(len(parts)), [len(part.logs) for part in parts])

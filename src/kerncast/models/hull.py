@@ -171,3 +171,19 @@ def range_words(seen: Range) -> str:
     if seen.low is None or seen.high is None:
         return "nothing"
     return str(seen.low) if seen.low == seen.high else f"{seen.low} to {seen.high}"
+
+
+def completed(model: Model, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A problem with the parameters that it must have, was not given, and of which the model saw one value only."""
+    products = model.family.op.products
+    factors = {factor for name in products if name in values for factor in products[name]}
+    found = dict(values)
+    for name, parameter in model.family.problem.parameters.items():
+        seen = model.manifest.hull.get(name)
+        needed = parameter.default is None and not parameter.optional and name not in factors
+        if seen is None or not needed or values.get(name) is not None:
+            continue
+        only = seen.labels[0] if len(seen.labels) == 1 else seen.low if seen.low == seen.high else None
+        if only is not None:
+            found[name] = only
+    return found

@@ -15,7 +15,6 @@ import polars as pl
 
 from kerncast import devices
 from kerncast.arrays import Flags, Floats
-from kerncast.budgets import JSON_BYTES
 from kerncast.data import schema
 from kerncast.declared.declaration import resolve
 from kerncast.device import Device
@@ -23,7 +22,6 @@ from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.expr import Program
 from kerncast.files.atomic import copy_directory
 from kerncast.files.given import given_path
-from kerncast.files.parquet import read_parquet
 from kerncast.learners.contract import Learner
 from kerncast.learners.kinds import learner_class
 from kerncast.learners.lightgbm_text import refuse_other_names
@@ -31,25 +29,13 @@ from kerncast.learners.target import Target
 from kerncast.models.answer import Answer
 from kerncast.models.card import card_html, summary_line
 from kerncast.models.elsewhere import away_from
+from kerncast.models.files import ModelFiles
 from kerncast.models.hull import Coverage
-from kerncast.models.labels import Labels, labels_of
-from kerncast.models.manifest import (
-    CANDIDATES,
-    EVALUATION,
-    LABELS,
-    MANIFEST,
-    PREDICTIONS,
-    PROBLEMS,
-    Manifest,
-    read_manifest,
-)
+from kerncast.models.manifest import MANIFEST, Manifest, read_manifest
 from kerncast.models.predicting import Predictor
 from kerncast.models.products import Product, products_of, whole_problem
 from kerncast.models.rules import model_rules
-from kerncast.models.serving import SERVING, Serving, read_serving
 from kerncast.op import Family, Problem
-from kerncast.parsing import decode_json
-from kerncast.scoring.figures import Figures
 from kerncast.scoring.scorecard import Predicted
 from kerncast.tables.feature_rows import Featurizer, Rows
 from kerncast.tables.never_worked import chosen_last
@@ -59,7 +45,7 @@ from kerncast.writing.terminal import printable
 BLOCK_ROWS = 16_384
 
 
-class Model:
+class Model(ModelFiles):
     """A trained model, loaded and checked. `Model.load(path)` is how to get one."""
 
     NO_ERRORS: ClassVar[str] = "the model does not record how wrong it was in training, so its times have no interval"
@@ -298,7 +284,7 @@ class Model:
         `device` is a profile, its name or the path of its file. On one that was not measured the interval is wider by how far
         it is from those that were; a model of fewer than three devices says `out_of_range`, and gives a time without interval.
         """
-        asked = self._predictor(device)
+        asked = self.predictor(device)
         if isinstance(problems, Mapping):
             if config is not None and not isinstance(config, Mapping):
                 raise InvalidValue("one problem has one config, got a list: give a list of problems too")
@@ -312,7 +298,13 @@ class Model:
             raise InvalidValue(f"{len(problems)} problems need as many configs, or one for all; got {len(listed)}")
         return asked.many(problems, listed)
 
-    def _predictor(self, device: Device | str | None) -> Predictor:
+    def ranked(self, problem: Mapping[str, Any], k: int = 10, *, device: Device | str | None = None) -> list[Answer]:
+        """The k best configs for a problem on a device, as `predict` finds the best one; a refusal is a list of one."""
+        if k < 1:
+            raise InvalidValue(f"`k` must be at least 1, got {k}")
+        return self.predictor(device).ranked(problem, k)
+
+    def predictor(self, device: Device | str | None = None) -> Predictor:
         """The predictor for a device; for a model of several devices the caller must say which."""
         if device is None and len(self.manifest.devices) > 1:
             named = ", ".join(record.name for record in self.manifest.devices)
@@ -341,62 +333,6 @@ class Model:
         columns = {"time_ns": found.time_ns, "lower_ns": found.lower_ns, "upper_ns": found.upper_ns, "score": found.score}
         return frame.with_columns(pl.Series(name, values) for name, values in columns.items() if values is not None)
 
-    @cached_property
-    def candidates(self) -> pl.DataFrame:
-        """Every config that worked at least once, and how well it did in training (empty: not recorded)."""
-        if not self.recorded:
-            columns = {name: dtype for name, dtype in schema.schema_of(self.family).items() if name.startswith("config.")}
-            counts = {"ok": pl.Int64, "failed": pl.Int64, "share": pl.Float64, "portfolio_place": pl.Int64}
-            return pl.DataFrame(schema={**columns, **counts})
-        return schema.with_optional(self.family, _read(self.path / CANDIDATES), "config.")
-
-    @property
-    def label_table(self) -> pl.DataFrame | None:
-        """What each config is called in the training data, as stored; None: the data name no kernels."""
-        return _read(self.path / LABELS) if LABELS in self.manifest.files else None
-
-    @cached_property
-    def labels(self) -> Labels | None:
-        """The names of the candidates; None: the training data name no kernels."""
-        table = self.label_table
-        return None if table is None else labels_of(table, self.candidates)
-
-    @cached_property
-    def seen(self) -> pl.DataFrame:
-        """The groups of problems (`split_group`) that it was trained on (empty: not recorded)."""
-        if not self.recorded:
-            return pl.DataFrame(schema={f"problem.{name}": pl.Int64 for name in self.manifest.split_group})
-        if self.slim:
-            raise InvalidValue(
-                f"{self.path} is a slim model, which does not list the problems that it was trained on: use the model that it "
-                "was made from"
-            )
-        return _read(self.path / PROBLEMS)
-
-    @cached_property
-    def out_of_fold(self) -> pl.DataFrame | None:
-        """The out-of-fold prediction and the measurement of every training vector.
-
-        `device` is where it ran (older models do not say); `fold`, `time_ns` and `score` are the prediction (null: it was
-        trained without folds); `measured_ns` (null: it failed) and `noise` the measurement.
-        """
-        if PREDICTIONS not in self.manifest.files:
-            return None
-        return schema.with_optional(self.family, _read(self.path / PREDICTIONS))
-
-    @cached_property
-    def serving(self) -> Serving | None:
-        """What choosing needs of the training data, where a slim model keeps it; None: its predictions say it, or nothing."""
-        if SERVING not in self.manifest.files:
-            return None
-        names = [record.name for record in self.manifest.devices]
-        return read_serving(self.path / SERVING, names, self.candidates.height, len(self.family.problem.parameters))
-
-    @property
-    def slim(self) -> bool:
-        """Whether it has only what answers need: no predictions, no list of problems."""
-        return not isinstance(self.manifest.slim, msgspec.UnsetType)
-
     def on(self, device: Device | str) -> Model:
         """The model for one of the devices that it was trained on together: with its candidates and dtypes alone."""
         wanted = device.name if isinstance(device, Device) else self._named(device).name
@@ -408,33 +344,12 @@ class Model:
             self._bound[wanted] = BoundModel(self, wanted)
         return self._bound[wanted]
 
-    @property
-    def recorded(self) -> bool:
-        """Whether it says what it was trained on; False for a model of another system."""
-        return bool(self.manifest.files)
-
-    @property
-    def evaluated(self) -> bool:
-        """Whether training evaluated it: False with `no_folds`, and for a model of another system."""
-        return self.manifest.folds > 0
-
-    @cached_property
-    def evaluation(self) -> dict[str, Any]:
-        """The out-of-fold figures of the procedure that made it."""
-        data: dict[str, Any] = decode_json(JSON_BYTES.read(self.path / EVALUATION))
-        return data
-
     @cached_property
     def notes(self) -> list[str]:
         """What its data leave open: kinds of problems that were never measured, failures that were never seen."""
         from kerncast.models.notes import data_notes  # it loads the sets of problems
 
         return data_notes(self)
-
-    @cached_property
-    def figures(self) -> Figures | None:
-        """The same figures, typed; None: the model has none."""
-        return Figures.of(self.evaluation["overall"]) if EVALUATION in self.manifest.files and self.evaluated else None
 
     def __repr__(self) -> str:
         return printable(summary_line(self))
@@ -456,13 +371,6 @@ def _among(rows: Rows, known: pl.DataFrame) -> Flags:
     marked = known.select(columns).unique().with_columns(__known=pl.lit(True))
     joined = rows.frame.select(columns).join(marked, on=columns, how="left", nulls_equal=True, maintain_order="left")
     return joined["__known"].fill_null(False).to_numpy()
-
-
-def _read(file: Path) -> pl.DataFrame:
-    try:
-        return read_parquet(file)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise BadFile(f"{file} is damaged ({error}): train the model again, or restore the file") from error
 
 
 def feature_digest(family: Family, names: tuple[str, ...]) -> str:

@@ -37,7 +37,8 @@ def _failures(model: Model) -> Iterator[str]:
     family = model.family
     if family.config.parameters and family.can_fail and model.manifest.data.rows and not model.manifest.data.failures:
         rules = len(family.config.constraints)
-        known = f"the {rules} constraints of {family.id}" if rules else f"{family.id} has no constraints either: nothing"
+        some = f"the {rules} constraint{'s' * (rules > 1)} of {family.id}"
+        known = some if rules else f"{family.id} has no constraints either: nothing"
         yield (
             f"! no row failed, so the model cannot tell what will not run: {known} must rule it out; keep failed attempts in "
             "the data (their status says why), or declare a constraint"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import polars as pl
@@ -13,6 +14,8 @@ from kerncast.expr import Program
 from kerncast.op import Family
 
 ROOFLINE = "roofline_ns"
+# Problems that are computed one by one.
+FEW = 12
 
 
 def rooflines(family: Family, device: Device, problems: Sequence[Mapping[str, Any]]) -> list[float | None]:
@@ -21,29 +24,37 @@ def rooflines(family: Family, device: Device, problems: Sequence[Mapping[str, An
     A problem may be given in part: only the parameters that its work depends on are needed, and defaults are filled in.
     """
     found: list[float | None] = [None] * len(problems)
-    work = family.work(family.op.namespace())
-    if work is None:
-        return found
-    formula = Program({ROOFLINE: work.roofline_ns(hardware_namespace())})
     for dtype in dict.fromkeys(problem.get("dtype") for problem in problems):
-        bound = formula.bind(device.bindings(family.op.dtype, None if dtype is None else [str(dtype)]))
-        symbols = [item.name for item in bound.symbols]
-        places = [place for place, problem in enumerate(problems) if problem.get("dtype") == dtype]
-        read = [name.removeprefix("p.") for name in symbols]
-        if any(name.startswith("hw.") for name in symbols):
+        bound = _bound(family, device, None if dtype is None else str(dtype))
+        if bound is None:
             continue
+        read = [item.name.removeprefix("p.") for item in bound.symbols]
+        places = [place for place, problem in enumerate(problems) if problem.get("dtype") == dtype]
         rows = {place: _needed(family, problems[place], read) for place in places}
         known = {place: row for place, row in rows.items() if row is not None}
-        if not known:
-            continue
-        kinds = schema.schema_of(family)
-        columns = {
-            f"p.{name}": pl.Series([row[name] for row in known.values()], dtype=kinds[f"problem.{name}"]) for name in read
-        }
-        values = bound.frame(pl.DataFrame(columns), trusted=True).to_series() if columns else [bound.scalar({})[ROOFLINE]]
-        for place, value in zip(known, values, strict=True):
+        for place, value in zip(known, _values(bound, family, read, list(known.values())), strict=True):
             found[place] = float(value) if value > 0 else None
     return found
+
+
+@lru_cache(256)
+def _bound(family: Family, device: Device, dtype: str | None) -> Program | None:
+    """The formula of the roofline with the numbers of a device; None: some are not known, or the work is not."""
+    work = family.work(family.op.namespace())
+    if work is None:
+        return None
+    formula = Program({ROOFLINE: work.roofline_ns(hardware_namespace())})
+    bound = formula.bind(device.bindings(family.op.dtype, None if dtype is None else [dtype]))
+    return None if any(item.name.startswith("hw.") for item in bound.symbols) else bound
+
+
+def _values(bound: Program, family: Family, read: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Sequence[float]:
+    """The formula for some problems: one by one if they are few, for a frame is worth it from a dozen on."""
+    if not read or len(rows) <= FEW:
+        return [float(bound.scalar({f"p.{name}": row[name] for name in read})[ROOFLINE]) for row in rows]
+    kinds = schema.schema_of(family)
+    columns = {f"p.{name}": pl.Series([row[name] for row in rows], dtype=kinds[f"problem.{name}"]) for name in read}
+    return bound.frame(pl.DataFrame(columns), trusted=True).to_series().to_list()
 
 
 def rates_read(family: Family, device: Device, dtype: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from kerncast.arrays import Flags, Ints
 from kerncast.data import schema
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
@@ -28,7 +29,6 @@ from kerncast.op import Config, Problem
 if TYPE_CHECKING:
     from kerncast.models.model import Model
 
-Flags = npt.NDArray[np.bool_]
 Point = Mapping[str, Any]
 
 NO_CONFIG = "no config that the model knows can run this problem"
@@ -102,7 +102,7 @@ class Predictor:
         answers = [self._refusal(problem) for problem in asked]
         open_ = [place for place, answer in enumerate(answers) if answer is None]
         if open_:
-            frame = self._frame([asked[place] for place in open_], [chosen[place] for place in open_])
+            frame = self.vectors([asked[place] for place in open_], [chosen[place] for place in open_])
             broken = self._first_broken(config_rules(self._rules), frame)
             times = iter(self._times(frame.filter(pl.Series([rule is None for rule in broken]))))
             for place, rule in zip(open_, broken, strict=True):
@@ -135,7 +135,8 @@ class Predictor:
         rows = self.model.predict_vectors(frame, self.device).iter_rows(named=True)
         return [(row["time_ns"], row.get("lower_ns"), row.get("upper_ns")) for row in rows]
 
-    def _frame(self, problems: Sequence[Problem], configs: Sequence[Config]) -> pl.DataFrame:
+    def vectors(self, problems: Sequence[Problem], configs: Sequence[Config]) -> pl.DataFrame:
+        """Problems, each with its config, as stored in a dataset."""
         kinds = schema.schema_of(self.family)
         columns = {f"config.{name}": [item[name] for item in configs] for name in self.family.config.parameters}
         given = [pl.Series(name, values, dtype=kinds[name]) for name, values in columns.items()]
@@ -173,19 +174,46 @@ class Predictor:
             self.family, refused_outside(problem, outside[0], fallback, "library" if library else "portfolio")
         )
 
-    def _bests(self, problems: Sequence[Problem]) -> list[Answer]:
-        """For each problem the best config by the model among those that can run it."""
+    def ranked(self, problem: Point, k: int) -> list[Answer]:
+        """The k best configs for a problem, best first: the first one is the answer of `one`. A refusal is a list of one."""
+        asked = self.problem(problem)
+        if not self._chooses:
+            return self.many([asked], None)
+        every, refused = self._every(), self._refusal(asked)
+        if refused is not None:
+            return [refused]
+        scores, times = self._candidates.scores(asked.as_dict(), every)
+        order = [int(row) for row in np.lexsort((every, scores))[:k] if np.isfinite(scores[row])]
+        if not order:
+            return [Answer(Answered.NO_VALID_CONFIG, asked, reason=NO_CONFIG)]
+        bounds = self._bounds(self._problem_frame([asked] * len(order)), times[order])
+        labels = self.model.labels
+        return [
+            replace(self._chosen(asked, row, float(times[row]), own), label=None if labels is None else labels.of(row, asked))
+            for row, own in zip(order, bounds, strict=True)
+        ]
+
+    def _every(self) -> Ints:
+        """All candidates; a model that records none is refused."""
         if not self.model.candidates.height:
             raise InvalidValue(
                 f"{self.model.path} does not record which configs work, so there is nothing to choose from: name a config, or "
                 "choose from a list of yours with `Selector(model, configs=…)`"
             )
+        return np.arange(self.model.candidates.height)
+
+    def bests(self, problems: Sequence[Point], among: Ints) -> list[Answer]:
+        """For each problem the best of some candidates, by their numbers."""
+        return self._bests(_each(problems, self.problem, "problem"), among)
+
+    def _bests(self, problems: Sequence[Problem], among: Ints | None = None) -> list[Answer]:
+        """For each problem the best config by the model among those that can run it."""
+        every = self._every() if among is None else among
         answers = [self._refusal(problem) for problem in problems]
         open_ = [place for place, answer in enumerate(answers) if answer is None]
         if not open_:
             return [answer for answer in answers if answer is not None]
         asked = [problems[place] for place in open_]
-        every = np.arange(self.model.candidates.height)
         frame = self._problem_frame(asked)
         if self.model.built_for(asked[0]) is None:
             scores, times = self._candidates.scores_of_many(frame, every)
@@ -196,7 +224,7 @@ class Predictor:
         chosen = np.where(np.isfinite(scores).any(axis=1), times[np.arange(len(rows)), rows], np.nan)
         bounds = self._bounds(frame, chosen)
         for number, place in enumerate(open_):
-            answers[place] = self._chosen(asked[number], int(rows[number]), float(chosen[number]), bounds[number])
+            answers[place] = self._chosen(asked[number], int(every[rows[number]]), float(chosen[number]), bounds[number])
         return [answer for answer in answers if answer is not None]
 
     def _bounds(self, problems: pl.DataFrame, time_ns: npt.NDArray[np.float64]) -> list[tuple[float | None, float | None]]:

@@ -78,7 +78,8 @@ def _code(parameter: Parameter, column: pl.Series) -> Ints:
     if parameter.codes:
         codes = {parameter.value(i): parameter.number(i) for i in range(parameter.size)}
         return np.array([ABSENT if value is None else codes[value] for value in column.to_list()], np.int64)
-    return column.cast(pl.Int64).fill_null(ABSENT).to_numpy()
+    whole = column.cast(pl.Int64)
+    return (whole.fill_null(ABSENT) if whole.null_count() else whole).to_numpy()
 
 
 def _values(family: Family, columns: Mapping[str, Ints]) -> Iterator[tuple[str, tuple[str, ...], Ints]]:

@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-from kerncast.software import Name, is_cut, is_same, names, parts
+from kerncast.software import FRAMEWORK, Name, is_cut, is_same, names, parts, short_name
 
 __all__ = ["UNKNOWN", "Name", "digest", "is_cut", "is_same", "names", "parts", "short", "telling", "trained"]
 
@@ -26,12 +26,13 @@ def digest(software: Sequence[str]) -> str:
 
 
 def short(software: Sequence[str]) -> str:
-    """One word for a table: the commit, else the closest thing to one."""
+    """One word for a table: the short name of a framework, the commit, else the closest thing to one."""
     if not software:
         return UNKNOWN
     known = parts(software[0])
     telling = next((known[name] for name in TELLING if name in known), None)
     word = telling or (" ".join(known.values()) if known else software[0])
+    word = short_name(software[0]) if FRAMEWORK in known else word
     # Hashes are cut as git cuts them; a version such as 1.2.0rc4 stays whole.
     word = word[:12] if re.fullmatch(r"[0-9a-f]{13,}", word) else word
     return word if len(software) == 1 else f"{word} and {len(software) - 1} more"

@@ -4,7 +4,7 @@ The list is a file of digests, one model per line, that only its user may write:
 
     1f0c… gemm/cpu on local-epyc
 
-It is read once per process. A model that is not on it is answered in Python, with the same numbers.
+It is read once per process, or after `reread`. A model that is not on it is answered in Python, with the same numbers.
 """
 
 from __future__ import annotations
@@ -105,6 +105,11 @@ def revoke(model: Model) -> bool:
         os.close(file)
     _listed.cache_clear()
     return found
+
+
+def reread() -> None:
+    """Read the list again when it is next needed: a process that runs for days calls this when the file has changed."""
+    _listed.cache_clear()
 
 
 @cache

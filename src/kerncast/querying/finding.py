@@ -18,7 +18,7 @@ from kerncast.models.choosing import Choice
 from kerncast.models.hull import Coverage
 from kerncast.models.model import Model
 from kerncast.op import Family
-from kerncast.querying.predicting import Asked
+from kerncast.querying.predicting import Ask, Asked
 from kerncast.registry import OPS
 from kerncast.software import newest_version
 from kerncast.store.sources import profile_of
@@ -70,8 +70,8 @@ def asking_for(software: str, find: Find) -> Find:
     return lambda asked: find(asked if asked.software is not None else msgspec.structs.replace(asked, software=software))
 
 
-def in_store(store: Store, strict: bool = False) -> Find:
-    """Find models in a store, in the store's order."""
+def in_store(store: Store, strict: bool = False, ask: Ask | None = None) -> Find:
+    """Find models in a store, in the store's order; `ask` asks those that ship, if not `Model.predict`."""
 
     def find(asked: Address) -> Found | Several:
         if asked.op is None:
@@ -80,7 +80,7 @@ def in_store(store: Store, strict: bool = False) -> Find:
         try:
             found = store.lookup(op.name, asked.family, asked.device, asked.software, strict=strict)
         except NotFound as error:
-            return _ready(asked, store, strict, error)
+            return _ready(asked, store, strict, error, ask)
         if len(found.entries) == 1 or found.family is None:
             return _stored(found.entries[0], asked)
         return _narrowed(found.family, [(_stored(entry, asked), coverage) for entry, coverage in found.by_coverage()])
@@ -88,11 +88,11 @@ def in_store(store: Store, strict: bool = False) -> Find:
     return find
 
 
-def _ready(asked: Address, store: Store, strict: bool, error: NotFound) -> Found:
+def _ready(asked: Address, store: Store, strict: bool, error: NotFound, ask: Ask | None) -> Found:
     """What ships answers in the place of a store without a model; if it has nothing to say either, the error stays."""
     if asked.op is None or asked.device is None:
-        raise error
-    question = Asked(asked.op, asked.device, asked.software, asked.family, None, strict, store, lenient=True)
+        raise NotFound(f'{error}; or name the device, {{"device": "h100", …}}, for what comes with kerncast') from error
+    question = Asked(asked.op, asked.device, asked.software, asked.family, None, strict, store, lenient=True, ask=ask)
     if not question.sources() and ((strict and asked.software is not None) or profile_of(asked.device) is None):
         raise error
     return Found(store.path, ready=question)

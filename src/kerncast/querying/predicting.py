@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,19 @@ import numpy as np
 from kerncast import devices
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.models.answer import Answer, fallback_words, without_choice
+from kerncast.models.answer import Answer, fallback_words, unlike_measured, without_choice
 from kerncast.models.card import card_line
-from kerncast.models.hull import Coverage
 from kerncast.models.manifest import MANIFEST
 from kerncast.models.model import Model
 from kerncast.models.physics import lacking, missing, rates_read, rooflines
 from kerncast.models.roofline_misses import FILE, Misses, read_misses
 from kerncast.models.statuses import Answered
 from kerncast.op import Config, Family, Problem
+from kerncast.querying.covering import Chosen, Point
+from kerncast.querying.covering import chosen as covering
+from kerncast.querying.naming import knowing, never_seen
 from kerncast.querying.prediction import Prediction
+from kerncast.querying.twins import as_asked, with_rates_of_twins
 from kerncast.registry import FAMILIES, OPS
 from kerncast.software import also_of, is_same, matching, short_name
 from kerncast.store.entry import Entry
@@ -31,11 +34,12 @@ from kerncast.store.shipped import INSTALLED, folder
 from kerncast.store.sources import Source, entries_of, no_model, profile_of, sources_of
 from kerncast.store.store import Store, canonical
 
-Point = Mapping[str, Any]
 # Families of an op that may stand for it where no model says which is meant.
 USUAL = ("library", "single")
-# From its lower to its upper end, an interval of more than this says less than a roofline.
+# From its lower to its upper end, an interval of more than this says less than a roofline: kernels of the ten GPUs that were
+# measured take up to some tens of times theirs, mostly because they are tiny.
 WIDEST = 100.0
+Ask = Callable[[Model, Sequence[Problem], Device | str], list[Answer]]
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ class Asked:
     """None: the user's own."""
     lenient: bool = False
     """A problem that is wrong gets the status `bad_input` instead of an error."""
+    ask: Ask | None = field(default=None, compare=False, repr=False)
+    """Asks a model in another way than `Model.predict` does, with the same answers."""
 
     @property
     def name(self) -> str:
@@ -67,37 +73,42 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class _Chosen:
-    """Who answers one problem."""
+class Ground:
+    """What a question is answered from. Finding it takes longer than an answer, so a caller that asks often keeps it."""
 
-    place: int
-    source: Source
-    entry: Entry
-    problem: Point
-    filled: Point
+    profile: Device | None
+    sources: Sequence[Source]
+    family: Family
+
+    @classmethod
+    def of(cls, asked: Asked) -> Ground:
+        """What the store and the package have now; a device that nobody knows is refused."""
+        profile = profile_of(asked.device)
+        usable = [item for item in asked.sources() if item.lookup.family is not None and (item.seen or profile is not None)]
+        if profile is None and not usable:
+            assert isinstance(asked.device, str)
+            raise devices.unknown(asked.device)
+        usable = knowing(usable, asked.name, asked.config, loaded)
+        family = usable[0].lookup.family if usable else _stand_in(asked)
+        assert family is not None
+        return cls(profile, usable, family)
 
 
-def predictions(asked: Asked, problems: Sequence[Point]) -> list[Prediction]:
+def predictions(asked: Asked, problems: Sequence[Point], ground: Ground | None = None) -> list[Prediction]:
     """An answer to each problem, in order: of the first model that covers it, else of the roofline, and it says which."""
-    profile = profile_of(asked.device)
-    sources = asked.sources()
-    sources = [source for source in sources if source.lookup.family is not None and (source.seen or profile is not None)]
-    if profile is None and not sources:
-        assert isinstance(asked.device, str)
-        raise devices.unknown(asked.device)
+    ground = ground or Ground.of(asked)
+    profile, sources, family = ground.profile, ground.sources, ground.family
     refusing = _Refusing(asked, len(problems))
     found: dict[int, Prediction] = {}
-    chosen: list[_Chosen] = []
-    family = sources[0].lookup.family if sources else _stand_in(asked)
-    assert family is not None
+    chosen: list[Chosen] = []
     for place, problem in enumerate(problems):
         with refusing.at(place, found):
             if sources:
-                chosen.append(_chosen(sources, problem, place))
+                chosen.append(covering(sources, problem, place, profile))
             else:
                 found[place] = _without_model(asked, family, problem)
-    for entry in dict.fromkeys(item.entry.id for item in chosen):
-        found |= _answered(asked, profile, [item for item in chosen if item.entry.id == entry], refusing)
+    for key in dict.fromkeys(item.key for item in chosen):
+        found |= _answered(asked, profile, [item for item in chosen if item.key == key], refusing)
     answers = [found[place] for place in range(len(problems))]
     open_ = [place for place, item in enumerate(answers) if item.status != Answered.BAD_INPUT]
     others = _other_software(sources, chosen)
@@ -134,7 +145,7 @@ def _without_model(asked: Asked, family: Family, problem: Point) -> Prediction:
         raise InvalidValue(f"the work of {op.name} depends on {', '.join(absent)}: give {'it' if len(absent) == 1 else 'them'}")
     if asked.config is not None:
         Config(family, asked.config)  # refuses what is no config
-    why = no_model(op.name, asked.name, asked.software, store)
+    why = no_model(op.name, asked.name, asked.software, store, asked.family)
     return Prediction(op.name, values, asked.name, str(Answered.OK), reason=why)
 
 
@@ -151,49 +162,7 @@ def devices_of(op: str, family: str | None = None, software: str | None = None, 
     return list(dict.fromkeys(name for entry in known for name in entry.record.devices))
 
 
-def _chosen(sources: Sequence[Source], problem: Point, place: int) -> _Chosen:
-    """The first model that covers a problem, else the one that comes closest in the first place."""
-    first: _Chosen | None = None
-    for source in sources:
-        family = source.lookup.family
-        assert family is not None
-        products = {name: value for name, value in problem.items() if name in family.op.products}
-        try:
-            given = source.lookup.checked({name: value for name, value in problem.items() if name not in products})
-        except (InvalidValue, NotFound):
-            if first is None:
-                raise
-            continue  # what a later place does not know, the first one has to answer
-        entry = source.covering(given)
-        if entry is None and first is not None:
-            continue
-        nearest = entry or source.lookup.nearest(problem)
-        filled = _filled(source.coverage(nearest), family, given, products)
-        made = _Chosen(place, source, nearest, {**given, **products, **filled}, filled)
-        if entry is not None:
-            return made
-        first = made
-    assert first is not None
-    return first
-
-
-def _filled(coverage: Coverage | None, family: Family, given: Point, products: Point) -> dict[str, Any]:
-    """The parameters that are not given and of which the model saw one value only."""
-    found: dict[str, Any] = {}
-    hull = {} if coverage is None else coverage.hull
-    factors = {factor for name in products for factor in family.op.products[name]}
-    for name, parameter in family.problem.parameters.items():
-        seen = hull.get(name)
-        if given.get(name) is not None or seen is None or parameter.optional or name in factors:
-            continue
-        if len(seen.labels) == 1:
-            found[name] = seen.labels[0]
-        elif seen.low is not None and seen.low == seen.high:
-            found[name] = seen.low
-    return found
-
-
-def _answered(asked: Asked, profile: Device | None, chosen: Sequence[_Chosen], refusing: _Refusing) -> dict[int, Prediction]:
+def _answered(asked: Asked, profile: Device | None, chosen: Sequence[Chosen], refusing: _Refusing) -> dict[int, Prediction]:
     """What one model says to its problems, by their places."""
     source, entry = chosen[0].source, chosen[0].entry
     model = loaded(entry)
@@ -209,11 +178,17 @@ def _answered(asked: Asked, profile: Device | None, chosen: Sequence[_Chosen], r
         if item.place in valid
     }
     given = isinstance(asked.device, Device) or str(asked.device).endswith(".toml")
-    device = profile if profile is not None and (given or not source.seen) else asked.name
+    device: Device | str = profile if profile is not None and (given or not source.seen) else asked.name
+    taken = chosen[0].taken
+    if taken and isinstance(device, Device):
+        device = with_rates_of_twins(device)
     try:
-        answers = model.predict(list(valid.values()), asked.config, device=device)
+        if asked.ask is not None and asked.config is None:
+            answers = asked.ask(model, list(valid.values()), device)
+        else:
+            answers = model.predict(list(valid.values()), asked.config, device=device)
     except InvalidValue as error:
-        if source.seen:
+        if source.seen and not given:
             raise
         # A profile that lacks a number which the model reads.
         status, why = str(Answered.OUT_OF_RANGE), str(error).replace(str(entry.path), entry.id)
@@ -223,9 +198,12 @@ def _answered(asked: Asked, profile: Device | None, chosen: Sequence[_Chosen], r
     if asked.software is not None and entry.warning is None and not _is_of(texts, asked.software):
         entry = replace(entry, warning=f"{asked.name} was measured with {software}, not with {asked.software}")
     line = card_line(model, asked.name)
+    strange = never_seen(model, asked.name, asked.config or {})
+    answers = [unlike_measured(answer, strange) for answer in answers]
     told = zip(blank.items(), answers, strict=True)
     return found | {
-        place: _told(item, without_choice(model.family, answer), entry, software, line) for (place, item), answer in told
+        place: as_asked(_told(item, without_choice(model.family, answer), entry, software, line), taken)
+        for (place, item), answer in told
     }
 
 
@@ -268,7 +246,7 @@ def loaded(entry: Entry) -> Model:
     return _loaded(entry.path, (entry.path / MANIFEST).stat().st_mtime_ns)
 
 
-def _other_software(sources: Sequence[Source], chosen: Sequence[_Chosen]) -> str:
+def _other_software(sources: Sequence[Source], chosen: Sequence[Chosen]) -> str:
     """The software of models that were not asked, for a note."""
     if not chosen:
         return ""

@@ -36,6 +36,8 @@ class Prediction:
     """The config that was asked about, or the best one; None: there is nothing to choose, or nothing was chosen."""
     filled: Mapping[str, Any] = field(default_factory=dict)
     """Parameters that were not given, and of which the model saw one value only."""
+    taken: Mapping[str, Any] = field(default_factory=dict)
+    """Element types that stand for those asked about, for no model saw these: fp16 for bf16."""
     reason: str = ""
     """Why it is not an answer of a model that was trained on the like."""
     card: str = ""
@@ -73,6 +75,8 @@ class Prediction:
             found.append(("best config", assignments(known(self.config))))
         if self.filled:
             found.append(("filled in", f"{assignments(known(self.filled))} (the model saw no other value)"))
+        if self.taken:
+            found.append(("taken as", assignments(known(self.taken))))
         found.append(("basis", self.basis if self.model is None else f"{self.basis} {self.model}"))
         if self.software:
             found.append(("software", self.software))
@@ -100,4 +104,6 @@ class Prediction:
                 found[name] = getattr(self, name)
         if self.filled:
             found["filled"] = dict(self.filled)
+        if self.taken:
+            found["taken"] = dict(self.taken)
         return found | {name: text for name in ("reason", "card", "note") if (text := getattr(self, name))}

@@ -16,6 +16,7 @@ import msgspec
 
 from kerncast.compiling.json_request import RequestReader, answer_json, written
 from kerncast.compiling.json_text import Members, NotJson, Number, Token, scan
+from kerncast.compiling.query import origin_json
 from kerncast.compiling.request import identity_of
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.models.answer import Answer
@@ -29,7 +30,11 @@ from kerncast.registry import OPS
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import plain_tiers
 
-__all__ = ["Address", "Find", "Found", "Query", "among", "in_store"]
+__all__ = ["Address", "Find", "Found", "Query", "among", "in_store", "selector_of"]
+
+
+# Kinds of requests whose models are remembered: requests for a thousand unknown devices take no more memory.
+MOST_KNOWN, MOST_PREPARED = 4096, 256
 
 
 class _Part(NamedTuple):
@@ -43,12 +48,22 @@ class _Part(NamedTuple):
 class Query:
     """Answers JSON texts. Models are loaded (and compiled) when they are first asked for, and kept."""
 
-    def __init__(self, find: Find, *, compile: bool = True, progress: Progress = QUIET) -> None:
+    def __init__(
+        self,
+        find: Find,
+        *,
+        compile: bool = True,
+        progress: Progress = QUIET,
+        selectors: Callable[[Path], Selector] | None = None,
+    ) -> None:
+        """`selectors` makes the selector of a model, or has it already; without it, one is made for each model."""
         self.find, self.compile, self.progress = find, compile, progress
+        self._make = selectors or (lambda path: selector_of(Model.load(path), compile=compile, progress=progress))
         self._selectors: dict[Path, Selector] = {}
         self._readers: dict[Path, RequestReader] = {}
         self._prepared: dict[Asked, ReadyReader] = {}
         self._found: dict[Address, Found | Several | bytes] = {}
+        self._ends: dict[Path, bytes] = {}
 
     def answer(self, text: str | bytes) -> bytes:
         """One reply for one request; a list of replies, in order, for a list."""
@@ -60,6 +75,13 @@ class Query:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # not JSON, or some op is not a string
             try:
                 addresses = [_address(item) for item in _items(scan(data), listed)]
+            except NotJson as error:
+                return _not_json(error)
+
+        known = None if listed or addresses[0] is None else self._found.get(addresses[0])
+        if isinstance(known, Found) and known.path in self._selectors:  # the way of a question that was asked before
+            try:
+                return self._whole(known, data, False, 1)
             except NotJson as error:
                 return _not_json(error)
 
@@ -79,14 +101,21 @@ class Query:
     def _parts(self, addresses: Sequence[Address | None], requests: Callable[[], list[Any]]) -> list[_Part]:
         """Requests by the model that answers them; those without one by the reason."""
         parts: dict[Found | bytes, _Part] = {}
+
+        def part_of(found: Found | bytes) -> _Part:
+            if found not in parts:
+                parts[found] = _Part(None, found, []) if isinstance(found, bytes) else _Part(found, b"", [])
+            return parts[found]
+
         last: tuple[Address | None, Found | Several | bytes] | None = None
+        part: _Part | None = None
         for place, address in enumerate(addresses):
             if last is None or address != last[0]:  # a list is mostly about one op on one device
-                last = (address, self._resolved(address))
-            found = last[1].nearest(requests()[place]) if isinstance(last[1], Several) else last[1]
-            part = parts.get(found)
-            if part is None:
-                part = parts[found] = _Part(None, found, []) if isinstance(found, bytes) else _Part(found, b"", [])
+                last, part = (address, self._resolved(address)), None
+            if isinstance(last[1], Several):
+                part = part_of(last[1].nearest(requests()[place]))
+            elif part is None:
+                part = part_of(last[1])
             part.places.append(place)
         return list(parts.values())
 
@@ -94,6 +123,8 @@ class Query:
         if address is None:
             return _refused(Answered.BAD_INPUT, "a request must be an object whose op, family, device and software are strings")
         if address not in self._found:
+            if len(self._found) >= MOST_KNOWN:
+                self._found.clear()
             try:
                 self._found[address] = self.find(address)
             except NotFound as error:
@@ -117,7 +148,9 @@ class Query:
             else:
                 self.selector(part.found.path)
         except (BadFile, NotFound) as error:
-            return part._replace(found=None, refusal=_refused(Answered.CORRUPT, str(error)))
+            # Without a model of the store, it is a name of the request that is not found.
+            unknown = part.found.ready is not None and isinstance(error, NotFound)
+            return part._replace(found=None, refusal=_refused(Answered.NO_MODEL if unknown else Answered.CORRUPT, str(error)))
         except KerncastError as error:
             return part._replace(found=None, refusal=_refused(Answered.NO_MODEL, str(error)))
         return part
@@ -125,18 +158,14 @@ class Query:
     def selector(self, path: Path) -> Selector:
         """The selector of a model, loaded once."""
         if path not in self._selectors:
-            model = Model.load(path)
-            if model.family.config.parameters:
-                self._selectors[path] = Selector(model, compile=self.compile, progress=self.progress)
-            else:  # nothing is chosen, so there is nothing to build tiers for
-                self._selectors[path] = Selector(
-                    model, tiers=plain_tiers(model), tier="full", compile=self.compile, progress=self.progress
-                )
+            self._selectors[path] = self._make(path)
         return self._selectors[path]
 
     def _ready(self, asked: Asked) -> ReadyReader:
         """What reads and answers requests without a model of the store, made once."""
         if asked not in self._prepared:
+            if len(self._prepared) >= MOST_PREPARED:
+                self._prepared.clear()
             self._prepared[asked] = ReadyReader(asked)
         return self._prepared[asked]
 
@@ -163,7 +192,24 @@ class Query:
             return reply
         if reply[:1] != b"[":
             return _amended(reply, found)
+        whole = self._amended_at_once(reply, found)
+        if whole is not None:
+            return whole
         return b"[" + b",".join(_amended(bytes(item), found) for item in _RAW.decode(reply)) + b"]"
+
+    def _amended_at_once(self, reply: bytes, found: Found) -> bytes | None:
+        """A list of replies, all amended in one pass, if each of a model ends with what it says of itself; None: they do not.
+
+        Texts in a reply have their quotes escaped, so that this end is found nowhere else.
+        """
+        if found.ready is not None or found.warning is not None or (found.software is not None and _SILENT in reply):
+            return None
+        if found.path not in self._ends:
+            self._ends[found.path] = origin_json(identity_of(self.selector(found.path).model)).encode() + b"}"
+        end = self._ends[found.path]
+        if reply.count(_MODEL) != reply.count(end):
+            return None
+        return reply.replace(end, _amended(end, found))
 
     def _mixed(self, parts: Sequence[_Part], data: bytes) -> bytes:
         """Give each model a list of its own requests; a text that is not strict JSON is refused as a whole."""
@@ -190,6 +236,14 @@ class Query:
             scan(data)
             raise AssertionError(f"a model refused valid JSON as a whole: {reply!r}")
         return [_amended(bytes(item), found) for item in _RAW.decode(reply)]
+
+
+def selector_of(model: Model, *, compile: bool = True, progress: Progress = QUIET) -> Selector:
+    """The selector that answers requests about a model."""
+    if model.family.config.parameters:
+        return Selector(model, compile=compile, progress=progress)
+    # Nothing is chosen, so there is nothing to build tiers for.
+    return Selector(model, tiers=plain_tiers(model), tier="full", compile=compile, progress=progress)
 
 
 _RAW = msgspec.json.Decoder(list[msgspec.Raw])

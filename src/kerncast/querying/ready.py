@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from kerncast.compiling.json_request import Refused, RequestReader, refusal, written
@@ -9,7 +10,7 @@ from kerncast.compiling.json_text import NotJson, Token, scan
 from kerncast.compiling.request import Identity
 from kerncast.devices import profiles
 from kerncast.models.statuses import Answered
-from kerncast.querying.predicting import Asked, family_of, predictions
+from kerncast.querying.predicting import Asked, Ground, family_of, predictions
 from kerncast.querying.prediction import Prediction
 
 
@@ -22,6 +23,11 @@ class ReadyReader:
         profile = profiles().get(asked.name)
         names = (asked.name, str(asked.device), *(() if profile is None else profile.aliases))
         self.reader = RequestReader(family, Identity(family.op, family.id, names, "", None))
+
+    @cached_property
+    def _ground(self) -> Ground:
+        """Looked for once: a caller that keeps this reader makes another one when the store changes."""
+        return Ground.of(self.asked)
 
     def answer(self, data: bytes) -> bytes:
         """The reply to a text: an object for an object, a list for a list."""
@@ -43,7 +49,8 @@ class ReadyReader:
                 problems[place] = {name: value for name, value in values.items() if value is not None}
             except Refused as refused:
                 replies[place] = refusal(refused)
-        for place, found in zip(problems, predictions(self.asked, list(problems.values())), strict=True):
+        told = predictions(self.asked, list(problems.values()), self._ground) if problems else []
+        for place, found in zip(problems, told, strict=True):
             position = {"position": requests[place].start} if found.status == Answered.BAD_INPUT else {}
             replies[place] = reply_of(found) | position
         return [replies[place] for place in range(len(requests))]

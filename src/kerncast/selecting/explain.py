@@ -8,22 +8,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.learners.gbdt import Gbdt
 from kerncast.models.answer import Answer, Pin, Tier
+from kerncast.models.model import Model
 from kerncast.op import Config, Problem
+from kerncast.selecting.contributing import Contribution, NotExplained, reasons
 from kerncast.selecting.distance import distance
 from kerncast.selecting.selector import Selector
 
 NEAREST, RUNNERS_UP, FEATURES = 3, 5, 8
-
-
-@dataclass(frozen=True)
-class Contribution:
-    """One feature, and the factor by which its value makes the predicted time longer (above 1) or shorter."""
-
-    feature: str
-    value: float
-    factor: float
 
 
 @dataclass(frozen=True)
@@ -73,7 +65,7 @@ def explain(selector: Selector, answer: Answer, tier: Tier = Tier.FULL) -> Expla
     return Explanation(
         answer,
         _contributions(selector, answer.problem, answer.config),
-        _neighbours(selector, answer.problem, answer.config),
+        neighbours(selector.model, answer.problem, answer.config),
         others,
         ranking,
         _reasons(selector, answer, ranked, others, ranking),
@@ -107,24 +99,19 @@ def _reasons(selector: Selector, answer: Answer, ranked: list[Answer], others: l
 
 
 def _contributions(selector: Selector, problem: Problem, config: Config) -> list[Contribution]:
-    """TreeSHAP of the time forest: the average time multiplied by the factors of all features is the prediction."""
-    learner, model = selector.model.learner, selector.model
-    if not isinstance(learner, Gbdt) or learner.packed or not model.target.log or model.target.higher_is_faster:
-        return []
+    """The largest of the factors that make up the predicted time; none for a model that does not say them."""
     row = selector.configs.index(config) if config in selector.configs else None
     if row is None:
         return []
-    rows = model.describe(selector.vectors(problem, [row]))
-    shares = np.asarray(learner.boosters["time"][0].predict(rows.features, pred_contrib=True))[0][:-1]
-    order = np.argsort(-np.abs(shares), kind="stable")[:FEATURES]
-    return [
-        Contribution(rows.names[i], float(rows.features[0, i]), float(np.exp(shares[i]))) for i in order if shares[i] != 0.0
-    ]
+    try:
+        return list(reasons(selector.model, selector.vectors(problem, [row])).contributions[:FEATURES])
+    except NotExplained:
+        return []
 
 
-def _neighbours(selector: Selector, problem: Problem, config: Config) -> list[Neighbour]:
-    """What was measured on the problems most like this one."""
-    frame, family = selector.model.out_of_fold, selector.model.family
+def neighbours(model: Model, problem: Problem, config: Config, count: int = NEAREST) -> list[Neighbour]:
+    """What was measured on the problems most like this one; none if the model does not keep its measurements."""
+    frame, family = model.out_of_fold, model.family
     if frame is None or "measured_ns" not in frame.columns:
         return []
     columns = [f"problem.{name}" for name in family.problem.parameters]
@@ -132,7 +119,7 @@ def _neighbours(selector: Selector, problem: Problem, config: Config) -> list[Ne
     names = list(family.problem.parameters)
     away = [distance(problem.as_dict(), dict(zip(names, row, strict=True))) for row in problems.iter_rows()]
     found = []
-    for place in np.argsort(away, kind="stable")[:NEAREST]:
+    for place in np.argsort(away, kind="stable")[:count]:
         own = problems[int(place)]
         rows = frame.join(own, on=columns, how="semi", nulls_equal=True).filter(pl.col("measured_ns").is_not_null())
         if not rows.height:

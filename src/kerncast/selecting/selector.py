@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,29 +13,24 @@ import numpy as np
 import polars as pl
 
 from kerncast.arrays import Floats
-from kerncast.backends.contract import Backend, CannotCompile
-from kerncast.compiling.binding import Binding, Reply, reply_of
-from kerncast.compiling.c99 import NotInC
-from kerncast.compiling.encoding import MISSING
-from kerncast.compiling.header import MOST_PINS
-from kerncast.compiling.interpreter import Interpreter
-from kerncast.compiling.loading import NotTrusted, load
-from kerncast.compiling.lower import Artefact, lower
-from kerncast.compiling.overrides import Decided, Overrides, decide
+from kerncast.backends.contract import Backend
+from kerncast.compiling.binding import Reply, reply_of
+from kerncast.compiling.overrides import Decided, Overrides
 from kerncast.compiling.request import identity_of
 from kerncast.compiling.tiers import Tiers
-from kerncast.errors import CannotWrite, InvalidValue
-from kerncast.expr import Program
-from kerncast.models.answer import Answer, Pin, Tier, refused_outside, unlike_measured, with_fallback
-from kerncast.models.hull import OutOfRange, against_facts, outside_hull, trained_words
+from kerncast.errors import InvalidValue
+from kerncast.models.answer import Answer, Pin, Tier
 from kerncast.models.model import Model
 from kerncast.models.offered import OfferedModel
-from kerncast.models.statuses import Answered, Place
-from kerncast.models.tier import ALONE, C_TIER_NAMES, CHOOSING
+from kerncast.models.statuses import Answered
+from kerncast.models.tier import C_TIER_NAMES, CHOOSING
 from kerncast.op import Config, Problem
 from kerncast.progress import QUIET, Progress
+from kerncast.selecting.answers import ANSWERED_BY, PINS, Answers
+from kerncast.selecting.in_python import InPython
 from kerncast.selecting.measure import MOST_CONTENDERS, contenders, measure_top
-from kerncast.selecting.tiers.build import TierOptions, plain_tiers, tiers_named
+from kerncast.selecting.preparing import Encoder, Prepared, bare, named_tier
+from kerncast.selecting.tiers.build import TierOptions
 from kerncast.writing.terminal import printable
 
 if TYPE_CHECKING:  # they import this module
@@ -80,35 +74,17 @@ class Selector:
         `portfolio:FILE`, a dataset or a benchmark file, `all`, `sample:N`, a list of kernel names, or configs. There are no
         tiers of them then: the model scores each one, in Python.
         """
-        self.model = model if isinstance(model, Model) else Model.load(model)
-        if configs is not None:
-            from kerncast.selecting.offering import offering
-
-            self.model = offering(self.model, configs, progress=progress)
-            tiers, compile = plain_tiers(self.model), False
-        if not isinstance(tiers, Tiers) and not self.model.candidates.height:
-            raise InvalidValue(
-                f"{self.model.path} does not record which configs work, so there is nothing to choose from: give the configs "
-                "with `configs` (kernels:FILE, build:DIR, a dataset or benchmark file, all)"
-            )
-        if tiers is None and self.model.slim and self.model.family.config.parameters:
-            tiers = plain_tiers(self.model)  # the others are built from measurements, which it does not have
+        loaded = model if isinstance(model, Model) else Model.load(model)
+        self._prepared = Prepared.of(loaded, tiers, options, configs, progress)
+        self.model, self.tiers, self.artefact = self._prepared.model, self._prepared.tiers, self._prepared.artefact
         self._given = isinstance(self.model, OfferedModel)
-        if isinstance(tiers, Tiers):
-            self.tiers = tiers
-            self.artefact: Artefact = lower(self.model, tiers, ALONE if tiers.alone else CHOOSING)
-        else:
-            named = CHOOSING if tiers is None else tiers
-            self.tiers, include = tiers_named(self.model, named, options, progress=progress)
-            self.artefact = lower(self.model, self.tiers, include)
         self.tier = self._usual if tier is None else self._included(tier)
-        self._interpreter = Interpreter(self.artefact)
-        self.note = ""
-        """Why the model is not compiled, if the user can change that; every answer has it."""
-        self._binding = self._compiled(progress) if compile else None
-        self._labels = self.model.labels
+        self._answers = Answers(self.model, self.artefact)
+        self._python = InPython(self._answers, self.tiers)
+        self._encode = Encoder(self.model.family.problem)
+        self._binding, self.note = self._prepared.compiled(progress) if compile and configs is None else (None, "")
+        """`note`: why the model is not compiled, if the user can change that; every answer has it."""
         self._overriding = threading.Lock()
-        self._decided: Decided | None = None
         self._forget()
         if overrides is not None:
             for note in self.override(overrides):
@@ -120,7 +96,7 @@ class Selector:
         return next(tier for tier in (Tier.PORTFOLIO, Tier.FULL, Tier.TREE) if tier in self.artefact.include)
 
     def _included(self, given: Tier | str) -> Tier:
-        tier = _tier(given)
+        tier = named_tier(given)
         if tier not in self.artefact.include:
             raise InvalidValue(
                 f"this selector has the tiers {', '.join(self.artefact.include)}, and '{tier}' was asked for: ask another, or "
@@ -142,47 +118,18 @@ class Selector:
         Returns notes about what of it the model does not know.
         """
         with self._overriding:
-            decided = None if overrides is None else decide(self.model, overrides)
-            if decided is not None and len(decided.pinned) > MOST_PINS:
-                raise InvalidValue(
-                    f"a selector has room for {MOST_PINS:,} pins, got {len(decided.pinned):,}: pin several problems at once by "
-                    "leaving parameters out, or export them, for which there is no limit"
-                )
-            applied = self._everything if decided is None else decided
-            if (absent := np.setdiff1d(applied.pinned, self.artefact.stored)).size:
-                raise InvalidValue(
-                    f"the pinned candidate {absent[0]} is in no tier of this selector: pin it in one with `full`"
-                )
+            decided, applied = self._prepared.decided(overrides)
             if self._binding is not None:
                 self._binding.override(applied)
-            self._interpreter.available = applied.available
-            self._decided = decided
+            self._python.override(decided, applied)
             self._forget()
         return applied.notes
-
-    @property
-    def _everything(self) -> Decided:
-        space = self.model.family.problem
-        none = np.empty((0, len(space.parameters)), np.int64)
-        return Decided(np.ones(self.artefact.candidates, dtype=bool), none, np.empty(0, np.int64), space)
 
     def __call__(self, problem: Problem | Mapping[str, Any] | None = None, /, **parameters: Any) -> Answer:
         """`pick(M=300, N=500, K=700, dtype="fp16", layout="rcr")`: as `select`, with the problem's parameters as arguments."""
         if problem is not None and parameters:
             raise InvalidValue("give the problem as one value or as arguments, not both")
         return self.select(parameters if problem is None else problem)
-
-    def _compiled(self, progress: Progress) -> Binding | None:
-        """The compiled artefact; if the user has not trusted the model, None, and every answer says so."""
-        try:
-            known = f"selector {self.model.manifest.checksum} {self.tiers.digest} {','.join(self.artefact.include)}"
-            return load(self.artefact, known, progress=progress)
-        except NotTrusted as refused:
-            self.note = str(refused)
-            progress.say(self.note)
-        except (CannotCompile, CannotWrite, NotInC) as error:
-            progress.say(f"{error}; Python answers instead")
-        return None
 
     def __reduce__(self) -> Any:
         raise TypeError("a selector cannot be pickled: make it again in the other process, where it is read from the cache")
@@ -201,16 +148,17 @@ class Selector:
         )
 
     @property
+    def _decided(self) -> Decided | None:
+        return self._python.decided
+
+    @property
     def is_compiled(self) -> bool:
         return self._binding is not None
 
-    @cached_property
+    @property
     def configs(self) -> list[Config]:
         """The candidates, in the model's order."""
-        names = [f"config.{name}" for name in self.model.family.config.parameters]
-        rows = self.model.candidates.select(names).iter_rows() if names else (() for _ in range(self.artefact.candidates))
-        keys = list(self.model.family.config.parameters)
-        return [Config.trusted(self.model.family, dict(zip(keys, row, strict=True))) for row in rows]
+        return self._answers.configs
 
     def problem(self, values: Mapping[str, Any] | Problem) -> Problem:
         """A problem of the model's family, validated."""
@@ -248,52 +196,11 @@ class Selector:
             numbers = self._encode(problem)
             found = self._binding.quick(numbers, TIER_NUMBERS[tier])
             if isinstance(found, Reply):
-                return self._answer(problem, found)
+                return self._answers.of_reply(problem, found)
             answered, candidate, time_ns, lower, upper, efficiency, pin = found
-            answer = self._chosen(problem, ANSWERED_BY[answered], candidate, time_ns, lower, upper, efficiency)
-            return answer if not pin else self._with_pin(answer, PINS[pin])
-        return self._noted(self._asked_in_python(problem, tier))
-
-    # -- pins ------------------------------------------------------------------------------------------
-
-    def _with_pin(self, answer: Answer, pin: Pin) -> Answer:
-        """The answer with what became of a pin; if the pin is not applied, a choice says why."""
-        reason = answer.reason
-        if pin is Pin.NOT_APPLIED and answer.ok:
-            row = self._pinned(answer.problem)
-            reason = f"the pin to candidate {row} is not applied: {self._pin_refusal(answer.problem, row)}"
-        return replace(answer, pin=pin, reason=reason)
-
-    def _pinned(self, problem: Problem) -> int:
-        return -1 if self._decided is None else self._decided.pin_for(problem.as_dict())
-
-    def _pin_refusal(self, problem: Problem, row: int) -> str | None:
-        """Why a pinned config is not used on a problem."""
-        if self._decided is not None and not self._decided.available[row]:
-            return "it is not available"
-        values = {
-            **self.model.family.problem.qualified(problem.as_dict()),
-            **self.model.family.config.qualified(self.configs[row].as_dict()),
-        }
-        for rule in self.artefact.config_rules:
-            if not Program({rule.name: rule.holds}).scalar(values)[rule.name]:
-                return rule.sentence
-        return None
-
-    def _before_asking(self, problem: Problem) -> tuple[Answer | None, Answer | None]:
-        """What a pin says (an answer, decided or not applied), and what the rules and the trained range say: a refusal."""
-        refused, row = self._refusal(problem), self._pinned(problem)
-        if row < 0 or (refused is not None and refused.status is not Answered.OUT_OF_RANGE):
-            return None, refused
-        if self._pin_refusal(problem, row) is not None:
-            return Answer(Answered.OK, problem, pin=Pin.NOT_APPLIED), refused
-        if refused is not None:  # a pin decides outside the trained range too, without a time
-            return replace(self._untimed(problem, row, Tier.PIN), pin=Pin.DECIDED), refused
-        chosen = self._untimed(problem, row, Tier.PIN) if self.artefact.alone else self._timed(problem, row, Tier.PIN)
-        return replace(chosen, pin=Pin.DECIDED), None
-
-    def _label(self, row: int, problem: Problem) -> str | None:
-        return None if self._labels is None else self._labels.of(row, problem)
+            answer = self._answers.chosen(problem, ANSWERED_BY[answered], candidate, time_ns, lower, upper, efficiency)
+            return answer if not pin else self._python.with_pin(answer, PINS[pin])
+        return self._noted(self._python.ask(problem, tier))
 
     def _there(self, given: Tier | str) -> Tier:
         """The tier that answers when this one is asked: the portfolio if there is no tree, since one config needs none.
@@ -307,144 +214,9 @@ class Selector:
             return tier
         return Tier.PORTFOLIO if Tier.PORTFOLIO in self.artefact.include else Tier.FULL
 
-    @cached_property
-    def _codes(self) -> list[tuple[str, dict[Any, int] | None]]:
-        """How each parameter becomes a number: labels and flags by a table, whole numbers as they are."""
-        return [
-            (name, {parameter.value(i): parameter.number(i) for i in range(parameter.size)} if parameter.codes else None)
-            for name, parameter in self.model.family.problem.parameters.items()
-        ]
-
-    def _encode(self, problem: Problem) -> list[int]:
-        values = problem._values
-        return [
-            MISSING if value is None else int(value) if codes is None else codes[value]
-            for (_, value), (_, codes) in zip(values, self._codes, strict=True)
-        ]
-
-    def _chosen(
-        self, problem: Problem, tier: Tier, candidate: int, time_ns: float, lower: float, upper: float, efficiency: float
-    ) -> Answer:
-        """An answer from the artefact's numbers, where negative means unknown."""
-        return Answer.quick(
-            problem,
-            self.configs[candidate],
-            time_ns if time_ns >= 0 else None,
-            lower if lower >= 0 else None,
-            upper if upper >= 0 else None,
-            efficiency if efficiency >= 0 else None,
-            tier,
-            None if self._labels is None else self._labels.of(candidate, problem),
-        )
-
-    def _answer(self, problem: Problem, reply: Reply) -> Answer:
-        if reply.status is Answered.OK:
-            figures = reply.time_ns, reply.lower_ns, reply.upper_ns, reply.efficiency
-            answer = self._chosen(problem, Tier(reply.tier), reply.candidate, *figures)
-            return answer if not reply.pin else replace(answer, pin=PINS[reply.pin], reason=reply.message)
-        if reply.status is Answered.OUT_OF_RANGE and reply.tier in ANSWERED_BY.values():
-            figures = reply.time_ns, reply.lower_ns, reply.upper_ns, reply.efficiency
-            answer = self._chosen(problem, Tier(reply.tier), reply.candidate, *figures)
-            return unlike_measured(replace(answer, pin=PINS.get(reply.pin)), against_facts(self.model, problem))
-        if reply.status is Answered.OUT_OF_RANGE:
-            name = list(self.model.family.problem.parameters)[reply.parameter]
-            fallback = reply.candidate if reply.candidate >= 0 else None
-            return replace(self._outside(problem, name, fallback), pin=PINS.get(reply.pin))
-        if reply.status is Answered.UNSURE:
-            return replace(self._unsure(problem, reply.candidate if reply.candidate >= 0 else None), pin=PINS.get(reply.pin))
-        if Place.PYTHON not in reply.status.places:
-            raise InvalidValue(reply.message)
-        return Answer(reply.status, problem, reason=reply.message)
-
-    # -- the same in Python ----------------------------------------------------------------------------
-
     def _noted(self, answer: Answer) -> Answer:
         """The answer, which says why the model is not compiled if the user can change that."""
         return replace(answer, note=self.note) if self.note else answer
-
-    def _asked_in_python(self, problem: Problem, tier: Tier) -> Answer:
-        decided, refused = self._before_asking(problem)
-        if decided is not None and decided.pin is Pin.DECIDED:
-            return decided
-        answer = refused if refused is not None else self._interpreted(problem, tier)
-        return answer if decided is None else self._with_pin(answer, Pin.NOT_APPLIED)
-
-    def _refusal(self, problem: Problem) -> Answer | None:
-        values = self.model.family.problem.qualified(problem.as_dict())
-        for rule in self.artefact.unsupported_rules:
-            if not Program({rule.name: rule.holds}).scalar(values)[rule.name]:
-                return Answer(Answered.UNSUPPORTED, problem, reason=rule.sentence)
-        outside = outside_hull(self.model, problem)
-        if not outside:
-            return None
-        return self._outside(problem, outside[0].parameter, self._fallback(problem))
-
-    def _fallback(self, problem: Problem) -> int | None:
-        """The first fallback that can run the problem, by the rules."""
-        rows, _ = self.artefact.fallbacks
-        allowed = self._interpreter.allowed(problem.as_dict(), np.array(rows, np.int64))
-        return rows[int(allowed.argmax())] if allowed.any() else None
-
-    def _unsure(self, problem: Problem, fallback: int | None) -> Answer:
-        """The tree is alone and does not decide: a fallback, if there is one."""
-        refused = Answer(Answered.UNSURE, problem, reason=UNSURE)
-        if fallback is None:
-            return refused
-        refused = with_fallback(refused, self.configs[fallback], self.artefact.fallbacks[1])
-        return replace(refused, label=self._label(fallback, problem))
-
-    def _outside(self, problem: Problem, name: str, fallback: int | None) -> Answer:
-        value, rule = (
-            problem[name],
-            trained_words(self.model.family.problem.parameters[name], self.model.manifest.hull.get(name)),
-        )
-        assert value is not None
-        config = None if fallback is None else self.configs[fallback]
-        refused = refused_outside(problem, OutOfRange(name, value, rule), config, self.artefact.fallbacks[1])
-        return refused if fallback is None else replace(refused, label=self._label(fallback, problem))
-
-    def _interpreted(self, problem: Problem, tier: Tier) -> Answer:
-        return unlike_measured(self._first_tier(problem, tier), against_facts(self.model, problem))
-
-    def _first_tier(self, problem: Problem, tier: Tier) -> Answer:
-        """The answer of the first tier, from the one asked for on, that has a config which can run."""
-        values = problem.as_dict()
-        if tier is Tier.TREE:
-            row = self._interpreter.tree_choice(values)
-            if row is not None:
-                return self._untimed(problem, row, Tier.TREE)
-        if self.artefact.alone:
-            return self._unsure(problem, self._fallback(problem))
-        if tier is not Tier.FULL and Tier.PORTFOLIO in self.artefact.include:
-            row = self._interpreter.portfolio_choice(values)
-            if row is not None:
-                return self._timed(problem, row, Tier.PORTFOLIO)
-        if Tier.FULL not in self.artefact.include:
-            return Answer(Answered.NO_VALID_CONFIG, problem, reason=NO_CONFIG)
-        rows = self.artefact.members("full")
-        scores, times = self._interpreter.scores(values, rows)
-        if not np.isfinite(scores).any():
-            return Answer(Answered.NO_VALID_CONFIG, problem, reason=self._no_config)
-        best = int(scores.argmin())
-        return self._accepted(problem, best, float(times[best]), Tier.FULL)
-
-    @property
-    def _no_config(self) -> str:
-        return NONE_GIVEN if self._given else NO_CONFIG
-
-    def _untimed(self, problem: Problem, row: int, tier: Tier) -> Answer:
-        return Answer(Answered.OK, problem, self.configs[row], tier=tier, label=self._label(row, problem))
-
-    def _timed(self, problem: Problem, row: int, tier: Tier) -> Answer:
-        return self._accepted(problem, row, self._interpreter.time_of(problem.as_dict(), row), tier)
-
-    def _accepted(self, problem: Problem, row: int, time_ns: float, tier: Tier) -> Answer:
-        expected = self.tiers.expectation
-        lower, upper = self.model.bounds(problem, time_ns)
-        efficiency = None if expected is None else expected.of(time_ns)
-        label = self._label(row, problem)
-        answer = Answer(Answered.OK, problem, self.configs[row], time_ns, lower, upper, efficiency, tier, label=label)
-        return self.model.mark(answer, row)
 
     # -- more than the best ----------------------------------------------------------------------------
 
@@ -461,47 +233,18 @@ class Selector:
             raise InvalidValue(f"`k` must be at least 1, got {k}")
         problem, asked = self.problem(problem), self._widest if tier is None else self._there(tier)
         if self._binding is not None:
-            return [self._answer(problem, reply) for reply in self._binding.rank(self._encode(problem), asked, k)]
-        return [self._noted(item) for item in self._ranked_in_python(problem, k, asked)]
-
-    def _ranked_in_python(self, problem: Problem, k: int, asked: Tier) -> list[Answer]:
-        decided, refused = self._before_asking(problem)
-        if refused is not None:
-            if decided is not None:
-                return [decided if decided.pin is Pin.DECIDED else self._with_pin(refused, Pin.NOT_APPLIED)]
-            return [refused]
-        ranked = [decided] if decided is not None and decided.pin is Pin.DECIDED else []
-        listed = {item.config for item in ranked}
-        if self.artefact.alone:
-            found = [self._untimed(problem, int(row), Tier.TREE) for row in self._interpreter.leaf(problem.as_dict())[0]]
-            if not found and not ranked:
-                ranked.append(self._unsure(problem, self._fallback(problem)))
-            ranked = [*ranked, *(item for item in found if item.config not in listed)][:k]
-        pools = [Tier.PORTFOLIO, Tier.FULL] if asked is not Tier.FULL else [Tier.FULL]
-        for each in [tier for tier in pools if tier in self.artefact.include]:
-            rows = self.artefact.members(each)
-            scores, times = self._interpreter.scores(problem.as_dict(), rows)
-            order = [i for i in np.lexsort((rows, scores)) if np.isfinite(scores[i]) and self.configs[rows[i]] not in listed]
-            ranked += [self._accepted(problem, int(rows[i]), float(times[i]), each) for i in order[: max(0, k - len(ranked))]]
-            listed = {item.config for item in ranked}
-            if len(ranked) >= k:
-                break
-        if not ranked:
-            return [Answer(Answered.NO_VALID_CONFIG, problem, reason=self._no_config)]
-        if decided is not None and decided.pin is Pin.NOT_APPLIED:
-            ranked[0] = self._with_pin(ranked[0], Pin.NOT_APPLIED)
-        unlike = against_facts(self.model, problem)
-        return [item if item.pin is Pin.DECIDED else unlike_measured(item, unlike) for item in ranked]
+            return [self._answers.of_reply(problem, reply) for reply in self._binding.rank(self._encode(problem), asked, k)]
+        return [self._noted(item) for item in self._python.ranked(problem, k, asked)]
 
     def scores(self, problem: Problem | Mapping[str, Any], tier: Tier | str | None = None) -> tuple[Floats, Floats]:
         """Scores (low is chosen, infinite where a config cannot run) and times of the configs of a tier (the widest)."""
         if self.artefact.alone:
             raise InvalidValue("a tree alone has no scores: make a selector with the tier portfolio or full")
         problem, asked = self.problem(problem), self._widest if tier is None else self._there(tier)
-        rows = self.artefact.members("full" if asked is Tier.FULL else "portfolio")
+        pool = Tier.FULL if asked is Tier.FULL else Tier.PORTFOLIO
         if self._binding is not None:
-            return self._binding.scores(self._encode(problem), asked, len(rows))
-        return self._interpreter.scores(problem.as_dict(), rows)
+            return self._binding.scores(self._encode(problem), asked, len(self.artefact.members(pool)))
+        return self._python.scores(problem, pool)
 
     def predict(self, problem: Problem | Mapping[str, Any], config: Config | Mapping[str, Any] | None = None) -> Answer:
         """How long a config takes; for a family with nothing to choose, how long the problem takes."""
@@ -512,14 +255,14 @@ class Selector:
                     f"{self.model.family.id} has configs to choose from: name one, or ask `select` for the best one's time"
                 )
             config = {}
-        refused = self._refusal(problem)
+        refused = self._python.refusal(problem)
         if refused is not None:
             return refused
         return self.model.predict(problem, config)
 
     def vectors(self, problem: Problem, rows: Sequence[int]) -> pl.DataFrame:
         """One problem with some candidates, as stored in a dataset."""
-        return self._interpreter.vectors(problem.as_dict(), np.array(rows, np.int64))
+        return self._python.interpreter.vectors(problem.as_dict(), np.array(rows, np.int64))
 
     def measure(self, problem: Problem | Mapping[str, Any], backend: Backend, seconds: float = 1.0) -> Answer:
         """Measure the configs that the model cannot tell apart and return the fastest; the result is remembered."""
@@ -534,8 +277,8 @@ class Selector:
             places = contenders([item.lower_ns or 0.0 for item in ranked], [item.upper_ns or 0.0 for item in ranked])
             ranked = [ranked[place] for place in places]
         timed = measure_top(backend, problem, [item.config for item in ranked if item.config is not None], seconds)[0]
-        row = self.configs.index(timed.config)
-        answer = Answer(Answered.OK, problem, timed.config, timed.time_ns, tier=Tier.MEASURE, label=self._label(row, problem))
+        name = self._answers.label(self.configs.index(timed.config), problem)
+        answer = Answer(Answered.OK, problem, timed.config, timed.time_ns, tier=Tier.MEASURE, label=name)
         measured[problem] = answer
         return answer
 
@@ -550,7 +293,7 @@ class Selector:
             got = f"one that is {answer.status}" if isinstance(answer, Answer) else type(answer).__name__
             raise InvalidValue(f"an answer with a config can be explained, got {got}: ask `explain(pick(problem))`")
         given = answer.tier if answer.tier in CHOOSING else self.tier
-        return explain(self, answer, _tier(tier if tier is not None else given))
+        return explain(self, answer, named_tier(tier if tier is not None else given))
 
     def search(
         self,
@@ -613,21 +356,21 @@ class Selector:
         """An answer for every problem, in order."""
         asked = self._there(self.tier if tier is None else tier)
         listed = problems.iter_rows(named=True) if isinstance(problems, pl.DataFrame) else problems
-        built = [self.problem(_bare(item)) for item in listed]
+        built = [self.problem(bare(item)) for item in listed]
         if not built:
             return []
         if self._binding is None:
             return [self.select(item, asked) for item in built]
         numbers = np.array([self._encode(item) for item in built], np.int64).reshape(len(built), -1)
         answers = self._binding.select_many(numbers, asked)
-        return [self._answer(item, reply_of(row)) for item, row in zip(built, answers, strict=True)]
+        return [self._answers.of_reply(item, reply_of(row)) for item, row in zip(built, answers, strict=True)]
 
     def rank_many(
         self, problems: Sequence[Problem | Mapping[str, Any]] | pl.DataFrame, k: int = 10, tier: Tier | str | None = None
     ) -> list[list[Answer]]:
         """A ranking for every problem, in order."""
         listed = problems.iter_rows(named=True) if isinstance(problems, pl.DataFrame) else problems
-        return [self.rank(self.problem(_bare(item)), k, tier) for item in listed]
+        return [self.rank(self.problem(bare(item)), k, tier) for item in listed]
 
     def latencies_us(self, problems: Sequence[Problem], tier: Tier | str) -> Floats:
         """Microseconds per call without the memo: of the artefact itself, or of Python if there is none."""
@@ -653,25 +396,3 @@ class Selector:
 
 
 TIER_NUMBERS = {tier: C_TIER_NAMES.index(tier) for tier in CHOOSING}
-ANSWERED_BY = {number: Tier(name) for number, name in enumerate(C_TIER_NAMES) if name in set(Tier)}
-PINS = {1: Pin.DECIDED, 2: Pin.NOT_APPLIED}
-NO_CONFIG = "no config that the model knows can run this problem"
-NONE_GIVEN = "none of the configs that were given can run this problem"
-UNSURE = "the tree is unsure about this problem"
-
-
-def _tier(given: Tier | str) -> Tier:
-    try:
-        found = Tier(given)
-    except ValueError:
-        found = Tier.MEMO
-    if found not in CHOOSING:
-        raise InvalidValue(f"`tier` must be one of {', '.join(CHOOSING)}, got '{given}'")
-    return found
-
-
-def _bare(values: Problem | Mapping[str, Any]) -> Problem | Mapping[str, Any]:
-    """Columns `problem.M` or `M`; empty cells are parameters that were not given."""
-    if isinstance(values, Problem):
-        return values
-    return {name.removeprefix("problem."): value for name, value in values.items() if value is not None}

@@ -6,17 +6,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from functools import lru_cache
+from math import inf
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from kerncast.budgets import JSON_BYTES
 from kerncast.errors import BadFile
 from kerncast.models.manifest import EVALUATION, MANIFEST
-from kerncast.parsing import decode_json
 from kerncast.store.entry import SHIPPED, Entry, Record
 
 VARIABLE = "KERNCAST_SHIPPED"
@@ -55,13 +53,21 @@ def folder() -> Path | None:
 
 
 def shipped_entries(op: str | None = None) -> list[Entry]:
-    """The shipped models, or those of one op: by family, then those with more rows first; raises if one is damaged."""
+    """The shipped models, or those of one op: by family, more rows first, then the smaller held-out error.
+
+    Raises if one is damaged.
+    """
     place = folder()
     if place is None or not place.is_dir():
         return []
     found = [_entry(file, file.stat().st_mtime_ns) for file in sorted(place.glob(f"*/{MANIFEST}"))]
     kept = [entry for entry in found if op in (None, entry.op)]
-    return sorted(kept, key=lambda entry: (entry.family, -entry.record.rows, entry.record.name))
+    return sorted(kept, key=_order)
+
+
+def _order(entry: Entry) -> tuple[str, int, float, str]:
+    record = entry.record
+    return record.family, -record.rows, inf if record.mape is None else record.mape, record.name
 
 
 @lru_cache(256)
@@ -71,22 +77,40 @@ def _entry(file: Path, _: int) -> Entry:
         head = msgspec.json.decode(JSON_BYTES.read(file), type=_Head)
     except (OSError, msgspec.DecodeError) as error:
         raise BadFile(f"{file} is damaged ({error}): install kerncast again, or name another folder with {VARIABLE}") from error
-    path = file.parent
+    path, figures = file.parent, _figures(file.parent / EVALUATION)
     record = Record(
         op=head.op, family=head.family, devices=tuple(device.name for device in head.devices), software=head.software,
         name=path.name, added="", model=path.name, checksum=head.checksum, kind=head.kind, dtypes=head.dtypes,
-        rows=head.data.rows, problems=head.data.problems, r2=None, mape=None, efficiency=None,
+        rows=head.data.rows, problems=head.data.problems, r2=_value(figures.r2), mape=_value(figures.mape),
+        efficiency=_value(figures.efficiency_mean),
         bytes=sum(item.stat().st_size for item in path.iterdir()),
     )  # fmt: skip
     return Entry(path, record, shipped=True)
 
 
-def with_figures(entry: Entry) -> Entry:
-    """The entry of a shipped model with its out-of-fold figures, for a list."""
+class _Figure(msgspec.Struct):
+    value: float | None
+
+
+class _Overall(msgspec.Struct):
+    r2: _Figure | None = None
+    mape: _Figure | None = None
+    efficiency_mean: _Figure | None = None
+
+
+class _Evaluation(msgspec.Struct):
+    overall: _Overall
+
+
+def _value(figure: _Figure | None) -> float | None:
+    return None if figure is None else figure.value
+
+
+def _figures(file: Path) -> _Overall:
+    """The out-of-fold figures of a model."""
     try:
-        overall: dict[str, Any] = decode_json(JSON_BYTES.read(entry.path / EVALUATION))["overall"]
-    except (OSError, msgspec.DecodeError, KeyError, TypeError) as error:
-        raise BadFile(f"{entry.path / EVALUATION} is damaged ({error}): install kerncast again") from error
-    names = {"r2": "r2", "mape": "mape", "efficiency": "efficiency_mean"}
-    figures = {key: found["value"] if (found := overall.get(name)) else None for key, name in names.items()}
-    return replace(entry, record=msgspec.structs.replace(entry.record, **figures))
+        return msgspec.json.decode(JSON_BYTES.read(file), type=_Evaluation).overall
+    except FileNotFoundError:
+        return _Overall()
+    except (OSError, msgspec.DecodeError) as error:
+        raise BadFile(f"{file} is damaged ({error}): install kerncast again, or name another folder with {VARIABLE}") from error

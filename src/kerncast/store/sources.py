@@ -87,11 +87,11 @@ def sources_of(
 
 
 def entries_of(op: str, family: str | None, software: str | None, store: Store) -> list[Entry]:
-    """All models of an op, the user's own first."""
+    """All models of an op, the user's own first: those of the software that is asked for, if there are any."""
     with contextlib.suppress(NotFound):
         op = OPS.alone(op).name
     found = _of_family([*store.entries(op), *shipped_entries(op)], op, family)
-    return _of_software(found, software, strict=True)[0]
+    return _of_software(found, software, strict=False)[0]
 
 
 def only_lookup(
@@ -134,12 +134,12 @@ def _of_software(entries: list[Entry], software: str | None, strict: bool) -> tu
     return (same, False) if same or strict else (entries, True)
 
 
-def no_model(op: str, device: Device | str, software: str | None, store: Store) -> str:
+def no_model(op: str, device: Device | str, software: str | None, store: Store, family: str | None = None) -> str:
     """Why no model answers, in words."""
     name = device if isinstance(device, str) else device.name
-    there = [*store.entries(op), *shipped_entries(op)]
+    there = _of_family([*store.entries(op), *shipped_entries(op)], op, family)
     if not there:
-        return f"there is no model of {op}"
+        return f"there is no model of {op}" if family is None else f"there is no model of {op} in the family {family}"
     known = sorted({item for entry in there for item in entry.record.devices})
     if name not in known:
         return f"there is no model of {op} on {name}, only on {', '.join(known)}"

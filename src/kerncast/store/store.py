@@ -52,6 +52,7 @@ if TYPE_CHECKING:  # it imports collecting, which a store only needs for checks
 
 __all__ = [
     "DEFAULT", "ENTRY", "LOCK", "Changed", "Entry", "Lookup", "Record", "Store", "canonical", "check_name", "default_path",
+    "entry_of",
 ]  # fmt: skip
 
 VARIABLE = "KERNCAST_STORE"
@@ -352,6 +353,11 @@ class Store:
                     break
                 parent.rmdir()
         return entry
+
+
+def entry_of(model: Model) -> Entry:
+    """What an entry would say of a model that is in no store."""
+    return Entry(model.path, msgspec.structs.replace(_record(model, own_name(model)), added="", bytes=_size(model.path)))
 
 
 def _mark(folder: Path) -> str:

@@ -38,6 +38,8 @@ SKIPPED = {"CMakeFiles", ".git", "_deps"}
 MOST_ENTRIES = 2_000_000
 LONGEST_NAME = 400
 DIMENSIONS = "dimensions"
+# What a convolution of two dimensions has for the third.
+FLAT = {"Di": 1, "Z": 1, "pad_d": 0}
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,15 @@ class Named:
     config: Mapping[str, Value]
     key: Mapping[str, Value]
     """What it is built for: `dtype`, and `layout` or `dimensions`."""
+
+    def refusal(self, problem: Mapping[str, Any]) -> str | None:
+        """Why it does not run a problem, in words; None: it is built for problems of this kind."""
+        deep = any(problem.get(name, flat) != flat for name, flat in FLAT.items())
+        asked = {DIMENSIONS: 3 if deep else 2, **problem}
+        for name, built in self.key.items():
+            if asked.get(name) != built:
+                return f"the kernel is built for {name}={built}, and the problem has {name}={asked.get(name)}"
+        return None
 
 
 @dataclass(frozen=True)

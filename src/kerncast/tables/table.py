@@ -22,6 +22,7 @@ from kerncast.scoring.trials import Trials
 from kerncast.tables.feature_rows import Featurizer, Rows, joined
 from kerncast.tables.measurements import Folded, read_measurements, resolved_software, stacked
 from kerncast.tables.rules import Broken, judge_rules
+from kerncast.tables.sample import Sample
 
 # Statuses that say nothing about the kernel, because it was never really tried.
 NOT_TRIED = ("not_run",)
@@ -125,10 +126,12 @@ def load_table(
     pool: bool = False,
     kept: Collection[str] = (),
     progress: Progress = QUIET,
+    sample: Sample | None = None,
 ) -> Table:
     """The rows of one family from one or several datasets; for `kept`, see `table_of`.
 
-    `progress` is told which devices have no rows of the software that `where` names.
+    `progress` is told which devices have no rows of the software that `where` names. With `sample`, not all of very many rows
+    are read.
     """
     found = _one_family(datasets, family)
     holders = [dataset for dataset in datasets if found.id in {item.id for item in dataset.families}]
@@ -136,6 +139,8 @@ def load_table(
     chosen = resolved_software(found, holders, where)
     for note in (note for item in chosen if isinstance(item, SoftwareRows) for note in item.notes):
         progress.say(note)
+    if sample is not None:
+        chosen = sample.drawn(found, holders, chosen, progress)
     pieces = read_measurements(found, holders, chosen)
     rows = tried_rows(pieces, where, f"{found.id} in {at}", "there is nothing to learn from")
     if not pool:

@@ -59,7 +59,7 @@ class Browser:
         theirs_in, theirs_out = (_moved(end) for end in (theirs_in, theirs_out))
         self._in, self._out = _moved(ours_in), _moved(ours_out)
         arguments = [program, *FLAGS, f"--user-data-dir={self._scratch / 'profile'}", "about:blank"]
-        log = os.open(self._scratch / "chromium.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        log = _moved(os.open(self._scratch / "chromium.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644))
         actions = [
             (os.POSIX_SPAWN_DUP2, theirs_in, 3), (os.POSIX_SPAWN_DUP2, theirs_out, 4),
             (os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2),
@@ -89,9 +89,9 @@ class Browser:
         os.close(self._in)
         os.close(self._out)
 
-    def open(self, page: Path) -> None:
-        """Load a file and wait until its scripts have run."""
-        address = page.resolve().as_uri()
+    def open(self, page: Path | str) -> None:
+        """Load a file or an address and wait until its scripts have run."""
+        address = page if isinstance(page, str) else page.resolve().as_uri()
         self._events.clear()
         self._call("Page.navigate", {"url": address})
         self._wait(lambda: "Page.loadEventFired" in self._events, f"{address} did not load")
@@ -116,6 +116,25 @@ class Browser:
         for kind in ("mousePressed", "mouseReleased"):
             self._call("Input.dispatchMouseEvent", {"type": kind, "x": x, "y": y, "button": "left", "clickCount": 1})
         self.evaluate("new Promise(done => setTimeout(() => requestAnimationFrame(() => done(true)), 100))")
+
+    def type(self, selector: str, text: str) -> None:
+        """Replace what is in a field by a text, as if it were typed."""
+        where = f"document.querySelector({json.dumps(selector)})"
+        self.evaluate(f"{where}.focus(), {where}.select()")
+        self._call("Input.insertText", {"text": text})
+
+    def press(self, key: str, code: int, text: str = "") -> None:
+        """Press a key: its name (`ArrowRight`) and its Windows code, with the text that it types, if it types one."""
+        for kind in ("keyDown", "keyUp"):
+            options = {"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code}
+            self._call("Input.dispatchKeyEvent", options | ({"text": text} if text and kind == "keyDown" else {}))
+
+    def until(self, script: str) -> None:
+        """Wait until a JavaScript expression is true."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not self.evaluate(f"Boolean({script})"):
+            assert time.monotonic() < deadline, f"never became true: {script}"
+            time.sleep(0.05)
 
     def resize(self, width: int, height: int, scheme: str = "light", scale: float = 1.0) -> None:
         """Set the window's size and a light or dark colour scheme."""

@@ -48,7 +48,6 @@ CONFIGS = 50
 DEVICES = ("0", "1")
 # Good kernels are instantaneous, so only a machine that stalls for so long, and twice at the same vector, would be unfair.
 TIMEOUT_SECONDS = 2.0
-STALLED_SECONDS = 180.0
 POLL_SECONDS = 0.02
 # The last thing happens when this share of the vectors has a row.
 LAST = 0.9
@@ -108,10 +107,15 @@ def schedule(vectors: int, kills: int, others: int, seed: int) -> list[Episode]:
 
 def run(folder: Path, *, vectors: int = 1000, kills: int = 20, others: int = 3, seed: int = 0) -> Report:
     """Make so many vectors, measure them in spite of everything, and look at what became of them."""
-    return _Battery(folder, vectors, seed).run(schedule(vectors, kills, others, seed))
+    return Battery(folder, vectors, seed).run(schedule(vectors, kills, others, seed))
 
 
-class _Battery:
+class Battery:
+    """One collection, what happens to it, and what became of it."""
+
+    stalled_seconds = 180.0
+    """When a collection that measures nothing has failed."""
+
     def __init__(self, folder: Path, vectors: int, seed: int) -> None:
         self.folder, self.out, self.rng = folder, folder / "dataset", random.Random(seed)
         self.machine = Machine(folder / "machine")
@@ -131,12 +135,13 @@ class _Battery:
         self.started = 0.0
 
     def run(self, episodes: list[Episode]) -> Report:
+        """Let everything happen, measure what is left, and look."""
         began, waiting = time.monotonic(), list(episodes)
         try:
             while waiting:
                 self._start(str(self.out))
                 while waiting and self._until(waiting[0]):
-                    if self._happens(waiting.pop(0)):
+                    if self.happens(waiting.pop(0)):
                         break
                 else:
                     self._ended({0, 3}, "")
@@ -145,16 +150,21 @@ class _Battery:
             self._ended({0}, "")
         finally:
             self._end()
+            self.close()
         self._look()
         self.report.seconds = time.monotonic() - began
         return self.report
 
     # -- the command -----------------------------------------------------------------------------------
 
+    def where(self) -> list[str]:
+        """The options that say which devices measure."""
+        return ["--devices", ",".join(DEVICES)]
+
     def _start(self, disk: str) -> None:
         command = [
             sys.executable, "-m", "kerncast.cli", "collect", FAMILY, "--vectors", str(self.folder / "vectors"),
-            "--backend", FAULTY, "--devices", ",".join(DEVICES), "--chunk-size", "16", "--samples", "3",
+            "--backend", FAULTY, *self.where(), "--chunk-size", "16", "--samples", "3",
             "--timeout", f"{TIMEOUT_SECONDS}s", "--memory", "0.25", "--resume", "--out", str(self.out), "--json",
         ]  # fmt: skip
         self.report.starts += 1
@@ -163,6 +173,9 @@ class _Battery:
                 command, env=self.machine.environment(disk) | self.plan, stdout=said, stderr=said, stdin=subprocess.DEVNULL
             )
         self.started = time.monotonic()
+
+    def close(self) -> None:
+        """End what outlives the command on purpose."""
 
     @property
     def _said(self) -> Path:
@@ -187,11 +200,11 @@ class _Battery:
             self.process.wait()
 
     def _stalled(self) -> None:
-        if time.monotonic() - max(self.journal.grew, self.started) > STALLED_SECONDS:
+        if time.monotonic() - max(self.journal.grew, self.started) > self.stalled_seconds:
             self.journal.count()
-            if time.monotonic() - max(self.journal.grew, self.started) > STALLED_SECONDS:
+            if time.monotonic() - max(self.journal.grew, self.started) > self.stalled_seconds:
                 said = self._said.read_text(errors="replace")[-500:]
-                raise AssertionError(f"nothing was measured for {STALLED_SECONDS:g} s; {self.report}\n{said}")
+                raise AssertionError(f"nothing was measured for {self.stalled_seconds:g} s; {self.report}\n{said}")
 
     # -- what happens to it ----------------------------------------------------------------------------
 
@@ -205,7 +218,7 @@ class _Battery:
             time.sleep(POLL_SECONDS)
         return False
 
-    def _happens(self, episode: Episode) -> bool:
+    def happens(self, episode: Episode) -> bool:
         """Let it happen; True if that ended the command."""
         assert self.process is not None
         self.report.episodes[episode.kind] += 1
@@ -226,7 +239,7 @@ class _Battery:
             case "stop_worker":
                 self._pause(self._worker())
             case "kill_worker":
-                self._signal(self._worker(), signal.SIGKILL)
+                self.signal(self._worker(), signal.SIGKILL)
             case "clock":
                 self.machine.set_clock(self.rng.choice((-1, 1)) * self.rng.choice((1, 60, 3600, 86400 * 400)))
         return episode.kind in ENDINGS
@@ -243,15 +256,16 @@ class _Battery:
         workers = self.machine.processes(b"kerncast.collecting.worker")
         return self.rng.choice(workers) if workers else None
 
-    def _signal(self, pid: int | None, number: int) -> None:
+    def signal(self, pid: int | None, number: int) -> None:
+        """Send a signal to a process, if there is one."""
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def _pause(self, pid: int | None) -> None:
-        self._signal(pid, signal.SIGSTOP)
+        self.signal(pid, signal.SIGSTOP)
         time.sleep(self.rng.uniform(0.05, 0.5))
-        self._signal(pid, signal.SIGCONT)
+        self.signal(pid, signal.SIGCONT)
 
     # -- what became of it -----------------------------------------------------------------------------
 

@@ -87,6 +87,24 @@ def telling_ns(text: str) -> int:
     return 1_000_000 + zlib.crc32(text.encode()) % 1_000_000
 
 
+class Sleeping(Telling):
+    """A device that is as busy as its kernels say and needs no core for it: as many as one likes fit on a machine."""
+
+    name = "sleeping"
+
+    def device(self) -> Device:
+        return devices.get("a100")
+
+    def prepare(self, problem: Problem, config: Config) -> Prepared:
+        return _Asleep(telling_ns(vector_text(problem, config)))
+
+
+class _Asleep(_Instantly):
+    def run(self, launches: int) -> int:
+        time.sleep(launches * self.time_ns / 1e9)
+        return launches * self.time_ns
+
+
 class Analytic(Instant):
     """Triton tiles whose times follow a formula, so that the best config of a problem is known and can be learned."""
 

@@ -1,8 +1,8 @@
 """A model moved to another device by a few measurements there.
 
 The base is a model of other devices, or of this one with other software. What it misses on the new rows is learned on top of it
-and judged on rows that were held out in whole groups, so the interval is that of this device. It is written as a model of one
-device, like any other.
+and judged on rows that were held out in whole groups, so the interval is that of this device. A model of the rows alone is
+judged on the same rows, and kept in its place if it is better. Either is written as a model of one device, like any other.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import polars as pl
 
-from kerncast.arrays import Flags, Floats
+from kerncast.arrays import Flags, Floats, Ints
 from kerncast.data.dataset import Dataset
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, KerncastError
@@ -44,6 +45,14 @@ from kerncast.training.train import expand, write_model
 FOLDS = 5
 # Fewer rows that worked cannot be held out and learned from.
 FEWEST_ROWS = 4
+# Fewer are too few for trees that know nothing else.
+FEWEST_ALONE = 40
+# A model of the rows alone answers for fewer problems, so it must be better by this share of the error.
+BETTER = 0.05
+# If its error on the first folds is this many times the other's, the rest are not worth their time.
+HOPELESS = 1.5
+# Values that a message lists.
+LISTED = 4
 
 
 def adapt(
@@ -62,13 +71,21 @@ def adapt(
     _refuse_unfit(base)
     paths = [datasets] if isinstance(datasets, str | Path) else list(datasets)
     progress.stage("reading the measurements")
-    table = rows_of(base, [Dataset.open(path) for path in expand(paths)], device, tuple(where))
+    table, unused = rows_of(base, [Dataset.open(path) for path in expand(paths)], device, tuple(where))
+    for line in unused:
+        progress.say(line)
     trained = _judged(base, table, seed, progress)
+    if unused:
+        trained.extra["adapted"]["not_used"] = unused
     recipe = Recipe(base.manifest.kind, target=base.manifest.target, target_log=base.manifest.target_log,
                     folds=max(2, len(np.unique(trained.fold))), seed=seed)  # fmt: skip
     procedure = Procedure(recipe, progress)
+    alone = _alone(procedure, trained)
 
     def fill(folder: Path) -> None:
+        if alone is not None:
+            write_model(folder, table, procedure, alone, tuple(where), None)
+            return
         write_model(folder, table, procedure, trained, tuple(where), base, fitted=False)
         _write_reach(folder, base)
 
@@ -91,8 +108,8 @@ def _refuse_unfit(base: Model) -> None:
         raise InvalidValue(f"{base.path} predicts {base.target.name} itself, not its logarithm: train it without `raw_target`")
 
 
-def rows_of(base: Model, datasets: Sequence[Dataset], device: Device | None, where: tuple[str, ...]) -> Table:
-    """The rows of one device, as the base reads them; those of another op, device or dtype are refused."""
+def rows_of(base: Model, datasets: Sequence[Dataset], device: Device | None, where: tuple[str, ...]) -> tuple[Table, list[str]]:
+    """The rows of one device, as the base reads them, and which were left out and why; another op or device is refused."""
     holders = [dataset for dataset in datasets if base.family.id in {item.id for item in dataset.families}]
     if not holders:
         held = sorted({item.id for dataset in datasets for item in dataset.families})
@@ -110,13 +127,7 @@ def rows_of(base: Model, datasets: Sequence[Dataset], device: Device | None, whe
     if len(named) > 1:
         raise InvalidValue(f"the rows are of several devices ({', '.join(named)}): keep one with `where` 'device=…'")
     refuse_mixtures(rows, [column for column in MIXTURES if column != "device"])
-    strange = sorted(set(rows["problem.dtype"].unique()) - set(base.manifest.dtypes)) if base.manifest.dtypes else []
-    if strange:
-        own = ",".join(base.manifest.dtypes)
-        raise InvalidValue(
-            f"{base.path} was trained on {own.replace(',', ', ')}, and some rows are {', '.join(strange)}, of which it knows "
-            f"nothing: keep the others with `where` 'problem.dtype={own}', or train a model on the rows alone"
-        )
+    rows, unused = _known_to(base, rows)
     machine = device or next(holder.device(named[0]) for holder in holders)
     away_from(base, machine)  # refuses a profile that lacks a number
     names = base.manifest.features.names
@@ -137,13 +148,43 @@ def rows_of(base: Model, datasets: Sequence[Dataset], device: Device | None, whe
     table = replace(table, rows=table.rows.only(names))
     if int(table.ok.sum()) < FEWEST_ROWS:
         raise InvalidValue(f"{int(table.ok.sum())} rows worked, and at least {FEWEST_ROWS} are needed: measure more")
-    return table
+    return table, unused
+
+
+def _known_to(base: Model, rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """The rows whose kind the base knows, and which were left out and why.
+
+    Of a layout or dtype that the base never saw it knows nothing, and neither of what changes with a number of which it saw one
+    value only. Learned from with the others, such rows would only blur them.
+    """
+    unused = []
+    for name, seen in base.manifest.hull.items():
+        column = f"problem.{name}"
+        if column not in rows.columns:
+            continue
+        known: list[Any] = list(seen.labels) or ([seen.low] if seen.low is not None and seen.low == seen.high else [])
+        if not known:
+            continue
+        wanted = ",".join(map(str, known))
+        strange = rows.filter(pl.col(column).is_not_null() & ~pl.col(column).is_in(known))
+        if not strange.height:
+            continue
+        values = [str(value) for value in strange[column].unique().sort()]
+        listed = ", ".join(values[:LISTED]) + (" …" if len(values) > LISTED else "")
+        why = f"{strange.height:,} of {rows.height:,} rows have {name} {listed}, of which {base.path} knows nothing"
+        only = f"it was trained with {', '.join(map(str, known[:LISTED]))}{' …' if len(known) > LISTED else ''} only"
+        if strange.height == rows.height and not seen.labels:
+            continue  # another size of everything: what is known of the first may still help
+        if strange.height == rows.height:
+            raise InvalidValue(f"{why} ({only}): give rows with `where` '{column}={wanted}', or train a model on these alone")
+        unused.append(f"not used: {why} ({only})")
+        rows = rows.filter(pl.col(column).is_null() | pl.col(column).is_in(known))
+    return rows, unused
 
 
 def _judged(base: Model, table: Table, seed: int, progress: Progress) -> Trained:
     """The moved learner, and what moved learners say of rows that they were not given."""
-    # If there is one problem, configs are held out.
-    group = table.group if len(np.unique(table.group[table.ok])) > 1 else table.config
+    group = _groups(table)
     groups = len(np.unique(group[table.ok]))
     said = base.target.decode(base.learner.predict(table.rows).target, table.rows)
     time_ns = np.full(len(table.time_ns), np.nan)
@@ -162,10 +203,44 @@ def _judged(base: Model, table: Table, seed: int, progress: Progress) -> Trained
     judged = {"before": _mape(said, table, known), "after": _mape(time_ns, table, known)} if known.any() else {}
     extra: dict[str, Any] = {"adapted": {
         "from": [record.name for record in base.manifest.devices], "base": base.manifest.checksum,
-        "rows": int(table.ok.sum()), "groups": groups, **judged,
+        "rows": int(table.ok.sum()), "groups": groups, **judged, "kept": "moved",
     }}  # fmt: skip
     predictions = Predictions(time_ns, time_ns) if known.any() else None
     return Trained(learner, table, fold, predictions, extra, adapted=True)
+
+
+def _groups(table: Table) -> Ints:
+    """What is held out together: the problems of a group, or configs if there is one group."""
+    return table.group if len(np.unique(table.group[table.ok])) > 1 else table.config
+
+
+def _alone(procedure: Procedure, moved: Trained) -> Trained | None:
+    """A model of the rows alone, if it is better on the same held-out rows; None: the moved one is.
+
+    `moved` is told how good the other one is, whichever is kept.
+    """
+    table, fold, progress = moved.table, moved.fold, procedure.progress
+    if moved.predictions is None or int(table.ok.sum()) < FEWEST_ALONE:
+        return None
+    table = replace(table, group=_groups(table))
+    time_ns, numbers, facts = np.full(len(table.time_ns), np.nan), np.unique(fold), moved.extra["adapted"]
+    for place, number in enumerate(numbers):
+        progress.stage(f"the rows alone, fold {place + 1} of {len(numbers)}", place + 1, len(numbers) + 1)
+        own = fold == number
+        if not table.ok[~own].any():
+            return None
+        learner = procedure.fit(table.take(~own).renumbered())
+        time_ns[own] = procedure.target.decode(learner.predict(table.rows.take(own)).target, table.rows.take(own))
+        known = table.ok & np.isfinite(time_ns) & np.isfinite(moved.predictions.time_ns)
+        facts["alone"] = _mape(time_ns, table, known)
+        if facts["alone"] > HOPELESS * _mape(moved.predictions.time_ns, table, known):
+            facts["alone_folds"] = place + 1
+            return None
+    if facts["alone"] > (1.0 - BETTER) * facts["after"]:
+        return None
+    progress.stage("the rows alone, the final fit", len(numbers) + 1, len(numbers) + 1)
+    extra = {"adapted": {**facts, "kept": "alone"}}
+    return Trained(procedure.fit(table), moved.table, fold, Predictions(time_ns, time_ns), extra)
 
 
 def _write_reach(folder: Path, base: Model) -> None:

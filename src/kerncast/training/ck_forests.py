@@ -86,17 +86,19 @@ class PlannedForests:
         return [fold == number for number in np.unique(fold)]
 
     def _fit(self, name: str, options: GbdtOptions, held: Flags | None) -> Any:
+        categorical, target = self.layout.categorical, self.targets[name]
+        base = None if self.base is None else self.base.by_target[name]
+
         def grow(procedure: Procedure, table: Table) -> Gbdt:
             learner = Gbdt(options)
-            learner.categorical_ = self.layout.categorical
-            base = None if self.base is None else self.base.by_target[name]
-            return learner.fit(table, replace(procedure.fitting, target=self.targets[name]), base)
+            learner.categorical_ = categorical
+            return learner.fit(table, replace(procedure.fitting, target=target), base)
 
-        def run(procedure: Procedure) -> Any:
+        def run(table: Table, procedure: Procedure) -> Any:
             if held is None:
-                return grow(procedure, self.table)
-            own = self.table.take(held)
-            return _metrics(grow(procedure, self.table.take(~held)), own) | {
+                return grow(procedure, table)
+            own = table.take(held)
+            return _metrics(grow(procedure, table.take(~held)), own) | {
                 "train_size": int((~held).sum()), "val_size": int(held.sum()), "val_groups": len(np.unique(own.group)),
             }  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,18 @@ def cross_validate(
     return fold, found, extra
 
 
+def cross_validate_seeds(table: Table, procedure: Procedure, folds: Mapping[int, Ints]) -> dict[int, Predictions]:
+    """The predictions of `cross_validate` with other seeds, each with its own folds; all fits may run in parallel."""
+    parts = [(seed, number) for seed, fold in folds.items() for number in np.unique(fold).tolist()]
+    fits = [
+        Fit(f"seed {seed}, fold {place + 1} of {len(parts)}", _seeded_fold(folds[seed] == number, seed))
+        for place, (seed, number) in enumerate(parts)
+    ]
+    done = dict(zip(parts, run_fits(fits, procedure, table), strict=True))
+    numbers = {seed: [number for each, number in parts if each == seed] for seed in folds}
+    return {seed: _together(fold, numbers[seed], [done[seed, n] for n in numbers[seed]]) for seed, fold in folds.items()}
+
+
 @dataclass(frozen=True)
 class Validated:
     """What a procedure predicts out of fold and out of kind, and the learner that it makes of everything."""
@@ -131,23 +143,17 @@ def _validated(
     numbers = [int(number) for number in np.unique(fold)]
     names = [f"fold {place + 1} of {len(numbers)}" for place in range(len(numbers))]
     fits: list[Fit] = [
-        Fit(name, _fold(table, fold == number, place, partial))
-        for place, (name, number) in enumerate(zip(names, numbers, strict=True))
+        _fold(name, fold == number, place, partial) for place, (name, number) in enumerate(zip(names, numbers, strict=True))
     ]
     fits += [
-        Fit(f"without {kind.words}", _fold(table, kind.held, len(numbers) + place, partial, rough=True))
-        for place, kind in enumerate(kinds)
+        _fold(f"without {kind.words}", kind.held, len(numbers) + place, partial, rough=True) for place, kind in enumerate(kinds)
     ]
-    fits += [
-        Fit(f"without {part.device}", _left_out(table, part, len(numbers) + len(kinds) + place, partial))
-        for place, part in enumerate(devices)
-    ]
+    fits += [_left_out(part, len(numbers) + len(kinds) + place, partial) for place, part in enumerate(devices)]
     if final:
-        fits.append(Fit("the final fit", lambda own: own.fit(table)))
+        fits.append(Fit("the final fit", lambda table, own: own.fit(table)))
     if recipe.hard_mining:
         fits += [
-            Fit(f"{name} without mining", _plain_fold(table, fold == number))
-            for name, number in zip(names, numbers, strict=True)
+            Fit(f"{name} without mining", _plain_fold(fold == number)) for name, number in zip(names, numbers, strict=True)
         ]
     done = run_fits(fits, procedure, table)
     found = _together(fold, numbers, done[: len(numbers)])
@@ -159,41 +165,41 @@ def _validated(
     return fold, found, extra, done[len(numbers) : len(numbers) + len(kinds) + len(devices) + final]
 
 
-def _fold(
-    table: Table, own: Flags, place: int, partial: Partial | None, *, rough: bool = False
-) -> Callable[[Procedure], Predictions]:
-    """A function that predicts one fold."""
-    return _kept(partial, place, int(own.sum()), lambda procedure: _out_of_fold(table, replace(procedure, rough=rough), own))
+def _fold(name: str, own: Flags, place: int, partial: Partial | None, *, rough: bool = False) -> Fit:
+    """Predicts one fold."""
+    return _kept(
+        name, partial, place, int(own.sum()), lambda table, procedure: _out_of_fold(table, replace(procedure, rough=rough), own)
+    )
 
 
-def _left_out(table: Table, part: DevicePart, place: int, partial: Partial | None) -> Callable[[Procedure], Predictions]:
-    """A function that predicts rows of one device with a learner of the others."""
+def _left_out(part: DevicePart, place: int, partial: Partial | None) -> Fit:
+    """Predicts rows of one device with a learner of the others."""
 
-    def run(procedure: Procedure) -> Predictions:
-        rough, seen = replace(procedure, rough=True), table.take(part.fitted)
+    def run(table: Table, procedure: Procedure) -> Predictions:
+        rough, seen = replace(procedure, rough=True, elsewhere=True), table.take(part.fitted)
         return Predictions(*rough.scores(rough.fit(seen), table.take(part.judged), seen))
 
-    return _kept(partial, place, len(part.judged), run)
+    return _kept(f"without {part.device}", partial, place, len(part.judged), run)
 
 
-def _kept(
-    partial: Partial | None, place: int, rows: int, predict: Callable[[Procedure], Predictions]
-) -> Callable[[Procedure], Predictions]:
-    """A function that predicts some rows, unless an earlier run has done so, and keeps the result."""
+def _kept(name: str, partial: Partial | None, place: int, rows: int, predict: Callable[[Table, Procedure], Predictions]) -> Fit:
+    """Predicts some rows, unless an earlier run has done so, and keeps the result."""
+    if partial is None:
+        return Fit(name, predict)
 
-    def run(procedure: Procedure) -> Predictions:
-        kept = partial.read(place) if partial is not None else None
-        if kept is None or len(kept.time_ns) != rows:
-            kept = predict(procedure)
-            if partial is not None:
-                partial.write(place, kept)
-        return kept
+    def kept() -> Predictions | None:
+        found = partial.read(place)
+        return None if found is None or len(found.time_ns) != rows else found
 
-    return run
+    return Fit(name, predict, kept, lambda found: partial.write(place, found))
 
 
-def _plain_fold(table: Table, own: Flags) -> Callable[[Procedure], Predictions]:
-    return lambda procedure: _out_of_fold(table, procedure.without_mining(), own)
+def _plain_fold(own: Flags) -> Callable[[Table, Procedure], Predictions]:
+    return lambda table, procedure: _out_of_fold(table, procedure.without_mining(), own)
+
+
+def _seeded_fold(own: Flags, seed: int) -> Callable[[Table, Procedure], Predictions]:
+    return lambda table, procedure: _out_of_fold(table, replace(procedure, recipe=replace(procedure.recipe, seed=seed)), own)
 
 
 def _out_of_fold(table: Table, procedure: Procedure, own: Flags) -> Predictions:

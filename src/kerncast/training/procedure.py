@@ -4,7 +4,7 @@ looks at labels (tuning, mining, stopping) happens inside it, on its own groups.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +29,10 @@ HARDEST = 5.0
 TUNING_SHARE = 0.25
 
 
+Spread = Callable[..., list[Any]]
+"""Takes fits, a procedure and a table, runs the fits and returns their results, in order."""
+
+
 @dataclass(frozen=True)
 class Procedure:
     """A recipe that can be run."""
@@ -38,6 +42,10 @@ class Procedure:
     """Is told the steps of every fit and the folds of a cross-validation."""
     rough: bool = False
     """Whether cheaper fits are enough, see `Fitting`."""
+    spread: Spread | None = None
+    """What runs several fits instead of this process, see `training/spreading.py`."""
+    elsewhere: bool = False
+    """Fits are asked about devices alone that they have not seen."""
 
     @property
     def target(self) -> Target:
@@ -48,7 +56,7 @@ class Procedure:
     @property
     def fitting(self) -> Fitting:
         """The settings that every fit of this procedure gets."""
-        return Fitting(self.target, self.recipe.seed, self.recipe.threads, self.progress, self.rough)
+        return Fitting(self.target, self.recipe.seed, self.recipe.threads, self.progress, self.rough, self.elsewhere)
 
     def options(self) -> Options:
         """The knobs of the recipe as this kind's options."""

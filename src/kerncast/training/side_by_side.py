@@ -25,10 +25,22 @@ MOST_BYTES = 2**31
 
 @dataclass(frozen=True)
 class Fit:
-    """A name for progress, and what to do with the procedure."""
+    """A name for progress, and what to do with the table and the procedure."""
 
     name: str
-    run: Callable[[Procedure], Any]
+    run: Callable[[Table, Procedure], Any]
+    """Nothing but its arguments and numbers: it may run on another machine."""
+    kept: Callable[[], Any] = lambda: None
+    """What an earlier run kept of it; None: nothing."""
+    keep: Callable[[Any], None] = lambda found: None
+
+    def result(self, table: Table, procedure: Procedure) -> Any:
+        """What was kept, or what comes out now."""
+        found = self.kept()
+        if found is None:
+            found = self.run(table, procedure)
+            self.keep(found)
+        return found
 
 
 def cores() -> int:
@@ -38,6 +50,8 @@ def cores() -> int:
 
 def run_fits(fits: Sequence[Fit], procedure: Procedure, table: Table) -> list[Any]:
     """Run all fits and return their results, in order."""
+    if procedure.spread is not None:
+        return procedure.spread(fits, procedure, table)
     threads = procedure.recipe.threads or cores()
     room = max(1, MOST_BYTES // max(1, table.rows.features.nbytes))
     at_once = min(threads, room, len(fits)) if learner_class(procedure.recipe.kind).side_by_side else 1
@@ -45,7 +59,7 @@ def run_fits(fits: Sequence[Fit], procedure: Procedure, table: Table) -> list[An
         found = []
         for number, fit in enumerate(fits, 1):
             procedure.progress.stage(fit.name, number, len(fits))
-            found.append(fit.run(procedure))
+            found.append(fit.result(table, procedure))
         return found
     threads = max(1, threads // at_once) if len(table.ok) >= WORTH_THREADS else 1
     each = replace(procedure, recipe=replace(procedure.recipe, threads=threads))
@@ -53,7 +67,7 @@ def run_fits(fits: Sequence[Fit], procedure: Procedure, table: Table) -> list[An
 
     def run(place: int) -> Any:
         told.begin(fits[place].name)
-        found = fits[place].run(replace(each, progress=_Share(told, place)))
+        found = fits[place].result(table, replace(each, progress=_Share(told, place)))
         told.end(place)
         return found
 

@@ -42,11 +42,12 @@ from kerncast.models.manifest import (
 from kerncast.models.model import Model, feature_digest
 from kerncast.progress import QUIET, Progress
 from kerncast.tables.label_table import with_earlier
+from kerncast.tables.sample import Sample
 from kerncast.tables.table import Table, load_table
 from kerncast.training.ck_forests import planned_forests
 from kerncast.training.folds import Partial, discard_folds, validate_and_fit
 from kerncast.training.judging import Trained, judge
-from kerncast.training.procedure import Procedure
+from kerncast.training.procedure import Procedure, Spread
 from kerncast.training.recipe import Recipe
 from kerncast.training.warm_start import Continuation, as_read_by, continue_model, refuse_strangers
 from kerncast.version import __version__
@@ -70,6 +71,7 @@ def train(
     ck: tuple[str, ...] | None = None,
     no_folds: bool = False,
     weights: Network | None = None,
+    spread: Spread | None = None,
     progress: Progress = QUIET,
 ) -> Model:
     """Train a model on one or several datasets and write it to `out`.
@@ -77,7 +79,7 @@ def train(
     If training is interrupted, finished folds are kept next to `out`, and the same call continues from there. `ck` adds
     the files of CK Tile's heuristics; it names the targets to write besides the recipe's own. With `no_folds` the model is
     fitted once, on everything, and is not evaluated: it has no figures and no interval. A network that is given as `weights`
-    is not fitted at all; the data say what it covers.
+    is not fitted at all; the data say what it covers. `spread` runs the fits elsewhere.
     """
     out = Path(out)
     if out.exists():  # a training that was killed right after it had written the model
@@ -94,7 +96,7 @@ def train(
         if dataset.completeness is not None:
             progress.say(f"{dataset.path}: {dataset.completeness}; training goes on with them")
     kept = () if base is None else base.manifest.features.names
-    table = load_table(opened, family, where, pool, kept, progress)
+    table = load_table(opened, family, where, pool, kept, progress, Sample(recipe.rows, recipe.seed))
     if base is not None and not base.recorded:
         table = as_read_by(base, table)
     table = recipe.sampled(table)
@@ -102,7 +104,7 @@ def train(
     _refuse_too_little(table, 1 if no_folds or weights is not None else recipe.folds if base is None else 2)
     recipe = recipe.resolved(table, base) if weights is None else _given_recipe(recipe, table, weights)
     table = recipe.narrowed(table)
-    procedure = Procedure(recipe, progress)
+    procedure = Procedure(recipe, progress, spread=spread)
     forests = None if ck is None else planned_forests(table, procedure, ck, base, judged=not no_folds)
     if weights is not None:
         learner = weights.learner(table.rows, recipe.knobs)

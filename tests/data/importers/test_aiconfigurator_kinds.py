@@ -202,6 +202,19 @@ def test_a_folder_of_all_kinds_is_read_with_what_its_names_say(systems):
     assert len(dataset.contents.parts) == 4
 
 
+def test_tables_of_older_releases_and_files_of_another_kind(tmp_path):
+    """Without a folder for the group, the GPU and the version are those of the folders above; a CSV is told the way."""
+    file = tmp_path / "systems" / "h100_sxm" / "vllm" / "0.9.0" / "gemm_perf.parquet"
+    file.parent.mkdir(parents=True)
+    table("gemm").drop("device", "framework", "version").write_parquet(file)
+    rows = kerncast.read(tmp_path / "systems").read("gemm/library")
+    assert set(rows.select("device", "software").rows()) == {("h100", '{"framework":"VLLM","version":"0.9.0"}')}
+    text = tmp_path / "gemm_perf.txt"
+    text.write_text(table("gemm").write_csv())
+    with pytest.raises(KerncastError, match=r"gemm_perf\.txt, not a parquet file: .* `kerncast import csv`"):
+        kerncast.read(text, format="aiconfigurator")
+
+
 def test_a_part_is_read_by_op_device_and_software(systems):
     """Of each device the newest version; a device that lacks the software is named with what it has."""
 
@@ -276,3 +289,25 @@ def test_tables_of_other_ops_have_no_option_to_be_set(tmp_path):
     (tmp_path / "t.csv").write_text("a\n1\n")
     with pytest.raises(InvalidValue, match="`software` takes NAME=VALUE, got 'vllm'"):
         import_files("csv", [tmp_path / "t.csv"], tmp_path / "out", Options(keep_software=("vllm",)))
+
+
+def test_a_newer_version_with_few_rows_is_passed_over_on_request(tmp_path):
+    """Only on the device where it has too small a share of the fullest version's rows; by default the newest one counts."""
+    _, source, columns, _, _ = MEANT["gemm"]
+    here, there = ("h100_sxm", H100), ("b60", B60)
+    sizes = {(*here, "0.9.0"): 8, (*here, "0.10.0"): 3, (*there, "0.9.0"): 8, (*there, "0.10.0"): 4}
+    for (system, device, version), count in sizes.items():
+        place = tmp_path / "systems" / system / "gemm" / "vllm" / version
+        place.mkdir(parents=True)
+        told = {"framework": "VLLM", "version": version, "device": device, "op_name": "gemm", "kernel_source": source}
+        pl.DataFrame([{**told, **columns, "m": m + 1, "latency": 0.1} for m in range(count)]).write_parquet(
+            place / "gemm_perf.parquet"
+        )
+
+    def versions(**more):
+        options = Options(only=("gemm",), keep_software=("vllm",), **more)
+        data = import_files("aiconfigurator", [tmp_path / "systems"], tmp_path / f"out{len(more)}", options)
+        return {device: software.parts(text)["version"] for device, text in data.devices_and_software("gemm/library")}
+
+    assert versions() == {"h100": "0.10.0", "b60": "0.10.0"}
+    assert versions(least_share=0.5) == {"h100": "0.9.0", "b60": "0.10.0"}

@@ -157,6 +157,13 @@ def test_what_holds_no_times_is_refused_with_the_next_step(tmp_path, data, why):
         read(tmp_path, data, format="diode")
 
 
+def test_values_that_only_their_writer_can_read_are_refused_by_their_type(tmp_path):
+    """An extension of msgpack is no object of Python in a message."""
+    data = {"hardware": {"h100": {"operation": msgspec.msgpack.Ext(5, b"abc")}}}
+    with pytest.raises(BadFile, match=r"it has a value of msgpack's extension type 5 \(3 bytes\)"):
+        read(tmp_path, data, msgspec.msgpack.encode, format="diode")
+
+
 def test_a_model_trains_on_it_and_answers(tmp_path):
     """From their file to a choice for a shape that it does not have."""
     problems = {shape(m, n, k): [timed(m * n * k / 1e9 * (1 + abs(bm - 64) / 64) + warps / 1e3, block_m=bm, num_warps=warps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,11 @@ import click
 from kerncast.api.printing import echo
 from kerncast.api.showing import shown
 from kerncast.cli import completing
+from kerncast.cli.on_ray import on_ray_options
 from kerncast.cli.signals import polite_signals
 from kerncast.cli.views.hardware import hardware_lines
 from kerncast.cli.views.output import above_zero, json_option, print_json, table
+from kerncast.progress import Progress
 from kerncast.writing.shell import word
 
 if TYPE_CHECKING:
@@ -60,7 +63,13 @@ if TYPE_CHECKING:
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, metavar="DATASET", help="The dataset to write or to continue."
 )
-@click.option("--devices", default="0", show_default=True, metavar="LIST", help="Device indices, one worker process each: 0,1.")
+@click.option("--devices", metavar="LIST", help="Device indices, one worker process each: 0,1. [default: 0]")
+@on_ray_options("every device of a cluster measures, and this command alone writes (docs/fleet.md)")
+@click.option(
+    "--resource",
+    metavar="NAME",
+    help="With --on ray: what counts the devices of a node, such as card. [default: GPU; for CPU kernels one device per node]",
+)
 @click.option(
     "--resume",
     is_flag=True,
@@ -109,10 +118,13 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Keep what rocminfo, nvidia-smi and lscpu say in the dataset; warn where it contradicts the device's profile.",
 )
+@click.option(
+    "--watch", is_flag=True, help="Show the sweep on a page in the browser: rate, time left, statuses, the best so far."
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--dry-run", is_flag=True, help="Print vectors, compilations, time (by a short trial) and disk; write nothing.")
 @json_option
-def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
+def command(family_id: str, out: Path, watch: bool, as_json: bool, **options: Any) -> None:
     """Measure the kernels of a family and write a dataset; nothing measured is ever lost.
 
     Samples of one vector are spread over time, and a sentinel detects disturbances of the machine. Results are
@@ -128,6 +140,7 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
     kerncast collect gemm/cpu --vectors share-3 --active --budget 10m --out share-3-chosen
     kerncast collect gemm/ck_tile --benchmark ck-tile --set build_dir=/ck/build --set arch=gfx942 --problems llm \\
         --vary dtype=fp16 --vary layout=rcr --configs sample:200 --build-jobs 16 --out mi300
+    kerncast collect gemm/triton --vectors llm --on ray --address 10.0.0.1:6379 --out fleet
     """
     from kerncast.api.collect import collect
 
@@ -136,45 +149,68 @@ def command(family_id: str, out: Path, as_json: bool, **options: Any) -> None:
         estimate = collect(family_id, out=out, **options)
         print_json(estimate.as_json()) if as_json else echo(*str(estimate).split("\n"))
         return
-    with shown(plain=True) as progress, polite_signals() as stop:
+    with shown(plain=True) as progress, polite_signals() as stop, _watched(watch, out, progress):
         dataset = collect(family_id, out=out, progress=progress, stop=stop, **options)
-    summary = dataset.collected.summary
-    _report(summary, dataset.collected.vectors, as_json)
-    if summary.without_a_row:
+    collected = [dataset.collected, *dataset.collected.beside]
+    if as_json:
+        first, *others = (_as_json(each.summary, each.vectors) for each in collected)
+        print_json(first | ({"beside": others} if others else {}))
+    else:
+        for each in collected:
+            _report(each.summary, each.vectors)
+    if any(each.summary.without_a_row for each in collected):
         raise SystemExit(3)
 
 
-def _report(summary: Summary, total: int, as_json: bool) -> None:
+def _watched(wanted: bool, out: Path, progress: Progress) -> AbstractContextManager[None]:
+    """The page of the sweep, while it is measured."""
+    if not wanted:
+        return nullcontext()
+    from kerncast.serving.exploring import open_browser, watched
+
+    def ready(url: str) -> None:
+        progress.say(f"watch it at {url}")
+        open_browser(url)
+
+    return watched(out, ready=ready, progress=progress)
+
+
+def _as_json(summary: Summary, total: int) -> dict[str, Any]:
+    """A summary as JSON."""
+    errors = [{"status": s, "error": e, "rows": n} for (s, e), n in summary.errors.most_common(20)]
+    return {
+        "path": str(summary.path),
+        "device": summary.device,
+        "vectors": total,
+        "measured": summary.measured,
+        "already_there": summary.already_there,
+        "left_out": summary.left_out,
+        "raced": summary.raced,
+        "revisited": summary.revisited,
+        "disturbed": _disturbed(summary),
+        "unsure": summary.unsure,
+        "seconds": summary.seconds,
+        "statuses": summary.statuses,
+        "errors": errors,
+        "lost": summary.lost,
+        "hardware": summary.hardware,
+        "complete": not summary.without_a_row,
+    }
+
+
+def _disturbed(summary: Summary) -> float:
+    return summary.disturbed_samples / max(1, summary.samples)
+
+
+def _report(summary: Summary, total: int) -> None:
     """Print one summary with failures grouped by cause."""
-    disturbed = summary.disturbed_samples / max(1, summary.samples)
-    if as_json:
-        errors = [{"status": s, "error": e, "rows": n} for (s, e), n in summary.errors.most_common(20)]
-        facts = {"path": str(summary.path), "device": summary.device, "vectors": total, "measured": summary.measured}
-        facts |= {
-            "already_there": summary.already_there,
-            "left_out": summary.left_out,
-            "raced": summary.raced,
-            "revisited": summary.revisited,
-            "disturbed": disturbed,
-            "unsure": summary.unsure,
-        }
-        print_json(
-            {
-                **facts,
-                "seconds": summary.seconds,
-                "statuses": summary.statuses,
-                "errors": errors,
-                "lost": summary.lost,
-                "hardware": summary.hardware,
-                "complete": not summary.without_a_row,
-            }
-        )
-        return
+    disturbed = _disturbed(summary)
     statuses = ", ".join(f"{name} {count:,}" for name, count in summary.statuses.most_common()) or "nothing new"
     echo(f"{summary.path}: {statuses} in {summary.seconds:.0f} s on {summary.device}")
     echo(
         f"{summary.already_there:,} were measured before, {summary.raced:,} near-ties were raced again; the machine was "
-        f"disturbed during {disturbed:.1%} of the samples, so {summary.revisited:,} vectors were measured a second time"
+        f"disturbed during {disturbed:.1%} of the samples, and {summary.revisited:,} vectors whose samples were disturbed or "
+        "disagreed were measured a second time"
     )
     if summary.unsure:
         echo(

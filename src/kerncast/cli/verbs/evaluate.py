@@ -9,6 +9,7 @@ import click
 
 from kerncast.api.printing import echo
 from kerncast.api.showing import shown
+from kerncast.cli.on_ray import on_ray_options
 from kerncast.cli.stored import model_argument, store_of_model
 from kerncast.cli.views.evaluation import show
 from kerncast.cli.views.output import datasets_argument, json_option, print_json, software_option, where_option
@@ -23,6 +24,10 @@ from kerncast.cli.views.output import datasets_argument, json_option, print_json
     metavar="HOW",
     help="Refit the model's recipe fold by fold, split by problem, size, config, device, or a split of the op (gemm: nk).",
 )
+@click.option(
+    "--seeds", default=1, show_default=True, type=click.IntRange(min=1), metavar="N",
+    help="Refit --split with so many seeds, and show how far the figures lie apart.",
+)  # fmt: skip
 @click.option("--include-seen", is_flag=True, help="Score problems the model was trained on too; labelled as such.")
 @where_option
 @software_option
@@ -52,6 +57,7 @@ from kerncast.cli.views.output import datasets_argument, json_option, print_json
 @click.option("--threads", default=0, type=click.IntRange(min=0), help="Threads to refit with. [default: all cores]")
 @click.option("--tiers/--no-tiers", default=True, show_default=True,
               help="Also score and time the quick tiers of `select` (without --split).")  # fmt: skip
+@on_ray_options("every fold of --split, of all --seeds, is a task of a cluster; the figures are the same")
 @json_option
 def command(
     model: Path, datasets: tuple[Path, ...], report: Path | None, save_predictions: Path | None, worst: int, as_json: bool,

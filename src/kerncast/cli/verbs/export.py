@@ -63,7 +63,7 @@ def command(model: Path, out: Path, to: str, as_json: bool, **options: Any) -> N
 
     \b
     kerncast export model --to c --out picker
-    kerncast export shipped/gemm_vllm --to c --device h100 --out h100_gemm
+    kerncast export shipped/gemm-vllm --to c --device h100 --out h100_gemm
     cmake -S picker -B build && cmake --build build && ctest --test-dir build
     kerncast export model --to c --out small --prefix small --tiers tree
     kerncast export model --to c --out picker --overrides overrides.toml

@@ -117,7 +117,7 @@ def command(name: str | None, problem: tuple[str, ...], device: str | None, as_j
         table(("constraint", "rule"), [(item["name"], item["sentence"]) for item in found_one["constraints"]])
     echo("", f"raw configs: {found_one['raw_configs']:,}")
     if "valid_configs" in found_one:
-        echo(f"valid configs: {found_one['valid_configs']:,} ({' '.join([*problem, device or ''])})")
+        echo(f"valid configs: {found_one['valid_configs']:,} ({' '.join([*problem, *filter(None, [device])])})")
     echo(f"features ({len(found_one['features'])}): {', '.join(found_one['features'])}")
     for feature, missing in found_one.get("features_left_out", {}).items():
         echo(f"left out on {device}: {feature} needs {', '.join(missing)}, which the profile does not know")

@@ -84,6 +84,12 @@ def _show_family(section: dict[str, Any], top: int, names: dict[str, str]) -> No
         ("share of the grid", f"{coverage['share_of_grid']:.1%}"),
     ]
     table(("what", "value"), facts)
+    if section["looked_at_rows"] < section["rows"]:
+        echo(
+            "",
+            "so many rows are not held: the counts in brackets are of all rows, the rest is of whole problems that were drawn, "
+            f"{section['looked_at_rows']:,} rows; --where looks at those that you choose",
+        )
     if section["noise"]:
         columns = ("size", "measurements", "MAD", "MAD P90", "slowest/fastest", "P99")
         rows = [
@@ -101,7 +107,7 @@ def _show_family(section: dict[str, Any], top: int, names: dict[str, str]) -> No
         table(columns, rows, "noise of repeats, by size of the measurement", right=columns[1:])
     else:
         echo("", "noise: unknown, nothing was measured twice")
-    _show_fastest(section["fastest"], top)
+    _show_fastest(section["fastest"], section["fastest_of"], top)
     echo()
     findings = list(_findings(section, names))
     for line in findings or ["nothing suspicious was found"]:
@@ -113,7 +119,7 @@ def _counted(counts: dict[str, int]) -> str:
     return ", ".join(shown) + (f", and {len(counts) - 6} more" if len(counts) > 6 else "")
 
 
-def _show_fastest(fastest: list[dict[str, Any]], top: int) -> None:
+def _show_fastest(fastest: list[dict[str, Any]], total: int, top: int) -> None:
     columns = ("device", "problem", "fastest", "time", "configs", "slowest/fastest")
     rows = [
         (
@@ -128,7 +134,8 @@ def _show_fastest(fastest: list[dict[str, Any]], top: int) -> None:
     ]
     if rows:
         echo()
-        table(columns, rows, f"fastest config, {len(rows)} of {len(fastest):,} problems (all with --json)", right=columns[3:])
+        more = "all" if len(fastest) == total else f"{len(fastest):,}"
+        table(columns, rows, f"fastest config, {len(rows)} of {total:,} problems ({more} with --json)", right=columns[3:])
 
 
 def _findings(section: dict[str, Any], names: dict[str, str]) -> Iterator[str]:

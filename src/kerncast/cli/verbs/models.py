@@ -59,12 +59,12 @@ def command(context: click.Context, store: Path | None, as_json: bool) -> None:
                 f"options of `kerncast models {context.invoked_subcommand}` come after its name: move them there"
             )
         return
-    from kerncast.store.shipped import shipped_entries, with_figures
+    from kerncast.store.shipped import shipped_entries
     from kerncast.store.store import Store
 
     opened = Store.open(store)
     entries, damaged = opened.survey()
-    shipped = [with_figures(entry) for entry in shipped_entries()] if store is None else []
+    shipped = shipped_entries() if store is None else []
     if as_json:
         print_json([entry.as_json() for entry in (*entries, *shipped)])
     else:
@@ -73,7 +73,7 @@ def command(context: click.Context, store: Path | None, as_json: bool) -> None:
         if entries or shipped:
             table(COLUMNS, [_line(entry) for entry in (*entries, *shipped)], right=COLUMNS[6:])
     if damaged:  # reported after the others are listed
-        raise BadFile("\n".join(str(error) for error in damaged))
+        raise BadFile("; ".join(map(str, damaged)))
 
 
 def _line(entry: Entry) -> tuple[str, ...]:
@@ -255,7 +255,6 @@ def _tell(entry: Entry, what: str, as_json: bool) -> None:
 
 
 def _show(entry: Entry, hull: Mapping[str, Range], as_json: bool) -> None:
-    from kerncast.models import software
     from kerncast.models.hull import range_words
 
     covers = {name: range_words(seen) for name, seen in hull.items()}
@@ -264,17 +263,25 @@ def _show(entry: Entry, hull: Mapping[str, Range], as_json: bool) -> None:
         return
 
     record = entry.record
-    said = [f"{name}: {value}" for text in record.software for name, value in (software.parts(text) or {"": text}).items()]
+    said = [_said(text) for text in record.software]
     lines: list[tuple[str, str]] = [
         ("model", entry.id), ("kind", record.kind), ("devices", ", ".join(record.devices)),
         ("software", "; ".join(said) or "not recorded"), ("dtypes", ", ".join(record.dtypes)),
-        ("trained on", f"{record.rows:,} vectors of {record.problems:,} problems"), ("added", record.added),
+        ("trained on", f"{record.rows:,} vectors of {record.problems:,} problems"), ("added", record.added or "with kerncast"),
         ("covers", "; ".join(f"{name}: {words}" for name, words in covers.items()) or "not recorded"),
         ("R²", _number(record.r2, "{:.4f}")), ("MAPE", _number(record.mape, "{:.2%}")),
         ("efficiency", _number(record.efficiency, "{:.2%}")), ("size", _size(record.bytes)), ("path", str(entry.path)),
         *record.origin.items(),
     ]  # fmt: skip
     table(("what", "value"), lines)
+
+
+def _said(text: str) -> str:
+    """The software of rows: a framework by its short name, anything else part by part."""
+    from kerncast.software import FRAMEWORK, parts, short_name
+
+    known = parts(text)
+    return short_name(text) if FRAMEWORK in known or not known else "; ".join(f"{name}: {known[name]}" for name in known)
 
 
 @command.command("check")

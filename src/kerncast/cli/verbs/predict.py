@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,9 +19,12 @@ if TYPE_CHECKING:
     from kerncast.models.answer import Answer
     from kerncast.models.model import Model
     from kerncast.op import Family
+    from kerncast.querying.prediction import Prediction
     from kerncast.space import Value
     from kerncast.store.store import Store
+    from kerncast.sweeping.kernels import Named
 
+Told = TypeVar("Told", "Answer", "Prediction")
 ALL, FORMS = "all", (".svg", ".html")
 
 
@@ -115,7 +119,8 @@ def _by_op(
     where = next(iter(known_devices), "") if device == ALL else device or _only_device(name, opened)
     own = family_of(Asked(name, where, software, family, store=opened))
     given, listed = read_problems(problem, own)
-    options: dict[str, Any] = {"software": software, "family": family, "store": opened, "config": _chosen(config, own) or None}
+    chosen, kernel = _chosen(config, own)
+    options: dict[str, Any] = {"software": software, "family": family, "store": opened, "config": chosen or None}
     if device == ALL:
         if len(given) != 1:
             raise InvalidValue(f"--device all compares devices on one problem, got {len(given):,}: name a device, or a problem")
@@ -125,6 +130,7 @@ def _by_op(
             echo(f"picture: {picture}", err=True)
     else:
         found = predict(name, given, device=where, **options)
+    found = [_unless_unbuilt(item, kernel) for item in found]
     if as_json:
         print_json([item.as_json() for item in found] if listed or device == ALL else found[0].as_json())
     elif device == ALL:
@@ -192,7 +198,7 @@ def _by_model(
     from kerncast.selecting.tiers.build import plain_tiers
 
     given, listed = read_problems(problem, model.family)
-    chosen = _chosen(config, model.family)
+    chosen, kernel = _chosen(config, model.family)
     asked = checked_problems(given, model)
     if configs is None and (device is not None or len(model.manifest.devices) > 1 or not model.family.config.parameters):
         found = model.predict(asked, chosen or None, device=device)
@@ -203,7 +209,7 @@ def _by_model(
         # No tier is needed here, so none is built, and the answer comes at once.
         tiers = plain_tiers(own) if own.candidates.height else None
         found = Selector(own, tiers=tiers, tier="full", compile=False, configs=configs).select_many(asked, "full")
-    answers = [without_choice(model.family, answer) for answer in found]
+    answers = [_unless_unbuilt(without_choice(model.family, answer), kernel) for answer in found]
     if as_json:
         rows: list[Any] = [answer.as_json() for answer in answers]
         print_json(rows if listed else rows[0])
@@ -221,18 +227,35 @@ def _show(answers: list[Answer]) -> None:
         echo(said)
 
 
-def _chosen(given: tuple[str, ...], family: Family) -> dict[str, Value]:
-    """The config by its parameters, or by the name of its kernel."""
+def _unless_unbuilt(answer: Told, kernel: Named | None) -> Told:
+    """The answer, unless the kernel that was named is built for other problems."""
+    from kerncast.models.statuses import Answered
+    from kerncast.querying.prediction import Prediction
+
+    why = None if kernel is None else kernel.refusal(answer.problem)
+    if why is None:
+        return answer
+    told: dict[str, Any] = {"status": Answered.UNSUPPORTED, "reason": why, "note": "", "config": None}
+    told |= dict.fromkeys(("time_ns", "lower_ns", "upper_ns"))
+    if isinstance(answer, Prediction):
+        told |= {"status": str(Answered.UNSUPPORTED), "basis": "none", "model": None, "card": ""}
+        told |= dict.fromkeys(("tflops", "bandwidth_gb_s"))
+    return replace(answer, **told)
+
+
+def _chosen(given: tuple[str, ...], family: Family) -> tuple[dict[str, Value], Named | None]:
+    """The config by its parameters, or by the name of its kernel, and that kernel."""
     from kerncast.cli.verbs.families import parse_assignments
 
     if not given:
-        return {}
+        return {}, None
     if len(given) == 1 and "=" not in given[0]:
         from kerncast.sweeping.kernels import reader
 
-        return dict(reader(family)(given[0]).config)
+        kernel = reader(family)(given[0])
+        return dict(kernel.config), kernel
     chosen = parse_assignments(given, dict(family.config.parameters))
     unknown = sorted(set(chosen) - set(family.config.parameters))
     if unknown:
         raise NotFound.named(f"config parameter of {family.id}", unknown[0], family.config.parameters)
-    return chosen
+    return chosen, None

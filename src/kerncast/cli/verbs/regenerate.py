@@ -10,6 +10,7 @@ import click
 
 from kerncast.api.printing import echo
 from kerncast.api.showing import shown
+from kerncast.cli.on_ray import on_ray_options
 from kerncast.cli.signals import polite_signals
 from kerncast.cli.verbs.models import store_option
 from kerncast.cli.views.output import json_option, print_json, table
@@ -38,8 +39,9 @@ SHIPPED = "shipped"
 @click.option("--again", is_flag=True, help="Start a new run if WORKDIR is finished; the finished run is renamed, not removed.")
 @click.option("--dry-run", is_flag=True, help="Say what would be measured and compared; write nothing.")
 @click.option(
-    "--tables", type=click.Path(path_type=Path), metavar="PATH",
-    help="shipped: AIConfigurator's tables, the aiconfigurator-core wheel or a folder that it was unpacked to.",
+    "--tables", type=click.Path(path_type=Path), metavar="PATH", multiple=True,
+    help="shipped: AIConfigurator's tables (the aiconfigurator-core wheel or a folder that it was unpacked to), or a file or "
+    "folder with Tenstorrent's tables (big_exp_dataset.csv, final_exp_dataset.csv, all_models.csv.gz). Repeatable.",
 )  # fmt: skip
 @click.option("--installed", is_flag=True, help="shipped: the tables of the installed package aiconfigurator-core.")
 @click.option(
@@ -48,6 +50,7 @@ SHIPPED = "shipped"
 @click.option("--sample", type=click.Choice(["small"]), help="shipped: few rows and trees, to try the recipe.")
 @click.option("--rows", default=0, type=click.IntRange(min=0), metavar="N", help="shipped: learn from at most N rows a model.")
 @click.option("--threads", default=0, type=click.IntRange(min=0), help="shipped: cores to train with. [default: all]")
+@on_ray_options("shipped: every fit is a task of a cluster; the models are the same, byte by byte")
 @store_option
 @json_option
 def command(
@@ -69,12 +72,14 @@ def command(
     kerncast regenerate gemm-cpu
     kerncast regenerate mine.toml --set sweep.max_problems=40 --set train.folds=3 --out try
     kerncast regenerate shipped --tables aiconfigurator_core-0.12.0.whl --only gemm-vllm --out models
+    kerncast regenerate shipped --tables all_models.csv.gz --only reshard --out models
     """
     if routine_name == SHIPPED:
         unused = {"set": changes, "again": again, "store": store}
         _refuse(next((name for name, value in unused.items() if value), None), "does not go with `shipped`")
         _shipped(out or Path("regenerate") / SHIPPED, dry_run, as_json, **given)
         return
+    given = given | {"on": given["on"] != "local"}
     _refuse(next((name for name, value in given.items() if value), None), f"is for `kerncast regenerate {SHIPPED}`")
     from kerncast.regenerating import load, plan, regenerate
     from kerncast.store.store import Store
@@ -99,9 +104,10 @@ def _refuse(option: str | None, why: str) -> None:
 
 
 def _shipped(
-    out: Path, dry_run: bool, as_json: bool, *, tables: Path | None, installed: bool, only: tuple[str, ...], sample: str | None,
-    rows: int, threads: int,
+    out: Path, dry_run: bool, as_json: bool, *, tables: tuple[Path, ...], installed: bool, only: tuple[str, ...],
+    sample: str | None, rows: int, threads: int, on: str, address: str | None,
 ) -> None:  # fmt: skip
+    from kerncast.api.on_ray import spread_over
     from kerncast.data.importers import get_importer
     from kerncast.regenerating.shipping import build_shipped, plans_named
 
@@ -117,15 +123,20 @@ def _shipped(
         ]
         table(columns, lines, right=columns[3:])
         return
-    if (tables is not None) == installed:
+    if not tables and not installed:
         raise InvalidValue(
-            "name AIConfigurator's tables with --tables PATH, or take those of the installed package with --installed"
+            "name the tables with --tables PATH, or take AIConfigurator's of the installed package with --installed"
         )
-    if tables is not None and not tables.exists():
-        raise InvalidValue(f"there is no {tables}: get the tables with `pip download --no-deps aiconfigurator-core`")
-    place = tables if tables is not None else get_importer("aiconfigurator").installed()
-    with shown(plain=True) as progress:
-        built = build_shipped(place, out, only=only, sample=sample, rows=rows, threads=threads, progress=progress)
+    for path in tables:
+        if not path.exists():
+            raise InvalidValue(
+                f"there is no {path}: get AIConfigurator's tables with `pip download --no-deps aiconfigurator-core`"
+            )
+    places = [*tables, *([get_importer("aiconfigurator").installed()] if installed else [])]
+    with spread_over(on, address) as spread, shown(plain=True) as progress:
+        built = build_shipped(
+            places, out, only=only, sample=sample, rows=rows, threads=threads, spread=spread, progress=progress
+        )
     if as_json:
         print_json({"path": str(out), "models": [asdict(item) for item in built]})
     else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kerncast.api.printing import echo
+from kerncast.cli import completing
 from kerncast.cli.asking import answer_table, checked_problems, configs_option, problems_argument, read_problems, steps
 from kerncast.cli.stored import model_argument, store_of_model
 from kerncast.cli.views.output import assignments, duration, json_option, print_json, table
@@ -17,6 +18,7 @@ from kerncast.writing.terminal import known
 
 if TYPE_CHECKING:
     from kerncast.models.answer import Answer
+    from kerncast.models.model import Model
     from kerncast.op import Problem
     from kerncast.selecting.explain import Explanation
     from kerncast.selecting.selector import Selector
@@ -42,6 +44,8 @@ REFUSED = 1
 @click.option("--measure", "measured", is_flag=True, help="Time the configs that the model cannot tell apart, on this machine.")
 @click.option("--backend", metavar="NAME", help="With --measure: what runs them. [default: the first that can]")
 @configs_option
+@click.option("--device", metavar="NAME", shell_complete=completing.devices,
+              help="Which device, of a model that was trained on several together.")  # fmt: skip
 @click.option("--overrides", type=click.Path(path_type=Path), metavar="FILE.toml",
               help="Which kernels exist and which choices are fixed: `available`, `deny`, [[pin]].")  # fmt: skip
 @click.option("--no-compile", is_flag=True, help="Answer in Python even where there is a C compiler.")
@@ -55,6 +59,7 @@ def command(
     measured: bool,
     backend: str | None,
     configs: str | None,
+    device: str | None,
     overrides: Path | None,
     no_compile: bool,
     as_json: bool,
@@ -70,6 +75,7 @@ def command(
     kerncast select model M=128 N=1536 K=7168 dtype=fp8 layout=rcr --top 10 --explain
     kerncast select model M=128 N=1536 K=7168 dtype=fp8 layout=rcr --overrides overrides.toml
     kerncast select model problems.json --json
+    kerncast select shipped/gemm-vllm M=128 N=1536 K=7168 dtype=fp8 --device h100
     kerncast select ck_model M=128 N=1536 K=7168 dtype=fp8 layout=rcr --configs kernels:mine.txt --top 5
     """
     from kerncast.models.model import Model
@@ -79,7 +85,7 @@ def command(
         raise InvalidValue("--backend needs --measure: without it nothing is run")
     if measured and top:
         raise InvalidValue("--measure times the configs that the model cannot tell apart and returns one: leave out --top")
-    loaded = Model.load(model)
+    loaded = _on(Model.load(model), device)
     given, listed = read_problems(problem, loaded.family)
     asked = checked_problems(given, loaded)
     if listed and (explained or measured):
@@ -99,6 +105,16 @@ def command(
         _show(rankings, explanation)
     if not all(ranking[0].ok for ranking in rankings):
         raise SystemExit(REFUSED)
+
+
+def _on(model: Model, device: str | None) -> Model:
+    """The model for the device that is named; the only one of a model of one device."""
+    known = [record.name for record in model.manifest.devices]
+    if device is None:
+        if len(known) > 1:
+            raise InvalidValue(f"the model is of {', '.join(known)}: name the one to choose for with --device")
+        return model
+    return model.on(device)
 
 
 def _measured(selector: Selector, problem: Problem, backend: str | None) -> Answer:

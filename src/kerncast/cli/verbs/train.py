@@ -11,6 +11,7 @@ from kerncast.api.printing import echo
 from kerncast.api.showing import shown
 from kerncast.cli import completing
 from kerncast.cli.knobs import WithKnobs, given_knobs
+from kerncast.cli.on_ray import on_ray_options
 from kerncast.cli.stored import MODEL, store_of_model
 from kerncast.cli.views.evaluation import show
 from kerncast.cli.views.output import assignments, datasets_argument, json_option, print_json, software_option, where_option
@@ -21,7 +22,7 @@ TARGETS = "relative, latency, tflops, bandwidth"
 # Options of the verb itself; all others are knobs of a kind of model.
 OWN = {
     "family", "drop_suspect", "pool", "targets", "raw_target", "folds", "seed", "threads", "hard_mining", "tune",
-    "format", "features", "weights", "software", "rows",
+    "format", "features", "weights", "software", "rows", "on", "address",
 }  # fmt: skip
 
 
@@ -82,6 +83,7 @@ OWN = {
     "--weights", type=click.Path(path_type=Path), metavar="DIR",
     help="Take an mlp from the CSV files of `kerncast export --to csv` instead of fitting one; it is not evaluated.",
 )  # fmt: skip
+@on_ray_options("every fold and every other fit is a task of a cluster; the model is the same, byte by byte")
 @json_option
 def command(
     datasets: tuple[Path, ...], out: Path, model: str | None, where: tuple[str, ...], warm_start: Path | None, as_json: bool,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import click
+
 from kerncast.api.printing import echo
+from kerncast.cli.options import in_options
 from kerncast.cli.views.output import draw
 from kerncast.writing.terminal import TextTable
 
@@ -15,4 +18,4 @@ def show(blocks: Iterable[str | TextTable]) -> None:
         if isinstance(block, TextTable):
             draw(block)
         else:
-            echo(*block.split("\n"))
+            echo(*in_options(block, click.get_current_context().command).split("\n"))

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import click
+
 from kerncast.api.printing import echo
+from kerncast.cli.options import in_options
 from kerncast.cli.views.output import assignments, duration, table
 from kerncast.writing.terminal import known
 
@@ -18,7 +21,7 @@ def show(found: Sequence[Prediction], listed: bool) -> None:
     if not listed and len(found) == 1:
         width = max(len(name) for name, _ in found[0].lines())
         for name, text in found[0].lines():
-            echo(f"{name:<{width}}  {text}")
+            echo(f"{name:<{width}}  {in_options(text, click.get_current_context().command)}")
         return
     _table([(assignments(known(item.problem)), item) for item in found], "problem")
     _say(found)
@@ -55,7 +58,7 @@ def _say(found: Sequence[Prediction]) -> None:
             said.append(item.card)
         said += [text for text in (item.reason, item.note) if text]
     for text in dict.fromkeys([*said, *_cards(found)]):
-        echo(text)
+        echo(in_options(text, click.get_current_context().command))
 
 
 def _cards(found: Sequence[Prediction]) -> list[str]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Self
 
 import msgspec
 import polars as pl
@@ -29,7 +31,8 @@ from kerncast.registry import discover
 
 # Columns that a message lists.
 COLUMNS_SHOWN = 40
-# Rows that wait in memory until they are written; all columns of a million take half a gigabyte.
+# Rows that wait in memory until they are written, and as many that are being written; all columns of a million take half a
+# gigabyte.
 GATHERED_ROWS = 262_144
 
 
@@ -48,6 +51,9 @@ class Options:
     """The devices whose rows to read, of a format that names them."""
     keep_software: tuple[str, ...] = ()
     """The software whose rows to read, of a format that names it: `vllm` (of each device, the newest version)."""
+    least_share: float = 0.0
+    """Versions with a smaller share than this of the rows that the fullest version has on a device are passed over: the newest
+    one may have a few problems alone."""
     skips: Skips = field(default_factory=Skips)
     """Where an importer puts the rows that it cannot represent; `import_files` gives each file its own."""
 
@@ -183,20 +189,21 @@ def import_files(
     def fill(dataset: Dataset) -> None:
         seen: dict[str, Path] = {}
         skipped: list[tuple[str, str, Skips]] = []
-        gathered = _Gathered(dataset, progress)
-        for path in paths:
-            digest = "" if path.is_dir() else file_digest(path)
-            if digest in seen:
-                raise InvalidValue(f"{path} is the same file as {seen[digest]}: name it once")
-            if digest:
-                seen[digest] = path
-            skips = Skips(strict)
-            notes = _import_one(importer, path, digest, replace(options, skips=skips), gathered)
-            if report is not None:
-                for note in dict.fromkeys(notes):
-                    report(f"{path}: {note}")
-            skipped.append((path.name, digest, skips))
-        gathered.write()
+        with _Gathered(dataset, progress) as gathered:
+            for path in paths:
+                digest = "" if path.is_dir() else file_digest(path)
+                if digest in seen:
+                    raise InvalidValue(f"{path} is the same file as {seen[digest]}: name it once")
+                if digest:
+                    seen[digest] = path
+                skips = Skips(strict)
+                notes = _import_one(importer, path, digest, replace(options, skips=skips), gathered)
+                if report is not None:
+                    for note in dict.fromkeys(notes):
+                        report(f"{path}: {note}")
+                skipped.append((path.name, digest, skips))
+            gathered.write()
+            gathered.wait()
         dataset._keep_skipped(pl.concat([item.frame(name, digest) for name, digest, item in skipped]), _kinds(skipped))
 
     return Dataset.build(out, fill)
@@ -225,6 +232,7 @@ def _import_one(importer: Importer, path: Path, digest: str, options: Options, g
         notes += table.notes
         if table.extra is not None:
             unknown |= dict.fromkeys(name for name in table.extra.columns if name != LINE)
+            gathered.wait()
             _keep_extra(gathered.dataset, table.extra, checked, path, options.skips.strict)
     options.skips.refuse_most(path, kept)
     if unknown:
@@ -234,13 +242,28 @@ def _import_one(importer: Importer, path: Path, digest: str, options: Options, g
     return notes
 
 
+_Waiting = dict[str, tuple[Family, list[pl.DataFrame], list[Source], list[DeviceRecord]]]
+
+
 class _Gathered:
-    """Rows that wait to become parts of a dataset: hundreds of small tables would give as many small files."""
+    """Rows that wait to become parts of a dataset: hundreds of small tables would give as many small files.
+
+    A thread writes them while the next ones are read and checked. It ends with the `with` block, so that nothing is written
+    into the folder of an import that failed.
+    """
 
     def __init__(self, dataset: Dataset, progress: Progress) -> None:
         self.dataset, self.progress = dataset, progress
-        self._waiting: dict[str, tuple[Family, list[pl.DataFrame], list[Source], list[DeviceRecord]]] = {}
+        self._waiting: _Waiting = {}
         self._rows = self._done = 0
+        self._writer = ThreadPoolExecutor(1, "kerncast-import")
+        self._written: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.shutdown(wait=True)
 
     def add(self, family: Family, rows: pl.DataFrame, sources: Sequence[Source], machines: Sequence[DeviceRecord]) -> None:
         """Take rows of a family; once there are many, write all that wait."""
@@ -257,11 +280,20 @@ class _Gathered:
             self.write()
 
     def write(self) -> None:
-        """Write what waits, in the order in which its families came."""
-        for family, frames, sources, machines in self._waiting.values():
+        """Begin to write what waits, in the order in which its families came, once all before it is written."""
+        self.wait()
+        self._written = self._writer.submit(self._append, self._waiting)
+        self._waiting, self._rows = {}, 0
+
+    def wait(self) -> None:
+        """Return when everything that `write` was called for is in the dataset; what went wrong there is raised here."""
+        if self._written is not None:
+            self._written.result()
+            self._written = None
+
+    def _append(self, waiting: _Waiting) -> None:
+        for family, frames, sources, machines in waiting.values():
             self.dataset._append(family, pl.concat(frames), sources, reversed(machines))
-        self._waiting.clear()
-        self._rows = 0
 
 
 def _conformed(family: Family, rows: pl.DataFrame, path: Path, skips: Skips) -> pl.DataFrame:

@@ -14,6 +14,7 @@ from kerncast.evaluating.evaluation import Evaluation
 from kerncast.evaluating.solutions.solution import REASONS, Solutions
 from kerncast.op import Family
 from kerncast.parameters import Value
+from kerncast.writing.terminal import printable
 
 Values = tuple[Value, ...]
 
@@ -115,7 +116,7 @@ def _open(solutions: Solutions, family: Family) -> int:
 def said(against: Mapping[str, Any]) -> str:
     """The scores, and what was read, as text."""
     lines = [
-        f"against {against['name']}: on {against['n_problems']:,} problems the model gets "
+        f"against {printable(against['name'])}: on {against['n_problems']:,} problems the model gets "
         f"{against['model_efficiency_mean']:.2%}, the solutions {against['solutions_efficiency_mean']:.2%} "
         f"({against['solutions_not_measured']:,} of the solutions were not measured and are left out)"
     ]

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from kerncast.regenerating.shipping.plans import Plan
 
 NOTICE_FILE = "NOTICE"
-NOTICE = """The models in this folder were learned from op tables of {source}.
-Copyright (c) NVIDIA CORPORATION & AFFILIATES. All rights reserved.
+NOTICE = """The models in this folder were learned from these tables:
+
+{sources}
+
 Licensed under the Apache License, Version 2.0: http://www.apache.org/licenses/LICENSE-2.0
 
 No rows of these tables are included. The models are trees that were fitted to samples of them; each folder's MODEL_CARD.md
@@ -32,43 +34,67 @@ _VERSION = re.compile(rf"{PACKAGE}-(\d[\w.]*?)(?:-|\.dist-info)")
 
 
 @dataclass(frozen=True)
-class Source:
-    """The package that the tables are from."""
+class Origin:
+    """Who published tables, where, and under which licence."""
 
-    version: str | None
+    title: str
+    place: str
+    licence: str
+    copyright: str
 
     @property
     def words(self) -> str:
-        said = f"=={self.version}" if self.version else " (its version is not known)"
-        return f"AIConfigurator (NVIDIA), PyPI {WHEEL}{said}, licence Apache-2.0"
+        return f"{self.title}, {self.place}, licence {self.licence}"
+
+    @property
+    def bullet(self) -> str:
+        """Its line in NOTICE."""
+        return f"- {self.words}. {self.copyright.removesuffix('.')}."
 
 
-def source_of(tables: Path) -> Source:
+def aiconfigurator(version: str | None) -> Origin:
+    """AIConfigurator's op tables, of a version of its package."""
+    said = f"=={version}" if version else " (its version is not known)"
+    return Origin(
+        "op tables of AIConfigurator (NVIDIA)", f"PyPI {WHEEL}{said}", "Apache-2.0",
+        "Copyright (c) NVIDIA CORPORATION & AFFILIATES. All rights reserved",
+    )  # fmt: skip
+
+
+def notice(old: str, origins: Iterable[Origin]) -> str:
+    """The text of NOTICE: origins of models that were built now, and those of others that the old text names."""
+    new = {f"- {origin.title}, ": origin.bullet for origin in origins}
+    kept = [line for line in old.splitlines() if line.startswith("- ") and not line.startswith(tuple(new))]
+    return NOTICE.format(sources="\n".join(sorted([*kept, *new.values()])))
+
+
+def source_of(tables: Path) -> Origin:
     """The package that tables at a path are from: its version is in the name of a wheel, or in the folder beside it."""
     path = tables.resolve()
     names = [path.name, *(item.name for folder in (path, *path.parents[:4]) for item in folder.glob(f"{PACKAGE}-*.dist-info"))]
     for name in names:
         match = _VERSION.match(name)
         if match:
-            return Source(match[1])
+            return aiconfigurator(match[1])
     if PACKAGE in path.parts:
         try:
-            return Source(metadata.version(WHEEL))
+            return aiconfigurator(metadata.version(WHEEL))
         except metadata.PackageNotFoundError:
             pass
-    return Source(None)
+    return aiconfigurator(None)
 
 
-def told(model: Model, plan: Plan, source: Source, software: Iterable[tuple[str, str | None]], rows: int) -> str:
-    """The closing sections of a card."""
+def told(
+    model: Model, plan: Plan, source: Origin, software: Iterable[tuple[str, str | None]], rows: int, more: Iterable[str] = ()
+) -> str:
+    """The closing sections of a card; `more` are lines about other errors."""
     versions = [f"{device} {programs.parts(text or '').get('version', 'unknown')}" for device, text in software]
     used = model.manifest.data.rows
     lines = [
         "",
         "## Where it comes from",
         "",
-        f"Tables: {markdown.text(source.words)}; op {markdown.code(plan.op)}, framework {markdown.code(plan.framework)}, of "
-        f"each device the newest version: {markdown.text(', '.join(versions))}.",
+        plan.came_from(source, ", ".join(versions)),
         f"It learned from {used:,} of {rows:,} rows"
         + (": whole problems drawn by the seed, of each device about as many." if used < rows else "."),
         f"Build it again: {markdown.code(plan.command)}.",
@@ -82,7 +108,7 @@ def told(model: Model, plan: Plan, source: Source, software: Iterable[tuple[str,
     ]
     for device, dtype, count, mape, median in errors_by_device(model).iter_rows():
         lines.append(f"| {markdown.text(device)} | {markdown.text(dtype)} | {count:,} | {mape:.1%} | {median:.1%} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *more]) + "\n"
 
 
 def errors_by_device(model: Model) -> pl.DataFrame:

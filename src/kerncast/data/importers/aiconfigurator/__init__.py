@@ -26,10 +26,12 @@ from kerncast.data.importers.aiconfigurator.rows import checked, read_table, sof
 from kerncast.data.text_table import as_type, refuse_cells
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.files.parquet import parquet_columns, scan_parquet
+from kerncast.software import matching
 
 LEFT_OUT_SHOWN = 50
 # What rows are of, besides their op.
 IDENTITY = ("device", "framework", "version")
+ROWS = "rows"
 
 Wanted = Mapping[str, tuple[Rows, ...]]
 """The kinds to read, each with the families to keep of it."""
@@ -204,18 +206,21 @@ def _newest(tables: Tables, known: list[tuple[Place, Kind]], options: Options) -
     """By kind, the rows of the software that is asked for: on each device the newest version. Kinds without it are left out."""
     if not options.keep_software:
         return {}
-    pairs: dict[str, set[tuple[str, str | None]]] = {}
+    pairs: dict[str, dict[tuple[str, str | None], int]] = {}
     for place, kind in known:
-        for device, name, version in _identities(tables.file(place), place).iter_rows():
+        for device, name, version, rows in _identities(tables.file(place), place).iter_rows():
             profile = devices.named(device) if device else None
             if profile is not None:
-                pairs.setdefault(kind.name, set()).add((profile.name, software_text(kind, name, version, options.software)))
+                pair = (profile.name, software_text(kind, name, version, options.software))
+                counts = pairs.setdefault(kind.name, {})
+                counts[pair] = counts.get(pair, 0) + rows
     condition, found, refused = (
         f"software={','.join(options.keep_software)}",
         dict[str, filters.SoftwareRows](),
         list[NotFound](),
     )
-    for kind_name, there in pairs.items():
+    for kind_name, counts in pairs.items():
+        there = _full(counts, options)
         try:
             (rows,) = filters.resolved((condition,), partial(sorted, there, key=str), kind_name)
         except NotFound as error:
@@ -228,6 +233,15 @@ def _newest(tables: Tables, known: list[tuple[Place, Kind]], options: Options) -
     if refused and not found:
         raise refused[0]
     return found
+
+
+def _full(counts: Mapping[tuple[str, str | None], int], options: Options) -> set[tuple[str, str | None]]:
+    """The pairs of device and software without those that have too few rows, of what is asked for, on their device."""
+    asked = {pair for pair in counts if any(matching(name, [pair[1] or ""]) for name in options.keep_software)}
+    most: dict[str, int] = {}
+    for pair in asked:
+        most[pair[0]] = max(most.get(pair[0], 0), counts[pair])
+    return {pair for pair in counts if pair not in asked or counts[pair] >= options.least_share * most[pair[0]]}
 
 
 def _only_asked(
@@ -249,20 +263,22 @@ def _only_asked(
 
 
 def _identities(file: Path, place: Place) -> pl.DataFrame:
-    """What the rows of a table are of: each device, framework and version once."""
+    """What the rows of a table are of: each device, framework and version once, with the number of its rows."""
     try:
         columns = {name.strip().casefold(): name for name in parquet_columns(file)}
         said = [pl.col(columns[name]).alias(name) if name in columns else pl.lit(None).alias(name) for name in IDENTITY]
-        found = scan_parquet(file).select(said).unique().collect()
+        found = scan_parquet(file).select(said).group_by(IDENTITY).len(ROWS).collect()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise BadFile(f"{place.where}not a parquet file ({(str(error).splitlines() or ['no reason'])[0]})") from error
-    return _with_place(found.select(as_type(found[name], pl.String) for name in IDENTITY), place)[0]
+    return _with_place(found.select(*(as_type(found[name], pl.String) for name in IDENTITY), ROWS), place)[0]
 
 
 def _with_place(table: pl.DataFrame, place: Place) -> tuple[pl.DataFrame, list[str]]:
     """The table; one that does not name its GPU, framework or version, but lies in a folder called so, is of that one."""
-    *_, system, _group, framework, version, _file = ("", "", "", "", "", *PurePosixPath(place.name).parts)
-    if not system or devices.named(system) is None:
+    *above, framework, version, _file = ("", "", "", *PurePosixPath(place.name).parts)
+    # Older releases have no folder for the group.
+    system = next((name for name in above[-1:-3:-1] if name and devices.named(name) is not None), None)
+    if system is None:
         return table, []
     told = {"device": system, "framework": framework, "version": version}
     told = {name: said for name, said in told.items() if table.height and table[name].null_count() == table.height}

@@ -69,8 +69,10 @@ def tables_at(path: Path) -> Iterator[Tables]:
         yield Tables([Place(kind_of(name), name, path / name) for name in _refused_if_none(files, "folder")])
         return
     with path.open("rb") as file:
-        archived = file.read(2) == b"PK"
-    if not archived:
+        begin = file.read(4)
+    if begin[:2] != b"PK":
+        if begin != b"PAR1":
+            raise BadFile("not a parquet file: a table is a …_perf.parquet (a CSV can be read with `kerncast import csv`)")
         yield Tables([Place("", "", path)])
         return
     try:

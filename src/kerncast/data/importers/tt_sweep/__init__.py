@@ -44,6 +44,7 @@ MEASURED = ("status", "time_ns", "time_ns_mean", "time_ns_std", "samples", "erro
 # Rows that are yielded together: a sweep has thousands of files, a dataset should not.
 BATCH = 250_000
 UNTIMED = f"the test passed, but without {KERNEL_NS}"
+NO_TIME = f"the test passed, but {KERNEL_NS} must be a positive number below 1e18"
 
 Vectors = Mapping[str, Mapping[str, Any]]
 
@@ -229,11 +230,13 @@ class _Join:
 
     def _measured(self, entry: Mapping[str, Any], status: str) -> dict[str, Any]:
         perf = entry.get("device_perf")
-        time = _positive(perf.get(KERNEL_NS)) if isinstance(perf, dict) else None
+        given = perf.get(KERNEL_NS) if isinstance(perf, dict) else None
+        time = _positive(given)
         error = plain(entry.get("exception")) or plain(entry.get("message"))
         if status == "ok" and time is None:
-            status, error = "not_run", UNTIMED
-            self.counts[f"results that passed without {KERNEL_NS}: kept as not_run"] += 1
+            status, error = "not_run", UNTIMED if given is None else f"{NO_TIME}, got {given!r:.100}"
+            without = f"without {KERNEL_NS}" if given is None else f"with a {KERNEL_NS} that is no time"
+            self.counts[f"results that passed {without}: kept as not_run"] += 1
         spread, runs = (perf.get(KERNEL_STD), perf.get(RUNS, entry.get(RUNS))) if isinstance(perf, dict) else (None, None)
         several = _count(runs) if status == "ok" else None
         return {

@@ -1,0 +1,117 @@
+"""Work on a Ray cluster: connecting to it, and what `on` and `address` may be."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from kerncast.errors import InvalidValue, KerncastError, NotFound
+
+if TYPE_CHECKING:
+    from kerncast.training.procedure import Spread
+
+LOCAL, RAY = "local", "ray"
+PLACES = (LOCAL, RAY)
+# Longer than a busy machine takes to accept a connection.
+CONNECT_SECONDS = 10.0
+HIGHEST_PORT = 65535
+
+
+def wanted_on_ray(on: str, **only_there: object) -> bool:
+    """Whether work goes to a cluster; arguments that mean something only there are refused elsewhere."""
+    if on not in PLACES:
+        raise NotFound.named("place to work", on, PLACES)
+    if on == LOCAL:
+        for name in (name for name, value in only_there.items() if value is not None):
+            raise InvalidValue(f"`{name}` is for a cluster: add `on=ray`, or leave it out")
+    return on == RAY
+
+
+@contextmanager
+def spread_over(on: str, address: str | None) -> Iterator[Spread | None]:
+    """What runs the fits of a training: this process (None), or a cluster, connected for as long as that takes."""
+    if not wanted_on_ray(on, address=address):
+        yield None
+        return
+    with connected(address):
+        from kerncast.training.spreading import over_cluster
+
+        yield over_cluster
+
+
+@contextmanager
+def connected(address: str | None = None) -> Iterator[Any]:
+    """Connect to a cluster for as long as the work inside takes, and yield the module `ray`.
+
+    `address` is HOST:PORT, `auto`, or None: the cluster that RAY_ADDRESS names or that runs on this machine, else a new one of
+    this machine alone, which ends with the work. A connection that this process has already is used, and left open.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise NotFound("`on=ray` needs the package ray, which is not installed: `pip install 'kerncast[ray]'`") from error
+    if ray.is_initialized():
+        yield ray
+        return
+    _check_reachable(address)
+    with _own_signals():
+        try:
+            ray.init(
+                address=address, include_dashboard=False, log_to_driver=False, configure_logging=False,
+                logging_level=logging.ERROR,
+            )  # fmt: skip
+        except Exception as error:  # Ray has no common class for what may go wrong here
+            where = f"`address` {address!r}" if address else "the cluster"
+            why = " ".join(str(error).split())[:300]
+            raise KerncastError(
+                f"no connection to {where} ({why}): see `ray status`, or start one with `ray start --head`"
+            ) from error
+    with _standard_output_kept(ray):
+        try:
+            yield ray
+        finally:
+            with _own_signals():
+                ray.shutdown()
+
+
+def _check_reachable(address: str | None) -> None:
+    """Refuse HOST:PORT at which nothing listens: Ray itself would try again for minutes."""
+    host, colon, port = (address or "").rpartition(":")
+    if not colon or not port.isdecimal() or "/" in host or int(port) > HIGHEST_PORT:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise KerncastError(
+            f"nothing answers at `address` {address!r} ({error.strerror or error}): start the head there with "
+            f"`ray start --head --port {port}`, or give the address that it printed"
+        ) from error
+
+
+@contextmanager
+def _standard_output_kept(ray: Any) -> Iterator[None]:
+    """Standard output is for results: Ray would print there what it knows of nodes that end, which is said elsewhere."""
+    worker = ray._private.worker
+    before, worker._worker_logs_enabled = getattr(worker, "_worker_logs_enabled", True), False
+    try:
+        yield
+    finally:
+        worker._worker_logs_enabled = before
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep the handler of SIGTERM, which Ray replaces."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

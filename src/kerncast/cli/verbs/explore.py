@@ -1,0 +1,48 @@
+"""`kerncast explore`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from kerncast.api.printing import echo, echo_exactly
+from kerncast.cli import completing
+from kerncast.cli.stored import MODEL
+from kerncast.cli.views.output import json_option
+
+
+@click.command("explore")
+@click.argument("paths", metavar="PATH|ID...", nargs=-1, required=True, type=MODEL, shell_complete=completing.models)
+@click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="The port; 0: any free one.")
+@click.option("--no-browser", is_flag=True, help="Print the address, and do not open a browser.")
+@json_option
+def command(paths: tuple[Path, ...], port: int, no_browser: bool, as_json: bool) -> None:
+    """Look at models and datasets on a page in the browser.
+
+    PATH is a model, a dataset or a store, ID a model of your store or one that comes with kerncast; several of them for
+    a dataset with its models. Of a model the page shows the ranked configs of a problem, times with their intervals,
+    the roofline, how the choice changes along one size or over two, why, what was measured nearby, and other devices;
+    of a dataset its problems, statuses, noise, and where a model does worst; of a sweep that is being measured how far
+    it is.
+
+    Only this machine can reach the page, and it asks nobody else for anything. Ctrl-C ends it.
+
+    \b
+    kerncast explore shipped/gemm-vllm
+    kerncast explore model
+    kerncast explore mine model --no-browser --port 8400
+    """
+    from kerncast.cli.asking import steps
+    from kerncast.cli.signals import polite_signals
+    from kerncast.serving.exploring import explore
+
+    def ready(url: str) -> None:
+        if as_json:
+            echo_exactly(json.dumps({"url": url}))
+        else:
+            echo(f"look at {url} (Ctrl-C ends it)")
+
+    with steps() as progress, polite_signals() as stop:
+        explore(paths, port=port, browser=not no_browser, progress=progress, stop=stop, ready=ready)

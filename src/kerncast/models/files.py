@@ -1,0 +1,113 @@
+"""What a model directory holds besides its weights: candidates, labels, problems, predictions, figures; each read when used."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from kerncast.budgets import JSON_BYTES
+from kerncast.data import schema
+from kerncast.errors import BadFile, InvalidValue
+from kerncast.files.parquet import read_parquet
+from kerncast.models.labels import Labels, labels_of
+from kerncast.models.manifest import CANDIDATES, EVALUATION, LABELS, PREDICTIONS, PROBLEMS, Manifest
+from kerncast.models.serving import SERVING, Serving, read_serving
+from kerncast.op import Family
+from kerncast.parsing import decode_json
+from kerncast.scoring.figures import Figures
+
+
+class ModelFiles:
+    """The files of a model."""
+
+    path: Path
+    manifest: Manifest
+    family: Family
+
+    @cached_property
+    def candidates(self) -> pl.DataFrame:
+        """Every config that worked at least once, and how well it did in training (empty: not recorded)."""
+        if not self.recorded:
+            columns = {name: dtype for name, dtype in schema.schema_of(self.family).items() if name.startswith("config.")}
+            counts = {"ok": pl.Int64, "failed": pl.Int64, "share": pl.Float64, "portfolio_place": pl.Int64}
+            return pl.DataFrame(schema={**columns, **counts})
+        return schema.with_optional(self.family, _read(self.path / CANDIDATES), "config.")
+
+    @property
+    def label_table(self) -> pl.DataFrame | None:
+        """What each config is called in the training data, as stored; None: the data name no kernels."""
+        return _read(self.path / LABELS) if LABELS in self.manifest.files else None
+
+    @cached_property
+    def labels(self) -> Labels | None:
+        """The names of the candidates; None: the training data name no kernels."""
+        table = self.label_table
+        return None if table is None else labels_of(table, self.candidates)
+
+    @cached_property
+    def seen(self) -> pl.DataFrame:
+        """The groups of problems (`split_group`) that it was trained on (empty: not recorded)."""
+        if not self.recorded:
+            return pl.DataFrame(schema={f"problem.{name}": pl.Int64 for name in self.manifest.split_group})
+        if self.slim:
+            raise InvalidValue(
+                f"{self.path} is a slim model, which does not list the problems that it was trained on: use the model that it "
+                "was made from"
+            )
+        return _read(self.path / PROBLEMS)
+
+    @cached_property
+    def out_of_fold(self) -> pl.DataFrame | None:
+        """The out-of-fold prediction and the measurement of every training vector.
+
+        `device` is where it ran (older models do not say); `fold`, `time_ns` and `score` are the prediction (null: it was
+        trained without folds); `measured_ns` (null: it failed) and `noise` the measurement.
+        """
+        if PREDICTIONS not in self.manifest.files:
+            return None
+        return schema.with_optional(self.family, _read(self.path / PREDICTIONS))
+
+    @cached_property
+    def serving(self) -> Serving | None:
+        """What choosing needs of the training data, where a slim model keeps it; None: its predictions say it, or nothing."""
+        if SERVING not in self.manifest.files:
+            return None
+        names = [record.name for record in self.manifest.devices]
+        return read_serving(self.path / SERVING, names, self.candidates.height, len(self.family.problem.parameters))
+
+    @property
+    def slim(self) -> bool:
+        """Whether it has only what answers need: no predictions, no list of problems."""
+        return not isinstance(self.manifest.slim, msgspec.UnsetType)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether it says what it was trained on; False for a model of another system."""
+        return bool(self.manifest.files)
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether training evaluated it: False with `no_folds`, and for a model of another system."""
+        return self.manifest.folds > 0
+
+    @cached_property
+    def evaluation(self) -> dict[str, Any]:
+        """The out-of-fold figures of the procedure that made it."""
+        data: dict[str, Any] = decode_json(JSON_BYTES.read(self.path / EVALUATION))
+        return data
+
+    @cached_property
+    def figures(self) -> Figures | None:
+        """The same figures, typed; None: the model has none."""
+        return Figures.of(self.evaluation["overall"]) if EVALUATION in self.manifest.files and self.evaluated else None
+
+
+def _read(file: Path) -> pl.DataFrame:
+    try:
+        return read_parquet(file)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise BadFile(f"{file} is damaged ({error}): train the model again, or restore the file") from error

@@ -1,0 +1,101 @@
+"""`POST /v1/select`: which model chooses for a problem, and what it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kerncast.errors import InvalidValue, NotFound
+from kerncast.models.hull import completed
+from kerncast.models.model import Model
+from kerncast.op import Problem as Asked
+from kerncast.registry import OPS
+from kerncast.selecting.selector import Selector
+from kerncast.serving.declarations import Problem, SelectRequest, whole
+from kerncast.serving.settings import Settings
+from kerncast.serving.sources import Listed, Sources, check_device
+from kerncast.store.sources import only_lookup
+from kerncast.store.store import Entry, Store, canonical
+
+
+def choose(sources: Sources, asked: SelectRequest, settings: Settings) -> Any:
+    """The answers as JSON values: an object for a problem, a list for a list, lists of objects with `top`."""
+    check_device(asked.device)
+    listed = isinstance(asked.problem, list)
+    problems: list[Problem] = asked.problem if isinstance(asked.problem, list) else [asked.problem]
+    found: list[Any] = [None] * len(problems)
+    checked: list[Asked] = []
+    parts: dict[int, tuple[Selector, list[int]]] = {}
+    for place, problem in enumerate(problems):
+        try:
+            entry = _entry(sources, asked, problem, settings)
+            # Before anything is compiled, which may take a minute.
+            checked.append(_checked(sources.model_at(entry.path), problem))
+            selector = sources.selector_at(entry.path, asked.device if len(entry.record.devices) > 1 else None)
+        except (InvalidValue, NotFound) as error:
+            raise _at(error, place, len(problems)) from error
+        parts.setdefault(id(selector), (selector, []))[1].append(place)
+    for selector, places in parts.values():
+        for place, answer in zip(places, _answers(selector, asked, [checked[place] for place in places]), strict=True):
+            found[place] = answer
+    return found if listed else found[0]
+
+
+def _checked(model: Model, problem: Problem) -> Asked:
+    """The problem as the model takes it; what it saw one value of only may be left out."""
+    return model.problem(completed(model, _given(problem)))
+
+
+def _answers(selector: Selector, asked: SelectRequest, checked: list[Asked]) -> list[Any]:
+    if asked.top is None:
+        return [answer.as_json() for answer in selector.select_many(checked, asked.tier)]
+    tier = "portfolio" if asked.tier == "tree" else asked.tier
+    return [[answer.as_json() for answer in ranking] for ranking in selector.rank_many(checked, asked.top, tier)]
+
+
+def _entry(sources: Sources, asked: SelectRequest, problem: Problem, settings: Settings) -> Entry:
+    """The model that is named, or that covers the problem."""
+    if asked.model is not None:
+        entry = sources.listed(asked.model).entry
+    elif asked.op is None:
+        raise InvalidValue("a request names its `model` (see /v1/models) or its `op`, and this one has neither: add one")
+    else:
+        entry = _found(sources, asked, problem, settings)
+    if len(entry.record.devices) > 1 and asked.device is None:
+        raise InvalidValue(f"the model is of {', '.join(entry.record.devices)}: name the `device` to choose for")
+    return entry
+
+
+def _found(sources: Sources, asked: SelectRequest, problem: Problem, settings: Settings) -> Entry:
+    assert asked.op is not None
+    given = [item for item in sources.models() if item.origin == "path" and _fits(item, asked)]
+    if given:
+        return given[0].entry
+    software = asked.software or settings.software
+    store = sources.store or Store.open()
+    lookup = only_lookup(asked.op, asked.family, asked.device, software, strict=settings.strict, store=store)
+    if lookup.entries[0].shipped:
+        # They are in the order in which `query` asks them, and none was named by the user.
+        return lookup.nearest(_given(problem))
+    try:
+        return lookup.only(_given(problem))
+    except InvalidValue as error:
+        raise InvalidValue(str(error).replace("`name`", "`model`")) from error
+
+
+def _given(problem: Problem) -> dict[str, Any]:
+    """The parameters that have a value."""
+    return {name: whole(value) for name, value in problem.items() if value is not None}
+
+
+def _fits(item: Listed, asked: SelectRequest) -> bool:
+    """Whether a model that was named by its path is of the op, family and device of a request."""
+    record = item.entry.record
+    if asked.op is not None and OPS.get(asked.op).name != record.op:
+        return False
+    if asked.family is not None and asked.family not in (record.family, record.family.split("/")[1]):
+        return False
+    return asked.device is None or canonical(asked.device) in {canonical(name) for name in record.devices}
+
+
+def _at(error: Exception, place: int, count: int) -> Exception:
+    return type(error)(f"problem {place + 1} of {count}: {error}" if count > 1 else str(error))

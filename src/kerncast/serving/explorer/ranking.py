@@ -1,0 +1,90 @@
+"""One problem: the ranked configs, where they are below the roofline, and what other devices take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kerncast.device import Device
+from kerncast.errors import InvalidValue, KerncastError, NotFound
+from kerncast.limits import limit_program
+from kerncast.models.answer import Answer
+from kerncast.models.model import Model
+from kerncast.models.predicting import Predictor
+from kerncast.op import Problem
+from kerncast.serving.explorer.describing import Json, device_of
+
+MOST_RANKED = 100
+
+
+def answer_facts(answer: Answer) -> Json:
+    """An answer as the page shows it: what `as_json` says, without the problem, with every time."""
+    found = {name: value for name, value in answer.as_json().items() if name not in ("problem", "family", "op")}
+    times = {"time_ns": answer.time_ns, "lower_ns": answer.lower_ns, "upper_ns": answer.upper_ns}
+    config = None if answer.config is None else {name: value for name, value in answer.config.items() if value is not None}
+    return {**found, **times, "config": config, "label": answer.label}
+
+
+def ranked(model: Model, problem: Mapping[str, Any], device: str | None = None, k: int = 10) -> Json:
+    """The k best configs for a problem, with the roofline that they are judged by."""
+    if not 1 <= k <= MOST_RANKED:
+        raise InvalidValue(f"`k` must be from 1 to {MOST_RANKED}, got {k}")
+    asked = model.predictor(device_of(model, device))
+    answers = asked.ranked(problem, k)
+    whole = answers[0].problem
+    return {
+        "device": asked.device.name,
+        "problem": {name: value for name, value in whole.items() if value is not None},
+        "answers": [answer_facts(answer) for answer in answers],
+        "roofline": roofline(asked, whole),
+    }
+
+
+def roofline(asked: Predictor, problem: Problem) -> Json | None:
+    """The work of a problem and what the device allows; None: the work of the op, or what the device can do, is not known."""
+    family, device = asked.family, asked.device
+    values, dtype = family.problem.qualified(problem.as_dict()), problem.get("dtype")
+    known = family.work_program.scalar(values)
+    if not known.get("bytes"):
+        return None
+    limits = limit_program(family, device, None if dtype is None else [str(dtype)]).scalar(values)
+    if not limits.get("limit_ns"):
+        return None
+    flops, moved, cores = float(known.get("flops", 0.0)), float(known["bytes"]), float(limits.get("peak_share", 1.0))
+    peak = None if dtype is None else device.peak_of(str(dtype))
+    return {
+        "floor_ns": float(limits["limit_ns"]), "flops": flops, "bytes": moved, "intensity": flops / moved, "dtype": dtype,
+        "peak_gflops": None if peak is None else 1e3 * peak * cores, "cores_share": cores,
+        "bandwidth_gb_s": device.numbers.get("memory_bandwidth_gb_s"),
+    }  # fmt: skip
+
+
+def compared_devices(models: Iterable[tuple[str, Model]], problem: Mapping[str, Any], others: Iterable[str] = ()) -> Json:
+    """The best config and its time on every device of some models of one family, and on other devices that are named.
+
+    `others` are asked of the first model, which extrapolates to them.
+    """
+    listed = list(models)
+    asked: list[tuple[str, Model, Device | str | None]] = [
+        (name, model, record.name if len(model.manifest.devices) > 1 else None)
+        for name, model in listed
+        for record in model.manifest.devices
+    ]
+    asked += [(*listed[0], device_of(listed[0][1], device)) for device in others]
+    found = []
+    for name, model, device in asked:
+        shown = device if isinstance(device, str) else model.device.name
+        try:
+            predictor = model.predictor(device)
+            answer = predictor.one(problem, None)
+            limit = roofline(predictor, answer.problem)
+            facts = {"device": shown, "title": predictor.device.title, "model": name, **answer_facts(answer)}
+            found.append(facts | {"floor_ns": None if limit is None else limit["floor_ns"]})
+        except (InvalidValue, NotFound) as error:
+            found.append({"device": shown, "title": shown, "model": name, "status": "bad_input", "reason": said(error, model)})
+    return {"devices": found}
+
+
+def said(error: KerncastError, model: Model) -> str:
+    """The sentence of an error without the path of the model, which is nobody's business who asks over HTTP."""
+    return str(error).replace(str(model.path), "the model")

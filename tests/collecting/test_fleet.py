@@ -1,0 +1,173 @@
+"""Collecting on a Ray cluster: several nodes on this machine, which come and end while they measure."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import polars as pl
+import pytest
+
+import kerncast
+from kerncast.collecting.fleet.letters import release
+from kerncast.collecting.stopping import DeviceLost
+from kerncast.data import Dataset
+from kerncast.errors import InvalidValue
+from kerncast.progress import Progress
+from kerncast.testing.backends import vector_texts
+from kerncast.testing.clusters import small_cluster, wait_until
+from kerncast.testing.faults import FAULTY, OUTCOMES, plan, telling_ns
+from kerncast.testing.repeats import soaking
+
+pytest.importorskip("ray")
+
+TRITON = kerncast.get_family("gemm/triton")
+SLEEPING = "kerncast.testing.faults:Sleeping"
+SWEEP = {"problems": "grid:M=64,65,66,67,68,69;N=64;K=64", "vary": {"dtype": "fp16", "layout": "rcr"}, "configs": "sample:40"}
+QUICK = {"samples": 3, "warmup": "0s", "chunk_size": 16}
+
+
+@contextlib.contextmanager
+def environment(**values):
+    """Nodes that are started inside have these variables."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@pytest.fixture(scope="module")
+def faults():
+    """Two vectors that end their worker, of problems that are measured early and late."""
+    vectors = pl.concat(list(kerncast.sweep(TRITON, device="a100", **SWEEP).iter_blocks()))
+    texts = vector_texts(TRITON, vectors)
+    return dict.fromkeys(texts, "") | {texts[5]: "segfault", texts[-7]: "segfault"}
+
+
+@pytest.fixture(scope="module")
+def cluster(faults):
+    """A head that measures nothing."""
+    here = os.path.dirname(__file__)
+    named = {text: fault for text, fault in faults.items() if fault}
+    path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    with environment(PYTHONPATH=path, **plan(SLEEPING, named)), pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(here)
+        with small_cluster() as found:
+            yield found
+
+
+class Heard(Progress):
+    """Remembers which devices measured how much."""
+
+    def __init__(self):
+        self.devices, self.said = [], []
+
+    def result(self, status, **facts):
+        self.devices.append(facts["device"])
+
+    def say(self, text):
+        self.said.append(text)
+
+
+def assert_all_measured(rows, faults):
+    """One row for each vector, with the status of its fault and its own time."""
+    found = dict(zip(vector_texts(TRITON, rows), rows.select("status", "time_ns").iter_rows(), strict=True))
+    assert len(found) == rows.height
+    assert {text: status for text, (status, _) in found.items()} == {text: OUTCOMES[fault] for text, fault in faults.items()}
+    assert all(time_ns == telling_ns(text) for text, (status, time_ns) in found.items() if status == "ok")
+
+
+def test_nodes_come_and_end_in_mid_sweep(cluster, faults, tmp_path, capsys):
+    """Every vector gets its own row; what a killed node had goes to others unblamed; only a vector that ends workers is."""
+    gate, heard = tmp_path / "gate", Heard()
+    with environment(FLEET_GATE=str(gate)):
+        cluster.add(1, "gated")
+        doomed = cluster.add(1, "gated")
+    with ThreadPoolExecutor(1) as pool:  # Ray starts nodes in the main thread only
+        collected = pool.submit(
+            kerncast.collect, TRITON, backend="fleet_backends:Gated", on="ray", address=cluster.address, resource="gated",
+            out=tmp_path / "d", timeout="120s", progress=heard, **SWEEP, **QUICK,
+        )  # fmt: skip
+        try:
+            assert wait_until(lambda: (len(heard.devices) >= 40 and len(set(heard.devices)) == 2) or collected.done(), 120)
+            cluster.kill(doomed)
+            before = set(heard.devices)
+            cluster.add(1, "gated")
+            assert wait_until(lambda: set(heard.devices) - before or collected.done(), 120)
+        finally:
+            gate.touch()
+        data = collected.result()
+    rows = data.read()
+    assert_all_measured(rows, faults)
+    (lost,) = data.collected.summary.lost
+    assert doomed.node_id[:6] in lost
+    assert rows["worker"].n_unique() >= 3
+    assert any("handed out again" in text for text in heard.said)
+    assert not (data.path / "journal.jsonl").exists()
+    assert capsys.readouterr().out == ""
+
+
+def test_another_version_and_another_resource_are_refused(cluster, tmp_path, monkeypatch):
+    """Both sides are named with their versions; a resource that no node has is refused with those that there are."""
+    cluster.add(1)
+    wanted = {"backend": FAULTY, "on": "ray", "address": cluster.address, "out": tmp_path / "d", **SWEEP}
+    with pytest.raises(InvalidValue, match=r"has the resource cards \(they have .*card.*`resource`"):
+        kerncast.collect(TRITON, resource="cards", **wanted)
+    monkeypatch.setattr("kerncast.collecting.fleet.roster.release", lambda: "0.0.9 (0123)")
+    with pytest.raises(DeviceLost) as refused:
+        kerncast.collect(TRITON, resource="card", **wanted)
+    assert f"it has kerncast {release()}, and this is 0.0.9 (0123)" in str(refused.value)
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.skipif(not soaking(), reason="starts many processes")
+def test_devices_that_differ_go_to_datasets_of_their_own(cluster, tmp_path):
+    """Each kind measures all vectors into its own dataset, and a second run finds each of them again."""
+    cluster.add(2, "mixed")
+    wanted = {
+        "backend": "odd_backends:Mixed", "on": "ray", "address": cluster.address, "resource": "mixed",
+        "out": tmp_path / "d", "resume": True, **QUICK, **SWEEP,
+    }  # fmt: skip
+    first = kerncast.collect(TRITON, **wanted)
+    (second,) = first.collected.beside
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "d-h100"]
+    assert [Dataset.open(path).read()["device"].unique().to_list() for path in (first.path, second.summary.path)] == [
+        ["a100"], ["h100"],
+    ]  # fmt: skip
+    assert first.rows == second.vectors == second.summary.measured > 100
+    again = kerncast.collect(TRITON, **wanted).collected
+    assert [(each.summary.path, each.summary.measured) for each in (again, *again.beside)] == [
+        (tmp_path / "d", 0), (tmp_path / "d-h100", 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(not soaking(), reason="starts many processes")
+def test_a_driver_that_is_killed_continues_from_its_journal(cluster, faults, tmp_path):
+    """The same command measures what has no row yet; the keepers of the killed one are gone."""
+    cluster.add(2, "resumed")
+    out, journal = tmp_path / "d", tmp_path / "d" / "journal.jsonl"
+    kerncast.sweep(TRITON, device="a100", out=tmp_path / "vectors", **SWEEP)
+    command = [
+        sys.executable, "-m", "kerncast.cli", "collect", TRITON.id, "--vectors", tmp_path / "vectors", "--backend", FAULTY,
+        "--on", "ray", "--address", cluster.address, "--resource", "resumed", "--out", out, "--json", "--chunk-size", "4",
+        "--samples", "3", "--warmup", "0s",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    assert wait_until(lambda: journal.exists() and journal.read_bytes().count(b"\n") > 60, 120)
+    process.kill()
+    process.wait()
+    kept = journal.read_bytes().count(b"\n") - 2
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    said = json.loads(ended.stdout)
+    assert said["already_there"] >= kept > 50
+    assert said["already_there"] + said["measured"] == len(faults)
+    assert_all_measured(Dataset.open(out).read(), faults)

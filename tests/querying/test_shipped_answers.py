@@ -1,0 +1,121 @@
+"""What the shipped models answer: every GPU with a profile, types that stand for each other, kernels of the op alone."""
+
+from dataclasses import replace
+
+import pytest
+from example_configs import LLAMA_8B
+
+import kerncast
+from kerncast import devices
+from kerncast.api.predict import predict_everywhere
+from kerncast.errors import NotFound
+from kerncast.estimating.calls import COLLECTIVES
+from kerncast.querying.finding import Address, in_store
+from kerncast.store.shipped import shipped_entries
+from kerncast.store.store import Store
+
+GEMM = {"M": 4096, "N": 4096, "K": 4096}
+EXPERTS = {"tokens": 64, "hidden": 2048, "inter": 768, "top_k": 8, "experts": 128, "dtype": "bf16"}
+
+
+@pytest.fixture
+def empty(tmp_path):
+    return Store.open(tmp_path / "store")
+
+
+def test_every_gpu_with_a_profile_is_answered_by_a_model_or_says_why_not(empty):
+    """Data sheets have the numbers that models read, of boards that nobody measured too."""
+    by_roofline = {}
+    for device in devices.profiles().values():
+        if device.kind != "gpu":
+            continue
+        dtype = "bf16" if "bf16" in device.peak_tflops else "fp16"
+        found = kerncast.predict("gemm", {**GEMM, "dtype": dtype}, device=device.name, store=empty)
+        assert found.time_ns >= found.roofline_ns * 0.9, device.name
+        if found.basis != "model":
+            by_roofline[device.name] = found.reason
+    assert all("too wide to be of use" in why for why in by_roofline.values()), by_roofline
+    assert not {"a10", "b100", "gh200", "gh200_144gb", "h20", "l4", "v100"} & set(by_roofline)
+
+
+def test_of_models_with_as_many_measurements_the_one_with_the_smaller_error_answers(empty):
+    """The list of models has the order in which they are asked, by figures and not by names."""
+    known = [entry.record for entry in shipped_entries("gemm")]
+    assert [(-item.rows, item.mape) for item in known] == sorted((-item.rows, item.mape) for item in known)
+    found = kerncast.predict("gemm", {**GEMM, "dtype": "bf16"}, device="h100", store=empty)
+    assert found.model == f"shipped/{known[0].name}"
+
+
+def test_fp16_and_bf16_stand_for_each_other(empty):
+    """The answer is that of the twin, says so, and is about the type that was asked for; a device may have but one of them."""
+    half, brain = (kerncast.predict("gemm", {**GEMM, "dtype": name}, device="h100", store=empty) for name in ("fp16", "bf16"))
+    assert (half.time_ns, half.taken, half.problem["dtype"]) == (brain.time_ns, {"dtype": "bf16"}, "fp16")
+    assert "dtype=fp16 is answered as bf16" in half.reason
+    assert ("taken as", "dtype=bf16") in half.lines()
+    assert half.as_json()["taken"] == {"dtype": "bf16"}
+    assert not brain.taken
+    assert "bf16" not in devices.get("v100").peak_tflops
+    assert kerncast.predict("gemm", {**GEMM, "dtype": "fp16"}, device="v100", store=empty).taken == {"dtype": "bf16"}
+    for kind in COLLECTIVES:
+        found = kerncast.predict(kind, {"elements": 2**20, "gpus": 4, "dtype": "bf16"}, device="h100", store=empty)
+        assert found.basis == "model", kind
+    apart = kerncast.predict("gemm", {**GEMM, "dtype": "fp32"}, device="h100", store=empty)
+    assert not apart.taken
+    odd = [{**GEMM, "N": 1001, "dtype": name} for name in ("fp16", "bf16")]  # unlike all measured ones, but in their range
+    half, brain = (kerncast.predict("gemm", item, device="h100", software="trtllm", store=empty) for item in odd)
+    assert (half.time_ns, half.status, half.basis) == (brain.time_ns, brain.status, brain.basis)
+    assert (brain.status, brain.basis) == ("out_of_range", "model")
+
+
+def test_a_kernel_that_computes_something_else_is_never_chosen(empty):
+    """TensorRT-LLM's experts without a gate are faster than those with one, and no answer to them."""
+    for device in ("a100", "h100", "h200", "l40s"):
+        found = kerncast.predict("moe", EXPERTS, device=device, software="trtllm", store=empty)
+        assert found.config is None or "nongated" not in found.config["kernel_source"], device
+    named = kerncast.predict(
+        "moe", EXPERTS, device="h100", software="trtllm", store=empty, config={"kernel_source": "moe_torch_flow_nongated"}
+    )
+    assert named.basis == "roofline"
+    assert "computes experts without a gate" in named.reason
+
+
+def test_of_models_with_as_many_rows_the_better_one_answers_and_a_whole_model_is_of_one_server(empty):
+    """The order of names decides nothing; the ops of a step come from the server whose products were asked about first."""
+    entries = shipped_entries("gemm")
+    ranked = sorted(entries, key=lambda entry: (-entry.record.rows, entry.record.mape))
+    assert [entry.id for entry in entries] == [entry.id for entry in ranked]
+    found = kerncast.predict("gemm", {**GEMM, "dtype": "bf16"}, device="h100", store=empty)
+    assert found.model == entries[0].id
+    step = kerncast.estimate(LLAMA_8B, device="h100", tp=2, batch=4, context=1000, store=empty, progress=False)
+    of = {row.software for row in step.rows if row.basis == "model" and row.op != "all_gather"}
+    assert of == {found.software}
+
+
+def test_a_config_that_is_named_is_asked_of_a_model_that_has_seen_it(empty):
+    """Another server's kernel is answered by that server's model; one that nobody ran on the device says so."""
+    problem = {**GEMM, "dtype": "bf16"}
+    linear = {"kernel_source": "torch.nn.functional.linear"}
+    found = kerncast.predict("gemm", problem, device="h100", store=empty, config=linear)
+    assert (found.status, found.model, found.config) == ("ok", "shipped/gemm-vllm", linear)
+    strange = kerncast.predict("gemm", problem, device="h100", store=empty, config={"kernel_source": "vllm_default"})
+    assert strange.status == "out_of_range"
+    assert strange.reason.endswith("only, got vllm_default: nothing like it was measured")
+
+
+def test_a_profile_with_the_name_of_a_measured_device_but_fewer_numbers_gets_its_roofline(empty):
+    """It is a device of its own: never an error, and never the answer of its namesake."""
+    bare = replace(devices.get("h100"), numbers={"memory_bandwidth_gb_s": 1000.0}, peak_tflops={"bf16": 100.0})
+    found = kerncast.predict("gemm", {**GEMM, "dtype": "bf16"}, device=bare, store=empty)
+    assert (found.basis, found.status) == ("roofline", "out_of_range")
+    assert found.roofline_ns == pytest.approx(2 * 4096**3 / 100e3)
+
+
+def test_software_that_no_model_is_of_is_said_on_every_device(empty):
+    """All devices answer as one alone does; a family without models is named."""
+    everywhere = predict_everywhere("gemm", {**GEMM, "dtype": "bf16"}, software="sparkle", store=empty)
+    assert len(everywhere) >= 9
+    assert all("not on sparkle" in item.note for item in everywhere)
+    with pytest.raises(NotFound, match="no model of gemm in the family cpu"):
+        predict_everywhere("gemm", {**GEMM, "dtype": "bf16"}, family="cpu", store=empty)
+    with pytest.raises(NotFound, match="or name the device"):
+        in_store(empty)(Address("gemm"))

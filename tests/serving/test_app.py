@@ -1,0 +1,381 @@
+"""The API without a network: the answers of the command line, and refusals by name."""
+
+import asyncio
+import base64
+import json
+
+import httpx
+import pytest
+
+import kerncast
+from kerncast.errors import BadFile, InvalidValue
+from kerncast.models import trust
+from kerncast.models.model import Model
+from kerncast.serving.app import create_app
+from kerncast.serving.limits import Rate
+from kerncast.serving.settings import Settings, read_token
+from kerncast.serving.sources import Sources
+
+TOKEN = "a-token-of-some-length"
+EXP = {"op": "exp", "device": "wormhole_b0", "dim2": 320, "dim3": 640, "dtype": "bf16", "buffer": "dram"}
+HOSTILE = [
+    "'; DROP TABLE--",
+    "\x1b[31mred\n",
+    "<script>alert(1)</script>",
+    "\u202e\ud83d\ude00",
+    "x" * 100_000,
+    "../../etc/passwd",
+]
+
+
+def asked(app, *calls, base="http://localhost"):
+    """Send requests one after the other; the responses."""
+
+    async def send():
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url=base) as client:
+            return [await client.request(method, path, **options) for method, path, options in calls]
+
+    return asyncio.run(send())
+
+
+def query(body, **options):
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {"content-type": "application/json", **options.pop("headers", {})}
+    return "POST", "/v1/query", {"content": content, "headers": headers, **options}
+
+
+def post(path, body):
+    return "POST", path, {"json": body}
+
+
+@pytest.fixture
+def app(store):
+    return create_app(Sources.open(store), Settings(max_body=200_000, max_batch=50))
+
+
+def test_a_question_gets_the_answer_of_the_command_line_at_first_and_from_then_on(app, store):
+    """The first answer comes from a thread, later ones from the event loop, lists from both: all say the same."""
+    wanted = kerncast.query(EXP, store=store)
+    assert wanted["status"] == "ok"
+    other = {**EXP, "dim2": 640}
+    replies = asked(app, query(EXP), query(EXP), query(other), query([EXP, other]), query([EXP, other] * 25))
+    assert [reply.status_code for reply in replies] == [200] * 5
+    first, again, second, few, many = (reply.json() for reply in replies)
+    assert first == again == wanted
+    assert few == [wanted, second]
+    assert many == [wanted, second] * 25
+    assert second["time_ns"] != wanted["time_ns"]
+
+
+def test_what_is_wrong_with_one_question_of_a_list_is_answered_in_its_place(app, store):
+    """With the words of the command line, and the others are answered."""
+    listed = [EXP, 5, {"op": "nothing"}, {**EXP, "dim2": -1}, {**EXP, "dtype": "fp64"}, EXP]
+    (reply,) = asked(app, query(listed))
+    assert reply.json() == kerncast.query(listed, store=store)
+    assert [item["status"] for item in reply.json()] == ["ok", "bad_input", "unsupported", "bad_input", "bad_input", "ok"]
+
+
+def test_a_list_with_one_slow_question_never_runs_in_the_event_loop(app, monkeypatch):
+    """A short list is answered at once if all of its kinds are quick; a roofline among them goes to a thread."""
+    slow = {"op": "gemm", "device": "b200", "M": 64, "N": 64, "K": 64, "dtype": "fp16"}
+    first, *_ = asked(app, query(EXP), query(slow))
+    answers = next(item.kwargs["service"] for item in app.user_middleware).answers
+    threads = []
+    monkeypatch.setattr(answers, "_list", lambda data, own=answers._list: threads.append(data) or own(data))
+    quick, mixed = asked(app, query([EXP, EXP]), query([EXP, slow]))
+    assert quick.json() == [first.json()] * 2
+    assert [item["status"] for item in mixed.json()] == ["ok", "ok"]
+    assert [json.loads(data) for data in threads] in ([[EXP, slow]], [[EXP, EXP], [EXP, slow]])
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("key", ["op", "device", "family", "software", "dtype"])
+def test_hostile_text_gets_an_answer_in_json(app, key, text):
+    """Whatever a question holds, the reply is one JSON object with a status, and no file is read."""
+    (reply,) = asked(app, query({**EXP, key: text}))
+    assert reply.status_code == 200
+    assert reply.json()["status"] in ("ok", "bad_input", "no_model", "unsupported")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (b"", 400, "must be a JSON object"),
+        (b"nonsense", 400, "must be a JSON object"),
+        (b'{"op": "exp"', 400, "must be a JSON object"),
+        (b'{"op": 5}', 400, r"got `int` - at `$.op`"),
+        (b"\xff\xfe{}", 400, "must be a JSON object"),
+        (b"[" * 100_000, 400, "must be a JSON object"),
+        (b'{"op": "' + b"x" * 200_000 + b'"}', 413, "may have 200,000 bytes"),
+        (b"[" + b",".join([b"{}"] * 51) + b"]", 413, "may have 50 questions, and this one has 51"),
+    ],
+)
+def test_a_body_that_is_no_question_is_refused_with_rule_and_value(app, body, status, said):
+    """Broken JSON, wrong types, too long, too many: one sentence, and one word for programs."""
+    (reply,) = asked(app, query(body))
+    assert reply.status_code == status
+    assert said in reply.json()["error"]
+    assert reply.json()["kind"] in ("bad_request", "too_long", "too_many_questions")
+
+
+def test_a_body_is_refused_while_it_arrives_if_nobody_said_how_long_it_is(app):
+    """In pieces, without a length: reading ends at the limit."""
+    taken = 0
+
+    async def pieces():
+        nonlocal taken
+        for _ in range(1000):
+            taken += 1
+            yield b" " * 1000
+
+    (reply,) = asked(app, ("POST", "/v1/query", {"content": pieces(), "headers": {"content-type": "application/json"}}))
+    assert reply.status_code == 413
+    assert taken < 300
+
+
+def test_a_device_is_a_name_and_never_a_file(app, tmp_path):
+    """A path in a request is refused before anything is read, in every route that takes a device."""
+    place = tmp_path / "mine.toml"
+    place.write_text("secret", encoding="utf-8")
+    listed, chosen, step = asked(
+        app,
+        query({**EXP, "device": str(place)}),
+        post("/v1/select", {"op": "exp", "device": str(place), "problem": {}}),
+        post("/v1/estimate", {"config": {}, "device": str(place), "context": 10}),
+    )
+    assert listed.json()["status"] == "no_model"
+    assert chosen.status_code == step.status_code == 422
+    assert all("names its device" in reply.text and "secret" not in reply.text for reply in (listed, chosen, step))
+
+
+def test_a_page_of_another_site_and_another_name_of_the_server_are_refused(app):
+    """DNS rebinding comes with the other site's Host; a form of another site with its Origin or another content type."""
+    rebound, double = asked(app, query(EXP, headers={"host": "evil.example"}), query(EXP, headers={"host": "localhost@evil"}))
+    other, own, form = asked(
+        app,
+        query(EXP, headers={"origin": "http://evil.example"}),
+        query(EXP, headers={"origin": "http://localhost"}),
+        ("POST", "/v1/query", {"content": json.dumps(EXP), "headers": {"content-type": "text/plain"}}),
+    )
+    assert [reply.status_code for reply in (rebound, double, other, own, form)] == [421, 421, 403, 200, 415]
+    named = asked(app, ("GET", "/healthz", {}), base="http://[::1]:8321")
+    assert named[0].status_code == 200
+
+
+def test_without_the_token_nothing_but_health_is_answered(store):
+    """Bearer for programs, Basic for browsers, which are asked for it; a part of the token is no token."""
+    app = create_app(Sources.open(store), Settings(host="0.0.0.0", token=TOKEN, rate=0))
+    basic = base64.b64encode(f"anyone:{TOKEN}".encode()).decode()
+    given = [None, "Bearer", "Bearer ", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", f"Basic {TOKEN}", f"bearer {TOKEN}",
+             f"Bearer {TOKEN}", f"Basic {basic}"]  # fmt: skip
+    replies = asked(app, *(query(EXP, headers={"authorization": value} if value else {}) for value in given))
+    assert [reply.status_code for reply in replies] == [401] * 6 + [200] * 3
+    assert replies[0].headers["www-authenticate"] == "Bearer"
+    health, page = asked(app, ("GET", "/healthz", {}), ("GET", "/", {"headers": {"accept": "text/html"}}))
+    assert health.status_code == 200
+    assert page.headers["www-authenticate"].startswith("Basic")
+
+
+def test_a_server_that_others_can_reach_needs_a_token_that_is_kept_secret(tmp_path, monkeypatch):
+    """From a file that not everyone may read, or from the environment; long enough, and of plain signs."""
+    monkeypatch.delenv("KERNCAST_TOKEN", raising=False)
+    for host in ("0.0.0.0", "::", "10.0.0.1", "models.example"):
+        with pytest.raises(InvalidValue, match="a token is required"):
+            Settings(host=host, token=read_token(None))
+    for token, rule in (("short", "16 to 4,096 characters"), ("with a space in it, as we see", "without spaces")):
+        with pytest.raises(InvalidValue, match=rule):
+            Settings(token=token)
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n", encoding="utf-8")
+    file.chmod(0o644)
+    with pytest.raises(BadFile, match="can be read by everyone"):
+        read_token(file)
+    file.chmod(0o600)
+    assert read_token(file) == TOKEN
+    with pytest.raises(BadFile, match="name another file"):
+        read_token(tmp_path / "none")
+    monkeypatch.setenv("KERNCAST_TOKEN", TOKEN)
+    assert Settings(host="0.0.0.0", token=read_token(None)).requests_per_second == 1000
+
+
+def test_a_client_that_asks_too_often_is_told_when_to_come_back(store):
+    """By address; a second later it is answered again."""
+    app = create_app(Sources.open(store), Settings(rate=2))
+    replies = asked(app, *[("GET", "/v1/models", {})] * 4)
+    assert [reply.status_code for reply in replies[:2]] == [200, 200]
+    assert replies[-1].status_code == 429
+    assert replies[-1].headers["retry-after"] == "1"
+    assert "2 requests a second" in replies[-1].json()["error"]
+
+
+def test_the_rate_of_each_client_is_its_own_and_memory_is_bounded():
+    """A bucket fills again with time; ten thousand clients do not make it grow."""
+    now = [0.0]
+    rate = Rate(10, lambda: now[0])
+    assert [rate.wait("a") for _ in range(10)] == [0.0] * 10
+    assert rate.wait("a") == pytest.approx(0.1)
+    assert rate.wait("b") == 0.0
+    now[0] = 0.1
+    assert rate.wait("a") == 0.0
+    for client in range(10_000):
+        rate.wait(str(client))
+    assert len(rate._buckets) <= 4096
+
+
+def test_select_says_what_the_selector_says(store, exp_model):
+    """By id or by op, for one problem and for several, ranked or not; a wrong one is named by its place."""
+    app = create_app(Sources.open(store), Settings(max_batch=3))
+    problem = {"func": "exp", "dim2": 320, "dim3": 640, "dtype": "bf16", "buffer": "dram"}
+    name = asked(app, ("GET", "/v1/models", {}))[0].json()[0]["id"]
+    by_id, by_op, several, ranked, wrong, unknown, many, neither = asked(
+        app,
+        post("/v1/select", {"model": name, "problem": problem}),
+        post("/v1/select", {"op": "exp", "problem": {**problem, "dim2": 320.0}}),
+        post("/v1/select", {"model": name, "problem": [problem, {**problem, "dim2": 640}]}),
+        post("/v1/select", {"model": name, "problem": problem, "top": 3.0}),
+        post("/v1/select", {"model": name, "problem": [problem, {**problem, "dim2": 0}]}),
+        post("/v1/select", {"model": "nothing", "problem": problem}),
+        post("/v1/select", {"model": name, "problem": [problem] * 4}),
+        post("/v1/select", {"problem": problem}),
+    )
+    wanted = Sources.open(store).selector(name).select(problem).as_json()
+    assert by_id.json() == wanted
+    # The same question again may be answered from the memo.
+    assert by_op.json() | {"tier": "full"} == several.json()[0] | {"tier": "full"} == wanted
+    assert wanted["time_ns"] > 0
+    assert [item["time_ns"] for item in ranked.json()] == [wanted["time_ns"]]
+    assert (wrong.status_code, unknown.status_code, many.status_code, neither.status_code) == (422, 404, 413, 422)
+    assert "problem 2 of 2" in wrong.json()["error"]
+
+
+def test_select_by_op_asks_the_models_that_ship_as_query_does_and_checks_before_it_compiles(store, monkeypatch):
+    """What the model saw one value of may be left out; a wrong problem does not wait for a compiler."""
+    monkeypatch.delenv("KERNCAST_SHIPPED")
+    sources = Sources.open(store, compile=False)
+    app = create_app(sources, Settings())
+    problem = {"M": 512, "N": 4096, "K": 4096, "dtype": "bf16"}
+    chosen, told = asked(
+        app,
+        post("/v1/select", {"op": "gemm", "device": "h100", "problem": problem}),
+        query({"op": "gemm", "device": "h100", **problem}),
+    )
+    assert chosen.json()["config"] == told.json()["config"]
+    assert chosen.json()["time_ns"] == pytest.approx(told.json()["time_ns"])
+    monkeypatch.setattr(sources, "selector_at", lambda *_: pytest.fail("compiled"))
+    (wrong,) = asked(app, post("/v1/select", {"op": "gemm", "device": "b200", "problem": {**problem, "M": 0}}))
+    assert (wrong.status_code, wrong.json()["error"][:6]) == (422, "M must")
+
+
+def test_estimate_says_what_the_function_says(store):
+    """For the same config; what is wrong is said with the rule and the value."""
+    app = create_app(Sources.open(store))
+    config = {
+        "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "num_key_value_heads": 8, "vocab_size": 1000, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    good, zero, empty, unknown = asked(
+        app,
+        post("/v1/estimate", {"config": config, "device": "h100", "context": 128, "batch": 2}),
+        post("/v1/estimate", {"config": config, "device": "h100", "context": 0}),
+        post("/v1/estimate", {"config": {}, "device": "h100", "context": 1}),
+        post("/v1/estimate", {"config": config, "device": "h1000", "context": 1}),
+    )
+    wanted = kerncast.estimate(config, device="h100", context=128, batch=2, store=store).as_json()
+    assert good.json() == json.loads(json.dumps(wanted))
+    assert zero.status_code == 400
+    assert "context: expected `int` >= 1, and it is 0" in zero.json()["error"]
+    assert (empty.status_code, unknown.status_code) == (422, 404)
+
+
+def test_a_model_that_is_not_trusted_is_never_compiled(store, exp_model, tmp_path, monkeypatch):
+    """Another user's model is answered in Python, with the same numbers; when it is trusted, the server notices."""
+    from kerncast.models import trust
+
+    monkeypatch.setenv("KERNCAST_TRUSTED", str(tmp_path / "trusted"))
+    trust.reread()
+    monkeypatch.setattr(trust, "_HELD", set())
+    sources = Sources.open(store)
+    app = create_app(sources)
+    (before,) = asked(app, query(EXP))
+    name = sources.models()[0].id
+    assert not sources.selector(name).is_compiled
+    trust.trust(Model.load(sources.listed(name).entry.path))
+    assert sources.refresh()
+    assert sources.selector(name)._binding is not None or not sources.compile
+    (after,) = asked(create_app(sources), query(EXP))
+    told = before.json()
+    assert "not trained or trusted" in told.pop("note")
+    assert after.json() == told
+
+
+def test_metrics_count_what_was_answered_and_hold_no_text_of_a_client(app):
+    """Routes and statuses; a path of a client is `other`."""
+    *_, found = asked(app, query(EXP), query([EXP, 5]), query(b"x"), ("GET", '/"}evil', {}), ("GET", "/metrics", {}))
+    lines = found.text.splitlines()
+    assert 'kerncast_requests_total{route="/v1/query",status="200"} 2' in lines
+    assert 'kerncast_requests_total{route="/v1/query",status="400"} 1' in lines
+    assert 'kerncast_requests_total{route="other",status="404"} 1' in lines
+    assert 'kerncast_answers_total{status="ok"} 2' in lines
+    assert 'kerncast_answers_total{status="refused"} 1' in lines
+    assert "evil" not in found.text
+    assert all(line.startswith("#") or len(line.rsplit(" ", 1)) == 2 for line in lines)
+
+
+def test_other_paths_and_methods_are_refused_in_json(app):
+    """404 says where the list is, 405 which method there is."""
+    missing, wrong = asked(app, ("GET", "/v1/nothing", {}), ("DELETE", "/v1/query", {}))
+    assert (missing.status_code, missing.json()["kind"]) == (404, "not_found")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+
+
+def test_the_description_has_the_limits_and_the_routes_that_there_are(app):
+    """What /openapi.json says of the body is what the decoder checks."""
+    (found,) = asked(app, ("GET", "/openapi.json", {}))
+    document = found.json()
+    routes = {route.path for route in app.routes if route.path.startswith(("/v1", "/healthz", "/metrics", "/openapi"))}
+    assert set(document["paths"]) == routes
+    parts = document["components"]["schemas"]
+    assert parts["EstimateRequest"]["properties"]["context"]["minimum"] == 1
+    assert parts["SelectRequest"]["additionalProperties"] is False
+    body = document["paths"]["/v1/query"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body["anyOf"][1]["maxItems"] == 50
+
+
+def test_no_reply_names_a_folder_of_this_machine(store, tmp_path, monkeypatch):
+    """A model that is not trusted, and one that is damaged, are named by their ids."""
+    monkeypatch.setenv("KERNCAST_TRUSTED", str(tmp_path / "trusted"))
+    monkeypatch.setattr(trust, "_HELD", set())
+    app = create_app(Sources.open(store), Settings())
+    entry = store.entries()[0]
+    select = {
+        "model": entry.id,
+        "problem": {"func": "exp", **{name: EXP[name] for name in ("dim2", "dim3", "dtype", "buffer")}},
+    }
+    replies = asked(
+        app, query(EXP), query([EXP, {"op": "exp"}]), post("/v1/select", select), post("/v1/select", {**select, "tier": "tree"})
+    )
+    assert "has not trained or trusted" in replies[2].text
+    assert f"models trust {entry.id}" in replies[2].text
+    for file in entry.path.iterdir():
+        if file.name != "model.json":
+            file.write_bytes(b"damaged")
+    damaged = create_app(Sources.open(store), Settings())
+    found = asked(
+        damaged,
+        query(EXP),
+        post("/v1/select", select),
+        ("GET", "/v1/models", {}),
+        ("GET", "/explore/model", {"params": {"id": entry.id}}),
+    )
+    assert found[0].json()["status"] == "corrupt"
+    for reply in (*replies, *found):
+        assert str(tmp_path) not in reply.text
+
+
+@pytest.mark.parametrize("body", [b'{"problem":' + b"[" * 100_000, b'{"op": 5, "problem": {"a": ' + b"[" * 100_000])
+def test_a_body_that_is_nested_too_deeply_is_no_fault_of_the_server(app, body):
+    """Wherever the nesting begins, behind a wrong type too."""
+    headers = {"content-type": "application/json"}
+    replies = asked(app, *(("POST", path, {"content": body, "headers": headers}) for path in ("/v1/select", "/v1/estimate")))
+    assert [reply.status_code for reply in replies] == [400, 400]
