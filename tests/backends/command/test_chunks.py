@@ -90,7 +90,7 @@ def test_a_program_that_goes_on_may_take_longer_than_a_quiet_one(ask):
 
 def test_a_program_that_never_says_where_it_is_has_time_by_the_number_of_vectors(ask):
     """The key `each` bounds it, and its chunk is halved down to the culprit."""
-    found, started = ask([("exp", width) for width in (32, 64, 96, 160)], mode="quiet", timeout=1)
+    found, started = ask([("exp", width) for width in (32, 64, 96, 160)], mode="quiet", timeout=3)
     assert [getattr(item, "time_ns", None) or item.status for item in found] == [32, 64, "timeout", 160]
     assert [item[1] for item in started] == [[32, 64, 96, 160], [32, 64], [96, 160], [96], [160]]
 
