@@ -26,8 +26,8 @@ json_printed: ContextVar[bool] = ContextVar("json_printed", default=False)
 
 # verb → module of this package (its function is `command`), and the line that `--help` shows.
 VERBS = {
-    "adapt": ("adapt", "Move a model to a device of which you have a few rows."),
-    "collect": ("collect", "Measure kernels on this machine and write a dataset; nothing measured is ever lost."),
+    "adapt": ("adapt", "Adapt a model to a device for which you have a few rows."),
+    "collect": ("collect", "Measure kernels on this machine or a Ray cluster and write a dataset."),
     "completion": ("completion", "Print the script that completes commands in bash, zsh or fish."),
     "compare": ("compare", "Say whether a new model is safe to ship: BETTER, SAME, WORSE or AMBIGUOUS."),
     "devices": ("devices", "List hardware profiles, or show one with the source of each number."),
@@ -37,28 +37,28 @@ VERBS = {
     "explore": ("explore", "Look at models, datasets and running sweeps on a page in the browser."),
     "export": (
         "export",
-        "Write a model out as C99 with a C++ header, a JSON table, or files for PyTorch's Inductor.",
+        "Write a model as C99 with a C++ header, a file for a C runtime, JSON, CSV, or files for PyTorch's Inductor.",
     ),
-    "export-data": ("export_data", "Write a dataset for other tools: CSV, parquet, T4, Kernel Tuner."),
+    "export-data": ("export_data", "Write a dataset for other tools: CSV, parquet, T4, Kernel Tuner, tt-metal."),
     "families": ("families", "List kernel families, or show one: parameters, constraints, features."),
     "import": ("import_", "Convert another tool's table of measurements into a dataset."),
     "inductor": ("inductor", "torch.compile: the products of a model, and how well their kernels are chosen."),
     "inspect": ("inspect", "Show what a dataset holds, how noisy it is and what is wrong with it."),
     "merge": ("merge", "Join datasets into one; exact duplicates are kept once."),
-    "models": ("models", "List the models in the store; add, remove, find one, or check whether it is still fresh."),
+    "models": ("models", "List the models in the store and those that ship; add, slim, trust, remove, find or check one."),
     "ops": ("ops", "List ops, or show one: parameters, work, features."),
     "portfolio": ("portfolio", "Show how few configs are enough, and which need not be built."),
     "predict": ("predict", "Predict how long a problem takes, with an interval; no device is needed."),
     "query": ("query", "Answer JSON requests about how long an op takes, one or a list."),
-    "quickstart": ("quickstart", "Measure real GEMM kernels here and see what choosing the right one is worth."),
+    "quickstart": ("quickstart", "Measure real GEMM kernels on this machine, and see how much the right choice gains."),
     "regenerate": ("regenerate", "Rerun sweep, collect, train and compare; replace the model in the store if not worse."),
     "search": ("search", "Use a model to search all configs that a family declares, not only measured ones."),
     "select": ("select", "Choose the config to run for a problem, in microseconds, or say why not."),
-    "serve": ("serve", "Answer queries over HTTP from a store of models: JSON in, times and configs out."),
+    "serve": ("serve", "Answer questions over HTTP, from your models and those that ship: JSON in, times and configs out."),
     "sweep": ("sweep", "List what to measure: problems × configs, checked, sampled, sliced, written to disk."),
     "train": ("train", "Train a model on measurements and say how good it is on problems it has not seen."),
-    "update": ("update", "Learn from what was measured since, and replace the model if that makes it no worse."),
-    "verify": ("verify", "Check an artefact whole (dataset, model, store, export …) and say what is wrong with it."),
+    "update": ("update", "Continue a model with new measurements, and replace it if the result is not worse."),
+    "verify": ("verify", "Check a dataset, model, store, export … completely, and say what is wrong with it."),
 }
 
 

@@ -135,22 +135,20 @@ class GbdtOptions(Options, frozen=True):
     blend: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, Meta(description=BLEND)] = None
     """By default it grows with the number of groups: order is learned from few rows of each problem, so learning it takes
     more problems than learning times."""
-    medians: Annotated[
-        bool, Meta(description="learn the median of alike times, not the mean: rows that went wrong count less")
-    ] = False
-    times_only: Annotated[
-        bool, Meta(description="learn times as where there is nothing to choose, and choose by them: no forest for the order")
-    ] = False
+    medians: Annotated[bool, Meta(description="learn the median of similar rows, not the mean: wrong rows count less")] = False
+    times_only: Annotated[bool, Meta(description="learn times only, and choose by predicted time: no forest for the order")] = (
+        False
+    )
     early_stopping: Annotated[
-        bool, Meta(description="whether groups set aside may say that fewer trees are enough; false: grow all of them")
+        bool, Meta(description="let held-out groups decide how many trees are enough; false: grow all of them")
     ] = True
     """False saves the fit that looks for the number of trees: with many rows and a small learning rate, all are needed."""
     own_trees: Annotated[
-        int, Meta(ge=0, description="trees for each of several devices, grown on what the forest of all of them misses")
+        int, Meta(ge=0, description="more trees for each device, grown on the errors of the forest of all devices")
     ] = 0
     """Where times alone are learned. Devices whose profiles agree in all numbers that the features read share theirs. Such a
     forest cannot be continued."""
-    own_loss: Annotated[Literal["squares", "absolute"], Meta(description="what own trees keep small: squares or absolute")] = (
+    own_loss: Annotated[Literal["squares", "absolute"], Meta(description="loss of the own trees: squares or absolute")] = (
         "squares"
     )
     """`absolute`: they alone learn medians, which rare slow measurements do not move. One fold of the H200's fp8 GEMMs, pairs

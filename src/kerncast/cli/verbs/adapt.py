@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 def command(
     model: Path, rows: tuple[Path, ...], device: str | None, out: Path, where: tuple[str, ...], seed: int, as_json: bool
 ) -> None:
-    """Move a model to a device of which you have a few rows.
+    """Adapt a model to a device for which you have a few rows.
 
     MODEL knows other devices (best: several, `kerncast train --pool`). ROWS are datasets, or files that `kerncast import`
-    recognises, measured on one device. What the model misses there is learned on top of it: a shift, then more as rows are
-    added. The result is a model of that device, which predicts, chooses and exports like any other. Its error and its
-    interval are those of rows that were held out; the error before is printed beside. From 40 rows on, a model of the rows
-    alone is tried on the same held-out rows, and written instead if its error is lower by a twentieth. Rows of a layout or a
-    dtype that MODEL does not know are not used, and the output says so.
+    recognises, measured on one device. `adapt` learns the errors of the model on these rows: a shift at first, more with
+    more rows. The result is a model of that device, which predicts, chooses and exports like any other. The output has its
+    error on held-out rows, before and after. From 40 rows on, `adapt` also tries a model of the rows alone on the same
+    held-out rows, and writes that one if its error is at least a twentieth lower. Rows of a layout or a dtype that MODEL
+    does not know are not used, and the output says so.
     `kerncast models add` puts the result where `kerncast predict OP --device mygpu.toml` finds it.
 
     \b

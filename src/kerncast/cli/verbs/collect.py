@@ -125,13 +125,13 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Print vectors, compilations, time (by a short trial) and disk; write nothing.")
 @json_option
 def command(family_id: str, out: Path, watch: bool, as_json: bool, **options: Any) -> None:
-    """Measure the kernels of a family and write a dataset; nothing measured is ever lost.
+    """Measure the kernels of a family and write a dataset; a crash or a kill loses no row.
 
     Samples of one vector are spread over time, and a sentinel detects disturbances of the machine. Results are
     checked before times count. A kernel that crashes, hangs or exhausts memory becomes one failed row.
-    Ctrl-C and SIGTERM end it after about a second. What was measured is a dataset at any time, however it ends; run the
-    same command to continue. Exit code 3 when some vectors have no row yet; vectors that --active leaves out do not
-    count.
+    Ctrl-C and SIGTERM end it after about a second. The rows so far are a dataset at any time, however the command ends;
+    run the same command to continue. Exit code 3 when some vectors have no row yet; vectors that --active leaves out do
+    not count.
 
     \b
     kerncast collect gemm/cpu --problems llm --vary dtype=fp32 --vary layout=rrr --max-flops 1e8 \\

@@ -26,7 +26,7 @@ from kerncast.cli.views.output import datasets_argument, json_option, print_json
 )
 @click.option(
     "--seeds", default=1, show_default=True, type=click.IntRange(min=1), metavar="N",
-    help="Refit --split with so many seeds, and show how far the figures lie apart.",
+    help="Refit --split with this many seeds, and show how much the figures differ.",
 )  # fmt: skip
 @click.option("--include-seen", is_flag=True, help="Score problems the model was trained on too; labelled as such.")
 @where_option

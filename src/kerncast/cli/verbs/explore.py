@@ -21,13 +21,13 @@ from kerncast.cli.views.output import json_option
 def command(paths: tuple[Path, ...], port: int, no_browser: bool, as_json: bool) -> None:
     """Look at models and datasets on a page in the browser.
 
-    PATH is a model, a dataset or a store, ID a model of your store or one that comes with kerncast; several of them for
-    a dataset with its models. Of a model the page shows the ranked configs of a problem, times with their intervals,
-    the roofline, how the choice changes along one size or over two, why, what was measured nearby, and other devices;
-    of a dataset its problems, statuses, noise, and where a model does worst; of a sweep that is being measured how far
-    it is.
+    PATH is a model, a dataset or a store. ID is a model of your store, or one that ships with kerncast. Give a dataset
+    together with its models to judge them on it. For a model the page shows the ranked configs of a problem, times with
+    their intervals, the roofline, how the choice changes with one size or two, the reasons, similar measured problems, and
+    other devices. For a dataset it shows problems, statuses, noise, and where a model does worst. For a running sweep it
+    shows the progress.
 
-    Only this machine can reach the page, and it asks nobody else for anything. Ctrl-C ends it.
+    Only this machine can reach the page, and the page loads nothing from other servers. Ctrl-C ends it.
 
     \b
     kerncast explore shipped/gemm-vllm

@@ -31,10 +31,10 @@ from kerncast.writing.shell import word
 def command(dataset: Path, to: str, out: Path, family: str | None, where: tuple[str, ...], as_json: bool) -> None:
     """Write the measurements of a dataset for other tools.
 
-    csv and parquet write a table with all columns, times in nanoseconds, and beside it a mapping file with which
-    `kerncast import` reads the same rows again. t4 is the results format of the auto-tuning community, kernel-tuner a
-    cache that Kernel Tuner and its simulation mode read. These two have a file for each problem and device: with several,
-    --out is a folder. tt-sweep writes measured reshards as the vectors and results of tt-metal's sweep framework.
+    csv and parquet write a table with all columns, times in nanoseconds, and next to it a mapping file with which
+    `kerncast import` reads the same rows again. t4 is the results format of the auto-tuning community. kernel-tuner is a
+    cache that Kernel Tuner and its simulation mode read. These two have one file per problem and device; if there are
+    several, --out is a folder. tt-sweep writes measured reshards as the vectors and results of tt-metal's sweep framework.
 
     \b
     kerncast export-data times --to csv --out times.csv

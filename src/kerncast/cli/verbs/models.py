@@ -131,11 +131,12 @@ def add(
 @store_option
 @json_option
 def trust(model: str, revoke: bool, store: Path | None, as_json: bool) -> None:
-    """Say that a model that you did not train may run as compiled code.
+    """Allow a model that you did not train to run as compiled code.
 
-    MODEL is a directory, or the id of a model in the store. Models that you train are trusted. Any other is answered in
-    Python, with the same numbers but much slower. What is trusted is what the files hold now: a model that
-    is changed is another one. The list is `kerncast/trusted` in your data directory, or KERNCAST_TRUSTED.
+    MODEL is a directory, or the id of a model in the store. Models that you train, and those that ship with kerncast, are
+    trusted. Any other model runs in Python, with the same numbers but much slower. You trust the present contents of the
+    files: if one of them changes, trust the model again. The list is `kerncast/trusted` in your data directory, or
+    KERNCAST_TRUSTED.
 
     \b
     kerncast models trust model

@@ -33,7 +33,7 @@ ALL, FORMS = "all", (".svg", ".html")
 @problems_argument
 @click.option(
     "--device", metavar="NAME|FILE.toml|all", shell_complete=completing.devices,
-    help="The device: a profile (`kerncast devices`), a profile of your own, or all that there are models of.",
+    help="The device: a profile (`kerncast devices`), a TOML file with your own profile, or all devices that have models.",
 )  # fmt: skip
 @click.option("--software", metavar="NAME", help="With OP: vllm (the newest version there is), vllm==0.24.0, a commit.")
 @click.option("--family", metavar="NAME", shell_complete=completing.families, help="With OP: the family of the model.")
@@ -59,14 +59,14 @@ def command(
     picture: Path | None,
     as_json: bool,
 ) -> None:
-    """Predict how long a problem takes on a device, with a 90 % interval; neither the device nor data are needed.
+    """Predict how long a problem takes on a device, with a 90 % interval; you need neither the device nor data.
 
-    With OP, a model of your store that covers the problem answers, else one that comes with kerncast, else the roofline
-    of the device; the answer says which. Parameters of which a model saw one value only may be left out. If there are
+    With OP, a model of your store that covers the problem answers, else one that ships with kerncast, else the roofline
+    of the device. The answer says which. You may leave out parameters of which the model saw one value only. If there are
     configs to choose from, the best one is predicted, unless --config names one.
     A file of problems (.json or .parquet) gives a list; `config.*` columns of a parquet file are ignored.
-    A model of at least three devices (`train --pool`) also answers for one that nobody measured, from the numbers of
-    its profile; the interval widens with how far these are from those of the measured devices.
+    A model of at least three devices (`train --pool`) also answers for a device without measurements, from the numbers of
+    its profile. The interval is wider for devices that are less like the measured ones.
 
     \b
     kerncast predict gemm M=4096 N=4096 K=4096 dtype=bf16 --device h100

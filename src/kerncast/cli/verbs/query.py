@@ -33,10 +33,11 @@ def command(
 ) -> None:  # fmt: skip
     """Answer JSON requests about how long an op takes. One object gives one answer, a list gives a list.
 
-    The status of an answer is ok, out_of_range, unsupported, bad_input, no_model or corrupt; all but ok give a reason
-    and no number. Exit code 1 when any request was refused. The first request to a model compiles it, which takes a few
-    seconds; after that, a list of 10,000 takes a few hundredths of a second, a few tenths where models of parts of an op
-    share it. In the store, the model that covers a request answers it; `entry` in the reply names it.
+    The status of an answer is ok, out_of_range, unsupported, bad_input, no_model or corrupt; all but ok give a reason.
+    Exit code 1 when any status is not ok. A model of your store that covers the request answers it, else a model that
+    ships with kerncast, else the roofline; `basis` and `entry` in the reply say which. The first request to a model of
+    your store compiles it, which takes a few seconds. After that, a list of 10,000 takes a few hundredths of a second,
+    or a few tenths if several models of parts of an op answer it.
 
     \b
     kerncast query '{"op": "exp", "tensor": {"shape": [1, 1, 1024, 1024], "dtype": "bfloat16",

@@ -27,19 +27,20 @@ from kerncast.serving.settings import HOST, MAX_BATCH, MAX_BODY, PORT, TOKEN
 @click.option("--max-batch", default=MAX_BATCH, show_default=True, type=click.IntRange(min=1), metavar="N",
               help="The most questions in one request.")  # fmt: skip
 @click.option("--rate", type=click.FloatRange(min=0), metavar="N",
-              help="Requests a second of one client; 0: any. [default: any on loopback, else 1,000]")  # fmt: skip
+              help="Requests per second of one client; 0: no limit. [default: no limit on loopback, else 1,000]")  # fmt: skip
 @click.option("--software", metavar="NAME", help="For requests that name none: vllm, vllm==0.24.0, a commit.")
 @click.option("--strict", is_flag=True, help="Refuse a request if no model was trained on the software that it names.")
 @click.option("--no-compile", is_flag=True, help="Answer in Python even where there is a C compiler.")
 @json_option
 def command(store: Path | None, as_json: bool, no_compile: bool, **options: Any) -> None:
-    """Answer queries over HTTP from a store of models, and from those that come with kerncast.
+    """Answer questions over HTTP, with the models of a store and those that ship with kerncast.
 
     STORE is a store, or the folder of one model. [default: KERNCAST_STORE, else your own]
     The API: POST /v1/query (what `kerncast query` takes, one object or a list), /v1/select, /v1/estimate,
-    GET /v1/models, /healthz, /metrics (Prometheus) and /openapi.json. Models that you add, replace, remove or trust are
-    noticed within seconds, without a restart. Models that you have neither trained nor trusted are answered in
-    Python and never compiled. Ctrl-C or SIGTERM lets requests finish, then ends it.
+    GET /v1/models, /healthz, /metrics (Prometheus) and /openapi.json. The server notices within seconds when you add,
+    replace, remove or trust a model, without a restart. It compiles shipped models in the background, for the devices that
+    clients ask about; until then Python answers. Models that you have neither trained nor trusted run in Python and are
+    never compiled. After Ctrl-C or SIGTERM the server finishes its requests and ends.
 
     \b
     kerncast serve

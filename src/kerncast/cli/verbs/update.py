@@ -20,7 +20,7 @@ from kerncast.cli.views.output import datasets_argument, json_option, print_json
 @datasets_argument()
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR",
-    help="Write the new model there and leave MODEL as it is. [default: it takes the place of MODEL]",
+    help="Write the new model there and leave MODEL as it is. [default: it replaces MODEL]",
 )  # fmt: skip
 @click.option("--pool", is_flag=True, help="Also use rows of another backend, software or cache state, scaled to the model's. "
               "What torch.compile timed with the model's software is used without it.")  # fmt: skip
@@ -30,18 +30,18 @@ from kerncast.cli.views.output import datasets_argument, json_option, print_json
 @click.option(
     "--max-problem", default=10.0, show_default=True, metavar="%", help="Allowed drop of any single problem, beyond its noise."
 )
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of the hold-out and the training.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of the hold-out and the training.")
 @click.option("--threads", default=0, type=click.IntRange(min=0), help="Cores to train with. [default: all]")
 @click.option("--dry-run", is_flag=True, help="Say what would be learned; train and write nothing.")
 @store_option
 @json_option
 def command(model: str, datasets: tuple[Path, ...], as_json: bool, **options: Any) -> None:
-    """Learn from what was measured since, and replace the model if that makes it no worse.
+    """Continue a model with new measurements, and replace it if the result is not worse.
 
-    MODEL is a directory, or the id of a model in the store. Rows that it has learned from already are left out. The
-    rest continue it, and it is compared with the old model on held-out problems of the new data and on the old data.
-    BETTER or SAME: it takes the old one's place, which is kept as MODEL.previous. Otherwise the old model stays, and
-    the exit code is 1. If there is nothing new, nothing happens, and the exit code is 0.
+    MODEL is a directory, or the id of a model in the store. Rows that it has learned from already are left out. The new
+    model is trained on the other rows and compared with the old one, on held-out problems of the new data and on the old
+    data. If the verdict is BETTER or SAME, the new model replaces the old one, which is kept as MODEL.previous. Otherwise
+    the old model stays, and the exit code is 1. If no row is new, nothing happens, and the exit code is 0.
 
     \b
     kerncast update model today --dry-run
