@@ -22,7 +22,7 @@ from kerncast.data.manifest import record_of
 from kerncast.errors import InvalidValue, KerncastError
 from kerncast.progress import Progress
 from kerncast.testing.backends import vector_texts
-from kerncast.testing.clusters import small_cluster, wait_until
+from kerncast.testing.clusters import DidNotStart, small_cluster, wait_until
 from kerncast.testing.faults import FAULTY, OUTCOMES, plan, telling_ns
 from kerncast.testing.repeats import soaking
 
@@ -55,6 +55,15 @@ def environment(**values):
                 os.environ[name] = value
 
 
+@contextlib.contextmanager
+def ray_starts():
+    """What starts a node inside leaves the test out on a machine that is too busy for it."""
+    try:
+        yield
+    except DidNotStart as error:
+        pytest.skip(str(error))
+
+
 @pytest.fixture(scope="module")
 def faults():
     """Two vectors that end their worker, of problems that are measured early and late."""
@@ -71,7 +80,7 @@ def cluster(faults):
     path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
     with environment(PYTHONPATH=path, **plan(SLEEPING, named)), pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(here)
-        with small_cluster() as found:
+        with ray_starts(), small_cluster() as found:
             yield found
 
 
@@ -101,7 +110,7 @@ def test_nodes_come_and_end_in_mid_sweep(cluster, faults, tmp_path, capsys, monk
     # Both devices begin together, and none is at the gate for too long, however slowly Ray starts its processes.
     monkeypatch.setattr("kerncast.collecting.fleet.run.TOGETHER_SECONDS", HOUR)
     gate, heard = tmp_path / "gate", Heard()
-    with environment(FLEET_GATE=str(gate)):
+    with environment(FLEET_GATE=str(gate)), ray_starts():
         cluster.add(1, "gated")
         doomed = cluster.add(1, "gated")
     with ThreadPoolExecutor(1) as pool:  # Ray starts nodes in the main thread only
@@ -113,7 +122,8 @@ def test_nodes_come_and_end_in_mid_sweep(cluster, faults, tmp_path, capsys, monk
             assert wait_until(lambda: (len(heard.devices) >= 40 and len(set(heard.devices)) == 2) or collected.done(), PATIENCE)
             cluster.kill(doomed)
             before = set(heard.devices)
-            cluster.add(1, "gated")
+            with ray_starts():
+                cluster.add(1, "gated")
             assert wait_until(lambda: set(heard.devices) - before or collected.done(), PATIENCE)
         finally:
             gate.touch()
@@ -129,7 +139,8 @@ def test_nodes_come_and_end_in_mid_sweep(cluster, faults, tmp_path, capsys, monk
 
 def test_another_version_and_another_resource_are_refused(cluster, tmp_path, monkeypatch):
     """Both sides are named with their versions; a resource that no node has is refused with those that there are."""
-    cluster.add(1)
+    with ray_starts():
+        cluster.add(1)
     wanted = {"backend": FAULTY, "on": "ray", "address": cluster.address, "out": tmp_path / "d", **SWEEP}
     with pytest.raises(InvalidValue, match=r"has the resource cards \(they have .*card.*`resource`"):
         kerncast.collect(TRITON, resource="cards", **wanted)
@@ -191,7 +202,8 @@ def test_a_kind_that_is_measured_does_not_stop_the_same_command_for_another_one(
 @pytest.mark.skipif(not soaking(), reason="starts many processes")
 def test_devices_that_differ_go_to_datasets_of_their_own(cluster, tmp_path):
     """Each kind measures all vectors into its own dataset, and a second run finds each of them again."""
-    cluster.add(2, "mixed")
+    with ray_starts():
+        cluster.add(2, "mixed")
     wanted = {
         "backend": "odd_backends:Mixed", "on": "ray", "address": cluster.address, "resource": "mixed",
         "out": tmp_path / "d", "resume": True, **QUICK, **SWEEP,
@@ -214,7 +226,8 @@ def test_devices_that_differ_go_to_datasets_of_their_own(cluster, tmp_path):
 @pytest.mark.skipif(not soaking(), reason="starts many processes")
 def test_a_driver_that_is_killed_continues_from_its_journal(cluster, faults, tmp_path):
     """The same command measures what has no row yet; the keepers of the killed one are gone."""
-    cluster.add(2, "resumed")
+    with ray_starts():
+        cluster.add(2, "resumed")
     out, journal = tmp_path / "d", tmp_path / "d" / "journal.jsonl"
     kerncast.sweep(TRITON, device="a100", out=tmp_path / "vectors", **SWEEP)
     command = [
