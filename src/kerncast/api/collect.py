@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
+from kerncast import devices as profiles
 from kerncast.api.active import worth_by_model
 from kerncast.api.on_ray import LOCAL, connected, wanted_on_ray
 from kerncast.api.results import Problems, assignments, named_values, place_of, problem_texts, with_preset
@@ -14,7 +15,17 @@ from kerncast.api.showing import Wanted, shown
 from kerncast.collecting.active import MOST_CANDIDATES
 from kerncast.collecting.alike import LIMIT
 from kerncast.collecting.estimate import Estimate, estimate
-from kerncast.collecting.plan import Measuring, Planned, Runner, memory_bytes, planned, retried, runner, seconds
+from kerncast.collecting.plan import (
+    Measuring,
+    Planned,
+    Runner,
+    asked_vectors,
+    memory_bytes,
+    planned,
+    retried,
+    runner,
+    seconds,
+)
 from kerncast.collecting.request import Active, Request, Stop, Summary, never
 from kerncast.collecting.run import collect as run
 from kerncast.data.dataset import Dataset
@@ -125,13 +136,14 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     )
     specs = problem_texts(problems)
 
+    asked: dict[str, Any] = {
+        "vectors": None if vectors is None else Path(vectors), "problems": specs,
+        "vary": assignments(vary) if vectors is not None else with_preset(preset, assignments(vary)),
+        "configs": configs, "max_flops": max_flops, "seed": seed, "max_vectors": None if active else max_vectors,
+    }  # fmt: skip
+
     def plan(device: Device | None) -> Planned:
-        return planned(
-            found, vectors=None if vectors is None else Path(vectors), problems=specs,
-            vary=assignments(vary) if vectors is not None else with_preset(preset, assignments(vary)),
-            configs=configs, max_flops=max_flops, seed=seed, max_vectors=None if active else max_vectors,
-            device=device, most_candidates=MOST_CANDIDATES if active else None,
-        )  # fmt: skip
+        return planned(found, **asked, device=device, most_candidates=MOST_CANDIDATES if active else None)
 
     def say_notes(wanted: Planned, show: Progress) -> Planned:
         given = [] if isinstance(wanted.source, Vectors) else wanted.source.selection.notes
@@ -145,6 +157,7 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
                 "`dry_run` tries vectors on this machine: leave out `on=ray`, run it on a machine with such a device, and "
                 "divide the time by the number of devices"
             )
+        _refuse_early(request, asked)
         with connected(address), shown(progress) as show:
             return _opened(_on_fleet(request, lambda device: say_notes(plan(device), show), runs, resource, show, stop))
     kernels = runs.backend()
@@ -159,6 +172,13 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     with shown(progress) as show:
         summary = run(request, wanted.blocks(), total=wanted.total, progress=show, stop=stop)
     return _opened([Collected(summary, wanted.total)])
+
+
+def _refuse_early(request: Request, asked: dict[str, Any]) -> None:
+    """Refuse, before a cluster is asked for anything, what no device of it could make right."""
+    asked_vectors(request.family, profiles.local(), **asked)
+    if request.out.exists():
+        Dataset.open(request.out, journal=False)
 
 
 def _on_fleet(

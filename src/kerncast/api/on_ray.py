@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import threading
@@ -58,7 +59,9 @@ def connected(address: str | None = None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    _check_reachable(address)
+    _check_reachable("`address`", address)
+    if address is None:
+        _check_reachable("RAY_ADDRESS", os.environ.get("RAY_ADDRESS"))
     with _own_signals():
         try:
             ray.init(
@@ -79,8 +82,8 @@ def connected(address: str | None = None) -> Iterator[Any]:
                 ray.shutdown()
 
 
-def _check_reachable(address: str | None) -> None:
-    """Refuse HOST:PORT at which nothing listens: Ray itself would try again for minutes."""
+def _check_reachable(name: str, address: str | None) -> None:
+    """Refuse HOST:PORT at which nothing listens: Ray itself would try again for minutes. `name` says where it was given."""
     host, colon, port = (address or "").rpartition(":")
     if not colon or not port.isdecimal() or "/" in host or int(port) > HIGHEST_PORT:
         return
@@ -88,7 +91,7 @@ def _check_reachable(address: str | None) -> None:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except OSError as error:
         raise KerncastError(
-            f"nothing answers at `address` {address!r} ({error.strerror or error}): start the head there with "
+            f"nothing answers at {name} {address!r} ({error.strerror or error}): start the head there with "
             f"`ray start --head --port {port}`, or give the address that it printed"
         ) from error
 

@@ -263,6 +263,44 @@ def planned(
     `most_candidates` is for an active choice, which holds its candidates in memory: problems get fewer configs, drawn by the
     seed, if there were more vectors than that.
     """
+    local = device or profiles.local()
+    sweep = asked_vectors(
+        family, local, vectors=vectors, problems=problems, vary=vary, configs=configs, max_flops=max_flops, seed=seed,
+        max_vectors=max_vectors,
+    )  # fmt: skip
+    if isinstance(sweep, Vectors):
+        return Planned(sweep, sweep.count())
+    selection = sweep.selection
+    if most_candidates is not None and selection.given is None and family.config.parameters:
+        share = max(FEWEST_CANDIDATES, most_candidates // max(1, sweep.problem_count))
+        selection = replace(selection, per_problem=min(share, selection.per_problem or share))
+        sweep = open_sweep(
+            family, local, problems, parse_vary(family, vary), selection, seed=seed, max_flops=max_flops,
+            max_vectors=most_candidates if share * sweep.problem_count > most_candidates else None,
+        )  # fmt: skip
+    where = "this machine" if device is None else device.name
+    total, exact = sweep.count_about()
+    if not total and exact:
+        raise InvalidValue(
+            f"no config of {family.id} can run any of the {sweep.problem_count:,} problems on {where}: "
+            f"see the constraints in `kerncast families {word(family.id)}`"
+        )
+    return Planned(sweep, total, exact)
+
+
+def asked_vectors(
+    family: Family,
+    device: Device,
+    *,
+    vectors: Path | None,
+    problems: Sequence[str],
+    vary: Sequence[str],
+    configs: str | None,
+    max_flops: float | None,
+    seed: int,
+    max_vectors: int | None,
+) -> Sweep | SuiteSweep | Vectors:
+    """The vectors to measure, not counted yet; what is wrong on any device is refused here."""
     if vectors is not None:
         if problems or vary or max_flops or configs is not None:
             raise InvalidValue(
@@ -275,26 +313,10 @@ def planned(
         found = Vectors.open(vectors)
         if found.family is not family:
             raise InvalidValue(f"{vectors} holds vectors of {found.family.id}, not of {family.id}")
-        return Planned(found, found.count())
+        return found
     if not problems:
         raise InvalidValue("say what to measure: `problems` (llm, wide, grid:M=1,2;…) or `vectors`, the folder of a sweep")
     selection = parse_selection(family, "all" if configs is None else configs)
-    local, axes = device or profiles.local(), parse_vary(family, vary)
-    sweep = open_sweep(
-        family, local, problems, axes, selection, seed=seed, max_vectors=max_vectors, max_flops=max_flops
-    )  # fmt: skip
-    if most_candidates is not None and selection.given is None and family.config.parameters:
-        share = max(FEWEST_CANDIDATES, most_candidates // max(1, sweep.problem_count))
-        selection = replace(selection, per_problem=min(share, selection.per_problem or share))
-        sweep = open_sweep(
-            family, local, problems, axes, selection, seed=seed, max_flops=max_flops,
-            max_vectors=most_candidates if share * sweep.problem_count > most_candidates else None,
-        )  # fmt: skip
-    where = "this machine" if device is None else device.name
-    total, exact = sweep.count_about()
-    if not total and exact:
-        raise InvalidValue(
-            f"no config of {family.id} can run any of the {sweep.problem_count:,} problems on {where}: "
-            f"see the constraints in `kerncast families {word(family.id)}`"
-        )
-    return Planned(sweep, total, exact)
+    return open_sweep(
+        family, device, problems, parse_vary(family, vary), selection, seed=seed, max_vectors=max_vectors, max_flops=max_flops
+    )

@@ -18,6 +18,10 @@ ATTEMPTS = 4
 NICENESS = ("RAY_worker_niceness", "0")
 
 
+class DidNotStart(Exception):
+    """The machine is so busy that Ray gave up several times. That says nothing about kerncast."""
+
+
 class SmallCluster:
     """A head without devices, and nodes with some cards each. Nodes get the environment of the moment in which they start."""
 
@@ -55,13 +59,14 @@ class SmallCluster:
 def _patiently(start: Callable[[], Any]) -> Any:
     """Start something again if the machine is so busy that Ray gives up: it waits for 30 s, and cannot be told otherwise."""
     os.environ.setdefault(*NICENESS)
-    for _ in range(ATTEMPTS - 1):
+    for _ in range(ATTEMPTS):
         try:
             return start()
         except Exception as error:  # it raises no class of its own
             if "timed out" not in str(error):
                 raise
-    return start()
+            last = error
+    raise DidNotStart(f"Ray did not start within its 30 s, {ATTEMPTS} times in a row") from last
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import ray
@@ -25,6 +25,7 @@ from kerncast.collecting.labels import RACED_PER_PROBLEM
 from kerncast.collecting.messages import Chunk, Item, Ready, Result
 from kerncast.collecting.stopping import Abandoned, DeviceLost
 from kerncast.data.hardware import Hardware
+from kerncast.writing.terminal import assignments
 
 POLL_SECONDS = 0.05
 # A device has the chunk that it measures, and one more, so that it never waits for the driver.
@@ -47,6 +48,9 @@ class Arrivals(Protocol):
 
     def left(self, lane: Lane, why: str, *, for_good: bool) -> None:
         """A device is not used any more: its keeper ended, or the device itself is given up (`for_good`)."""
+
+    def dismiss(self, lanes: Iterable[Lane]) -> None:
+        """The collection is over: these devices, and others of their kind, are not needed any more."""
 
     def hopeful(self) -> bool:
         """Whether a device may still arrive."""
@@ -86,8 +90,7 @@ class Fleet:
         """End every keeper, and record what was held back."""
         for entry in self.alike.release():
             self._record(*entry)
-        for lane in self.lanes:
-            self.arrivals.left(lane, "the collection is over", for_good=False)
+        self.arrivals.dismiss(self.lanes)
         self.lanes = []
 
     # -- the loop ------------------------------------------------------------------------------------
@@ -260,6 +263,10 @@ class Fleet:
             self.losses[item.key] += 1
             if self.losses[item.key] >= MOST_LOSSES:
                 self.unblamed += 1
+                self.progress.say(
+                    f"a vector ran each of {MOST_LOSSES} times when a device was lost, and is left without a row "
+                    f"({assignments(item.problem)}; {assignments(item.config)})"
+                )
             elif self.losses[item.key] > 1:
                 self.backlog.append(self.collection.chunk([item]))
             else:

@@ -7,9 +7,19 @@ from typing import Any
 
 from kerncast.collecting.fleet.letters import packed
 from kerncast.collecting.messages import Chunk, Item, Ready
+from kerncast.data.journal import software_text
 
 # How long a keeper waits before it answers that there is no news. A lost machine is noticed by the cluster, not by this.
 FETCH_SECONDS = 5.0
+
+
+Kind = tuple[str, str]
+"""Device and software: what the rows of one dataset share."""
+
+
+def kind_of(ready: Ready) -> Kind:
+    """The kind of a device that came up."""
+    return str(ready.device["name"]), software_text(ready.software)
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,11 +15,10 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from kerncast.collecting.fleet.keeper import Keeper
-from kerncast.collecting.fleet.lane import Lane, Slot
+from kerncast.collecting.fleet.lane import Kind, Lane, Slot, kind_of
 from kerncast.collecting.fleet.letters import Post, Refused, answer_of, packed, release
 from kerncast.collecting.messages import Ready
 from kerncast.collecting.supervisor import FAILED_STARTS, START_SECONDS
-from kerncast.data.journal import software_text
 from kerncast.errors import InvalidValue
 from kerncast.progress import QUIET, Progress
 
@@ -41,15 +41,6 @@ def nodes() -> list[dict[str, Any]]:
     return list(_ray.nodes())
 
 
-Kind = tuple[str, str]
-"""Device and software: what the rows of one dataset share."""
-
-
-def kind_of(ready: Ready) -> Kind:
-    """The kind of a device that came up."""
-    return str(ready.device["name"]), software_text(ready.software)
-
-
 @dataclass
 class _Place:
     """What is known of a slot."""
@@ -63,7 +54,9 @@ class _Place:
     failures: int = 0
     """Keepers in a row that ended before they measured anything."""
     out: str = ""
-    """Why the device is not used any more."""
+    """Why the device does not take part any more."""
+    spare: bool = False
+    """Whether the collection of its kind is over, so that it is not needed any more."""
     told: bool = False
     """Whether it was said that something else holds the device."""
 
@@ -77,6 +70,8 @@ class Company:
     waiting: deque[Lane] = field(default_factory=deque)
     last: float = field(default_factory=time.monotonic)
     """When a device was here for the last time."""
+    over: bool = False
+    """Whether the collection is over."""
 
     def arrived(self) -> list[Lane]:
         found = []
@@ -88,6 +83,11 @@ class Company:
     def left(self, lane: Lane, why: str, *, for_good: bool) -> None:
         self.last = time.monotonic()
         self.roster.departed.put((lane, why, for_good))
+
+    def dismiss(self, lanes: Iterable[Lane]) -> None:
+        self.over = True
+        for lane in lanes:
+            self.roster.departed.put((lane, "", False))
 
     def hopeful(self) -> bool:
         return bool(self.waiting) or time.monotonic() - self.last < HOPE_SECONDS
@@ -103,8 +103,6 @@ class Roster:
         self.companies: dict[Kind, Company] = {}
         self.departed: queue.SimpleQueue[tuple[Lane, str, bool]] = queue.SimpleQueue()
         """Devices that a collection has done with; filled by other threads."""
-        self.finished: set[Kind] = set()
-        """Kinds whose collection is over: their devices are not needed any more."""
         self.scanned = -SCAN_SECONDS
 
     # -- what the caller needs to know -----------------------------------------------------------------
@@ -145,7 +143,7 @@ class Roster:
             self._end(self.places.pop(slot))
         for slot in slots:
             place = self.places.setdefault(slot, _Place())
-            if place.keeper is None and not place.out:
+            if place.keeper is None and not place.out and not place.spare:
                 self._start(slot, place)
             elif place.answer is not None and not place.told and time.monotonic() - place.since > HELD_SECONDS:
                 place.told = True
@@ -178,7 +176,7 @@ class Roster:
     def _end(self, place: _Place) -> None:
         keeper, place.keeper, place.answer = place.keeper, None, None
         if keeper is not None:
-            ray.kill(keeper)
+            _kill(keeper)
 
     # -- answers ---------------------------------------------------------------------------------------
 
@@ -205,12 +203,11 @@ class Roster:
         if isinstance(answer, Refused):
             self._failed(slot, answer.why, for_good=True)
             return
-        kind = kind_of(answer)
-        if kind in self.finished:
+        company = self.companies.setdefault(kind_of(answer), Company(self, answer))
+        if company.over:
             self._end(place)
-            place.out = "its vectors are all measured"
+            place.spare = True
             return
-        company = self.companies.setdefault(kind, Company(self, answer))
         company.waiting.append(Lane(slot, place.keeper, answer))
 
     def _failed(self, slot: Slot, why: str, *, for_good: bool = False) -> None:
@@ -225,12 +222,19 @@ class Roster:
     def _departed(self, lane: Lane, why: str, for_good: bool) -> None:
         place = self.places.get(lane.slot)
         if place is None or place.keeper is not lane.keeper:
-            ray.kill(lane.keeper)
+            _kill(lane.keeper)
             return
         self._end(place)
-        place.failures = 0 if lane.measured else place.failures + 1
-        if for_good or place.failures >= FAILED_STARTS or kind_of(lane.ready) in self.finished:
+        place.spare = self.companies[kind_of(lane.ready)].over
+        place.failures = 0 if lane.measured or place.spare else place.failures + 1
+        if for_good or place.failures >= FAILED_STARTS:
             place.out = why
+
+
+def _kill(keeper: Any) -> None:
+    """End a keeper, unless it has ended with its cluster."""
+    with contextlib.suppress(RayError):
+        ray.kill(keeper)
 
 
 def found_slots(known: list[dict[str, Any]], resource: str) -> list[Slot]:

@@ -6,15 +6,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Unpack
 
 from ray.exceptions import RayError
 
 from kerncast.collecting.fleet.fleet import POLL_SECONDS, Fleet
-from kerncast.collecting.fleet.lane import Slot
+from kerncast.collecting.fleet.lane import Kind, Slot
 from kerncast.collecting.fleet.letters import Post
-from kerncast.collecting.fleet.places import place_for
-from kerncast.collecting.fleet.roster import Company, Kind, Roster, refuse_without
+from kerncast.collecting.fleet.places import is_unfinished, place_for
+from kerncast.collecting.fleet.roster import Company, Roster, refuse_without
 from kerncast.collecting.here import start_of
 from kerncast.collecting.plan import Planned
 from kerncast.collecting.request import Request, Stop, Summary, never
@@ -42,11 +43,12 @@ def collect_on_fleet(
 
 class _Run:
     def __init__(self, request: Request, plan: Plan, resource: str, progress: Progress, stop: Stop) -> None:
-        self.request, self.plan, self.progress, self.asked = request, plan, progress, stop
+        self.request, self.plan, self.asked = request, plan, stop
         self.interrupted = False
-        self.roster = Roster(resource, self._post, progress)
-        self.parts: dict[Kind, _Part] = {}
         self.shared = _Shared(progress)
+        self.progress: Progress = _Share(self.shared)
+        self.roster = Roster(resource, self._post, self.progress)
+        self.parts: dict[Kind, _Part] = {}
 
     def _post(self, slot: Slot) -> Post:
         return Post(start_of(self.request, slot.index), self.request.reset_command, self.request.memory_bytes, slot.devices)
@@ -102,26 +104,29 @@ class _Run:
         """Start a collection for each kind of device, also for those that come later, until all are over."""
         while True:
             self.roster.look()
-            begun = [kind for kind in self.roster.companies if kind not in self.parts]
-            # The kind with most devices first, for it gets the name that was asked for.
-            for kind in sorted(begun, key=lambda kind: (-len(self.roster.companies[kind].waiting), kind)):
-                if not self.stop():
-                    self._begin(kind, self.roster.companies[kind])
-            for kind, part in self.parts.items():
-                if not part.thread.is_alive():
-                    self.roster.finished.add(kind)
+            new = [kind for kind in self.roster.companies if kind not in self.parts]
+            if new and not self.stop():
+                self._begin(new)
             if not any(part.thread.is_alive() for part in self.parts.values()):
                 return
             time.sleep(POLL_SECONDS)
 
-    def _begin(self, kind: Kind, company: Company) -> None:
-        out = place_for(kind, self.request.out, self.request.family, {part.request.out for part in self.parts.values()})
-        devices = tuple(lane.slot.name for lane in company.waiting)
-        if out != self.request.out:
-            self.progress.say(f"{len(devices):,} devices are {kind[0]} with {kind[1]}: their rows go to {out}")
-        part = _Part(replace(self.request, out=out, devices=devices), company, self)
-        self.parts[kind] = part
-        part.thread.start()
+    def _begin(self, kinds: list[Kind]) -> None:
+        taken = {part.request.out for part in self.parts.values()}
+        # Kinds that are measured already are no obstacle while another one is not: the same command goes on.
+        extend = self.request.extend or bool(taken)
+        outs: dict[Kind, Path] = {}
+        # The kind with most devices first, for it gets the name that was asked for.
+        for kind in sorted(kinds, key=lambda kind: (-len(self.roster.companies[kind].waiting), kind)):
+            outs[kind] = place_for(kind, self.request.out, self.request.family, taken | set(outs.values()))
+        extend = extend or any(not path.exists() or is_unfinished(path) for path in outs.values())
+        for kind, out in outs.items():
+            company = self.roster.companies[kind]
+            devices = tuple(lane.slot.name for lane in company.waiting)
+            if out != self.request.out:
+                self.progress.say(f"{len(devices):,} devices are {kind[0]} with {kind[1]}: their rows go to {out}")
+            self.parts[kind] = _Part(replace(self.request, out=out, devices=devices, extend=extend), company, self)
+            self.parts[kind].thread.start()
 
 
 class _Part:
@@ -148,6 +153,8 @@ class _Part:
             self.collected = summary, planned.total
         except BaseException as error:  # raised by the thread that waits for this one
             self.error = error
+        finally:
+            self.company.dismiss([])  # also if it was refused before it had taken any of them
 
 
 class _Shared:
