@@ -44,7 +44,7 @@ def until(holds):
 def test_changes_of_the_store_are_taken_over_while_it_answers(store, serving):
     """A model that is removed and added again: no request fails, no restart, and SIGTERM ends it with 0."""
     entry = store.entries()[0]
-    with serving(store.path) as server, httpx.Client(base_url=server.url, timeout=DEADLINE) as client:
+    with serving(store.path, "--no-compile") as server, httpx.Client(base_url=server.url, timeout=DEADLINE) as client:
         assert client.post("/v1/query", json=EXP).json()["status"] == "ok"
         kept = shutil.copytree(entry.path, store.path.parent / "kept")
         store.remove(entry.id)
@@ -122,7 +122,7 @@ def test_schemathesis_finds_nothing(store, serving, tmp_path):
     if not tool.exists():
         pytest.skip("schemathesis is not installed")
     (tmp_path / "rules.toml").write_text(RULES, encoding="utf-8")
-    with serving(store.path, "--max-batch", 20) as server:
+    with serving(store.path, "--no-compile", "--max-batch", 20) as server:
         phases = "examples,coverage,fuzzing" if soaking() else "examples,fuzzing"
         command = [tool, "--config-file", tmp_path / "rules.toml", "run", f"{server.url}/openapi.json", "--no-color",
                    "--seed", 1, "--phases", phases, "--max-examples", repeats(4, 400), "--request-timeout", DEADLINE,
