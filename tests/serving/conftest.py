@@ -14,7 +14,7 @@ import pytest
 from kerncast.data import schema
 from kerncast.registry import FAMILIES
 from kerncast.store.store import Store
-from kerncast.testing.models import synthetic_dataset
+from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
 
@@ -37,6 +37,16 @@ def exp_model(tmp_path_factory):
     # Times as they are, not their logarithms: sums of leaves, the same in C and in Python to the last bit.
     recipe = Recipe("gbdt", knobs, target="latency", target_log=False, folds=2, threads=1)
     return train(data, folder / "model", recipe)
+
+
+@pytest.fixture(scope="session")
+def explored(tmp_path_factory):
+    """A folder with `data` of made-up measurements, `model` and `slim`, which chooses among configs."""
+    folder = tmp_path_factory.mktemp("explored")
+    data = synthetic_dataset(folder / "data", synthetic_rows(problems=40, repeats=2, noise=0.02))
+    model = train(data, folder / "model", Recipe("gbdt", {"trees": 30, "library_trees": 4, "leaves": 15}, folds=2, threads=1))
+    model.slimmed(folder / "slim")
+    return folder
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+from threading import get_ident as current
 
 import httpx
 import pytest
@@ -13,7 +14,9 @@ from kerncast.models import trust
 from kerncast.models.model import Model
 from kerncast.serving.answers import Answers
 from kerncast.serving.app import create_app
-from kerncast.serving.limits import Rate
+from kerncast.serving.limits import Doorkeeper, Rate
+from kerncast.serving.replying import Refused
+from kerncast.serving.service import Service
 from kerncast.serving.settings import Settings, read_token
 from kerncast.serving.sources import Sources
 
@@ -77,6 +80,52 @@ def test_what_is_wrong_with_one_question_of_a_list_is_answered_in_its_place(app,
     assert [item["status"] for item in reply.json()] == ["ok", "bad_input", "unsupported", "bad_input", "bad_input", "ok"]
 
 
+def test_a_device_that_nobody_knows_does_not_disturb_the_others(store, monkeypatch):
+    """Models that ship extrapolate to devices with a profile; one without is answered in its place."""
+    monkeypatch.delenv("KERNCAST_SHIPPED")
+    unknown = {"op": "gemm", "device": "nobody", "M": 64, "N": 64, "K": 64, "dtype": "fp16"}
+    app = create_app(Sources.open(store, compile=False))
+    alone, listed = asked(app, query(unknown), query([EXP, unknown]))
+    assert (alone.status_code, listed.status_code) == (200, 200)
+    assert [item["status"] for item in listed.json()] == ["ok", "no_model"]
+    assert listed.json()[1] == alone.json()
+
+
+def answers_of(app):
+    return next(item.kwargs["service"] for item in app.user_middleware).answers
+
+
+def test_the_event_loop_never_loads_a_model(app, monkeypatch):
+    """A quick kind of question may be for another model, which has to be compiled: a thread does that."""
+    monkeypatch.setattr(Answers, "_seconds", lambda self, data: 0.0)
+    monkeypatch.setattr("kerncast.serving.answers.SLOW_FACTOR", float("inf"))
+    asked(app, query(EXP))
+    answers, loops, loads = answers_of(app), [], []
+    assert answers._examples
+    monkeypatch.setattr(answers, "_own_selector", lambda path, own=answers._own_selector: loads.append(current()) or own(path))
+    monkeypatch.setattr(answers, "_one", lambda data, own=answers._one: loops.append(current()) or own(data))
+    answers._quick._selectors.clear()  # as if none was asked yet
+    (reply,) = asked(app, query({**EXP, "dim2": 640}))
+    assert reply.json()["status"] == "ok"
+    assert loads
+    assert not set(loads) & set(loops)
+
+
+def test_what_a_client_calls_things_is_not_kept_without_bound(app):
+    """Names of a megabyte are refused and forgotten, as are values of the header Host."""
+    for key in ("op", "family", "device", "software"):
+        (reply,) = asked(app, query({**EXP, key: "x" * 100_000}))
+        assert "at most 2,000 characters, got 100,000" in reply.json()["message"]
+    answers = answers_of(app)
+    assert all(len(str(address)) < 3000 for address in (*answers._quick._found, *answers._slow.get()._found))
+    door = Doorkeeper(Settings())
+    for port in range(1000):
+        door.check({"path": "/", "headers": [(b"host", b"localhost:%d" % port)]})
+    assert len(door._known) <= 64
+    with pytest.raises(Refused, match="ask it by one of its names"):
+        door.check({"path": "/", "headers": [(b"host", b"localhost:" + b"1" * 60_000)]})
+
+
 def test_a_list_with_one_slow_question_never_runs_in_the_event_loop(app, monkeypatch):
     """A short list is answered at once if all of its kinds are quick; with a slow one among them it goes to a thread."""
     slow = {"op": "gemm", "device": "b200", "M": 64, "N": 64, "K": 64, "dtype": "fp16"}
@@ -84,8 +133,7 @@ def test_a_list_with_one_slow_question_never_runs_in_the_event_loop(app, monkeyp
     monkeypatch.setattr(Answers, "_seconds", lambda self, data: 1.0 if b"gemm" in data else 0.0)
     monkeypatch.setattr("kerncast.serving.answers.SLOW_FACTOR", float("inf"))
     first, *_ = asked(app, query(EXP), query(slow))
-    answers = next(item.kwargs["service"] for item in app.user_middleware).answers
-    threads = []
+    answers, threads = answers_of(app), []
     monkeypatch.setattr(answers, "_list", lambda data, own=answers._list: threads.append(data) or own(data))
     quick, mixed = asked(app, query([EXP, EXP]), query([EXP, slow]))
     assert quick.json() == [first.json()] * 2
@@ -155,14 +203,15 @@ def test_a_device_is_a_name_and_never_a_file(app, tmp_path):
 
 def test_a_page_of_another_site_and_another_name_of_the_server_are_refused(app):
     """DNS rebinding comes with the other site's Host; a form of another site with its Origin or another content type."""
-    rebound, double = asked(app, query(EXP, headers={"host": "evil.example"}), query(EXP, headers={"host": "localhost@evil"}))
+    others = ("evil.example", "localhost@evil", "localhost,evil", "localhost/evil", "localhost:evil", "localhost.evil", "")
+    assert {reply.status_code for reply in asked(app, *(query(EXP, headers={"host": name}) for name in others))} == {421}
     other, own, form = asked(
         app,
         query(EXP, headers={"origin": "http://evil.example"}),
         query(EXP, headers={"origin": "http://localhost"}),
         ("POST", "/v1/query", {"content": json.dumps(EXP), "headers": {"content-type": "text/plain"}}),
     )
-    assert [reply.status_code for reply in (rebound, double, other, own, form)] == [421, 421, 403, 200, 415]
+    assert [reply.status_code for reply in (other, own, form)] == [403, 200, 415]
     named = asked(app, ("GET", "/healthz", {}), base="http://[::1]:8321")
     assert named[0].status_code == 200
 
@@ -236,7 +285,7 @@ def test_select_says_what_the_selector_says(store, exp_model):
     app = create_app(Sources.open(store), Settings(max_batch=3))
     problem = {"func": "exp", "dim2": 320, "dim3": 640, "dtype": "bf16", "buffer": "dram"}
     name = asked(app, ("GET", "/v1/models", {}))[0].json()[0]["id"]
-    by_id, by_op, several, ranked, wrong, unknown, many, neither = asked(
+    by_id, by_op, several, ranked, wrong, unknown, many, tops, neither = asked(
         app,
         post("/v1/select", {"model": name, "problem": problem}),
         post("/v1/select", {"op": "exp", "problem": {**problem, "dim2": 320.0}}),
@@ -245,6 +294,7 @@ def test_select_says_what_the_selector_says(store, exp_model):
         post("/v1/select", {"model": name, "problem": [problem, {**problem, "dim2": 0}]}),
         post("/v1/select", {"model": "nothing", "problem": problem}),
         post("/v1/select", {"model": name, "problem": [problem] * 4}),
+        post("/v1/select", {"model": name, "problem": [problem] * 2, "top": 2}),
         post("/v1/select", {"problem": problem}),
     )
     wanted = Sources.open(store).selector(name).select(problem).as_json()
@@ -253,8 +303,24 @@ def test_select_says_what_the_selector_says(store, exp_model):
     assert by_op.json() | {"tier": "full"} == several.json()[0] | {"tier": "full"} == wanted
     assert wanted["time_ns"] > 0
     assert [item["time_ns"] for item in ranked.json()] == [wanted["time_ns"]]
-    assert (wrong.status_code, unknown.status_code, many.status_code, neither.status_code) == (422, 404, 413, 422)
+    assert [reply.status_code for reply in (wrong, unknown, many, tops, neither)] == [422, 404, 413, 413, 422]
     assert "problem 2 of 2" in wrong.json()["error"]
+
+
+def test_select_builds_no_tiers_unless_they_are_asked_for(explored, monkeypatch):
+    """Building them takes minutes: without a tier, the model scores every config, and says so."""
+    monkeypatch.setenv("KERNCAST_SHIPPED", "")
+    monkeypatch.setattr("kerncast.selecting.preparing.tiers_named", lambda *_, **__: pytest.fail("built"))
+    app = create_app(Sources.open(paths=[explored / "model"], compile=False))
+    problem = {"M": 1024, "N": 768, "K": 2048, "dtype": "fp16", "layout": "rcr"}
+    chosen, ranked = asked(
+        app,
+        post("/v1/select", {"model": "model", "problem": problem}),
+        post("/v1/select", {"model": "model", "problem": problem, "top": 2}),
+    )
+    best = Model.load(explored / "model").predict(problem)
+    assert (chosen.json()["tier"], chosen.json()["time_ns"]) == ("full", pytest.approx(best.time_ns))
+    assert chosen.json()["config"] == ranked.json()[0]["config"] == best.as_json()["config"]
 
 
 def test_select_by_op_asks_the_models_that_ship_as_query_does_and_checks_before_it_compiles(store, monkeypatch):
@@ -379,6 +445,53 @@ def test_no_reply_names_a_folder_of_this_machine(store, tmp_path, monkeypatch):
     assert found[0].json()["status"] == "corrupt"
     for reply in (*replies, *found):
         assert str(tmp_path) not in reply.text
+
+
+def test_a_client_that_goes_away_is_no_fault_of_the_server(app, caplog):
+    """In the middle of a body, on every route that takes one: nothing is logged."""
+
+    async def send(path):
+        sent = []
+        told = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
+
+        async def receive():
+            return next(told)
+
+        async def keep(message):
+            sent.append(message)
+
+        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
+                 "root_path": "", "scheme": "http", "http_version": "1.1", "headers": headers, "client": ("127.0.0.1", 1),
+                 "server": ("127.0.0.1", 2)}  # fmt: skip
+        await app(scope, receive, keep)
+        return sent[0]["status"]
+
+    paths = ("/v1/query", "/v1/select", "/v1/estimate", "/explore/rank")
+    assert [asyncio.run(send(path)) for path in paths] == [400] * 4
+    assert caplog.records == []
+
+
+def test_what_goes_wrong_with_a_change_is_said_once_and_tried_again(store, monkeypatch, caplog):
+    """Whatever it is: the old models stay, and the next look may succeed."""
+    sources = Sources.open(store)
+    service = Service(sources, Settings())
+    own, errors = sources.refresh, [ValueError("half a file"), ValueError("half a file"), BadFile("damaged")]
+    monkeypatch.setattr(sources, "refresh", lambda: own() if not errors else (_ for _ in ()).throw(errors.pop(0)))
+    assert [asyncio.run(service.reload()) for _ in range(3)] == [False] * 3
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == ["half a file", "damaged"]
+    assert service.metrics.failed_reloads == 3
+    store.remove(store.entries()[0].id)
+    assert asyncio.run(service.reload())
+    service.close()
+
+
+def test_a_number_that_no_float_can_hold_is_refused(app):
+    """JSON allows it, and the sentence about it must not fail, too."""
+    headers = {"content-type": "application/json"}
+    bodies = {"/v1/select": b'{"model": "x", "problem": {"M": 1e400}}', "/v1/estimate": b'{"config": {"a": 1e400}}'}
+    replies = asked(app, *(("POST", path, {"content": body, "headers": headers}) for path, body in bodies.items()))
+    assert [reply.status_code for reply in replies] == [400, 400]
 
 
 @pytest.mark.parametrize("body", [b'{"problem":' + b"[" * 100_000, b'{"op": 5, "problem": {"a": ' + b"[" * 100_000])

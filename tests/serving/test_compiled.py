@@ -50,12 +50,18 @@ def test_python_goes_on_answering_where_compiled_code_must_not(slim, why, monkey
         monkeypatch.setattr(loading, "compiled", pytest.fail)
     else:
         monkeypatch.setattr("kerncast.serving.compiled._unlike", lambda selector, item: item.asked[0])
-    begun = []
-    monkeypatch.setattr(Compiled, "_begin", lambda self, item: begun.append(item))  # here, not in a thread
+    begun, compared = [], []
+
+    def begin(self, item):  # here, not in a thread
+        begun.append(item)
+        compared.extend(item.asked)
+
+    monkeypatch.setattr(Compiled, "_begin", begin)
     compiled = Compiled(1, changed=pytest.fail)
     asked = problems(slim, (32, 320))
     first = compiled.asker(0)(slim, asked, "wormhole_b0")
     assert bool(begun) == (why != "not trusted")
+    assert compared == (asked if begun else [])  # before a thread may look at them
     for item in begun:
         compiled._make(item)
     assert compiled.asker(0)(slim, asked, "wormhole_b0") == first == slim.predict(asked, device="wormhole_b0")

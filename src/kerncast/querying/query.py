@@ -35,6 +35,8 @@ __all__ = ["Address", "Find", "Found", "Query", "among", "in_store", "selector_o
 
 # Kinds of requests whose models are remembered: requests for a thousand unknown devices take no more memory.
 MOST_KNOWN, MOST_PREPARED = 4096, 256
+# What is longer is the name of no op, family, device or software, and would be remembered as often.
+LONGEST_NAME = 2_000
 
 
 class _Part(NamedTuple):
@@ -123,6 +125,9 @@ class Query:
         if address is None:
             return _refused(Answered.BAD_INPUT, "a request must be an object whose op, family, device and software are strings")
         if address not in self._found:
+            if (name := _too_long(address)) is not None:
+                said = f"{name} has at most {LONGEST_NAME:,} characters, got {len(getattr(address, name)):,}: shorten it"
+                return _refused(Answered.BAD_INPUT, said)
             if len(self._found) >= MOST_KNOWN:
                 self._found.clear()
             try:
@@ -144,7 +149,7 @@ class Query:
             return part
         try:
             if part.found.ready is not None:
-                self._ready(part.found.ready)
+                self._ready(part.found.ready).prepare()
             else:
                 self.selector(part.found.path)
         except (BadFile, NotFound) as error:
@@ -270,11 +275,12 @@ def _address(item: Token) -> Address | None:
 
 
 def _is_op(name: str) -> bool:
-    try:
-        OPS.get(name)
-    except NotFound:
-        return False
-    return True
+    return name in OPS.found or name in OPS.by_alias
+
+
+def _too_long(address: Address) -> str | None:
+    """Which name of an address is too long; None: none is."""
+    return next((name for name, text in msgspec.structs.asdict(address).items() if text and len(text) > LONGEST_NAME), None)
 
 
 def _refused(status: Answered, message: str) -> bytes:

@@ -29,6 +29,10 @@ class ReadyReader:
         """Looked for once: a caller that keeps this reader makes another one when the store changes."""
         return Ground.of(self.asked)
 
+    def prepare(self) -> None:
+        """Look for the models that answer; a `NotFound` says that there are none for this device."""
+        _ = self._ground
+
     def answer(self, data: bytes) -> bytes:
         """The reply to a text: an object for an object, a list for a list."""
         try:

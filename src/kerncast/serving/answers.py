@@ -53,6 +53,10 @@ _RAW = msgspec.json.Decoder(list[msgspec.Raw])
 T = TypeVar("T")
 
 
+class _NotLoaded(Exception):
+    """A question is for a model that the event loop would have to wait for."""
+
+
 class Jobs:
     """Threads for what takes long, with a limit on how much may wait."""
 
@@ -85,21 +89,30 @@ class Answers:
     def __init__(self, sources: Sources, settings: Settings, jobs: Jobs, compiled: Compiled) -> None:
         self._sources, self._settings, self._jobs = sources, settings, jobs
         self.version = sources.version
-        self._quick, *slow = (self._asker(compiled.asker(number)) for number in range(ASKERS))
+        self._quick = self._asker(compiled.asker(0), self._quick_selector)
         self._slow = SimpleQueue[Query]()
-        for each in slow:
-            self._slow.put(each)
+        for number in range(1, ASKERS):
+            self._slow.put(self._asker(compiled.asker(number), self._own_selector))
+        self._preparing = False
         self._quick_turn = threading.Lock()
         self._examples: dict[Address, bytes] = {}
         """The quick kinds of questions."""
+        self._settled: set[tuple[str | None, ...]] = set()
+        """What they are about, whose models the garbage collector need not look at."""
         self._never: set[Address] = set()
         """The kinds that were found not to be."""
         self._kept: OrderedDict[bytes, bytes] = OrderedDict()
         """Replies to single questions that are not quick; used by the event loop alone."""
 
-    def _asker(self, ask: Ask) -> Query:
+    def _asker(self, ask: Ask, selectors: Callable[[Path], Selector]) -> Query:
         find = self._sources.finding(self._settings.software, self._settings.strict, ask)
-        return Query(find, compile=self._sources.compile, selectors=self._own_selector)
+        return Query(find, compile=self._sources.compile, selectors=selectors)
+
+    def _quick_selector(self, path: Path) -> Selector:
+        """A selector for quick questions, which a thread prepares: it may have to be compiled."""
+        if not self._preparing:
+            raise _NotLoaded
+        return self._own_selector(path)
 
     def _own_selector(self, path: Path) -> Selector:
         """One more selector of a model: the same numbers, a context of its own, so that nobody waits for a turn."""
@@ -142,13 +155,15 @@ class Answers:
         if not self._quick_turn.acquire(blocking=False):
             return None
         try:
-            started = time.perf_counter()
+            started = time.thread_time()  # of this thread alone: that others are busy does not make a question slow
             reply = self._quick.answer(data)
-            if time.perf_counter() - started > SLOW_FACTOR * QUICK_SECONDS * len(addresses):
+            if time.thread_time() - started > SLOW_FACTOR * QUICK_SECONDS * len(addresses):
                 for address in addresses:  # some questions of this kind are for another model, which is slow
                     self._examples.pop(address, None)
                     self._give_up(address)
             return reply
+        except _NotLoaded:
+            return None
         finally:
             self._quick_turn.release()
 
@@ -179,20 +194,27 @@ class Answers:
     def prepare(self, address: Address, data: bytes) -> None:
         """Make a kind of question quick, if it can be: what is compiled answers in microseconds, Python in milliseconds."""
         with self._quick_turn:
-            self._quick.answer(data)  # loads the selector
+            self._preparing = True
+            try:
+                self._quick.answer(data)
+            finally:
+                self._preparing = False
             if min(self._seconds(data) for _ in range(3)) > QUICK_SECONDS:
                 self._give_up(address)
                 return
             if len(self._examples) >= MOST_QUICK:
                 self._examples.clear()
             self._examples[address] = data
-        settle()
+        settled = (address.op, address.family, address.device)  # clients may name any software
+        if settled not in self._settled:
+            self._settled.add(settled)
+            settle()
 
     def _seconds(self, data: bytes) -> float:
-        """How long a question takes that was asked before; the machine may be busy, so the best of some counts."""
-        started = time.perf_counter()
+        """How long this thread works on a question that was asked before; it may be interrupted, so the best of some counts."""
+        started = time.thread_time()
         self._quick.answer(data)
-        return time.perf_counter() - started
+        return time.thread_time() - started
 
     def warmed(self, before: Answers) -> Answers:
         """Ready for the kinds of questions that were quick before a change."""

@@ -14,7 +14,10 @@ from kerncast.serving.declarations import Problem, SelectRequest, whole
 from kerncast.serving.settings import Settings
 from kerncast.serving.sources import Listed, Sources, check_device
 from kerncast.store.sources import only_lookup
-from kerncast.store.store import Entry, Store, canonical
+from kerncast.store.store import Entry, canonical
+
+# The tiers that are built before they are asked; the others are ready as soon as the model is.
+QUICK = ("tree", "portfolio")
 
 
 def choose(sources: Sources, asked: SelectRequest, settings: Settings) -> Any:
@@ -30,7 +33,8 @@ def choose(sources: Sources, asked: SelectRequest, settings: Settings) -> Any:
             entry = _entry(sources, asked, problem, settings)
             # Before anything is compiled, which may take a minute.
             checked.append(_checked(sources.model_at(entry.path), problem))
-            selector = sources.selector_at(entry.path, asked.device if len(entry.record.devices) > 1 else None)
+            device = asked.device if len(entry.record.devices) > 1 else None
+            selector = sources.selector_at(entry.path, device, quick=asked.tier in QUICK)
         except (InvalidValue, NotFound) as error:
             raise _at(error, place, len(problems)) from error
         parts.setdefault(id(selector), (selector, []))[1].append(place)
@@ -71,8 +75,7 @@ def _found(sources: Sources, asked: SelectRequest, problem: Problem, settings: S
     if given:
         return given[0].entry
     software = asked.software or settings.software
-    store = sources.store or Store.open()
-    lookup = only_lookup(asked.op, asked.family, asked.device, software, strict=settings.strict, store=store)
+    lookup = only_lookup(asked.op, asked.family, asked.device, software, strict=settings.strict, store=sources.store_or_none)
     if lookup.entries[0].shipped:
         # They are in the order in which `query` asks them, and none was named by the user.
         return lookup.nearest(_given(problem))

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import SimpleQueue
 
 from kerncast.device import Device
@@ -40,7 +40,7 @@ class _Device:
 
     model: Model
     device: str
-    asked: list[Problem] = field(default_factory=list)
+    asked: list[Problem]
     selectors: Sequence[Selector] = ()
     """One for each who asks, so that nobody waits for a turn; empty: Python answers."""
 
@@ -60,16 +60,14 @@ class Compiled:
         """One of those who ask: as `Model.predict` with a device, and faster as soon as it can be."""
 
         def ask(model: Model, problems: Sequence[Problem], device: Device | str) -> list[Answer]:
-            known = self._of(model, device)
+            known = self._of(model, problems, device)
             if known is None or not known.selectors:
-                if known is not None and len(known.asked) < MOST_COMPARED:
-                    known.asked += problems[: MOST_COMPARED - len(known.asked)]
                 return model.predict(problems, device=device)
             return _answers(known.selectors[number], model, problems, device)
 
         return ask
 
-    def _of(self, model: Model, device: Device | str) -> _Device | None:
+    def _of(self, model: Model, problems: Sequence[Problem], device: Device | str) -> _Device | None:
         """What is known of a model on a device; the first one who asks has it compiled. None: it will not be."""
         if not self._compile or not isinstance(device, str):
             return None
@@ -77,10 +75,13 @@ class Compiled:
         if key not in self._known:
             with self._starting:
                 if key not in self._known:
-                    self._known[key] = _Device(model, device)
+                    self._known[key] = _Device(model, device, list(problems[:MOST_COMPARED]))
                     if _may_be(model, device):
                         self._begin(self._known[key])
-        return self._known[key]
+        known = self._known[key]
+        if not known.selectors and len(known.asked) < MOST_COMPARED:
+            known.asked += problems[: MOST_COMPARED - len(known.asked)]
+        return known
 
     def _begin(self, item: _Device) -> None:
         self._waiting.put(item)

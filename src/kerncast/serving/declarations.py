@@ -109,7 +109,10 @@ def _said(message: str, data: bytes) -> str:
 
 def _value_at(path: str, data: bytes) -> Any:
     """The value that a rule is about; UNSET if the path does not lead to one."""
-    value = msgspec.json.decode(data)
+    try:
+        value = msgspec.json.decode(data)
+    except msgspec.DecodeError:  # a number that no float can hold
+        return msgspec.UNSET
     for name, index in _STEP.findall(path):
         try:
             value = value[int(index)] if index else value[name]

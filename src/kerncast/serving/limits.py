@@ -6,10 +6,10 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 from kerncast.errors import quoted
 from kerncast.serving.replying import Refused, Scope, header
@@ -17,6 +17,10 @@ from kerncast.serving.settings import Settings
 
 # Clients whose rates are remembered; the one that asked longest ago is forgotten.
 MOST_CLIENTS = 4096
+# Values of the header Host that are remembered: of one port, or of a proxy, there are a few.
+MOST_HOSTS = 64
+# A name or an address, and a port: `localhost:8321`, `[::1]:8321`.
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([^\s\[\]@,:/?#\\]{1,253}))(?::[0-9]{1,5})?")
 # Probes of a container and of a load balancer have no token.
 OPEN = frozenset({"/healthz"})
 
@@ -88,7 +92,7 @@ class Doorkeeper:
                 f"this server is called {', '.join(sorted(self._names))}, and the request is for '{quoted(name, 80)}': ask it "
                 "by one of its names, or allow this one when it is started (`allow_host`)",
             )  # fmt: skip
-        if host is not None and len(self._known) < MOST_CLIENTS:
+        if host is not None and len(self._known) < MOST_HOSTS:
             self._known.add(host)
 
     def _check_token(self, scope: Scope, given: bytes | None) -> None:
@@ -141,10 +145,8 @@ def _text(value: bytes) -> str:
 
 def _host_name(host: str) -> str:
     """Of `localhost:8321` or `[::1]:8321`, the name alone; empty for what is none."""
-    try:
-        return (urlsplit(f"//{host}").hostname or "").rstrip(".") if "@" not in host and "," not in host else ""
-    except ValueError:
-        return ""
+    found = _HOST.fullmatch(host)
+    return "" if found is None else (found[1] or found[2]).lower().rstrip(".")
 
 
 def _place(origin: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -26,30 +27,30 @@ class Names:
     def _read(self) -> None:
         """Paths as a text has them, and as JSON does; the longest one first, for a folder is the beginning of others."""
         names: dict[str, str] = {}
+        self._version = self._sources.version  # before the models: they may change meanwhile
         for place, name in self._places():
             for path in (str(place), str(place.absolute()), str(place.resolve())):
-                if "/" in path.strip("/") or path == str(Path.home()):
+                if "/" in path and path.strip("/"):  # a word may mean something else, the root is a part of every path
                     names.setdefault(path, name)
                     names.setdefault(json.dumps(path)[1:-1], json.dumps(name)[1:-1])
         self._names = names
         choices = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-        self._text = re.compile(f"(?:{choices})(?![\\w.-])")
+        self._text = re.compile(f"(?<![\\w.-])(?:{choices})(?![\\w.-])")
         self._bytes = re.compile(self._text.pattern.encode())
-        self._version = self._sources.version
 
     def _places(self) -> Iterator[tuple[Path, str]]:
         for item in self._sources.models():
             yield item.entry.path, item.id
         for path in self._sources.paths:
             yield path, path.resolve().name
-        if self._sources.store is not None:
-            yield self._sources.store.path, "the store"
+        yield self._sources.store_or_none.path, "the store"
         if (shipped := shipped_folder()) is not None:
             yield shipped, "shipped"
         yield trust.list_path(), "the list of trusted models"
         yield cache_folder("."), "the cache"
         yield Path(__file__).parent.parent, "kerncast"
-        yield Path.home(), "~"
+        with contextlib.suppress(RuntimeError):  # this user has none
+            yield Path.home(), "~"
 
     def in_text(self, text: str) -> str:
         """A sentence with names in the place of paths."""

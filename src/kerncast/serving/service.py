@@ -13,6 +13,7 @@ from kerncast.api.estimate import estimate
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.estimating.config_file import read_decoder
 from kerncast.serving.answers import ASKERS, Answers, Jobs
+from kerncast.serving.bodies import read_body
 from kerncast.serving.choosing import choose
 from kerncast.serving.compiled import Compiled
 from kerncast.serving.declarations import EstimateRequest, SelectRequest, read
@@ -25,8 +26,6 @@ from kerncast.serving.sources import Sources, check_device
 from kerncast.version import __version__
 
 LOG = logging.getLogger("kerncast.serving")
-# How long a client may take to send a body.
-BODY_SECONDS = 30.0
 
 
 class Service:
@@ -37,6 +36,9 @@ class Service:
         self.metrics = Metrics(ROUTES)
         self.metrics.models = len(sources.models())
         self.jobs = Jobs(self.metrics)
+        self.longer_jobs = Jobs(self.metrics)
+        """Choices and estimates have threads of their own: a question does not wait for tiers that are built."""
+        self._said = ""
         self.names = Names(sources)
         self.compiled = Compiled(ASKERS, compile=sources.compile, changed=lambda: self.answers.forgive())
         self.answers = self._made()
@@ -46,7 +48,8 @@ class Service:
 
     def close(self) -> None:
         """End the threads."""
-        self.jobs.close()
+        for jobs in (self.jobs, self.longer_jobs):
+            jobs.close()
 
     # -- what is answered -------------------------------------------------------------------------------
 
@@ -58,17 +61,24 @@ class Service:
 
     async def select(self, body: bytes) -> bytes:
         """`POST /v1/select`."""
+        return self.names.in_reply(await self.longer_jobs.run(lambda: self._chosen(body)))
+
+    def _chosen(self, body: bytes) -> bytes:
         asked = read(SelectRequest, body)
-        if isinstance(asked.problem, list) and len(asked.problem) > self.settings.max_batch:
+        count = (len(asked.problem) if isinstance(asked.problem, list) else 1) * (asked.top or 1)
+        if isinstance(asked.problem, list) and count > self.settings.max_batch:
             raise Refused(
                 413, "too_many_questions",
-                f"a request may have {self.settings.max_batch:,} problems, and this has {len(asked.problem):,}: send several",
+                f"a request may ask for {self.settings.max_batch:,} answers (problems times `top`), and this one asks for "
+                f"{count:,}: send several requests",
             )  # fmt: skip
-        found = await self.jobs.run(lambda: _encoded(choose(self.sources, asked, self.settings)))
-        return self.names.in_reply(found)
+        return _encoded(choose(self.sources, asked, self.settings))
 
     async def estimate(self, body: bytes) -> bytes:
         """`POST /v1/estimate`."""
+        return self.names.in_reply(await self.longer_jobs.run(lambda: self._estimated(body)))
+
+    def _estimated(self, body: bytes) -> bytes:
         asked = read(EstimateRequest, body)
         check_device(asked.device)
         try:
@@ -77,9 +87,7 @@ class Service:
             raise InvalidValue(str(error)) from error
         given = msgspec.structs.asdict(asked)
         given["software"] = asked.software or self.settings.software
-        store = self.sources.store
-        found = await self.jobs.run(lambda: _encoded(estimate(**given, store=store, progress=False).as_json()))
-        return self.names.in_reply(found)
+        return _encoded(estimate(**given, store=self.sources.store_or_none, progress=False).as_json())
 
     async def list_models(self) -> bytes:
         """`GET /v1/models`."""
@@ -107,44 +115,11 @@ class Service:
 
     async def body(self, scope: Scope, receive: Receive) -> bytes:
         """The whole body, if it is JSON and not too long."""
-        kind, length = header(scope, b"content-type"), header(scope, b"content-length")
+        kind = header(scope, b"content-type")
         if kind is None or (kind != b"application/json" and kind.partition(b";")[0].strip().lower() != b"application/json"):
             said = "none" if kind is None else f"'{kind[:80].decode('latin-1')}'"
             raise Refused(415, "not_json", f"a body must be of the content type application/json, got {said}: send that header")
-        if length is not None and len(length) < 20 and length.isdigit() and int(length) > self.settings.max_body:
-            raise self._too_long(int(length))
-        message = await receive()
-        if message["type"] == "http.request" and not message.get("more_body", False):
-            data: bytes = message.get("body", b"")
-            if len(data) > self.settings.max_body:
-                raise self._too_long(len(data))
-            return data
-        try:
-            return await asyncio.wait_for(self._rest(message, receive), BODY_SECONDS)
-        except TimeoutError:
-            raise Refused(
-                408, "too_slow", f"a body must arrive within {BODY_SECONDS:g} seconds, and this one did not: send it again"
-            ) from None
-
-    async def _rest(self, message: Any, receive: Receive) -> bytes:
-        parts, size = [], 0
-        while True:
-            if message["type"] == "http.disconnect":
-                raise Refused(400, "disconnected", "the client went away before its request was whole: send it again")
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > self.settings.max_body:
-                raise self._too_long(size)
-            if not message.get("more_body", False):
-                return b"".join(parts)
-            message = await receive()
-
-    def _too_long(self, size: int) -> Refused:
-        return Refused(
-            413, "too_long",
-            f"a body may have {self.settings.max_body:,} bytes, and this one has {size:,} or more: send several requests",
-            ((b"connection", b"close"),),
-        )  # fmt: skip
+        return await read_body(scope, receive, self.settings.max_body)
 
     # -- what changes -----------------------------------------------------------------------------------
 
@@ -162,11 +137,14 @@ class Service:
                 return False
             before = self.answers
             self.answers = await asyncio.to_thread(lambda: self._made().warmed(before))
-        except (KerncastError, OSError) as error:  # half-written, or damaged: the old models stay
+        except Exception as error:  # half-written, or damaged: the old models stay, and the next look tries again
             self.metrics.failed_reloads += 1
-            LOG.warning("the models were not read again: %s", error)
+            if str(error) != self._said:  # once, not every second
+                known = isinstance(error, KerncastError | OSError)
+                LOG.warning("the models were not read again: %s", error, exc_info=None if known else error)
+                self._said = str(error)
             return False
-        self.metrics.reloads += 1
+        self.metrics.reloads, self._said = self.metrics.reloads + 1, ""
         self.metrics.models = len(self.sources.models())
         for sentence in self.sources.problems:
             LOG.warning("%s", sentence)

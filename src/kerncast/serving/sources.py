@@ -9,6 +9,7 @@ changed stays loaded, and a caller that holds an old model may go on using it.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from kerncast.querying.finding import Address, Find, Found, Several, among, aski
 from kerncast.querying.predicting import Ask
 from kerncast.querying.query import selector_of
 from kerncast.selecting.selector import Selector
+from kerncast.selecting.tiers.build import plain_tiers
 from kerncast.store.shipped import folder as shipped_folder
 from kerncast.store.shipped import shipped_entries
 from kerncast.store.store import ENTRY, Entry, Store, entry_of
@@ -62,8 +64,8 @@ class Contents:
     stamps: frozenset[Stamp]
     trusted: Stamp | None
     loaded: dict[Path, Model] = field(default_factory=dict)
-    selectors: dict[tuple[Path, str | None], Selector] = field(default_factory=dict)
-    """By path and, for a model of several devices, the one that is chosen for."""
+    selectors: dict[tuple[Path, str | None, bool], Selector] = field(default_factory=dict)
+    """By path, for a model of several devices the one that is chosen for, and whether there are quick tiers."""
     turns: dict[Path, threading.RLock] = field(default_factory=dict)
     """While one model is loaded, which may take long, others may be, too."""
 
@@ -142,16 +144,24 @@ class Sources:
         """
         return self.selector_at(self.listed(name).entry.path, device)
 
-    def selector_at(self, path: Path, device: str | None = None) -> Selector:
-        """The selector of the model at a path that is one of the listed ones."""
+    def selector_at(self, path: Path, device: str | None = None, *, quick: bool = True) -> Selector:
+        """The selector of the model at a path that is one of the listed ones.
+
+        Without its `quick` tiers, which may take minutes to build, it has `full` alone: the model scores every config.
+        """
         contents, model = self._contents, self.model_at(path)
-        key = (path, None if device is None else model.on(device).device.name)
+        bound = model if device is None else model.on(device)
+        key = (path, None if device is None else bound.device.name, quick)
         if key not in contents.selectors:
             with contents.turns.setdefault(path, threading.RLock()):
                 if key not in contents.selectors:
-                    bound = model if device is None else model.on(device)
-                    contents.selectors[key] = selector_of(bound, compile=self.compile, progress=self.progress)
+                    contents.selectors[key] = self._selector(bound, quick)
         return contents.selectors[key]
+
+    def _selector(self, model: Model, quick: bool) -> Selector:
+        if quick:
+            return selector_of(model, compile=self.compile, progress=self.progress)
+        return Selector(model, tiers=plain_tiers(model), tier="full", compile=self.compile, progress=self.progress)
 
     def dataset(self, name: str) -> Dataset:
         """A dataset by its name; rows that a running collection has added since are in it."""
@@ -160,13 +170,18 @@ class Sources:
             raise NotFound.named("dataset", name, contents.datasets)
         return Dataset.open(contents.datasets[name])
 
+    @property
+    def store_or_none(self) -> Store:
+        """The store; if none is served, one without models, in the place of the user's own."""
+        return self.store or Store(Path(os.devnull))
+
     def finding(self, software: str | None = None, strict: bool = False, ask: Ask | None = None) -> Find:
         """Which model answers a request: one that was named by path, else what the store and the package have.
 
         `ask` asks a model that ships, if not `Model.predict`.
         """
         given = [self.model(item.id) for item in self.models() if item.origin == "path"]
-        find = among(given, strict) if given else in_store(self.store or Store(Path()), strict, ask)
+        find = among(given, strict) if given else in_store(self.store_or_none, strict, ask)
         if self.store is not None and given:
             find = _either(find, in_store(self.store, strict, ask))
         return _by_name(find if software is None else asking_for(software, find))

@@ -108,8 +108,9 @@ def test_a_sweep_that_is_measured_is_followed_to_its_end(tmp_path):
     assert {item["value"]: item["rows"] for item in found["statuses"]} == dict(summary.statuses)
 
 
-def test_the_page_of_a_sweep_is_there_as_long_as_it_is_measured(tmp_path):
+def test_the_page_of_a_sweep_is_there_as_long_as_it_is_measured(tmp_path, monkeypatch):
     """`watched` tells its address once the dataset is there; a sweep that never begins has none, and ends at once."""
+    monkeypatch.setattr("kerncast.serving.exploring.END_SECONDS", 60)  # a busy machine
     out, urls, found, known = tmp_path / "d", [], [], threading.Event()
 
     def ready(url):

@@ -119,9 +119,10 @@ def problems(dataset: Dataset, family: str | None = None, sort: str = "failed", 
         grouped = grouped.filter(pl.col(f"problem.{name}").cast(pl.String) == value)
     sorted_ = grouped.sort(sort, "device", *names, descending=[SORTS[sort], False, *([False] * len(names))], nulls_last=True)
     total = grouped.select(pl.len()).collect().item()
-    found = sorted_.slice(max(page, 0) * PAGE, PAGE).collect()
+    page = min(max(page, 0), total // PAGE)
+    found = sorted_.slice(page * PAGE, PAGE).collect()
     return {
-        "total": total, "page": max(page, 0), "page_size": PAGE, "sort": sort,
+        "total": total, "page": page, "page_size": PAGE, "sort": sort,
         "problems": [
             {
                 "device": row["device"], "problem": part_of(row, "problem"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kerncast.device import Device
 from kerncast.errors import InvalidValue, KerncastError, NotFound
 from kerncast.limits import limit_program
 from kerncast.models.answer import Answer
@@ -59,21 +58,16 @@ def roofline(asked: Predictor, problem: Problem) -> Json | None:
     }  # fmt: skip
 
 
-def compared_devices(models: Iterable[tuple[str, Model]], problem: Mapping[str, Any], others: Iterable[str] = ()) -> Json:
-    """The best config and its time on every device of some models of one family, and on other devices that are named.
-
-    `others` are asked of the first model, which extrapolates to them.
-    """
-    listed = list(models)
-    asked: list[tuple[str, Model, Device | str | None]] = [
+def compared_devices(models: Iterable[tuple[str, Model]], problem: Mapping[str, Any]) -> Json:
+    """The best config and its time on every device of some models of one family."""
+    asked = [
         (name, model, record.name if len(model.manifest.devices) > 1 else None)
-        for name, model in listed
+        for name, model in models
         for record in model.manifest.devices
     ]
-    asked += [(*listed[0], device_of(listed[0][1], device)) for device in others]
     found = []
     for name, model, device in asked:
-        shown = device if isinstance(device, str) else model.device.name
+        shown = device or model.device.name
         try:
             predictor = model.predictor(device)
             answer = predictor.one(problem, None)

@@ -5,6 +5,7 @@ Questions are answered in threads, a few at a time, so that a map of winners doe
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from importlib import resources
@@ -23,14 +24,17 @@ from kerncast.data.journal import LOCK
 from kerncast.errors import InvalidValue, KerncastError, NotFound
 from kerncast.files.lock import is_held
 from kerncast.models.model import Model
+from kerncast.serving.bodies import read_body
 from kerncast.serving.explorer import axes, datasets, ranking, reasons
 from kerncast.serving.explorer.describing import Json, model_facts
 from kerncast.serving.explorer.watching import Watch
 from kerncast.serving.names import Names
+from kerncast.serving.replying import Refused, refused_by
 from kerncast.serving.sources import Sources
 from kerncast.version import __version__
 from kerncast.writing.keys import key_rule
 
+LOG = logging.getLogger("kerncast.serving")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
@@ -83,12 +87,6 @@ class Map(Question, frozen=True, forbid_unknown_fields=True, kw_only=True):
     x: str
     y: str
     count: int = 16
-
-
-class Compare(Question, frozen=True, forbid_unknown_fields=True):
-    """What other devices take."""
-
-    others: tuple[str, ...] = ()
 
 
 class Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -167,12 +165,12 @@ class Explorer:
         """The map of winners."""
         return axes.winners_map(self.model(asked.model), asked.problem, asked.x, asked.y, asked.device, asked.count)
 
-    def devices(self, asked: Compare) -> Json:
+    def devices(self, asked: Question) -> Json:
         """The devices of all models of the same family."""
         own = self.sources.listed(asked.model)
         same = [item for item in self.sources.models() if item.entry.family == own.entry.family and item.id != own.id]
         listed = [(own.id, self.model(own.id)), *((item.id, self.model(item.id)) for item in same)]
-        return ranking.compared_devices(listed, asked.problem, asked.others)
+        return ranking.compared_devices(listed, asked.problem)
 
     def dataset(self, asked: OfDataset) -> Json:
         """What a dataset holds."""
@@ -205,32 +203,35 @@ class Desk:
 
     def __init__(self, sources: Sources) -> None:
         self._names = Names(sources)
-        self._limiter = anyio.CapacityLimiter(TOGETHER)
+        self._turns = anyio.CapacityLimiter(TOGETHER)
 
-    async def answered(self, work: Callable[[], Json]) -> Response:
+    async def answered(self, request: Request, work: Callable[[], Json]) -> Response:
         """What some work finds, or why it does not."""
         try:
-            return _json(await to_thread.run_sync(work, limiter=self._limiter))
+            async with self._turns:
+                if await request.is_disconnected():  # a page takes questions back while someone drags a size
+                    return _json({"error": "the question was taken back"}, 400)
+                return _json(await to_thread.run_sync(work))
         except NotFound as error:
             return _json({"error": self._names.in_text(str(error))}, 404)
         except KerncastError as error:
             return _json({"error": self._names.in_text(str(error))}, 400)
+        except Exception as error:
+            LOG.error("%s failed", request.url.path, exc_info=error)
+            return _json({"error": refused_by(error).error}, 500)
 
     def asking(self, kind: type[msgspec.Struct], work: Callable[[Any], Json]) -> Callable[[Request], Any]:
         """An endpoint for questions of one kind."""
         decoder = msgspec.json.Decoder(kind)
 
         async def ask(request: Request) -> Response:
-            body = b""
-            async for part in request.stream():
-                body += part
-                if len(body) > LONGEST_QUESTION:
-                    return _json({"error": f"a question has at most {LONGEST_QUESTION:,} bytes"}, 413)
             try:
-                asked = decoder.decode(body)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                asked = decoder.decode(await read_body(request.scope, request.receive, LONGEST_QUESTION))
+            except Refused as refused:
+                return _json({"error": refused.error}, refused.status)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 return _json({"error": f"the question is not as it should be: {key_rule(error)}"}, 400)
-            return await self.answered(lambda: work(asked))
+            return await self.answered(request, lambda: work(asked))
 
         return ask
 
@@ -249,15 +250,15 @@ def explorer_routes(sources: Sources) -> list[BaseRoute]:
         return _file(name, files) if name in files else _json({"error": "there is no such file"}, 404)
 
     async def listing(request: Request) -> Response:
-        return await desk.answered(explorer.listing)
+        return await desk.answered(request, explorer.listing)
 
     async def model(request: Request) -> Response:
         name = request.query_params.get("id", "")
-        return await desk.answered(lambda: {"id": name, **model_facts(explorer.model(name))})
+        return await desk.answered(request, lambda: {"id": name, **model_facts(explorer.model(name))})
 
     questions: dict[str, tuple[type[msgspec.Struct], Callable[[Any], Json]]] = {
         "rank": (Rank, explorer.rank), "why": (OfConfig, explorer.why), "near": (OfConfig, explorer.near),
-        "along": (Along, explorer.along), "map": (Map, explorer.map), "devices": (Compare, explorer.devices),
+        "along": (Along, explorer.along), "map": (Map, explorer.map), "devices": (Question, explorer.devices),
         "dataset": (OfDataset, explorer.dataset), "problems": (Problems, explorer.problems), "rows": (Rows, explorer.rows),
         "worst": (OfDataset, explorer.worst), "watch": (OfDataset, explorer.watch),
     }  # fmt: skip

@@ -47,7 +47,7 @@ export function ranking(found, chosen, choose) {
       h("td", { class: "right" }, place ? times(answer.time_ns / known[0].time_ns) : "best"),
       h("td", { class: "bar" }, bar));
   });
-  return [table("Ranked configs", ["config", "predicted time", "to the best", ""], rows, { kind: "ranked", right: [1, 2] }),
+  return [table("Ranked configs", ["config", "predicted time", "to the best", h("span", { class: "unseen" }, "as a bar")], rows, { kind: "ranked", right: [1, 2] }),
     h("p", { class: "small" }, common && `All have ${common}. `, "The one that is marked is explained below.", shorter && " They are in the order of the model's score, which also learned from comparing configs on one problem: so a predicted time may be shorter than the one above it.")];
 }
 

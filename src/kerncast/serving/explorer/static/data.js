@@ -83,6 +83,7 @@ export class DataView {
       }
     } catch (error) {
       put(place, h("p", { class: "warning" }, error.message));
+      say(error.message);
     }
     place.classList.remove("busy");
   }

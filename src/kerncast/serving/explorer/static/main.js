@@ -7,7 +7,7 @@ import { WatchView } from "./watch.js";
 import { h, put } from "./dom.js";
 
 const view = document.getElementById("view"), views = document.getElementById("views"), trouble = document.getElementById("trouble");
-let sources = null, current = null;
+let sources = null, current = null, shows = 0;
 
 function read() {
   try {
@@ -45,6 +45,7 @@ function navigation(state) {
 }
 
 async function show(asked) {
+  const turn = ++shows; // what is asked for later is shown, whatever arrives first
   current?.close?.();
   current = null;
   const state = { ...asked };
@@ -56,22 +57,28 @@ async function show(asked) {
   put(trouble);
   navigation(state);
   write(state);
-  const keep = (more) => { Object.assign(state, more); write(state); };
+  const keep = (more) => { Object.assign(state, more); if (turn === shows) write(state); };
   view.setAttribute("aria-busy", "true");
   try {
     if (state.view === "model" && !state.model || state.view !== "model" && !state.dataset) {
       put(view, h("p", { class: "empty" }, "There is nothing here yet: add a model to the store, or open a dataset with `kerncast explore`."));
       return;
     }
-    if (state.view === "model") current = await ModelView.open(sources, state.model, state, keep);
-    else current = await (state.view === "data" ? DataView : WatchView).open(sources, state.dataset, state, keep);
+    const kind = { model: ModelView, data: DataView, watch: WatchView }[state.view];
+    const opened = await kind.open(sources, state.view === "model" ? state.model : state.dataset, state, keep);
+    if (turn !== shows) {
+      opened.close?.();
+      return;
+    }
+    current = opened;
     put(view, current.element);
     document.title = `${state.model || state.dataset}: kerncast explorer`;
   } catch (error) {
+    if (turn !== shows) return;
     put(view);
     complain(error);
   } finally {
-    view.removeAttribute("aria-busy");
+    if (turn === shows) view.removeAttribute("aria-busy");
   }
 }
 

@@ -109,6 +109,7 @@ export class ModelView {
     } catch (error) {
       place.classList.remove("busy");
       put(place, h("p", { class: "warning" }, error.message));
+      if (name === "headline") say(error.message);
     }
   }
 

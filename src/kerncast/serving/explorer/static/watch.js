@@ -34,7 +34,11 @@ export class WatchView {
       const found = await this.#line.ask("watch", { dataset: this.#name });
       if (found !== null && this.#timer !== -1) this.#draw(found);
     } catch (error) {
+      if (this.#timer === -1) return;
       put(this.element, h("p", { class: "warning" }, error.message));
+      if (this.#state !== "lost") say(error.message);
+      this.#state = "lost";
+      this.#timer = setTimeout(() => this.#look(), SLOWLY); // a server that was started again goes on
     }
   }
 
