@@ -89,7 +89,9 @@ def test_what_is_larger_than_all_that_was_measured_is_answered_in_parts(empty):
 
 
 def test_a_kernel_that_computes_something_else_is_never_chosen(empty):
-    """TensorRT-LLM's experts without a gate are faster than those with one, and no answer to them."""
+    """TensorRT-LLM's experts without a gate are faster than those with one; int8 is not bf16."""
+    found = kerncast.predict("gemm", {**GEMM, "M": 16_384, "dtype": "bf16"}, device="a100", software="trtllm", store=empty)
+    assert found.config == {"kernel_source": "torch_flow"}
     for device in ("a100", "h100", "h200", "l40s"):
         found = kerncast.predict("moe", EXPERTS, device=device, software="trtllm", store=empty)
         assert found.config is None or "nongated" not in found.config["kernel_source"], device
