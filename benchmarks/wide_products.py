@@ -1,4 +1,4 @@
-"""Problems that are larger than any that was measured: `kerncast estimate` adds the times of their parts.
+"""Problems that are larger than any that was measured: kerncast adds the times of their parts.
 
 A model has seen N up to 65,536 and M up to 32,768; the output layer of a large vocabulary is wider, and a batch of long prompts
 has more rows. The tables have the largest sizes and half of them: how long is the whole, compared with twice a half? Data: PyPI
@@ -18,7 +18,7 @@ from choosing import data_file
 from h100_gemm import WHEEL
 from reporting import Benchmark, finish, ratio_rows, script_parser
 
-from kerncast.estimating.splitting import SHALLOWEST, SIDES, Side
+from kerncast.querying.parts import SHALLOWEST, SIDES, Side
 
 SOURCE = "NVIDIA's AIConfigurator, PyPI aiconfigurator-core 0.12.0, systems/data, gemm and moe"
 BENCHMARK = Benchmark(__file__, "Predicting times, on public data", "Large problems in parts", SOURCE, "Apache-2.0")

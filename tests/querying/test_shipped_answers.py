@@ -1,5 +1,6 @@
 """What the shipped models answer: every GPU with a profile, types that stand for each other, kernels of the op alone."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from kerncast.api.predict import predict_everywhere
 from kerncast.errors import NotFound
 from kerncast.estimating.calls import COLLECTIVES
 from kerncast.querying.finding import Address, in_store
+from kerncast.querying.query import Query
 from kerncast.store.shipped import shipped_entries
 from kerncast.store.store import Store
 
@@ -38,14 +40,6 @@ def test_every_gpu_with_a_profile_is_answered_by_a_model_or_says_why_not(empty):
     assert not {"a10", "b100", "gh200", "gh200_144gb", "h20", "l4", "v100"} & set(by_roofline)
 
 
-def test_of_models_with_as_many_measurements_the_one_with_the_smaller_error_answers(empty):
-    """The list of models has the order in which they are asked, by figures and not by names."""
-    known = [entry.record for entry in shipped_entries("gemm")]
-    assert [(-item.rows, item.mape) for item in known] == sorted((-item.rows, item.mape) for item in known)
-    found = kerncast.predict("gemm", {**GEMM, "dtype": "bf16"}, device="h100", store=empty)
-    assert found.model == f"shipped/{known[0].name}"
-
-
 def test_fp16_and_bf16_stand_for_each_other(empty):
     """The answer is that of the twin, says so, and is about the type that was asked for; a device may have but one of them."""
     half, brain = (kerncast.predict("gemm", {**GEMM, "dtype": name}, device="h100", store=empty) for name in ("fp16", "bf16"))
@@ -67,8 +61,37 @@ def test_fp16_and_bf16_stand_for_each_other(empty):
     assert (brain.status, brain.basis) == ("out_of_range", "model")
 
 
+def test_what_is_larger_than_all_that_was_measured_is_answered_in_parts(empty):
+    """Rows, columns and tokens of experts are as long as their parts together, wherever one asks; the answer says so."""
+    large = {**GEMM, "M": 40_000, "dtype": "bf16"}
+    whole, part = (kerncast.predict("gemm", {**large, "M": rows}, device="h100", store=empty) for rows in (40_000, 20_224))
+    assert (whole.status, whole.basis, whole.parts, whole.problem["M"]) == ("ok", "model", {"M": 20_224}, 40_000)
+    assert whole.time_ns == pytest.approx(part.time_ns * 40_000 / 20_224)
+    assert whole.lower_ns / whole.time_ns < 0.9 * part.lower_ns / part.time_ns
+    assert whole.upper_ns / whole.time_ns > 1.1 * part.upper_ns / part.time_ns
+    assert "M=40,000 is more than shipped/gemm-trtllm saw: 2 parts of 20,224, added" in whole.reason
+    assert ("in parts", "M=20224 (their times are added)") in whole.lines()
+    assert not part.parts
+    reply = json.loads(Query(in_store(empty)).answer(json.dumps({"op": "gemm", "device": "h100", **large})))
+    assert (reply["time_ns"], reply["parts"]) == (whole.time_ns, {"M": 20_224})
+    mixed = [{**large, "dtype": "fp16"}, {**GEMM, "dtype": "bf16"}, {**large, "N": 151_936, "M": 64}, {**large, "K": 512}]
+    twin, small, wide, shallow = kerncast.predict("gemm", mixed, device="h100", store=empty)
+    assert (twin.parts, twin.taken, twin.time_ns) == (whole.parts, {"dtype": "bf16"}, whole.time_ns)
+    assert (small.parts, wide.parts) == ({}, {"N": 50_688})
+    assert (shallow.basis, shallow.status, shallow.parts) == ("roofline", "out_of_range", {})  # its parts take longer
+    experts = kerncast.predict("moe", {**EXPERTS, "tokens": 100_000}, device="h100", software="trtllm", store=empty)
+    assert (experts.basis, list(experts.parts)) == ("model", ["tokens"])
+    step = kerncast.estimate(
+        LLAMA_8B, device="h100", batch=10, context=4000, phase="prefill", software="trtllm", store=empty, progress=False
+    )
+    asked = next(row for row in step.rows if row.name == "o")
+    assert asked.call_ns == kerncast.predict("gemm", dict(asked.problem), device="h100", software="trtllm", store=empty).time_ns
+
+
 def test_a_kernel_that_computes_something_else_is_never_chosen(empty):
-    """TensorRT-LLM's experts without a gate are faster than those with one, and no answer to them."""
+    """TensorRT-LLM's experts without a gate are faster than those with one; int8 is not bf16."""
+    found = kerncast.predict("gemm", {**GEMM, "M": 16_384, "dtype": "bf16"}, device="a100", software="trtllm", store=empty)
+    assert found.config == {"kernel_source": "torch_flow"}
     for device in ("a100", "h100", "h200", "l40s"):
         found = kerncast.predict("moe", EXPERTS, device=device, software="trtllm", store=empty)
         assert found.config is None or "nongated" not in found.config["kernel_source"], device

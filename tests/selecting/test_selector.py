@@ -12,8 +12,10 @@ import pytest
 from kerncast.backends.contract import CannotCompile
 from kerncast.compiling import build
 from kerncast.compiling.lower import lower
+from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.exporting.sizes import tier_bytes
+from kerncast.families.gemm_library import gemm_library
 from kerncast.learners.lightgbm_text import read_trees
 from kerncast.models.answer import Tier
 from kerncast.models.model import Model
@@ -22,7 +24,7 @@ from kerncast.op import Problem
 from kerncast.progress import Progress
 from kerncast.selecting.explain import explain
 from kerncast.selecting.selector import Selector
-from kerncast.selecting.tiers.build import TierOptions, read_tiers, tiers_of, write_tiers
+from kerncast.selecting.tiers.build import TierOptions, plain_tiers, read_tiers, tiers_of, write_tiers
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
@@ -223,6 +225,31 @@ def test_no_config_is_answered_with_where_it_was_never_tried(tmp_path):
                         selector.select_many(shapes, tier)]  # fmt: skip
     assert 256 in chosen["free"]
     assert 256 not in chosen["bound"]
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", ["gbdt", "mlp"])
+def test_beyond_the_sizes_of_every_kernel_of_a_dtype_one_of_that_dtype_is_chosen(kind, tmp_path):
+    """Not that of another dtype, however fast: in C as in Python, where nothing of the dtype was tried on such sizes."""
+    rng, data = np.random.default_rng(0), Dataset.create(tmp_path / "data")
+    for dtype, kernel, most, time_ns in (("bf16", "torch_flow", 512, 90.0), ("fp8", "deepgemm", 4096, 10.0)):
+        sizes = {f"problem.{name}": 2 ** rng.integers(5, 13, 200) for name in "MNK"}
+        told = {
+            "problem.dtype": dtype,
+            "problem.layout": "rcr",
+            "config.kernel_source": kernel,
+            "device": "h100",
+            "status": "ok",
+        }
+        rows = pl.DataFrame(sizes).unique(maintain_order=True).filter(pl.col("problem.M") <= most)
+        times = (rows["problem.M"] * time_ns).alias("time_ns")
+        data.append(gemm_library, rows.with_columns(times, **{name: pl.lit(value) for name, value in told.items()}))
+    model = train(data.path, tmp_path / "model", Recipe(kind, {"trees": 20} if kind == "gbdt" else {}, folds=2))
+    asked = [{"M": m, "N": 256, "K": 256, "dtype": "bf16", "layout": "rcr"} for m in (64, 4096)]
+    for compile in (True, False):
+        selector = Selector(model, tiers=plain_tiers(model), tier="full", compile=compile)
+        assert [answer.config.kernel_source for answer in selector.select_many(asked)] == ["torch_flow", "torch_flow"]
+    assert [model.predict(problem).config.kernel_source for problem in asked] == ["torch_flow", "torch_flow"]
 
 
 def test_an_explanation_names_features_neighbours_and_runners_up(selector):

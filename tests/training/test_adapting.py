@@ -281,3 +281,20 @@ def test_a_moved_model_chooses_kernels_only_where_some_rows_had_them(tmp_path):
             assert {answer.config["kernel_source"] for answer in answers} == {kernel}
     with pytest.raises(InvalidValue, match="learned from these rows already"):
         kerncast.adapt(moved, tmp_path / "few", device=NEW, out=tmp_path / "again", progress=None)
+
+
+def test_a_kernel_that_the_device_never_ran_gives_way_to_one_that_it_did(tmp_path):
+    """Other devices' fastest kernel may not exist here; it is chosen only where none of the device's own was ever tried."""
+    quick, parts = pl.lit("deepgemm").alias("config.kernel_source"), []
+    for on in SEEN[:3]:
+        both = rows(on, 120, 1.2, 1)
+        parts += [(on, both), (on, both.with_columns(quick, pl.col("time_ns") / 2))]
+    dataset(tmp_path / "d", *parts)
+    pooled = kerncast.train(tmp_path / "d", out=tmp_path / "pooled", pool=True, **SMALL)
+    assert pooled.predict(PROBLEM, device="two").config["kernel_source"] == "deepgemm"
+    few = rows(NEW, 200, 1.9, 7, dtypes=("bf16",)).filter(pl.col("problem.M") <= 512)
+    dataset(tmp_path / "few", (NEW, few))
+    moved = kerncast.adapt(pooled, tmp_path / "few", device=NEW, out=tmp_path / "m", progress=None)
+    asked = [{**PROBLEM, "M": size, "dtype": dtype} for size in (64, 512, 8192) for dtype in ("bf16", "fp8")]
+    assert {moved.predict(problem).config["kernel_source"] for problem in asked} == {"torch_flow"}
+    assert moved.predict(asked[0], {"kernel_source": "deepgemm"}).time_ns < moved.predict(asked[0]).time_ns

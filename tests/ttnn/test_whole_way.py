@@ -173,7 +173,7 @@ int main(int count, char **texts) {
 
 def test_a_hang_that_the_runner_misses_costs_one_vector(metal, run, monkeypatch):
     """The vector that was begun is blamed, the others are measured; a crash and a failure cost one row each."""
-    quick = shipped()["tt-metal-concatenate-heads"].replace("startup = 120", "startup = 2")
+    quick = shipped()["tt-metal-concatenate-heads"].replace("startup = 120", "startup = 6")
     Path("quick.toml").write_text(quick)
     monkeypatch.setenv("SIMULATE", "hang=[1,24, crash=[1,32, fail=[1,40,")
     code, _, err = run(

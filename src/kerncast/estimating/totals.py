@@ -14,6 +14,7 @@ from typing import Any
 
 from kerncast.device import Device
 from kerncast.errors import KerncastError
+from kerncast.estimating.asking import Answered, Ask
 from kerncast.estimating.calls import COLLECTIVES, Call
 from kerncast.estimating.decoder import Decoder
 from kerncast.estimating.deployment import Deployment, Workload
@@ -21,7 +22,6 @@ from kerncast.estimating.listing import calls_of
 from kerncast.estimating.memory import memory_of
 from kerncast.estimating.result import Estimate, Row
 from kerncast.estimating.rooflines import BETWEEN, WORKING, Roofline, between_nodes, node_of, roofline_of, spans_nodes
-from kerncast.estimating.splitting import Answered, Ask, in_parts
 from kerncast.progress import QUIET, Progress
 from kerncast.software import also_of, told_also
 
@@ -79,9 +79,6 @@ def _answers(calls: Sequence[Call], ask: Ask, progress: Progress) -> dict[int, A
         except KerncastError:
             # One problem that the op does not take (a format, a size) must not cost the others their model.
             found |= {place: _alone(ask, op, calls[place].problem) for place in wanted}
-    for place, answer in found.items():
-        if isinstance(answer, str) or answer.basis != "model":
-            found[place] = in_parts(calls[place], ask) or answer
     return found
 
 

@@ -67,11 +67,28 @@ class Candidates:
         """Which candidates were tried on problems like this one."""
         if self.reach is None:
             return np.ones(self.model.candidates.height, dtype=bool)
+        return self.reach.holds(self.numbers_of(values))
+
+    def numbers_of(self, values: Mapping[str, Any]) -> Floats:
+        """A problem as numbers, in the order of its parameters."""
         numbers = []
         for name, parameter in self.model.family.problem.parameters.items():
             index = None if values.get(name) is None else parameter.index(values[name])
             numbers.append(float(parameter.inactive if index is None else parameter.number(index)))
-        return self.reach.holds(np.array(numbers))
+        return np.array(numbers)
+
+    def _narrowed(self, allowed: Flags, numbers: Floats, rows: Ints) -> Flags:
+        """Of the candidates that can run a problem those tried on such problems, else on its labels, else all.
+
+        Beyond the sizes that were measured a kernel of bf16 may still run bf16, and one of int8 may not.
+        """
+        if self.reach is None:
+            return allowed
+        limits = [self.reach.holds(numbers, sizes)[..., rows] for sizes in (False, True)]
+        for limit in limits if self.preferred is None else [*limits, self.preferred[rows]]:
+            fewer = allowed & limit
+            allowed = np.where(fewer.any(axis=-1, keepdims=True), fewer, allowed)
+        return allowed
 
     def runs(self, values: Mapping[str, Any], row: int) -> bool:
         """Whether the model expects one candidate to run, so far as it learned from failures."""
@@ -79,10 +96,7 @@ class Candidates:
 
     def choosable(self, values: Mapping[str, Any], rows: Ints) -> Flags:
         """The candidates that can run the problem; if any of those were tried on similar problems, only these."""
-        allowed = self.allowed(values, rows)
-        both = allowed & self.reached(values)[rows]
-        best = both if self.preferred is None else both & self.preferred[rows]
-        return best if best.any() else both if both.any() else allowed
+        return self._narrowed(self.allowed(values, rows), self.numbers_of(values), rows)
 
     def scores(self, values: Mapping[str, Any], rows: Ints) -> tuple[Floats, Floats]:
         """Scores (low is chosen) and times; infinite and negative where a config cannot run, or is expected to fail."""
@@ -106,11 +120,7 @@ class Candidates:
             allowed = self._rules_hold(vectors).reshape(part.height, len(rows))
             if self.available is not None:
                 allowed = allowed & self.available[rows]
-            if self.reach is not None:
-                both = allowed & self.reach.holds(self._numbers(part))[:, rows]
-                best = both if self.preferred is None else both & self.preferred[rows]
-                both = np.where(best.any(axis=1, keepdims=True), best, both)
-                allowed = np.where(both.any(axis=1, keepdims=True), both, allowed)
+            allowed = self._narrowed(allowed, self._numbers(part), rows)
             if allowed.any():
                 described = self.model.describe(vectors.filter(pl.Series(allowed.ravel())), self.device)
                 found, runs = self.model.predict_rows(described), ~self.model.learner.fails(described)

@@ -37,10 +37,13 @@ class Reach:
     labels: npt.NDArray[np.uint64]
     """Labels and flags, one bit per code; all bits are set where nothing is known."""
 
-    def holds(self, numbers: Floats) -> Flags:
-        """Which candidates were tried on problems like this one (its parameters as numbers); for several: [problem, which]."""
+    def holds(self, numbers: Floats, sizes: bool = True) -> Flags:
+        """Which candidates were tried on problems like this one (its parameters as numbers); for several: [problem, which].
+
+        Without `sizes`, on problems with its labels.
+        """
         asked = numbers[..., None, :]
-        inside = (self.low <= asked) & (asked <= self.high)
+        inside = (self.low <= asked) & (asked <= self.high) | (not sizes)
         bit = np.minimum(np.maximum(asked, 0.0), 63.0).astype(np.uint64)
         return np.asarray((inside & ((self.labels >> bit) & np.uint64(1)).astype(bool)).all(axis=-1))
 

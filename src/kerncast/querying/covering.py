@@ -11,6 +11,7 @@ from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.models.hull import COVERED, Coverage
 from kerncast.op import Family
+from kerncast.querying.parts import Parts, ways_to_divide
 from kerncast.querying.twins import twins_of
 from kerncast.store.entry import Entry
 from kerncast.store.sources import Source
@@ -32,15 +33,35 @@ class Chosen:
     """Whether the model gives a time: it covers the problem, or has only seen none that is like it."""
     taken: Point
     """Element types that stand for those asked about."""
+    parts: Parts | None = None
+    """Set if the problem is larger than all that were measured: `problem` is then one of its parts."""
 
     @property
     def key(self) -> tuple[str, ...]:
         """What is answered together."""
         return (self.entry.id, *(f"{name}={value}" for name, value in self.taken.items()))
 
+    @property
+    def whole(self) -> Point:
+        """The problem that was asked about."""
+        return self.problem if self.parts is None else self.parts.problem_of_all(self.problem)
+
 
 def chosen(sources: Sequence[Source], problem: Point, place: int, profile: Device | None) -> Chosen:
-    """Who answers a problem: a model that covers it, else one that covers it with the twin of an element type."""
+    """Who answers a problem: a model that covers it, or the twin of an element type, or parts of it; else the closest one."""
+    found = _or_twin(sources, problem, place, profile)
+    family = found.source.lookup.family
+    if found.near or family is None:
+        return found
+    for parts in ways_to_divide(family.op.name, found.problem):
+        part = _or_twin(sources, parts.problem_of_one(problem), place, profile)
+        if part.near:
+            return replace(part, parts=parts)
+    return found
+
+
+def _or_twin(sources: Sequence[Source], problem: Point, place: int, profile: Device | None) -> Chosen:
+    """The model that covers a problem, else one that covers it with the twin of an element type, else the closest one."""
     found = _nearest(sources, problem, place)
     twins = {} if found.covered else twins_of(problem, profile)
     if twins:

@@ -173,7 +173,7 @@ def _answered(asked: Asked, profile: Device | None, chosen: Sequence[Chosen], re
         with refusing.at(item.place, found):
             valid[item.place] = model.problem(item.problem)
     blank = {
-        item.place: Prediction(op, item.problem, asked.name, str(Answered.OK), filled=item.filled)
+        item.place: Prediction(op, item.whole, asked.name, str(Answered.OK), filled=item.filled)
         for item in chosen
         if item.place in valid
     }
@@ -199,7 +199,13 @@ def _answered(asked: Asked, profile: Device | None, chosen: Sequence[Chosen], re
         entry = replace(entry, warning=f"{asked.name} was measured with {software}, not with {asked.software}")
     line = card_line(model, asked.name)
     strange = never_seen(model, asked.name, asked.config or {})
+    divided = {item.place: item.parts for item in chosen if item.parts is not None}
     answers = [unlike_measured(answer, strange) for answer in answers]
+    for number, place in enumerate(valid):
+        if place in divided:
+            whole = model.problem(blank[place].problem)
+            answers[number] = divided[place].added(answers[number], whole, entry.id)
+            blank[place] = replace(blank[place], parts={divided[place].side.name: divided[place].size})
     told = zip(blank.items(), answers, strict=True)
     return found | {
         place: as_asked(_told(item, without_choice(model.family, answer), entry, software, line), taken)

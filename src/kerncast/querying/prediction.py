@@ -38,6 +38,8 @@ class Prediction:
     """Parameters that were not given, and of which the model saw one value only."""
     taken: Mapping[str, Any] = field(default_factory=dict)
     """Element types that stand for those asked about, for no model saw these: fp16 for bf16."""
+    parts: Mapping[str, int] = field(default_factory=dict)
+    """The size of the parts whose times were added, for no model saw a problem as large as the whole: M of a product."""
     reason: str = ""
     """Why it is not an answer of a model that was trained on the like."""
     card: str = ""
@@ -77,6 +79,8 @@ class Prediction:
             found.append(("filled in", f"{assignments(known(self.filled))} (the model saw no other value)"))
         if self.taken:
             found.append(("taken as", assignments(known(self.taken))))
+        if self.parts:
+            found.append(("in parts", f"{assignments(known(self.parts))} (their times are added)"))
         found.append(("basis", self.basis if self.model is None else f"{self.basis} {self.model}"))
         if self.software:
             found.append(("software", self.software))
@@ -102,8 +106,7 @@ class Prediction:
         for name in ("model", "software"):
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)
-        if self.filled:
-            found["filled"] = dict(self.filled)
-        if self.taken:
-            found["taken"] = dict(self.taken)
+        for name in ("filled", "taken", "parts"):
+            if getattr(self, name):
+                found[name] = dict(getattr(self, name))
         return found | {name: text for name in ("reason", "card", "note") if (text := getattr(self, name))}

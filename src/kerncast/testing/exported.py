@@ -104,8 +104,10 @@ def expected_choices(artefact: Artefact, problems: list[dict[str, Any]]) -> tupl
     assert found.time_ns is not None
     shape = (len(problems), artefact.candidates)
     allowed = holds.all(axis=1).reshape(shape)
-    reached = allowed & np.stack([Interpreter(artefact).reached(values) for values in problems])
-    allowed = np.where(reached.any(axis=1, keepdims=True), reached, allowed)
+    numbers = np.stack([Interpreter(artefact).numbers_of(values) for values in problems])
+    for sizes in (False, True):
+        reached = allowed & artefact.tried.holds(numbers, sizes)
+        allowed = np.where(reached.any(axis=1, keepdims=True), reached, allowed)
     best = np.where(allowed, found.score.reshape(shape), np.inf).argmin(axis=1)
     return best, found.time_ns.reshape(shape)[np.arange(len(problems)), best]
 

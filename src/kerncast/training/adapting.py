@@ -31,6 +31,7 @@ from kerncast.models.measured import measured_by_model
 from kerncast.models.model import Model
 from kerncast.models.reach import FEWEST, Reach, reach_of, worked_on
 from kerncast.models.serving import SERVING, Serving
+from kerncast.parameters import Categorical
 from kerncast.progress import QUIET, Progress
 from kerncast.scoring.splits import folds_by_group
 from kerncast.tables.feature_rows import Rows
@@ -244,7 +245,7 @@ def _alone(procedure: Procedure, moved: Trained) -> Trained | None:
 
 
 def _write_reach(folder: Path, base: Model) -> None:
-    """Keep where the base saw those configs that the rows hardly have, or the model would choose them anywhere.
+    """Say where each config may be chosen, from what the rows and the base have seen of it.
 
     A kernel of fp8 that is not among the rows must not be chosen for bf16, which it was never tried on.
     """
@@ -255,19 +256,38 @@ def _write_reach(folder: Path, base: Model) -> None:
     config = [name for name in moved.candidates.columns if name.startswith("config.")]
     known = base.candidates.select(config).with_row_index("__place")
     found = moved.candidates.select(config).join(known, on=config, how="left", nulls_equal=True, maintain_order="left")
-    seldom = (~np.isnan(measured_by_model(moved).shares)).sum(axis=0) < FEWEST
-    taken = seldom & found["__place"].is_not_null().to_numpy()
-    place = found["__place"].fill_null(0).to_numpy()
-    rule = taken[:, None]
+    place, strange = found["__place"].fill_null(0).to_numpy(), found["__place"].is_null().to_numpy()[:, None]
+    # A config that the rows have often may still run on sizes that they do not have. One that they have seldom says nothing.
+    often = ((~np.isnan(measured_by_model(moved).shares)).sum(axis=0) >= FEWEST)[:, None]
+
+    def merged(ours: Any, base_s: Any, either: Any) -> Any:
+        return np.where(strange, ours, np.where(often, either(ours, base_s[place]), base_s[place]))
+
     reach = Reach(
-        np.where(rule, theirs.low[place], own.low), np.where(rule, theirs.high[place], own.high),
-        np.where(rule, theirs.labels[place], own.labels),
+        merged(own.low, theirs.low, np.minimum), merged(own.high, theirs.high, np.maximum),
+        merged(own.labels, theirs.labels, np.bitwise_or),
     )  # fmt: skip
     (device,) = (record.name for record in moved.manifest.devices)
-    worked = worked_on(moved, device)[None]
-    Serving((device,), worked, (reach, reach), expectation_of(moved)).write(folder / SERVING)
+    worked, problem = worked_on(moved, device), list(moved.family.problem.parameters)
+    if "dtype" in problem and all(isinstance(item, Categorical) for item in moved.family.config.parameters.values()):
+        reach = _giving_way(reach, worked, problem.index("dtype"))
+    Serving((device,), worked[None], (reach, reach), expectation_of(moved)).write(folder / SERVING)
     files = {**moved.manifest.files, SERVING: file_checksum(folder / SERVING)}
     write_manifest(folder, msgspec.structs.replace(moved.manifest, files=dict(sorted(files.items()))))
+
+
+def _giving_way(reach: Reach, worked: Flags, dtype: int) -> Reach:
+    """Without the dtypes of a kernel that never ran here, where one that did was tried on all its problems of that dtype.
+
+    The new device may not have the kernel. Tile sizes are another matter: among those, others than the rows have may be better.
+    """
+    labels, others = reach.labels.copy(), np.arange(reach.labels.shape[1]) != dtype
+    for kernel in np.flatnonzero(~worked):
+        wider = (reach.low <= reach.low[kernel]) & (reach.high[kernel] <= reach.high)
+        same = (reach.labels[kernel] & ~reach.labels) == 0
+        instead = worked & (wider & (same | ~others)).all(axis=1)
+        labels[kernel, dtype] &= ~np.bitwise_or.reduce(reach.labels[instead, dtype], initial=np.uint64(0))
+    return replace(reach, labels=labels)
 
 
 def _moved(base: Model, table: Table, rows: Flags, seed: int) -> Gbdt:

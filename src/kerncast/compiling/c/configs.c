@@ -21,12 +21,13 @@ static void kc_config_numbers(int32_t candidate, double *c) {
     }
 }
 
-/* Whether the configs of a band were tried on problems like this one. */
-static int kc_within(int32_t band, const double *p) {
+/* Whether the configs of a band were tried on problems like this one; without `sizes`, on problems with its labels. */
+static int kc_within(int32_t band, const double *p, int sizes) {
     for (int32_t i = 0; i < KC_PROBLEM; i++) {
         const ptrdiff_t at = (ptrdiff_t)band * KC_PROBLEM + i;
         const unsigned bit = p[i] < 0.0 ? 0u : p[i] > 63.0 ? 63u : (unsigned)p[i];
-        if (p[i] < kc_tried_low[at] || p[i] > kc_tried_high[at] || !(kc_tried_labels[at] >> bit & 1u)) return 0;
+        if (sizes && (p[i] < kc_tried_low[at] || p[i] > kc_tried_high[at])) return 0;
+        if (!(kc_tried_labels[at] >> bit & 1u)) return 0;
     }
     return 1;
 }

@@ -310,14 +310,16 @@ static int kc_pool_score(kerncast_context *context, const double *p, int best_on
 #endif
     for (int32_t w = 0; w < KC_POOL_WORDS; w++) some |= all[w];
     if (some == 0) return 0;
-    /* Keeps those that were tried on such problems, if there are any. */
-    uint64_t tried[KC_POOL_WORDS] = {0};
-    for (int32_t band = 0; band < KC_POOL_BANDS; band++)
-        if (kc_within(kc_pool_band_of[band], p))
-            for (int32_t w = 0; w < KC_POOL_WORDS; w++) tried[w] |= state->tried[band][w];
+    /* Keeps those that were tried on such problems, else on its labels, if there are any. */
     some = 0;
-    for (int32_t w = 0; w < KC_POOL_WORDS; w++) some |= all[w] & tried[w];
-    for (int32_t w = 0; some && w < KC_POOL_WORDS; w++) all[w] &= tried[w];
+    for (int sizes = 1; !some && sizes >= 0; sizes--) {
+        uint64_t tried[KC_POOL_WORDS] = {0};
+        for (int32_t band = 0; band < KC_POOL_BANDS; band++)
+            if (kc_within(kc_pool_band_of[band], p, sizes))
+                for (int32_t w = 0; w < KC_POOL_WORDS; w++) tried[w] |= state->tried[band][w];
+        for (int32_t w = 0; w < KC_POOL_WORDS; w++) some |= all[w] & tried[w];
+        for (int32_t w = 0; some && w < KC_POOL_WORDS; w++) all[w] &= tried[w];
+    }
 #if KC_POOL_SCREENS
     if (best_only) kc_pool_screen(context, all);
 #endif
