@@ -18,7 +18,7 @@ from kerncast.arrays import Ints
 from kerncast.data import hardware, schema
 from kerncast.data.condensed import PLACE, READ, Condensed, condense, names_of
 from kerncast.data.dataset import Dataset
-from kerncast.data.drawing import draw_problems
+from kerncast.data.drawing import columns_of, draw_problems
 from kerncast.data.filters import Condition
 from kerncast.data.label_shift import DeviceOf, LabelShift, find_label_shift, find_shift_in
 from kerncast.data.repeats import RowsAt, contradictions, disagreements, noise, repeated
@@ -93,7 +93,7 @@ def _section(dataset: Dataset, family: Family, where: Sequence[str]) -> Report |
     if total > MOST_ROWS and where:
         total = int(dataset.scan(family, where).select(pl.len()).collect(engine="streaming").item())
     if total > MOST_ROWS:
-        drawn, _ = draw_problems(family, [dataset.scan(family, where)], MOST_ROWS, 0)
+        drawn, _ = draw_problems(family, dataset.pieces(family, where, columns_of(family)), MOST_ROWS, 0)
         conditions.append(drawn)
     source = _Rows(
         lambda: dataset.pieces(family, conditions, columns),

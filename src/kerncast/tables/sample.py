@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kerncast.data.dataset import Dataset
-from kerncast.data.drawing import draw_problems
+from kerncast.data.drawing import columns_of, draw_problems
 from kerncast.data.filters import Condition
 from kerncast.data.label_shift import NOT_SUSPECT
 from kerncast.op import Family
@@ -33,8 +33,7 @@ class Sample:
         # Suspect rows are found by their neighbours, so all rows are needed to leave them out.
         if not self.rows or total <= max(READ_WHOLE, 2 * MARGIN * self.rows) or NOT_SUSPECT in where:
             return tuple(where)
-        draw, rows = draw_problems(
-            family, [dataset.scan(family, where) for dataset in holders], max(MARGIN * self.rows, READ_WHOLE // 5), self.seed
-        )
+        pieces = (piece for dataset in holders for piece in dataset.pieces(family, where, columns_of(family)))
+        draw, rows = draw_problems(family, pieces, max(MARGIN * self.rows, READ_WHOLE // 5), self.seed)
         progress.say(f"of {total:,} rows, {rows:,} are read: whole problems, drawn by the seed")
         return (*where, draw)
