@@ -291,7 +291,7 @@ def main() -> int:
         if not given.parts or name in given.parts:
             with tempfile.TemporaryDirectory(dir=given.folder) as folder:
                 rows += part(Path(folder), given.whole)
-    return finish(BENCHMARK, rows, given.json)
+    return finish(BENCHMARK, rows, given.json, partial=bool(given.parts))
 
 
 if __name__ == "__main__":
