@@ -98,6 +98,20 @@ def test_a_decoder_inside_a_multimodal_config():
     assert any("encoders" in text for text in found.assumed)
 
 
+def test_fields_that_published_configs_leave_out():
+    """Gemma 3 of 4 B states neither its heads nor its vocabulary; they are transformers' defaults, and that is said."""
+    stated = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
+    found = decoder({"model_type": "gemma3", "text_config": {**stated, "sliding_window": 1024}})
+    assert {kind.attention for kind in found.layers} == {
+        GroupedAttention(8, 4, 256, 256, window, qk_norm=True) for window in (0, 1024)
+    }
+    layer = 2560 * (8 + 2 * 4) * 256 + 8 * 256 * 2560 + 3 * 2560 * 10240 + 4 * 2560
+    assert found.parameters == 262_208 * 2560 + 34 * layer + 2560
+    assert any("vocab_size=262208" in text for text in found.assumed)
+    with pytest.raises(BadFile, match="vocab_size"):
+        decoder({**stated, "model_type": "llama", "num_attention_heads": 8})
+
+
 @pytest.mark.parametrize(
     ("quantised", "formats"),
     [

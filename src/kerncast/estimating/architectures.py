@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from kerncast.errors import InvalidValue, quoted
 from kerncast.estimating.fields import Fields
@@ -20,9 +21,16 @@ class Traits:
     """Whether every second layer has the window, when the config does not list them."""
     pattern: int | None = None
     """Of how many layers the last one sees everything, when the config does not list them."""
+    defaults: Mapping[str, int] = field(default_factory=dict)
+    """Fields that published configs leave out where they have the default of transformers."""
 
 
 PLAIN, QK_NORM = Traits(), Traits(qk_norm=True)
+# None of the published configs with a decoder in `text_config` states `vocab_size`, and the one of 4 B states no heads.
+GEMMA3 = Traits(
+    tied=True, norms=4, qk_norm=True, pattern=6,
+    defaults={"vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096},
+)  # fmt: skip
 # By `model_type`, as transformers names them.
 KNOWN: dict[str, Traits] = {
     **dict.fromkeys(
@@ -39,8 +47,8 @@ KNOWN: dict[str, Traits] = {
     "glm4": Traits(norms=4),
     "gemma": Traits(tied=True),
     "gemma2": Traits(tied=True, norms=4, alternating=True),
-    "gemma3": Traits(tied=True, norms=4, qk_norm=True, pattern=6),
-    "gemma3_text": Traits(tied=True, norms=4, qk_norm=True, pattern=6),
+    "gemma3": GEMMA3,
+    "gemma3_text": GEMMA3,
     "cohere": Traits(tied=True, norms=1),
     "cohere2": Traits(tied=True, norms=1, pattern=4),
     **dict.fromkeys(("starcoder2", "nemotron", "gpt_neox"), Traits(gated=False)),

@@ -20,6 +20,11 @@ class Fields:
     values: Mapping[str, Any]
     source: str
 
+    def filled(self, defaults: Mapping[str, int]) -> tuple[Fields, tuple[str, ...]]:
+        """The same fields and those of `defaults` that are not there, and the names of the latter."""
+        missing = tuple(name for name in defaults if name not in self.values)
+        return Fields({**self.values, **{name: defaults[name] for name in missing}}, self.source), missing
+
     def present(self, *names: str) -> str | None:
         """The first of these names that has a value other than null."""
         return next((name for name in names if self.values.get(name) is not None), None)

@@ -41,6 +41,7 @@ def decoder_of(outer: Fields, name: str, beside: Fields | None = None) -> tuple[
     if nested is not None and (deeper := nested.inner("text_config")) is not None:
         fields = deeper
     traits, kind, unknown = traits_of(fields)
+    fields, left_out = fields.filled(traits.defaults)
     reader = _Reader(fields, traits, fields.whole("num_hidden_layers", most=MOST_LAYERS))
     kinds = Counter(zip(reader.attentions(), reader.mlps(), strict=True))
     formats, not_known = formats_of(fields, outer, beside)
@@ -48,6 +49,9 @@ def decoder_of(outer: Fields, name: str, beside: Fields | None = None) -> tuple[
         not_known = f"the quantisation '{formats.experts}' is one of experts, and the model has none: give `dtype`"
     assumed = [] if unknown is None else [unknown]
     assumed += reader.assumed
+    if left_out:
+        values = ", ".join(f"{name}={traits.defaults[name]}" for name in left_out)
+        assumed.append(f"the config leaves out what has the default of '{kind}': {values}")
     if nested is not None:
         assumed.append("the decoder alone: encoders of images and sound are left out")
     if fields.present("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers"):
