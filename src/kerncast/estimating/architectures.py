@@ -29,7 +29,8 @@ PLAIN, QK_NORM = Traits(), Traits(qk_norm=True)
 # None of the published configs with a decoder in `text_config` states `vocab_size`, and the one of 4 B states no heads.
 GEMMA3 = Traits(
     tied=True, norms=4, qk_norm=True, pattern=6,
-    defaults={"vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096},
+    defaults={"vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+              "sliding_window": 4096},
 )  # fmt: skip
 # By `model_type`, as transformers names them.
 KNOWN: dict[str, Traits] = {
@@ -90,12 +91,12 @@ def traits_of(fields: Fields) -> tuple[Traits, str, str | None]:
     model_type = fields.text("model_type") or ""
     stated = fields.items("architectures") or ()
     name = model_type or next((item for item in stated if isinstance(item, str)), "") or "unnamed"
-    others = {field: what for field, what in OTHER_LAYERS.items() if fields.values.get(field)}
+    others = {key: what for key, what in OTHER_LAYERS.items() if fields.values.get(key)}
     if any(isinstance(item, str) and item.endswith("ForMaskedLM") for item in stated):
         others["architectures"] = "an encoder"
-    for field, what in others.items():
+    for key, what in others.items():
         raise InvalidValue(
-            f"{fields.source}: the architecture '{quoted(name, 80)}' has {what} ({field}), which is not supported: take "
+            f"{fields.source}: the architecture '{quoted(name, 80)}' has {what} ({key}), which is not supported: take "
             f"one of {SUPPORTED}"
         )
     if model_type in KNOWN:
