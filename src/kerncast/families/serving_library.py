@@ -11,13 +11,16 @@ from kerncast.expr import Expr, Namespace, ceil, ceil_div, constant, log2, maxim
 from kerncast.families.attention_tiles import HIDDEN_NS, cache_features, causal_features, full_features, parts_of_time
 from kerncast.families.expert_tiles import expert_features
 from kerncast.families.library_tiles import library_features
+from kerncast.families.recurrent_tiles import conv_features, state_features
 from kerncast.families.serving_sources import OTHER_WORK, SOURCES
 from kerncast.families.serving_tiles import Cache, Prompt, cache_misfits, hardware_numbers, prompt_misfits
 from kerncast.op import Family, Op
 from kerncast.ops.attention_context import attention_context
 from kerncast.ops.attention_encoder import attention_encoder
 from kerncast.ops.attention_generation import attention_generation
+from kerncast.ops.causal_conv import causal_conv
 from kerncast.ops.collective import collective
+from kerncast.ops.linear_attention import linear_attention
 from kerncast.ops.mla_bmm import mla_bmm
 from kerncast.ops.mla_context import CACHED, LATENT, QUERY, VALUE, mla_context
 from kerncast.ops.mla_generation import mla_generation
@@ -113,6 +116,14 @@ def _quantize(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
     }
 
 
+def _causal_conv(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+    return conv_features(p, hw, causal_conv.work(p))
+
+
+def _linear_attention(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+    return state_features(p, hw, linear_attention.work(p))
+
+
 attention_context_library = _library(attention_context, "attention of a prompt", _context)
 attention_generation_library = _library(attention_generation, "attention over the cache", _generation)
 attention_encoder_library = _library(attention_encoder, "attention without a mask", _encoder)
@@ -122,3 +133,5 @@ mla_bmm_library = _library(mla_bmm, "batched products of latent attention", _mla
 moe_library = _library(moe, "experts", _moe)
 collective_library = _library(collective, "communication", _collective)
 quantize_library = _library(quantize, "quantisation", _quantize)
+causal_conv_library = _library(causal_conv, "convolution before linear attention", _causal_conv)
+linear_attention_library = _library(linear_attention, "linear attention", _linear_attention)
