@@ -174,3 +174,31 @@ OTHER_WORK = {
         ("fused_kda_decode", "kda_fused_decode", "fused_kda_decode_mtp_dspark"), _WITH_CONVOLUTION
     ),
 }
+
+_PROMPT, _STEP, _DRAFT = ("context",), ("generation",), ("generation", "verify")
+# Which problems a code path is for, where an op has several kinds: by parameter, the labels that it takes.
+TAKES: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
+    "causal_conv": {
+        "causal_conv1d_fn": {"phase": _PROMPT},
+        "causal_conv1d_fn_qkv3": {"phase": _PROMPT},
+        "causal_conv1d_update": {"phase": _DRAFT},
+    },
+    "linear_attention": {
+        "chunk_gated_delta_rule": {"kind": ("gdn",), "phase": _PROMPT},
+        "chunk_gated_delta_rule_triton": {"kind": ("gdn",), "phase": _PROMPT},
+        "chunk_gated_delta_rule_flashinfer": {"kind": ("gdn",), "phase": _PROMPT},
+        "fused_recurrent_gated_delta_rule": {"kind": ("gdn",), "phase": _DRAFT},
+        "fused_recurrent_gated_delta_rule_packed_decode": {"kind": ("gdn",), "phase": _STEP},
+        "fused_sigmoid_gating_delta_rule_update": {"kind": ("gdn", "kda"), "phase": _DRAFT},
+        "chunk_kda": {"kind": ("kda",), "phase": _PROMPT},
+        "chunk_kda_with_fused_gate": {"kind": ("kda",), "phase": _PROMPT},
+        "flashkda_fwd": {"kind": ("kda",), "phase": _PROMPT},
+        "fused_recurrent_kda": {"kind": ("kda",), "phase": _DRAFT},
+        "fused_recurrent_kda_packed_decode": {"kind": ("kda",), "phase": _STEP},
+        "fused_kda_decode": {"kind": ("kda",), "phase": _STEP},
+        "kda_fused_decode": {"kind": ("kda",), "phase": _STEP},
+        "fused_kda_decode_mtp_dspark": {"kind": ("kda",), "phase": ("verify",)},
+        "mamba_chunk_scan_combined": {"kind": ("mamba2",), "phase": _PROMPT},
+        "selective_state_update": {"kind": ("mamba2",), "phase": _DRAFT},
+    },
+}
