@@ -130,3 +130,46 @@ def test_routing_by_a_power_law_is_as_a_simulation_draws_it(tokens, ep, imbalanc
     hit, load = routed(imbalance / 100, tokens, 8, 128, ep)
     assert problem.experts_hit == pytest.approx(hit, rel=0.15)
     assert problem.busiest_slots == pytest.approx(load, rel=0.4 if tokens < 16 else 0.15)
+
+
+def test_work_of_linear_attention_by_brute_force():
+    """Multiplications of the recurrence written out, token by token; the state in and out, once more for each drafted token."""
+    shape = {"batch": 2, "k_heads": 2, "v_heads": 4, "k_dim": 8, "v_dim": 16, "dtype": "bf16"}
+    rng, flops = np.random.default_rng(0), 0
+    state, tokens = np.zeros((8, 16)), 5
+    for _ in range(tokens):
+        key, query, value = rng.random(8), rng.random(8), rng.random(16)
+        held = key @ state
+        state = state + np.outer(key, value - held)
+        assert (query @ state).shape == (16,)
+        flops += 2 * key.size * value.size * 3  # what the state holds for the key, the correction, what the query reads
+    moved = {
+        kind: 2 * tokens * (2 * 2 * 8 + 4 * (2 * 16 + gates)) * 2 for kind, gates in (("gdn", 2), ("kda", 9), ("mamba2", 1))
+    }
+    states = 2 * 4 * state.size * 4
+    asked = {**shape, "phase": "context", "seq_len": tokens}
+    assert work("linear_attention", kind="gdn", **asked) == (flops * 2 * 4, moved["gdn"] + 2 * states)
+    assert work("linear_attention", kind="kda", **{**asked, "phase": "verify"}) == (flops * 8, moved["kda"] + 6 * states)
+    assert work("linear_attention", kind="mamba2", **asked, state_dtype="bf16") == (flops * 8 * 2 / 3, moved["mamba2"] + states)
+    conv = {"phase": "generation", "batch": 3, "seq_len": 1, "channels": 100, "dtype": "bf16"}
+    assert work("causal_conv", **conv) == (2 * 3 * 100 * 4, 2 * 3 * (1 + 3) * 100 * 2)
+
+
+def test_a_long_prompt_with_few_heads_is_a_chain_of_chunks():
+    """Twice the chunks take twice the chain where heads are few; more heads run beside them until the device is full."""
+    shape = {"kind": "gdn", "phase": "context", "k_heads": 1, "v_heads": 2, "k_dim": 128, "v_dim": 128, "dtype": "bf16"}
+
+    def chain(**changed):
+        return features("linear_attention", **{**shape, "batch": 1, "seq_len": 4096, **changed})["log2_chain_32"]
+
+    assert chain(seq_len=8192) == chain() + 1
+    assert chain(v_heads=32) == chain()
+    assert chain(v_heads=32, batch=16) > chain()
+    with pytest.raises(InvalidValue, match="seq_len must be 1 in generation"):
+        features("linear_attention", **{**shape, "phase": "generation"}, batch=1, seq_len=2)
+
+
+def test_kernels_that_convolve_as_well_are_no_answer():
+    """They are measured under their own name, and a model never chooses them for linear attention alone."""
+    others = kerncast.get_family("linear_attention/library").other_work["kernel_source"]
+    assert set(others) == {"fused_kda_decode", "kda_fused_decode", "fused_kda_decode_mtp_dspark"}

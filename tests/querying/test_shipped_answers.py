@@ -102,6 +102,28 @@ def test_a_kernel_that_computes_something_else_is_never_chosen(empty):
     assert "computes experts without a gate" in named.reason
 
 
+STATES = {"k_heads": 16, "v_heads": 16, "k_dim": 128, "v_dim": 128, "dtype": "bf16", "batch": 8}
+
+
+@pytest.mark.parametrize("software", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("device", ["b200", "h200", "l40s"])
+def test_linear_attention_is_answered_by_kernels_of_its_kind_and_phase(empty, device, software):
+    """None of generation for a prompt, none of GDN for KDA, none that convolves as well; if none is left, a roofline."""
+    of_kind = {"gdn": "gated_delta_rule", "kda": "kda"}
+    for kind, word in of_kind.items():
+        for phase, length in (("context", 512), ("generation", 1), ("verify", 4)):
+            asked = {**STATES, "kind": kind, "phase": phase, "seq_len": length}
+            found = kerncast.predict("linear_attention", asked, device=device, software=software, store=empty)
+            assert found.time_ns is not None
+            if found.basis == "model":
+                path = found.config["kernel_source"]
+                assert word in path or path == "fused_sigmoid_gating_delta_rule_update", (kind, phase)
+                assert path.startswith(("chunk", "flash")) == (phase == "context"), (kind, phase)
+                assert path not in ("fused_kda_decode", "kda_fused_decode", "fused_kda_decode_mtp_dspark")
+            else:
+                assert (kind, software) == ("kda", "trtllm") or phase == "verify", (kind, phase)
+
+
 def test_of_models_with_as_many_rows_the_better_one_answers_and_a_whole_model_is_of_one_server(empty):
     """The order of names decides nothing; the ops of a step come from the server whose products were asked about first."""
     entries = shipped_entries("gemm")

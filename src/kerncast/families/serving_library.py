@@ -5,25 +5,29 @@ Like `gemm/library`: the config is the code path, `kernel_source`, as the framew
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from kerncast.expr import Expr, Namespace, ceil, ceil_div, constant, log2, maximum
+from kerncast.expr import Expr, Namespace, Table, ceil, ceil_div, constant, log2, lookup, maximum
 from kerncast.families.attention_tiles import HIDDEN_NS, cache_features, causal_features, full_features, parts_of_time
 from kerncast.families.expert_tiles import expert_features
 from kerncast.families.library_tiles import library_features
-from kerncast.families.serving_sources import OTHER_WORK, SOURCES
+from kerncast.families.recurrent_tiles import conv_features, state_features
+from kerncast.families.serving_sources import OTHER_WORK, SOURCES, TAKES
 from kerncast.families.serving_tiles import Cache, Prompt, cache_misfits, hardware_numbers, prompt_misfits
 from kerncast.op import Family, Op
 from kerncast.ops.attention_context import attention_context
 from kerncast.ops.attention_encoder import attention_encoder
 from kerncast.ops.attention_generation import attention_generation
+from kerncast.ops.causal_conv import causal_conv
 from kerncast.ops.collective import collective
+from kerncast.ops.linear_attention import linear_attention
 from kerncast.ops.mla_bmm import mla_bmm
 from kerncast.ops.mla_context import CACHED, LATENT, QUERY, VALUE, mla_context
 from kerncast.ops.mla_generation import mla_generation
 from kerncast.ops.moe import moe
 from kerncast.ops.quantize import quantize
 from kerncast.parameters import Categorical
+from kerncast.space import Constraint
 
 Physics = Callable[[Namespace, Namespace], Mapping[str, Expr]]
 
@@ -37,11 +41,31 @@ def _library(op: Op, what: str, physics: Physics) -> Family:
         numbers = hardware_numbers(hw, arithmetic=op is not collective)
         return {"kernel_source": c.kernel_source, **physics(p, hw), **numbers}
 
+    def constraints(self: Family, p: Namespace, c: Namespace, hw: Namespace) -> Iterable[Constraint]:
+        return _paths_of_problems(op, p, c)
+
     doc = f"a framework's or library's own {what}, by the code path that ran"
-    members = {"id": f"{op.name}/library", "doc": doc, "op": op, "parameters": {"kernel_source": source}, "features": features}
+    members = {"id": f"{op.name}/library", "doc": doc, "op": op, "parameters": {"kernel_source": source}, "features": features,
+               "constraints": constraints}  # fmt: skip
     other = {"kernel_source": OTHER_WORK[op.name]} if op.name in OTHER_WORK else {}
     made: type[Family] = type(f"{name}Library", (Family,), {**members, "other_work": other})
     return made()
+
+
+def _paths_of_problems(op: Op, p: Namespace, c: Namespace) -> Iterable[Constraint]:
+    """A code path is asked only about the problems that it is for."""
+    takes = TAKES.get(op.name, {})
+    for name in dict.fromkeys(parameter for path in takes.values() for parameter in path):
+        rule = op.parameters[name]
+        assert isinstance(rule, Categorical)
+        rows = [
+            [float(label in takes.get(path, {}).get(name, (label,))) for label, _ in rule.labels] for path in SOURCES[op.name]
+        ]
+        yield Constraint(
+            f"path_of_{name}",
+            f"kernel_source must be one for this {name}",
+            lookup(Table.of(rows), c.kernel_source, getattr(p, name)) == 1,
+        )
 
 
 def _context(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
@@ -113,6 +137,14 @@ def _quantize(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
     }
 
 
+def _causal_conv(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+    return conv_features(p, hw, causal_conv.work(p))
+
+
+def _linear_attention(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+    return state_features(p, hw, linear_attention.work(p))
+
+
 attention_context_library = _library(attention_context, "attention of a prompt", _context)
 attention_generation_library = _library(attention_generation, "attention over the cache", _generation)
 attention_encoder_library = _library(attention_encoder, "attention without a mask", _encoder)
@@ -122,3 +154,5 @@ mla_bmm_library = _library(mla_bmm, "batched products of latent attention", _mla
 moe_library = _library(moe, "experts", _moe)
 collective_library = _library(collective, "communication", _collective)
 quantize_library = _library(quantize, "quantisation", _quantize)
+causal_conv_library = _library(causal_conv, "convolution before linear attention", _causal_conv)
+linear_attention_library = _library(linear_attention, "linear attention", _linear_attention)

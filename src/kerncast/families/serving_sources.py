@@ -139,7 +139,66 @@ SOURCES: dict[str, dict[str, int]] = {
         "static_scaled_fp8_quant": 3,
         "dynamic_per_token_scaled_fp8_quant_minus_static_scaled_fp8_quant": 4,
     },
+    "causal_conv": {
+        "other": 0,
+        "causal_conv1d_fn": 1,
+        "causal_conv1d_fn_qkv3": 2,
+        "causal_conv1d_update": 3,
+    },
+    "linear_attention": {
+        "other": 0,
+        "chunk_gated_delta_rule": 1,
+        "chunk_gated_delta_rule_triton": 2,
+        "chunk_gated_delta_rule_flashinfer": 3,
+        "fused_recurrent_gated_delta_rule": 4,
+        "fused_recurrent_gated_delta_rule_packed_decode": 5,
+        "fused_sigmoid_gating_delta_rule_update": 6,
+        "chunk_kda": 7,
+        "chunk_kda_with_fused_gate": 8,
+        "flashkda_fwd": 9,
+        "fused_recurrent_kda": 10,
+        "fused_recurrent_kda_packed_decode": 11,
+        "fused_kda_decode": 12,
+        "kda_fused_decode": 13,
+        "fused_kda_decode_mtp_dspark": 14,
+        "mamba_chunk_scan_combined": 15,
+        "selective_state_update": 16,
+    },
 }
 
 # Code paths that compute something else than the op, and what.
-OTHER_WORK = {"moe": {"moe_torch_flow_nongated": "experts without a gate: one projection less"}}
+_WITH_CONVOLUTION = "the convolution before it as well"
+OTHER_WORK = {
+    "moe": {"moe_torch_flow_nongated": "experts without a gate: one projection less"},
+    "linear_attention": dict.fromkeys(
+        ("fused_kda_decode", "kda_fused_decode", "fused_kda_decode_mtp_dspark"), _WITH_CONVOLUTION
+    ),
+}
+
+_PROMPT, _STEP, _DRAFT = ("context",), ("generation",), ("generation", "verify")
+# Which problems a code path is for, where an op has several kinds: by parameter, the labels that it takes.
+TAKES: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
+    "causal_conv": {
+        "causal_conv1d_fn": {"phase": _PROMPT},
+        "causal_conv1d_fn_qkv3": {"phase": _PROMPT},
+        "causal_conv1d_update": {"phase": _DRAFT},
+    },
+    "linear_attention": {
+        "chunk_gated_delta_rule": {"kind": ("gdn",), "phase": _PROMPT},
+        "chunk_gated_delta_rule_triton": {"kind": ("gdn",), "phase": _PROMPT},
+        "chunk_gated_delta_rule_flashinfer": {"kind": ("gdn",), "phase": _PROMPT},
+        "fused_recurrent_gated_delta_rule": {"kind": ("gdn",), "phase": _DRAFT},
+        "fused_recurrent_gated_delta_rule_packed_decode": {"kind": ("gdn",), "phase": _STEP},
+        "fused_sigmoid_gating_delta_rule_update": {"kind": ("gdn", "kda"), "phase": _DRAFT},
+        "chunk_kda": {"kind": ("kda",), "phase": _PROMPT},
+        "chunk_kda_with_fused_gate": {"kind": ("kda",), "phase": _PROMPT},
+        "flashkda_fwd": {"kind": ("kda",), "phase": _PROMPT},
+        "fused_recurrent_kda": {"kind": ("kda",), "phase": _DRAFT},
+        "fused_recurrent_kda_packed_decode": {"kind": ("kda",), "phase": _STEP},
+        "fused_kda_decode": {"kind": ("kda",), "phase": _STEP},
+        "kda_fused_decode": {"kind": ("kda",), "phase": _STEP},
+        "fused_kda_decode_mtp_dspark": {"kind": ("kda",), "phase": ("verify",)},
+        "mamba_chunk_scan_combined": {"kind": ("mamba2",), "phase": _PROMPT},
+        "selective_state_update": {"kind": ("mamba2",), "phase": _DRAFT},
+    },
+}

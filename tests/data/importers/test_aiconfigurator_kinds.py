@@ -30,6 +30,9 @@ MLA = {
     "tp_size": 8,
     "step": 63,
 }
+STEP = {"phase": "context", "batch_size": 4, "seq_len": 64, "num_tokens": 256, "d_model": 2048, "d_conv": 4, "model_name": "m"}
+STATES = {**STEP, "num_k_heads": 16, "head_k_dim": 128, "num_v_heads": 32, "head_v_dim": 64}
+PROMPT = {"phase": "context", "batch": 4, "seq_len": 64, "dtype": "bf16"}
 # By kind: op name, code path, columns, family, problem.
 MEANT = {
     "gemm": ("gemm", "vllm_default", {"gemm_dtype": "fp8", "m": 8, "n": 64, "k": 32}, "gemm/library",
@@ -63,6 +66,13 @@ MEANT = {
                      {"M": 3, "K": 64, "dtype": "fp8", "part": "scale_matrix"}),
     "computescale": ("compute_scale", "torch_ops", {"m": 3, "k": 64, "quant_dtype": "fp8"}, "quantize/library",
                      {"M": 3, "K": 64, "dtype": "fp8", "part": "compute_scale"}),
+    "gdn": ("gdn", "chunk_gated_delta_rule", STATES, "linear_attention/library",
+            {**PROMPT, "kind": "gdn", "k_heads": 16, "v_heads": 32, "k_dim": 128, "v_dim": 64, "state_dtype": "fp32"}),
+    "kda": ("kda", "fused_recurrent_kda", {**STATES, "phase": "verify"}, "linear_attention/library",
+            {**PROMPT, "phase": "verify", "kind": "kda", "k_heads": 16, "v_heads": 32, "k_dim": 128, "v_dim": 64}),
+    "mamba2": ("mamba2", "causal_conv1d_fn",
+               {**STEP, "d_state": 128, "nheads": 64, "head_dim": 64, "n_groups": 8, "chunk_size": 256}, "causal_conv/library",
+               {**PROMPT, "channels": 64 * 64 + 2 * 8 * 128, "width": 4}),
 }  # fmt: skip
 
 
@@ -129,6 +139,10 @@ class TestCollective(ImporterContract):
         ("nccl", "op_name", "broadcast", "op_name must be all_reduce or all_gather or reduce_scatter or alltoall"),
         ("mla_bmm", "op_name", None, "op_name must not be empty"),
         ("custom_allreduce", "device", "\x1b[31mX1" * 100_000, "device '\x1b[31mX1"),
+        ("gdn", "phase", "context\n", "phase must be context, generation or verify"),
+        ("gdn", "kernel_source", None, "kernel_source must not be empty"),
+        ("kda", "num_v_heads", 2**62, "num_v_heads must be from 1 to 999,999"),
+        ("mamba2", "n_groups", -8, "n_groups must be from 1 to 999,999"),
         ("quantize", "latency", 0.0, "latency must be a positive number of milliseconds, got '0.0'"),
         ("quantize", "latency", float("nan"), "latency must be a positive number of milliseconds"),
     ],
@@ -157,6 +171,39 @@ def test_key_heads_window_and_length_may_be_left_to_their_defaults(tmp_path):
     assert sum("taken to be 0" in note for note in dataset.notes) == 2
 
 
+def test_linear_attention_and_its_convolution_are_two_ops(tmp_path):
+    """The code path tells them apart, also one without a name here; channels are those of queries, keys and values."""
+    paths = ["causal_conv1d_fn", "chunk_gated_delta_rule", "causal_conv1d_update", "\x1b[31mnew' OR 1\n"]
+    frame = table("gdn", rows=4, kernel_source=paths, phase=["context", "context", "generation", "generation"])
+    frame = frame.with_columns(seq_len=pl.Series([64, 64, 1, 1]), extra=pl.lit("x")).drop("d_conv", "num_tokens")
+    frame.write_parquet(tmp_path / "t.parquet")
+    dataset = kerncast.read(tmp_path / "t.parquet")
+    conv, states = dataset.read("causal_conv/library"), dataset.read("linear_attention/library")
+    chosen = ("source_line", "problem.phase", "problem.channels", "problem.width", "config.kernel_source")
+    channels = 2 * 16 * 128 + 32 * 64
+    assert conv.select(chosen).rows() == [(1, "context", channels, 4, paths[0]), (3, "generation", channels, 4, paths[2])]
+    assert states.select("source_line", "config.kernel_source", "backend").rows() == [
+        (2, paths[1], None),
+        (4, "other", paths[3]),
+    ]
+    assert any("d_conv" in note and "taken to be 4" in note for note in dataset.notes)
+    assert any("d_model, model_name, extra" in note for note in dataset.notes)
+    frame.drop("phase").write_parquet(tmp_path / "gdn_perf.parquet")
+    with pytest.raises(KerncastError, match="a table of gdn needs the column 'phase'"):
+        kerncast.read(tmp_path / "gdn_perf.parquet", format="aiconfigurator")
+
+
+@pytest.mark.parametrize(
+    ("framework", "version", "channels"),
+    [("TRTLLM", "1.3.0rc20", 2048), ("SGLang", "0.5.10", 2048), ("TRTLLM", "1.4.0", 6144), ("SGLang", None, 6144)],
+)
+def test_convolutions_that_were_timed_with_the_queries_alone_have_their_channels(tmp_path, framework, version, channels):
+    """Two versions of two frameworks; with all channels their kernels would beat the memory by a factor of four."""
+    frame = table("gdn", framework=framework, kernel_source="causal_conv1d_fn")
+    frame.with_columns(version=pl.lit(version, pl.String)).write_parquet(tmp_path / "t.parquet")
+    assert kerncast.read(tmp_path / "t.parquet").read()["problem.channels"].to_list() == [channels] * 2
+
+
 def test_frameworks_have_one_spelling_and_unknown_names_stay(tmp_path):
     """vLLM and VLLM are one program; one that nobody knows keeps its name, a code path without a name here is `other`."""
     said = ["vLLM", "vllm", "TensorRT-LLM", "Dyn 'amo\"\n"]
@@ -178,7 +225,7 @@ def systems(tmp_path):
     placed(folder, "h100_sxm", "moe", version="0.10.0rc1", frame=table("moe", version="0.10.0rc1", num_tokens=[1, 2]))
     placed(folder, "l40s", "moe", "trtllm", "1.0.0", table("moe", framework="TRTLLM", version="1.0.0", device="NVIDIA L40S"))
     placed(folder, "l40s", "gemm", frame=table("gemm", device="NVIDIA L40S", gemm_dtype=["fp8", "int4_wo"]))
-    placed(folder, "h100_sxm", "kda", frame=pl.DataFrame({"seq_len": [1, 2, 3]}))
+    placed(folder, "h100_sxm", "dsa", frame=pl.DataFrame({"seq_len": [1, 2, 3]}))
     placed(folder, "b60", "oneccl", frame=table("oneccl", device=B60))
     placed(folder, "h100_sxm", "nccl", "nccl", "2.23", table("nccl").drop("device", "framework", "version"))
     return folder
@@ -189,7 +236,7 @@ def test_a_folder_of_all_kinds_is_read_with_what_its_names_say(systems):
     dataset = kerncast.read(systems)
     counts = {family.id: dataset.read(family).height for family in dataset.families}
     assert counts == {"collective/library": 4, "gemm/library": 1, "mixed_mm/library": 1, "moe/library": 6}
-    assert any("left out 3 rows of kinds that have no op here: kda (3 rows in 1 file)" in note for note in dataset.notes)
+    assert any("left out 3 rows of kinds that have no op here: dsa (3 rows in 1 file)" in note for note in dataset.notes)
     rows = dataset.read("collective/library")
     assert set(rows.select("device", "software").rows()) == {
         ("b60", '{"framework":"oneCCL","version":"0.24.0"}'), ("h100", '{"framework":"NCCL","version":"2.23"}'),
@@ -258,7 +305,7 @@ def test_a_wheel_with_a_damaged_table_is_refused_by_name(tmp_path, systems):
         (tmp_path / "t.whl").write_bytes(buffer.getvalue())
         return kerncast.read(tmp_path / "t.whl", format="aiconfigurator")
 
-    assert wheel("kda").rows == 12
+    assert wheel("dsa").rows == 12
     with pytest.raises(KerncastError, match=r"t\.whl, l40s/group/vllm/0\.24\.0/gemm_perf\.parquet, not a parquet file"):
         wheel("gemm")
 

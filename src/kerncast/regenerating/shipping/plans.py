@@ -31,6 +31,9 @@ LEAST_SHARE = 0.5
 MEDIANS = ("trtllm", "vllm")
 
 
+RECURRENT = ("causal_conv", "linear_attention")
+
+
 @dataclass(frozen=True)
 class Plan:
     """How one shipped model is made."""
@@ -66,10 +69,11 @@ class Plan:
 
     def came_from(self, source: Origin, versions: str) -> str:
         """The tables that the rows are of, in Markdown."""
+        only = f" Only rows with {' and '.join(map(markdown.code, self.where))}." if self.where else ""
         return (
             f"Tables: {markdown.text(source.words)}; op {markdown.code(self.op)}, framework {markdown.code(self.framework)}, "
             "of each device the newest version, passing over those with less than half the rows of its fullest one: "
-            f"{markdown.text(versions)}."
+            f"{markdown.text(versions)}.{only}"
         )
 
     def more_errors(self, model: Model, table: Table, threads: int, progress: Progress) -> Sequence[str]:
@@ -94,11 +98,21 @@ def medians_of(op: str, framework: str) -> dict[str, Any]:
     return {"medians": True} if op == "moe" and framework in MEDIANS else {}
 
 
+def left_out_of(op: str, framework: str) -> tuple[str, ...]:
+    """Conditions on the rows that an op and a framework are learned from, where some tables are no good."""
+    if (op, framework) == ("causal_conv", "vllm"):
+        # Before 0.27.0, KDA's convolution of a prompt was timed with 0.4 ms or more of work on the host, whatever its size.
+        return ("kernel_source!=causal_conv1d_fn_qkv3",)
+    # SGLang's one table of the A100 is of an older version and has no linear attention of prompts: its rows err by 10 and 30 %.
+    return ("device!=a100",) if op in RECURRENT and framework == "sglang" else ()
+
+
 def _plans() -> tuple[Plan, ...]:
     # Few enough that all models are built in an hour of one core. More trees, leaves and rows err less: on vLLM's GEMMs of the
     # H200 alone, pairs (N, K) unseen, 100 and 200 trees of 127 leaves err by 3.5 and 3.4 %, 200 of 255 leaves by 3.2 %.
     large = {"trees": 60, "own_trees": 100, "leaves": 127, "lr": 0.12}
     small = {"trees": 60, "own_trees": 80, "leaves": 63, "lr": 0.12}
+    few = {"trees": 40, "own_trees": 50, "leaves": 63, "lr": 0.15}
     sizes: dict[str, tuple[Sequence[str], int, dict[str, Any]]] = {
         "gemm": (SERVERS, 300_000, large | {"own_loss": "absolute"}),
         "mixed_mm": (("trtllm",), 60_000, small),
@@ -111,10 +125,11 @@ def _plans() -> tuple[Plan, ...]:
         "mla_bmm": (SERVERS, 40_000, small),
         "collective": (("nccl", *SERVERS), 40_000, small),
         "quantize": (SERVERS, 40_000, small),
+        **dict.fromkeys(RECURRENT, (SERVERS, 40_000, few)),
     }
     command = "kerncast regenerate shipped --only"
     return tuple(
-        Plan(op, name, rows, knobs | medians_of(op, name), command=f"{command} {op}-{name}")
+        Plan(op, name, rows, knobs | medians_of(op, name), command=f"{command} {op}-{name}", where=left_out_of(op, name))
         for op, (names, rows, knobs) in sizes.items()
         for name in names
     )

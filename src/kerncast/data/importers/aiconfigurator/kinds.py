@@ -149,6 +149,43 @@ def _quantize(name: str, part: str) -> Kind:
     return Kind(name, {part: part}, _QUANTIZE, (Rows("quantize/library", problem, {"dtype": "quant_dtype"}),))
 
 
+# Rows of linear attention are of two ops, which the code path tells apart: the short convolution, and what follows it.
+_IS_CONVOLUTION = col("kernel_source").str.starts_with("causal_conv1d")
+_PHASES = ("context|generation|verify", "context, generation or verify")
+# Products of these stay far from the largest whole number.
+_SIZES = (r"[1-9]\d{0,5}", "from 1 to 999,999")
+_HEADS_OF_STATES = {"k_heads": "num_k_heads", "v_heads": "num_v_heads", "k_dim": "head_k_dim", "v_dim": "head_v_dim"}
+_GROUPS_OF_STATES = {"k_heads": "n_groups", "v_heads": "nheads", "k_dim": "d_state", "v_dim": "head_dim"}
+# The convolution of these was timed with the channels of the queries alone: its times do not change with the heads of values,
+# and all channels would move 12 TB/s on an H100, which has 3.4, and 8 TB/s on an A100, which has 2. For so many channels
+# TensorRT-LLM's times are those of Mamba 2's table. Later versions may be timed otherwise, so only these are read so.
+_QUERIES_ALONE = pl.concat_str(col("framework").str.to_lowercase(), col("version"), separator=" ").is_in(
+    ["trtllm 1.3.0rc20", "sglang 0.5.10"]
+)
+_QUERY_CHANNELS = col("num_k_heads") * col("head_k_dim")
+_QKV_CHANNELS = (
+    pl.when(_QUERIES_ALONE.fill_null(False)).then(_QUERY_CHANNELS)
+    .otherwise(2 * _QUERY_CHANNELS + col("num_v_heads") * col("head_v_dim"))
+)  # fmt: skip
+_MAMBA_CHANNELS = col("nheads") * col("head_dim") + 2 * col("n_groups") * col("d_state")
+
+
+def _recurrent(name: str, heads: Mapping[str, str], channels: pl.Expr, unused: tuple[str, ...] = ()) -> Kind:
+    """Linear attention. Tables say no element types: bf16, and states in fp32, which the bytes per second of decoding fit."""
+    columns = (
+        text("kernel_source"), text("phase", None, *_PHASES), whole("batch_size"), whole("seq_len"),
+        *(whole(column, None, *_SIZES) for column in heads.values()), whole("d_conv", 4),
+    )  # fmt: skip
+    shared: Problem = {"phase": "phase", "batch": "batch_size", "seq_len": "seq_len", "dtype": pl.lit("bf16")}
+    convolution: Problem = {**shared, "channels": channels, "width": "d_conv"}
+    states: Problem = {**shared, **heads, "kind": pl.lit(name), "state_dtype": pl.lit("fp32")}
+    rows = (
+        Rows("causal_conv/library", convolution, chosen=_IS_CONVOLUTION),
+        Rows("linear_attention/library", states),
+    )
+    return Kind(name, {name: ""}, columns, rows, unused=("num_tokens", *unused))
+
+
 # A linear layer keeps its weights as N rows of K.
 _PRODUCT: Problem = {"M": "m", "N": "n", "K": "k", "layout": pl.lit("rcr")}
 # Weight-only quantisation: bf16 activations, narrow weights.
@@ -254,5 +291,9 @@ KINDS = {
         _collective("custom_allreduce", "allreduce_dtype", None, ("backend", "implementation")),
         _quantize("scale_matrix", "scale_matrix"),
         _quantize("computescale", "compute_scale"),
+        _recurrent("gdn", _HEADS_OF_STATES, _QKV_CHANNELS),
+        _recurrent("kda", _HEADS_OF_STATES, _QKV_CHANNELS),
+        # `chunk_size` is how the model's own code cuts a prompt; the convolution is not cut.
+        _recurrent("mamba2", _GROUPS_OF_STATES, _MAMBA_CHANNELS, ("chunk_size",)),
     )
 }  # fmt: skip
