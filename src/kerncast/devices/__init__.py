@@ -122,12 +122,15 @@ def known(name: str) -> Device | None:
 
 def get(name: str) -> Device:
     """A profile by name or alias, `local` for this machine, or the path of a TOML profile."""
-    if name.endswith(".toml"):
-        return read_profile(Path(name))
-    device = known(name)
-    if device is not None:
-        return device
-    raise unknown(name)
+    device = find(name)
+    if device is None:
+        raise unknown(name)
+    return device
+
+
+def find(name: str) -> Device | None:
+    """As `get`, but None for a name that is no device. The error of `get` suggests names, which takes a millisecond."""
+    return read_profile(Path(name)) if name.endswith(".toml") else known(name)
 
 
 def unknown(name: str) -> InvalidValue | NotFound:

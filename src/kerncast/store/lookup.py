@@ -225,6 +225,7 @@ def _on_device(there: list[Entry], device: str | None, path: Path) -> list[Entry
 def canonical(device: str) -> str:
     """The profile name of a device; a device without a profile keeps its own name."""
     try:
-        return profiles.get(device).name
+        found = profiles.find(device)
     except (NotFound, InvalidValue):
-        return device
+        found = None
+    return device if found is None else found.name

@@ -11,7 +11,7 @@ from typing import Any
 
 from kerncast import devices as profiles
 from kerncast.device import Device
-from kerncast.errors import InvalidValue, NotFound
+from kerncast.errors import NotFound
 from kerncast.models.hull import COVERED, Coverage
 from kerncast.registry import OPS
 from kerncast.software import is_same, lacks, matching
@@ -149,11 +149,4 @@ def no_model(op: str, device: Device | str, software: str | None, store: Store, 
 
 def profile_of(device: Device | str) -> Device | None:
     """The profile of a device; None: there is none of this name, and only models can know it."""
-    if isinstance(device, Device):
-        return device
-    try:
-        return profiles.get(device)
-    except (NotFound, InvalidValue):
-        if device.endswith(".toml"):
-            raise
-        return None
+    return device if isinstance(device, Device) else profiles.find(device)
