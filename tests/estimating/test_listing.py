@@ -1,7 +1,7 @@
 """The calls of a step: their weights and arithmetic against what is counted by hand, and what parallelism leaves of them."""
 
 import pytest
-from example_configs import DEEPSEEK_V3, LLAMA_8B, MIXTRAL_8X7B
+from example_configs import DEEPSEEK_V3, LLAMA_8B, MIXTRAL_8X7B, QWEN3_NEXT_80B
 
 import kerncast
 from kerncast.errors import InvalidValue
@@ -29,7 +29,7 @@ def named(calls, name):
 
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
-@pytest.mark.parametrize("config", [LLAMA_8B, MIXTRAL_8X7B, DEEPSEEK_V3])
+@pytest.mark.parametrize("config", [LLAMA_8B, MIXTRAL_8X7B, DEEPSEEK_V3, QWEN3_NEXT_80B])
 def test_the_weights_of_all_calls_are_the_model(config, phase):
     """Nothing is listed twice and nothing is dropped: the weights add up to the parameters of the model."""
     assert total(listed(config, phase=phase), "weights") == read_decoder(config)[0].parameters
@@ -147,6 +147,20 @@ def test_latent_attention():
     assert named(other, "latent attention").flops == named(listed(DEEPSEEK_V3), "latent attention").flops
 
 
+@pytest.mark.parametrize(("phase", "length"), [("prefill", 1000), ("decode", 1)])
+def test_linear_attention_runs_in_three_layers_of_four(phase, length):
+    """Each has a convolution of queries, keys and values and one kernel for the states; the context does not matter."""
+    calls = listed(QWEN3_NEXT_80B, tp=2, phase=phase)
+    conv, states = named(calls, "convolution"), named(calls, "linear attention")
+    assert (conv.count, states.count, named(calls, "gate of attention").count) == (36, 36, 12)
+    step = {"phase": "context" if phase == "prefill" else "generation", "batch": 4, "seq_len": length, "dtype": "bf16"}
+    assert conv.problem == {**step, "channels": (2 * 16 + 32) * 128 // 2, "width": 4}
+    heads = {"k_heads": 8, "v_heads": 16, "k_dim": 128, "v_dim": 128}
+    assert states.problem == {**step, **heads, "kind": "gdn", "state_dtype": "fp32"}
+    longer = listed(QWEN3_NEXT_80B, tp=2, phase="decode", context=100_000)
+    assert named(longer, "linear attention").problem["seq_len"] == 1
+
+
 def test_formats_reach_the_calls():
     """Weights that are widened are another op; the output projection and routers keep 16 bits."""
     calls = listed(MIXTRAL_8X7B, quantization_config={"quant_method": "awq", "bits": 4})
@@ -176,6 +190,8 @@ WORKED = [
     (MIXTRAL_8X7B, {"phase": "decode", "tp": 4, "ep": 2}),
     (DEEPSEEK_V3, {"phase": "decode", "tp": 8, "ep": 32, "batch": 64}),
     (DEEPSEEK_V3, {"phase": "prefill", "tp": 16, "new_tokens": 600}),
+    (QWEN3_NEXT_80B, {"phase": "decode", "tp": 4, "ep": 2}),
+    (QWEN3_NEXT_80B, {"phase": "prefill", "context": 900, "new_tokens": 700}),
 ]
 
 
@@ -208,6 +224,12 @@ def test_the_work_agrees_with_the_ops(config, options):
             {**LLAMA_8B, "num_key_value_heads": 4, "num_attention_heads": 12, "head_dim": 128},
             {"tp": 6},
             "or be a multiple of them",
+        ),
+        (QWEN3_NEXT_80B, {"tp": 32}, "`tp=32` must divide attention heads, 16"),
+        (
+            {**QWEN3_NEXT_80B, "linear_num_key_heads": 12, "linear_num_value_heads": 12},
+            {"tp": 8},
+            "must divide attention heads, 12",
         ),
         (LLAMA_8B, {"ep": 2}, "`ep=2` divides experts, and model has none: leave it out"),
         (MIXTRAL_8X7B, {"tp": 4, "ep": 3}, "one must be a multiple of the other"),

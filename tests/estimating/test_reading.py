@@ -4,13 +4,13 @@ import json
 import os
 
 import pytest
-from example_configs import DEEPSEEK_V3, LLAMA_8B, MIXTRAL_8X7B
+from example_configs import DEEPSEEK_V3, LLAMA_8B, MIXTRAL_8X7B, QWEN3_NEXT_80B
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.estimating.config_file import read_decoder
-from kerncast.estimating.decoder import DenseMlp, ExpertMlp, Formats, GroupedAttention, LatentAttention
+from kerncast.estimating.decoder import DeltaAttention, DenseMlp, ExpertMlp, Formats, GroupedAttention, LatentAttention
 from kerncast.estimating.formats import asked
 
 
@@ -28,9 +28,11 @@ def expert_layers(config, **changes):
 
 
 def test_parameters_are_those_of_the_published_models():
-    """Llama 3 8B, Mixtral 8x7B and DeepSeek V3 have as many parameters as their model cards count."""
+    """Llama 3 8B, Mixtral 8x7B, Qwen3-Next and DeepSeek V3 have as many parameters as their model cards count."""
     assert decoder(LLAMA_8B).parameters == 8_030_261_248
     assert decoder(MIXTRAL_8X7B).parameters == 46_702_792_704
+    # Without the layer that predicts further tokens: 79.7 of the card's 81 billion.
+    assert decoder(QWEN3_NEXT_80B).parameters == 79_674_279_936
     # 61 layers of latent attention, 3 dense MLPs, 58 of 256 + 1 experts and a router, two embeddings, norms; without those of
     # the latent vectors (61 times 2,048) and the bias of the router (58 times 256).
     attention = 7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 * 128 * 256 + 128 * 128 * 7168
@@ -59,6 +61,32 @@ def test_where_experts_are():
     mixed = decoder(MIXTRAL_8X7B, **llama4)
     assert {kind.mlp for kind in mixed.layers} == {DenseMlp(16384), ExpertMlp(8, 2, 14336, shared=DenseMlp(14336))}
     assert expert_layers({**LLAMA_8B, "num_local_experts": 0}) == 0
+
+
+def test_where_linear_attention_is():
+    """All layers but every fourth, or those that are listed; only an architecture that is known to have it, and whole heads."""
+
+    def places(**changes):
+        layers = decoder(QWEN3_NEXT_80B, **changes).layers
+        return [(kind.count, isinstance(kind.attention, DeltaAttention)) for kind in layers]
+
+    assert places() == [(36, True), (12, False)]
+    assert places(full_attention_interval=2) == [(24, True), (24, False)]
+    assert places(layer_types=["full_attention"] * 40 + ["linear_attention"] * 8) == [(40, False), (8, True)]
+    nested = {"model_type": "qwen3_5_moe", "text_config": {**QWEN3_NEXT_80B, "model_type": "qwen3_5_moe_text"}}
+    assert read_decoder(nested)[0].parameters == decoder(QWEN3_NEXT_80B).parameters
+    for changes, message in (
+        ({"model_type": "brand_new"}, "has linear attention"),
+        ({"linear_num_value_heads": 33}, "must be a multiple of linear_num_key_heads, got 33 and 16"),
+        ({"linear_key_head_dim": "\x1b[2J" * 1000}, "linear_key_head_dim must be a whole number"),
+        ({"linear_num_value_heads": None}, "has no linear_num_value_heads"),
+        ({"ssm_state_size": 128}, "state-space layers"),
+    ):
+        with pytest.raises(KerncastError, match=message) as caught:
+            decoder(QWEN3_NEXT_80B, **changes)
+        assert len(str(caught.value)) < 1_000
+    with pytest.raises(KerncastError, match="layer_types has 'linear_attention', which is not supported"):
+        decoder(LLAMA_8B, layer_types=["linear_attention"] * 32)
 
 
 def test_where_windows_are():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 
 import pytest
-from example_configs import DEEPSEEK_V3, LLAMA_8B, MIXTRAL_8X7B
+from example_configs import DEEPSEEK_V3, LLAMA_8B, MIXTRAL_8X7B, QWEN3_NEXT_80B
 
 from kerncast import devices
 from kerncast.device import NOT_MEASURED, Device
@@ -205,6 +205,10 @@ def test_memory_counts_weights_and_cache():
     assert latent.cache_bytes == 61 * 10 * 100 * 576 * 2
     window = {**LLAMA_8B, "model_type": "mistral", "sliding_window": 128}
     assert step(window, batch=64, context=4096).memory.cache_bytes == found.cache_bytes / 32
+    # 36 layers of states in fp32 and three tokens of the convolution, however long the context; 12 with a cache.
+    linear = step(QWEN3_NEXT_80B, batch=10, context=100).memory
+    states = 32 * 128 * 128 * 4 + 3 * 8192 * 2
+    assert linear.cache_bytes == 10 * (36 * states + 12 * 100 * 2 * 2 * 256 * 2)
     # DeepSeek in blocks of fp8: a byte for each weight but embeddings, routers and norms.
     assert latent.weights_bytes == pytest.approx(671e9 + 2 * 129280 * 7168, rel=0.01)
 

@@ -23,6 +23,8 @@ class Traits:
     """Of how many layers the last one sees everything, when the config does not list them."""
     defaults: Mapping[str, int] = field(default_factory=dict)
     """Fields that published configs leave out where they have the default of transformers."""
+    delta: bool = False
+    """Whether the other layers are gated delta networks, and attention has a gate."""
 
 
 PLAIN, QK_NORM = Traits(), Traits(qk_norm=True)
@@ -45,6 +47,10 @@ KNOWN: dict[str, Traits] = {
          "olmo2", "olmoe", "mimo_v2_flash", "step3p7", "hunyuan_v1_dense", "hunyuan_v1_moe", "llama4", "llama4_text"),
         QK_NORM,
     ),
+    **dict.fromkeys(
+        ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
+        Traits(qk_norm=True, pattern=4, delta=True),
+    ),
     "glm4": Traits(norms=4),
     "gemma": Traits(tied=True),
     "gemma2": Traits(tied=True, norms=4, alternating=True),
@@ -58,13 +64,14 @@ KNOWN: dict[str, Traits] = {
 
 SUPPORTED = (
     "dense and mixture-of-experts decoders with multi-head, grouped-query or latent attention, with or without windows (Llama, "
-    "Qwen 2 and 3, Mistral, Mixtral, DeepSeek V2 and V3, Kimi K2, Gemma 1 to 3, gpt-oss, MiniMax M2 and the like)"
+    "Qwen 2 to 3.5, Mistral, Mixtral, DeepSeek V2 and V3, Kimi K2, Gemma 1 to 3, gpt-oss, MiniMax M2 and the like)"
 )
+# Fields of gated delta networks: they have layers of them if the architecture is known to be one.
+DELTA_FIELDS = ("linear_num_key_heads", "linear_num_value_heads")
 # A field that is there (and neither null, 0, false nor empty) → what the layers then have, which is not listed here.
 OTHER_LAYERS = {
     "linear_attn_config": "linear attention",
-    "linear_num_key_heads": "linear attention",
-    "linear_num_value_heads": "linear attention",
+    **dict.fromkeys(DELTA_FIELDS, "linear attention"),
     "ssm_state_size": "state-space layers",
     "mamba_d_state": "state-space layers",
     "mamba_num_heads": "state-space layers",
@@ -92,6 +99,8 @@ def traits_of(fields: Fields) -> tuple[Traits, str, str | None]:
     stated = fields.items("architectures") or ()
     name = model_type or next((item for item in stated if isinstance(item, str)), "") or "unnamed"
     others = {key: what for key, what in OTHER_LAYERS.items() if fields.values.get(key)}
+    if model_type in KNOWN and KNOWN[model_type].delta:
+        others = {key: what for key, what in others.items() if key not in DELTA_FIELDS}
     if any(isinstance(item, str) and item.endswith("ForMaskedLM") for item in stated):
         others["architectures"] = "an encoder"
     for key, what in others.items():

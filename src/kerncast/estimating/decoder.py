@@ -16,11 +16,19 @@ class GroupedAttention:
     window: int = 0
     """Keys that a query sees at most; 0: all before it."""
     qk_norm: bool = False
+    output_gate: bool = False
+    """Whether the result is multiplied by a gate, which is projected beside the queries."""
+
+    @property
+    def gate_dim(self) -> int:
+        """Elements of the gate of one head."""
+        return self.value_dim if self.output_gate else 0
 
     @property
     def parameters_per_hidden(self) -> int:
-        """Weights for each element of a token: the projections of queries, keys and values, and back."""
-        return self.heads * (self.head_dim + self.value_dim) + self.kv_heads * (self.head_dim + self.value_dim)
+        """Weights for each element of a token: the projections of queries, keys, values and gates, and back."""
+        both = self.head_dim + self.value_dim
+        return self.heads * (both + self.gate_dim) + self.kv_heads * both
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,29 @@ class LatentAttention:
 
 
 @dataclass(frozen=True)
+class DeltaAttention:
+    """A gated delta network: linear attention with a state per value head, after a short convolution."""
+
+    heads: int
+    """Of queries and keys."""
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    width: int
+    """Tokens that the convolution sees."""
+
+    @property
+    def channels(self) -> int:
+        """What is convolved: queries, keys and values."""
+        return 2 * self.heads * self.key_dim + self.value_heads * self.value_dim
+
+    @property
+    def parameters_per_hidden(self) -> int:
+        """Weights for each element of a token: queries, keys, values and their gate, two gates of the state, and back."""
+        return self.channels + 2 * self.value_heads * self.value_dim + 2 * self.value_heads
+
+
+@dataclass(frozen=True)
 class DenseMlp:
     """Projections up and down, with a gate beside the first if `gated`."""
 
@@ -70,7 +101,7 @@ class ExpertMlp:
     shared: DenseMlp | None = None
 
 
-Attention = GroupedAttention | LatentAttention
+Attention = GroupedAttention | LatentAttention | DeltaAttention
 Mlp = DenseMlp | ExpertMlp
 
 
@@ -141,6 +172,8 @@ def attention_parameters(attention: Attention, hidden: int) -> int:
     """Weights of the projections around attention."""
     if isinstance(attention, GroupedAttention):
         return hidden * attention.parameters_per_hidden
+    if isinstance(attention, DeltaAttention):
+        return hidden * attention.parameters_per_hidden + attention.channels * attention.width
     query = attention.heads * attention.query_dim
     queries = hidden * attention.q_rank + attention.q_rank * query if attention.q_rank else hidden * query
     latent = hidden * attention.cached_dim

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kerncast.errors import InvalidValue
-from kerncast.estimating.decoder import Decoder, DenseMlp, ExpertMlp, GroupedAttention, Mlp
+from kerncast.estimating.decoder import Decoder, DeltaAttention, DenseMlp, ExpertMlp, GroupedAttention, Mlp
 from kerncast.estimating.fields import LARGEST
 
 PHASES = ("prefill", "decode")
@@ -102,6 +102,8 @@ def checked_deployment(decoder: Decoder, tp: int, ep: int | None) -> Deployment:
         _divides(kind.attention.heads, "attention heads", "tp", tp)
         if isinstance(kind.attention, GroupedAttention):
             _replicates(kind.attention.kv_heads, tp)
+        elif isinstance(kind.attention, DeltaAttention):
+            _divides(kind.attention.value_heads, "value heads of linear attention", "tp", tp)
         _divides_mlp(kind.mlp, spread)
     return spread
 

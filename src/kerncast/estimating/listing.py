@@ -7,8 +7,17 @@ from dataclasses import dataclass, replace
 
 from kerncast import dtypes
 from kerncast.estimating.calls import Call, collective, experts, gemm, pairs, passing, quantise
-from kerncast.estimating.decoder import Decoder, DenseMlp, ExpertMlp, GroupedAttention, LatentAttention, LayerKind
+from kerncast.estimating.decoder import (
+    Decoder,
+    DeltaAttention,
+    DenseMlp,
+    ExpertMlp,
+    GroupedAttention,
+    LatentAttention,
+    LayerKind,
+)
 from kerncast.estimating.deployment import Deployment, Workload
+from kerncast.estimating.linear import convolution, linear_attention
 
 # What the models of `mla_*` were measured with: latent vector, part with positions, queries and keys without, values.
 MLA_DIMS = (512, 64, 128, 128)
@@ -77,6 +86,8 @@ class _Step:
         yield self._norm("norm", self.decoder.norms_per_layer * count, self.tokens)
         if isinstance(kind.attention, GroupedAttention):
             yield from self._grouped(kind.attention, count)
+        elif isinstance(kind.attention, DeltaAttention):
+            yield from self._delta(kind.attention, count)
         else:
             yield from self._latent(kind.attention, count)
         yield from self._all_reduce("all_reduce after attention", count, self.tokens)
@@ -94,7 +105,8 @@ class _Step:
         kv_heads = max(1, attention.kv_heads // self.spread.tp)
         both = attention.head_dim + attention.value_dim
         yield from self._quantised("qkv", count, form)
-        yield gemm("qkv", count, tokens, heads * attention.head_dim + kv_heads * both, hidden, form, self.activations)
+        queries = heads * (attention.head_dim + attention.gate_dim)
+        yield gemm("qkv", count, tokens, queries + kv_heads * both, hidden, form, self.activations)
         turned = tokens * (heads + kv_heads) * attention.head_dim
         if attention.qk_norm:
             yield self._passing("norm of q and k", count, 2 * turned, tokens=tokens, heads=heads + kv_heads)
@@ -103,6 +115,8 @@ class _Step:
         call = self._passing("rope and cache", count, 2 * turned, tokens=tokens, heads=heads + kv_heads)
         yield replace(call, bytes=call.bytes + kept)
         yield self._grouped_attention(attention, count, heads, kv_heads)
+        if attention.output_gate:
+            yield self._passing("gate of attention", count, 3 * tokens * heads * attention.gate_dim, tokens=tokens, heads=heads)
         yield gemm("o", count, tokens, hidden, heads * attention.value_dim, form, self.activations)
 
     def _grouped_attention(self, attention: GroupedAttention, count: int, heads: int, kv_heads: int) -> Call:
@@ -126,6 +140,19 @@ class _Step:
         if known is None:
             problem |= {"value_dim": attention.value_dim}
         return Call(name, known, problem, count, 2.0 * batch * heads * read * both, moved, self.activations)
+
+    def _delta(self, attention: DeltaAttention, count: int) -> Iterator[Call]:
+        hidden, tokens, form, tp = self.decoder.hidden, self.tokens, self.decoder.formats.attention, self.spread.tp
+        channels, heads = attention.channels // tp, attention.value_heads // tp
+        values = heads * attention.value_dim
+        yield from self._quantised("linear attention", count, form)
+        yield gemm("q, k, v and gate", count, tokens, channels + values, hidden, form, self.activations)
+        # Narrow, and not quantised in published checkpoints.
+        yield gemm("gates of the state", count, tokens, 2 * heads, hidden, self.activations, self.activations)
+        yield convolution(attention, count, self.sequences, self.work, tp, self.activations)
+        yield linear_attention(attention, count, self.sequences, self.work, tp, self.activations)
+        yield self._passing("gated norm", count, 3 * tokens * values, tokens=tokens, heads=heads)
+        yield gemm("o of linear attention", count, tokens, hidden, values, form, self.activations)
 
     def _latent(self, attention: LatentAttention, count: int) -> Iterator[Call]:
         hidden, tokens, form, own = self.decoder.hidden, self.tokens, self.decoder.formats.attention, self.activations

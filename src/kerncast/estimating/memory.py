@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from kerncast import dtypes
 from kerncast.device import Device
 from kerncast.estimating.calls import Call
-from kerncast.estimating.decoder import Decoder, GroupedAttention
+from kerncast.estimating.decoder import Decoder, DeltaAttention, GroupedAttention
 from kerncast.estimating.deployment import Deployment, Workload
 from kerncast.estimating.formats import weight_bytes
+from kerncast.estimating.linear import state_bytes
 
 # A profile's gigabyte: NVIDIA's "80 GB" and "141 GB" are 2^30 bytes each, others' are fewer.
 GIGABYTE = 1e9
@@ -54,12 +55,15 @@ def memory_of(decoder: Decoder, calls: Iterable[Call], spread: Deployment, work:
 
 
 def cache_bytes(decoder: Decoder, spread: Deployment, work: Workload) -> float:
-    """The cache of the sequences of one GPU; layers with a window keep no more than the window."""
+    """The cache of the sequences of one GPU; layers with a window keep no more than it, linear attention its states."""
     element = dtypes.BYTES[decoder.formats.cache]
     sequences = -(-work.batch // spread.copies)
     total = 0.0
     for kind in decoder.layers:
         attention = kind.attention
+        if isinstance(attention, DeltaAttention):
+            total += kind.count * sequences * state_bytes(attention, spread.tp, dtypes.BYTES[decoder.formats.activations])
+            continue
         if isinstance(attention, GroupedAttention):
             length = min(work.longest, attention.window) if attention.window else work.longest
             kept = max(1, attention.kv_heads // spread.tp) * (attention.head_dim + attention.value_dim)

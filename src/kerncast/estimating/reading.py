@@ -10,6 +10,7 @@ from kerncast.estimating.architectures import SUPPORTED, Traits, traits_of
 from kerncast.estimating.decoder import (
     Attention,
     Decoder,
+    DeltaAttention,
     DenseMlp,
     ExpertMlp,
     GroupedAttention,
@@ -29,7 +30,7 @@ SHARED_INTER = ("shared_expert_intermediate_size", "moe_shared_expert_intermedia
                 "shared_intermediate_size")  # fmt: skip
 SHARED_COUNT = ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts")
 DENSE_INTER = ("intermediate_size_mlp", "dense_intermediate_size", "intermediate_size")
-FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+FULL, SLIDING, CHUNKED, LINEAR_TYPE = "full_attention", "sliding_attention", "chunked_attention", "linear_attention"
 # Of Llama 4, every fourth layer sees everything unless the config lists them.
 LLAMA4_GLOBAL = 4
 
@@ -97,8 +98,21 @@ class _Reader:
         if self.fields.present("kv_lora_rank"):
             return [self._latent()] * self.layers
         types = self._attention_types()
-        found = {kind: self._grouped(kind) for kind in set(types)}
+        found: dict[str, Attention] = {
+            kind: self._delta() if kind == LINEAR_TYPE else self._grouped(kind) for kind in dict.fromkeys(types)
+        }
         return [found[kind] for kind in types]
+
+    def _delta(self) -> DeltaAttention:
+        fields = self.fields
+        heads, value_heads = fields.whole("linear_num_key_heads"), fields.whole("linear_num_value_heads")
+        if value_heads % heads:
+            raise BadFile(
+                f"{fields.source}: linear_num_value_heads must be a multiple of linear_num_key_heads, got {value_heads} and "
+                f"{heads}: correct one of them"
+            )
+        key_dim, value_dim = fields.whole("linear_key_head_dim"), fields.whole("linear_value_head_dim")
+        return DeltaAttention(heads, value_heads, key_dim, value_dim, fields.whole("linear_conv_kernel_dim", default=4))
 
     def _latent(self) -> LatentAttention:
         fields = self.fields
@@ -133,7 +147,9 @@ class _Reader:
         head_dim = fields.whole(*names("head_dim"), default=max(1, hidden // heads))
         value_dim = fields.whole(*names("v_head_dim"), default=head_dim)
         window = {FULL: 0, SLIDING: self._window(), CHUNKED: fields.whole("attention_chunk_size", default=0, least=0)}[kind]
-        return GroupedAttention(heads, kv_heads, head_dim, value_dim, window, fields.flag("use_qk_norm", self.traits.qk_norm))
+        qk_norm = fields.flag("use_qk_norm", self.traits.qk_norm)
+        gate = self.traits.delta and fields.flag("attn_output_gate", True)
+        return GroupedAttention(heads, kv_heads, head_dim, value_dim, window, qk_norm, gate)
 
     def _window(self) -> int:
         # Some configs say -1 for no window.
@@ -144,12 +160,15 @@ class _Reader:
         listed = fields.per_layer("layer_types", self.layers)
         if listed is not None:
             for item in listed:
-                if item not in (FULL, SLIDING, CHUNKED, "attention"):
+                if item not in (FULL, SLIDING, CHUNKED, "attention", *((LINEAR_TYPE,) if self.traits.delta else ())):
                     raise InvalidValue(
                         f"{fields.source}: layer_types has '{quoted(item, 80)}', which is not supported: take one of "
                         f"{SUPPORTED}"
                     )
             return [FULL if item == "attention" else item for item in listed]
+        if self.traits.delta:
+            every = fields.whole("full_attention_interval", default=self.traits.pattern)
+            return [FULL if (place + 1) % every == 0 else LINEAR_TYPE for place in range(self.layers)]
         hybrid = fields.per_layer("hybrid_layer_pattern", self.layers)
         if hybrid is not None:
             return [SLIDING if item == 1 else FULL for item in hybrid]
@@ -161,9 +180,9 @@ class _Reader:
         if not self._window() or not fields.flag("use_sliding_window", True):
             return [FULL] * self.layers
         pattern = fields.present("sliding_window_pattern", "_sliding_window_pattern")
-        every = fields.whole(pattern) if pattern else self.traits.pattern
-        if every is not None:
-            return [FULL if (place + 1) % every == 0 else SLIDING for place in range(self.layers)]
+        own = fields.whole(pattern) if pattern else self.traits.pattern
+        if own is not None:
+            return [FULL if (place + 1) % own == 0 else SLIDING for place in range(self.layers)]
         if self.traits.alternating:
             return [FULL if place % 2 else SLIDING for place in range(self.layers)]
         # Qwen 2 gives the window to the layers after the first `max_window_layers`.

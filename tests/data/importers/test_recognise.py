@@ -34,8 +34,8 @@ def test_aiconfigurator_is_recognised_as_a_table_a_wheel_and_a_folder(tmp_path):
     alone = perf(tmp_path / "alone", "t.parquet")
     deep = tmp_path / "systems"
     perf(deep / "h200_sxm/gemm/vllm/1")
-    perf(deep / "h200_sxm/kda/vllm/1", "kda_perf.parquet")
-    perf(deep / "h200_sxm/kda/vllm/2", "kda_perf.parquet")
+    perf(deep / "h200_sxm/dsa/vllm/1", "dsa_perf.parquet")
+    perf(deep / "h200_sxm/dsa/vllm/2", "dsa_perf.parquet")
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for file in sorted(deep.rglob("*.parquet")):
@@ -43,11 +43,11 @@ def test_aiconfigurator_is_recognised_as_a_table_a_wheel_and_a_folder(tmp_path):
     (tmp_path / "core.whl").write_bytes(buffer.getvalue())
     read = {path.name: kerncast.read(path) for path in (alone, deep, tmp_path / "core.whl")}
     assert {name: dataset.rows for name, dataset in read.items()} == dict.fromkeys(read, 2)
-    left = "read 1 of 3 tables; left out 4 rows of kinds that have no op here: kda (4 rows in 2 files)"
+    left = "read 1 of 3 tables; left out 4 rows of kinds that have no op here: dsa (4 rows in 2 files)"
     assert [any(left in note for note in dataset.notes) for dataset in read.values()] == [False, True, True]
     assert read["systems"].contents.sources[0].name == "h200_sxm/gemm/vllm/1/gemm_perf.parquet"
     (tmp_path / "other").mkdir()
-    perf(tmp_path / "other", "kda_perf.parquet")
+    perf(tmp_path / "other", "dsa_perf.parquet")
     with pytest.raises(InvalidValue, match="is not recognised: name its `format`"):
         kerncast.read(tmp_path / "other")
 
