@@ -315,8 +315,10 @@ def test_installed_tables_are_found_without_importing_their_package(tmp_path, sy
     package = tmp_path / "site" / "aiconfigurator_core"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError")
-    with pytest.raises(NotFound, match="the package aiconfigurator-core is not installed: `pip install"):
-        kerncast.read(format="aiconfigurator", installed=True)
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "aiconfigurator_core", None)  # as if it were not installed
+        with pytest.raises(NotFound, match="the package aiconfigurator-core is not installed: `pip install"):
+            kerncast.read(format="aiconfigurator", installed=True)
     systems.rename(package / "systems")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
     code, out, err = run(
