@@ -12,11 +12,13 @@ import tempfile
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO
 
 from kerncast.backends.memory import oom_kills
 from kerncast.collecting.errands import REMEMBERED, Errand
 from kerncast.collecting.messages import Chunk, Frames, Item, Position, Ready, Start, frame, reply_decoder
+from kerncast.collecting.patience import Patience, waited_ns
 
 
 @dataclass
@@ -43,6 +45,10 @@ class Worker:
     """Whether it ran a kernel that computes wrong results, and may do so beyond its own."""
     oom_kills: int = field(default_factory=oom_kills)
     """How many processes had been killed for want of memory when it was started."""
+    patience: Patience = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.patience = Patience(partial(waited_ns, self.process.pid))
 
     def send(self, message: Start | Chunk) -> None:
         """Hand over an order; a worker that died meanwhile is noticed by its closed pipe."""

@@ -186,10 +186,9 @@ class Supervisor:
             device = event.data
             if device in self.lanes:
                 self._take(device)
-        now = time.monotonic_ns()
         for device, worker in list(self.lanes.items()):
             _, deadline = worker.position.read()
-            if worker.chunk is not None and 0 < deadline < now:
+            if worker.patience.ended(deadline if worker.chunk is not None else 0):
                 self._expired(device)
             elif worker.ready is None and time.monotonic() - worker.started > START_SECONDS:
                 self._lost_start(device, f"the backend did not start within {START_SECONDS:g} s")
