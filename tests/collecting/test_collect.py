@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import threading
+import zlib
 
 import msgspec
 import polars as pl
@@ -17,6 +18,7 @@ from kerncast.collecting.messages import Item, Policy, Ready, Result
 from kerncast.collecting.run import Request, collect, locked
 from kerncast.collecting.stopping import DeviceLost
 from kerncast.data import Dataset
+from kerncast.data import journal as journal_format
 from kerncast.data.journal import NAME, Header, journal_rows, records_of
 from kerncast.data.schema import row_keys
 from kerncast.errors import BadFile, InvalidValue
@@ -131,6 +133,34 @@ def test_a_torn_tail_is_cut_and_damage_elsewhere_is_refused(tmp_path):
     path.write_bytes(bytes(damaged))
     with pytest.raises(BadFile, match="is damaged"):
         list(records_of(path))
+
+
+@pytest.mark.parametrize("together", [1, 100, 2**20])
+def test_a_resume_finds_damage_wherever_the_lines_are_divided(tmp_path, monkeypatch, together):
+    """Lines that are decoded together are checked one by one: same records, any flipped bit before the last line is refused."""
+    monkeypatch.setattr(journal_format, "READ_BYTES", together)
+    path, header = tmp_path / NAME, Header("f", "b", "d", {}, "r")
+    journal = Journal.begin(path, header)
+    placed = [journal.add({"key": str(number), "status": "crash", "problem": {}}) for number in range(6)]
+    journal.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[placed[-1] : -4])  # a torn line
+    again, records = Journal.resume(path, header)
+    assert [(at, record.key) for at, record in records] == [(at, str(number)) for number, at in enumerate(placed)]
+    again.close()
+    assert path.read_bytes() == whole
+    for at in range(placed[0], placed[-1], 7):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        again, records = Journal.resume(path, header)
+        with pytest.raises(BadFile, match="is damaged"):
+            list(records)
+        again.close()
+    line = b" "  # whole by its checksum, and no record
+    path.write_bytes(whole + b"%08x %s\n" % (zlib.crc32(line), line))
+    again, records = Journal.resume(path, header)
+    with pytest.raises(BadFile, match="not a result"):
+        list(records)
+    again.close()
 
 
 def test_the_last_record_of_a_key_counts(tmp_path):

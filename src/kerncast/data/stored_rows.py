@@ -214,7 +214,8 @@ class StoredRows:
                 stored = self.stored(found, part)
                 for start in (0,) if drawn else range(0, part.rows, PIECE_ROWS):
                     piece = stored if drawn else stored.slice(start, PIECE_ROWS)
-                    yield piece.filter(kept).select(chosen).collect()
+                    own = piece.filter(kept).select(chosen).collect()
+                    yield _own_copy(own) if where else own
         except pl.exceptions.PolarsError as error:
             raise BadFile(f"{self.path} is damaged ({first_line(error)}): restore it, or import the data again") from error
         if self._journaled is not None and self._journaled[0].id == found.id:
@@ -332,6 +333,14 @@ class StoredRows:
     def family(self, name: str | None = None) -> Family:
         """The family of that id; it may be left out when there is only one."""
         return self._family(name)
+
+
+def _own_copy(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows that a filter kept, in memory of their own: a caller who holds them would hold what the filter read, too.
+
+    Training on a hundredth of 10^8 rows, which are read a part at a time, took 13.6 GiB; with copies it takes 1.5.
+    """
+    return rows[np.arange(rows.height)]
 
 
 def first_line(error: Exception) -> str:
