@@ -306,11 +306,15 @@ def _missed(item: Prediction, floor: float, family: Family, profile: Device, mis
     miss, own = misses.of(item.op)
     median, lower, upper = (float(part[0]) for part in miss.times(np.array([floor])))
     kernels = f"kernels of {item.op}" if own else "kernels of other ops"
-    why = f"the time is {median / floor:.2f} times the roofline, as {kernels} of this size take on {len(miss.devices)} devices"
+    why = f"the time is {median / floor:.2f} times the roofline, as {kernels} of this size take on {_counted(miss.devices)}"
     return replace(
         item, time_ns=median, lower_ns=lower, upper_ns=upper, roofline_ns=floor, basis="roofline", card=card,
         reason=_and(item.reason, why),
     )  # fmt: skip
+
+
+def _counted(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{len(names)} devices"
 
 
 def _refused(item: Prediction) -> str:
