@@ -21,12 +21,23 @@ from kerncast.estimating.deployment import Deployment, Workload
 from kerncast.estimating.listing import calls_of
 from kerncast.estimating.memory import memory_of
 from kerncast.estimating.result import Estimate, Row
-from kerncast.estimating.rooflines import BETWEEN, WORKING, Roofline, between_nodes, node_of, roofline_of, spans_nodes
+from kerncast.estimating.rooflines import (
+    BETWEEN,
+    MEMORY_SHARE,
+    WORKING,
+    Roofline,
+    between_nodes,
+    node_of,
+    reading_ns,
+    roofline_of,
+    spans_nodes,
+)
 from kerncast.progress import QUIET, Progress
 from kerncast.software import also_of, told_also
 
 LEFT_OUT = ("scheduling", "sampling", "tokenising", "the server's own time on the CPU")
 GAPS = "launch gaps"
+FROM_MEMORY = "where a table had weights or keys in the device's cache, the time is that of reading them from memory"
 PREPARING = "gaps between kernels (they are taken to run as one graph)"
 
 
@@ -98,6 +109,10 @@ def _row(call: Call, answer: Answered | str | None, device: Device) -> Row:
         # A model that extrapolates gives no interval: it is then no surer than a roofline.
         lower = time * WORKING[0] if answer.lower_ns is None else answer.lower_ns
         upper = time * WORKING[1] if answer.upper_ns is None else answer.upper_ns
+        least = reading_ns(call, device)
+        if time < least:
+            time, lower, upper = least, least, max(upper, least / MEMORY_SHARE)
+            reason = "; ".join(filter(None, [reason, FROM_MEMORY]))
         basis, model, software, note = answer.basis, answer.model, answer.software, answer.note or None
     else:
         found = roofline_of(call, device)
