@@ -173,3 +173,12 @@ def test_a_roofline_of_one_measured_device_names_it():
     )
     assert found.basis == "roofline"
     assert found.reason.endswith("of this size take on a100")
+
+
+def test_more_gpus_than_a_node_has_are_answered_with_a_note():
+    """Some tables have nodes of more GPUs than the device asked about: the answer says what it takes for granted."""
+    message = {"elements": 1_000_000, "dtype": "bf16"}
+    inside, across = kerncast.predict("all_reduce", [{**message, "gpus": 8}, {**message, "gpus": 16}], device="h100")
+    assert (inside.basis, across.basis) == ("model", "model")
+    assert "one node" not in inside.note
+    assert across.note.startswith("a node of h100 has 8 devices: 16 are answered as if they were in one node")

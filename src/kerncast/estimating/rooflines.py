@@ -19,8 +19,6 @@ KERNEL_NS = 2_000.0
 PASSING = (0.25, 1.44)
 # Kernels that multiply or communicate stay further below the roofline, and more variously.
 WORKING = (0.6, 3.0)
-USUAL_NODE = 8
-"""GPUs of a node, unless the profile says otherwise."""
 BETWEEN = "node_bandwidth_gb_s"
 
 # What each call reads all of, and no other call of the step: dense weights, and the keys and values of a layer. Of experts and
@@ -40,14 +38,9 @@ class Roofline:
     """The rate that the profile lacks, and that was left out."""
 
 
-def node_of(device: Device) -> int:
-    """GPUs of a node."""
-    return int(device.numbers.get("node_devices", USUAL_NODE))
-
-
 def spans_nodes(call: Call, device: Device) -> bool:
     """Whether a call communicates with GPUs of other nodes."""
-    return call.gpus > node_of(device)
+    return call.gpus > device.node_devices
 
 
 def between_nodes(call: Call, device: Device, within_ns: float | None = None) -> Roofline | None:
@@ -60,7 +53,7 @@ def between_nodes(call: Call, device: Device, within_ns: float | None = None) ->
     rate = device.numbers.get(BETWEEN)
     if rate is None:
         return None
-    node = node_of(device)
+    node = device.node_devices
     away = (call.gpus - node) / (call.gpus - 1)
     across = call.link_bytes * away / (1.0 if call.op == "all_to_all" else node)
     within = roofline_of(call, device)

@@ -27,7 +27,6 @@ from kerncast.estimating.rooflines import (
     WORKING,
     Roofline,
     between_nodes,
-    node_of,
     reading_ns,
     roofline_of,
     spans_nodes,
@@ -131,7 +130,7 @@ def _row(call: Call, answer: Answered | str | None, device: Device) -> Row:
 def _within_node(call: Call, device: Device, ask: Ask) -> float | None:
     """What a call takes among the GPUs of one node alone; None: no model knows it."""
     assert call.op is not None
-    answer = _alone(ask, call.op, {**call.problem, "gpus": node_of(device)})
+    answer = _alone(ask, call.op, {**call.problem, "gpus": device.node_devices})
     return None if isinstance(answer, str) or answer.basis != "model" else answer.time_ns
 
 
