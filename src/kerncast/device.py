@@ -52,6 +52,8 @@ NUMBERS: dict[str, str] = {
 PEAK = "peak_flops"
 # Numbers that only tell devices apart: a profile that lacks one reads as 0, unlike every device that was measured.
 TELLING_APART = ("memory_capacity_gb",)
+# Devices of a node, unless the profile says otherwise.
+USUAL_NODE = 8
 # What a note says of a device, after its name, that a model answers for by its profile alone.
 NOT_MEASURED = "was not measured"
 
@@ -142,6 +144,11 @@ class Device:
         if needed and needed <= set(peaks):
             bound[f"hw.{PEAK}"] = dtypes.by_dtype(peaks, dtype)
         return bound
+
+    @property
+    def node_devices(self) -> int:
+        """How many devices a node has: eight, unless the profile says otherwise."""
+        return int(self.numbers.get("node_devices", USUAL_NODE))
 
     def peak_of(self, dtype: str) -> float | None:
         """The peak rate of a dtype in TFLOPS: its own, or that of the type in which it is multiplied; None: unknown."""

@@ -126,6 +126,68 @@ def test_a_decoder_inside_a_multimodal_config():
     assert any("encoders" in text for text in found.assumed)
 
 
+@pytest.mark.parametrize("encoder", ["vision_config", "audio_config"])
+def test_a_decoder_beside_an_encoder(encoder):
+    """Qwen2.5-VL has the fields of its decoder outside: that the encoder is left out is said there too."""
+    assert any("encoders" in text for text in decoder(LLAMA_8B, model_type="qwen2_5_vl", **{encoder: {"depth": 32}}).assumed)
+    assert not any("encoders" in text for text in decoder(LLAMA_8B, **{encoder: {}}).assumed)
+
+
+@pytest.mark.parametrize("name", ["num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers"])
+def test_layers_that_predict_further_tokens_are_said_to_be_missing_only_if_there_are_any(name):
+    """Kimi K2 states that it has none of them."""
+    assert any("further tokens" in text for text in decoder(DEEPSEEK_V3, **{name: 1}).assumed)
+    for none in (0, None):
+        assert not any(
+            "further tokens" in text for text in decoder({**DEEPSEEK_V3, "num_nextn_predict_layers": 0, name: none}).assumed
+        )
+
+
+GPT2 = {
+    "model_type": "gpt2",
+    "n_embd": 768,
+    "n_layer": 12,
+    "n_head": 12,
+    "n_positions": 1024,
+    "n_inner": None,
+    "vocab_size": 50257,
+}
+OPT = {
+    "model_type": "opt", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "ffn_dim": 16384,
+    "vocab_size": 50272,
+}  # fmt: skip
+FALCON_7B = {
+    "model_type": "falcon", "hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71, "num_kv_heads": 71,
+    "multi_query": True, "new_decoder_architecture": False, "vocab_size": 65024,
+}  # fmt: skip
+FALCON_40B = {
+    "model_type": "falcon", "hidden_size": 8192, "num_hidden_layers": 60, "num_attention_heads": 128, "num_kv_heads": 8,
+    "multi_query": True, "new_decoder_architecture": True, "vocab_size": 65024,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "kv_heads", "inter", "billions"),
+    # Without biases and learned positions: GPT-2 has 124.4, OPT 6.66, the Falcons 6.92 and 41.3 billion with them.
+    [(GPT2, 12, 3072, 0.1236), (OPT, 32, 16384, 6.649), (FALCON_7B, 1, 18176, 6.922), (FALCON_40B, 8, 32768, 41.30)],
+)
+def test_older_configs_are_read_by_the_names_that_they_use(config, kv_heads, inter, billions):
+    """GPT-2, OPT and Falcon: other names of fields, an MLP without a gate, one key head for all or groups of them."""
+    found = decoder(config)
+    (layer,) = found.layers
+    assert layer.attention.kv_heads == kv_heads
+    assert layer.mlp == DenseMlp(inter, gated=False)
+    assert found.tied
+    assert not found.assumed
+    assert found.parameters / 1e9 == pytest.approx(billions, rel=1e-3)
+
+
+def test_the_usual_name_of_a_field_comes_first():
+    """A config with both names of a field means the usual one, and a null does not hide the other."""
+    assert decoder(LLAMA_8B, n_embd=64, n_layer=1).parameters == 8_030_261_248
+    assert decoder(GPT2, hidden_size=None).hidden == 768
+
+
 def test_fields_that_published_configs_leave_out():
     """Gemma 3 of 4 B states neither its heads nor its vocabulary; they are transformers' defaults, and that is said."""
     stated = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
@@ -260,6 +322,13 @@ def test_a_file_that_is_no_object_is_refused(tmp_path, text):
         ({"is_encoder_decoder": True}, "an encoder"),
         ({"model_type": "bert", "type_vocab_size": 2}, "'bert' has an encoder"),
         ({"model_type": "modernbert", "architectures": ["ModernBertForMaskedLM"]}, "'modernbert' has an encoder"),
+        ({"model_type": "modernbert", "architectures": ["ModernBertModel"]}, "'modernbert' has an encoder"),
+        ({"model_type": "vit", "architectures": ["ViTForImageClassification"], "vocab_size": None}, "'vit' has an encoder"),
+        (
+            {"architectures": ["CLIPModel"], "text_config": {"model_type": "clip_text_model"}},
+            "'clip_text_model' has an encoder",
+        ),
+        ({"multi_query": "yes"}, "multi_query must be true or false"),
     ],
 )
 def test_hostile_fields_are_refused_by_name(changes, message):

@@ -22,9 +22,9 @@ H200 = devices.get("h200")
 
 @dataclass(frozen=True)
 class Answer:
-    time_ns: float | None = 1000.0
-    lower_ns: float | None = 900.0
-    upper_ns: float | None = 1200.0
+    time_ns: float | None = 1_000_000.0
+    lower_ns: float | None = 900_000.0
+    upper_ns: float | None = 1_200_000.0
     basis: str = "model"
     model: str | None = "gemm/library@h200"
     software: str | None = "vllm==0.24.0"
@@ -50,7 +50,7 @@ def test_times_are_those_of_the_answers():
     """A row is its calls times the answer; the rows add up to the step, and the shares to one."""
     found = step(LLAMA_8B)
     rows = {row.name: row for row in found.rows}
-    assert (rows["qkv"].time_ns, rows["qkv"].lower_ns, rows["qkv"].upper_ns) == (32_000, 28_800, 38_400)
+    assert (rows["qkv"].time_ns, rows["qkv"].lower_ns, rows["qkv"].upper_ns) == (32e6, 28.8e6, 38.4e6)
     assert (rows["qkv"].basis, rows["qkv"].software, rows["norm"].basis) == ("model", "vllm==0.24.0", "roofline")
     assert found.step_ns == pytest.approx(sum(row.time_ns for row in found.rows))
     assert sum(row.share for row in found.rows) == pytest.approx(1)
@@ -130,10 +130,32 @@ def test_a_bare_floor_is_not_taken_for_a_time():
     rows = {row.name: row for row in step(eight_bits, lambda op, problems: [missed for _ in problems]).rows}
     assert rows["qkv"].call_ns == 12_000.0
     assert rows["quantise for qkv"].call_ns < 3_000.0
-    extrapolated = Answer(5000.0, None, None)
+    extrapolated = Answer(50_000.0, None, None)
     rows = {row.name: row for row in step(LLAMA_8B, lambda op, problems: [extrapolated for _ in problems]).rows}
-    assert rows["qkv"].call_ns == 5000.0
+    assert rows["qkv"].call_ns == 50_000.0
     assert rows["qkv"].lower_ns < rows["qkv"].time_ns < rows["qkv"].upper_ns
+
+
+def test_weights_and_keys_are_read_from_memory_whatever_a_table_had_in_its_cache():
+    """A step reads 16 GB of weights: no product and no attention is faster than the memory, whatever a table says."""
+    device = devices.get("l40s")
+    found = step(LLAMA_8B, lambda op, problems: [Answer(1_000.0, 900.0, 1_100.0) for _ in problems], device)
+    rows = {row.name: row for row in found.rows}
+    bandwidth = device.numbers["memory_bandwidth_gb_s"]
+    assert rows["qkv"].call_ns == pytest.approx(6144 * 4096 * 2 / bandwidth)
+    assert rows["qkv"].lower_ns == rows["qkv"].time_ns < rows["qkv"].upper_ns
+    keys = 4 * 1000 * 2 * 8 * 128 * 2
+    assert rows["attention"].call_ns == pytest.approx(keys / bandwidth, rel=0.01)
+    assert found.step_ns > found.memory.weights_bytes / bandwidth * 0.9
+    assert sum("from memory" in note for note in found.notes) == 2
+    slower = step(LLAMA_8B, lambda op, problems: [Answer(2e6, 1.9e6, 2.1e6) for _ in problems], device)
+    assert not any("from memory" in note for note in slower.notes)
+
+
+def test_experts_may_be_faster_than_all_their_weights():
+    """Which experts a batch hits is an expectation, so their answer is taken as it is."""
+    rows = step(MIXTRAL_8X7B, lambda op, problems: [Answer(1_000.0, 900.0, 1_100.0) for _ in problems]).rows
+    assert [row.call_ns for row in rows if row.op == "moe"] == [1_000.0]
 
 
 def test_warnings_of_models_are_passed_on():

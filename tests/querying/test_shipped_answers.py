@@ -164,3 +164,21 @@ def test_software_that_no_model_is_of_is_said_on_every_device(empty):
         predict_everywhere("gemm", {**GEMM, "dtype": "bf16"}, family="cpu", store=empty)
     with pytest.raises(NotFound, match="or name the device"):
         in_store(empty)(Address("gemm"))
+
+
+def test_a_roofline_of_one_measured_device_names_it():
+    """Mixed products were measured on the A100 alone: the reason says so, not "on 1 devices"."""
+    found = kerncast.predict(
+        "mixed_mm", {"M": 64, "N": 4096, "K": 4096, "dtype": "fp16", "b_dtype": "int4", "layout": "rcr"}, device="h200"
+    )
+    assert found.basis == "roofline"
+    assert found.reason.endswith("of this size take on a100")
+
+
+def test_more_gpus_than_a_node_has_are_answered_with_a_note():
+    """Some tables have nodes of more GPUs than the device asked about: the answer says what it takes for granted."""
+    message = {"elements": 1_000_000, "dtype": "bf16"}
+    inside, across = kerncast.predict("all_reduce", [{**message, "gpus": 8}, {**message, "gpus": 16}], device="h100")
+    assert (inside.basis, across.basis) == ("model", "model")
+    assert "one node" not in inside.note
+    assert across.note.startswith("a node of h100 has 8 devices: 16 are answered as if they were in one node")

@@ -201,6 +201,13 @@ def test_a_device_is_a_name_and_never_a_file(app, tmp_path):
     assert all("names its device" in reply.text and "secret" not in reply.text for reply in (listed, chosen, step))
 
 
+def test_a_store_without_the_op_is_named_once(app, store):
+    """Where the store is stays unsaid, and the sentence still reads as one."""
+    (reply,) = asked(app, query({"op": "gemm", "M": 1, "N": 1, "K": 1, "dtype": "bf16"}))
+    assert reply.json()["message"].startswith("the store has no model of gemm (it has eltwise_unary)")
+    assert str(store) not in reply.text
+
+
 def test_a_page_of_another_site_and_another_name_of_the_server_are_refused(app):
     """DNS rebinding comes with the other site's Host; a form of another site with its Origin or another content type."""
     others = ("evil.example", "localhost@evil", "localhost,evil", "localhost/evil", "localhost:evil", "localhost.evil", "")

@@ -25,6 +25,8 @@ class Traits:
     """Fields that published configs leave out where they have the default of transformers."""
     delta: bool = False
     """Whether the other layers are gated delta networks, and attention has a gate."""
+    wider: int | None = None
+    """How many times as wide as the hidden size the MLP is, when the config does not say."""
 
 
 PLAIN, QK_NORM = Traits(), Traits(qk_norm=True)
@@ -60,7 +62,18 @@ KNOWN: dict[str, Traits] = {
     "cohere2": Traits(tied=True, norms=1, pattern=4),
     **dict.fromkeys(("starcoder2", "nemotron", "gpt_neox"), Traits(gated=False)),
     "phi": Traits(gated=False, norms=1),
+    **dict.fromkeys(("gpt2", "gpt_bigcode", "opt"), Traits(gated=False, tied=True, wider=4)),
+    "falcon": Traits(gated=False, tied=True, norms=1, wider=4),
 }  # fmt: skip
+# Older configs have names of their own for fields, as the `attribute_map` of transformers lists them.
+OTHER_NAMES = {
+    "hidden_size": ("n_embd", "d_model"),
+    "num_hidden_layers": ("n_layer", "n_layers"),
+    "num_attention_heads": ("n_head", "n_heads"),
+    "num_key_value_heads": ("num_kv_heads",),
+    "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size"),
+    "max_position_embeddings": ("n_positions",),
+}
 
 SUPPORTED = (
     "dense and mixture-of-experts decoders with multi-head, grouped-query or latent attention, with or without windows (Llama, "
@@ -91,17 +104,25 @@ OTHER_LAYERS = {
     "type_vocab_size": "an encoder",
     "zero_expert_num": "experts that do nothing",
 }
+# How the classes of models that generate no text end, in `architectures`.
+ENCODERS = (
+    "ForMaskedLM", "ForImageClassification", "ForObjectDetection", "ForAudioClassification", "BertModel", "RobertaModel",
+    "ElectraModel", "CLIPModel", "SiglipModel", "Siglip2Model", "ViTModel", "Dinov2Model", "Wav2Vec2Model",
+)  # fmt: skip
 
 
-def traits_of(fields: Fields) -> tuple[Traits, str, str | None]:
-    """The traits of an architecture, its name, and what is assumed if it is not known; those with other layers are refused."""
+def traits_of(fields: Fields, outer: Fields) -> tuple[Traits, str, str | None]:
+    """The traits of an architecture, its name, and what is assumed if it is not known; those with other layers are refused.
+
+    `outer` is the whole config, which names the class of a multimodal model.
+    """
     model_type = fields.text("model_type") or ""
-    stated = fields.items("architectures") or ()
+    stated = [*(fields.items("architectures") or ()), *(outer.items("architectures") or ())]
     name = model_type or next((item for item in stated if isinstance(item, str)), "") or "unnamed"
     others = {key: what for key, what in OTHER_LAYERS.items() if fields.values.get(key)}
     if model_type in KNOWN and KNOWN[model_type].delta:
         others = {key: what for key, what in others.items() if key not in DELTA_FIELDS}
-    if any(isinstance(item, str) and item.endswith("ForMaskedLM") for item in stated):
+    if any(isinstance(item, str) and item.endswith(ENCODERS) for item in stated):
         others["architectures"] = "an encoder"
     for key, what in others.items():
         raise InvalidValue(

@@ -25,6 +25,11 @@ class Fields:
         missing = tuple(name for name in defaults if name not in self.values)
         return Fields({**self.values, **{name: defaults[name] for name in missing}}, self.source), missing
 
+    def renamed(self, others: Mapping[str, Sequence[str]]) -> Fields:
+        """The same fields, with those that are called otherwise by their usual name too."""
+        found = {name: self.values[own] for name, known in others.items() if (own := self.present(name, *known)) is not None}
+        return Fields({**self.values, **found}, self.source)
+
     def present(self, *names: str) -> str | None:
         """The first of these names that has a value other than null."""
         return next((name for name in names if self.values.get(name) is not None), None)
@@ -35,7 +40,8 @@ class Fields:
         if found is None:
             if default is None:
                 raise BadFile(
-                    f"{self.source} has no {' or '.join(names)}, which a decoder needs: give the model's own config.json"
+                    f"{self.source} has no {' or '.join(names)}, which a decoder needs: give the config.json of a decoder, or "
+                    "add the field if it is called otherwise there"
                 )
             return default
         value = self.values[found]

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from kerncast.errors import BadFile, InvalidValue, quoted
-from kerncast.estimating.architectures import SUPPORTED, Traits, traits_of
+from kerncast.estimating.architectures import OTHER_NAMES, SUPPORTED, Traits, traits_of
 from kerncast.estimating.decoder import (
     Attention,
     Decoder,
@@ -23,6 +23,9 @@ from kerncast.estimating.formats import LINEAR, formats_of
 
 # Multimodal models keep the decoder's fields in an object of their own.
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
+# Others have them outside, beside an object for each encoder.
+ENCODERS = ("vision_config", "audio_config")
+FURTHER_TOKENS = ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers")
 EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
 TOP_K = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_k", "moe_top_k", "moe_topk")
 EXPERT_INTER = ("moe_intermediate_size", "expert_intermediate_size", "intermediate_size")
@@ -41,8 +44,8 @@ def decoder_of(outer: Fields, name: str, beside: Fields | None = None) -> tuple[
     fields = outer if nested is None else nested
     if nested is not None and (deeper := nested.inner("text_config")) is not None:
         fields = deeper
-    traits, kind, unknown = traits_of(fields)
-    fields, left_out = fields.filled(traits.defaults)
+    traits, kind, unknown = traits_of(fields, outer)
+    fields, left_out = fields.renamed(OTHER_NAMES).filled(traits.defaults)
     reader = _Reader(fields, traits, fields.whole("num_hidden_layers", most=MOST_LAYERS))
     kinds = Counter(zip(reader.attentions(), reader.mlps(), strict=True))
     formats, not_known = formats_of(fields, outer, beside)
@@ -53,9 +56,9 @@ def decoder_of(outer: Fields, name: str, beside: Fields | None = None) -> tuple[
     if left_out:
         values = ", ".join(f"{name}={traits.defaults[name]}" for name in left_out)
         assumed.append(f"the config leaves out what has the default of '{kind}': {values}")
-    if nested is not None:
+    if nested is not None or any(outer.values.get(key) for key in ENCODERS):
         assumed.append("the decoder alone: encoders of images and sound are left out")
-    if fields.present("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers"):
+    if any(fields.values.get(name) for name in FURTHER_TOKENS):  # Kimi K2 says that it has 0 of them
         assumed.append("without the layers that predict further tokens")
     tied_in = fields if "tie_word_embeddings" in fields.values else outer
     longest = fields.whole("max_position_embeddings", default=0, least=0, most=2**53)
@@ -134,7 +137,7 @@ class _Reader:
             return (*(before + name for before in own), name)
 
         heads = fields.whole(*names("num_attention_heads"))
-        kv_heads = fields.whole(*names("num_key_value_heads"), default=heads)
+        kv_heads = 1 if self._one_kv_head else fields.whole(*names("num_key_value_heads"), default=heads)
         if heads % kv_heads:
             raise BadFile(
                 f"{fields.source}: num_attention_heads must be a multiple of num_key_value_heads, got {heads} and {kv_heads}: "
@@ -150,6 +153,11 @@ class _Reader:
         qk_norm = fields.flag("use_qk_norm", self.traits.qk_norm)
         gate = self.traits.delta and fields.flag("attn_output_gate", True)
         return GroupedAttention(heads, kv_heads, head_dim, value_dim, window, qk_norm, gate)
+
+    @property
+    def _one_kv_head(self) -> bool:
+        # Falcon 7B and StarCoder: whatever the number of key heads says. Newer Falcons count their groups.
+        return self.fields.flag("multi_query", False) and not self.fields.flag("new_decoder_architecture", False)
 
     def _window(self) -> int:
         # Some configs say -1 for no window.
@@ -202,7 +210,8 @@ class _Reader:
         return [mixture if has and mixture is not None else (dense or self._dense()) for has in chosen]
 
     def _dense(self) -> DenseMlp:
-        return DenseMlp(self.fields.whole(*DENSE_INTER), self.traits.gated)
+        usual = None if self.traits.wider is None else self.traits.wider * self.fields.whole("hidden_size")
+        return DenseMlp(self.fields.whole(*DENSE_INTER, default=usual), self.traits.gated)
 
     def _experts(self, experts: int) -> ExpertMlp:
         fields = self.fields

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.estimating.calls import Call
+from kerncast.estimating.formats import weight_bytes
 
 # The shares of the peaks that kernels reach; as in `kerncast.work.Work.expected_ns`.
 COMPUTE_SHARE, MEMORY_SHARE = 0.7, 0.8
@@ -18,9 +19,11 @@ KERNEL_NS = 2_000.0
 PASSING = (0.25, 1.44)
 # Kernels that multiply or communicate stay further below the roofline, and more variously.
 WORKING = (0.6, 3.0)
-USUAL_NODE = 8
-"""GPUs of a node, unless the profile says otherwise."""
 BETWEEN = "node_bandwidth_gb_s"
+
+# What each call reads all of, and no other call of the step: dense weights, and the keys and values of a layer. Of experts and
+# of latent attention it is not known so exactly.
+READ_ONCE = ("gemm", "mixed_mm", "mla_bmm", "attention_generation")
 
 
 @dataclass(frozen=True)
@@ -35,14 +38,9 @@ class Roofline:
     """The rate that the profile lacks, and that was left out."""
 
 
-def node_of(device: Device) -> int:
-    """GPUs of a node."""
-    return int(device.numbers.get("node_devices", USUAL_NODE))
-
-
 def spans_nodes(call: Call, device: Device) -> bool:
     """Whether a call communicates with GPUs of other nodes."""
-    return call.gpus > node_of(device)
+    return call.gpus > device.node_devices
 
 
 def between_nodes(call: Call, device: Device, within_ns: float | None = None) -> Roofline | None:
@@ -55,7 +53,7 @@ def between_nodes(call: Call, device: Device, within_ns: float | None = None) ->
     rate = device.numbers.get(BETWEEN)
     if rate is None:
         return None
-    node = node_of(device)
+    node = device.node_devices
     away = (call.gpus - node) / (call.gpus - 1)
     across = call.link_bytes * away / (1.0 if call.op == "all_to_all" else node)
     within = roofline_of(call, device)
@@ -88,3 +86,15 @@ def roofline_of(call: Call, device: Device) -> Roofline:
     time = KERNEL_NS + math.hypot(compute / COMPUTE_SHARE, memory / MEMORY_SHARE, link / MEMORY_SHARE)
     low, high = WORKING if call.flops or call.link_bytes else PASSING
     return Roofline(time, max(time * low, min(floor, time)) if call.flops else time * low, time * high, floor, unknown)
+
+
+def reading_ns(call: Call, device: Device) -> float:
+    """What a call takes at least, because a step reads other weights and keys before it: they are never in the cache.
+
+    Tables repeat one kernel. The L40S keeps 96 MB in its cache, and so runs small products of decoding at up to 1.6 times the
+    bandwidth of its memory.
+    """
+    bandwidth = device.numbers.get("memory_bandwidth_gb_s")
+    if bandwidth is None or call.op not in READ_ONCE:
+        return 0.0
+    return (call.weights * weight_bytes(call.weight_format) if call.weights else call.bytes) / bandwidth

@@ -21,12 +21,22 @@ from kerncast.estimating.deployment import Deployment, Workload
 from kerncast.estimating.listing import calls_of
 from kerncast.estimating.memory import memory_of
 from kerncast.estimating.result import Estimate, Row
-from kerncast.estimating.rooflines import BETWEEN, WORKING, Roofline, between_nodes, node_of, roofline_of, spans_nodes
+from kerncast.estimating.rooflines import (
+    BETWEEN,
+    MEMORY_SHARE,
+    WORKING,
+    Roofline,
+    between_nodes,
+    reading_ns,
+    roofline_of,
+    spans_nodes,
+)
 from kerncast.progress import QUIET, Progress
 from kerncast.software import also_of, told_also
 
 LEFT_OUT = ("scheduling", "sampling", "tokenising", "the server's own time on the CPU")
 GAPS = "launch gaps"
+FROM_MEMORY = "where a table had weights or keys in the device's cache, the time is that of reading them from memory"
 PREPARING = "gaps between kernels (they are taken to run as one graph)"
 
 
@@ -98,6 +108,10 @@ def _row(call: Call, answer: Answered | str | None, device: Device) -> Row:
         # A model that extrapolates gives no interval: it is then no surer than a roofline.
         lower = time * WORKING[0] if answer.lower_ns is None else answer.lower_ns
         upper = time * WORKING[1] if answer.upper_ns is None else answer.upper_ns
+        least = reading_ns(call, device)
+        if time < least:
+            time, lower, upper = least, least, max(upper, least / MEMORY_SHARE)
+            reason = "; ".join(filter(None, [reason, FROM_MEMORY]))
         basis, model, software, note = answer.basis, answer.model, answer.software, answer.note or None
     else:
         found = roofline_of(call, device)
@@ -116,7 +130,7 @@ def _row(call: Call, answer: Answered | str | None, device: Device) -> Row:
 def _within_node(call: Call, device: Device, ask: Ask) -> float | None:
     """What a call takes among the GPUs of one node alone; None: no model knows it."""
     assert call.op is not None
-    answer = _alone(ask, call.op, {**call.problem, "gpus": node_of(device)})
+    answer = _alone(ask, call.op, {**call.problem, "gpus": device.node_devices})
     return None if isinstance(answer, str) or answer.basis != "model" else answer.time_ns
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 FEWEST = 20
 # One bit of a word per label.
 WORD = 64
+# Tables step by less than this factor, so nothing was measured between two bands that are this close.
+STEP = 2.0
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,23 @@ class Reach:
         inside = (self.low <= asked) & (asked <= self.high) | (not sizes)
         bit = np.minimum(np.maximum(asked, 0.0), 63.0).astype(np.uint64)
         return np.asarray((inside & ((self.labels >> bit) & np.uint64(1)).astype(bool)).all(axis=-1))
+
+    def met(self) -> Reach:
+        """The same, with bands of neighbouring candidates that meet: sizes that none was measured at belong to both.
+
+        vLLM multiplies fp8 blocks with FlashInfer below M = 32 and with DeepGEMM from there on. A table with M = 17 and 32
+        does not say where between them it changes, and a third kernel, of other N and K, must not fill the gap.
+        """
+        low, high = self.low.copy(), self.high.copy()
+        alike = ((self.labels[:, None] & self.labels[None]) != 0).all(axis=-1)
+        overlap = (self.low[:, None] <= self.high[None]) & (self.low[None] <= self.high[:, None])
+        for place in range(low.shape[1]):
+            others = alike & np.delete(overlap, place, axis=2).all(axis=-1)
+            ends, starts = self.high[:, place][:, None], self.low[:, place][None]
+            follows = others & (ends < starts) & (starts <= STEP * ends)
+            high[:, place] = np.where(follows.any(axis=1), np.where(follows, starts, np.inf).min(axis=1) - 1, high[:, place])
+            low[:, place] = np.where(follows.any(axis=0), np.where(follows, ends, -np.inf).max(axis=0) + 1, low[:, place])
+        return Reach(low, high, self.labels)
 
 
 @dataclass(frozen=True)
@@ -96,8 +115,14 @@ def reach_of(model: Model, device: str | None = None) -> Reach | None:
 
     None: there is nothing to choose, or the model does not say.
     """
-    if model.serving is not None:
-        return model.serving.reach(device)
+    found = _recorded(model, device) if model.serving is None else model.serving.reach(device)
+    # Code paths of a library take turns. Among configs of tiles, a size that one was not tried at is chance or intention.
+    kinds = list(model.family.config.parameters.values())
+    return found.met() if found is not None and len(kinds) == 1 and isinstance(kinds[0], Categorical) else found
+
+
+def _recorded(model: Model, device: str | None) -> Reach | None:
+    """The same from the measurements that the model keeps, as they are."""
     if not model.family.config.parameters or model.out_of_fold is None:
         return None
     measured = measured_by_model(model, device)

@@ -115,8 +115,16 @@ def predictions(asked: Asked, problems: Sequence[Point], ground: Ground | None =
     strange = {item.place for item in chosen if not item.source.seen}
     ready = [_unless_vague(answers[at]) if at in strange else answers[at] for at in open_]
     for place, item in zip(open_, _by_roofline(family, profile, asked.name, ready), strict=True):
-        answers[place] = replace(item, note="; ".join(filter(None, [item.note, others])))
+        answers[place] = replace(item, note="; ".join(filter(None, [item.note, _between_nodes(item, profile), others])))
     return answers
+
+
+def _between_nodes(item: Prediction, profile: Device | None) -> str:
+    """A model knows how fast the links within a node are, of other devices too that have larger ones."""
+    gpus = item.problem.get("gpus")
+    if profile is None or not isinstance(gpus, int) or gpus <= profile.node_devices or item.time_ns is None:
+        return ""
+    return f"a node of {profile.name} has {profile.node_devices} devices: {gpus} are answered as if they were in one node"
 
 
 class _Refusing:
@@ -306,11 +314,15 @@ def _missed(item: Prediction, floor: float, family: Family, profile: Device, mis
     miss, own = misses.of(item.op)
     median, lower, upper = (float(part[0]) for part in miss.times(np.array([floor])))
     kernels = f"kernels of {item.op}" if own else "kernels of other ops"
-    why = f"the time is {median / floor:.2f} times the roofline, as {kernels} of this size take on {len(miss.devices)} devices"
+    why = f"the time is {median / floor:.2f} times the roofline, as {kernels} of this size take on {_counted(miss.devices)}"
     return replace(
         item, time_ns=median, lower_ns=lower, upper_ns=upper, roofline_ns=floor, basis="roofline", card=card,
         reason=_and(item.reason, why),
     )  # fmt: skip
+
+
+def _counted(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{len(names)} devices"
 
 
 def _refused(item: Prediction) -> str:

@@ -31,8 +31,10 @@ class Names:
         for place, name in self._places():
             for path in (str(place), str(place.absolute()), str(place.resolve())):
                 if "/" in path and path.strip("/"):  # a word may mean something else, the root is a part of every path
-                    names.setdefault(path, name)
-                    names.setdefault(json.dumps(path)[1:-1], json.dumps(name)[1:-1])
+                    # "the store PATH" becomes "the store" too, not "the store the store".
+                    for said in (path, f"{name} {path}"):
+                        names.setdefault(said, name)
+                        names.setdefault(json.dumps(said)[1:-1], json.dumps(name)[1:-1])
         self._names = names
         choices = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
         self._text = re.compile(f"(?<![\\w.-])(?:{choices})(?![\\w.-])")

@@ -14,7 +14,7 @@ from kerncast.models.model import Model
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import plain_tiers
 from kerncast.serving.explorer import axes, datasets, ranking, reasons
-from kerncast.serving.explorer.describing import model_facts
+from kerncast.serving.explorer.describing import model_facts, software_words
 
 SHAPE = {"M": 1024, "N": 768, "K": 2048, "dtype": "fp16", "layout": "rcr"}
 
@@ -27,6 +27,13 @@ def model(request, explored):
 @pytest.fixture
 def dataset(explored):
     return Dataset.open(explored / "data")
+
+
+def test_software_is_called_as_everywhere_else():
+    """A framework has the name by which one asks for it; other parts are listed."""
+    assert software_words('{"framework": "TRTLLM", "version": "1.3.0rc20"}') == "trtllm==1.3.0rc20"
+    assert software_words('{"commit": "3f2a91c", "compiler": "gcc 12"}') == "commit 3f2a91c, compiler gcc 12"
+    assert software_words("plain words") == "plain words"
 
 
 def test_the_ranking_is_the_selectors(model):

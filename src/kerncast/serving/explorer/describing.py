@@ -18,7 +18,7 @@ from kerncast.models.model import Model
 from kerncast.parameters import Bool, Categorical, Parameter
 from kerncast.parsing import decode_json
 from kerncast.selecting.contributing import drawn_problems
-from kerncast.software import short_name
+from kerncast.software import FRAMEWORK, VERSION, short_name
 
 Json = dict[str, Any]
 # Problems among which a first one is looked for, if the middle of all ranges is none.
@@ -74,6 +74,8 @@ def software_words(text: str) -> str:
     try:
         found = decode_json(text.encode(), dict[str, str])
     except msgspec.DecodeError:
+        return short_name(text)
+    if set(found) == {FRAMEWORK, VERSION}:
         return short_name(text)
     return ", ".join(f"{name} {value}" for name, value in found.items())
 

@@ -27,6 +27,9 @@ export const h = (tag, properties, ...children) => filled(document.createElement
 /** The same for SVG. */
 export const s = (tag, properties, ...children) => filled(document.createElementNS(SVG, tag), properties, children);
 
+/** A name that a line may end within, after each of its parts. */
+export const broken = (name) => name.split(/(?<=[/_])/).flatMap((part) => [part, h("wbr", {})]);
+
 /** Put these children, and no others, into an element. */
 export function put(element, ...children) {
   element.replaceChildren();

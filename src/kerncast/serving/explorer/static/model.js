@@ -4,7 +4,7 @@ import { Line, get } from "./api.js";
 import { along, layers, winnersMap } from "./change.js";
 import { devices, headline, near, ranking, reasons, roofline } from "./answer.js";
 import { ProblemForm, axesOf, varyingOf } from "./form.js";
-import { h, put, say, settled } from "./dom.js";
+import { broken, h, put, say, settled } from "./dom.js";
 import { count, duration, named, percent } from "./words.js";
 
 const SECTIONS = [
@@ -68,7 +68,7 @@ export class ModelView {
         this.#choose("Colour", layers.filter(([name]) => this.#facts.chooses || name !== "winner"), "layer", () => this.#drawMap())],
     };
     return h("div", { class: "answers" },
-      h("section", { class: "answer", "aria-labelledby": "answer-title" }, h("h1", { id: "answer-title" }, this.#facts.family), this.#facts.software.length > 0 && h("p", { class: "small" }, `learned from ${count(this.#facts.rows)} rows of ${this.#facts.software.join(", ")}`), place("headline")),
+      h("section", { class: "answer", "aria-labelledby": "answer-title" }, h("h1", { id: "answer-title" }, broken(this.#facts.family)), this.#facts.software.length > 0 && h("p", { class: "small" }, `learned from ${count(this.#facts.rows)} rows of ${this.#facts.software.join(", ")}`), place("headline")),
       shown.map(([name, title]) => h("section", { id: name, class: name === "limits" || name === "why" ? "half" : null, "aria-labelledby": `${name}-title` },
         h("div", { class: "head" }, h("h2", { id: `${name}-title` }, title), tools[name] && h("div", { class: "tools" }, tools[name])), place(name))));
   }
