@@ -64,8 +64,8 @@ class Journal:
         return journal
 
     @classmethod
-    def resume(cls, path: Path, expected: Header) -> tuple[Journal, Iterator[tuple[int, Outcome]]]:
-        """Continue a journal, and read its records; refuse it if its header does not match.
+    def resume(cls, path: Path, expected: Header) -> tuple[Journal, Iterator[tuple[list[int], list[Outcome]]]]:
+        """Continue a journal, and read its records, some at a time; refuse it if its header does not match.
 
         All of them must be read before anything is added: then a torn tail is cut off.
         """
@@ -80,7 +80,7 @@ class Journal:
         journal = cls(path, header, os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
         return journal, journal._outcomes()
 
-    def _outcomes(self) -> Iterator[tuple[int, Outcome]]:
+    def _outcomes(self) -> Iterator[tuple[list[int], list[Outcome]]]:
         self.size = yield from placed_outcomes(self.path)
         os.ftruncate(self.fd, self.size)
 
