@@ -98,8 +98,8 @@ def shipped(tree: Tree, table: Table) -> list[Peer]:
     chosen = trials.choose(place)
     answered = np.isfinite(place[chosen])
     later = int((place[chosen][answered] > 0).sum())
-    told = f"PyTorch's shipped trees (torch {version})"
-    told += f", the next that was measured on {later} problems whose first choice was not" if later else ""
+    unmeasured = f"; on {later} problems their first choice was not measured, the next one counts" if later else ""
+    told = f"PyTorch's shipped trees (torch {version}{unmeasured})"
     best = np.maximum.reduceat(np.where(np.isfinite(place), trials.share, 0.0)[trials.order], trials.starts)
     oracle = Peer("best of all that they list, chosen by an oracle", baseline_card(best[answered]))
     first = trials.share[chosen]

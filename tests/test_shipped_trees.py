@@ -72,7 +72,7 @@ def test_a_choice_is_the_first_listed_one_that_was_measured(
     monkeypatch.setattr(trees.Tree, "lister", lambda self: lambda features: ["type=triton_of_no_row", TILES[0], "extern_mm"])
     first, oracle = trees.shipped(trees.MM, mm)
     assert first.card["efficiency_mean"]["value"] == pytest.approx(1 / 2)
-    assert "on 2 problems whose first choice was not" in first.label
+    assert "on 2 problems their first choice was not measured" in first.label
     assert oracle.card["efficiency_mean"]["value"] == 1.0
 
 
