@@ -6,18 +6,20 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from reporting import Row, Target, format_figure, percent
 
 from kerncast.api.showing import shown
+from kerncast.arrays import Flags, Ints
 from kerncast.data import Dataset
 from kerncast.data.importers import Options, import_files
 from kerncast.models.conformal import cross_bounds
 from kerncast.models.errors import Errors
-from kerncast.scoring.scorecard import Predicted
+from kerncast.scoring.scorecard import Predicted, baseline_card
 from kerncast.tables.assess import assess
 from kerncast.tables.table import Table, load_table
 from kerncast.training.folds import cross_validate
@@ -50,6 +52,19 @@ IN_VIEW = (
 PEERS_NOTE = "as reported by others, not rerun here"
 
 
+@dataclass(frozen=True)
+class Peer:
+    """Another system on the same problems: its figures, or None if it cannot run here."""
+
+    label: str
+    card: Mapping[str, Any] | None
+    answered: Flags | None = None
+    """The problems that it has a choice for; None: all."""
+
+
+Rerun = Callable[[Table, Ints], Sequence[Peer]]
+
+
 def data_file(*parts: str, source: str) -> Path:
     """A file under KERNCAST_DATA. If it is missing, exit and say where to get it."""
     root = os.environ.get("KERNCAST_DATA")
@@ -71,12 +86,14 @@ def report(
     table: Table,
     targets: Mapping[str, Target],
     split: str,
-    peers: Mapping[str, str] | None = None,
+    reported: Mapping[str, str] | None = None,
     group: str | None = None,
+    rerun: Rerun | None = None,
 ) -> list[Row]:
-    """Cross-validate the default recipe in five folds by group; return its figures. `peers` has other systems' figures."""
-    from dataclasses import replace
+    """Cross-validate the default recipe in five folds by group; return its figures.
 
+    `rerun` runs other systems on the same table and folds. `reported` has figures that others reported of theirs.
+    """
     from kerncast.evaluating.evaluation import folds_of, split_groups
 
     recipe = Recipe().resolved(table, None)
@@ -86,30 +103,48 @@ def report(
         fold, found, _ = cross_validate(fitted, Procedure(recipe, progress), folds_of(table, group or "problem", recipe))
     spent = time.perf_counter() - start
     lower, upper = cross_bounds(Errors(fitted.problem, table.time_ns, found.time_ns, fold))
-    evaluation = assess(table, Predicted(found.score, found.time_ns, lower, upper), fold)
+    predicted = Predicted(found.score, found.time_ns, lower, upper)
+    evaluation = assess(table, predicted, fold)
     n = f"{evaluation['overall']['n_problems']:,} problems, {len(table.time_ns):,} vectors"
     print(f"{name}: {n}, five folds in {spent:.0f} s")
-    return rows_of(name, evaluation, targets, n, split, peers or {})
+    evaluation["baselines"] |= cards_of(table, predicted, rerun(table, fold) if rerun else ())
+    return rows_of(name, evaluation, targets, n, split, reported or {})
+
+
+def cards_of(table: Table, predicted: Predicted, peers: Sequence[Peer]) -> dict[str, Mapping[str, Any] | None]:
+    """The figures of each peer; after one that leaves problems out, those of the model on the same problems."""
+    cards: dict[str, Mapping[str, Any] | None] = {}
+    for peer in peers:
+        cards[peer.label] = peer.card
+        if peer.answered is not None:
+            ours = table.trials.share[table.trials.choose(predicted.score)]
+            cards["kerncast on the same problems"] = baseline_card(ours[peer.answered])
+    return cards
 
 
 def rows_of(
-    name: str, evaluation: Mapping[str, Any], targets: Mapping[str, Target], n: str, split: str, peers: Mapping[str, str]
+    name: str, evaluation: Mapping[str, Any], targets: Mapping[str, Target], n: str, split: str, reported: Mapping[str, str]
 ) -> list[Row]:
-    """One row per figure of the model, with the baselines of the same run and the peers as its `against`."""
+    """One row per figure of the model, with the baselines and peers of the same run and reported figures as its `against`."""
     rows = []
     for key, label in FIGURES.items():
         figure = evaluation["overall"].get(key)
         if figure is None or figure["value"] is None:
             continue
         value, interval = percent(figure)
-        beside = [
-            f"{BASELINES.get(who, who)} {format_figure(percent(card[key])[0], '%')}"
-            for who, card in evaluation["baselines"].items()
-            if card.get(key) is not None and key != "noise_ceiling"
-        ]
-        if key in peers:
-            beside.append(f"{peers[key]} ({PEERS_NOTE})")
+        beside = [] if key == "noise_ceiling" else list(others(evaluation["baselines"], key))
+        if key in reported:
+            beside.append(f"{reported[key]} ({PEERS_NOTE})")
         rows.append(Row(f"{name}: {label}", value, "%", targets.get(key), "; ".join(beside), n, split, interval))
     value, interval = percent(evaluation["overall"]["coverage_90"])
     rows.append(Row(f"{name}: times inside the 90 % interval", value, "%", COVERAGE, "", n, split, interval))
     return rows
+
+
+def others(cards: Mapping[str, Mapping[str, Any] | None], key: str) -> Iterator[str]:
+    """One figure of everything that the model is compared with. A peer that could not run is named once."""
+    for who, card in cards.items():
+        if card is None and key == "efficiency_mean":
+            yield who
+        elif card is not None and card.get(key) is not None:
+            yield f"{BASELINES.get(who, who)} {format_figure(percent(card[key])[0], '%')}"

@@ -22,6 +22,7 @@ import numpy as np
 import polars as pl
 from choosing import data_file
 from h100_gemm import WHEEL
+from plain_lightgbm import bare_columns, times
 from reporting import Benchmark, Row, Target, bootstrap, finish, format_figure, script_parser
 
 from kerncast.api.showing import shown
@@ -56,9 +57,6 @@ SEVERAL_DEVICES = {"trees": 60, "own_trees": 150, "own_loss": "absolute", "lr": 
 LEAVES = {"gemm": 255, "attention_context": 255}
 # More rows than any of an H100's tables has.
 ALL = 130_000
-UNTUNED = {"num_leaves": 63, "learning_rate": 0.1, "verbosity": -1, "num_threads": 1, "deterministic": True,
-           "force_row_wise": True, "seed": 0}  # fmt: skip
-UNTUNED_TREES = 400
 
 
 @dataclass(frozen=True)
@@ -144,21 +142,6 @@ def interpolated(table: Table, fold: Ints, axes: tuple[str, ...]) -> Floats:
     return np.asarray(np.exp(mean))
 
 
-def untuned(table: Table, fold: Ints) -> Floats:
-    """Plain LightGBM of log times on the parameters and the device, without any feature."""
-    import lightgbm
-
-    columns = [table.rows.frame[name] for name in table.rows.frame.columns]
-    codes = [item.rank("dense") if item.dtype in (pl.String, pl.Categorical) else item for item in columns]
-    bare = np.column_stack([item.cast(pl.Float64).fill_null(-1.0).to_numpy() for item in codes] + [table.device])
-    found, labels = np.empty(len(fold)), np.log(table.time_ns)
-    for number in np.unique(fold):
-        own = fold == number
-        forest = lightgbm.train(UNTUNED, lightgbm.Dataset(bare[~own], labels[~own]), UNTUNED_TREES)
-        found[own] = np.exp(forest.predict(bare[own]))
-    return found
-
-
 def noise(table: Table) -> dict[str, Floats]:
     """By device, how much each row of M from 3 to 15 misses the mean of M - 1 and M + 1, in percent.
 
@@ -228,7 +211,7 @@ def measure(task: Task, wheel: Path, most: int) -> list[Row]:
     errors = error(table, found.time_ns)
     between = error(table, interpolated(table, fold, task.axes))
     covered = np.isfinite(between)
-    beside = [f"untuned LightGBM {format_figure(float(error(table, untuned(table, fold)).mean()), '%')}"]
+    beside = [f"untuned LightGBM {format_figure(float(error(table, times(table, fold, bare_columns(table))).mean()), '%')}"]
     if covered.any():
         same = format_figure(float(errors[covered].mean()), "%")
         beside.append(
