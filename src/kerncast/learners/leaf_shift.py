@@ -4,8 +4,8 @@ Two corrections of the log time are averaged. The first is a Gaussian process. I
 leaf of the forest, plus a shift of all rows, one for each combination of labels, a share of the prediction itself, shares of
 what the own trees of other devices say, for the new device may be like some of them, and how near two rows of the same labels
 are in size (`size_partitions`). Its mean is a sum over leaves, so it becomes new leaf values and trees. The second is a small
-forest that is grown on what the first forest misses. Both go to zero where the rows say nothing. On GPUs that were left out of a
-forest of eight others, the mean of the two was about as good as the better one.
+forest that is grown on what the first forest misses. Both go to zero where the rows say nothing. On GPUs that were left out of
+a forest of eight others, the mean of the two was about as good as the better one.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from kerncast.tables.feature_rows import Rows
 # The Gaussian process is fitted on at most this many rows, and its variances on at most so many of them.
 MOST_ROWS, MOST_JUDGED = 1500, 250
 # Variances in squared log time: of the shift of all rows, of each combination of labels, of the share of the prediction, of
-# the leaves, of the shares of other devices' trees together, of the sizes, of a measurement. What is chosen is near these unless the rows say
-# otherwise.
+# the leaves, of the shares of other devices' trees together, of each length of the sizes, of a measurement. What is chosen is
+# near these unless the rows say otherwise.
 START, OTHERS, BY_SIZE, MEASURED = (0.03, 0.03, 0.03, 0.05), 1.0, 0.05, 0.003
 STEP, ROUNDS, SPREAD = 3.0, 6, 1.5
-# How many octaves apart in each size two rows of the same labels say 37 % of each other, and the trees for each of these. The RTX
-# PRO 6000, left out of a forest of eight others, with 200 and 1,000 rows: 13.4 and 9.1 % without them, 11.6 and 8.7 % with them;
-# with either length alone 12.0 and 8.9 %. Three times as many trees gain 0.1 %.
+# How many octaves apart in each size two rows of the same labels say 37 % of each other, and the trees for each of these. The
+# RTX PRO 6000, left out of a forest of eight others, with 200 and 1,000 rows, two samples of each: 13.4 and 9.1 % without them,
+# 11.6 and 8.7 % with them, 12.0 and 8.8 % with 4 octaves alone. Three times as many trees gain 0.1 to 0.4 %.
 LENGTHS, PARTITIONS = (2.0, 10.0), 100
 # The small forest, and the share of the Gaussian process beside it.
 TREES, LEAVES, RATE, BAGS = 100, 15, 0.1, 2

@@ -1,9 +1,9 @@
 """Trees that cut the sizes of problems at random, so that rows near each other in size often share a leaf.
 
 A cell is cut after a random wait that is shorter the larger the cell is, at a random place of a random side (a Mondrian
-process). Two rows whose sizes are `d` octaves apart on average then share a leaf with probability exp(-d / length), so the share
-of leaves that they have in common is a covariance, and what is learned with it is a sum over leaves: ordinary trees. Each
-combination of labels has cuts of its own: with it rows of one dtype say nothing of another.
+process). Two rows whose sizes are `d` octaves apart on average then share a leaf with probability exp(-d / length). So the
+share of leaves that they have in common is a covariance, and what is learned with it is a sum over leaves: ordinary trees. Each
+combination of labels has cuts of its own: rows of one dtype say nothing of another.
 Source: Balog et al., "The Mondrian kernel", UAI 2016.
 """
 
@@ -54,7 +54,7 @@ class SizePartitions:
         return cls(places, np.log2(np.maximum(rows.features[:, list(places)], 1.0)), number)
 
     def trees(self, router: Sequence[Node], length: float, count: int, rng: np.random.Generator) -> tuple[Tree, ...]:
-        """Some trees with leaves of zero; `router` leads to a leaf for each combination of labels, whose value is 1 + number."""
+        """Trees with leaves of zero; `router` leads to a leaf for each combination of labels, whose value is 1 + its number."""
         return tuple(self._tree(router, length, rng) for _ in range(count)) if self.features else ()
 
     def _tree(self, router: Sequence[Node], length: float, rng: np.random.Generator) -> Tree:
