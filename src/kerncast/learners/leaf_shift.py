@@ -29,8 +29,8 @@ MOST_ROWS, MOST_JUDGED = 1500, 250
 START, OTHERS, BY_SIZE, MEASURED = (0.03, 0.03, 0.03, 0.05), 1.0, 0.05, 0.003
 STEP, ROUNDS, SPREAD = 3.0, 6, 1.5
 # How many octaves apart in each size two rows of the same labels say 37 % of each other, and the trees for each of these. The
-# RTX PRO 6000, left out of a forest of eight others, with 200 and 1,000 rows, two samples of each: 13.4 and 9.1 % without them,
-# 11.6 and 8.7 % with them, 12.0 and 8.8 % with 4 octaves alone. Three times as many trees gain 0.1 to 0.4 %.
+# RTX PRO 6000, left out of a forest of eight others, with 200 and 1,000 rows, two samples of each: 13.3 and 9.2 % without them
+# and with SHARE 0.5, then 11.6 and 8.7 %. With 4 octaves alone: 12.0 and 8.8 %; with 300 trees of these 11.7 and 8.7 %.
 LENGTHS, PARTITIONS = (2.0, 10.0), 100
 # The small forest, and the share of the Gaussian process beside it.
 TREES, LEAVES, RATE, BAGS = 100, 15, 0.1, 2
