@@ -1,4 +1,4 @@
-"""Devices without data, or with little: `KERNCAST_DATA=… python benchmarks/unseen_device.py`.
+"""Devices without data, or with little: `KERNCAST_DATA=… python benchmarks/unseen_device.py [--only choosing|predicting]`.
 
 Times: GEMM of TensorRT-LLM on nine GPUs, the newest version of each (PyPI aiconfigurator-core 0.12.0, Apache-2.0, the wheel
 under KERNCAST_DATA/aiconfigurator), 12,000 rows of each. A model of eight GPUs predicts the ninth from its profile alone, and
@@ -205,11 +205,18 @@ def choosing(folder: Path) -> list[Row]:
     ]  # fmt: skip
 
 
-if __name__ == "__main__":
+def main() -> int:
     parser = script_parser(__doc__)
+    parts = {"choosing": choosing, "predicting": predicting}
+    parser.add_argument("--only", choices=parts, help="one of the two parts")
     given = parser.parse_args()
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as scratch:
-        chosen = choosing(Path(scratch))
-        print(f"  {chosen[0].what}: {chosen[0].measured:.1f}; {chosen[0].against}; {chosen[0].note}", flush=True)
-        found = [*predicting(Path(scratch)), *chosen]
-    sys.exit(finish(BENCHMARK, found, given.json))
+        for name, part in parts.items():
+            if given.only in (None, name):
+                rows += part(Path(scratch))
+    return finish(BENCHMARK, rows, given.json, partial=given.only is not None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
