@@ -104,14 +104,22 @@ def test_an_export_returns_its_files(model, tmp_path):
         kc.export(model, tmp_path / "picker")
 
 
-def test_a_store_is_opened_asked_and_queried(model, tmp_path):
-    """Added, found by its op, and asked in JSON as an object."""
+def test_a_store_is_opened_asked_and_queried(model, tmp_path, monkeypatch):
+    """Added, found by its op, asked in JSON as an object, and its model opened by its whole id."""
     store = kc.Store.open(tmp_path / "store")
     store.add(model)
     assert store.find("gemm").load().manifest.checksum == model.manifest.checksum
     assert isinstance(kc.open(tmp_path / "store"), kc.Store)
     reply = kc.query({"op": "gemm", "M": 1}, store=store)
     assert reply["status"] == "bad_input"
+    with monkeypatch.context() as usual:
+        usual.setenv("KERNCAST_STORE", str(tmp_path / "store"))
+        (entry,) = store.entries()
+        assert kc.open(entry.id).manifest.checksum == model.manifest.checksum
+        assert isinstance(kc.open("shipped/gemm-vllm"), kc.Model)
+        for missing in ("gemm", "shipped/gem", entry.id[1:]):  # no id is meant
+            with pytest.raises(kc.NotFound, match="check the path, or see `kerncast models`"):
+                kc.open(missing)
     assert '"status":"bad_input"' in kc.query("{", store=store)
 
 

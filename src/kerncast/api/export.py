@@ -8,7 +8,7 @@ from typing import Any
 
 from kerncast.api.results import model_of
 from kerncast.api.showing import Wanted, shown
-from kerncast.compiling.lower import Artefact, lower
+from kerncast.compiling.lower import Artefact, lower, refuse_several_devices
 from kerncast.compiling.overrides import Overrides, decide
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
@@ -102,6 +102,8 @@ def export(
     loaded, options = model_of(model), TierOptions(loss, max)
     if device is not None:
         loaded = loaded.on(device)
+    if to in ("c", "blob"):
+        refuse_several_devices(loaded)  # before the tiers are built, which takes minutes
     with shown(progress) as show:
         if configs is not None:
             loaded = offering(loaded, configs, progress=show)

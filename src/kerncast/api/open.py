@@ -6,19 +6,26 @@ from pathlib import Path
 
 from kerncast.data.dataset import MANIFEST as DATASET
 from kerncast.data.dataset import Dataset
-from kerncast.errors import NotFound
+from kerncast.errors import KerncastError, NotFound
 from kerncast.models.manifest import MANIFEST as MODEL
 from kerncast.models.model import Model, is_ck_directory
+from kerncast.store.entry import Entry
 from kerncast.store.store import Store
 from kerncast.sweeping import Vectors
 from kerncast.sweeping.files import MANIFEST as VECTORS
 
 
 def open(path: str | Path) -> Dataset | Model | Store | Vectors:
-    """Open a dataset, a model (CK Tile's layout too), written vectors or a store of models; the files say which it is."""
+    """Open a dataset, a model (CK Tile's layout too), written vectors or a store of models; the files say which it is.
+
+    The id of a model in your store, or of one that ships with kerncast (`shipped/gemm-vllm`), opens that model.
+    """
     place = Path(path)
     if not place.exists():
-        raise NotFound(f"there is nothing at {place}: check the path")
+        entry = _entry(str(path))
+        if entry is None:
+            raise NotFound(f"there is nothing at {place}: check the path, or see `kerncast models` for the ids of models")
+        return entry.load()
     if (place / DATASET).is_file():
         return Dataset.open(place)
     if (place / MODEL).is_file() or is_ck_directory(place):
@@ -30,3 +37,12 @@ def open(path: str | Path) -> Dataset | Model | Store | Vectors:
     raise NotFound(
         f"{place} is not a kerncast dataset, model, sweep or store: read another program's table with `kerncast.read`"
     )
+
+
+def _entry(name: str) -> Entry | None:
+    """The model with just this id; a part of an id is enough for the store, but here it may as well be a mistyped path."""
+    try:
+        found = Store.open().get(name)
+    except KerncastError:
+        return None
+    return found if found.id == name else None

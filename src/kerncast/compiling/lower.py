@@ -165,11 +165,7 @@ def lower(model: Model, tiers: Tiers, include: Iterable[str] = CHOOSING, decided
         raise InvalidValue("a tree needs configs to choose from, and there are none: use `tiers=full`, which gives times")
     if chosen == ALONE and not tiers.alone:
         raise InvalidValue("this tree leaves problems to the portfolio: build one with `TierOptions(alone=True)`")
-    if len(model.manifest.devices) > 1:
-        raise InvalidValue(
-            f"the model was trained for {len(model.manifest.devices)} devices together, but an artefact serves one: name one "
-            f"of {', '.join(record.name for record in model.manifest.devices)} with `device`"
-        )
+    refuse_several_devices(model)
     if not model.candidates.height:
         raise InvalidValue(
             f"{model.path} does not record which configs work, so there is nothing to choose from: give the configs with "
@@ -188,3 +184,12 @@ def encoded(frame: pl.DataFrame, model: Model) -> Floats:
             column = column.replace_strict(codes, return_dtype=pl.Float64)
         columns.append(column.cast(pl.Float64).fill_null(float("nan")).to_numpy())
     return np.column_stack(columns) if columns else np.empty((frame.height, 0))
+
+
+def refuse_several_devices(model: Model) -> None:
+    """Refuse a model that is not bound to one device."""
+    if len(model.manifest.devices) > 1:
+        raise InvalidValue(
+            f"the model was trained for {len(model.manifest.devices)} devices together, but an artefact serves one: name one "
+            f"of {', '.join(record.name for record in model.manifest.devices)} with `device`"
+        )

@@ -34,8 +34,8 @@ STEP, ROUNDS, SPREAD = 3.0, 6, 1.5
 LENGTHS, PARTITIONS = (2.0, 10.0), 100
 # The small forest, and the share of the Gaussian process beside it.
 TREES, LEAVES, RATE, BAGS = 100, 15, 0.1, 2
-# With 0.5 the H200's error is 0.2 % higher with 200 rows, with 1.0 the RTX PRO 6000's 0.4 % with 1,000. Where sizes do not differ
-# the process knows less, and the two are averaged.
+# With 0.5 the H200's error is 0.2 % higher with 200 rows, with 1.0 the RTX PRO 6000's 0.4 % with 1,000. Where sizes do not
+# differ the process knows less, and the two are averaged.
 SHARE, WITHOUT_SIZES = 0.75, 0.5
 # With fewer rows the small forest has nothing to split.
 FEWEST_ROWS = 20
