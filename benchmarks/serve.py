@@ -9,7 +9,7 @@ The server runs as a process of its own, from a store with one model, which is t
 help. Seconds of CPU are those of the server's process, as the system counts them. Rounds of single questions, of half load and
 of lists take turns; the best round counts, because other processes may slow the machine down, and all rounds are printed. At
 half load, questions are sent on a schedule at half of the rate that was just measured, and a latency begins when the question
-was due. With `--first`, the server and those who ask it run before all other processes of the machine (SCHED_RR), as if it
+was due. With `--first`, the server and those who ask it run before all other processes of the machine (niceness -20), as if it
 were idle; memory is watched without that.
 """
 
@@ -83,10 +83,12 @@ def serving(store: Path) -> Iterator[Server]:
 
 
 def take_turns(pid: int, first: bool) -> None:
-    """Run all threads of a process before those of other processes, or like them."""
-    policy, priority = (os.SCHED_RR, 1) if first else (os.SCHED_OTHER, 0)
+    """Run all threads of a process before those of other processes, or like them.
+
+    By niceness: under a real-time policy server and client would wait for each other for whole time slices of 100 ms.
+    """
     for task in Path(f"/proc/{pid}/task").iterdir():
-        os.sched_setscheduler(int(task.name), policy, os.sched_param(priority))
+        os.setpriority(os.PRIO_PROCESS, int(task.name), -20 if first else 0)
 
 
 def request(body: bytes) -> bytes:
