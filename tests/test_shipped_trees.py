@@ -58,17 +58,20 @@ def _told(trees: ModuleType, table: Table, header: str) -> set[str]:
 
 
 def test_features_are_those_of_the_log(trees: ModuleType, mm: Table, mixed_mm: Table) -> None:
+    """Sizes, dtypes and strides that are made from a problem are those that the log had for it."""
     assert _told(trees, mm, f"{FEATURES},using_tf32") == set(MM_PROBLEMS)
     assert _told(trees, mixed_mm, FEATURES) == set(MIXED_PROBLEMS)
 
 
 def test_configs_have_the_names_of_the_log(trees: ModuleType, mm: Table) -> None:
+    """A tile is called as in the log, and every library by one name."""
     assert set(trees.choice_names(mm)) == {"extern_", *TILES}
 
 
 def test_a_choice_is_the_first_listed_one_that_was_measured(
     trees: ModuleType, mm: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What has no row is passed over, and the label counts these problems."""
     monkeypatch.setattr(trees.Tree, "lister", lambda self: lambda features: ["type=triton_of_no_row", TILES[0], "extern_mm"])
     first, oracle = trees.shipped(trees.MM, mm)
     assert first.card["efficiency_mean"]["value"] == pytest.approx(1 / 2)
@@ -79,6 +82,7 @@ def test_a_choice_is_the_first_listed_one_that_was_measured(
 def test_where_the_trees_are_not_sure_the_library_is_the_choice(
     trees: ModuleType, mm: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The answered problems are scored by themselves, then all of them with the library in the gaps."""
     monkeypatch.setattr(trees.Tree, "lister", lambda self: lambda features: TILES[1:] if features["mat1_iscontig"] else None)
     sure, _, filled = trees.shipped(trees.MM, mm)
     assert sure.answered.tolist().count(True) == sure.card["n_problems"] == 1
@@ -88,6 +92,7 @@ def test_where_the_trees_are_not_sure_the_library_is_the_choice(
 
 
 def test_without_torch_a_row_says_so(trees: ModuleType, mm: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The benchmark goes on without the peer, and names what is missing."""
     monkeypatch.setattr(trees, "PACKAGE", "no_such_package")
     (peer,) = trees.shipped(trees.MM, mm)
     assert peer.card is None

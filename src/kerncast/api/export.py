@@ -103,7 +103,7 @@ def export(
     if device is not None:
         loaded = loaded.on(device)
     if to in ("c", "blob"):
-        refuse_several_devices(loaded)  # before the tiers are built, which takes minutes
+        refuse_several_devices(loaded)  # before the tiers are built
     with shown(progress) as show:
         if configs is not None:
             loaded = offering(loaded, configs, progress=show)

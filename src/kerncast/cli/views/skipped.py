@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import click
 import msgspec
 
-from kerncast.cli.options import in_options
 from kerncast.data.skipping import KINDS_SHOWN, Skipped
 from kerncast.writing.terminal import printable
 
@@ -26,6 +24,6 @@ def skipped_lines(skipped: Skipped) -> Iterator[str]:
     yield f"skipped {skipped.rows:,} rows that cannot be represented (kept in {skipped.path}):"
     for kind in skipped.kinds[:KINDS_SHOWN]:
         # The example quotes a file: control characters are escaped.
-        yield f"  {kind.rows:,} × {printable(in_options(kind.example, click.get_current_context().command))}"
+        yield f"  {kind.rows:,} × {printable(kind.example)}"
     if len(skipped.kinds) > KINDS_SHOWN:
         yield f"  and {len(skipped.kinds) - KINDS_SHOWN} more kinds"
