@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help quickstart test soak check lint style types layers docs bench results dist version clean
+.PHONY: help quickstart test rest soak check lint style types layers docs bench results dist version clean
 
 help:
 	@echo "make quickstart   measure GEMM kernels on this machine and see what choosing is worth (under 5 minutes)"
 	@echo "make test         lint, types, layers, docs, tests (about 15 minutes on two cores)"
+	@echo "make rest         the tests that the last 'make test' left out, for a machine that now has what they need"
 	@echo "make soak         the tests with their long batteries: new random examples, thousands of them; ten minutes of sweeping, 10^8 rows (hours)"
 	@echo "make bench        run every benchmark, and keep what it measured in benchmarks/results/"
 	@echo "make results      docs/results.md from what is kept there"
@@ -59,6 +60,10 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-lo
 
 test: check
 	$(PYTEST)
+
+# What the last `make test` left out, on a machine that has more by now: .ci/run installs it.
+rest: $(VENV)/.dev
+	$(PYTEST) --left-out
 
 soak: $(VENV)/.dev
 	KERNCAST_SOAK=1 $(PYTEST)

@@ -1,11 +1,13 @@
-"""Shared by all tests: the command line in this process, and the closing line that counts what had to be left out."""
+"""Shared by all tests: the command line in this process, and the closing lines that count what had to be left out."""
 
 import os
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.support.needs import NEVER_IN_CI, SECOND_STAGE, require
 
 from kerncast import cli
 from kerncast.compiling import build
@@ -48,7 +50,9 @@ LONGEST = (
     "exporting/test_serving_ops.py",
     "training/test_adapting.py",
 )
-_left_out: list[str] = []
+# The reason for which each test, or file, was left out; and where the list of these is kept for `--left-out`.
+_left_out: dict[str, str] = {}
+KEPT = "kerncast/left-out"
 # Tests train models and trust them: on a list of their own, which is gone at the end.
 _trusted = tempfile.TemporaryDirectory(prefix="kerncast-tests-")
 os.environ["KERNCAST_TRUSTED"] = str(Path(_trusted.name) / "trusted")
@@ -92,19 +96,69 @@ def few_samples():
         yield
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--left-out", action="store_true", help="run what the last run left out; only GPUs and soak may be missing"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(*names): left out where one of them is not there (tests/support/needs.py)")
+    if config.option.left_out:
+        os.environ[SECOND_STAGE] = "1"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--left-out`, files that left nothing out are not even imported."""
+    if not config.option.left_out or collection_path.suffix != ".py":
+        return None
+    names = {name.split("::")[0] for name in config.cache.get(KEPT, [])}
+    return collection_path.relative_to(HERE.parent).as_posix() not in names or None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The files that take longest come first: at the end no process waits for another one's minute."""
+    if config.option.left_out:
+        names = set(config.cache.get(KEPT, []))
+        items[:] = [item for item in items if not names.isdisjoint((item.nodeid, item.nodeid.split("::")[0]))]
     rank = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.relative_to(HERE).as_posix(), len(rank)))
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture is made for a test that is left out."""
+    for mark in item.iter_markers("needs"):
+        require(*mark.args)
+
+
+def _note(report: pytest.TestReport | pytest.CollectReport) -> None:
     if report.skipped:
-        _left_out.append(report.nodeid)
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        _left_out[report.nodeid] = reason.removeprefix("Skipped: ")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _note(report)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    _note(report)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """The second stage of CI fails where it leaves out more than it may."""
+    if hasattr(session.config, "workerinput"):
+        return
+    if not session.config.option.left_out:
+        session.config.cache.set(KEPT, sorted(_left_out))
+    elif set(_left_out.values()) - {f"needs {name}" for name in NEVER_IN_CI}:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return
-    print(f"left out: {len(_left_out)}" + "".join(f"\n  {name}" for name in _left_out))
+    reasons = Counter(_left_out.values()).most_common()
+    print(f"left out: {len(_left_out)}" + "".join(f"\n  {count} {reason}" for reason, count in reasons))
