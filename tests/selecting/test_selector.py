@@ -62,11 +62,25 @@ def test_the_full_tier_is_the_first_of_the_ranking_and_the_ranking_is_the_models
     assert [answer.config for answer in ranked] == expected
 
 
-def test_the_second_time_is_the_memo(selector):
-    """The same answer from a dict, also for an equal problem that is another object."""
-    first = selector.select(Problem(selector.model.family, SHAPE))
-    again = selector.select(Problem(selector.model.family, SHAPE))
+@pytest.mark.parametrize("compile", [True, False])
+@pytest.mark.parametrize("form", [lambda pick, problem: pick(**problem), lambda pick, problem: pick(problem), None])
+def test_the_second_time_is_the_memo(model, tiers, compile, form, monkeypatch):
+    """The same answer from a dict, however the problem is given, without a word to C or to the model."""
+    pick = Selector(model, tiers=tiers, compile=compile)
+    ask = form or (lambda pick, problem: pick(Problem(model.family, problem)))
+    first = ask(pick, SHAPE)
+    monkeypatch.setattr(Selector, "_ask", None)
+    again = ask(pick, dict(SHAPE))
     assert (again.tier, again.config, again.time_ns) == (Tier.MEMO, first.config, first.time_ns)
+    assert ask(pick, dict(reversed(SHAPE.items()))).config == first.config
+
+
+def test_the_memo_tells_a_flag_from_a_size(selector):
+    """True equals 1 and 1.0 as a key, and neither is a size: they are refused after the size was answered, too."""
+    selector.select({**SHAPE, "M": 1})
+    for wrong in (True, 1.0, [1]):
+        with pytest.raises(InvalidValue, match="M must be a whole number"):
+            selector.select({**SHAPE, "M": wrong})
 
 
 def test_outside_the_hull_there_is_a_reason_and_a_fallback_but_no_number(selector):

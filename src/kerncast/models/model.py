@@ -56,6 +56,7 @@ class Model(ModelFiles):
         self.target = Target(manifest.target, manifest.target_log)
         self.profile = profile or manifest.device
         self._predictors: dict[Device, Predictor] = {}
+        self._featurizers: dict[Device, Featurizer] = {}
         self._bound: dict[str, Model] = {}
 
     @classmethod
@@ -165,16 +166,16 @@ class Model(ModelFiles):
         return answer if self.recorded else replace(answer, note=self.NO_ERRORS)
 
     def featurizer(self, device: Device | None = None) -> Featurizer:
-        """The featurizer, for the model's own device unless another is given."""
-        return self._own_featurizer if device is None else self._featurizer(device)
+        """The featurizer, for the model's own device unless another is given.
 
-    @cached_property
-    def _own_featurizer(self) -> Featurizer:
-        """Cached: tracing and binding the formulas takes longer than computing the features of one problem."""
-        return self._featurizer(self.device)
-
-    def _featurizer(self, device: Device) -> Featurizer:
-        return Featurizer.reading(self.family, device, self._dtypes_on(device), self.manifest.features.names)
+        Kept by device: tracing and binding the formulas takes longer than computing the features of one problem.
+        """
+        device = device or self.device
+        if device not in self._featurizers:
+            self._featurizers[device] = Featurizer.reading(
+                self.family, device, self._dtypes_on(device), self.manifest.features.names
+            )
+        return self._featurizers[device]
 
     def _dtypes_on(self, device: Device) -> tuple[str, ...] | None:
         """The dtypes whose peak rate a device must have: those that were measured there, elsewhere those that it knows."""
@@ -218,7 +219,7 @@ class Model(ModelFiles):
         assert self.manifest.interval is not None
         assert self.manifest.interval.beyond is not None
         measure = self.manifest.interval.beyond.sizes.measure
-        return Program({measure: self._own_featurizer.work().outputs[measure]})
+        return Program({measure: self.featurizer().work().outputs[measure]})
 
     def bounds(self, problem: Mapping[str, Any], time_ns: float) -> tuple[float | None, float | None]:
         """The interval of one predicted time; None if the model has no intervals."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # they import this module
     from kerncast.selecting.search import Search
     from kerncast.selecting.tiers.portfolio_of import Portfolio
 
-# Problems in the memo of a tier, a kilobyte each; a full memo is emptied.
+# Problems in the memo of a tier, and ways to ask about them, a kilobyte each; a full memo is emptied.
 MOST_REMEMBERED = 50_000
 
 
@@ -106,7 +106,7 @@ class Selector:
 
     def _forget(self) -> None:
         """Empty memos in new places: an answer that is being looked up right now ends in the old one."""
-        self._memo: dict[Tier, dict[Problem, Answer]] = {each: {} for each in CHOOSING}
+        self._memo: dict[Tier, dict[Hashable, Answer]] = {each: {} for each in CHOOSING}
         self._default = self._memo[self.tier]
         self._measured: dict[Problem, Answer] = {}
 
@@ -178,16 +178,20 @@ class Selector:
     def select(self, problem: Problem | Mapping[str, Any], tier: Tier | str | None = None) -> Answer:
         """The config to run, from the tier asked for (by default the selector's own)."""
         memo = self._default if tier is None else self._memo[self._included(tier)]
-        if isinstance(problem, Problem):
-            found = memo.get(problem)
-            if found is not None:
-                return found
+        question = problem if isinstance(problem, Problem) else _question(problem)
+        try:
+            found = memo.get(question)
+        except TypeError:  # a value that cannot be hashed: what is wrong with it is said below
+            found = None
+        if found is not None:
+            return found
         problem, asked = self.problem(problem), self.tier if tier is None else Tier(tier)
-        answer = self._ask(problem, asked)
+        found = memo.get(problem)
+        answer = self._ask(problem, asked) if found is None else found
         if answer.ok:
             if len(memo) >= MOST_REMEMBERED:
                 memo.clear()
-            memo[problem] = answer.remembered()
+            memo[question] = memo[problem] = answer.remembered()
         return answer
 
     def _ask(self, problem: Problem, tier: Tier) -> Answer:
@@ -393,6 +397,12 @@ class Selector:
         tiers = [tier for tier in self.artefact.include if tier != "tree" or self.tiers.tree is not None]
         reader = RequestReader(self.model.family, identity_of(self.model))
         return answer_json(reader, lambda values, tier: self.select(self.problem(values), tier), text, tiers)
+
+
+def _question(values: Mapping[str, Any]) -> Hashable:
+    """A problem as it was given, for the memo. The types belong to it: True equals 1, and is no size."""
+    given = values.values() if isinstance(values, Mapping) else ()
+    return *values, *given, *map(type, given)
 
 
 TIER_NUMBERS = {tier: C_TIER_NAMES.index(tier) for tier in CHOOSING}
