@@ -84,6 +84,27 @@ def run(capsys):
     return call
 
 
+# What kerncast imports, from Python's own library, from its dependencies and from itself.
+PLANTED = (
+    "kerncast", "json", "random", "selectors", "statistics", "tempfile",
+    "click", "lightgbm", "msgspec", "numpy", "polars", "rich",
+)  # fmt: skip
+
+
+@pytest.fixture
+def planted(tmp_path, monkeypatch):
+    """The current folder holds modules that take the names of those that kerncast imports; at the end none of them was run."""
+    folder, ran = tmp_path / "planted", tmp_path / "ran"
+    folder.mkdir()
+    trap = f"open({str(ran)!r}, 'a').write(__name__ + ' '); raise ImportError('this file lies in the current folder')\n"
+    (folder / "kerncast").mkdir()
+    for name in PLANTED:
+        (folder / ("kerncast/__init__.py" if name == "kerncast" else f"{name}.py")).write_text(trap)
+    monkeypatch.chdir(folder)
+    yield folder
+    assert not ran.exists(), ran.read_text()
+
+
 @pytest.fixture(scope="module")
 def few_samples():
     """The model teaches its quick tiers with fewer problems, for files that are not about how well these choose."""

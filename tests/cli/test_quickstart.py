@@ -23,8 +23,11 @@ def run(capsys, *args):
     return stopped.value.code or 0, capsys.readouterr()
 
 
-def test_the_quickstart_measures_compares_and_goes_on_from_what_is_there(tmp_path, capsys, monkeypatch):
-    """Build, collect in two rounds, train on both, report, race, table; a second call does not measure or train again."""
+def test_the_quickstart_measures_compares_and_goes_on_from_what_is_there(tmp_path, capsys, monkeypatch, planted):
+    """Build, collect in two rounds, train on both, report, race, table; a second call does not measure or train again.
+
+    None of its processes runs a module of the current folder.
+    """
     monkeypatch.setattr(quickstart, "QUICK", (8, 6, 5))
     monkeypatch.setattr(quickstart, "MOST_BYTES", 2e5)
     # A forest as small as the data: a large one takes a compiler most of a minute.

@@ -1,6 +1,7 @@
 """Collecting on a Ray cluster: several nodes on this machine, which come and end while they measure."""
 
 import contextlib
+import importlib
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ import polars as pl
 import pytest
 
 import kerncast
+from kerncast.api.on_ray import connected
 from kerncast.collecting.fleet.lane import Lane, Slot, kind_of
 from kerncast.collecting.fleet.letters import release
 from kerncast.collecting.messages import Ready
@@ -135,6 +137,14 @@ def test_nodes_come_and_end_in_mid_sweep(cluster, faults, tmp_path, capsys, monk
     assert any("handed out again" in text for text in heard.said)
     assert not (data.path / "journal.jsonl").exists()
     assert capsys.readouterr().out == ""
+
+
+def test_nodes_do_not_import_from_the_folder_of_the_driver(cluster, planted):
+    """Ray would put it first on their path."""
+    with connected(cluster.address) as ray:
+        path = ray.get(ray.remote(lambda: importlib.import_module("sys").path).options(num_cpus=0).remote())
+    assert str(planted) not in path
+    assert os.path.dirname(__file__) in path  # from PYTHONPATH
 
 
 def test_another_version_and_another_resource_are_refused(cluster, tmp_path, monkeypatch):

@@ -54,6 +54,7 @@ def connected(address: str | None = None) -> Iterator[Any]:
     """
     try:
         import ray
+        from ray.job_config import JobConfig
     except ImportError as error:
         raise NotFound("`on=ray` needs the package ray, which is not installed: `pip install 'kerncast[ray]'`") from error
     if ray.is_initialized():
@@ -64,8 +65,11 @@ def connected(address: str | None = None) -> Iterator[Any]:
         _check_reachable("RAY_ADDRESS", os.environ.get("RAY_ADDRESS"))
     with _own_signals():
         try:
+            job: Any = JobConfig()
+            # Else Ray puts the driver's current folder first on the path of its workers.
+            job._runtime_env_has_working_dir = lambda: True
             ray.init(
-                address=address, include_dashboard=False, log_to_driver=False, configure_logging=False,
+                address=address, job_config=job, include_dashboard=False, log_to_driver=False, configure_logging=False,
                 logging_level=logging.ERROR,
             )  # fmt: skip
         except Exception as error:  # Ray has no common class for what may go wrong here

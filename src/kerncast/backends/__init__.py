@@ -28,7 +28,10 @@ def get_backend(name: str) -> type[Backend]:
         try:
             found = getattr(import_module(module), attribute)
         except (ImportError, AttributeError) as error:
-            raise NotFound(f"backend '{name}' does not load ({error}): expected module:Class") from error
+            raise NotFound(
+                f"backend '{name}' does not load ({error}): expected module:Class, and the module is installed or in a folder "
+                "of PYTHONPATH"
+            ) from error
         if not (isinstance(found, type) and issubclass(found, Backend)):
             raise NotFound(f"backend '{name}' is not a subclass of kerncast.backends.contract.Backend")
         return found

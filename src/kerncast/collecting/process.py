@@ -109,7 +109,7 @@ def spawn(family: str, backend: str) -> Worker:
     inherited = (order_read, result_write, position_fd)
     last_words = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
     process = subprocess.Popen(
-        [sys.executable, "-m", "kerncast.collecting.worker", *map(str, inherited), family, backend],
+        [sys.executable, "-P", "-m", "kerncast.collecting.worker", *map(str, inherited), family, backend],
         pass_fds=inherited,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

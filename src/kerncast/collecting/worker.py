@@ -1,7 +1,7 @@
 """A worker: one process per device that prepares, checks and times vectors, and may die at any of them.
 
-It is started as `python -m kerncast.collecting.worker ORDERS RESULTS PROGRESS FAMILY BACKEND` with three inherited descriptors.
-Output of a kernel cannot reach them: standard output is discarded, and the supervisor keeps standard error in
+It is started as `python -P -m kerncast.collecting.worker ORDERS RESULTS PROGRESS FAMILY BACKEND`; the first three are inherited
+descriptors. Output of a kernel cannot reach them: standard output is discarded, and the supervisor keeps standard error in
 a file, to report the last line before a crash.
 """
 

@@ -113,7 +113,7 @@ def _end(listener: _Listener) -> None:
     quiet = {name: value for name, value in os.environ.items() if name not in (OBSERVE, MODEL)}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code, str(listener.path), home],
+            [sys.executable, "-P", "-c", code, str(listener.path), home],
             env=quiet, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ENDING_SECONDS, check=False,
         )  # fmt: skip
         said = done.stderr.strip().splitlines()[-1:] if done.returncode else []

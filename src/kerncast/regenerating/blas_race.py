@@ -1,4 +1,4 @@
-"""The best measured kernel of each problem against numpy, interleaved: `python -m kerncast.regenerating.blas_race DATASET...`.
+"""The best measured kernel of each problem against numpy, interleaved: `python -P -m kerncast.regenerating.blas_race PATH...`.
 
 It is a separate process, because the number of BLAS threads is fixed when numpy is first imported. It prints JSON:
 the problem's canonical text and how many times faster than numpy its winner is. Problems in dtypes that numpy

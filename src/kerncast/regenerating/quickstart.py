@@ -164,7 +164,7 @@ def _race_blas(datasets: list[Path]) -> dict[str, float]:
     """How many times faster than numpy the winner of each problem is, timed in a process whose BLAS has one thread."""
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     answer = subprocess.run(
-        [sys.executable, "-m", "kerncast.regenerating.blas_race", *map(str, datasets)],
+        [sys.executable, "-P", "-m", "kerncast.regenerating.blas_race", *map(str, datasets)],
         env=environment,
         capture_output=True,
         text=True,

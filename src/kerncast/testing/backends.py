@@ -107,7 +107,7 @@ class BackendContract:
         )
         journal = tmp_path / "d" / "journal.jsonl"
         with planned(self.backend, dict.fromkeys(vector_texts(FAMILIES.get(self.family), vectors), "slow")):
-            process = subprocess.Popen([sys.executable, "-c", code])
+            process = subprocess.Popen([sys.executable, "-P", "-c", code])
             deadline = time.monotonic() + 120
             # The first chunk is in, the second is being measured.
             while time.monotonic() < deadline and not (journal.exists() and journal.read_bytes().count(b"\n") > 8):

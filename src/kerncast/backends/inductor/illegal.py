@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 VARIABLE, VALUE = "ONEDNN_MAX_CPU_ISA", "AVX10_1_512"
-PROBE = (sys.executable, "-c", "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); assert (x @ x)[0, 0] == 64")
+PROBE = (sys.executable, "-P", "-c", "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); assert (x @ x)[0, 0] == 64")
 # Importing torch takes two seconds, from a cold disk a minute.
 SECONDS = 120.0
 
