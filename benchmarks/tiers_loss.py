@@ -143,10 +143,10 @@ def run_fold(training: Table, held: Table, recipe: Recipe) -> FoldResult:
     full = unseen.trials.share[unseen.trials.choose(output.score)]
     exact = scorer(unseen.problems)
     model_choice = shares[rows, np.where(np.isnan(shares), np.inf, exact).argmin(axis=1)]
-    quick = np.where(np.isfinite(exact), forest_scores([small], scorer.features, scorer.configs)(unseen.problems)[0], np.inf)
+    quick = forest_scores([small], scorer.features, scorer.configs)(unseen.problems, np.isfinite(exact))[0]
     second = shares[rows, np.where(np.isnan(shares), np.inf, quick).argmin(axis=1)]
     may = np.isfinite(exact) & Tried.of(measured, portfolio).holds(unseen.problems)
-    chosen = _decide(distilled, unseen.problems, may, compare(unseen.problems))
+    chosen = _decide(distilled, unseen.problems, may, compare(unseen.problems, may))
     got = shares[rows, np.maximum(chosen, 0)]
     untried = (chosen >= 0) & np.isnan(got)
     tree = np.where((chosen < 0) | untried, second, got)

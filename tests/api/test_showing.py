@@ -3,6 +3,7 @@
 import io
 import sys
 import types
+from queue import SimpleQueue
 
 import pytest
 from rich.console import Console
@@ -172,6 +173,25 @@ def test_lines_come_once_a_stage_and_now_and_then(clock, capsys):
         "1 vectors, 0/s, left unknown, disturbed 0.0%, ok 1",
         "kerncast: stopping",
     ]
+
+
+def test_a_log_hears_of_a_stage_that_says_nothing(monkeypatch):
+    """A compiler is silent: a line now and then says what is being done, for how long, and what a guess leaves."""
+    lines = SimpleQueue()
+    monkeypatch.setattr(showing, "BEAT_SECONDS", 0.001)
+    monkeypatch.setattr(showing, "PLAIN_SECONDS", 0.01)
+    monkeypatch.setattr(showing, "echo", lambda text, err: lines.put(text))
+    with LineShow() as show:
+        show.stage("compiling")
+        assert lines.get(timeout=60) == "compiling ..."
+        assert lines.get(timeout=60) == "compiling (0:00:00 so far)"
+        show.guess(3600.0)
+        while "left" not in (said := lines.get(timeout=60)):
+            pass
+        assert said == "compiling, left about 1:00:00 (0:00:00 so far)"
+    while not lines.empty():
+        lines.get()
+    assert not show._beating.is_alive()
 
 
 def test_plain_lines_say_how_far_a_known_total_is_and_what_is_left(clock, capsys):

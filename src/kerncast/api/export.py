@@ -113,7 +113,7 @@ def export(
                 "`configs` (kernels:FILE, build:DIR, a dataset or benchmark file)"
             )
         if to == "json":
-            return _json(loaded, place, problems, options, overrides, show)
+            return _json(loaded, place, problems, overrides, show)
         if to == "csv":
             return _csv(loaded, place)
         if to == "lookup-table":
@@ -156,12 +156,10 @@ def _lowered(loaded: Model, wanted: tuple[Tier, ...], options: TierOptions, over
     return lower(loaded, built, include, decided)
 
 
-def _json(loaded: Model, out: Path, problems: Any, options: TierOptions, overrides: Any, show: Progress) -> list[Path]:
-    # Configs that were given have no tiers, and Python answers.
-    tiers = plain_tiers(loaded) if isinstance(loaded, OfferedModel) else None
-    selector = Selector(
-        loaded, tier="full", options=options, tiers=tiers, compile=tiers is None, overrides=overrides, progress=show
-    )
+def _json(loaded: Model, out: Path, problems: Any, overrides: Any, show: Progress) -> list[Path]:
+    # Of configs that were given, Python answers.
+    offered = isinstance(loaded, OfferedModel)
+    selector = Selector(loaded, tiers="full", compile=not offered, overrides=overrides, progress=show)
     asked = _asked(loaded, problems)
     show.stage(f"deciding {len(asked):,} problems")
     write_table(out, loaded, [answer.as_json() for answer in selector.select_many(asked)])

@@ -26,6 +26,7 @@ PLAIN_SECONDS = 10.0
 # A share of the work that says nothing yet about the time that the rest takes: the first tree is the slowest.
 FEWEST_DONE = 0.01
 PLAIN_STEP_SECONDS = 5.0
+BEAT_SECONDS = 1.0
 NOTEBOOK_SECONDS = 0.5
 # A bar for less than this would only flicker.
 FLICKER_SECONDS = 1.0
@@ -68,7 +69,7 @@ class Account(Progress):
     def __init__(self, what: str = "") -> None:
         # A terminal is drawn by another thread.
         self.lock = threading.RLock()
-        self.began = time.monotonic()
+        self.began = self.entered = time.monotonic()
         self.name, self.number, self.of = what, 1, 1
         self.steps: tuple[str, int, int | None] | None = None
         self.share = 0.0
@@ -99,6 +100,7 @@ class Account(Progress):
             if self.counting or of != self.of or number <= self.number:
                 self.pace, self.share = self.pace.next(), 0.0
             self.name, self.number, self.of, self.steps, self.counting = name, number, of, None, False
+            self.entered = time.monotonic()
             self._forget()
             self._reach((number - 1) / of)
 
@@ -182,21 +184,46 @@ class Account(Progress):
 
 
 class LineShow(Account):
-    """Plain lines on stderr: one for each stage, and a count every few seconds."""
+    """Plain lines on stderr: one for each stage, and how far it is every few seconds, also while nothing is reported."""
 
     def __init__(self, what: str = "") -> None:
         super().__init__(what)
         self.printed = self.began
+        self._ended = threading.Event()
+        self._beating = threading.Thread(target=self._beat, name="progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._beating.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ended.set()
+        self._beating.join()
+
+    def _beat(self) -> None:
+        """A compiler or a learner may work for half a minute without a word."""
+        while not self._ended.wait(BEAT_SECONDS):
+            if self.counting or self.name:
+                self._print(PLAIN_SECONDS)
 
     def _print(self, every: float) -> None:
-        if time.monotonic() - self.printed >= every:
-            self.printed = time.monotonic()
-            echo(self.line(), err=True)
+        with self.lock:
+            if time.monotonic() - self.printed >= every:
+                self.printed = time.monotonic()
+                echo(self.line(), err=True)
+
+    def line(self) -> str:
+        """Of a part that does not say how far it is: how long it has taken."""
+        if self.counting or self.steps is not None:
+            return super().line()
+        return f"{super().line()} ({clock(time.monotonic() - self.entered)} so far)"
 
     def stage(self, name: str, number: int = 1, of: int = 1) -> None:
-        super().stage(name, number, of)
-        # A stage that an earlier run finished is only named.
-        echo(name if name.endswith("(done before)") else f"{name} ...", err=True)
+        with self.lock:
+            super().stage(name, number, of)
+            self.printed = time.monotonic()
+            # A stage that an earlier run finished is only named.
+            echo(name if name.endswith("(done before)") else f"{name} ...", err=True)
 
     def step(self, what: str, done: int = 0, of: int | None = None) -> None:
         super().step(what, done, of)

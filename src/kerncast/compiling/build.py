@@ -8,8 +8,10 @@ The folder is 0700 and belongs to the user: nobody else can have put code there.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import subprocess
+import time
 from functools import cache
 from pathlib import Path
 
@@ -19,12 +21,15 @@ from kerncast.errors import CannotWrite
 from kerncast.files.atomic import replace_file, scratch_folder
 from kerncast.files.cache import private_cache
 from kerncast.files.checksums import is_intact, keep_sum
+from kerncast.progress import QUIET, Progress
 
 # No contraction: a fused multiply-add rounds once where Python rounds twice.
 FLAGS = ("-std=c99", "-O3", "-march=native", "-ffp-contract=off", "-fPIC", "-shared")
 # For artefacts that are used for a few seconds only: compiling takes half as long.
 BRIEF = ("-O1", *(flag for flag in FLAGS if flag != "-O3"))
 COMPILE_SECONDS = 600
+# How often who waits for the compiler is told that it still works.
+TICK_SECONDS = 0.25
 
 
 @cache
@@ -67,7 +72,15 @@ def kept(identity: str, flags: tuple[str, ...] = FLAGS) -> Path | None:
     return folder / "artefact.so" if is_intact(folder / "artefact.so") else None
 
 
-def build(compiler: Compiler, flags: tuple[str, ...], source: str, header: str, made: Path, name: str = "kerncast") -> None:
+def build(
+    compiler: Compiler,
+    flags: tuple[str, ...],
+    source: str,
+    header: str,
+    made: Path,
+    name: str = "kerncast",
+    progress: Progress = QUIET,
+) -> None:
     """Compile to a temporary folder and rename; the checksum is written last, so if it exists the object is complete."""
     try:
         made.parent.mkdir(parents=True, exist_ok=True)
@@ -75,9 +88,9 @@ def build(compiler: Compiler, flags: tuple[str, ...], source: str, header: str, 
             (draft / f"{name}.c").write_text(source, encoding="utf-8")
             (draft / f"{name}.h").write_text(header, encoding="utf-8")
             command = [compiler.path, *flags, f"-I{draft}", str(draft / f"{name}.c"), "-o", str(draft / "artefact.so"), "-lm"]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS)
-            if done.returncode:
-                reasons = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+            failed = _run(command, progress)
+            if failed is not None:
+                reasons = [line for line in failed.splitlines() if "error" in line] or failed.splitlines()
                 raise CannotCompile(f"the exported C does not compile with {compiler.version}: {(reasons or ['no reason'])[0]}")
             replace_file(made, (draft / "artefact.so").rename)
             keep_sum(made)
@@ -87,3 +100,20 @@ def build(compiler: Compiler, flags: tuple[str, ...], source: str, header: str, 
         raise CannotWrite(
             f"compiled artefacts cannot be kept in {made.parent} ({error}): free space, or set KERNCAST_CACHE"
         ) from error
+
+
+def _run(command: list[str], progress: Progress) -> str | None:
+    """Run the compiler; what it says if it fails. An error of `progress` ends it: whoever waited has no use for it."""
+    deadline = time.monotonic() + COMPILE_SECONDS
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    said = running.communicate(timeout=TICK_SECONDS)[1]
+                    return said if running.returncode else None
+                progress.tick()
+                if time.monotonic() > deadline:
+                    raise subprocess.TimeoutExpired(command, COMPILE_SECONDS)
+        except BaseException:
+            running.kill()
+            raise

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import polars as pl
 
-from kerncast.arrays import Flags, Floats, Ints
+from kerncast.arrays import Floats, Ints
 from kerncast.compiling.lower import Artefact
 from kerncast.compiling.tiers import COMPARED_BY_ALL, COMPARING_FIRST
 from kerncast.learners.trees import sum_of
-from kerncast.models.candidates import MOST_TOGETHER, Candidates
+from kerncast.models.candidates import Candidates
 
 
 class Interpreter(Candidates):
@@ -22,13 +21,6 @@ class Interpreter(Candidates):
         super().__init__(artefact.model, artefact.tiers.reach)
         self.artefact = artefact
         self.available = None if artefact.decided is None else artefact.decided.available
-
-    def rules_of_many(self, problems: pl.DataFrame, rows: Ints) -> Flags:
-        """[problem, place in `rows`]: whether the rules allow the candidate."""
-        configs, together = self._configs[rows], max(1, MOST_TOGETHER // len(rows))
-        parts = [problems[start : start + together] for start in range(0, problems.height, together)]
-        holds = [self._rules_hold(part.join(configs, how="cross", maintain_order="left_right")) for part in parts]
-        return np.concatenate(holds).reshape(problems.height, len(rows))
 
     def quick_scores(self, values: Mapping[str, Any]) -> Floats | None:
         """The small forest's scores of the portfolio; None if there is no small forest."""

@@ -63,6 +63,13 @@ class Candidates:
         symbols = schema.symbol_columns(self.model.family, vectors)
         return np.asarray((self._rules.frame(symbols, trusted=True).to_numpy() != 0.0).all(axis=1))
 
+    def rules_of_many(self, problems: pl.DataFrame, rows: Ints) -> Flags:
+        """[problem, place in `rows`]: whether the rules allow the candidate."""
+        configs, together = self._configs[rows], max(1, MOST_TOGETHER // len(rows))
+        parts = [problems[start : start + together] for start in range(0, problems.height, together)]
+        holds = [self._rules_hold(part.join(configs, how="cross", maintain_order="left_right")) for part in parts]
+        return np.concatenate(holds).reshape(problems.height, len(rows))
+
     def reached(self, values: Mapping[str, Any]) -> Flags:
         """Which candidates were tried on problems like this one."""
         if self.reach is None:

@@ -13,7 +13,7 @@ from kerncast.cli.asking import answer_table, checked_problems, configs_option, 
 from kerncast.cli.stored import model_argument, store_of_model
 from kerncast.cli.views.output import assignments, duration, json_option, print_json, table
 from kerncast.errors import InvalidValue
-from kerncast.models.tier import CHOOSING
+from kerncast.models.tier import CHOOSING, Tier
 from kerncast.writing.terminal import known
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Of a list of answers, the table shows at most this many.
 MOST_SHOWN = 40
+# With fewer problems than this, compiling the model takes longer than asking it in Python: about 5 s against 0.1 s each.
+WORTH_COMPILING = 40
 REFUSED = 1
 
 
@@ -38,8 +40,8 @@ REFUSED = 1
     metavar="K",
     help="Show the K best configs by the model itself: those of the tier, then all others.",
 )
-@click.option("--tier", type=click.Choice([tier.value for tier in CHOOSING]), default="portfolio", show_default=True,
-              help="Where to look: the tree (about a microsecond), the portfolio, or every measured config.")  # fmt: skip
+@click.option("--tier", type=click.Choice([tier.value for tier in CHOOSING]), default="full", show_default=True,
+              help="Where to look: every measured config, or the portfolio or the tree, which are built first.")  # fmt: skip
 @click.option("--explain", "explained", is_flag=True, help="Also say why: features, nearest measured problems, runners-up.")
 @click.option("--measure", "measured", is_flag=True, help="Time the configs that the model cannot tell apart, on this machine.")
 @click.option("--backend", metavar="NAME", help="With --measure: what runs them. [default: the first that can]")
@@ -67,8 +69,9 @@ def command(
     """Choose the config to run for a problem, or for a file of problems.
 
     The answer has a status: ok; out_of_range (outside what the model was trained on, with a fallback); unsupported;
-    no_valid_config. The first call for a model builds its quick tiers and compiles them, which takes a few seconds;
-    later ones find them in the cache. Exit code 1 when any problem got no config.
+    no_valid_config. Python scores every config that was measured; a file of many problems compiles the model first. With
+    --tier portfolio or tree, the first call for a model builds and compiles the quick tiers, which takes up to a minute; later
+    ones find them in the cache. Exit code 1 when any problem got no config.
 
     \b
     kerncast select model M=128 N=1536 K=7168 dtype=fp8 layout=rcr
@@ -90,8 +93,11 @@ def command(
     asked = checked_problems(given, loaded)
     if listed and (explained or measured):
         raise InvalidValue("--explain and --measure are for one problem: name it by its parameters")
+    quick = tier != Tier.FULL
+    worth = quick or len(asked) >= WORTH_COMPILING
     with steps() as progress:
-        selector = Selector(loaded, tier=tier, compile=not no_compile, configs=configs, overrides=overrides, progress=progress)
+        selector = Selector(loaded, tiers=None if quick else tier, tier=tier, compile=worth and not no_compile, configs=configs,
+                            overrides=overrides, progress=progress)  # fmt: skip
     if top:
         rankings = selector.rank_many(asked, top, tier if tier != "tree" else "portfolio")
     elif measured:

@@ -102,8 +102,13 @@ def _cached(model: Model, identity: str, build: Callable[[], Tiers]) -> Tiers:
 def tiers_named(
     model: Model, names: str | Iterable[str], options: TierOptions | None = None, *, progress: Progress = QUIET
 ) -> tuple[Tiers, tuple[Tier, ...]]:
-    """Tiers of a model by name: a tree that is alone is another one than a tree that leaves problems to the portfolio."""
+    """Tiers of a model by name: a tree that is alone is another one than a tree that leaves problems to the portfolio.
+
+    For `full` alone nothing is built.
+    """
     include = named_tiers(names)
+    if include == (Tier.FULL,):
+        return plain_tiers(model), include
     return tiers_of(model, replace(options or TierOptions(), alone=include == ALONE), progress=progress), include
 
 

@@ -27,8 +27,9 @@ from kerncast.selecting.tiers.problem_sampling import draw_problems
 Score = Callable[[pl.DataFrame], Floats]
 """Problems (`problem.*`) → [problem, place in the portfolio]: log times up to a constant per problem, low is chosen;
 infinite where a rule forbids the config."""
-Compare = Callable[[pl.DataFrame], Floats]
-"""Problems → [2, problem, place]: the scores by which all configs of a list are compared, and those for the best of them."""
+Compare = Callable[[pl.DataFrame, Flags], Floats]
+"""Problems, and by [problem, place] which configs are compared → [2, problem, place]: the scores by which all configs of a list
+are compared, and those for the best of them."""
 
 Allowed = Callable[[pl.DataFrame], Flags]
 """Problems → [problem, place]: whether the rules allow the config."""
@@ -337,7 +338,10 @@ def _compared(lessons: Lessons, lists: Ints, compare: Compare, asked: Flags) -> 
     rows, listed = np.flatnonzero(asked), np.maximum(lists[asked], 0)
     runs = (lists[asked] != UNSURE) & lessons.runs[rows[:, None], listed]
     runs &= runs.cumsum(axis=1) <= COMPARED
-    chosen = listed[np.arange(len(rows)), best_compared(runs, listed, compare(lessons.problems[rows]))]
+    wanted = np.zeros((len(rows), lessons.costs.shape[1]), dtype=bool)
+    problem, place = np.nonzero(runs)
+    wanted[problem, listed[problem, place]] = True
+    chosen = listed[np.arange(len(rows)), best_compared(runs, listed, compare(lessons.problems[rows], wanted))]
     answers, lost = np.zeros(len(asked), dtype=bool), np.zeros(len(asked))
     answers[rows] = runs.any(axis=1)
     lost[rows] = np.where(runs.any(axis=1), lessons.costs[rows, chosen] - lessons.own[rows], 0.0)

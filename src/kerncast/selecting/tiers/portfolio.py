@@ -131,9 +131,7 @@ def covered(model: Model, portfolio: Sequence[int], problems: pl.DataFrame, most
     """
     if not len(model.candidates.columns) or not problems.height:
         return tuple(portfolio)
-    everything, rules = np.arange(model.candidates.height), Candidates(model, None)
-    names = [name.removeprefix("problem.") for name in problems.columns]
-    allowed = np.stack([rules.allowed(dict(zip(names, row, strict=True)), everything) for row in problems.iter_rows()])
+    allowed = Candidates(model, None).rules_of_many(problems, np.arange(model.candidates.height))
     wanted, share = np.minimum(allowed.sum(axis=1), ENOUGH), model.candidates["share"].to_numpy()
     picked = list(portfolio)
     while len(picked) < most:

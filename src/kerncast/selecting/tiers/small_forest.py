@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Floats
+from kerncast.arrays import Flags, Floats
 from kerncast.learners.lightgbm_text import read_trees
 from kerncast.learners.trees import Tree, sum_of
 
@@ -64,17 +64,19 @@ def compact_forest(
 
 def forest_scores(
     forests: Sequence[Sequence[Tree]], describe: Describe, configs: pl.DataFrame
-) -> Callable[[pl.DataFrame], Floats]:
-    """A function of problems: the forests' scores of the portfolio's `configs`, [forest, problem, place], low is chosen."""
-    together = max(1, MOST_ROWS // max(1, configs.height))
+) -> Callable[[pl.DataFrame, Flags], Floats]:
+    """A function of problems: the forests' scores of the portfolio's `configs`, [forest, problem, place], low is chosen;
+    infinite but for the pairs of problem and place that are wanted.
+    """
 
-    def score(problems: pl.DataFrame) -> Floats:
-        found = [np.empty((len(forests), 0, configs.height))]
-        for start in range(0, problems.height, together):
-            rows = problems[start : start + together].join(configs, how="cross", maintain_order="left_right")
-            features = describe(rows)
-            found.append(np.stack([-sum_of(trees, features).reshape(-1, configs.height) for trees in forests]))
-        return np.concatenate(found, axis=1)
+    def score(problems: pl.DataFrame, wanted: Flags) -> Floats:
+        found = np.full((len(forests), *wanted.shape), np.inf)
+        problem, place = np.nonzero(wanted)
+        for start in range(0, len(problem), MOST_ROWS):
+            rows, columns = problem[start : start + MOST_ROWS], place[start : start + MOST_ROWS]
+            features = describe(pl.concat([problems[rows], configs[columns]], how="horizontal"))
+            found[:, rows, columns] = [-sum_of(trees, features) for trees in forests]
+        return found
 
     return score
 
